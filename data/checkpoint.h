@@ -1,0 +1,38 @@
+// checkpoint.h - directories that are either a whole checkpoint or not one at all.
+//
+// A save goes DIR/step-000100.tmp/ (files written and synced) -> the marker file DONE in it, which lists every other file
+// with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. Whatever moment the machine stops at, a directory with
+// its final name and a marker is complete, and nothing else is ever loaded.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CHECKPOINT_PATH = 4096 };
+
+// A save in progress: files are added one by one, then it is committed or dropped.
+typedef struct CheckpointWriter {
+    char dir[CHECKPOINT_PATH];    // the temporary directory: put files here (or with checkpoint_write_file)
+    char final[CHECKPOINT_PATH];  // its name after the commit
+} CheckpointWriter;
+
+// Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of the same
+// step are removed. 0, or -1 with a message.
+int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
+// Writes and syncs one small file (config.json, state.json). 0, or -1.
+int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);
+// Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them) and
+// temporary directories are gone. A failure leaves older checkpoints as they were.
+int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen);
+void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
+
+// The newest complete checkpoint below run_dir: its path and step. 1 found, 0 none (also when run_dir does not exist),
+// -1 with a message.
+int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_t* step, char* err, size_t errlen);
+// Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
+// wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
+int checkpoint_verify(const char* dir, char* err, size_t errlen);
+// 1 when dir has no marker but holds model.safetensors and config.json without a state.json: a model that somebody else saved.
+int checkpoint_is_foreign(const char* dir);
+
+// Reads a small file whole, terminated by NUL; *n without it. The caller frees. NULL with a message.
+char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen);

@@ -1,0 +1,139 @@
+// disk.c - whole writes, synced files and directories; see disk.h.
+#define _GNU_SOURCE  // nftw
+#include "data/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "plan/base.h"
+
+enum { PIECE = 1 << 20 };
+
+// ---- files
+
+static const char* hint(int error) { return error == ENOSPC || error == EDQUOT ? "; free some space there" : ""; }
+
+int disk_create(const char* path, char* err, size_t errlen) {
+    struct stat s;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return fail(err, errlen, "%s: expected a file to write, found another kind", path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(errno), hint(errno));
+    return fd;
+}
+
+int disk_write(int fd, const void* bytes, size_t n) {
+    for (const char* p = (const char*)bytes; n > 0;) {
+        ssize_t written = write(fd, p, n);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return -1;
+        p += written;
+        n -= (size_t)written;
+    }
+    return 0;
+}
+
+int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen) {
+    if (!failed) failed = fsync(fd);
+    int error = errno;
+    if (close(fd) && !failed) failed = -1, error = errno;
+    if (!failed) return 0;
+    unlink(path);
+    return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(error), hint(error));
+}
+
+int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {
+    struct stat s;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // O_NONBLOCK: a named pipe would wait for its writer
+    if (fd < 0) return fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
+        close(fd);
+        return fail(err, errlen, "%s: expected a file, found another kind", path);
+    }
+    *bytes = (uint64_t)s.st_size;
+    return fd;
+}
+
+int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen) {
+    int fd = disk_open(path, bytes, err, errlen);
+    if (fd < 0) return -1;
+    char* piece = (char*)malloc(PIECE);
+    int bad = !piece || (sync && fsync(fd)), error = errno;
+    *hash = 0;
+    // read, not mmap: a bad disk gives an error here and a signal there.
+    for (uint64_t done = 0; done < *bytes && !bad;) {
+        size_t n = 0, wanted = (size_t)MIN(*bytes - done, (uint64_t)PIECE);
+        while (n < wanted && !bad) {
+            ssize_t got = read(fd, piece + n, wanted - n);
+            if (got == 0) bad = 1, error = EIO;  // it shrank
+            else if (got > 0) n += (size_t)got;
+            else if (errno != EINTR) bad = 1, error = errno;
+        }
+        if (!bad) *hash = hash_bytes(piece, n, *hash);
+        done += n;
+    }
+    free(piece);
+    close(fd);
+    return bad ? fail(err, errlen, "%s: cannot read: %s", path, strerror(error)) : 0;
+}
+
+// ---- directories
+
+int disk_is_file(const char* dir, const char* name) {
+    char path[PATH_MAX];
+    struct stat s;
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path) return 0;
+    return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+}
+
+int disk_is_dir(const char* path) {
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+int disk_sync_dir(const char* path, char* err, size_t errlen) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int bad = fd < 0 || fsync(fd), error = errno;
+    if (fd >= 0) close(fd);
+    return bad ? fail(err, errlen, "%s: cannot sync the directory: %s", path, strerror(error)) : 0;
+}
+
+// mkdir of one directory, and a sync of the one that now names it.
+static int make_dir(const char* path, char* err, size_t errlen) {
+    char parent[PATH_MAX];
+    if (disk_is_dir(path)) return 0;
+    if (mkdir(path, 0777) && errno != EEXIST) return fail(err, errlen, "%s: cannot make this directory: %s", path, strerror(errno));
+    if (!disk_is_dir(path)) return fail(err, errlen, "%s: expected a directory, found another kind", path);
+    const char* slash = strrchr(path, '/');
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return disk_sync_dir(parent[0] ? parent : "/", err, errlen);
+}
+
+int disk_make_dirs(const char* path, char* err, size_t errlen) {
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) return fail(err, errlen, "\"%.100s\": expected a directory name of 1 to %d bytes", path, PATH_MAX - 1);
+    while (n > 1 && path[n - 1] == '/') n--;
+    for (size_t i = 1; i <= n; i++) {
+        if (i < n && (path[i] != '/' || path[i - 1] == '/')) continue;
+        snprintf(part, sizeof part, "%.*s", (int)i, path);
+        if (make_dir(part, err, errlen)) return -1;
+    }
+    return 0;
+}
+
+static int remove_one(const char* path, const struct stat* s, int type, struct FTW* where) {
+    (void)s, (void)type, (void)where;
+    return remove(path);
+}
+
+int disk_remove_tree(const char* path, char* err, size_t errlen) {
+    if (nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return 0;
+    return fail(err, errlen, "%s: cannot remove: %s", path, strerror(errno));
+}

@@ -1,0 +1,286 @@
+// docs.c - opens a corpus and reads documents from it; see docs.h, and docs_format.h for what is kept.
+//
+// Opening finds the files (docs_paths.c), tells each format by name and has its documents indexed
+// (docs_text.c, docs_jsonl.c, docs_shard.c).
+// Reading finds the file of a document by bisection and reads what is asked for at its place, nothing more.
+#define _GNU_SOURCE
+#include "data/docs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/docs_format.h"
+#include "plan/base.h"
+
+enum { KEEP_OPEN = 128 };  // so many files stay open; two corpora then stay far below the usual limit of 1024
+
+// ---- growing
+
+int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen) {
+    if (more <= *capacity - n) return 0;
+    int64_t wanted = MAX(n + more, MAX(16, *capacity + *capacity / 2));
+    void *old, *grown = NULL;
+    memcpy(&old, array, sizeof old);  // `array` points to a pointer of whatever type
+    if (wanted <= (int64_t)(PTRDIFF_MAX / element_bytes)) grown = realloc(old, (size_t)wanted * element_bytes);
+    if (!grown) return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return 0;
+}
+
+int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen) {
+    if (docs->n_docs + 1 >= docs->docs_capacity) {  // start has one element more than hash
+        int64_t capacity = docs->docs_capacity;
+        if (docs_reserve(&docs->hash, &capacity, docs->n_docs, 2, sizeof *docs->hash, err, errlen)) return -1;
+        capacity = docs->docs_capacity;
+        if (docs_reserve(&docs->start, &capacity, docs->n_docs, 2, sizeof *docs->start, err, errlen)) return -1;
+        docs->docs_capacity = capacity;
+    }
+    if (docs->n_docs == 0) docs->start[0] = 0;
+    docs->hash[docs->n_docs] = hash_bytes(head, head_bytes, (uint64_t)length);
+    docs->start[docs->n_docs + 1] = docs->start[docs->n_docs] + length;
+    docs->n_docs++;
+    return 0;
+}
+
+// ---- files
+
+static int open_path(const char* path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
+int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen) {
+    if (offset < 0 || offset > file->size || n > (uint64_t)(file->size - offset))
+        return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n, (long long)offset,
+                    (long long)file->size);
+    if (file->memory) {
+        if (n) memcpy(out, file->memory + offset, n);
+        return 0;
+    }
+    int fd = file->fd >= 0 ? file->fd : open_path(file->path);
+    if (fd < 0) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    int status = 0;
+    for (size_t done = 0; status == 0 && done < n;) {
+        ssize_t got = pread(fd, (char*)out + done, n - done, offset + (int64_t)done);
+        if (got > 0) done += (size_t)got;
+        else if (got == 0)
+            status = fail(err, errlen, "%s: ends at byte %lld, it had %lld when it was opened", file->path,
+                          (long long)(offset + (int64_t)done), (long long)file->size);
+        else if (errno != EINTR) status = fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    }
+    if (fd != file->fd) close(fd);
+    return status;
+}
+
+static void close_file(DocsFile* file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+static int open_file(DocsFile* file, char* err, size_t errlen) {
+    struct stat st;
+    file->fd = open_path(file->path);
+    if (file->fd < 0 || fstat(file->fd, &st)) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return fail(err, errlen, "%s: is not a regular file", file->path);
+    file->size = st.st_size;
+    return 0;
+}
+
+// Is there something in it, and is it text? The beginning tells.
+static int check_text(const DocsFile* file, char* err, size_t errlen) {
+    char head[DOCS_HEAD_BYTES];
+    size_t n = (size_t)MIN(file->size, (int64_t)sizeof head);
+    if (n == 0) return fail(err, errlen, "%s: is empty", file->path);
+    if (docs_file_read(file, 0, head, n, err, errlen)) return -1;
+    const char* nul = memchr(head, 0, n);
+    if (nul)
+        return fail(err, errlen, "%s: is not text, byte %d is zero (token shards must be named *.bin)", file->path,
+                    (int)(nul - head));
+    return 0;
+}
+
+static int has_suffix(const char* name, const char* suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+static int is_shard_kind(FileKind kind) { return kind == FILE_SHARD16 || kind == FILE_SHARD32; }
+
+// Adds a file whose size is known and which is open or in memory. A file that was not named is passed over (1) when it
+// is no text. 0, or -1.
+static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
+    file->first_doc = docs->n_docs;
+    file->first_encoded = docs->n_encoded;
+    file->first_line = docs->n_lines;
+    int is_shard = named && has_suffix(file->path, ".bin");
+    if (!is_shard && check_text(file, err, errlen)) return named ? -1 : 1;
+    if (!docs->encodes && docs->n_files > 0 && is_shard != is_shard_kind(docs->files[0].kind))
+        return fail(err, errlen, "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
+                    docs->files[0].path, file->path);
+    if (is_shard) return docs_index_shard(docs, file, err, errlen);
+    docs->max_token = MAX(docs->max_token, tokenizer_vocab(docs->tokenizer) - 1);
+    if (named && has_suffix(file->path, ".jsonl")) return docs_index_jsonl(docs, file, err, errlen);
+    return docs_index_text(docs, file, err, errlen);
+}
+
+// Takes over file->path unless it fails.
+static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errlen) {
+    if (docs_reserve(&docs->files, &docs->files_capacity, docs->n_files, 1, sizeof file, err, errlen)) return -1;
+    file.fd = -1;
+    int status = 0;
+    if (!file.memory && open_file(&file, err, errlen)) status = named ? -1 : 1;
+    if (status == 0) status = index_file(docs, &file, named, err, errlen);
+    if (status || docs->n_kept_open >= KEEP_OPEN) close_file(&file);
+    if (status < 0) return -1;
+    if (status > 0) {
+        docs->skipped++;
+        free((char*)file.path);
+        return 0;
+    }
+    docs->n_kept_open += file.fd >= 0;
+    docs->files[docs->n_files++] = file;
+    return 0;
+}
+
+// ---- opening
+
+static int add_directory(Docs* docs, const char* directory, char* err, size_t errlen) {
+    PathList list = {0};
+    int64_t before = docs->n_files, skipped = docs->skipped;
+    int status = paths_below(&list, directory, err, errlen);
+    docs->skipped += list.unreadable;
+    for (int64_t i = 0; status == 0 && i < list.n; i++) {
+        status = add_file(docs, (DocsFile){.path = list.paths[i]}, 0, err, errlen);
+        if (status == 0) list.paths[i] = NULL;
+    }
+    paths_free(&list);
+    if (status == 0 && docs->n_files == before)
+        return fail(err, errlen, "%s: no text file in this directory (%lld files passed over; name *.bin shards by a pattern)",
+                    directory, (long long)(docs->skipped - skipped));
+    return status;
+}
+
+static int add_path(Docs* docs, const char* pattern, char* err, size_t errlen) {
+    PathList list = {0};
+    struct stat st;
+    int status = paths_expand(&list, pattern, err, errlen);
+    for (int64_t i = 0; status == 0 && i < list.n; i++) {
+        if (stat(list.paths[i], &st) == 0 && S_ISDIR(st.st_mode)) {
+            status = add_directory(docs, list.paths[i], err, errlen);
+        } else {
+            status = add_file(docs, (DocsFile){.path = list.paths[i]}, 1, err, errlen);
+            if (status == 0) list.paths[i] = NULL;
+        }
+    }
+    paths_free(&list);
+    return status;
+}
+
+static int docs_new(Docs** out, const Tokenizer* tokenizer, char* err, size_t errlen) {
+    Docs* docs = *out = calloc(1, sizeof *docs);
+    if (!docs) return fail(err, errlen, "out of memory for the corpus");
+    docs->tokenizer = tokenizer;
+    docs->encodes = !tokenizer_is_bytes(tokenizer);
+    docs->end_of_text = tokenizer_end_of_text(tokenizer);
+    docs->encoded_bytes = tokenizer_vocab(tokenizer) <= 65536 ? 2 : 4;
+    return 0;
+}
+
+// Closes the Docs when opening has failed or found nothing to train on.
+static int docs_opened(Docs** out, int status, char* err, size_t errlen) {
+    Docs* docs = *out;
+    if (status == 0 && docs_tokens(docs) == docs->n_docs)
+        status = fail(err, errlen, "the corpus has no text: %lld documents in %lld files, each a single token",
+                      (long long)docs->n_docs, (long long)docs->n_files);
+    if (status) {
+        docs_close(docs);
+        *out = NULL;
+    }
+    return status;
+}
+
+int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
+    *out = NULL;
+    if (n_paths < 1) return fail(err, errlen, "no corpus given");
+    int status = docs_new(out, tokenizer, err, errlen);
+    if (status) return status;
+    for (int i = 0; status == 0 && i < n_paths; i++) status = add_path(*out, paths[i], err, errlen);
+    return docs_opened(out, status, err, errlen);
+}
+
+int docs_open_memory(Docs** out, const char* name, const void* bytes, size_t n, const Tokenizer* tokenizer, char* err,
+                     size_t errlen) {
+    int status = docs_new(out, tokenizer, err, errlen);
+    if (status) return status;
+    DocsFile file = {.path = strdup(name), .memory = bytes, .size = (int64_t)n};
+    if (!file.path) status = fail(err, errlen, "out of memory for the name of a file");
+    else status = add_file(*out, file, 1, err, errlen);
+    if (status) free((char*)file.path);
+    return docs_opened(out, status, err, errlen);
+}
+
+void docs_close(Docs* docs) {
+    if (!docs) return;
+    for (int64_t i = 0; i < docs->n_files; i++) {
+        close_file(&docs->files[i]);
+        free((char*)docs->files[i].path);
+    }
+    free(docs->files);
+    free(docs->start);
+    free(docs->hash);
+    free(docs->line);
+    free(docs->encoded);
+    free(docs);
+}
+
+// ---- reading
+
+int64_t docs_count(const Docs* docs) { return docs->n_docs; }
+int64_t docs_tokens(const Docs* docs) { return docs->n_docs ? docs->start[docs->n_docs] : 0; }
+int64_t docs_length(const Docs* docs, int64_t doc) { return docs->start[doc + 1] - docs->start[doc]; }
+int64_t docs_skipped(const Docs* docs) { return docs->skipped; }
+int64_t docs_files(const Docs* docs) { return docs->n_files; }
+int docs_max_token(const Docs* docs) { return docs->max_token; }
+int docs_end_of_text(const Docs* docs) { return docs->end_of_text; }
+uint64_t docs_hash(const Docs* docs, int64_t doc) { return docs->hash[doc]; }
+
+uint64_t docs_fingerprint(const Docs* docs) {
+    uint64_t h = hash64((uint64_t)docs->n_docs);
+    for (int64_t d = 0; d < docs->n_docs; d++) h = hash64(h ^ docs->hash[d]) + (uint64_t)docs_length(docs, d);
+    return h;
+}
+
+static const DocsFile* file_of(const Docs* docs, int64_t doc) {
+    int64_t low = 0, high = docs->n_files;  // files[low].first_doc <= doc < files[high].first_doc
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (docs->files[middle].first_doc <= doc) low = middle;
+        else high = middle;
+    }
+    return &docs->files[low];
+}
+
+int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen) {
+    if (doc < 0 || doc >= docs->n_docs)
+        return fail(err, errlen, "document %lld of %lld", (long long)doc, (long long)docs->n_docs);
+    if (first < 0 || n < 0 || first > docs_length(docs, doc) - n)
+        return fail(err, errlen, "%d tokens from %lld on of document %lld, which has %lld", n, (long long)first, (long long)doc,
+                    (long long)docs_length(docs, doc));
+    const DocsFile* file = file_of(docs, doc);
+    int64_t before = docs->start[doc] - docs->start[file->first_doc];
+    if (is_shard_kind(file->kind)) return docs_read_shard(file, before + first, n, out, err, errlen);
+    if (docs->encodes) return docs_read_encoded(docs, file->first_encoded + before + first, n, out), 0;
+    if (first == 0 && n > 0) {
+        *out++ = docs->end_of_text;
+        n--;
+        first++;
+    }
+    if (n == 0) return 0;
+    if (file->kind == FILE_TEXT) return docs_read_text(file, first - 1, n, out, err, errlen);
+    int64_t string_at = docs->line[file->first_line + doc - file->first_doc];
+    return docs_read_jsonl(file, string_at, first - 1, n, out, err, errlen);
+}

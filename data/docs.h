@@ -1,0 +1,45 @@
+// docs.h - a corpus as a list of documents.
+//
+// What may be given: a directory (every regular text file below it is a document, in byte order of the paths; hidden files
+// and linked directories are left out), a text file (one document), a .jsonl file (the string "text" of each line is a
+// document) or llm.c's token shards *.bin (header of 256 int32: 20240520, 1, number of tokens; then uint16 tokens; or
+// 20240801, 7 and uint32 tokens; a document begins at each end-of-text token). Paths may be shell patterns. An index of
+// where documents begin is built once, at opening; after that, files are read where a document asks for it, never whole.
+// Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known.
+//
+// Every document begins with the end-of-text token: it stands in the shards, and is put before the text of the others.
+// (One exception: tokens of a shard before its first end-of-text form a document too, the end of one that began elsewhere.)
+// A document's id is its place in the list. Text that is read by bytes and shards cannot be mixed: their ids do not agree.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/tokenizer.h"
+
+typedef struct Docs Docs;
+
+// tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the vocabulary
+// they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs.
+// Files of a directory that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and
+// counted; the same in a file that was named is an error, as is a corpus without a single token of text.
+// 0 and *out owned by the caller, or -1 with a message.
+int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen);
+void docs_close(Docs* docs);  // NULL is fine
+
+int64_t docs_count(const Docs* docs);
+int64_t docs_tokens(const Docs* docs);               // of all documents, end-of-text included
+int64_t docs_length(const Docs* docs, int64_t doc);  // tokens of one document, at least 1
+int64_t docs_skipped(const Docs* docs);              // files passed over
+int64_t docs_files(const Docs* docs);                // files used
+int docs_end_of_text(const Docs* docs);              // the token that documents begin with
+int docs_max_token(const Docs* docs);                // upper bound of the ids that occur (shards: the largest found)
+
+// out (n) = tokens first .. first + n of a document, 0 <= first, first + n <= docs_length. 0, or -1 with a message
+// (a file that shrank since it was opened, say).
+int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen);
+
+// A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they lie,
+// so that a copy of a held-out document is never trained on.
+uint64_t docs_hash(const Docs* docs, int64_t doc);
+// A hash of the whole corpus's shape (every length and content hash): a run that resumes on other data is told so.
+uint64_t docs_fingerprint(const Docs* docs);

@@ -1,0 +1,336 @@
+// json.c - a recursive-descent reader that keeps pointers instead of copies; see json.h. Grammar: RFC 8259.
+//
+// Each function of the first part reads one thing of the grammar at p->at and moves behind it, or leaves p->at at the
+// first byte that does not belong and notes in p->why what should stand there. Bytes are looked at only below p->end.
+#include "data/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/base.h"
+
+enum { DEEPEST = 64 };
+
+typedef struct Parser {
+    const char *text, *at, *end;
+    JsonValue* values;
+    int n, room;
+    const char* why;  // what was expected at `at`
+} Parser;
+
+static int value(Parser* p, int depth);
+
+static int expected(Parser* p, const char* what) {
+    if (!p->why) p->why = what;
+    return -1;
+}
+
+static void skip_space(Parser* p) {
+    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r')) p->at++;
+}
+
+// Appends a value; returns its index or -1.
+static int begin(Parser* p, JsonType type) {
+    if (p->n == p->room) {
+        int room = p->room ? 2 * p->room : 64;
+        JsonValue* more = p->room > 1 << 28 ? NULL : (JsonValue*)realloc(p->values, sizeof(JsonValue) * (size_t)room);
+        if (!more) return expected(p, "less JSON than memory");
+        p->values = more;
+        p->room = room;
+    }
+    JsonValue v = {.type = type, .text = p->at};
+    p->values[p->n] = v;
+    return p->n++;
+}
+
+static int finish(Parser* p, int i, const char* end) {
+    p->values[i].length = (size_t)(end - p->values[i].text);
+    p->values[i].next = p->n;
+    return 0;
+}
+
+static int is_digit(const Parser* p) { return p->at < p->end && *p->at >= '0' && *p->at <= '9'; }
+
+static int is_char(const Parser* p, char c) { return p->at < p->end && *p->at == c; }
+
+static int digits(Parser* p) {
+    if (!is_digit(p)) return expected(p, "a digit");
+    while (is_digit(p)) p->at++;
+    return 0;
+}
+
+// -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
+static int number(Parser* p) {
+    int i = begin(p, JSON_NUMBER);
+    if (i < 0) return -1;
+    if (is_char(p, '-')) p->at++;
+    if (is_char(p, '0')) p->at++;
+    else if (digits(p)) return -1;
+    if (is_char(p, '.')) {
+        p->at++;
+        if (digits(p)) return -1;
+    }
+    if (is_char(p, 'e') || is_char(p, 'E')) {
+        p->at++;
+        if (is_char(p, '+') || is_char(p, '-')) p->at++;
+        if (digits(p)) return -1;
+    }
+    return finish(p, i, p->at);
+}
+
+static int string(Parser* p) {
+    p->at++;
+    int i = begin(p, JSON_STRING);
+    if (i < 0) return -1;
+    for (; p->at < p->end && *p->at != '"'; p->at++) {
+        if ((unsigned char)*p->at < 0x20) return expected(p, "an escape instead of a control character");
+        if (*p->at == '\\' && ++p->at == p->end) break;
+    }
+    if (p->at == p->end) return expected(p, "the end of a string");
+    finish(p, i, p->at);
+    p->at++;
+    return 0;
+}
+
+static int word(Parser* p, const char* text, JsonType type) {
+    size_t n = strlen(text);
+    if ((size_t)(p->end - p->at) < n || memcmp(p->at, text, n)) return expected(p, "a value");
+    int i = begin(p, type);
+    if (i < 0) return -1;
+    p->at += n;
+    return finish(p, i, p->at);
+}
+
+static int container(Parser* p, int depth) {
+    int is_object = *p->at == '{', i = begin(p, is_object ? JSON_OBJECT : JSON_ARRAY);
+    char close = is_object ? '}' : ']';
+    if (i < 0) return -1;
+    if (depth == DEEPEST) return expected(p, "at most 64 levels of nesting");
+    p->at++;
+    skip_space(p);
+    for (int n = 0; n > 0 || !is_char(p, close); n++) {
+        if (is_object) {
+            skip_space(p);
+            if (!is_char(p, '"')) return expected(p, "a name in quotes");
+            if (string(p)) return -1;
+            skip_space(p);
+            if (!is_char(p, ':')) return expected(p, "a colon");
+            p->at++;
+        }
+        if (value(p, depth + 1)) return -1;
+        p->values[i].n = n + 1;
+        skip_space(p);
+        if (is_char(p, close)) break;
+        if (!is_char(p, ',')) return expected(p, is_object ? "a comma or }" : "a comma or ]");
+        p->at++;
+    }
+    p->at++;
+    return finish(p, i, p->at);
+}
+
+static int value(Parser* p, int depth) {
+    skip_space(p);
+    if (p->at == p->end) return expected(p, "a value");
+    switch (*p->at) {
+        case '{':
+        case '[': return container(p, depth);
+        case '"': return string(p);
+        case 't': return word(p, "true", JSON_TRUE);
+        case 'f': return word(p, "false", JSON_FALSE);
+        case 'n': return word(p, "null", JSON_NULL);
+        default: return is_digit(p) || *p->at == '-' ? number(p) : expected(p, "a value");
+    }
+}
+
+// Says what should have stood at p->at, and what does.
+static int refuse(const Parser* p, char* err, size_t errlen) {
+    char found[16] = "the end";
+    unsigned char c = p->at < p->end ? (unsigned char)*p->at : 0;
+    if (p->at < p->end) snprintf(found, sizeof found, c > ' ' && c < 0x7f ? "%c" : "byte 0x%02x", c);
+    return fail(err, errlen, "JSON: expected %s at byte %zu of %zu, found %s", p->why, (size_t)(p->at - p->text),
+                (size_t)(p->end - p->text), found);
+}
+
+int json_parse(Json* json, const char* text, size_t n, char* err, size_t errlen) {
+    if (n == 0) text = "";  // it may be NULL
+    Parser p = {.text = text, .at = text, .end = text + n};
+    memset(json, 0, sizeof *json);
+    int bad = value(&p, 0);
+    if (!bad) skip_space(&p);
+    if (!bad && p.at != p.end) bad = expected(&p, "the end of the text");
+    if (bad) {
+        free(p.values);
+        return refuse(&p, err, errlen);
+    }
+    json->values = p.values;
+    json->n = p.n;
+    return 0;
+}
+
+void json_free(Json* json) {
+    free(json->values);
+    memset(json, 0, sizeof *json);
+}
+
+// ---- access
+
+// Is the escaped string the same as key? Unescapes only when it has to.
+static int is_key(const JsonValue* name, const char* key) {
+    size_t n = strlen(key);
+    if (!memchr(name->text, '\\', name->length)) return name->length == n && !memcmp(name->text, key, n);
+    char* plain = (char*)malloc(name->length + 1);
+    int same = plain && json_string(name, plain) == (int64_t)n && !memcmp(plain, key, n);
+    free(plain);
+    return same;
+}
+
+const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key) {
+    if (!object || object->type != JSON_OBJECT) return NULL;
+    const JsonValue* name = object + 1;
+    for (int i = 0; i < object->n; i++) {
+        if (is_key(name, key)) return name + 1;
+        name = &json->values[(name + 1)->next];
+    }
+    return NULL;
+}
+
+const JsonValue* json_at(const Json* json, const JsonValue* array, int i) {
+    if (!array || array->type != JSON_ARRAY || i < 0 || i >= array->n) return NULL;
+    const JsonValue* v = array + 1;
+    while (i-- > 0) v = &json->values[v->next];
+    return v;
+}
+
+// ---- conversions
+
+// A terminated copy of a number, whose text is followed by whatever follows it.
+static int copy_number(const JsonValue* v, char* text, size_t room) {
+    if (!v || v->type != JSON_NUMBER || v->length >= room) return -1;
+    memcpy(text, v->text, v->length);
+    text[v->length] = 0;
+    return 0;
+}
+
+int json_double(const JsonValue* v, double* out) {
+    char text[512];
+    if (copy_number(v, text, sizeof text)) return -1;
+    double x = strtod(text, NULL);  // reads a point because the program stays in the "C" locale
+    if (isinf(x)) return -1;
+    *out = x;
+    return 0;
+}
+
+int json_uint64(const JsonValue* v, uint64_t* out) {
+    char text[32];
+    if (copy_number(v, text, sizeof text) || strpbrk(text, "-.eE")) return -1;
+    errno = 0;
+    unsigned long long x = strtoull(text, NULL, 10);
+    if (errno) return -1;
+    *out = x;
+    return 0;
+}
+
+int json_int64(const JsonValue* v, int64_t* out) {
+    char text[32];
+    if (copy_number(v, text, sizeof text) || strpbrk(text, ".eE")) return -1;
+    errno = 0;
+    long long x = strtoll(text, NULL, 10);
+    if (errno) return -1;
+    *out = x;
+    return 0;
+}
+
+// ---- strings
+
+static int hex4(const char* p, const char* end, uint32_t* out) {
+    *out = 0;
+    if (end - p < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        char c = p[i], letter = (char)(c | 0x20);
+        if (c >= '0' && c <= '9') *out = *out << 4 | (uint32_t)(c - '0');
+        else if (letter >= 'a' && letter <= 'f') *out = *out << 4 | (uint32_t)(letter - 'a' + 10);
+        else return -1;
+    }
+    return 0;
+}
+
+static char* put_utf8(char* out, uint32_t c) {
+    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;  // bytes after the first, six bits in each
+    static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
+    *out++ = (char)(lead[more] | c >> 6 * more);
+    while (more-- > 0) *out++ = (char)(0x80 | (c >> 6 * more & 63));
+    return out;
+}
+
+// \uXXXX, or a surrogate pair \uD8xx\uDCxx; *p stands behind the u and moves behind the last digit.
+static int unicode_escape(const char** p, const char* end, uint32_t* c) {
+    uint32_t low;
+    if (hex4(*p, end, c)) return -1;
+    *p += 4;
+    if (*c >= 0xdc00 && *c < 0xe000) return -1;
+    if (*c < 0xd800 || *c >= 0xdc00) return 0;
+    if (end - *p < 6 || (*p)[0] != '\\' || (*p)[1] != 'u' || hex4(*p + 2, end, &low)) return -1;
+    if (low < 0xdc00 || low >= 0xe000) return -1;
+    *p += 6;
+    *c = 0x10000 + ((*c - 0xd800) << 10) + (low - 0xdc00);
+    return 0;
+}
+
+int64_t json_string(const JsonValue* v, char* out) {
+    static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
+    if (!v || v->type != JSON_STRING) return -1;
+    char* start = out;
+    for (const char *p = v->text, *end = v->text + v->length; p < end;) {
+        uint32_t c = 0;
+        const char* escape;
+        if (*p != '\\') {
+            *out++ = *p++;
+            continue;
+        }
+        if (++p == end) return -1;
+        if (*p == 'u') {
+            p++;
+            if (unicode_escape(&p, end, &c)) return -1;
+            out = put_utf8(out, c);
+        } else if (*p && (escape = strchr(names, *p++))) *out++ = bytes[escape - names];
+        else return -1;
+    }
+    *out = 0;
+    return out - start;
+}
+
+// Bytes of the UTF-8 sequence that begins at p, 0 when it is not valid (overlong forms and surrogates are not).
+static size_t utf8_length(const unsigned char* p, size_t n) {
+    size_t length = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    if (length > n) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    if (length == 3 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0))) return 0;
+    if (length == 4 && ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90))) return 0;
+    return length;
+}
+
+size_t json_quote(char* out, const char* text, size_t n) {
+    static const char hex[] = "0123456789abcdef";
+    char* start = out;
+    *out++ = '"';
+    for (size_t i = 0; i < n;) {
+        const unsigned char* p = (const unsigned char*)text + i;
+        size_t length = utf8_length(p, n - i);
+        const char *bytes = text + i, *replacement = "\xef\xbf\xbd";
+        char escaped[] = {'\\', 'u', '0', '0', hex[*p >> 4], hex[*p & 15]}, pair[] = {'\\', (char)*p};
+        size_t room = length;
+        if (length == 0) bytes = replacement, room = 3;
+        else if (*p == '"' || *p == '\\') bytes = pair, room = 2;
+        else if (*p < 0x20 || *p == 0x7f) bytes = escaped, room = 6;
+        memcpy(out, bytes, room);
+        out += room;
+        i += MAX(length, 1);
+    }
+    *out++ = '"';
+    *out = 0;
+    return (size_t)(out - start);
+}

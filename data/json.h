@@ -1,0 +1,49 @@
+// json.h - reads JSON (RFC 8259) without copying: one pass turns a text into a flat array of values that point into it.
+//
+//   Json json;
+//   if (json_parse(&json, text, n, err, sizeof err)) return -1;
+//   const JsonValue* lr = json_get(&json, json.values, "lr");     // NULL when absent
+//   json_free(&json);
+//
+// The text must outlive the Json. Nesting deeper than 64 is refused, so hostile input cannot exhaust the stack.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum JsonType { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
+
+typedef struct JsonValue {
+    JsonType type;
+    const char* text;  // first byte: of a string after its quote, still escaped; of the others as written
+    size_t length;     // bytes of text (a string without its quotes)
+    int n;             // children: elements of an array, members of an object
+    int next;          // index of the value after this one and all it contains
+} JsonValue;
+
+typedef struct Json {
+    JsonValue* values;  // values[0] is the root; members of an object are key, value, key, value, ...
+    int n;
+} Json;
+
+// 0, or -1 with a message that carries the byte offset. Trailing bytes other than white space are an error.
+int json_parse(Json* json, const char* text, size_t n, char* err, size_t errlen);
+void json_free(Json* json);
+
+// The (first) member of an object by its exact unescaped name, the i-th element of an array; NULL when there is none.
+const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key);
+const JsonValue* json_at(const Json* json, const JsonValue* array, int i);
+
+// Conversions: 0, or -1 (*out stays) when the value is NULL, has another type or does not fit. Integers are exact and
+// are those written without point and exponent; a double is the nearest one, finite, of at most 511 characters.
+int json_double(const JsonValue* value, double* out);
+int json_int64(const JsonValue* value, int64_t* out);
+int json_uint64(const JsonValue* value, uint64_t* out);
+
+// Unescapes a string into out (at most value->length + 1 bytes are written, UTF-8, terminated; NUL bytes may occur
+// inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Only here are
+// escapes checked; bytes outside of them are copied as they are, UTF-8 or not.
+int64_t json_string(const JsonValue* value, char* out);
+
+// Writes n bytes as a JSON string with quotes into out (room for 6 * n + 3 bytes), returns the length. Bytes that are
+// not valid UTF-8 become U+FFFD.
+size_t json_quote(char* out, const char* bytes, size_t n);

@@ -1,0 +1,95 @@
+// run_state.c - writes and reads state.json; see run_state.h.
+#include "data/run_state.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/json.h"
+
+typedef struct Text {
+    char* bytes;
+    size_t n, room;
+    int failed;  // out of memory: further text is dropped
+    int options;
+} Text;
+
+static void append(Text* t, const char* bytes, size_t n) {
+    if (t->n + n + 1 > t->room && !t->failed) {
+        size_t room = 2 * (t->n + n) + 256;
+        char* more = (char*)realloc(t->bytes, room);
+        if (more) t->bytes = more, t->room = room;
+        else t->failed = 1;
+    }
+    if (t->failed) return;
+    memcpy(t->bytes + t->n, bytes, n);
+    t->n += n;
+    t->bytes[t->n] = 0;
+}
+
+static void append_quoted(Text* t, const char* string) {
+    char* quoted = (char*)malloc(6 * strlen(string) + 3);
+    if (quoted) append(t, quoted, json_quote(quoted, string, strlen(string)));
+    else t->failed = 1;
+    free(quoted);
+}
+
+static void append_option(void* context, const char* name, const char* value) {
+    Text* t = (Text*)context;
+    append(t, t->options ? ",\n    [" : "\n    [", t->options ? 7 : 6);
+    append_quoted(t, name);
+    append(t, ", ", 2);
+    append_quoted(t, value);
+    append(t, "]", 1);
+    t->options++;
+}
+
+char* run_state_text(const RunState* state, const Config* config) {
+    Text t = {NULL, 0, 0, 0, 0};
+    char head[512], val_loss[32] = "null";
+    if (isfinite(state->val_loss)) snprintf(val_loss, sizeof val_loss, "%.17g", state->val_loss);
+    int n = snprintf(head, sizeof head,
+                     "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
+                     ", \"corpus\": %" PRIu64 ", \"val_loss\": %s,\n  \"options\": [",
+                     state->step, state->position.epoch, state->position.index, state->loss_hash, state->corpus, val_loss);
+    append(&t, head, (size_t)n);
+    config_visit(config, append_option, &t);
+    append(&t, "]}\n", 3);
+    if (t.failed) free(t.bytes);
+    return t.failed ? NULL : t.bytes;
+}
+
+static int restore_options(Config* config, const Json* json, char* err, size_t errlen) {
+    const JsonValue* options = json_get(json, json->values, "options");
+    if (!options || options->type != JSON_ARRAY) return fail(err, errlen, "state.json: expected an array \"options\", found none");
+    for (int i = 0; i < options->n; i++) {
+        const JsonValue* pair = json_at(json, options, i);
+        const JsonValue *name = json_at(json, pair, 0), *value = json_at(json, pair, 1);
+        char* strings = name && value ? (char*)malloc(name->length + value->length + 2) : NULL;  // kept: config points into it
+        if (!strings || json_string(name, strings) < 0 || json_string(value, strings + name->length + 1) < 0) {
+            free(strings);
+            return fail(err, errlen, "state.json: option %d is not a pair of strings", i);
+        }
+        if (config_restore(config, strings, strings + name->length + 1, err, errlen)) return -1;
+    }
+    return 0;
+}
+
+int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen) {
+    Json json;
+    memset(state, 0, sizeof *state);
+    if (json_parse(&json, text, n, err, errlen)) return -1;
+    const JsonValue* root = json.values;
+    int bad = json_int64(json_get(&json, root, "step"), &state->step) ||
+              json_int64(json_get(&json, root, "epoch"), &state->position.epoch) ||
+              json_int64(json_get(&json, root, "index"), &state->position.index) ||
+              json_uint64(json_get(&json, root, "loss_hash"), &state->loss_hash) ||
+              json_uint64(json_get(&json, root, "corpus"), &state->corpus) || state->step < 0 || state->position.epoch < 0 ||
+              state->position.index < 0;
+    if (json_double(json_get(&json, root, "val_loss"), &state->val_loss)) state->val_loss = NAN;
+    int result = bad ? fail(err, errlen, "state.json: step, epoch, index, loss_hash and corpus must be whole numbers >= 0")
+                     : restore_options(config, &json, err, errlen);
+    json_free(&json);
+    return result;
+}

@@ -1,0 +1,21 @@
+// run_state.h - state.json: where a run stands, and with which options it runs.
+//
+// {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "val_loss": 2.5,
+//  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
+#pragma once
+#include "data/sampler.h"
+#include "plan/config.h"
+
+typedef struct RunState {
+    int64_t step;              // steps done
+    SamplerPosition position;  // where the next step's documents begin
+    uint64_t loss_hash;        // of all losses so far, bit for bit
+    uint64_t corpus;           // docs_fingerprint of the training data
+    double val_loss;           // of the last evaluation, NaN before it
+} RunState;
+
+// The text of state.json, malloc'ed; NULL without memory.
+char* run_state_text(const RunState* state, const Config* config);
+// Reads it back; options that were not given on the command line take their saved values. The strings of config live as long as the
+// process. 0, or -1 with a message.
+int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen);

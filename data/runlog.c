@@ -1,0 +1,125 @@
+// runlog.c - log.jsonl and the progress line; see runlog.h.
+#define _POSIX_C_SOURCE 200809L
+#include "data/runlog.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "data/json.h"
+
+// Where the objects of steps up to last_step end: the first line that is torn, is no object, or belongs to a later step ends
+// what is kept.
+static long kept_bytes(FILE* file, int64_t last_step) {
+    char* line = NULL;
+    size_t room = 0;
+    long kept = 0;
+    ssize_t n;
+    rewind(file);
+    while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+        Json json;
+        int64_t step = 0;
+        if (json_parse(&json, line, (size_t)n, NULL, 0)) break;
+        int bad = json_int64(json_get(&json, json.values, "step"), &step);
+        json_free(&json);
+        if (bad || step > last_step) break;
+        kept += n;
+    }
+    free(line);
+    return kept;
+}
+
+int runlog_open(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen) {
+    char path[4096];
+    memset(log, 0, sizeof *log);
+    log->is_terminal = isatty(STDOUT_FILENO);
+    if (snprintf(path, sizeof path, "%s/log.jsonl", dir) >= (int)sizeof path) return fail(err, errlen, "%s: path too long", dir);
+    log->file = fopen(path, "a+");
+    if (!log->file) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (ftruncate(fileno(log->file), kept_bytes(log->file, last_step))) {
+        runlog_close(log);
+        return fail(err, errlen, "%s: cannot cut off later steps: %s", path, strerror(errno));
+    }
+    return 0;
+}
+
+void runlog_close(RunLog* log) {
+    if (log->file) fclose(log->file);
+    log->file = NULL;
+}
+
+// JSON has no NaN and no infinity.
+static const char* number(double x, char text[32]) {
+    if (x - x != 0) snprintf(text, 32, "null");
+    else snprintf(text, 32, "%.17g", x);
+    return text;
+}
+
+static int log_line(RunLog* log, const char* format, ...) {
+    if (!log->file) return 0;
+    va_list args;
+    va_start(args, format);
+    int written = vfprintf(log->file, format, args);
+    va_end(args);
+    return written < 0 || fflush(log->file) ? -1 : 0;
+}
+
+static void print_step(RunLog* log, const StepRecord* r) {
+    double now = now_seconds();
+    int last = r->step == r->steps;
+    // Ten lines a second are enough for eyes; a file gets a line whenever the rhythm of a reader allows.
+    double interval = log->is_terminal ? 0.1 : 10;
+    if (!last && r->step != 1 && now - log->last_print < interval) return;
+    log->last_print = now;
+    char left[32], speed[32];
+    double tps = r->tokens / r->seconds;
+    snprintf(speed, sizeof speed, tps >= 9950 ? "%.0fk" : tps >= 995 ? "%.1fk" : "%.0f", tps >= 995 ? tps / 1000 : tps);
+    printf("%sstep %*lld/%lld | loss %.4f | norm %.3f | lr %.2e | %s tok/s | %.1f%% of matmul limit | %s left%s",
+           log->is_terminal ? "\r\033[K" : "", (int)snprintf(NULL, 0, "%lld", (long long)r->steps), (long long)r->step,
+           (long long)r->steps, r->loss, r->grad_norm, r->lr, speed, 100 * r->mfu,
+           runlog_duration(r->seconds_left, left), log->is_terminal ? "" : "\n");
+    log->line_open = log->is_terminal;
+    fflush(stdout);
+}
+
+int runlog_step(RunLog* log, const StepRecord* r) {
+    char loss[32], norm[32], lr[32], seconds[32], speed[32], mfu[32], plan[32];
+    print_step(log, r);
+    return log_line(log,
+                    "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": %" PRId64
+                    ", \"targets\": %" PRId64 ", \"rows\": %d, \"seconds\": %s, \"tokens_per_second\": %s, \"mfu\": %s, "
+                    "\"plan_us\": %s, \"loss_hash\": \"%016" PRIx64 "\"}\n",
+                    r->step, number(r->loss, loss), number(r->grad_norm, norm), number(r->lr, lr), r->tokens, r->targets,
+                    r->rows, number(r->seconds, seconds), number(r->tokens / r->seconds, speed), number(r->mfu, mfu),
+                    number(r->plan_us, plan), r->loss_hash);
+}
+
+int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {
+    char loss[32];
+    return log_line(log, "{\"step\": %" PRId64 ", \"val_loss\": %s, \"val_targets\": %" PRId64 "}\n", step,
+                    number(val_loss, loss), targets);
+}
+
+void runlog_say(RunLog* log, const char* format, ...) {
+    if (log->line_open) putchar('\n');
+    log->line_open = 0;
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+    fflush(stdout);
+}
+
+const char* runlog_bold(const RunLog* log) { return log->is_terminal ? "\033[1m" : ""; }
+const char* runlog_plain(const RunLog* log) { return log->is_terminal ? "\033[0m" : ""; }
+
+const char* runlog_duration(double seconds, char text[32]) {
+    long s = seconds > 0 ? (long)(seconds + 0.5) : 0;
+    if (s >= 3600) snprintf(text, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else if (s >= 60) snprintf(text, 32, "%ldm%02lds", s / 60, s % 60);
+    else snprintf(text, 32, "%lds", s);
+    return text;
+}

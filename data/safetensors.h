@@ -1,0 +1,40 @@
+// safetensors.h - the format in which Hugging Face keeps tensors: an 8-byte little-endian header length, a JSON header
+// {"name": {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}, ..., "__metadata__": {..}}, then the bytes.
+// Source: github.com/huggingface/safetensors, README "Format".
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "plan/base.h"
+
+typedef struct SafeTensor {
+    char name[128];
+    DType dtype;      // F32, BF16 or F64; other types are refused by the reader
+    int n_dims;       // 0 .. 4
+    int64_t dims[4];
+    const void* data;  // reading: into the mapped file. writing: what to write, row-major, unless a fill function is given
+    size_t bytes;
+} SafeTensor;
+
+typedef struct SafeTensors {
+    SafeTensor* tensors;
+    int n;
+    const unsigned char* file;  // the whole mapped file, file_bytes long; NULL when parsed from memory of the caller's
+    size_t file_bytes;
+} SafeTensors;
+
+// Maps and checks a file: every tensor inside the file, sizes that match shape and type, no overlap, no hole.
+// 0, or -1 with a message. `safetensors_parse` does the same on bytes in memory, which must outlive the result.
+int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen);
+int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen);
+void safetensors_close(SafeTensors* st);
+const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
+
+// Produces elements first .. first + n of tensor i, as the file shall have them, into out.
+typedef void (*SafeTensorFill)(void* context, int i, size_t first, size_t n, void* out);
+
+// Writes tensors in the given order, then syncs the file to disk. Their bytes come from `data`, or piece by piece from
+// fill when it is not NULL, so that a tensor need not exist in the file's layout. metadata: {"format": "pt"}, as
+// transformers wants it. 0, or -1 with a message (a full disk, say); a file that could not be finished is removed.
+int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, char* err,
+                      size_t errlen);

@@ -1,0 +1,244 @@
+// tokenizer.c - opens, reads and writes tokenizers; see tokenizer.h.
+//
+// llm.c's tokenizer file: 256 int32, little-endian: [0] 20240328, [1] version, [2] number of tokens, [3] end-of-text
+// (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge ranks.
+// Version 3 is our own, for vocabularies whose ids are not: [4] number of merges, and behind the tokens two int32 for
+// each, left and right, in the order of their ranks. Source of versions 1 and 2: github.com/karpathy/llm.c, tokenizer.h.
+#define _GNU_SOURCE
+#include "data/tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/bpe.h"
+#include "plan/base.h"
+
+enum {
+    MAGIC = 20240328,
+    HEADER_BYTES = 1024,
+    GPT2_END_OF_TEXT = 50256,
+    PRETOKEN_MAX = 1 << 28,        // no word of any language: keeps places within 32 bits
+    FILE_MAX = 256 * 1024 * 1024,  // known tokenizers have 1 to 20 MB
+};
+
+static int32_t read_int32(const unsigned char* p) {
+    return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+}
+
+static void write_int32(unsigned char* p, int32_t value) {
+    for (int i = 0; i < 4; i++) p[i] = (unsigned char)((uint32_t)value >> 8 * i);
+}
+
+// ---- reading
+
+static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned char* p, size_t n, char* err, size_t errlen) {
+    if (n < HEADER_BYTES) return fail(err, errlen, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
+    *version = read_int32(p + 4);
+    if (*version < 1 || *version > 3) return fail(err, errlen, "version %d, expected 1, 2 or 3", *version);
+    t->vocab = read_int32(p + 8);
+    t->end_of_text = *version == 1 ? GPT2_END_OF_TEXT : read_int32(p + 12);
+    *n_merges = *version == 3 ? read_int32(p + 16) : 0;
+    if (t->vocab < 1 || (size_t)t->vocab > n / 2)
+        return fail(err, errlen, "%d tokens cannot stand in %zu bytes", t->vocab, n);
+    if (t->end_of_text < 0 || t->end_of_text >= t->vocab)
+        return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->end_of_text, t->vocab);
+    if (*n_merges < 0 || (size_t)*n_merges > n / 8) return fail(err, errlen, "%d merges cannot stand in %zu bytes", *n_merges, n);
+    return 0;
+}
+
+// Tokens from p[*at] on; moves *at behind them.
+static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* at, char* err, size_t errlen) {
+    t->begin = malloc(((size_t)t->vocab + 1) * sizeof *t->begin);
+    t->bytes = malloc(n);
+    if (!t->begin || !t->bytes) return fail(err, errlen, "out of memory for %d tokens", t->vocab);
+    size_t total = 0;
+    for (int id = 0; id < t->vocab; id++) {
+        size_t length = *at < n ? p[*at] : 0;
+        if (length == 0 || length > n - *at - 1)
+            return fail(err, errlen, "token %d of %d at byte %zu: %s", id, t->vocab, *at,
+                        *at < n && length == 0 ? "its length is 0, expected 1 .. 255" : "the file ends inside it");
+        t->begin[id] = total;
+        memcpy(t->bytes + total, p + *at + 1, length);
+        total += length;
+        *at += 1 + length;
+    }
+    t->begin[t->vocab] = total;
+    return 0;
+}
+
+static int read_merges(Tokenizer* t, const TokenIndex* index, int n_merges, const unsigned char* p, char* err, size_t errlen) {
+    t->merges = malloc(MAX(1, (size_t)n_merges) * sizeof *t->merges);
+    if (!t->merges) return fail(err, errlen, "out of memory for %d merges", n_merges);
+    for (int rank = 0; rank < n_merges; rank++) {
+        int left = read_int32(p + 8 * (size_t)rank), right = read_int32(p + 8 * (size_t)rank + 4);
+        if (left < 0 || left >= t->vocab || right < 0 || right >= t->vocab)
+            return fail(err, errlen, "merge %d of %d joins tokens %d and %d of %d", rank, n_merges, left, right, t->vocab);
+        if (bpe_add_merge(t, index, left, right)) return fail(err, errlen, "merge %d of %d makes no token", rank, n_merges);
+    }
+    return 0;
+}
+
+static int read_llmc(Tokenizer* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
+    int version = 0, n_merges = 0;
+    size_t at = HEADER_BYTES;
+    if (read_header(t, &version, &n_merges, p, n, err, errlen) || read_tokens(t, p, n, &at, err, errlen)) return -1;
+    if (n - at != 8 * (size_t)n_merges)
+        return fail(err, errlen, "%zu bytes behind the %d tokens, expected %zu", n - at, t->vocab, 8 * (size_t)n_merges);
+    TokenIndex index;
+    if (token_index_open(&index, t, err, errlen)) return -1;
+    int status = version == 3 ? read_merges(t, &index, n_merges, p + at, err, errlen)
+                              : bpe_derive_merges(t, &index, err, errlen);
+    if (status == 0) status = bpe_find_bytes(t, &index, err, errlen);
+    token_index_close(&index);
+    return status;
+}
+
+static int is_byte_vocabulary(const Tokenizer* t) {
+    int same = t->vocab == 257 && t->end_of_text == 256 && t->n_merges == 0;
+    for (int b = 0; same && b < 256; b++) same = t->byte_id[b] == b;
+    return same;
+}
+
+int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size_t errlen) {
+    *out = NULL;
+    if (n < 4) return fail(err, errlen, "%zu bytes are no tokenizer", n);
+    Tokenizer* t = calloc(1, sizeof *t);
+    if (!t) return fail(err, errlen, "out of memory for a tokenizer");
+    int status = -1;
+    int32_t magic = read_int32(data);
+    const char* text = data;
+    size_t blank = 0;  // white space before JSON
+    while (blank < n && strchr(" \t\r\n", text[blank]) && text[blank]) blank++;
+    if (magic == MAGIC) status = read_llmc(t, data, n, err, errlen);
+    else if (blank < n && text[blank] == '{') status = tokenizer_read_json(t, text, n, err, errlen);
+    else
+        fail(err, errlen, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')", MAGIC,
+             magic);
+    if (status == 0) status = bpe_index_merges(t, err, errlen);
+    if (status) {
+        tokenizer_close(t);
+        return -1;
+    }
+    t->is_bytes = is_byte_vocabulary(t);
+    *out = t;
+    return 0;
+}
+
+static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
+    static const char name[] = "<|endoftext|>";
+    unsigned char file[HEADER_BYTES + 256 * 2 + sizeof name] = {0};  // its length byte stands in place of the NUL
+    write_int32(file, MAGIC);
+    write_int32(file + 4, 2);
+    write_int32(file + 8, 257);
+    write_int32(file + 12, 256);
+    unsigned char* p = file + HEADER_BYTES;
+    for (int b = 0; b < 256; b++) *p++ = 1, *p++ = (unsigned char)b;
+    *p++ = sizeof name - 1;
+    memcpy(p, name, sizeof name - 1);
+    return tokenizer_parse(out, file, sizeof file, err, errlen);
+}
+
+// The whole file; the caller frees. NULL with a message.
+static char* read_file(const char* path, size_t* n, char* err, size_t errlen) {
+    FILE* file = fopen(path, "rb");
+    char* bytes = NULL;
+    long size = -1;
+    errno = 0;
+    if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
+    if (size > FILE_MAX) fail(err, errlen, "%s: has %ld bytes, no tokenizer is that large", path, size);
+    else if (size < 0 || !(bytes = malloc((size_t)size + 1))) fail(err, errlen, "%s: %s", path, strerror(errno));
+    if (bytes) {
+        rewind(file);
+        *n = fread(bytes, 1, (size_t)size, file);
+        if (ferror(file)) {
+            fail(err, errlen, "%s: %s", path, strerror(errno));
+            free(bytes);
+            bytes = NULL;
+        }
+    }
+    if (file) fclose(file);
+    return bytes;
+}
+
+int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen) {
+    *out = NULL;
+    if (!path || !*path) return open_bytes(out, err, errlen);
+    char why[ERR_BYTES];
+    size_t n = 0;
+    char* bytes = read_file(path, &n, err, errlen);
+    if (!bytes) return -1;
+    int status = tokenizer_parse(out, bytes, n, why, sizeof why);
+    free(bytes);
+    return status ? fail(err, errlen, "%s: %s", path, why) : 0;
+}
+
+void tokenizer_close(Tokenizer* t) {
+    if (!t) return;
+    free(t->begin);
+    free(t->bytes);
+    free(t->merges);
+    free(t->slots);
+    free(t);
+}
+
+// ---- use
+
+int tokenizer_vocab(const Tokenizer* t) { return t->vocab; }
+int tokenizer_end_of_text(const Tokenizer* t) { return t->end_of_text; }
+int tokenizer_is_bytes(const Tokenizer* t) { return t->is_bytes; }
+
+size_t tokenizer_encode(const Tokenizer* t, int* out, const char* text, size_t n) {
+    size_t n_out = 0;
+    if (t->is_bytes) {
+        for (; n_out < n; n_out++) out[n_out] = (unsigned char)text[n_out];
+        return n_out;
+    }
+    for (size_t at = 0; at < n;) {
+        size_t length = pretoken_length(text + at, MIN(n - at, PRETOKEN_MAX));
+        n_out += bpe_encode(t, out + n_out, text + at, length);
+        at += length;
+    }
+    return n_out;
+}
+
+const char* tokenizer_decode(const Tokenizer* t, int token, size_t* n) {
+    *n = 0;
+    if (token < 0 || token >= t->vocab || token == t->end_of_text) return "";
+    *n = token_length(t, token);
+    return t->bytes + t->begin[token];
+}
+
+// ---- writing
+
+static int write_file(const Tokenizer* t, FILE* file) {
+    unsigned char header[HEADER_BYTES] = {0}, pair[8];
+    write_int32(header, MAGIC);
+    write_int32(header + 4, t->ids_are_ranks ? 2 : 3);
+    write_int32(header + 8, t->vocab);
+    write_int32(header + 12, t->end_of_text);
+    if (!t->ids_are_ranks) write_int32(header + 16, t->n_merges);
+    if (fwrite(header, sizeof header, 1, file) != 1) return -1;
+    for (int id = 0; id < t->vocab; id++) {
+        size_t n = token_length(t, id);
+        if (putc((int)n, file) == EOF || fwrite(t->bytes + t->begin[id], 1, n, file) != n) return -1;
+    }
+    for (int i = 0; i < t->n_merges && !t->ids_are_ranks; i++) {
+        write_int32(pair, t->merges[i].left);
+        write_int32(pair + 4, t->merges[i].right);
+        if (fwrite(pair, sizeof pair, 1, file) != 1) return -1;
+    }
+    return fflush(file) || fsync(fileno(file)) ? -1 : 0;
+}
+
+int tokenizer_save(const Tokenizer* t, const char* path, char* err, size_t errlen) {
+    FILE* file = fopen(path, "wb");
+    if (!file) return fail(err, errlen, "%s: %s", path, strerror(errno));
+    int status = write_file(t, file), error = errno;
+    if (fclose(file) && status == 0) status = -1, error = errno;
+    if (status == 0) return 0;
+    remove(path);
+    return fail(err, errlen, "%s: cannot be written: %s", path, strerror(error));
+}

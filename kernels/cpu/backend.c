@@ -1,0 +1,180 @@
+// backend.c - which instruction sets this processor has, the tables made for them, and their scratch memory.
+//
+// A table starts as a copy of the reference and is overridden family by family, each set on top of the ones below it that
+// it extends. All tables share one scratch memory, because ops run one at a time.
+#define _GNU_SOURCE
+#include <omp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu.h"
+
+const char* const cpu_isa_names[CPU_ISAS] = {"reference", "generic", "avx2", "avx512", "avx512bf16", "amx"};
+
+// The families of each set. The Makefile names the sets that the compiler knows as HAVE_...
+#define DECLARE(isa) extern const CpuFamily matmul_##isa, attention_##isa, elementwise_##isa, loss_##isa;
+#define FAMILIES(isa) {&matmul_##isa, &attention_##isa, &elementwise_##isa, &loss_##isa}
+DECLARE(generic)
+#ifdef HAVE_X86_ISAS
+DECLARE(avx2)
+DECLARE(avx512)
+DECLARE(avx512bf16)
+extern const CpuFamily matmul_amx;
+#endif
+
+static const CpuFamily* const families[CPU_ISAS][4] = {
+    [CPU_GENERIC] = FAMILIES(generic),
+#ifdef HAVE_X86_ISAS
+    [CPU_AVX2] = FAMILIES(avx2),
+    [CPU_AVX512] = FAMILIES(avx512),
+    [CPU_AVX512BF16] = FAMILIES(avx512bf16),
+    [CPU_AMX] = {&matmul_amx},
+#endif
+};
+
+// Linux hands out the 8 KiB of tile registers only on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+static int request_tiles(void) {
+#if defined(HAVE_X86_ISAS) && defined(__linux__)
+    static int granted = -1;
+    if (granted < 0) granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+    return granted;
+#else
+    return 0;
+#endif
+}
+
+// CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them before GCC 13.
+static int cpuid_has_amx(void) {
+#ifdef HAVE_X86_ISAS
+    unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
+    __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    return (edx >> 22 & 1) && (edx >> 24 & 1);
+#else
+    return 0;
+#endif
+}
+
+int cpu_has(CpuIsa isa) {
+    if (isa <= CPU_GENERIC) return 1;
+#ifdef HAVE_X86_ISAS
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    int avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    if (isa == CPU_AVX2) return avx2;
+    if (isa == CPU_AVX512) return avx512;
+    if (isa == CPU_AVX512BF16) return avx512bf16;
+    if (isa == CPU_AMX) return avx512bf16 && cpuid_has_amx() && request_tiles();
+#endif
+    return 0;
+}
+
+// ---- scratch memory
+
+static struct {
+    char *shared, *threads;
+    size_t shared_bytes, thread_bytes;  // as mapped
+    int n_threads, users;
+} scratch;
+
+void* cpu_shared_scratch(void) { return scratch.shared; }
+void* cpu_thread_scratch(int thread) { return scratch.threads + (size_t)thread * scratch.thread_bytes; }
+int cpu_threads(void) { return scratch.n_threads; }
+
+static int threads_wanted(const KernelLimits* limits) {
+    return limits->threads > 0 ? limits->threads : omp_get_num_procs();
+}
+
+// The most that any op of any usable set needs, so that every table can be open at once.
+static CpuScratch scratch_needed(const KernelLimits* limits) {
+    CpuScratch most = {0, 0};
+    for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
+        for (int f = 0; cpu_has((CpuIsa)isa) && f < COUNT(families[isa]); f++) {
+            if (!families[isa][f] || !families[isa][f]->scratch) continue;
+            CpuScratch one = families[isa][f]->scratch(limits);
+            most.shared_bytes = MAX(most.shared_bytes, one.shared_bytes);
+            most.thread_bytes = MAX(most.thread_bytes, one.thread_bytes);
+        }
+    size_t page = 2 << 20;
+    most.shared_bytes = ROUND_UP(most.shared_bytes, page);
+    most.thread_bytes = ROUND_UP(most.thread_bytes, page);
+    return most;
+}
+
+static size_t workspace_bytes(const KernelLimits* limits) {
+    CpuScratch need = scratch_needed(limits);
+    return need.shared_bytes + need.thread_bytes * (size_t)threads_wanted(limits);
+}
+
+// Huge pages where the system gives them: packed panels are walked end to end, and 4 KiB pages would miss the TLB.
+static char* map(size_t bytes) {
+    void* p = NULL;
+    if (bytes == 0) return NULL;
+    if (posix_memalign(&p, 2 << 20, bytes)) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return (char*)memset(p, 0, bytes);
+}
+
+static void release(void) {
+    free(scratch.shared);
+    free(scratch.threads);
+    memset(&scratch, 0, sizeof scratch);
+}
+
+static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
+    CpuScratch need = scratch_needed(limits);
+    int n_threads = threads_wanted(limits), users = scratch.users + 1;
+    int fits = scratch.users > 0 && need.shared_bytes <= scratch.shared_bytes &&
+               need.thread_bytes <= scratch.thread_bytes && n_threads <= scratch.n_threads;
+    if (!fits) {
+        release();
+        scratch.shared = map(need.shared_bytes);
+        scratch.threads = map(need.thread_bytes * (size_t)n_threads);
+        if ((need.shared_bytes && !scratch.shared) || (need.thread_bytes && !scratch.threads)) {
+            release();
+            return fail(err, errlen, "no memory for %zu MiB of kernel scratch; try a smaller --capacity or fewer --threads",
+                        (need.shared_bytes + need.thread_bytes * (size_t)n_threads) >> 20);
+        }
+        scratch.shared_bytes = need.shared_bytes;
+        scratch.thread_bytes = need.thread_bytes;
+    }
+    scratch.n_threads = n_threads;
+    scratch.users = users;
+    omp_set_num_threads(n_threads);
+    return 0;
+}
+
+static void close_cpu(void) {
+    if (scratch.users > 0 && --scratch.users == 0) release();
+}
+
+// ---- tables
+
+const Kernels* cpu_kernels(CpuIsa isa) {
+    static const char* const names[CPU_ISAS] = {"cpu reference", "cpu generic",    "cpu avx2",
+                                                "cpu avx512",    "cpu avx512bf16", "cpu amx"};
+    static Kernels tables[CPU_ISAS];
+    static int ready[CPU_ISAS];
+    if (isa == CPU_REFERENCE) return &cpu_reference_kernels;
+    if (!cpu_has(isa)) return NULL;
+    if (!ready[isa]) {
+        Kernels* table = &tables[isa];
+        *table = cpu_reference_kernels;
+        table->name = names[isa];
+        table->prefers_bf16 = isa == CPU_AMX;
+        table->workspace_bytes = workspace_bytes;
+        table->open = open_cpu;
+        table->close = close_cpu;
+        // Each set is complete but AMX, which replaces a few entries of the one below it.
+        for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
+            for (int f = 0; f < COUNT(families[base]); f++)
+                if (families[base][f]) families[base][f]->install(table);
+        ready[isa] = 1;
+    }
+    return &tables[isa];
+}

@@ -1,0 +1,51 @@
+// cpu.h - inside the CPU backend: one source, several instruction sets, one scratch memory.
+//
+// matmul.c, attention.c, elementwise.c and loss.c are compiled once for each instruction set with -DISA=avx2 and the like
+// (see the Makefile). In such a file ISA_NAME(f) is f_avx2, and SIMD_FLOATS is the number of fp32 lanes. Each file exports
+// one CpuFamily, which overrides entries of the reference table; open.c stacks them.
+#pragma once
+#include "kernels/kernels.h"
+
+#define CPU_PASTE_(a, b) a##_##b
+#define CPU_PASTE(a, b) CPU_PASTE_(a, b)
+#define ISA_NAME(name) CPU_PASTE(name, ISA)
+
+#if defined(__AVX512F__)
+enum { SIMD_FLOATS = 16 };
+#elif defined(__AVX__)
+enum { SIMD_FLOATS = 8 };
+#else
+enum { SIMD_FLOATS = 4 };  // SSE2, NEON
+#endif
+
+// Scratch that a family of ops needs: one block used by all threads together, and one for each thread.
+typedef struct CpuScratch {
+    size_t shared_bytes;
+    size_t thread_bytes;
+} CpuScratch;
+
+typedef struct CpuFamily {
+    void (*install)(Kernels* table);                      // overrides entries of the table
+    CpuScratch (*scratch)(const KernelLimits* limits);    // NULL: none
+} CpuFamily;
+
+// Every instruction set in rising order. A set is usable when the compiler knew it and the processor and the operating
+// system have it.
+typedef enum CpuIsa { CPU_REFERENCE, CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX, CPU_ISAS } CpuIsa;
+extern const char* const cpu_isa_names[CPU_ISAS];
+int cpu_has(CpuIsa isa);                    // 1 when usable here; for AMX this also asks the kernel for the tiles
+const Kernels* cpu_kernels(CpuIsa isa);     // the table, or NULL when it is not usable here
+
+// The scratch memory, valid between open and close. Both are 2 MiB aligned; thread is omp_get_thread_num().
+void* cpu_shared_scratch(void);
+void* cpu_thread_scratch(int thread);
+int cpu_threads(void);
+
+// The part of n that thread t of nt works on, cut at multiples of `unit`: [*begin, *end).
+static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin, size_t* end) {
+    size_t units = CEIL_DIV(n, unit);
+    *begin = MIN(n, units * (size_t)t / (size_t)nt * unit);
+    *end = MIN(n, units * ((size_t)t + 1) / (size_t)nt * unit);
+}
+
+extern const Kernels cpu_reference_kernels;

@@ -1,0 +1,277 @@
+// elementwise.c - ops that are limited by memory: embedding, LayerNorm, residual sum, GELU, conversions.
+//
+// Each reads its tensors once and computes in fp32. A row of C elements stays in the first cache while it is normalised.
+// Rows are dealt to threads in one static piece each; sums over rows (LayerNorm's weight gradients) use a fixed number of
+// parts instead, whose partial sums are added in order, so that the number of threads cannot be seen in the result.
+#include <omp.h>
+
+#include "kernels/cpu/simd.h"
+
+enum {
+    SERIAL = 1 << 14,  // elements below which waking the threads costs more than the work
+    CHUNK = 1 << 12,   // elements of a flat tensor handled at once
+    PARTS = 64,        // most pieces that rows are cut into for sums over rows
+    PART_ROWS = 8,     // least rows of a piece
+};
+
+#define INLINE static inline __attribute__((always_inline))
+
+// Calls f(..., dt) with a constant dt, so that loads and stores of each type are compiled into the loop.
+#define WITH_DTYPE(dt, f, ...)                    \
+    do {                                          \
+        if ((dt) == DT_BF16) f(__VA_ARGS__, DT_BF16); \
+        else f(__VA_ARGS__, DT_F32);              \
+    } while (0)
+
+// Up to SIMD_FLOATS elements i .. n of a tensor.
+INLINE vf get(const void* p, size_t i, size_t n, DType dt) {
+    const void* at = (const char*)p + i * dtype_bytes(dt);
+    return n - i >= SIMD_FLOATS ? vf_load_as(at, dt) : vf_load_part(at, (int)(n - i), dt);
+}
+
+INLINE void put(void* p, size_t i, size_t n, vf x, DType dt) {
+    void* at = (char*)p + i * dtype_bytes(dt);
+    if (n - i >= SIMD_FLOATS) vf_store_as(at, x, dt);
+    else vf_store_part(at, x, (int)(n - i), dt);
+}
+
+INLINE const void* row_of(const void* p, size_t row, size_t C, DType dt) { return (const char*)p + row * C * dtype_bytes(dt); }
+
+// ---- embedding
+
+INLINE void embed_row(void* out, const void* token, const void* position, size_t C, DType dt) {
+    for (size_t c = 0; c < C; c += SIMD_FLOATS) put(out, c, C, get(token, c, C, dt) + get(position, c, C, dt), dt);
+}
+
+static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
+                              int N, int C, DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.embedding_forward(out, tokens, positions, wte, wpe, N, C, dt, s);
+        return;
+    }
+#pragma omp parallel for schedule(static) if ((size_t)N * C >= SERIAL)
+    for (size_t n = 0; n < (size_t)N; n++) {
+        const void *token = row_of(wte, (size_t)tokens[n], C, dt), *position = row_of(wpe, (size_t)positions[n], C, dt);
+        WITH_DTYPE(dt, embed_row, (void*)row_of(out, n, C, dt), token, position, (size_t)C);
+    }
+}
+
+// Adds columns begin .. end of every row to its token and position.
+INLINE void scatter_columns(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions, size_t N,
+                            size_t C, size_t begin, size_t end, DType dt) {
+    for (size_t n = 0; n < N; n++) {
+        float *token = dwte + (size_t)tokens[n] * C, *position = dwpe + (size_t)positions[n] * C;
+        const void* row = row_of(dout, n, C, dt);
+        for (size_t c = begin; c < end; c += SIMD_FLOATS) {
+            vf d = get(row, c, end, dt);
+            put(token, c, end, get(token, c, end, DT_F32) + d, DT_F32);
+            put(position, c, end, get(position, c, end, DT_F32) + d, DT_F32);
+        }
+    }
+}
+
+// Threads share the columns, not the rows: tokens that occur twice need no atomics and are added in row order.
+static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
+                               int N, int C, DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
+        return;
+    }
+#pragma omp parallel if ((size_t)N * C >= SERIAL)
+    {
+        size_t begin, end;
+        cpu_share((size_t)C, 16, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
+        WITH_DTYPE(dt, scatter_columns, dwte, dwpe, dout, tokens, positions, (size_t)N, (size_t)C, begin, end);
+    }
+}
+
+// ---- LayerNorm
+
+typedef struct Moments {
+    float mean, rstd;
+} Moments;
+
+// Mean and 1 / sqrt(variance + 1e-5) of x (C) fp32, the variance from the differences to the mean.
+INLINE Moments moments(const float* x, size_t C) {
+    vf sum[4] = {{0}}, zero = {0};
+    for (size_t c = 0; c < C; c += 4 * SIMD_FLOATS)
+#pragma GCC unroll 4
+        for (size_t u = 0; u < 4; u++)
+            if (c + u * SIMD_FLOATS < C) sum[u] += get(x, c + u * SIMD_FLOATS, C, DT_F32);
+    float mean = vf_sum(sum[0] + sum[1] + (sum[2] + sum[3])) / (float)C;
+    for (int u = 0; u < 4; u++) sum[u] = zero;
+    for (size_t c = 0; c < C; c += 4 * SIMD_FLOATS)
+#pragma GCC unroll 4
+        for (size_t u = 0; u < 4; u++)
+            if (c + u * SIMD_FLOATS < C) {
+                vf d = get(x, c + u * SIMD_FLOATS, C, DT_F32) - mean;
+                if (C - c - u * SIMD_FLOATS < SIMD_FLOATS)
+                    d = vf_select(vf_lanes() < zero + (float)(C - c - u * SIMD_FLOATS), d, zero);
+                sum[u] += d * d;
+            }
+    float variance = vf_sum(sum[0] + sum[1] + (sum[2] + sum[3])) / (float)C;
+    return (Moments){mean, 1 / sqrtf(variance + 1e-5f)};
+}
+
+// Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
+INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a, const void* b, const void* weight,
+                             const void* bias, size_t C, DType dt) {
+    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
+        vf value = get(a, c, C, dt);
+        if (b) {
+            put(sum, c, C, value + get(b, c, C, dt), dt);
+            value = get(sum, c, C, dt);  // as rounded
+        }
+        put(x, c, C, value, DT_F32);
+    }
+    Moments m = moments(x, C);
+    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
+        vf xhat = (get(x, c, C, DT_F32) - m.mean) * m.rstd;
+        put(out, c, C, xhat * get(weight, c, C, dt) + get(bias, c, C, dt), dt);
+    }
+    return m;
+}
+
+// b NULL: the plain LayerNorm of a.
+static void normalize(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
+                      const void* bias, int N, int C, DType dt) {
+#pragma omp parallel for schedule(static) if ((size_t)N * C >= SERIAL)
+    for (size_t n = 0; n < (size_t)N; n++) {
+        float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
+        void *out_row = (void*)row_of(out, n, C, dt), *sum_row = b ? (void*)row_of(sum, n, C, dt) : NULL;
+        const void *a_row = row_of(a, n, C, dt), *b_row = b ? row_of(b, n, C, dt) : NULL;
+        Moments m = dt == DT_BF16 ? normalize_row(out_row, sum_row, x, a_row, b_row, weight, bias, C, DT_BF16)
+                                  : normalize_row(out_row, sum_row, x, a_row, b_row, weight, bias, C, DT_F32);
+        mean[n] = m.mean;
+        rstd[n] = m.rstd;
+    }
+}
+
+static void layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
+                              int N, int C, DType dt, Stream s) {
+    if (dt == DT_F64) cpu_reference_kernels.layernorm_forward(out, mean, rstd, x, weight, bias, N, C, dt, s);
+    else normalize(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt);
+}
+
+static void residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                                       const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
+    if (dt == DT_F64)
+        cpu_reference_kernels.residual_layernorm_forward(sum, out, mean, rstd, a, b, weight, bias, N, C, dt, s);
+    else normalize(sum, out, mean, rstd, a, b, weight, bias, N, C, dt);
+}
+
+// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
+// dweight += dout xhat, dbias += dout.
+INLINE void layernorm_backward_row(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
+                                   const void* weight, float mean, float rstd, size_t C, DType dt) {
+    vf g_sum = {0}, gx_sum = {0};
+    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
+        vf xhat = (get(x, c, C, dt) - mean) * rstd, g = get(dout, c, C, dt) * get(weight, c, C, dt);
+        g_sum += g;
+        gx_sum += g * xhat;
+    }
+    float g_mean = vf_sum(g_sum) / (float)C, gx_mean = vf_sum(gx_sum) / (float)C;
+    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
+        vf xhat = (get(x, c, C, dt) - mean) * rstd, d = get(dout, c, C, dt), g = d * get(weight, c, C, dt);
+        put(dx, c, C, get(dx, c, C, dt) + (g - g_mean - xhat * gx_mean) * rstd, dt);
+        put(dweight, c, C, get(dweight, c, C, DT_F32) + d * xhat, DT_F32);
+        put(dbias, c, C, get(dbias, c, C, DT_F32) + d, DT_F32);
+    }
+}
+
+static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
+                               const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
+                               Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.layernorm_backward(dx, dweight, dbias, dout, x, weight, mean, rstd, N, C, dt, s);
+        return;
+    }
+    size_t rows = MAX((size_t)PART_ROWS, CEIL_DIV((size_t)N, (size_t)PARTS)), parts = CEIL_DIV((size_t)N, rows);
+    size_t Cp = ROUND_UP((size_t)C, (size_t)16);
+    float* partial = (float*)cpu_shared_scratch();  // (parts, 2, Cp)
+#pragma omp parallel if ((size_t)N * C >= SERIAL)
+    {
+#pragma omp for schedule(dynamic, 1)
+        for (size_t part = 0; part < parts; part++) {
+            float *dw = partial + part * 2 * Cp, *db = dw + Cp;
+            memset(dw, 0, 2 * Cp * sizeof(float));
+            for (size_t n = part * rows; n < MIN((part + 1) * rows, (size_t)N); n++)
+                WITH_DTYPE(dt, layernorm_backward_row, (void*)row_of(dx, n, C, dt), dw, db, row_of(dout, n, C, dt),
+                           row_of(x, n, C, dt), weight, mean[n], rstd[n], (size_t)C);
+        }
+#pragma omp for schedule(static)
+        for (size_t c = 0; c < (size_t)C; c += SIMD_FLOATS) {
+            vf dw = {0}, db = {0};
+            for (size_t part = 0; part < parts; part++) {
+                dw += vf_load(partial + part * 2 * Cp + c);
+                db += vf_load(partial + part * 2 * Cp + Cp + c);
+            }
+            put(dweight, c, C, get(dweight, c, C, DT_F32) + dw, DT_F32);
+            put(dbias, c, C, get(dbias, c, C, DT_F32) + db, DT_F32);
+        }
+    }
+}
+
+// ---- flat tensors
+
+INLINE void gelu_range(void* out, const void* x, size_t begin, size_t end, DType dt) {
+    for (size_t i = begin; i < end; i += SIMD_FLOATS) put(out, i, end, vf_gelu(get(x, i, end, dt)), dt);
+}
+
+static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.gelu_forward(out, x, n, dt, s);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (n >= SERIAL)
+    for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, gelu_range, out, x, i, MIN(i + CHUNK, n));
+}
+
+INLINE void add_range(void* out, const void* a, const void* b, size_t begin, size_t end, DType dt) {
+    for (size_t i = begin; i < end; i += SIMD_FLOATS) put(out, i, end, get(a, i, end, dt) + get(b, i, end, dt), dt);
+}
+
+static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.add(out, a, b, n, dt, s);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (n >= SERIAL)
+    for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, add_range, out, a, b, i, MIN(i + CHUNK, n));
+}
+
+INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin, size_t end, DType x_dt) {
+    for (size_t i = begin; i < end; i += SIMD_FLOATS) put(out, i, end, get(x, i, end, x_dt), out_dt);
+}
+
+static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
+    if (out_dt == DT_F64 || x_dt == DT_F64) {
+        cpu_reference_kernels.cast(out, out_dt, x, x_dt, n, s);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (n >= SERIAL)
+    for (size_t i = 0; i < n; i += CHUNK) {
+        size_t bytes = (MIN(i + CHUNK, n) - i) * dtype_bytes(x_dt);
+        if (out_dt == x_dt) memcpy((void*)row_of(out, 1, i, x_dt), row_of(x, 1, i, x_dt), bytes);
+        else if (out_dt == DT_BF16) cast_range(out, DT_BF16, x, i, MIN(i + CHUNK, n), DT_F32);
+        else cast_range(out, DT_F32, x, i, MIN(i + CHUNK, n), DT_BF16);
+    }
+}
+
+static void install(Kernels* table) {
+    table->embedding_forward = embedding_forward;
+    table->embedding_backward = embedding_backward;
+    table->layernorm_forward = layernorm_forward;
+    table->residual_layernorm_forward = residual_layernorm_forward;
+    table->layernorm_backward = layernorm_backward;
+    table->gelu_forward = gelu_forward;
+    table->add = add;
+    table->cast = cast;
+}
+
+static CpuScratch scratch(const KernelLimits* limits) {
+    size_t row_bytes = ROUND_UP((size_t)limits->C, (size_t)16) * sizeof(float);
+    return (CpuScratch){.shared_bytes = PARTS * 2 * row_bytes, .thread_bytes = row_bytes};
+}
+
+const CpuFamily ISA_NAME(elementwise) = {install, scratch};

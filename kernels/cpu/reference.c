@@ -1,0 +1,330 @@
+// reference.c - every op in its plainest form. This file is the specification: the fast versions are tested against it.
+//
+// Tensors are read element by element through load(), computed on in double and rounded once on store(), whatever their type;
+// with DT_F64 nothing is rounded at all, which is what finite differences want. Loops run in the order the sums are
+// defined in, on one thread. Nothing here is fast, and nothing here should become fast.
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu.h"
+
+static double load(const void* p, size_t i, DType dt) {
+    if (dt == DT_F64) return ((const double*)p)[i];
+    return dt == DT_F32 ? ((const float*)p)[i] : bf16_to_float(((const bf16*)p)[i]);
+}
+
+static void store(void* p, size_t i, double x, DType dt) {
+    if (dt == DT_F64) ((double*)p)[i] = x;
+    else if (dt == DT_F32) ((float*)p)[i] = (float)x;
+    else ((bf16*)p)[i] = bf16_from_float((float)x);
+}
+
+// ---- device and memory: the reference needs none of its own
+
+// Linux counts memory that it would free on demand as available; elsewhere half of the machine's must do.
+static size_t memory_available(void) {
+    unsigned long long kib = 0;
+    char line[128];
+    FILE* file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
+    if (file) fclose(file);
+    if (kib > 0) return (size_t)kib << 10;
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
+}
+
+static size_t workspace_bytes(const KernelLimits* limits) { return (void)limits, 0; }
+static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return (void)limits, (void)err, (void)errlen, 0; }
+static void close_nothing(void) {}
+
+static void* alloc(size_t bytes) {
+    void* p = NULL;
+    if (posix_memalign(&p, 64, ROUND_UP(MAX(bytes, (size_t)1), (size_t)64))) return NULL;
+    return memset(p, 0, bytes);
+}
+
+static void free_memory(void* p) { free(p); }
+static void upload(void* device, const void* host, size_t bytes, Stream s) { (void)s, memcpy(device, host, bytes); }
+static void download(void* host, const void* device, size_t bytes, Stream s) { (void)s, memcpy(host, device, bytes); }
+static void zero(void* device, size_t bytes, Stream s) { (void)s, memset(device, 0, bytes); }
+static void synchronize(Stream s) { (void)s; }
+
+// ---- embedding
+
+static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
+                              int N, int C, DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t c = 0; c < (size_t)C; c++)
+            store(out, n * C + c, load(wte, (size_t)tokens[n] * C + c, dt) + load(wpe, (size_t)positions[n] * C + c, dt), dt);
+}
+
+static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
+                               int N, int C, DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t c = 0; c < (size_t)C; c++) {
+            float d = (float)load(dout, n * C + c, dt);
+            dwte[(size_t)tokens[n] * C + c] += d;
+            dwpe[(size_t)positions[n] * C + c] += d;
+        }
+}
+
+// ---- LayerNorm
+
+static void layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
+                              int N, int C, DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++) {
+        double sum = 0, variance = 0;
+        for (size_t c = 0; c < (size_t)C; c++) sum += load(x, n * C + c, dt);
+        double m = sum / C;
+        for (size_t c = 0; c < (size_t)C; c++) variance += (load(x, n * C + c, dt) - m) * (load(x, n * C + c, dt) - m);
+        double r = 1 / sqrt(variance / C + 1e-5);
+        for (size_t c = 0; c < (size_t)C; c++)
+            store(out, n * C + c, (load(x, n * C + c, dt) - m) * r * load(weight, c, dt) + load(bias, c, dt), dt);
+        mean[n] = (float)m;
+        rstd[n] = (float)r;
+    }
+}
+
+static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
+    (void)s;
+    for (size_t i = 0; i < n; i++) store(out, i, load(a, i, dt) + load(b, i, dt), dt);
+}
+
+static void residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                                       const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
+    add(sum, a, b, (size_t)N * C, dt, s);
+    layernorm_forward(out, mean, rstd, sum, weight, bias, N, C, dt, s);
+}
+
+// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C.
+static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
+                               const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
+                               Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++) {
+        double g_mean = 0, gx_mean = 0;
+        for (size_t c = 0; c < (size_t)C; c++) {
+            double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n], g = load(dout, n * C + c, dt) * load(weight, c, dt);
+            g_mean += g / C;
+            gx_mean += g * xhat / C;
+        }
+        for (size_t c = 0; c < (size_t)C; c++) {
+            double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n], d = load(dout, n * C + c, dt);
+            store(dx, n * C + c, load(dx, n * C + c, dt) + rstd[n] * (d * load(weight, c, dt) - g_mean - xhat * gx_mean), dt);
+            dweight[c] += (float)(d * xhat);
+            dbias[c] += (float)d;
+        }
+    }
+}
+
+// ---- GELU: with u = sqrt(2/pi) (x + 0.044715 x^3)
+
+static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
+
+static double gelu_gradient(double x) {
+    double t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
+    (void)s;
+    for (size_t i = 0; i < n; i++) store(out, i, gelu(load(x, i, dt)), dt);
+}
+
+// ---- matmul
+
+static void matmul_forward(void* out, void* gelu_out, const void* x, const void* weight, const void* bias, int N, int C,
+                           int OC, DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t o = 0; o < (size_t)OC; o++) {
+            double sum = bias ? load(bias, o, dt) : 0;
+            for (size_t c = 0; c < (size_t)C; c++) sum += load(x, n * C + c, dt) * load(weight, o * C + c, dt);
+            store(out, n * OC + o, sum, dt);
+            if (gelu_out) store(gelu_out, n * OC + o, gelu(load(out, n * OC + o, dt)), dt);
+        }
+}
+
+static void matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
+                                  DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t c = 0; c < (size_t)C; c++) {
+            double sum = 0;
+            for (size_t o = 0; o < (size_t)OC; o++) sum += load(dout, n * OC + o, dt) * load(weight, o * C + c, dt);
+            if (pre) sum *= gelu_gradient(load(pre, n * C + c, dt));
+            store(dx, n * C + c, sum, dt);
+        }
+}
+
+static void matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                                   DType dt, Stream s) {
+    (void)s;
+    for (size_t o = 0; o < (size_t)OC; o++) {
+        for (size_t c = 0; c < (size_t)C; c++) {
+            double sum = 0;
+            for (size_t n = 0; n < (size_t)N; n++) sum += load(dout, n * OC + o, dt) * load(x, n * C + c, dt);
+            dweight[o * C + c] += (float)sum;
+        }
+        double sum = 0;
+        for (size_t n = 0; n < (size_t)N && dbias; n++) sum += load(dout, n * OC + o, dt);
+        if (dbias) dbias[o] += (float)sum;
+    }
+}
+
+// ---- attention
+
+static double score(const Attention* a, size_t query, size_t key, int h, DType dt) {
+    double sum = 0;
+    for (int j = 0; j < a->HS; j++)
+        sum += load(a->q, query * a->ldq + h * a->HS + j, dt) * load(a->k, key * a->ldkv + h * a->HS + j, dt);
+    return sum * a->scale;
+}
+
+// Rows of keys that query i of document b sees: [*begin, *end).
+static void visible_keys(const Attention* a, int b, int i, size_t* begin, size_t* end) {
+    int q_len = a->cu_q[b + 1] - a->cu_q[b], k_len = a->cu_k[b + 1] - a->cu_k[b];
+    *begin = (size_t)a->cu_k[b];
+    *end = *begin + (size_t)(a->causal ? i + (k_len - q_len) + 1 : k_len);
+}
+
+static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    (void)s;
+    size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
+    for (int b = 0; b < a->n_docs; b++)
+        for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++)
+            for (int h = 0; h < a->NH; h++) {
+                size_t query = (size_t)a->cu_q[b] + i;
+                visible_keys(a, b, i, &k0, &k1);
+                double max = -INFINITY, total = 0;
+                for (size_t k = k0; k < k1; k++) max = fmax(max, score(a, query, k, h, dt));
+                for (size_t k = k0; k < k1; k++) total += exp(score(a, query, k, h, dt) - max);
+                lse[h * Nq + query] = (float)(max + log(total));
+                for (int j = 0; j < a->HS; j++) {
+                    double sum = 0;
+                    for (size_t k = k0; k < k1; k++)
+                        sum += exp(score(a, query, k, h, dt) - max) / total * load(a->v, k * a->ldkv + h * a->HS + j, dt);
+                    store(out, query * a->ldo + h * a->HS + j, sum, dt);
+                }
+            }
+}
+
+// With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,  dK = scale dS^T Q.
+static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                               const Attention* a, DType dt, Stream s) {
+    (void)s;
+    int HS = a->HS;
+    size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
+    for (int b = 0; b < a->n_docs; b++)
+        for (int h = 0; h < a->NH; h++) {
+            size_t first_key = (size_t)a->cu_k[b], k_len = (size_t)(a->cu_k[b + 1] - a->cu_k[b]);
+            double* dk_sum = (double*)calloc(2 * k_len * HS + 1, sizeof(double));  // the one allocation of this file: tests only
+            double* dv_sum = dk_sum + k_len * HS;
+            for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++) {
+                size_t query = (size_t)a->cu_q[b] + i, row_o = query * a->ldo + h * HS, row_q = query * a->ldq + h * HS;
+                visible_keys(a, b, i, &k0, &k1);
+                double D = 0;
+                for (int j = 0; j < HS; j++) D += load(dout, row_o + j, dt) * load(out, row_o + j, dt);
+                for (int j = 0; j < HS; j++) {
+                    double sum = 0;  // dq[j]
+                    for (size_t k = k0; k < k1; k++) {
+                        double p = exp(score(a, query, k, h, dt) - lse[h * Nq + query]), dp = 0;
+                        for (int c = 0; c < HS; c++) dp += load(dout, row_o + c, dt) * load(a->v, k * a->ldkv + h * HS + c, dt);
+                        double ds = p * (dp - D) * a->scale;
+                        sum += ds * load(a->k, k * a->ldkv + h * HS + j, dt);
+                        dk_sum[(k - first_key) * HS + j] += ds * load(a->q, row_q + j, dt);
+                        dv_sum[(k - first_key) * HS + j] += p * load(dout, row_o + j, dt);
+                    }
+                    store(dq, row_q + j, sum, dt);
+                }
+            }
+            for (size_t k = 0; k < k_len; k++)
+                for (int j = 0; j < HS; j++) {
+                    store(dk, (first_key + k) * a->ldkv + h * HS + j, dk_sum[k * HS + j], dt);
+                    store(dv, (first_key + k) * a->ldkv + h * HS + j, dv_sum[k * HS + j], dt);
+                }
+            free(dk_sum);
+        }
+}
+
+// ---- conversions and loss
+
+static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
+    (void)s;
+    for (size_t i = 0; i < n; i++) store(out, i, load(x, i, x_dt), out_dt);
+}
+
+static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
+                       int Vp, DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++) {
+        double max = -INFINITY, total = 0;
+        for (size_t v = 0; v < (size_t)V; v++) max = fmax(max, load(logits, n * Vp + v, dt));
+        for (size_t v = 0; v < (size_t)V; v++) total += exp(load(logits, n * Vp + v, dt) - max);
+        int target = targets[n];
+        losses[n] = target < 0 ? 0 : (float)(max + log(total) - load(logits, n * Vp + target, dt));
+        for (size_t v = 0; v < (size_t)Vp && write_gradient; v++) {
+            double p = v < (size_t)V ? exp(load(logits, n * Vp + v, dt) - max) / total : 0;
+            store(logits, n * Vp + v, target < 0 || v >= (size_t)V ? 0 : (p - (v == (size_t)target)) * scale, dt);
+        }
+    }
+}
+
+// ---- optimizer
+
+static void adamw(const AdamW* a, DType dt, Stream s) {
+    (void)s;
+    double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
+    for (size_t i = 0; i < a->n; i++) {
+        double g = (double)a->grad_scale * a->grad[i];
+        double m = a->beta1 * a->m[i] + (1.0 - a->beta1) * g, v = a->beta2 * a->v[i] + (1.0 - a->beta2) * g * g;
+        a->m[i] = (float)m;
+        a->v[i] = (float)v;
+        double step = m / m_correction / (sqrt(v / v_correction) + a->eps) + a->weight_decay * a->master[i];
+        a->master[i] = (float)(a->master[i] - a->lr * step);
+        if (a->param != a->master) store(a->param, i, a->master[i], dt);
+    }
+}
+
+static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
+    (void)s;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    *result = sum;
+}
+
+const Kernels cpu_reference_kernels = {
+    .name = "cpu reference",
+    .memory_available = memory_available,
+    .workspace_bytes = workspace_bytes,
+    .open = open_nothing,
+    .close = close_nothing,
+    .alloc = alloc,
+    .free_memory = free_memory,
+    .upload = upload,
+    .download = download,
+    .zero = zero,
+    .synchronize = synchronize,
+    .embedding_forward = embedding_forward,
+    .embedding_backward = embedding_backward,
+    .layernorm_forward = layernorm_forward,
+    .residual_layernorm_forward = residual_layernorm_forward,
+    .layernorm_backward = layernorm_backward,
+    .matmul_forward = matmul_forward,
+    .matmul_backward_input = matmul_backward_input,
+    .matmul_backward_weight = matmul_backward_weight,
+    .attention_forward = attention_forward,
+    .attention_backward = attention_backward,
+    .gelu_forward = gelu_forward,
+    .add = add,
+    .cast = cast,
+    .classifier = classifier,
+    .adamw = adamw,
+    .sum_of_squares = sum_of_squares,
+};

@@ -1,0 +1,188 @@
+// simd.h - vectors of SIMD_FLOATS fp32 lanes for the files that are compiled once for each instruction set.
+//
+// GCC's vector extensions give arithmetic, comparisons and shuffles on every processor; intrinsics stand only where they say
+// something that the extensions cannot. A comparison yields a vf_mask, lanes of 0 or -1. A vector times a scalar is written
+// x * 2.f. Tensors are reached through an address and a DType, which must be a constant where it matters for speed.
+#pragma once
+#include <math.h>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/cpu/cpu.h"
+
+#define SIMD_INLINE static inline __attribute__((always_inline, unused))
+
+typedef float vf __attribute__((vector_size(4 * SIMD_FLOATS)));
+typedef int vf_mask __attribute__((vector_size(4 * SIMD_FLOATS)));
+typedef uint32_t vf_bits __attribute__((vector_size(4 * SIMD_FLOATS)));
+typedef float vf_unaligned __attribute__((vector_size(4 * SIMD_FLOATS), aligned(4), may_alias));
+typedef uint16_t vf_bf16 __attribute__((vector_size(2 * SIMD_FLOATS), aligned(2), may_alias));
+
+// ---- lanes
+
+SIMD_INLINE vf vf_set1(float x) { return (vf){0} + x; }
+SIMD_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }  // one instruction where there is one
+
+// mask ? a : b, lane by lane.
+SIMD_INLINE vf vf_select(vf_mask mask, vf a, vf b) { return (vf)((mask & (vf_mask)a) | (~mask & (vf_mask)b)); }
+
+// The greater; b where either is NaN.
+SIMD_INLINE vf vf_max(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return vf_select(a > b, a, b);
+#endif
+}
+
+SIMD_INLINE vf vf_min(vf a, vf b) { return -vf_max(-a, -b); }  // b where either is NaN
+
+SIMD_INLINE vf vf_sqrt(vf x) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__)
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+    return (vf)_mm_sqrt_ps((__m128)x);
+#else
+    for (int i = 0; i < SIMD_FLOATS; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+// 0, 1, 2, ...
+SIMD_INLINE vf vf_lanes(void) {
+    static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return *(const vf_unaligned*)lanes;
+}
+
+// The sum of all lanes, halves added to halves: a fixed order.
+SIMD_INLINE float vf_sum(vf x) {
+    float t[SIMD_FLOATS];
+    *(vf_unaligned*)t = x;
+    for (int half = SIMD_FLOATS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) t[i] += t[i + half];
+    return t[0];
+}
+
+// The greatest lane.
+SIMD_INLINE float vf_highest(vf x) {
+    float t[SIMD_FLOATS];
+    *(vf_unaligned*)t = x;
+    for (int half = SIMD_FLOATS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) t[i] = MAX(t[i], t[i + half]);
+    return t[0];
+}
+
+// a0 b0 a1 b1 ... of the lower, and of the upper halves. log2(SIMD_FLOATS) rounds over rows i and i + SIMD_FLOATS / 2 of a
+// square of lanes transpose it.
+#if defined(__AVX512F__)
+#define VF_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define VF_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(__AVX__)
+#define VF_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define VF_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define VF_LOW 0, 4, 1, 5
+#define VF_HIGH 2, 6, 3, 7
+#endif
+SIMD_INLINE vf vf_interleave_low(vf a, vf b) { return __builtin_shufflevector(a, b, VF_LOW); }
+SIMD_INLINE vf vf_interleave_high(vf a, vf b) { return __builtin_shufflevector(a, b, VF_HIGH); }
+
+// ---- memory
+
+SIMD_INLINE vf vf_load(const float* p) { return *(const vf_unaligned*)p; }
+SIMD_INLINE void vf_store(float* p, vf x) { *(vf_unaligned*)p = x; }
+
+SIMD_INLINE vf vf_from_bf16(vf_bf16 x) {
+#if defined(__AVX512F__)  // gcc 12 takes six instructions for the conversion below
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#else
+    return (vf)(__builtin_convertvector(x, vf_bits) << 16);
+#endif
+}
+
+SIMD_INLINE vf vf_load_bf16(const bf16* p) { return vf_from_bf16(*(const vf_bf16*)p); }
+
+// Rounds as bf16_from_float does.
+SIMD_INLINE vf_bf16 vf_to_bf16(vf x) {
+    vf_bits bits = (vf_bits)x;
+    vf_bits rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+    vf_bits chosen = (vf_bits)vf_select(x != x, (vf)quiet, (vf)rounded);
+#if defined(__AVX512F__)
+    return (vf_bf16)_mm512_cvtepi32_epi16((__m512i)chosen);
+#else
+    return __builtin_convertvector(chosen, vf_bf16);
+#endif
+}
+
+SIMD_INLINE void vf_store_bf16(bf16* p, vf x) { *(vf_bf16*)p = vf_to_bf16(x); }
+
+SIMD_INLINE vf vf_load_as(const void* p, DType dt) {
+    return dt == DT_BF16 ? vf_load_bf16((const bf16*)p) : vf_load((const float*)p);
+}
+
+SIMD_INLINE void vf_store_as(void* p, vf x, DType dt) {
+    if (dt == DT_BF16) vf_store_bf16((bf16*)p, x);
+    else vf_store((float*)p, x);
+}
+
+// n = 0 .. SIMD_FLOATS elements; the other lanes are 0, and nothing beyond the n elements is touched.
+SIMD_INLINE vf vf_load_part(const void* p, int n, DType dt) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (dt == DT_F32) return (vf)_mm512_maskz_loadu_ps(mask, p);
+    return vf_from_bf16((vf_bf16)_mm256_maskz_loadu_epi16(mask, p));
+#else
+    float t[SIMD_FLOATS] = {0};
+    for (int i = 0; i < n; i++) t[i] = dt == DT_BF16 ? bf16_to_float(((const bf16*)p)[i]) : ((const float*)p)[i];
+    return vf_load(t);
+#endif
+}
+
+SIMD_INLINE void vf_store_part(void* p, vf x, int n, DType dt) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (dt == DT_F32) _mm512_mask_storeu_ps(p, mask, (__m512)x);
+    else _mm256_mask_storeu_epi16(p, mask, (__m256i)vf_to_bf16(x));
+#else
+    for (int i = 0; i < n; i++) {
+        if (dt == DT_BF16) ((bf16*)p)[i] = bf16_from_float(x[i]);
+        else ((float*)p)[i] = x[i];
+    }
+#endif
+}
+
+// ---- exp and GELU
+
+// e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r = 1 + r + r^2 q(r) with q of degree 4, interpolated at
+// Chebyshev nodes (error 8e-9). Relative error below 2e-7; 0 where e^x would be subnormal, infinity above the range.
+SIMD_INLINE vf vf_exp(vf x) {
+    const float shift = 0x1.8p23f;  // adding it leaves the rounded integer in the lowest bits
+    vf n = x * 1.44269504f + shift;
+    vf_bits exponent = (vf_bits)n << 23;
+    n -= shift;
+    vf r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // the first product is exact: ln 2 in two parts
+    vf q = (((r * 1.39280747e-3f + 8.36469233e-3f) * r + 4.16665412e-2f) * r + 0.166665673f) * r + 0.5f;
+    vf y = (vf)((vf_bits)(r * r * q + r + 1.f) + exponent);
+    y = vf_select(x < vf_set1(-87.336f), (vf){0}, y);
+    return vf_select(x <= vf_set1(88.722f), y, x + INFINITY);  // also where x is NaN
+}
+
+// With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no digits where x is negative.
+SIMD_INLINE vf vf_exp_minus_2u(vf x) { return vf_exp(x * (x * x * -0.0713548163f - 1.59576912f)); }
+
+SIMD_INLINE vf vf_gelu(vf x) { return x / (1.f + vf_exp_minus_2u(x)); }
+
+// With e = exp(-2u), s = 1 / (1 + e), 1 - s = e s:  GELU' = s + x s (e s) 2 du/dx. Beyond |x| = 10 that is 0 or 1, and e
+// would overflow.
+SIMD_INLINE vf vf_gelu_gradient(vf x) {
+    x = vf_max(vf_set1(-10), vf_min(vf_set1(10), x));
+    vf e = vf_exp_minus_2u(x), s = 1.f / (1.f + e);
+    return s + x * s * (e * s) * (x * x * 0.214064449f + 1.59576912f);
+}

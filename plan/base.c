@@ -1,0 +1,57 @@
+// base.c - errors, hashes and the clock; see base.h.
+#define _POSIX_C_SOURCE 200809L
+#include "plan/base.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+void die_at(const char* file, int line, const char* format, ...) {
+    char message[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    fflush(stdout);
+    fprintf(stderr, "train: %s (%s:%d)\n", message, file, line);
+    exit(1);
+}
+
+int fail(char* err, size_t errlen, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (err && errlen > 0) vsnprintf(err, errlen, format, args);
+    va_end(args);
+    return -1;
+}
+
+uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
+    const unsigned char* p = (const unsigned char*)bytes;
+    uint64_t h = hash64(seed ^ n);
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t word = 0;
+        for (int i = 0; i < 8; i++) word |= (uint64_t)p[i] << 8 * i;  // little-endian on every machine
+        h = hash64(h ^ word);
+    }
+    uint64_t tail = 0;
+    for (size_t i = 0; i < n; i++) tail |= (uint64_t)p[i] << 8 * i;
+    return hash64(h ^ tail);
+}
+
+double random_uniform(uint64_t seed, uint64_t index) {
+    return (double)(hash64(hash64(seed) ^ index) >> 11) * 0x1p-53;
+}
+
+// Box-Muller; 1 - u keeps the logarithm's argument above zero.
+double random_normal(uint64_t seed, uint64_t index) {
+    double u = random_uniform(seed, 2 * index), v = random_uniform(seed, 2 * index + 1);
+    return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v);
+}
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

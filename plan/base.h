@@ -1,0 +1,79 @@
+// base.h - what every room needs and nobody should write twice: element types, errors, hashes, the clock.
+// Pure C11; also valid C++, because train_gpt.cu includes it.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define CEIL_DIV(a, b) (((a) + (b)-1) / (b))
+#define ROUND_UP(a, b) (CEIL_DIV(a, b) * (b))
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+// ---- element types: an argument of every op, never a compile-time switch
+
+typedef enum DType {
+    DT_F32,
+    DT_BF16,
+    DT_F64  // reference kernels and tests only: lets finite differences be taken in double
+} DType;
+
+typedef uint16_t bf16;  // the upper half of an IEEE fp32
+
+static inline size_t dtype_bytes(DType dt) { return dt == DT_F64 ? 8 : dt == DT_F32 ? 4 : 2; }
+static inline const char* dtype_name(DType dt) { return dt == DT_F64 ? "fp64" : dt == DT_F32 ? "fp32" : "bf16"; }
+
+static inline float bf16_to_float(bf16 b) {
+    uint32_t bits = (uint32_t)b << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN.
+static inline bf16 bf16_from_float(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)(bits >> 16 | 0x40);
+    return (bf16)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+// ---- errors: 0 is success, negative is an error
+
+// For main's phases, options and broken invariants: prints one line with the place in the code to stderr, exits with 1.
+// The message says what, where, what was expected and found, and what to try.
+#if defined(__GNUC__)
+__attribute__((noreturn, format(printf, 3, 4)))
+#endif
+void die_at(const char* file, int line, const char* format, ...);
+#define die(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
+
+// For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a
+// reader can end with `return fail(err, errlen, "...")`. Prints nothing.
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+int fail(char* err, size_t errlen, const char* format, ...);
+
+enum { ERR_BYTES = 512 };  // a good size for such a message
+
+// ---- hashes: also the source of every random choice, so that all ranks and all compilers agree
+
+// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit numbers.
+static inline uint64_t hash64(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+// 64-bit hash of n bytes, chained through seed: hash_bytes(b, hash_bytes(a, 0)) covers a then b.
+// The same on every machine. Not cryptographic.
+uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed);
+
+// Uniform in [0, 1) and standard normal, both pure functions of (seed, index).
+double random_uniform(uint64_t seed, uint64_t index);
+double random_normal(uint64_t seed, uint64_t index);
+
+double now_seconds(void);  // monotonic

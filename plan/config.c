@@ -1,0 +1,329 @@
+// config.c - the option table and what is derived from it: parser, range check, help, echo. See config.h.
+#include "plan/config.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef enum OptionType { FLAG, INT, INT64, REAL, TEXT, CHOICE, PATHS } OptionType;
+
+typedef struct Option {
+    const char* name;
+    OptionType type;
+    size_t at;               // place in Config
+    const char* standard;    // default as it could be typed; NULL: none
+    double least, greatest;  // of numbers
+    const char* choices;     // of CHOICE: "a|b|c"; of others: what the help calls the value
+    const char* help;
+    const char* absent;      // not NULL: why any other value than the default is refused by this version
+} Option;
+
+#define AT(field) offsetof(Config, field)
+#define ONE_RANK "this version runs one rank"
+
+// clang-format off
+static const Option options[] = {
+    {"--data",         PATHS,  AT(data),         NULL,       0, 0,    "PATH...", "directory of text files, text file, *.jsonl with \"text\", or token shards *.bin (shell patterns allowed); default: the C headers under /usr/include", NULL},
+    {"--val",          PATHS,  AT(val),          NULL,       0, 0,    "PATH...", "validation documents; default: a twentieth of the documents, chosen by hash", NULL},
+    {"--tokenizer",    TEXT,   AT(tokenizer),    NULL,       0, 0,    "FILE", "llm.c tokenizer file or tokenizer.json; default: bytes", NULL},
+    {"--out",          TEXT,   AT(out),          NULL,       0, 0,    "DIR", "run directory for log and checkpoints; default: runs/<next free number>", NULL},
+
+    {"--preset",       CHOICE, AT(preset),       "tiny",     0, 0,    "tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m", "model dimensions", NULL},
+    {"--layers",       INT,    AT(layers),       "0",        0, 1000, NULL, "blocks; 0: by preset", NULL},
+    {"--width",        INT,    AT(width),        "0",        0, 65536, NULL, "channels; 0: by preset", NULL},
+    {"--heads",        INT,    AT(heads),        "0",        0, 1024, NULL, "attention heads, must divide the width; 0: by preset", NULL},
+    {"--context",      INT,    AT(context),      "0",        0, 1 << 20, NULL, "longest piece of a document in tokens; 0: by preset", NULL},
+    {"--vocab",        INT,    AT(vocab),        "0",        0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
+
+    {"--steps",        INT64,  AT(steps),        "1000",     0, 1e12, NULL, "optimizer steps of the whole run", NULL},
+    {"--batch-tokens", INT,    AT(batch_tokens), "4096",     1, 1 << 28, NULL, "tokens of a step", NULL},
+    {"--lr",           REAL,   AT(lr),           "0.002",    0, 10,   NULL, "peak learning rate", NULL},
+    {"--schedule",     CHOICE, AT(schedule),     "cosine",   0, 0,    "cosine|linear|constant|wsd", "course of the learning rate after warm-up; wsd falls over the last fifth", NULL},
+    {"--warmup",       INT,    AT(warmup),       "50",       0, 1e9,  NULL, "steps of linear warm-up", NULL},
+    {"--min-lr",       REAL,   AT(min_lr),       "0.1",      0, 1,    NULL, "final learning rate as a fraction of the peak", NULL},
+    {"--weight-decay", REAL,   AT(weight_decay), "0.1",      0, 10,   NULL, "AdamW decay of matrices and embeddings", NULL},
+    {"--beta1",        REAL,   AT(beta1),        "0.9",      0, 0.9999, NULL, "AdamW decay of the first moment", NULL},
+    {"--beta2",        REAL,   AT(beta2),        "0.95",     0, 0.99999, NULL, "AdamW decay of the second moment", NULL},
+    {"--clip",         REAL,   AT(clip),         "1",        0, 1e9,  NULL, "largest global gradient norm; 0: no limit", NULL},
+    {"--seed",         INT64,  AT(seed),         "1",        0, 9e15, NULL, "seed of weights, data order and samples", NULL},
+
+    {"--eval-every",   INT,    AT(eval_every),   "250",      0, 1e9,  NULL, "steps between evaluations; 0: never", NULL},
+    {"--eval-tokens",  INT,    AT(eval_tokens),  "131072",   1, 1 << 30, NULL, "most validation tokens of an evaluation", NULL},
+    {"--sample-every", INT,    AT(sample_every), "500",      0, 1e9,  NULL, "steps between samples; 0: never", NULL},
+    {"--save-every",   INT,    AT(save_every),   "500",      0, 1e9,  NULL, "steps between checkpoints, the last step always included; 0: never", NULL},
+    {"--keep",         INT,    AT(keep),         "2",        0, 1e9,  NULL, "newest checkpoints to keep; 0: all", NULL},
+    {"--resume",       FLAG,   AT(resume),       NULL,       0, 0,    NULL, "continue the run in --out (default: the newest run) with its own options; options given here win", NULL},
+    {"--init",         TEXT,   AT(init),         NULL,       0, 0,    "DIR", "start from the weights of a checkpoint or of a Hugging Face GPT-2 directory", NULL},
+
+    {"--sample",       TEXT,   AT(sample),       NULL,       0, 0,    "\"PROMPT\"", "do not train: continue the prompt with the model in --init, or the newest checkpoint of --out", NULL},
+    {"--tokens",       INT,    AT(tokens),       "256",      1, 1 << 20, NULL, "length of a sample in tokens", NULL},
+    {"--temperature",  REAL,   AT(temperature),  "0.8",      0, 100,  NULL, "0: always the most likely token", NULL},
+    {"--top-k",        INT,    AT(top_k),        "0",        0, 1 << 20, NULL, "sample among the k most likely tokens; 0: among all", NULL},
+
+    {"--device",       CHOICE, AT(device),       "auto",     0, 0,    "auto|cpu|cuda|emu", "where to compute", NULL},
+    {"--cpu-isa",      CHOICE, AT(cpu_isa),      "auto",     0, 0,    "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best set this processor has", NULL},
+    {"--dtype",        CHOICE, AT(dtype),        "auto",     0, 0,    "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it faster, else fp32", NULL},
+    {"--threads",      INT,    AT(threads),      "0",        0, 4096, NULL, "CPU threads; 0: every core", NULL},
+    {"--recompute",    CHOICE, AT(recompute),    "none",     0, 0,    "none|gelu|block", "activations to compute again in the backward pass instead of keeping them", NULL},
+    {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row; 0: as many as half of the free memory holds, at most 8192", NULL},
+
+    {"--tp",           INT,    AT(tp),           "1",        1, 1024, NULL, "ranks of a tensor-parallel group", ONE_RANK},
+    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "ZeRO stage over the ranks", ONE_RANK},
+    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "step planner (one rank: every plan is the same)", ONE_RANK},
+    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks of a group under --plan static; 0: chosen", ONE_RANK},
+    {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "attention over several ranks", ONE_RANK},
+    {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a node; 0: detected", ONE_RANK},
+    {"--attention",    CHOICE, AT(attention),    "auto",     0, 0,    "auto|own|cudnn", "attention kernels on CUDA devices", "this version has no CUDA backend"},
+    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks", ONE_RANK},
+    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test", ONE_RANK},
+    {"--refresh",      INT,    AT(refresh),      "20",       1, 1e9,  NULL, "steps between exchanges of rank speeds", ONE_RANK},
+
+    {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine", "this version has no cost model"},
+    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "print the plan of a step and its alternatives", "this version has no step planner"},
+    {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs", "this version has no step planner"},
+    {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only", NULL},
+    {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write loss, logits and gradients of the first step as safetensors, then stop", NULL},
+    {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text", NULL},
+};
+// clang-format on
+_Static_assert(sizeof options / sizeof *options <= 64, "Config.given has 64 bits");
+
+typedef struct Preset {
+    const char* name;
+    int layers, width, heads, context, vocab;  // vocab 0: the tokenizer's
+} Preset;
+
+static const Preset presets[] = {
+    {"tiny", 4, 128, 4, 256, 0},
+    {"gpt2-124m", 12, 768, 12, 1024, 50257},
+    {"gpt2-350m", 24, 1024, 16, 1024, 50257},
+    {"gpt2-774m", 36, 1280, 20, 1024, 50257},
+    {"gpt2-1558m", 48, 1600, 25, 1024, 50257},
+};
+
+// ---- values
+
+static void* place(const Config* config, const Option* o) { return (char*)config + o->at; }
+
+static int parse_number(double* out, const Option* o, const char* text, char* err, size_t errlen) {
+    char* end = NULL;
+    errno = 0;
+    double x = strtod(text, &end);
+    int whole = o->type == REAL || x == floor(x);
+    if (end == text || *end || errno || !isfinite(x) || !whole)
+        return fail(err, errlen, "%s expects %s number, found \"%s\"", o->name, o->type == REAL ? "a" : "a whole", text);
+    if (x < o->least || x > o->greatest)
+        return fail(err, errlen, "%s expects %.15g to %.15g, found %s", o->name, o->least, o->greatest, text);
+    *out = x;
+    return 0;
+}
+
+static int is_choice(const char* choices, const char* text) {
+    size_t n = strlen(text);
+    if (strchr(text, '|')) return 0;
+    for (const char* p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (n > 0 && !strncmp(p, text, n) && (p[n] == '|' || !p[n])) return 1;
+    return 0;
+}
+
+static int set(Config* config, const Option* o, const char* text, char* err, size_t errlen) {
+    double x = 0;
+    if ((o->type == INT || o->type == INT64 || o->type == REAL) && parse_number(&x, o, text, err, errlen)) return -1;
+    if (o->type == CHOICE && !is_choice(o->choices, text))
+        return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
+    PathList* list = (PathList*)place(config, o);
+    switch (o->type) {
+        case FLAG: *(int*)place(config, o) = strcmp(text, "0") != 0; break;
+        case INT: *(int*)place(config, o) = (int)x; break;
+        case INT64: *(int64_t*)place(config, o) = (int64_t)x; break;
+        case REAL: *(double*)place(config, o) = x; break;
+        case TEXT:
+        case CHOICE: *(const char**)place(config, o) = text; break;
+        case PATHS:
+            if (list->n == MAX_PATHS) return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", o->name, MAX_PATHS);
+            list->paths[list->n++] = text;
+    }
+    return 0;
+}
+
+// The value as it could be typed; paths are joined by a blank. Empty when unset.
+static void format(const Config* config, const Option* o, char* text, size_t bytes) {
+    const PathList* list = (const PathList*)place(config, o);
+    const char* string = o->type == TEXT || o->type == CHOICE ? *(const char**)place(config, o) : NULL;
+    switch (o->type) {
+        case FLAG:
+        case INT: snprintf(text, bytes, "%d", *(int*)place(config, o)); break;
+        case INT64: snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o)); break;
+        case REAL: snprintf(text, bytes, "%.15g", *(double*)place(config, o)); break;
+        case TEXT:
+        case CHOICE: snprintf(text, bytes, "%s", string ? string : ""); break;
+        case PATHS:
+            text[0] = 0;
+            for (int i = 0; i < list->n; i++) {
+                size_t used = strlen(text);
+                snprintf(text + used, bytes - used, "%s%s", i ? " " : "", list->paths[i]);
+            }
+    }
+}
+
+// ---- the command line
+
+static const Option* find(const char* name) {
+    for (int i = 0; i < COUNT(options); i++)
+        if (!strcmp(options[i].name, name)) return &options[i];
+    return NULL;
+}
+
+// Levenshtein distance, two rows at a time.
+static int edit_distance(const char* a, const char* b) {
+    int row[2][64], n = (int)MIN(strlen(b), (size_t)63);
+    for (int j = 0; j <= n; j++) row[0][j] = j;
+    int i = 0;
+    for (; a[i]; i++) {
+        int *last = row[i & 1], *next = row[(i + 1) & 1];
+        next[0] = i + 1;
+        for (int j = 0; j < n; j++) {
+            int change = last[j] + (a[i] != b[j]), cheaper = MIN(last[j + 1], next[j]) + 1;
+            next[j + 1] = MIN(change, cheaper);
+        }
+    }
+    return row[i & 1][n];
+}
+
+static int unknown_option(const char* name, char* err, size_t errlen) {
+    const Option* nearest = &options[0];
+    for (int i = 1; i < COUNT(options); i++)
+        if (edit_distance(name, options[i].name) < edit_distance(name, nearest->name)) nearest = &options[i];
+    int close = edit_distance(name, nearest->name) <= (int)strlen(nearest->name) / 2;
+    return fail(err, errlen, "unknown option %s; %s%s", name, close ? "did you mean " : "try ", close ? nearest->name : "--help");
+}
+
+static int check_absent(const Config* config, char* err, size_t errlen) {
+    for (int i = 0; i < COUNT(options); i++) {
+        const Option* o = &options[i];
+        char value[256];
+        if (!o->absent) continue;
+        format(config, o, value, sizeof value);
+        if (strcmp(value, o->standard ? o->standard : o->type == FLAG ? "0" : "") != 0)
+            return fail(err, errlen, "%s %s is not available: %s; leave it out", o->name, o->type == FLAG ? "" : value, o->absent);
+    }
+    return 0;
+}
+
+int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen) {
+    memset(config, 0, sizeof *config);
+    for (int i = 0; i < COUNT(options); i++)
+        if (options[i].standard && set(config, &options[i], options[i].standard, err, errlen)) return -1;
+    for (int i = 1; i < argc;) {
+        char name[128];
+        const char* equals = strchr(argv[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - argv[i] : (long)MIN(strlen(argv[i]), sizeof name)), argv[i]);
+        if (strncmp(name, "--", 2) != 0)
+            return fail(err, errlen, "expected an option, found \"%s\"; values follow their option, as in --data PATH", argv[i]);
+        const Option* o = find(name);
+        if (!o) return unknown_option(name, err, errlen);
+        config->given |= (uint64_t)1 << (o - options);
+        if (o->type == PATHS) ((PathList*)place(config, o))->n = 0;
+        i++;
+        if (o->type == FLAG) {
+            if (equals) return fail(err, errlen, "%s takes no value, found \"%s\"", name, equals + 1);
+            *(int*)place(config, o) = 1;
+        } else if (equals || i < argc) {
+            // A value may begin with a dash (a prompt, a path); an option's name in its place is a forgotten value.
+            const char* value = equals ? equals + 1 : argv[i++];
+            if (!equals && find(value)) return fail(err, errlen, "%s expects a value, found %s", name, value);
+            if (set(config, o, value, err, errlen)) return -1;
+        } else return fail(err, errlen, "%s expects a value, found the end of the line", name);
+        while (o->type == PATHS && i < argc && strncmp(argv[i], "--", 2) != 0)
+            if (set(config, o, argv[i++], err, errlen)) return -1;
+    }
+    return check_absent(config, err, errlen);
+}
+
+int config_set(Config* config, const char* name, const char* value, char* err, size_t errlen) {
+    const Option* o = find(name);
+    if (!o) return unknown_option(name, err, errlen);
+    return set(config, o, value, err, errlen);
+}
+
+// Options that say what this invocation does rather than what the run is.
+static int is_of_the_moment(const Option* o) {
+    const char* names[] = {"--out", "--resume", "--init", "--sample", "--dump-grads", "--help", "--device", "--cpu-isa", "--threads"};
+    for (int i = 0; i < COUNT(names); i++)
+        if (!strcmp(o->name, names[i])) return 1;
+    return 0;
+}
+
+int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen) {
+    const Option* o = find(name);
+    if (!o || is_of_the_moment(o) || config->given >> (o - options) & 1) return 0;
+    return set(config, o, value, err, errlen);
+}
+
+int config_was_given(const Config* config, const char* name) {
+    const Option* o = find(name);
+    return o && (config->given >> (o - options) & 1);
+}
+
+// ---- for people
+
+void config_help(FILE* out) {
+    fprintf(out, "usage: train [options]\n\n"
+                 "Trains a GPT-2 on documents of any length. Without options: a small byte-level model on this\n"
+                 "machine's C headers, about two minutes on two cores.\n\n");
+    for (int i = 0; i < COUNT(options); i++) {
+        const Option* o = &options[i];
+        char left[96], range[64] = "";
+        const char* value = o->type == FLAG ? "" : o->type == REAL ? "X" : o->choices ? o->choices : "N";
+        snprintf(left, sizeof left, "%s %s", o->name, value);
+        if (o->type == INT || o->type == INT64 || o->type == REAL)
+            snprintf(range, sizeof range, ", %.6g to %.6g", o->least, o->greatest);
+        fprintf(out, strlen(left) > 25 ? "  %s\n  %25s " : "  %-25s%s ", left, "");
+        fprintf(out, "%s", o->help);
+        if (o->standard) fprintf(out, " [%s%s]", o->standard, range);
+        if (o->absent) fprintf(out, " (not available: %s)", o->absent);
+        fprintf(out, "\n");
+    }
+    fprintf(out, "\nStart:  ./train                                  Use:  ./train --sample \"int main(\"\n"
+                 "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n");
+}
+
+void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value), void* context) {
+    static char value[1 << 16];
+    for (int i = 0; i < COUNT(options); i++) {
+        const Option* o = &options[i];
+        if (o->absent || is_of_the_moment(o)) continue;
+        const PathList* list = (const PathList*)place(config, o);
+        if (o->type == PATHS) {
+            for (int p = 0; p < list->n; p++) visit(context, o->name, list->paths[p]);
+            continue;
+        }
+        format(config, o, value, sizeof value);
+        if (value[0]) visit(context, o->name, value);
+    }
+}
+
+// ---- the model's dimensions
+
+int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+    const Preset* preset = presets;
+    while (strcmp(preset->name, config->preset) != 0) preset++;  // CHOICE has checked the name
+    if (!config->layers) config->layers = preset->layers;
+    if (!config->width) config->width = preset->width;
+    if (!config->heads) config->heads = preset->heads;
+    if (!config->context) config->context = preset->context;
+    if (!config->vocab) config->vocab = MAX(preset->vocab, preset->vocab ? preset->vocab : tokenizer_vocab);
+    if (config->width % config->heads)
+        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d", config->width, config->heads,
+                    ROUND_UP(config->width, config->heads));
+    if (config->vocab < tokenizer_vocab)
+        return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab, tokenizer_vocab);
+    if (config->batch_tokens < config->context)
+        return fail(err, errlen, "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
+                    config->batch_tokens, config->context, config->context);
+    if (config->capacity && config->capacity < config->context)
+        return fail(err, errlen, "--capacity %d cannot hold one document of up to --context %d tokens; try --capacity %d",
+                    config->capacity, config->context, config->context);
+    return 0;
+}

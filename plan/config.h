@@ -1,0 +1,78 @@
+// config.h - every option of the program, once. One table (config.c) parses, checks ranges, prints --help and the echo at the
+// start of a run, and is saved with a checkpoint, so that these can never disagree.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "plan/base.h"
+
+enum { MAX_PATHS = 256 };
+
+typedef struct PathList {
+    const char* paths[MAX_PATHS];  // point into argv or into memory that lives as long as the process
+    int n;
+} PathList;
+
+// Zero in a model dimension means "by preset"; config_complete replaces such zeros.
+typedef struct Config {
+    // data
+    PathList data, val;
+    const char* tokenizer;
+    const char* out;
+    // model
+    const char* preset;
+    int layers, width, heads, context, vocab;
+    // training
+    int64_t steps;
+    int batch_tokens;
+    double lr;
+    const char* schedule;
+    int warmup;
+    double min_lr, weight_decay, beta1, beta2, clip;
+    int64_t seed;
+    // rhythm
+    int eval_every, eval_tokens, sample_every, save_every, keep;
+    int resume;
+    const char* init;
+    // sampling
+    const char* sample;
+    int tokens;
+    double temperature;
+    int top_k;
+    // machine
+    const char *device, *cpu_isa, *dtype;
+    int threads;
+    const char* recompute;
+    // ranks and plans
+    int tp, zero, capacity;
+    const char* plan;
+    int degree;
+    const char *kind, *attention;
+    int node_size;
+    const char *balance, *straggle;
+    int refresh;
+    // looking inside
+    int probe, explain, overfit, check_plan;
+    const char* dump_grads;
+    int help;
+    // not an option: bit i is set when row i of the table was given on the command line
+    uint64_t given;
+} Config;
+
+// Defaults, then the command line. Unknown options are answered with the nearest name. 0, or -1 with a message.
+int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen);
+// Gives an option that was not on the command line the value it had in a saved run. Unknown names are ignored: a newer
+// program may have saved them. 0, or -1 with a message.
+int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen);
+// Sets one option as the command line would.
+int config_set(Config* config, const char* name, const char* value, char* err, size_t errlen);
+int config_was_given(const Config* config, const char* name);  // name with its dashes
+
+void config_help(FILE* out);
+// Calls visit(name, value) for each option that a run consists of, in table order; value as it could be typed.
+void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value), void* context);
+
+// Fills the model's dimensions from the preset and the vocabulary of the tokenizer, and checks that they go together.
+// 0, or -1 with a message.
+int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen);

@@ -1,0 +1,190 @@
+// shape.c - the tables of shape.h and the arithmetic on them.
+#include "plan/shape.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
+
+Shape shape_make(int layers, int width, int heads, int vocab, int context) {
+    Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context};
+    shape.Vp = ROUND_UP(vocab, VOCAB_MULTIPLE);
+    return shape;
+}
+
+// ---- parameters
+
+// clang-format off
+const ParamRow param_table[N_PARAMS] = {
+    //             name        Hugging Face                per layer, transposed, init,   decay, shard axis
+    [WTE]      = {"wte",      "transformer.wte.weight",             0, 0, INIT_NORMAL,   1,  0},
+    [WPE]      = {"wpe",      "transformer.wpe.weight",             0, 0, INIT_NORMAL,   1, -1},
+    [LN1W]     = {"ln1w",     "transformer.h.%d.ln_1.weight",       1, 0, INIT_ONE,      0, -1},
+    [LN1B]     = {"ln1b",     "transformer.h.%d.ln_1.bias",         1, 0, INIT_ZERO,     0, -1},
+    [QKVW]     = {"qkvw",     "transformer.h.%d.attn.c_attn.weight", 1, 1, INIT_NORMAL,  1,  0},
+    [QKVB]     = {"qkvb",     "transformer.h.%d.attn.c_attn.bias",  1, 0, INIT_ZERO,     0,  0},
+    [ATTPROJW] = {"attprojw", "transformer.h.%d.attn.c_proj.weight", 1, 1, INIT_RESIDUAL, 1, 1},
+    [ATTPROJB] = {"attprojb", "transformer.h.%d.attn.c_proj.bias",  1, 0, INIT_ZERO,     0, -1},
+    [LN2W]     = {"ln2w",     "transformer.h.%d.ln_2.weight",       1, 0, INIT_ONE,      0, -1},
+    [LN2B]     = {"ln2b",     "transformer.h.%d.ln_2.bias",         1, 0, INIT_ZERO,     0, -1},
+    [FCW]      = {"fcw",      "transformer.h.%d.mlp.c_fc.weight",   1, 1, INIT_NORMAL,   1,  0},
+    [FCB]      = {"fcb",      "transformer.h.%d.mlp.c_fc.bias",     1, 0, INIT_ZERO,     0,  0},
+    [FCPROJW]  = {"fcprojw",  "transformer.h.%d.mlp.c_proj.weight", 1, 1, INIT_RESIDUAL, 1,  1},
+    [FCPROJB]  = {"fcprojb",  "transformer.h.%d.mlp.c_proj.bias",   1, 0, INIT_ZERO,     0, -1},
+    [LNFW]     = {"lnfw",     "transformer.ln_f.weight",            0, 0, INIT_ONE,      0, -1},
+    [LNFB]     = {"lnfb",     "transformer.ln_f.bias",              0, 0, INIT_ZERO,     0, -1},
+};
+// clang-format on
+
+static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
+    int C = shape->C;
+    *rows = 1;
+    *cols = C;
+    switch (id) {
+        case WTE: *rows = shape->Vp; break;
+        case WPE: *rows = shape->context; break;
+        case QKVW: *rows = 3 * C; break;
+        case QKVB: *cols = 3 * C; break;
+        case ATTPROJW: *rows = C; break;
+        case FCW: *rows = 4 * C; break;
+        case FCB: *cols = 4 * C; break;
+        case FCPROJW: *rows = C, *cols = 4 * C; break;
+        default: break;
+    }
+}
+
+static size_t padded_elems(const Shape* shape, ParamId id) {
+    int rows, cols;
+    param_dims(shape, id, &rows, &cols);
+    return ROUND_UP((size_t)rows * cols, (size_t)ALIGN_ELEMS);
+}
+
+ParamTensor shape_param(const Shape* shape, ParamId id, int layer) {
+    ParamTensor t = {.id = id, .layer = layer};
+    param_dims(shape, id, &t.rows, &t.cols);
+    t.elems = (size_t)t.rows * t.cols;
+    size_t layer_elems = 0;
+    for (int i = LN1W; i < LNFW; i++) layer_elems += padded_elems(shape, (ParamId)i);
+    for (int i = 0; i < (int)id; i++)
+        if (!param_table[i].per_layer || param_table[id].per_layer) t.offset += padded_elems(shape, (ParamId)i);
+    // A layer's tensors follow those of the layers before it; lnf follows all of them.
+    t.offset += layer_elems * (size_t)(param_table[id].per_layer ? layer : id > LN1W ? shape->L : 0);
+    return t;
+}
+
+int shape_tensors(const Shape* shape) { return 2 + (LNFW - LN1W) * shape->L + 2; }
+
+ParamTensor shape_tensor(const Shape* shape, int i) {
+    int per_layer = LNFW - LN1W, blocks = per_layer * shape->L;
+    if (i < LN1W) return shape_param(shape, (ParamId)i, 0);
+    if (i - LN1W < blocks) return shape_param(shape, (ParamId)(LN1W + (i - LN1W) % per_layer), (i - LN1W) / per_layer);
+    return shape_param(shape, (ParamId)(LNFW + (i - LN1W - blocks)), 0);
+}
+
+size_t shape_param_elems(const Shape* shape) {
+    ParamTensor last = shape_param(shape, LNFB, 0);
+    return ROUND_UP(last.offset + last.elems, (size_t)ALIGN_ELEMS);
+}
+
+size_t shape_param_count(const Shape* shape) {
+    size_t count = 0;
+    for (int i = 0; i < shape_tensors(shape); i++) count += shape_tensor(shape, i).elems;
+    return count - (size_t)(shape->Vp - shape->V) * shape->C;
+}
+
+void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes) {
+    const char *pattern = param_table[tensor->id].hf_name, *number = strstr(pattern, "%d");
+    if (!number) snprintf(name, bytes, "%s", pattern);
+    else snprintf(name, bytes, "%.*s%d%s", (int)(number - pattern), pattern, tensor->layer, number + 2);
+}
+
+void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, float* value) {
+    Init init = param_table[tensor->id].init;
+    double std = init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * shape->L) : 0.02;
+    uint64_t tensor_seed = hash64(hash64(seed) ^ ((uint64_t)tensor->id << 32 | (uint64_t)tensor->layer));
+    size_t used = tensor->id == WTE ? (size_t)shape->V * shape->C : tensor->elems;  // padding rows of wte stay zero
+    for (size_t i = 0; i < tensor->elems; i++) {
+        if (init == INIT_NORMAL || init == INIT_RESIDUAL)
+            value[i] = i < used ? (float)(std * random_normal(tensor_seed, i)) : 0;
+        else value[i] = init == INIT_ONE;
+    }
+}
+
+// ---- activations
+
+typedef struct ActRow {
+    const char* name;
+    int copies;          // -1: L, -2: L + 1
+    int per_token;       // elements a token, in units of `unit`
+    char unit;           // 'C' channels, 'H' heads, '1', 'V' padded vocabulary of a classifier chunk, 'K' see KV
+    int fp32;            // statistics stay fp32 whatever the model's type
+    ActWhen when;
+    Recompute shared_from;  // from this level on, one copy serves all layers
+} ActRow;
+
+enum { PER_LAYER = -1, PER_BORDER = -2, NEVER_SHARED = 99 };
+
+// clang-format off
+static const ActRow act_table[N_ACTS] = {
+    [RESIDUAL]   = {"residual",    PER_BORDER, 1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LN1]        = {"ln1",         PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_MEAN]   = {"ln1 mean",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_RSTD]   = {"ln1 rstd",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [QKV]        = {"qkv",         PER_LAYER,  3, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [ATT]        = {"attention",   PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LSE]        = {"log-sum-exp", PER_LAYER,  1, 'H', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [RESIDUAL2]  = {"residual2",   PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2]        = {"ln2",         PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_MEAN]   = {"ln2 mean",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_RSTD]   = {"ln2 rstd",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC]         = {"fc",          PER_LAYER,  4, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC_GELU]    = {"gelu",        PER_LAYER,  4, 'C', 0, FOR_EVER,     RECOMPUTE_GELU},
+    [PROJ]       = {"projection",  1,          1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF]        = {"lnf",         1,          1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF_MEAN]   = {"lnf mean",    1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF_RSTD]   = {"lnf rstd",    1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LOGITS]     = {"logits of a chunk", 1,    1, 'V', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LOSSES]     = {"losses",      1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [D_RESIDUAL] = {"d residual",  1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_NARROW]   = {"d ln, att",   1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_WIDE]     = {"d fc, qkv",   1,          4, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [KV]         = {"kv cache",    PER_LAYER,  3, 'K', 0, FOR_SAMPLING, (Recompute)NEVER_SHARED},
+};
+// clang-format on
+
+static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow* row) {
+    size_t per = (size_t)row->per_token, N = (size_t)needs->N;
+    switch (row->unit) {
+        case 'C': return per * N * shape->C;
+        case 'H': return per * N * shape->NH;
+        case 'V': return per * needs->classifier_N * shape->Vp;
+        case 'K': return per * shape->context * shape->C;
+        default: return per * N;
+    }
+}
+
+size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]) {
+    size_t bytes = 0;
+    for (int i = 0; i < N_ACTS; i++) {
+        const ActRow* row = &act_table[i];
+        Activation a = {.name = row->name, .offset = bytes};
+        a.copies = row->copies == PER_BORDER ? shape->L + 1 : row->copies == PER_LAYER ? shape->L : 1;
+        // Without a backward pass nothing is kept for one.
+        if (!needs->training && row->when == FOR_EVER) a.copies = 1;
+        if (needs->recompute >= row->shared_from) a.copies = 1;
+        if ((row->when == FOR_TRAINING && !needs->training) || (row->when == FOR_SAMPLING && !needs->sampling)) a.copies = 0;
+        a.dtype = row->fp32 ? DT_F32 : needs->dt;
+        a.elems = act_elems(shape, needs, row);
+        a.copy_bytes = ROUND_UP(a.elems * dtype_bytes(a.dtype), (size_t)ALIGN_BYTES);
+        bytes += a.copy_bytes * (size_t)a.copies;
+        acts[i] = a;
+    }
+    return bytes;
+}
+
+// ---- work
+
+double shape_training_flops(const Shape* shape, double sum_s, double sum_s2) {
+    double C = shape->C, weights = 12.0 * shape->L * C * C + (double)shape->V * C;
+    return 6 * weights * sum_s + 6 * shape->L * C * sum_s2;
+}

@@ -1,0 +1,155 @@
+// start.c - from the command line to open documents, a device and a model's shape.
+#define _POSIX_C_SOURCE 200809L
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "data/gpt2_files.h"
+#include "run/run.h"
+
+static void make_path(char* path, const char* dir, const char* name) {
+    if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
+}
+
+// The run with the highest number below runs/: -1 when there is none.
+static int64_t newest_run(void) {
+    char path[CHECKPOINT_PATH];
+    struct stat st;
+    int64_t n = 0;
+    for (;; n++) {
+        snprintf(path, sizeof path, "runs/%" PRId64, n);
+        if (stat(path, &st)) return n - 1;
+    }
+}
+
+// Finds what --resume, --sample and --init begin with and takes over its options and shape.
+static void find_start(Run* run, Shape* shape) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    int64_t step = 0;
+    const char* why = c->resume ? "--resume" : "--sample";
+    if (c->init && !c->resume) {
+        snprintf(run->start_from, sizeof run->start_from, "%s", c->init);
+        if (!checkpoint_is_foreign(c->init) && checkpoint_verify(c->init, err, sizeof err)) die("--init: %s", err);
+    } else {
+        if (!c->out && newest_run() < 0) die("%s: expected a run in ./runs, found none; try --out DIR", why);
+        int found = checkpoint_latest(run->out, run->start_from, sizeof run->start_from, &step, err, sizeof err);
+        if (found < 0) die("%s: %s", why, err);
+        if (!found) die("%s: no complete checkpoint in %s; try another --out, or start anew without %s", why, run->out, why);
+        if (checkpoint_verify(run->start_from, err, sizeof err)) die("%s: %s", why, err);
+    }
+    size_t n = 0;
+    char* text = checkpoint_read_file(run->start_from, "config.json", &n, err, sizeof err);
+    if (!text || gpt2_config_parse(shape, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
+    free(text);
+    if (!c->resume && !c->sample) return;
+    text = checkpoint_read_file(run->start_from, "state.json", &n, err, sizeof err);
+    if (!text && c->sample) return;  // a model from elsewhere
+    if (!text || run_state_parse(&run->state, c, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
+    free(text);
+}
+
+// An option that was given must agree with the checkpoint's shape; one that was not takes its value.
+static void agree(int* option, const char* name, int found, const char* where) {
+    if (*option && *option != found) die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
+    *option = found;
+}
+
+void run_read_options(Run* run, int argc, char** argv) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Shape shape;
+    if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
+    if (c->help) config_help(stdout), exit(0);
+    run->training = !c->sample;
+    int64_t newest = newest_run();
+    if (c->out) snprintf(run->out, sizeof run->out, "%s", c->out);
+    else snprintf(run->out, sizeof run->out, "runs/%" PRId64, run->training && !c->resume ? newest + 1 : newest);
+    run->state.val_loss = NAN;
+    if (c->resume || c->init || c->sample) {
+        find_start(run, &shape);
+        agree(&c->layers, "--layers", shape.L, run->start_from);
+        agree(&c->width, "--width", shape.C, run->start_from);
+        agree(&c->heads, "--heads", shape.NH, run->start_from);
+        agree(&c->vocab, "--vocab", shape.V, run->start_from);
+        agree(&c->context, "--context", shape.context, run->start_from);
+    } else {
+        char found[CHECKPOINT_PATH];
+        int64_t step = 0;
+        if (checkpoint_latest(run->out, found, sizeof found, &step, err, sizeof err) == 1)
+            die("%s holds a run already (step %" PRId64 "); try --resume, or another --out", run->out, step);
+    }
+}
+
+// Without --data: the C headers of this machine, or the sources of this project where there are none.
+static void default_data(Config* c) {
+    struct stat st;
+    if (c->data.n > 0) return;
+    c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
+}
+
+static void open_tokenizer(Run* run) {
+    char err[ERR_BYTES], path[CHECKPOINT_PATH] = "";
+    struct stat st;
+    const char* named = run->config.tokenizer;
+    if (run->start_from[0]) {  // a checkpoint carries the tokenizer it was trained with
+        make_path(path, run->start_from, "tokenizer.bin");
+        if (stat(path, &st)) make_path(path, run->start_from, "tokenizer.json");
+        if (stat(path, &st)) path[0] = 0;
+    }
+    if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err)) die("%s", err);
+}
+
+void run_open_data(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Data* d = &run->data;
+    open_tokenizer(run);
+    if (!run->training) return;
+    default_data(c);
+    if (docs_open(&d->docs, c->data.paths, c->data.n, d->tokenizer, err, sizeof err)) die("--data: %s", err);
+    if (c->val.n && docs_open(&d->val_docs, c->val.paths, c->val.n, d->tokenizer, err, sizeof err)) die("--val: %s", err);
+    if (c->resume && run->state.corpus != docs_fingerprint(d->docs))
+        die("--resume: the documents differ from those of the saved run (fingerprint %016" PRIx64 ", found %016" PRIx64
+            "); restore them, or start a new run with --init %s", run->state.corpus, docs_fingerprint(d->docs), run->start_from);
+    run->state.corpus = docs_fingerprint(d->docs);
+}
+
+// Device, element type, model dimensions; opens the sampler, which needs the context.
+void run_settle_model(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Model* m = &run->model;
+    Data* d = &run->data;
+    int vocab = tokenizer_vocab(d->tokenizer);
+    if (run->start_from[0] && !tokenizer_is_bytes(d->tokenizer) ? vocab > c->vocab : c->sample && vocab != c->vocab)
+        die("%s: the model has %d tokens, the tokenizer %d; try --tokenizer FILE", run->start_from, c->vocab, vocab);
+    if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
+    m->k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
+    if (!m->k) die("%s", err);
+    if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
+    m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
+    m->recompute = !strcmp(c->recompute, "block")  ? RECOMPUTE_BLOCK
+                   : !strcmp(c->recompute, "gelu") ? RECOMPUTE_GELU
+                                                   : RECOMPUTE_NONE;
+    m->shape = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
+    if (!run->training) return;
+    if (docs_max_token(d->docs) >= m->shape.V)
+        die("--data: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", m->shape.V,
+            docs_max_token(d->docs), docs_max_token(d->docs) + 1);
+    double held_out = d->val_docs ? 0 : 0.05;
+    if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err)) die("--data: %s", err);
+    d->val = d->train;
+    if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 0, 0, err, sizeof err)) die("--val: %s", err);
+}
+
+void run_close(Run* run) {
+    if (run->data.val != run->data.train) sampler_close(run->data.val);
+    sampler_close(run->data.train);
+    docs_close(run->data.val_docs);
+    docs_close(run->data.docs);
+    tokenizer_close(run->data.tokenizer);
+    run->model.k->close();
+}

@@ -1,0 +1,90 @@
+// program.h - for tests that run the whole program and read what it leaves: a temporary directory, a command with its
+// output and status, the numbers of a log. The path of the program under test is the test's first argument.
+#pragma once
+#include <dirent.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "data/json.h"
+#include "test/test.h"
+
+static const char* program = "./train";
+static char work[512];           // this test's temporary directory
+static char output[1 << 20];     // stdout and stderr of the last command
+static char errors[1 << 16];     // its stderr alone
+
+static inline void program_begin(int argc, char** argv) {
+    const char* base = getenv("TMPDIR");
+    if (argc > 1) program = argv[1];
+    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(work)) {
+        printf("cannot make a temporary directory %s\n0 passed, 1 failed\n", work);
+        exit(1);
+    }
+}
+
+static inline size_t read_text(const char* path, char* text, size_t room) {
+    FILE* file = fopen(path, "rb");
+    size_t n = file ? fread(text, 1, room - 1, file) : 0;
+    if (file) fclose(file);
+    text[n] = 0;
+    return n;
+}
+
+// Runs a shell command in which %s and the like are filled in; returns its exit status, or 128 + the signal that ended it.
+__attribute__((format(printf, 1, 2))) static inline int sh(const char* format, ...) {
+    char command[8192], whole[10000], path[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    snprintf(whole, sizeof whole, "{ %s ; } > %s/stdout 2> %s/stderr", command, work, work);
+    int status = system(whole);
+    snprintf(path, sizeof path, "%s/stdout", work);
+    size_t n = read_text(path, output, sizeof output / 2);
+    snprintf(path, sizeof path, "%s/stderr", work);
+    read_text(path, errors, sizeof errors);
+    snprintf(output + n, sizeof output - n, "%s", errors);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static inline void write_text(const char* name, const void* bytes, size_t n) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    FILE* file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, n, file) != n) printf("    cannot write %s\n", path), test_failures_in_claim++;
+    if (file) fclose(file);
+}
+
+// The values of one member in a run's log.jsonl, in order; objects without it are passed over. Returns their number.
+static inline int log_values(const char* run, const char* member, double* values, int room) {
+    char path[1024], *line = NULL;
+    size_t bytes = 0;
+    int n = 0;
+    ssize_t length;
+    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
+    FILE* file = fopen(path, "r");
+    while (file && (length = getline(&line, &bytes, file)) > 0) {
+        Json json;
+        if (json_parse(&json, line, (size_t)length, NULL, 0)) {
+            printf("    %s: not JSON: %s", path, line);
+            test_failures_in_claim++;
+            break;
+        }
+        const JsonValue* value = json_get(&json, json.values, member);
+        if (value && value->type == JSON_NUMBER && n < room) json_double(value, &values[n++]);
+        json_free(&json);
+    }
+    free(line);
+    if (file) fclose(file);
+    return n;
+}
+
+static inline int program_end(void) {
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", work);
+    if (system(command)) printf("    cannot remove %s\n", work);
+    return test_done();
+}

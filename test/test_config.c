@@ -1,0 +1,200 @@
+// test_config.c - the claims of plan/config.h, plan/shape.h, plan/schedule.h and plan/choose.h.
+#include "plan/choose.h"
+#include "plan/config.h"
+#include "plan/schedule.h"
+#include "plan/shape.h"
+#include "test/test.h"
+
+static Config config;
+static char err[ERR_BYTES];
+
+// Parses a line of words; the words live as long as the test.
+static int parse(const char* line) {
+    static char words[32][256];
+    static char* argv[33];
+    char copy[1024];
+    int argc = 1;
+    strcpy(words[0], "train");
+    argv[0] = words[0];
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char* w = strtok(copy, " "); w && argc < 32; w = strtok(NULL, " "), argc++) {
+        snprintf(words[argc], sizeof words[argc], "%s", w);
+        argv[argc] = words[argc];
+    }
+    argv[argc] = NULL;
+    err[0] = 0;
+    return config_parse(&config, argc, argv, err, sizeof err);
+}
+
+static void values_are_taken_in_both_spellings(void) {
+    CHECK(parse("--steps 7 --lr=0.25 --data a b --schedule wsd --overfit --val=c") == 0);
+    CHECK(config.steps == 7 && config.lr == 0.25 && config.overfit == 1);
+    CHECK(config.data.n == 2 && config.val.n == 1);
+    CHECK_STRING(config.data.paths[1], "b");
+    CHECK_STRING(config.schedule, "wsd");
+    CHECK(config_was_given(&config, "--lr") && !config_was_given(&config, "--seed"));
+}
+
+static void an_unknown_option_names_the_nearest(void) {
+    CHECK(parse("--step 5") < 0);
+    CHECK(strstr(err, "--steps") != NULL);
+    CHECK(parse("--learning-speed 5") < 0);
+    CHECK(strstr(err, "--learning-speed") != NULL);
+    CHECK(parse("steps 5") < 0);
+}
+
+static void values_out_of_range_are_refused_with_the_range(void) {
+    const char* bad[] = {"--steps -1", "--steps 1.5", "--steps abc", "--steps", "--lr 11", "--lr nan", "--lr inf", "--lr 1e999",
+                         "--schedule cos", "--schedule cosine|linear", "--dtype fp16", "--threads -1", "--keep 1e30", "--steps --lr 1",
+                         "--batch-tokens 0", "--overfit=yes", "--top-k 5x", "--lr="};
+    for (int i = 0; i < COUNT(bad); i++) {
+        CHECK(parse(bad[i]) < 0);
+        CHECK(strstr(err, "expect") || strstr(err, "takes no value"));
+        CHECK(strchr(err, '\n') == NULL);
+    }
+}
+
+static void options_that_are_not_built_say_so(void) {
+    CHECK(parse("--tp 2") < 0 && strstr(err, "--tp 2") && strstr(err, "one rank"));
+    CHECK(parse("--tp 1 --plan flex --balance off") == 0);
+    CHECK(parse("--explain") < 0);
+}
+
+typedef struct Seen {
+    int n;
+    char names[80][32], values[80][256];
+} Seen;
+
+static void remember(void* context, const char* name, const char* value) {
+    Seen* seen = (Seen*)context;
+    snprintf(seen->names[seen->n], sizeof seen->names[0], "%s", name);
+    snprintf(seen->values[seen->n++], sizeof seen->values[0], "%s", value);
+}
+
+static void what_is_visited_restores_the_same_configuration(void) {
+    static Seen before, after;
+    before.n = after.n = 0;
+    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33") == 0);
+    config_visit(&config, remember, &before);
+    CHECK(parse("--steps 100") == 0);
+    for (int i = 0; i < before.n; i++) CHECK(config_restore(&config, before.names[i], before.values[i], err, sizeof err) == 0);
+    CHECK(config.lr == 0.000123 && config.data.n == 3 && config.steps == 100);  // what was given wins
+    config.steps = 99;
+    config_visit(&config, remember, &after);
+    CHECK(before.n == after.n && before.n > 20);
+    for (int i = 0; i < before.n; i++) CHECK_STRING(after.values[i], before.values[i]);
+}
+
+static void presets_fill_in_and_dimensions_must_agree(void) {
+    CHECK(parse("--preset gpt2-124m --context 128") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    CHECK(config.layers == 12 && config.width == 768 && config.context == 128 && config.vocab == 50257);
+    CHECK(parse("") == 0 && config_complete(&config, 257, err, sizeof err) == 0 && config.vocab == 257);
+    CHECK(parse("--width 100 --heads 3") == 0 && config_complete(&config, 257, err, sizeof err) < 0 && strstr(err, "102"));
+    CHECK(parse("--context 512 --batch-tokens 511") == 0 && config_complete(&config, 257, err, sizeof err) < 0);
+    CHECK(strstr(err, "--batch-tokens 511") && strstr(err, "512"));
+    CHECK(parse("--capacity 10") == 0 && config_complete(&config, 257, err, sizeof err) < 0);
+    CHECK(parse("--vocab 100") == 0 && config_complete(&config, 257, err, sizeof err) < 0);
+}
+
+// ---- shape
+
+static void parameters_do_not_overlap_and_count_as_known(void) {
+    Shape shape = shape_make(12, 768, 12, 50257, 1024);
+    CHECK(shape.Vp == 50304);
+    CHECK(shape_param_count(&shape) == 124439808);  // GPT-2 124M as Hugging Face counts it
+    size_t end = 0;
+    for (int i = 0; i < shape_tensors(&shape); i++) {
+        ParamTensor t = shape_tensor(&shape, i);
+        CHECK(t.offset >= end && t.offset % 64 == 0 && t.offset < end + 64);
+        end = t.offset + t.elems;
+        ParamTensor again = shape_param(&shape, t.id, t.layer);
+        CHECK(again.offset == t.offset && again.elems == t.elems);
+    }
+    CHECK(shape_param_elems(&shape) >= end);
+    Shape xl = shape_make(48, 1600, 25, 50257, 1024);
+    CHECK(shape_param_count(&xl) == 1557611200);
+}
+
+static void activations_do_not_overlap_and_recompute_takes_less(void) {
+    Shape shape = shape_make(3, 40, 4, 257, 64);
+    size_t last = (size_t)-1;
+    for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_BLOCK; mode++) {
+        ActNeeds needs = {.N = 100, .classifier_N = 10, .recompute = (Recompute)mode, .training = 1, .dt = DT_F32};
+        Activation acts[N_ACTS];
+        size_t bytes = shape_activations(&shape, &needs, acts), end = 0;
+        for (int i = 0; i < N_ACTS; i++) {
+            CHECK(acts[i].offset == end && acts[i].offset % 64 == 0);
+            CHECK(acts[i].copy_bytes >= acts[i].elems * dtype_bytes(acts[i].dtype));
+            end += acts[i].copy_bytes * (size_t)acts[i].copies;
+        }
+        CHECK(end == bytes && bytes < last);
+        last = bytes;
+    }
+}
+
+static void initial_values_have_the_wanted_spread(void) {
+    Shape shape = shape_make(2, 64, 4, 257, 32);
+    static float value[1 << 16];
+    for (int i = 0; i < shape_tensors(&shape); i++) {
+        ParamTensor t = shape_tensor(&shape, i);
+        double sum = 0, sum2 = 0, std = param_table[t.id].init == INIT_RESIDUAL ? 0.01 : 0.02;
+        shape_init_param(&shape, &t, 1, value);
+        size_t n = t.id == WTE ? (size_t)shape.V * shape.C : t.elems;
+        for (size_t j = 0; j < n; j++) sum += value[j], sum2 += (double)value[j] * value[j];
+        if (param_table[t.id].init > INIT_RESIDUAL) CHECK(sum == (param_table[t.id].init == INIT_ONE ? (double)n : 0));
+        else {
+            // standard errors: std / sqrt(n) of the mean, std / sqrt(2n) of the spread; five of them
+            CHECK_CLOSE(sum / (double)n, 0, 5 * std / sqrt((double)n));
+            CHECK_CLOSE(sqrt(sum2 / (double)n), std, 5 * std / sqrt(2.0 * (double)n));
+        }
+        for (size_t j = n; j < t.elems; j++) CHECK(value[j] == 0);
+    }
+}
+
+// ---- schedule, choice
+
+static void schedules_rise_and_fall_as_described(void) {
+    const char* kinds[] = {"cosine", "linear", "constant", "wsd"};
+    for (int k = 0; k < COUNT(kinds); k++) {
+        char line[128];
+        snprintf(line, sizeof line, "--lr 1 --warmup 10 --steps 110 --min-lr 0.1 --schedule %s", kinds[k]);
+        CHECK(parse(line) == 0);
+        CHECK_CLOSE(schedule_lr(&config, 1), 0.1, 1e-12);
+        CHECK_CLOSE(schedule_lr(&config, 10), 1, 1e-12);
+        CHECK_CLOSE(schedule_lr(&config, 110), k == 2 ? 1 : 0.1, 1e-12);
+        CHECK_CLOSE(schedule_lr(&config, 60), k < 2 ? 0.55 : 1, 1e-12);
+        for (int t = 11; t <= 110; t++) CHECK(schedule_lr(&config, t) <= schedule_lr(&config, t - 1));
+    }
+    CHECK(parse("--lr 1 --warmup 10 --steps 110 --min-lr 0 --schedule wsd") == 0);
+    CHECK_CLOSE(schedule_lr(&config, 99), 1 - sqrt(0.5), 1e-12);  // half of the last 22 steps
+    CHECK(parse("--lr 1 --warmup 0 --steps 0") == 0 && isfinite(schedule_lr(&config, 1)));
+}
+
+static void choices_follow_the_probabilities(void) {
+    float logits[4] = {0, 1, 2, -INFINITY}, scratch[4];
+    CHECK(choose_token(logits, 4, 0, 0, 0.99, scratch) == 2);
+    CHECK(choose_token(logits, 4, 1, 1, 0.99, scratch) == 2);
+    int count[4] = {0};
+    for (int i = 0; i < 100000; i++) count[choose_token(logits, 4, 2, 0, (i + 0.5) / 100000, scratch)]++;
+    double total = exp(0) + exp(0.5) + exp(1);
+    for (int v = 0; v < 3; v++) CHECK_CLOSE(count[v] / 1e5, exp(v / 2.0) / total, 2e-5);  // a stratified sample: off by one at most
+    CHECK(count[3] == 0);
+    memset(count, 0, sizeof count);
+    for (int i = 0; i < 1000; i++) count[choose_token(logits, 4, 2, 2, (i + 0.5) / 1000, scratch)]++;
+    CHECK(count[0] == 0 && count[1] > 300 && count[2] > 600);
+}
+
+int main(void) {
+    RUN(values_are_taken_in_both_spellings);
+    RUN(an_unknown_option_names_the_nearest);
+    RUN(values_out_of_range_are_refused_with_the_range);
+    RUN(options_that_are_not_built_say_so);
+    RUN(what_is_visited_restores_the_same_configuration);
+    RUN(presets_fill_in_and_dimensions_must_agree);
+    RUN(parameters_do_not_overlap_and_count_as_known);
+    RUN(activations_do_not_overlap_and_recompute_takes_less);
+    RUN(initial_values_have_the_wanted_spread);
+    RUN(schedules_rise_and_fall_as_described);
+    RUN(choices_follow_the_probabilities);
+    return test_done();
+}

@@ -1,0 +1,145 @@
+// test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and against itself
+// where two ways must give the same bits.
+#include "data/safetensors.h"
+#include "plan/base.h"
+#include "test/program.h"
+
+// The corpus is one step: every step trains on all of it. Validation takes the same documents, so none is held out.
+#define GOLDEN_OPTIONS                                                                                              \
+    "--init test/golden/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl --batch-tokens 516 --lr 0.003 " \
+    "--warmup 3 --min-lr 0.1 --weight-decay 0.1 --clip 1 --schedule cosine --sample-every 0 --save-every 0 --eval-every 0"
+
+static double golden_losses[64], golden_norms[64];
+static int n_golden;
+
+static void read_golden(void) {
+    static char text[1 << 16];
+    Json json;
+    size_t n = read_text("test/golden/golden.json", text, sizeof text);
+    if (json_parse(&json, text, n, NULL, 0)) return;
+    const JsonValue *losses = json_get(&json, json.values, "losses"), *norms = json_get(&json, json.values, "grad_norms");
+    for (n_golden = 0; json_at(&json, losses, n_golden) && n_golden < 64; n_golden++) {
+        json_double(json_at(&json, losses, n_golden), &golden_losses[n_golden]);
+        json_double(json_at(&json, norms, n_golden), &golden_norms[n_golden]);
+    }
+    json_free(&json);
+}
+
+// Worst |found - golden| / (largest golden of the tensor) over all tensors of two files.
+static double worst_difference(const char* path, const char* golden_path) {
+    SafeTensors found, golden;
+    char err[ERR_BYTES] = "";
+    double worst = 0;
+    if (safetensors_open(&golden, golden_path, err, sizeof err) || safetensors_open(&found, path, err, sizeof err)) {
+        printf("    %s\n", err);
+        return NAN;
+    }
+    CHECK(found.n == golden.n && found.n > 20);
+    for (int i = 0; i < golden.n; i++) {
+        const SafeTensor *g = &golden.tensors[i], *f = safetensors_get(&found, g->name);
+        CHECK(f && f->bytes == g->bytes && f->dtype == DT_F32);
+        if (!f || f->bytes != g->bytes) continue;
+        double largest = 0, difference = 0;
+        for (size_t j = 0; j < g->bytes / 4; j++) {
+            double a = ((const float*)f->data)[j], b = ((const float*)g->data)[j];
+            largest = fmax(largest, fabs(b));
+            difference = a == a ? fmax(difference, fabs(a - b)) : INFINITY;
+        }
+        worst = fmax(worst, difference / largest);
+    }
+    safetensors_close(&found);
+    safetensors_close(&golden);
+    return worst;
+}
+
+static double dump(const char* options) {
+    char path[600];
+    CHECK(sh("%s " GOLDEN_OPTIONS " --dump-grads %s/grads %s", program, work, options) == 0);
+    if (errors[0]) printf("    %s", errors);
+    snprintf(path, sizeof path, "%s/grads", work);
+    return worst_difference(path, "test/golden/golden.safetensors");
+}
+
+static void gradients_agree_with_pytorch_in_fp32(void) {
+    const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto", "--cpu-isa generic", "--cpu-isa auto --capacity 48 --threads 1",
+                          "--cpu-isa auto --recompute block", "--cpu-isa auto --recompute gelu"};
+    for (int i = 0; i < COUNT(ways); i++) {
+        char options[200];
+        snprintf(options, sizeof options, "--dtype fp32 %s", ways[i]);
+        double worst = dump(options);
+        printf("    fp32 %-40s largest relative difference %.2e\n", ways[i], worst);
+        CHECK(worst <= 1e-5);
+    }
+}
+
+// bf16 keeps 8 bits: one rounding is at most 2^-9 relative. A gradient passes through about 12 rounded tensors a layer and direction, so
+// 2 layers * 2 * 12 = 48 roundings; errors add like random signs, sqrt(48) * 2^-9 = 1.4 %, relative to the typical element; the
+// largest of ten thousand elements may be four standard deviations out: 5.4 %.
+static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
+    const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto"};
+    for (int i = 0; i < COUNT(ways); i++) {
+        char options[200];
+        snprintf(options, sizeof options, "--dtype bf16 %s", ways[i]);
+        double worst = dump(options);
+        printf("    bf16 %-40s largest relative difference %.2e\n", ways[i], worst);
+        CHECK(worst <= 4 * sqrt(48) / 512);
+    }
+}
+
+static void ten_steps(const char* options, double tolerance) {
+    double losses[64], norms[64], worst = 0;
+    CHECK(sh("rm -rf %s/run && %s " GOLDEN_OPTIONS " --steps 10 --out %s/run %s", work, program, work, options) == 0);
+    if (errors[0]) printf("    %s", errors);
+    int n = log_values("run", "loss", losses, 64);
+    CHECK(n == n_golden && n == 10);
+    CHECK(log_values("run", "grad_norm", norms, 64) == n);
+    for (int i = 0; i < n && i < n_golden; i++) {
+        CHECK_CLOSE(losses[i], golden_losses[i], tolerance * golden_losses[i]);
+        worst = fmax(worst, fabs(losses[i] - golden_losses[i]) / golden_losses[i]);
+    }
+    // The norm of the first step is of gradients alone; later ones follow the weights.
+    CHECK_CLOSE(norms[0], golden_norms[0], 20 * tolerance * golden_norms[0]);
+    printf("    ten losses with %-36s largest relative difference %.2e\n", options, worst);
+}
+
+static void ten_steps_follow_pytorch(void) {
+    ten_steps("--dtype fp32 --cpu-isa auto", 1e-5);
+    ten_steps("--dtype fp32 --cpu-isa reference", 1e-5);
+}
+
+// The loss is a mean over 503 targets of values rounded to 2^-9 relative to logits of size about 5: 5 * 2^-9 / sqrt(503) each
+// step from the logits, and as much again from every rounded layer below, sqrt(48) of them: 3e-3 of a loss of 5, that is 6e-4.
+static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
+    ten_steps("--dtype bf16 --cpu-isa auto", 5 * sqrt(49) / 512 / sqrt(503) / 5 * 2);
+}
+
+static void loss_hash(const char* options, char hash[17]) {
+    CHECK(sh("rm -rf %s/run && %s " GOLDEN_OPTIONS " --steps 3 --out %s/run %s", work, program, work, options) == 0);
+    const char* at = strstr(output, "loss hash ");
+    CHECK(at != NULL);
+    snprintf(hash, 17, "%.16s", at ? at + 10 : "");
+}
+
+static void threads_and_recomputation_do_not_change_a_bit(void) {
+    const char* dtypes[] = {"fp32", "bf16"};
+    const char* ways[] = {"--threads 1", "--threads 2", "--threads 3", "--recompute gelu", "--recompute block", "--threads 1 --recompute block"};
+    for (int d = 0; d < 2; d++) {
+        char first[17], other[17], options[200];
+        for (int i = 0; i < COUNT(ways); i++) {
+            snprintf(options, sizeof options, "--dtype %s --capacity 128 %s", dtypes[d], ways[i]);
+            loss_hash(options, i ? other : first);
+            if (i) CHECK_STRING(other, first);
+        }
+    }
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    read_golden();
+    RUN(gradients_agree_with_pytorch_in_fp32);
+    RUN(gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding);
+    RUN(ten_steps_follow_pytorch);
+    RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
+    RUN(threads_and_recomputation_do_not_change_a_bit);
+    return program_end();
+}

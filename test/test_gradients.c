@@ -1,0 +1,294 @@
+// test_gradients.c - the backward pass of every reference op against central finite differences in double.
+//
+// Each claim sets up one op on DT_F64 tensors and a scalar loss, the sum of fixed random weights times the outputs.
+// numerical() moves one input element by +-h, h = 1e-4. With inputs of order 1 its truncation error h^2/6 f''' is below
+// 1e-8 f''' and its rounding error 1e-16/h below 1e-11, so what remains is what the reference keeps in fp32:
+// statistics (mean, rstd, lse), weight gradients and incoming sums, each rounded with 2^-24 = 6e-8, a few dozen times in
+// the longest chain here. TOLERANCE = 1e-5 of the largest gradient covers both, and no wrong formula.
+#include "kernels/cpu/cpu.h"
+#include "test/test.h"
+
+static const double TOLERANCE = 1e-5, H = 1e-4;
+
+#define REF (&cpu_reference_kernels)
+
+enum { MOST = 4096 };  // elements of the largest tensor here
+
+static void fill(double* x, size_t n, uint64_t seed) {
+    for (size_t i = 0; i < n; i++) x[i] = random_normal(seed, i);
+}
+
+static double dot(const double* a, const double* b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+// Compares gradient[i] - before[i] (type dt, before NULL: zeros) with the slope of loss() in x[i], for every i.
+static void check_gradient(double* x, size_t n, double (*loss)(void), const void* gradient, DType dt, const void* before) {
+    static double found[MOST], expected[MOST];
+    double largest = 0;
+    CHECK(n > 0 && n <= MOST);
+    for (size_t i = 0; i < n; i++) {
+        double x0 = x[i], above, below;
+        x[i] = x0 + H, above = loss();
+        x[i] = x0 - H, below = loss();
+        x[i] = x0;
+        expected[i] = (above - below) / (2 * H);
+        found[i] = dt == DT_F64 ? ((const double*)gradient)[i] : ((const float*)gradient)[i];
+        if (before) found[i] -= dt == DT_F64 ? ((const double*)before)[i] : ((const float*)before)[i];
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    CHECK(largest > 0);
+    for (size_t i = 0; i < n; i++) CHECK_CLOSE(found[i], expected[i], TOLERANCE * largest);
+}
+
+// Values that a `+=` output holds before the call: few bits, so that adding to them in fp32 loses less than 2^-22.
+static void fill_before(void* x, void* copy, size_t n, DType dt) {
+    for (size_t i = 0; i < n; i++) {
+        double value = (double)(hash64(i) % 5) / 4 - 0.5;
+        if (dt == DT_F64) ((double*)x)[i] = ((double*)copy)[i] = value;
+        else ((float*)x)[i] = ((float*)copy)[i] = (float)value;
+    }
+}
+
+// ---- embedding
+
+enum { E_N = 9, E_C = 5, E_V = 6, E_T = 4 };
+static struct {
+    double wte[E_V * E_C], wpe[E_T * E_C], w[E_N * E_C];
+    int tokens[E_N], positions[E_N];
+} e;
+
+static double embedding_loss(void) {
+    double out[E_N * E_C];
+    REF->embedding_forward(out, e.tokens, e.positions, e.wte, e.wpe, E_N, E_C, DT_F64, NULL);
+    return dot(out, e.w, E_N * E_C);
+}
+
+static void embedding_backward_is_the_slope_of_forward(void) {
+    float dwte[E_V * E_C], dwpe[E_T * E_C], dwte0[E_V * E_C], dwpe0[E_T * E_C];
+    fill(e.wte, COUNT(e.wte), 1), fill(e.wpe, COUNT(e.wpe), 2), fill(e.w, COUNT(e.w), 3);
+    for (int n = 0; n < E_N; n++) e.tokens[n] = n * n % E_V, e.positions[n] = n % E_T;  // tokens 1, 3, 4 occur twice
+    fill_before(dwte, dwte0, COUNT(dwte), DT_F32), fill_before(dwpe, dwpe0, COUNT(dwpe), DT_F32);
+    REF->embedding_backward(dwte, dwpe, e.w, e.tokens, e.positions, E_N, E_C, DT_F64, NULL);
+    check_gradient(e.wte, COUNT(e.wte), embedding_loss, dwte, DT_F32, dwte0);
+    check_gradient(e.wpe, COUNT(e.wpe), embedding_loss, dwpe, DT_F32, dwpe0);
+}
+
+// ---- LayerNorm, alone and after the residual sum
+
+enum { L_N = 4, L_C = 13 };
+static struct {
+    double a[L_N * L_C], b[L_N * L_C], weight[L_C], bias[L_C], w[L_N * L_C], w_sum[L_N * L_C];
+} l;
+
+static double layernorm_loss(void) {
+    double out[L_N * L_C];
+    float mean[L_N], rstd[L_N];
+    REF->layernorm_forward(out, mean, rstd, l.a, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
+    return dot(out, l.w, L_N * L_C);
+}
+
+static void fill_layernorm(void) {
+    fill(l.a, COUNT(l.a), 4), fill(l.b, COUNT(l.b), 5), fill(l.weight, L_C, 6), fill(l.bias, L_C, 7);
+    fill(l.w, COUNT(l.w), 8), fill(l.w_sum, COUNT(l.w_sum), 9);
+}
+
+static void layernorm_backward_is_the_slope_of_forward(void) {
+    double out[L_N * L_C], dx[L_N * L_C], dx0[L_N * L_C];
+    float mean[L_N], rstd[L_N], dweight[L_C], dbias[L_C], dweight0[L_C], dbias0[L_C];
+    fill_layernorm();
+    fill_before(dx, dx0, COUNT(dx), DT_F64);
+    fill_before(dweight, dweight0, L_C, DT_F32), fill_before(dbias, dbias0, L_C, DT_F32);
+    REF->layernorm_forward(out, mean, rstd, l.a, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
+    REF->layernorm_backward(dx, dweight, dbias, l.w, l.a, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
+    check_gradient(l.a, COUNT(l.a), layernorm_loss, dx, DT_F64, dx0);
+    check_gradient(l.weight, L_C, layernorm_loss, dweight, DT_F32, dweight0);
+    check_gradient(l.bias, L_C, layernorm_loss, dbias, DT_F32, dbias0);
+}
+
+static double residual_layernorm_loss(void) {
+    double sum[L_N * L_C], out[L_N * L_C];
+    float mean[L_N], rstd[L_N];
+    REF->residual_layernorm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
+    return dot(out, l.w, L_N * L_C) + dot(sum, l.w_sum, L_N * L_C);
+}
+
+// The sum receives a gradient of its own, which is what dx holds when layernorm_backward adds to it.
+static void residual_layernorm_backward_is_the_slope_of_forward(void) {
+    double sum[L_N * L_C], out[L_N * L_C], dsum[L_N * L_C];
+    float mean[L_N], rstd[L_N], dweight[L_C] = {0}, dbias[L_C] = {0};
+    fill_layernorm();
+    memcpy(dsum, l.w_sum, sizeof dsum);
+    REF->residual_layernorm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
+    REF->layernorm_backward(dsum, dweight, dbias, l.w, sum, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
+    check_gradient(l.a, COUNT(l.a), residual_layernorm_loss, dsum, DT_F64, NULL);
+    check_gradient(l.b, COUNT(l.b), residual_layernorm_loss, dsum, DT_F64, NULL);
+    check_gradient(l.weight, L_C, residual_layernorm_loss, dweight, DT_F32, NULL);
+}
+
+// ---- matmul, plain and with GELU before or after it
+
+enum { M_N = 5, M_C = 7, M_OC = 6 };
+static struct {
+    double x[M_N * M_C], weight[M_OC * M_C], bias[M_OC], w[M_N * M_OC];
+} m;
+
+static double matmul_loss(void) {
+    double out[M_N * M_OC];
+    REF->matmul_forward(out, NULL, m.x, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
+    return dot(out, m.w, M_N * M_OC);
+}
+
+static double gelu_then_matmul_loss(void) {
+    double act[M_N * M_C], out[M_N * M_OC];
+    REF->gelu_forward(act, m.x, M_N * M_C, DT_F64, NULL);
+    REF->matmul_forward(out, NULL, act, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
+    return dot(out, m.w, M_N * M_OC);
+}
+
+static void fill_matmul(void) {
+    fill(m.x, COUNT(m.x), 10), fill(m.weight, COUNT(m.weight), 11), fill(m.bias, M_OC, 12), fill(m.w, COUNT(m.w), 13);
+}
+
+static void matmul_backward_is_the_slope_of_forward(void) {
+    double dx[M_N * M_C];
+    float dweight[M_OC * M_C], dbias[M_OC], dweight0[M_OC * M_C], dbias0[M_OC];
+    fill_matmul();
+    fill_before(dweight, dweight0, COUNT(dweight), DT_F32), fill_before(dbias, dbias0, M_OC, DT_F32);
+    REF->matmul_backward_input(dx, m.w, m.weight, NULL, M_N, M_C, M_OC, DT_F64, NULL);
+    REF->matmul_backward_weight(dweight, dbias, m.w, m.x, M_N, M_C, M_OC, DT_F64, NULL);
+    check_gradient(m.x, COUNT(m.x), matmul_loss, dx, DT_F64, NULL);
+    check_gradient(m.weight, COUNT(m.weight), matmul_loss, dweight, DT_F32, dweight0);
+    check_gradient(m.bias, M_OC, matmul_loss, dbias, DT_F32, dbias0);
+    REF->matmul_backward_weight(dweight0, NULL, m.w, m.x, M_N, M_C, M_OC, DT_F64, NULL);
+    CHECK(memcmp(dweight, dweight0, sizeof dweight) == 0);  // the bias is optional
+}
+
+static void matmul_backward_with_pre_is_the_slope_through_gelu(void) {
+    double dpre[M_N * M_C];
+    fill_matmul();
+    REF->matmul_backward_input(dpre, m.w, m.weight, m.x, M_N, M_C, M_OC, DT_F64, NULL);
+    check_gradient(m.x, COUNT(m.x), gelu_then_matmul_loss, dpre, DT_F64, NULL);
+}
+
+static void matmul_with_gelu_gives_what_two_ops_give(void) {
+    double out[M_N * M_OC], act[M_N * M_OC], expected[M_N * M_OC];
+    fill_matmul();
+    REF->matmul_forward(out, act, m.x, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
+    REF->gelu_forward(expected, out, M_N * M_OC, DT_F64, NULL);
+    CHECK(memcmp(act, expected, sizeof act) == 0);
+    CHECK_CLOSE(expected[0], 0.5 * out[0] * (1 + tanh(sqrt(2 / acos(-1.0)) * (out[0] + 0.044715 * pow(out[0], 3)))), 1e-14);
+}
+
+// ---- attention: two documents, the first with fewer queries than keys
+
+enum { A_NH = 2, A_HS = 3, A_LDQ = 8, A_LDKV = 7, A_LDO = 9, A_NQ = 3 + 4, A_NK = 5 + 4 };
+static const int cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 9};
+static double q[A_NQ * A_LDQ], k[A_NK * A_LDKV], v[A_NK * A_LDKV], w_out[A_NQ * A_LDO];
+static Attention attention = {q, k, v, cu_q, cu_k, A_LDQ, A_LDKV, A_LDO, 2, A_NH, A_HS, 1, 0.7f};
+
+static double attention_loss(void) {
+    double out[A_NQ * A_LDO] = {0}, sum = 0;
+    float lse[A_NH * A_NQ];
+    REF->attention_forward(out, lse, &attention, DT_F64, NULL);
+    for (int n = 0; n < A_NQ; n++) sum += dot(out + n * A_LDO, w_out + n * A_LDO, A_NH * A_HS);
+    return sum;
+}
+
+static void attention_backward_is_the_slope_of_forward(void) {
+    double out[A_NQ * A_LDO], dq[A_NQ * A_LDQ], dk[A_NK * A_LDKV], dv[A_NK * A_LDKV];
+    float lse[A_NH * A_NQ];
+    for (attention.causal = 0; attention.causal <= 1; attention.causal++) {
+        fill(q, COUNT(q), 14), fill(k, COUNT(k), 15), fill(v, COUNT(v), 16), fill(w_out, COUNT(w_out), 17);
+        memset(dq, 0, sizeof dq), memset(dk, 0, sizeof dk), memset(dv, 0, sizeof dv), memset(out, 0, sizeof out);
+        REF->attention_forward(out, lse, &attention, DT_F64, NULL);
+        REF->attention_backward(dq, dk, dv, w_out, out, lse, &attention, DT_F64, NULL);
+        check_gradient(q, COUNT(q), attention_loss, dq, DT_F64, NULL);  // columns of padding included: no slope, no gradient
+        check_gradient(k, COUNT(k), attention_loss, dk, DT_F64, NULL);
+        check_gradient(v, COUNT(v), attention_loss, dv, DT_F64, NULL);
+    }
+}
+
+// The causal rule itself, which no slope shows: the last query sees every key, each one before it one key less.
+static void causal_attention_is_aligned_at_the_end(void) {
+    double out[A_NQ * A_LDO], moved[A_NQ * A_LDO];
+    float lse[A_NH * A_NQ];
+    fill(q, COUNT(q), 18), fill(k, COUNT(k), 19), fill(v, COUNT(v), 20);
+    attention.causal = 1;
+    REF->attention_forward(out, lse, &attention, DT_F64, NULL);
+    for (int key = 0; key < 5; key++) {
+        double saved = v[key * A_LDKV];
+        v[key * A_LDKV] += 1;
+        REF->attention_forward(moved, lse, &attention, DT_F64, NULL);
+        for (int n = 0; n < A_NQ; n++) CHECK((moved[n * A_LDO] != out[n * A_LDO]) == (n < 3 && key <= n + 2));
+        v[key * A_LDKV] = saved;
+    }
+}
+
+// ---- classifier: its losses are fp32, so the slope is taken of the formula
+
+enum { K_N = 4, K_V = 7, K_VP = 9 };
+static double logits[K_N * K_VP], row_weight;
+static int targets[K_N] = {3, 0, -1, 6};
+
+static double loss_of_row(int n) {
+    double total = 0;
+    for (int i = 0; i < K_V; i++) total += exp(logits[n * K_VP + i]);
+    return targets[n] < 0 ? 0 : log(total) - logits[n * K_VP + targets[n]];
+}
+
+static double classifier_loss(void) {
+    double sum = 0;
+    for (int n = 0; n < K_N; n++) sum += row_weight * loss_of_row(n);
+    return sum;
+}
+
+static void classifier_gradient_is_the_slope_of_its_loss(void) {
+    double gradient[K_N * K_VP], before[K_N * K_VP];
+    float losses[K_N];
+    fill(logits, COUNT(logits), 21);
+    row_weight = 0.375;
+    memcpy(gradient, logits, sizeof gradient), memcpy(before, logits, sizeof before);
+    REF->classifier(losses, gradient, targets, 1, 0, K_N, K_V, K_VP, DT_F64, NULL);
+    CHECK(memcmp(gradient, before, sizeof before) == 0);
+    REF->classifier(losses, gradient, targets, (float)row_weight, 1, K_N, K_V, K_VP, DT_F64, NULL);
+    for (int n = 0; n < K_N; n++) CHECK_CLOSE(losses[n], loss_of_row(n), 1e-6);
+    check_gradient(logits, COUNT(logits), classifier_loss, gradient, DT_F64, NULL);
+}
+
+// ---- AdamW against its definition, written out for one weight
+
+static void adamw_takes_the_steps_of_its_definition(void) {
+    float master = 0.8f, m1 = 0, v1 = 0, grad;
+    double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1, scale = 0.5;
+    AdamW a = {&param, &master, &m1, &v1, &grad, 1, 0.01f, 0.9f, 0.99f, 1e-6f, 0.1f, 0.5f, 0};
+    for (a.t = 1; a.t <= 20; a.t++) {
+        grad = (float)random_normal(22, (uint64_t)a.t);
+        double g = scale * grad;
+        m = b1 * m + (1 - b1) * g;
+        v = b2 * v + (1 - b2) * g * g;
+        double m_hat = m / (1 - pow(b1, a.t)), v_hat = v / (1 - pow(b2, a.t));
+        x -= lr * (m_hat / (sqrt(v_hat) + eps) + decay * x);
+        REF->adamw(&a, DT_F64, NULL);
+        // fp32 0.99 is off by 1e-8, which 1 - b2^t with t = 1 turns into 1e-6 of v_hat; 20 steps of size lr.
+        CHECK_CLOSE(master, x, 20 * lr * 1e-6 + a.t * 6e-8);
+        CHECK(param == (double)master);
+    }
+    CHECK(fabs(x - 0.8) > 0.01);
+}
+
+int main(void) {
+    RUN(embedding_backward_is_the_slope_of_forward);
+    RUN(layernorm_backward_is_the_slope_of_forward);
+    RUN(residual_layernorm_backward_is_the_slope_of_forward);
+    RUN(matmul_backward_is_the_slope_of_forward);
+    RUN(matmul_backward_with_pre_is_the_slope_through_gelu);
+    RUN(matmul_with_gelu_gives_what_two_ops_give);
+    RUN(attention_backward_is_the_slope_of_forward);
+    RUN(causal_attention_is_aligned_at_the_end);
+    RUN(classifier_gradient_is_the_slope_of_its_loss);
+    RUN(adamw_takes_the_steps_of_its_definition);
+    return test_done();
+}

@@ -1,0 +1,451 @@
+// test_ops.c - the fast ops that are not matmul or attention, of every usable instruction set, against the reference table.
+//
+// A claim fills buffers, runs the reference on them, states how far each element may be off (none: the same bits, which also
+// holds for inputs), and compare() repeats the call for every set with 1, 2 and 3 threads. Outputs declared `=` start as
+// NaN, buffers begin at odd addresses between guard bytes. E = 2^-24 is half an ulp of fp32; bf16 results may round to
+// either side of a border, which is one ulp, at most 2^-7 of their value.
+#include <float.h>
+
+#include "kernels/cpu/cpu.h"
+#include "test/test.h"
+
+static const double E = 1.0 / (1 << 24);
+enum { MOST_BUFFERS = 10, GUARD = 3, MOST_THREADS = 3 };
+
+typedef struct Buffer {
+    size_t n;
+    DType dt;
+    char *now, *start, *expected;  // n elements between GUARD elements each
+    double* tolerance;             // (n), NULL: the same bits
+} Buffer;
+
+static struct {
+    Buffer b[MOST_BUFFERS];
+    int n;
+    KernelLimits limits;
+} world;
+
+static size_t bytes_of(const Buffer* b) { return (b->n + 2 * GUARD) * dtype_bytes(b->dt); }
+static void* data(int i) { return world.b[i].now + GUARD * dtype_bytes(world.b[i].dt); }
+
+static double get_from(const char* bytes, DType dt, size_t i) {
+    const char* p = bytes + (GUARD + i) * dtype_bytes(dt);
+    return dt == DT_BF16 ? bf16_to_float(*(const bf16*)p) : dt == DT_F32 ? *(const float*)p : *(const double*)p;
+}
+
+static double get(int buffer, size_t i) { return get_from(world.b[buffer].expected, world.b[buffer].dt, i); }
+
+static void set(int buffer, size_t i, double x) {
+    void* p = (char*)data(buffer) + i * dtype_bytes(world.b[buffer].dt);
+    if (world.b[buffer].dt == DT_BF16) *(bf16*)p = bf16_from_float((float)x);
+    else if (world.b[buffer].dt == DT_F32) *(float*)p = (float)x;
+    else *(double*)p = x;
+}
+
+// A new buffer, all NaN; the index to call it by.
+static int output(size_t n, DType dt) {
+    Buffer* b = &world.b[world.n];
+    *b = (Buffer){.n = n, .dt = dt};
+    b->now = (char*)malloc(bytes_of(b)), b->start = (char*)malloc(bytes_of(b)), b->expected = (char*)malloc(bytes_of(b));
+    memset(b->now, 0xff, bytes_of(b));
+    return world.n++;
+}
+
+static int input(size_t n, DType dt, double mean, double deviation) {
+    int i = output(n, dt);
+    for (size_t k = 0; k < n; k++) set(i, k, mean + deviation * random_normal((uint64_t)i + 1, k));
+    return i;
+}
+
+static double* tolerate(int buffer) {
+    Buffer* b = &world.b[buffer];
+    return b->tolerance = (double*)calloc(b->n + 1, sizeof(double));
+}
+
+static void run_reference(void (*call)(const Kernels*)) {
+    for (int i = 0; i < world.n; i++) memcpy(world.b[i].start, world.b[i].now, bytes_of(&world.b[i]));
+    call(&cpu_reference_kernels);
+    for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
+}
+
+static void compare_buffer(const Buffer* b) {
+    size_t guard = GUARD * dtype_bytes(b->dt);
+    CHECK(memcmp(b->now, b->expected, guard) == 0);
+    CHECK(memcmp(b->now + bytes_of(b) - guard, b->expected + bytes_of(b) - guard, guard) == 0);
+    if (!b->tolerance) CHECK(memcmp(b->now, b->expected, bytes_of(b)) == 0);
+    for (size_t i = 0; i < b->n && b->tolerance; i++) {
+        double found = get_from(b->now, b->dt, i), expected = get_from(b->expected, b->dt, i);
+        double rounding = b->dt == DT_BF16 ? fabs(expected) / 128 : 0;
+        if (isnan(expected)) CHECK(isnan(found));
+        else if (isinf(expected)) CHECK(found == expected);
+        else CHECK_CLOSE(found, expected, b->tolerance[i] + rounding);
+    }
+}
+
+// Runs every set, with 1 thread against the expected values, with more against the bits of 1. Frees the buffers.
+static void compare(void (*call)(const Kernels*)) {
+    for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++) {
+        const Kernels* table = cpu_kernels((CpuIsa)isa);
+        char *one_thread[MOST_BUFFERS], err[ERR_BYTES];
+        for (int threads = 1; table && threads <= MOST_THREADS; threads++) {
+            for (int i = 0; i < world.n; i++) memcpy(world.b[i].now, world.b[i].start, bytes_of(&world.b[i]));
+            world.limits.threads = threads;
+            CHECK(table->open(&world.limits, err, sizeof err) == 0);
+            call(table);
+            table->close();
+            for (int i = 0; i < world.n; i++) {
+                Buffer* b = &world.b[i];
+                if (threads == 1) {
+                    compare_buffer(b);
+                    one_thread[i] = (char*)memcpy(malloc(bytes_of(b)), b->now, bytes_of(b));
+                }
+                CHECK(memcmp(b->now, one_thread[i], bytes_of(b)) == 0);
+                if (threads == MOST_THREADS) free(one_thread[i]);
+            }
+        }
+    }
+    for (int i = 0; i < world.n; i++)
+        free(world.b[i].now), free(world.b[i].start), free(world.b[i].expected), free(world.b[i].tolerance);
+    world.n = 0;
+}
+
+// Dimensions and buffers of the call that a claim is trying; `call` functions read them.
+static struct {
+    int N, C, V, Vp, write_gradient;
+    size_t n;
+    DType dt, out_dt;
+    int out, x, y, weight, bias, mean, rstd, tokens[1100], positions[1100];
+    int dx, dweight, dbias, losses;
+    float scale;
+    AdamW adamw;
+} k;
+
+#define FOR_DTYPES for (k.dt = DT_F32; k.dt <= DT_BF16; k.dt++)
+
+// Sizes around the vector lengths, the chunk of flat tensors and the threshold of the parallel loops.
+static const size_t flat_sizes[] = {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 8191, 16383, 16384, 16385, 50001};
+
+static const int row_sizes[][2] = {  // N, C
+    {0, 5}, {1, 1}, {3, 2}, {7, 3}, {8, 15}, {9, 16}, {5, 17}, {2, 63}, {3, 64}, {3, 65}, {4, 100}, {64, 257}, {70, 768}, {520, 33}, {1030, 24}};
+
+static void set_row_size(int i) {
+    k.N = row_sizes[i][0], k.C = row_sizes[i][1];
+    world.limits = (KernelLimits){.N = k.N, .C = k.C, .OC = 4 * k.C, .NH = 1, .HS = 8, .context = 8, .dt = k.dt};
+}
+
+// ---- exact ops
+
+static void call_add(const Kernels* t) { t->add(data(k.out), data(k.x), data(k.y), k.n, k.dt, NULL); }
+
+static void add_gives_the_same_bits(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) for (int alias = 0; alias < 3; alias++) {
+        k.n = flat_sizes[i];
+        k.x = input(k.n, k.dt, 0, 1), k.y = input(k.n, k.dt, 0.5, 2);
+        k.out = alias == 0 ? output(k.n, k.dt) : alias == 1 ? k.x : k.y;
+        run_reference(call_add), compare(call_add);
+    }
+}
+
+static void call_cast(const Kernels* t) { t->cast(data(k.out), k.out_dt, data(k.x), k.dt, k.n, NULL); }
+
+static void cast_gives_the_same_bits(void) {
+    static const double special[] = {0, -0.0, INFINITY, -INFINITY, 1e-40, -1e-45, FLT_MAX, -FLT_MAX, 1.00390625, 1.01171875, FLT_MIN};
+    for (k.out_dt = DT_F32; k.out_dt <= DT_BF16; k.out_dt++) FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
+        k.n = flat_sizes[i];
+        k.x = input(k.n, k.dt, 0, 1), k.out = output(k.n, k.out_dt);
+        for (size_t j = 0; j < k.n && j < COUNT(special); j++) set(k.x, (j * 7 + 3) % k.n, special[j]);
+        run_reference(call_cast), compare(call_cast);
+    }
+}
+
+static void cast_keeps_nan(void) {
+    for (k.out_dt = DT_F32; k.out_dt <= DT_BF16; k.out_dt++) FOR_DTYPES {
+        k.n = 37;
+        k.x = input(k.n, k.dt, 0, 1), k.out = output(k.n, k.out_dt);
+        for (size_t j = 0; j < k.n; j += 5) set(k.x, j, j % 2 ? NAN : -NAN);
+        if (k.dt == DT_F32) ((uint32_t*)data(k.x))[10] = 0x7f800001;  // would become infinity if only cut off
+        run_reference(call_cast);
+        CHECK(isnan(get(k.out, 10)) && !isnan(get(k.out, 11)));
+        for (size_t j = 0; j < k.n; j++) tolerate(k.out)[j] = 0;
+        compare(call_cast);
+    }
+}
+
+static void call_embedding_forward(const Kernels* t) {
+    t->embedding_forward(data(k.out), k.tokens, k.positions, data(k.x), data(k.y), k.N, k.C, k.dt, NULL);
+}
+
+static void call_embedding_backward(const Kernels* t) {
+    t->embedding_backward((float*)data(k.x), (float*)data(k.y), data(k.out), k.tokens, k.positions, k.N, k.C, k.dt, NULL);
+}
+
+static void set_tokens(void) {
+    for (int n = 0; n < k.N; n++) k.tokens[n] = (int)(hash64((uint64_t)n) % 11), k.positions[n] = n % 13;  // of 11 and 13
+}
+
+static void embedding_forward_gives_the_same_bits(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
+        set_row_size(i), set_tokens();
+        k.x = input(11 * k.C, k.dt, 0, 1), k.y = input(13 * k.C, k.dt, 0, 1), k.out = output((size_t)k.N * k.C, k.dt);
+        run_reference(call_embedding_forward), compare(call_embedding_forward);
+    }
+}
+
+// The order of the fp32 additions is part of the contract, so that the bits are.
+static void embedding_backward_adds_in_row_order(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
+        set_row_size(i), set_tokens();
+        k.x = input(11 * k.C, DT_F32, 0, 1), k.y = input(13 * k.C, DT_F32, 0, 1), k.out = input((size_t)k.N * k.C, k.dt, 0, 1);
+        run_reference(call_embedding_backward), compare(call_embedding_backward);
+    }
+}
+
+// ---- GELU: tanh within a few ulp, and 1 + tanh loses what cancels: 8 E |x| in all
+
+static void call_gelu(const Kernels* t) { t->gelu_forward(data(k.out), data(k.x), k.n, k.dt, NULL); }
+
+static void gelu_matches_the_reference(void) {
+    static const double special[] = {0, -0.0, INFINITY, 30, -30, 1e-30, NAN, 5, -5, 9, -9, 3e4};
+    FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
+        k.n = flat_sizes[i];
+        k.x = input(k.n, k.dt, 0, 3), k.out = output(k.n, k.dt);
+        for (size_t j = 0; j < k.n && j < COUNT(special); j++) set(k.x, (j * 5 + 1) % k.n, special[j]);
+        run_reference(call_gelu);
+        double* tolerance = tolerate(k.out);
+        for (size_t j = 0; j < k.n; j++) tolerance[j] = 8 * E * fabs(get(k.x, j)) + FLT_MIN;
+        compare(call_gelu);
+    }
+}
+
+// ---- LayerNorm. A sum of C terms over at least 4 lanes is off by (C/4 + 12) E of the sum of their absolute values, at
+// most. With X the largest |x| and r the rstd, xhat is then off by that factor times X r at most, also through r itself,
+// since x - mean cancels (which rounds to E X).
+
+static double sum_error(void) { return (k.C / 4.0 + 12) * E; }
+
+static double largest(int buffer) {
+    double most = 0;
+    for (size_t i = 0; i < world.b[buffer].n; i++) most = fmax(most, fabs(get(buffer, i)));
+    return most;
+}
+
+static void call_layernorm(const Kernels* t) {
+    t->layernorm_forward(data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), data(k.weight), data(k.bias), k.N, k.C, k.dt, NULL);
+}
+
+static void set_layernorm_tolerance(int x) {
+    double X = largest(x), *out = tolerate(k.out), *mean = tolerate(k.mean), *rstd = tolerate(k.rstd);
+    for (int n = 0; n < k.N; n++) {
+        double r = get(k.rstd, n), xhat_error = sum_error() * (X * r + 1);
+        mean[n] = sum_error() * X;
+        rstd[n] = r * sum_error() * (X * r + 1);
+        for (int c = 0; c < k.C; c++) {
+            double xhat = (get(x, (size_t)n * k.C + c) - get(k.mean, n)) * r, w = fabs(get(k.weight, c));
+            out[(size_t)n * k.C + c] = xhat_error * (1 + fabs(xhat)) * w + 4 * E * (fabs(xhat) * w + fabs(get(k.bias, c)));
+        }
+    }
+}
+
+static void layernorm_matches_the_reference(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
+        set_row_size(i);
+        size_t n = (size_t)k.N * k.C;
+        k.x = input(n, k.dt, 3, 1), k.weight = input(k.C, k.dt, 1, 0.5), k.bias = input(k.C, k.dt, 0, 1);
+        k.out = output(n, k.dt), k.mean = output(k.N, DT_F32), k.rstd = output(k.N, DT_F32);
+        run_reference(call_layernorm);
+        set_layernorm_tolerance(k.x);
+        compare(call_layernorm);
+    }
+}
+
+static int sum_buffer;
+static void call_residual(const Kernels* t) {
+    t->residual_layernorm_forward(data(sum_buffer), data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), data(k.y),
+                                  data(k.weight), data(k.bias), k.N, k.C, k.dt, NULL);
+}
+
+static void residual_layernorm_matches_the_reference(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) for (int alias = 0; alias < 3; alias++) {
+        set_row_size(i);
+        size_t n = (size_t)k.N * k.C;
+        k.x = input(n, k.dt, 2, 1), k.y = input(n, k.dt, 1, 1), k.weight = input(k.C, k.dt, 1, 0.5), k.bias = input(k.C, k.dt, 0, 1);
+        k.out = output(n, k.dt), k.mean = output(k.N, DT_F32), k.rstd = output(k.N, DT_F32);
+        sum_buffer = alias == 0 ? output(n, k.dt) : alias == 1 ? k.x : k.y;  // the sum itself: the same bits
+        run_reference(call_residual);
+        set_layernorm_tolerance(sum_buffer);
+        compare(call_residual);
+    }
+}
+
+static void call_layernorm_backward(const Kernels* t) {
+    t->layernorm_backward(data(k.dx), (float*)data(k.dweight), (float*)data(k.dbias), data(k.out), data(k.x), data(k.weight),
+                          (float*)data(k.mean), (float*)data(k.rstd), k.N, k.C, k.dt, NULL);
+}
+
+// dx adds rstd (g - mean(g) - xhat mean(g xhat)): each mean off by sum_error of G = max |g|, or G H with H = max |xhat|.
+// dweight and dbias: N + 2 additions in fp32 on either side, each off by E of at most N D H (or N D), D = max |dout|.
+static void layernorm_backward_matches_the_reference(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
+        set_row_size(i);
+        size_t n = (size_t)k.N * k.C;
+        k.x = input(n, k.dt, 0, 1), k.out = input(n, k.dt, 0, 1), k.weight = input(k.C, k.dt, 1, 0.5);
+        k.mean = input(k.N, DT_F32, 0, 0.1), k.rstd = input(k.N, DT_F32, 1, 0.05);
+        k.dx = input(n, k.dt, 0, 1), k.dweight = input(k.C, DT_F32, 0, 1), k.dbias = input(k.C, DT_F32, 0, 1);
+        run_reference(call_layernorm_backward);
+        double H = (largest(k.x) + largest(k.mean)) * largest(k.rstd), D = largest(k.out), G = D * largest(k.weight);
+        double *dx = tolerate(k.dx), *dweight = tolerate(k.dweight), *dbias = tolerate(k.dbias);
+        for (size_t j = 0; j < n; j++)
+            dx[j] = largest(k.rstd) * sum_error() * G * (2 + 2 * H * H) + 2 * E * fabs(get(k.dx, j));
+        for (int c = 0; c < k.C; c++) {
+            dweight[c] = 2 * (k.N + 2) * E * (k.N * D * H + 4);
+            dbias[c] = 2 * (k.N + 2) * E * (k.N * D + 4);
+        }
+        compare(call_layernorm_backward);
+    }
+}
+
+// ---- classifier. The sum of V exponentials is off by (V/16 + 16) E of itself, plus 4 E + |x - max| E for each exponential,
+// of which those with |x - max| > 16 add nothing that shows: in all (V/16 + 36) E. A p itself is then off by that and by
+// 4 E + |log p| E, the loss by that and its own rounding.
+
+static void call_classifier(const Kernels* t) {
+    t->classifier((float*)data(k.losses), data(k.x), k.tokens, k.scale, k.write_gradient, k.N, k.V, k.Vp, k.dt, NULL);
+}
+
+static void try_classifier(double spread, void (*alter)(void)) {
+    k.losses = output(k.N, DT_F32), k.x = input((size_t)k.N * k.Vp, k.dt, 0, spread), k.scale = 0.01f;
+    for (int n = 0; n < k.N; n++) k.tokens[n] = n % 4 == 3 ? -1 : (int)(hash64((uint64_t)n + 5) % (uint64_t)k.V);
+    if (k.N > 1) k.tokens[1] = k.V - 1;
+    if (alter) alter();
+    run_reference(call_classifier);
+    double sum = (k.V / 16.0 + 36) * E, *losses = tolerate(k.losses), *logits = tolerate(k.x);
+    for (int n = 0; n < k.N; n++) losses[n] = sum + 8 * spread * E + 2 * E * fabs(get(k.losses, n));
+    for (size_t i = 0; i < (size_t)k.N * k.Vp && k.write_gradient; i++) {
+        double p = fabs(get(k.x, i)) / k.scale, relative = sum + (4 + fabs(log(p + FLT_MIN))) * E;
+        logits[i] = ((int)(i % k.Vp) == k.tokens[i / k.Vp] ? relative : relative * p + FLT_MIN) * k.scale;
+    }
+    compare(call_classifier);
+}
+
+static const int vocabularies[] = {1, 3, 4, 15, 16, 17, 65, 4095, 4096, 4097, 9000};
+
+static void classifier_matches_the_reference(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(vocabularies); i++) for (int pad = 0; pad < 50; pad += 23) {
+        for (k.write_gradient = 0; k.write_gradient <= 1; k.write_gradient++) {
+            k.V = vocabularies[i], k.Vp = k.V + pad, k.N = i % 5 + 1;
+            try_classifier(3, NULL);
+            if (i % 3 == 0) try_classifier(60, NULL);
+        }
+    }
+}
+
+// Columns V .. Vp do not count, whatever they hold; minus infinity is a probability of zero, also in a whole chunk.
+static void hide_logits(void) {
+    for (int n = 0; n < k.N; n++) {
+        for (int v = k.V; v < k.Vp; v++) set(k.x, (size_t)n * k.Vp + v, v % 2 ? NAN : 1e30);
+        for (int v = 0; v < 4200; v++)
+            if (v != k.tokens[n]) set(k.x, (size_t)n * k.Vp + v, -INFINITY);
+    }
+}
+
+static void classifier_ignores_padding_and_hidden_logits(void) {
+    FOR_DTYPES {
+        k.V = 5000, k.Vp = 5024, k.N = 4, k.write_gradient = 1;
+        try_classifier(3, hide_logits);
+    }
+}
+
+static void poison_one_row(void) { set(k.x, (size_t)2 * k.Vp + k.V / 2, NAN); }
+
+static void classifier_shows_nan_in_its_row_only(void) {
+    FOR_DTYPES {
+        k.V = 100, k.Vp = 101, k.N = 4, k.write_gradient = 1;
+        try_classifier(3, poison_one_row);
+    }
+}
+
+// ---- AdamW. m and v: three roundings of terms that may cancel. The step m' / (sqrt(v') + eps) takes ten more.
+
+static void call_adamw(const Kernels* t) {
+    AdamW a = k.adamw;
+    a.param = data(k.out), a.master = (float*)data(k.x), a.m = (float*)data(k.mean), a.v = (float*)data(k.rstd);
+    a.grad = (float*)data(k.y), a.n = k.n;
+    t->adamw(&a, k.dt, NULL);
+}
+
+static void try_adamw(size_t n, int t, int in_place) {
+    k.n = n;
+    k.adamw = (AdamW){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.7f, .t = t};
+    k.x = input(n, DT_F32, 0, 1), k.y = input(n, DT_F32, 0, 0.01), k.mean = input(n, DT_F32, 0, 0.003), k.rstd = input(n, DT_F32, 1e-4, 1e-5);
+    k.out = in_place ? k.x : output(n, k.dt);
+    if (n > 5) set(k.y, 5, 0), set(k.mean, 5, 0), set(k.rstd, 5, 0);  // a weight that never had a gradient
+    run_reference(call_adamw);
+    double *master = tolerate(k.x), *m = tolerate(k.mean), *v = tolerate(k.rstd);
+    for (size_t i = 0; i < n; i++) {
+        double g = 0.7 * get(k.y, i), m0 = fabs(get_from(world.b[k.mean].start, DT_F32, i)), x = fabs(get(k.x, i));
+        double vc = 1 - pow(0.95, t), mc = 1 - pow(0.9, t), step = (m0 + fabs(g)) / mc / (sqrt(get(k.rstd, i) / vc) + 1e-8);
+        m[i] = 4 * E * (m0 + fabs(g));
+        v[i] = 4 * E * (get(k.rstd, i) + g * g);
+        master[i] = 2 * E * x + 1e-2 * 16 * E * (step + 0.1 * x);
+    }
+    if (!in_place) memcpy(tolerate(k.out), master, n * sizeof(double));
+    compare(call_adamw);
+}
+
+static void adamw_matches_the_reference(void) {
+    FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
+        try_adamw(flat_sizes[i], 1, 0);
+        try_adamw(flat_sizes[i], 1000, 0);
+    }
+    k.dt = DT_F32;
+    for (int i = 0; i < COUNT(flat_sizes); i++) try_adamw(flat_sizes[i], 3, 1);
+}
+
+// ---- sum of squares, in double: n additions at most
+
+static void call_sum_of_squares(const Kernels* t) { t->sum_of_squares((double*)data(k.out), (float*)data(k.x), k.n, NULL); }
+
+static void sum_of_squares_matches_the_reference(void) {
+    static const size_t more[] = {100000, 1048576, 1100001};
+    for (int i = 0; i < COUNT(flat_sizes) + COUNT(more); i++) {
+        k.n = i < COUNT(flat_sizes) ? flat_sizes[i] : more[i - COUNT(flat_sizes)];
+        k.x = input(k.n, DT_F32, 0, 3), k.out = output(1, DT_F64);
+        run_reference(call_sum_of_squares);
+        tolerate(k.out)[0] = (double)k.n * DBL_EPSILON * get(k.out, 0);
+        compare(call_sum_of_squares);
+    }
+}
+
+static CpuIsa isa;
+static void instruction_set_is_tested_here(void) {
+    const Kernels *t = cpu_kernels(isa), *r = &cpu_reference_kernels;
+    if (!t) SKIP("this processor or this build lacks it");
+    CHECK(t->embedding_forward != r->embedding_forward && t->embedding_backward != r->embedding_backward);
+    CHECK(t->layernorm_forward != r->layernorm_forward && t->layernorm_backward != r->layernorm_backward);
+    CHECK(t->residual_layernorm_forward != r->residual_layernorm_forward && t->gelu_forward != r->gelu_forward);
+    CHECK(t->add != r->add && t->cast != r->cast && t->classifier != r->classifier);
+    CHECK(t->adamw != r->adamw && t->sum_of_squares != r->sum_of_squares);
+}
+
+int main(void) {
+    world.limits = (KernelLimits){.N = 8, .C = 8, .OC = 32, .NH = 1, .HS = 8, .context = 8};
+    for (isa = CPU_GENERIC; isa < CPU_ISAS; isa++) {
+        printf("  %s:\n", cpu_isa_names[isa]);
+        RUN(instruction_set_is_tested_here);
+    }
+    RUN(add_gives_the_same_bits);
+    RUN(cast_gives_the_same_bits);
+    RUN(cast_keeps_nan);
+    RUN(embedding_forward_gives_the_same_bits);
+    RUN(embedding_backward_adds_in_row_order);
+    RUN(gelu_matches_the_reference);
+    RUN(layernorm_matches_the_reference);
+    RUN(residual_layernorm_matches_the_reference);
+    RUN(layernorm_backward_matches_the_reference);
+    RUN(classifier_matches_the_reference);
+    RUN(classifier_ignores_padding_and_hidden_logits);
+    RUN(classifier_shows_nan_in_its_row_only);
+    RUN(adamw_matches_the_reference);
+    RUN(sum_of_squares_matches_the_reference);
+    return test_done();
+}

@@ -1,0 +1,540 @@
+// train_gpt.cu - GPT-2 as a sequence of ops, and the loop that trains it.
+//
+// How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward, update), the
+// rows that a step is packed into, evaluation, sampling, the loop. The objects and the phases before the first step are in
+// run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h.
+//
+// Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "kernels/kernels.h"
+#include "kernels/limit.h"
+#include "plan/base.h"
+#include "plan/choose.h"
+#include "plan/schedule.h"
+#include "run/run.h"
+#ifdef __cplusplus
+}
+#endif
+
+// ---- the model
+
+static void* param(const Model* m, ParamId id, int l) {
+    return m->params + shape_param(&m->shape, id, l).offset * dtype_bytes(m->dt);
+}
+
+static float* grad(const Model* m, ParamId id, int l) { return m->grads + shape_param(&m->shape, id, l).offset; }
+
+// The activation `id` of layer l; of the one copy when layers share it.
+static void* act(const Model* m, ActId id, int l) {
+    const Activation* a = &m->act_table[id];
+    return m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0);
+}
+
+static float* act_f32(const Model* m, ActId id, int l) { return (float*)act(m, id, l); }
+
+// Queries, keys and values of layer l lie interleaved, (N, 3, NH, HS): in QKV, or in the KV cache behind what is there.
+static char* new_qkv(const Model* m, const Row* row, int l) {
+    if (!row->use_cache) return (char*)act(m, QKV, l);
+    return (char*)act(m, KV, l) + (size_t)row->cached * 3 * m->shape.C * dtype_bytes(m->dt);
+}
+
+static Attention row_attention(const Model* m, const Row* row, int l) {
+    int C = m->shape.C, HS = C / m->shape.NH;
+    char* q = new_qkv(m, row, l);
+    char* first = row->use_cache ? (char*)act(m, KV, l) : q;
+    Attention a;
+    a.q = q;
+    a.k = first + (size_t)C * dtype_bytes(m->dt);
+    a.v = first + (size_t)2 * C * dtype_bytes(m->dt);
+    a.cu_q = row->cu_q;
+    a.cu_k = row->cu_k;
+    a.ldq = a.ldkv = 3 * C;
+    a.ldo = C;
+    a.n_docs = row->n_docs;
+    a.NH = m->shape.NH;
+    a.HS = HS;
+    a.causal = 1;
+    a.scale = 1 / sqrtf((float)HS);
+    return a;
+}
+
+// Block l from ln1 to the output of the MLP, which is left in PROJ: whoever comes next adds it to the residual stream.
+static void block_forward(const Model* m, const Row* row, int l) {
+    const Kernels* k = m->k;
+    int N = row->N, C = m->shape.C;
+    DType dt = m->dt;
+    Attention a = row_attention(m, row, l);
+    k->matmul_forward(new_qkv(m, row, l), NULL, act(m, LN1, l), param(m, QKVW, l), param(m, QKVB, l), N, C, 3 * C, dt, m->s);
+    k->attention_forward(act(m, ATT, l), act_f32(m, LSE, l), &a, dt, m->s);
+    k->matmul_forward(act(m, PROJ, 0), NULL, act(m, ATT, l), param(m, ATTPROJW, l), param(m, ATTPROJB, l), N, C, C, dt, m->s);
+    k->residual_layernorm_forward(act(m, RESIDUAL2, l), act(m, LN2, l), act_f32(m, LN2_MEAN, l), act_f32(m, LN2_RSTD, l),
+                                  act(m, RESIDUAL, l), act(m, PROJ, 0), param(m, LN2W, l), param(m, LN2B, l), N, C, dt, m->s);
+    k->matmul_forward(act(m, FC, l), act(m, FC_GELU, l), act(m, LN2, l), param(m, FCW, l), param(m, FCB, l), N, C, 4 * C, dt, m->s);
+    k->matmul_forward(act(m, PROJ, 0), NULL, act(m, FC_GELU, l), param(m, FCPROJW, l), param(m, FCPROJB, l), N, 4 * C, C, dt, m->s);
+}
+
+// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul with wte.
+static void model_forward(const Model* m, const Row* row) {
+    const Kernels* k = m->k;
+    int N = row->N, C = m->shape.C, L = m->shape.L;
+    DType dt = m->dt;
+    k->embedding_forward(act(m, RESIDUAL, 0), row->tokens, row->positions, param(m, WTE, 0), param(m, WPE, 0), N, C, dt, m->s);
+    k->layernorm_forward(act(m, LN1, 0), act_f32(m, LN1_MEAN, 0), act_f32(m, LN1_RSTD, 0), act(m, RESIDUAL, 0), param(m, LN1W, 0),
+                         param(m, LN1B, 0), N, C, dt, m->s);
+    for (int l = 0; l < L; l++) {
+        int last = l == L - 1, next = last ? 0 : l + 1;  // the norm that follows: ln1 of the next block, or the final one
+        block_forward(m, row, l);
+        k->residual_layernorm_forward(act(m, RESIDUAL, l + 1), act(m, last ? LNF : LN1, next),
+                                      act_f32(m, last ? LNF_MEAN : LN1_MEAN, next), act_f32(m, last ? LNF_RSTD : LN1_RSTD, next),
+                                      act(m, RESIDUAL2, l), act(m, PROJ, 0), param(m, last ? LNFW : LN1W, next),
+                                      param(m, last ? LNFB : LN1B, next), N, C, dt, m->s);
+    }
+}
+
+// Losses of all tokens of the row, and with train the gradients of wte and, in D_NARROW, of LNF. The row goes through in chunks so
+// that logits of a whole row never exist. scale: 1 / targets of the whole step.
+static void classify(const Model* m, const Row* row, float scale, int train) {
+    const Kernels* k = m->k;
+    int C = m->shape.C, V = m->shape.V, Vp = m->shape.Vp;
+    void* logits = act(m, LOGITS, 0);
+    for (int n = 0; n < row->N; n += m->classifier_N) {
+        int N = MIN(m->classifier_N, row->N - n);
+        size_t at = (size_t)n * C * dtype_bytes(m->dt);
+        char* lnf = (char*)act(m, LNF, 0) + at;
+        k->matmul_forward(logits, NULL, lnf, param(m, WTE, 0), NULL, N, C, Vp, m->dt, m->s);
+        k->classifier(act_f32(m, LOSSES, 0) + n, logits, row->targets + n, scale, train, N, V, Vp, m->dt, m->s);
+        if (!train) continue;
+        k->matmul_backward_input((char*)act(m, D_NARROW, 0) + at, logits, param(m, WTE, 0), NULL, N, C, Vp, m->dt, m->s);
+        k->matmul_backward_weight(grad(m, WTE, 0), NULL, logits, lnf, N, C, Vp, m->dt, m->s);
+    }
+}
+
+// What the forward pass did not keep of block l.
+static void recompute_block(const Model* m, const Row* row, int l) {
+    const Kernels* k = m->k;
+    int N = row->N, C = m->shape.C;
+    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(act(m, FC_GELU, l), act(m, FC, l), (size_t)N * 4 * C, m->dt, m->s);
+    if (m->recompute != RECOMPUTE_BLOCK) return;
+    k->layernorm_forward(act(m, LN1, l), act_f32(m, LN1_MEAN, l), act_f32(m, LN1_RSTD, l), act(m, RESIDUAL, l), param(m, LN1W, l),
+                         param(m, LN1B, l), N, C, m->dt, m->s);
+    block_forward(m, row, l);
+}
+
+// On entry D_RESIDUAL is the gradient of what leaves block l, on return of what enters it.
+static void block_backward(const Model* m, const Row* row, int l) {
+    const Kernels* k = m->k;
+    int N = row->N, C = m->shape.C;
+    DType dt = m->dt;
+    void *d_residual = act(m, D_RESIDUAL, 0), *d_narrow = act(m, D_NARROW, 0);
+    char* d_wide = (char*)act(m, D_WIDE, 0);
+    Attention a = row_attention(m, row, l);
+    // MLP
+    k->matmul_backward_weight(grad(m, FCPROJW, l), grad(m, FCPROJB, l), d_residual, act(m, FC_GELU, l), N, 4 * C, C, dt, m->s);
+    k->matmul_backward_input(d_wide, d_residual, param(m, FCPROJW, l), act(m, FC, l), N, 4 * C, C, dt, m->s);
+    k->matmul_backward_weight(grad(m, FCW, l), grad(m, FCB, l), d_wide, act(m, LN2, l), N, C, 4 * C, dt, m->s);
+    k->matmul_backward_input(d_narrow, d_wide, param(m, FCW, l), NULL, N, C, 4 * C, dt, m->s);
+    k->layernorm_backward(d_residual, grad(m, LN2W, l), grad(m, LN2B, l), d_narrow, act(m, RESIDUAL2, l), param(m, LN2W, l),
+                          act_f32(m, LN2_MEAN, l), act_f32(m, LN2_RSTD, l), N, C, dt, m->s);
+    // attention
+    k->matmul_backward_weight(grad(m, ATTPROJW, l), grad(m, ATTPROJB, l), d_residual, act(m, ATT, l), N, C, C, dt, m->s);
+    k->matmul_backward_input(d_narrow, d_residual, param(m, ATTPROJW, l), NULL, N, C, C, dt, m->s);
+    size_t third = (size_t)C * dtype_bytes(dt);
+    k->attention_backward(d_wide, d_wide + third, d_wide + 2 * third, d_narrow, act(m, ATT, l), act_f32(m, LSE, l), &a, dt, m->s);
+    k->matmul_backward_weight(grad(m, QKVW, l), grad(m, QKVB, l), d_wide, act(m, LN1, l), N, C, 3 * C, dt, m->s);
+    k->matmul_backward_input(d_narrow, d_wide, param(m, QKVW, l), NULL, N, C, 3 * C, dt, m->s);
+    k->layernorm_backward(d_residual, grad(m, LN1W, l), grad(m, LN1B, l), d_narrow, act(m, RESIDUAL, l), param(m, LN1W, l),
+                          act_f32(m, LN1_MEAN, l), act_f32(m, LN1_RSTD, l), N, C, dt, m->s);
+}
+
+// After model_forward and classify with train: adds the row's gradients to grads.
+static void model_backward(const Model* m, const Row* row) {
+    const Kernels* k = m->k;
+    int N = row->N, C = m->shape.C, L = m->shape.L;
+    void* d_residual = act(m, D_RESIDUAL, 0);
+    k->zero(d_residual, (size_t)N * C * dtype_bytes(m->dt), m->s);
+    k->layernorm_backward(d_residual, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, D_NARROW, 0), act(m, RESIDUAL, L),
+                          param(m, LNFW, 0), act_f32(m, LNF_MEAN, 0), act_f32(m, LNF_RSTD, 0), N, C, m->dt, m->s);
+    for (int l = L - 1; l >= 0; l--) {
+        recompute_block(m, row, l);
+        block_backward(m, row, l);
+    }
+    k->embedding_backward(grad(m, WTE, 0), grad(m, WPE, 0), d_residual, row->tokens, row->positions, N, C, m->dt, m->s);
+}
+
+// Clips, steps and zeroes the gradients; t is the 1-based step. Returns the norm before clipping. A norm that is not
+// finite leaves the weights as they were.
+static double model_update(Model* m, const Config* config, double lr, int64_t t) {
+    size_t elems = shape_param_elems(&m->shape);
+    double norm2 = 0;
+    m->k->sum_of_squares(m->grad_norm2, m->grads, elems, m->s);
+    m->k->download(&norm2, m->grad_norm2, sizeof norm2, m->s);
+    double norm = sqrt(norm2);
+    if (!isfinite(norm)) return norm;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor tensor = shape_tensor(&m->shape, i);
+        AdamW a;
+        a.param = m->params + tensor.offset * dtype_bytes(m->dt);
+        a.master = m->master + tensor.offset;
+        a.m = m->m + tensor.offset;
+        a.v = m->v + tensor.offset;
+        a.grad = m->grads + tensor.offset;
+        a.n = tensor.elems;
+        a.lr = (float)lr;
+        a.beta1 = (float)config->beta1;
+        a.beta2 = (float)config->beta2;
+        a.eps = 1e-8f;
+        a.weight_decay = param_table[tensor.id].decay ? (float)config->weight_decay : 0;
+        a.grad_scale = config->clip > 0 && norm > config->clip ? (float)(config->clip / norm) : 1;
+        a.t = (int)MIN(t, (int64_t)1 << 30);
+        m->k->adamw(&a, m->dt, m->s);
+    }
+    m->k->zero(m->grads, elems * sizeof(float), m->s);
+    return norm;
+}
+
+// ---- the rows of a step
+
+// Packs the n_pieces pieces that stand in b into rows and counts what they hold.
+static void batch_pack(Batch* b) {
+    char err[ERR_BYTES];
+    double started = now_seconds();
+    b->n_tokens = b->n_targets = 0;
+    b->sum_s2 = 0;
+    for (int i = 0; i < b->n_pieces; i++) {
+        b->lengths[i] = b->pieces[i].length;
+        b->n_tokens += b->pieces[i].length;
+        b->n_targets += b->pieces[i].n_targets;
+        b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
+    }
+    if (pack_best_fit(&b->packing, b->lengths, b->n_pieces, b->capacity, b->pack_scratch, err, sizeof err)) die("%s", err);
+    b->plan_us = 1e6 * (now_seconds() - started);
+}
+
+// Reads the documents of row r and brings them to the device.
+static void batch_row(const Batch* b, int r, const Sampler* sampler, const Model* m, Row* row) {
+    char err[ERR_BYTES];
+    int n = 0, docs = 0;
+    for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++, docs++) {
+        const Piece* piece = &b->pieces[b->packing.order[i]];
+        if (sampler_read(sampler, piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+        b->cu[docs] = n;
+        for (int t = 0; t < piece->length; t++) b->positions[n + t] = t;
+        n += piece->length;
+    }
+    b->cu[docs] = n;
+    row->N = n;
+    row->n_docs = docs;
+    m->k->upload(row->tokens, b->tokens, (size_t)n * sizeof(int), m->s);
+    m->k->upload(row->positions, b->positions, (size_t)n * sizeof(int), m->s);
+    m->k->upload(row->targets, b->targets, (size_t)n * sizeof(int), m->s);
+    m->k->upload(row->cu_q, b->cu, (size_t)(docs + 1) * sizeof(int), m->s);
+    row->cu_k = row->cu_q;
+}
+
+static volatile sig_atomic_t interrupted;
+
+// The first Ctrl-C lets the step finish and saves; the second one ends the program as usual.
+static void on_signal(int number) {
+    interrupted = number;
+    signal(number, SIG_DFL);
+}
+
+// Hands out the losses of the row that is on the device: their sum, in row order, in double.
+static double row_losses(Run* run) {
+    const Model* m = &run->model;
+    double sum = 0;
+    m->k->download(run->host_losses, act_f32(m, LOSSES, 0), (size_t)run->row.N * sizeof(float), m->s);
+    for (int i = 0; i < run->row.N; i++) sum += run->host_losses[i];
+    return sum;
+}
+
+// Forward and backward over all rows of the batch: gradients are added up, the mean loss is returned.
+static double train_rows(Run* run) {
+    const Model* m = &run->model;
+    Batch* b = &run->batch;
+    double sum = 0;
+    for (int r = 0; r < b->packing.n_rows; r++) {
+        batch_row(b, r, run->data.train, m, &run->row);
+        model_forward(m, &run->row);
+        classify(m, &run->row, 1 / (float)MAX(b->n_targets, 1), 1);
+        model_backward(m, &run->row);
+        sum += row_losses(run);
+    }
+    return sum / (double)MAX(b->n_targets, 1);
+}
+
+// ---- evaluation
+
+static int64_t val_pieces(const Data* d) { return sampler_pieces(d->val, d->val == d->train ? SPLIT_VAL : SPLIT_TRAIN); }
+
+// With --val every document of that corpus is for validation: its own sampler holds none out and its first epoch is the order.
+static Piece val_piece(const Data* d, int64_t i) {
+    SamplerPosition position = {0, i};
+    return d->val == d->train ? sampler_val_piece(d->val, i) : sampler_train_piece(d->val, position);
+}
+
+// The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns 0 when there are none.
+static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
+    Batch* b = &run->batch;
+    int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
+    for (b->n_pieces = 0; *next < val_pieces(&run->data); ++*next) {
+        Piece piece = val_piece(&run->data, *next);
+        if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
+        used += piece.length;
+        b->pieces[b->n_pieces++] = piece;
+    }
+    *tokens += used;
+    return b->n_pieces;
+}
+
+// Mean loss a target over the validation pieces; *targets their number. Overwrites the batch.
+static double evaluate(Run* run, int64_t* targets) {
+    const Model* m = &run->model;
+    int64_t next = 0, tokens = 0;
+    double sum = 0;
+    *targets = 0;
+    while (draw_val(run, &next, &tokens)) {
+        batch_pack(&run->batch);
+        for (int r = 0; r < run->batch.packing.n_rows; r++) {
+            batch_row(&run->batch, r, run->data.val, m, &run->row);
+            model_forward(m, &run->row);
+            classify(m, &run->row, 0, 0);
+            sum += row_losses(run);
+        }
+        *targets += run->batch.n_targets;
+    }
+    return *targets ? sum / (double)*targets : NAN;
+}
+
+// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the training
+// tokens, each counted once more so that none has probability zero. What a language model must beat.
+static double unigram_loss(Run* run) {
+    enum { ENOUGH_TOKENS = 4000000 };
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    int V = run->model.shape.V;
+    double* count = (double*)calloc((size_t)V, sizeof(double));
+    double total = V, sum = 0;
+    int64_t next = 0, tokens = 0, targets = 0;
+    if (!count) die("no memory to count %d token frequencies", V);
+    for (int v = 0; v < V; v++) count[v] = 1;
+    for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
+        SamplerPosition position = {0, i};
+        Piece piece = sampler_train_piece(run->data.train, position);
+        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err, sizeof err)) die("%s", err);
+        for (int t = 0; t < piece.length; t++)
+            if (b->targets[t] >= 0) count[b->targets[t]]++, total++;
+    }
+    while (draw_val(run, &next, &tokens))
+        for (int i = 0; i < b->n_pieces; i++) {
+            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err, sizeof err)) die("%s", err);
+            for (int t = 0; t < b->pieces[i].length; t++)
+                if (b->targets[t] >= 0) sum -= log(count[b->targets[t]] / total), targets++;
+        }
+    free(count);
+    return targets ? sum / (double)targets : NAN;
+}
+
+// ---- sampling
+
+// Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in host_logits.
+static void decode(Run* run, const int* tokens, int N, int cached) {
+    const Model* m = &run->model;
+    Row row = run->row;
+    int Vp = m->shape.Vp, cu_q[2] = {0, N}, cu_k[2] = {0, cached + N};
+    row.N = N;
+    row.n_docs = 1;
+    row.use_cache = 1;
+    row.cached = cached;
+    row.cu_k = row.cu_q + 2;
+    for (int i = 0; i < N; i++) run->batch.positions[i] = cached + i;
+    m->k->upload(row.tokens, tokens, (size_t)N * sizeof(int), m->s);
+    m->k->upload(row.positions, run->batch.positions, (size_t)N * sizeof(int), m->s);
+    m->k->upload(row.cu_q, cu_q, sizeof cu_q, m->s);
+    m->k->upload(row.cu_k, cu_k, sizeof cu_k, m->s);
+    model_forward(m, &row);
+    char* last = (char*)act(m, LNF, 0) + (size_t)(N - 1) * m->shape.C * dtype_bytes(m->dt);
+    m->k->matmul_forward(act(m, LOGITS, 0), NULL, last, param(m, WTE, 0), NULL, 1, m->shape.C, Vp, m->dt, m->s);
+    m->k->download(run->host_logits, act(m, LOGITS, 0), (size_t)Vp * dtype_bytes(m->dt), m->s);
+    for (int v = Vp - 1; v >= 0 && m->dt == DT_BF16; v--) {  // widened in place, from the end
+        bf16 half;
+        memcpy(&half, (char*)run->host_logits + 2 * (size_t)v, sizeof half);
+        run->host_logits[v] = bf16_to_float(half);
+    }
+}
+
+// Continues `text` (n_tokens of at most `room`) up to n_new tokens more; returns the new length. When the context is full the older half is
+// forgotten. seed makes the choices repeatable.
+static int generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed) {
+    const Config* c = &run->config;
+    int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
+    for (int i = 0; i < n_new; i++) {
+        if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
+        decode(run, text + first + cached, n_tokens - first - cached, cached);
+        cached = n_tokens - first;
+        text[n_tokens++] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
+                                        random_uniform(seed, (uint64_t)i), run->host_scratch);
+    }
+    return n_tokens;
+}
+
+// Bytes of generated text as a terminal may see them: control characters other than tab and newline become a dot.
+static void print_tokens(const Run* run, const int* text, int n) {
+    for (int i = 0; i < n; i++) {
+        size_t bytes = 0;
+        const char* piece = tokenizer_decode(run->data.tokenizer, text[i], &bytes);
+        for (size_t j = 0; j < bytes; j++) {
+            unsigned char c = (unsigned char)piece[j];
+            putchar((c < 32 && c != '\t' && c != '\n') || c == 127 ? '.' : c);
+        }
+    }
+    putchar('\n');
+    fflush(stdout);
+}
+
+// Continues the prompt (which follows an end-of-text token, as every document does) and prints prompt and continuation.
+static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed) {
+    size_t n = strlen(prompt);
+    int* text = (int*)malloc((n + (size_t)n_new + 1) * sizeof(int));
+    if (!text) die("no memory for a sample of %d tokens", n_new);
+    text[0] = tokenizer_end_of_text(run->data.tokenizer);
+    int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
+    n_tokens = generate(run, text, n_tokens, n_new, seed);
+    print_tokens(run, text + 1, n_tokens - 1);
+    free(text);
+}
+
+// Measures the device, plans and prints the memory, takes it, and fills in the weights.
+static void prepare(Run* run) {
+    char err[ERR_BYTES];
+    run->matmul_limit = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
+    if (run->matmul_limit < 0) die("%s", err);
+    MemoryPlan plan = run_plan_memory(run);
+    if (run->training) {
+        run_print(run);
+        run_print_memory(&plan);
+        fflush(stdout);
+    }
+    run_take_memory(run, &plan);
+    run_load_weights(run);
+}
+
+// ---- the loop
+
+static void draw_step(Run* run) {
+    Batch* b = &run->batch;
+    SamplerPosition start = {0, 0};
+    if (run->config.overfit) run->state.position = start;
+    b->n_pieces = sampler_draw(run->data.train, &run->state.position, b->pieces, b->max_tokens, b->max_tokens);
+    batch_pack(b);
+}
+
+// One optimizer step; fills the record of it. A loss or norm that is not finite ends the run before it touches the weights.
+static void train_step(Run* run, StepRecord* r) {
+    const Config* c = &run->config;
+    double started = now_seconds();
+    r->step = run->state.step + 1;
+    r->steps = c->steps;
+    draw_step(run);
+    r->loss = train_rows(run);
+    r->lr = schedule_lr(c, r->step);
+    r->grad_norm = model_update(&run->model, c, r->lr, r->step);
+    if (!isfinite(r->loss) || !isfinite(r->grad_norm))
+        die("step %" PRId64 ": loss %g, gradient norm %g; expected finite numbers. Checkpoints in %s are untouched; try --resume with a "
+            "smaller --lr or --clip", r->step, r->loss, r->grad_norm, run->out);
+    r->seconds = now_seconds() - started;
+    r->tokens = run->batch.n_tokens;
+    r->targets = run->batch.n_targets;
+    r->rows = run->batch.packing.n_rows;
+    r->plan_us = run->batch.plan_us;
+    r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, run->batch.sum_s2) / r->seconds / run->matmul_limit;
+    run->state.step = r->step;
+    run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
+}
+
+// --dump-grads: the loss and gradients of the next step, which is not taken.
+static void dump_gradients(Run* run) {
+    draw_step(run);
+    double loss = train_rows(run);
+    run_dump_gradients(run);
+    printf("loss %.9g over %" PRId64 " targets; gradients in %s\n", loss, run->batch.n_targets, run->config.dump_grads);
+}
+
+static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
+
+static void evaluate_now(Run* run) {
+    int64_t targets = 0;
+    double started = now_seconds();
+    if (val_pieces(&run->data) == 0) return;
+    run->state.val_loss = evaluate(run, &targets);
+    runlog_say(&run->log, "step %" PRId64 ": %svalidation loss %.4f%s over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
+               run->state.step, runlog_bold(&run->log), run->state.val_loss, runlog_plain(&run->log), targets, run->unigram_loss,
+               now_seconds() - started);
+    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets)) die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
+}
+
+static void sample_now(Run* run) {
+    runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
+    print_sample(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
+}
+
+static void train(Run* run) {
+    char err[ERR_BYTES];
+    const Config* c = &run->config;
+    StepRecord record;
+    int64_t saved = c->resume ? run->state.step : -1;
+    if (runlog_open(&run->log, run->out, run->state.step, err, sizeof err)) die("%s", err);
+    run->unigram_loss = val_pieces(&run->data) ? unigram_loss(run) : NAN;
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    double started = now_seconds();
+    int64_t first = run->state.step;
+    while (run->state.step < c->steps && !interrupted) {
+        train_step(run, &record);
+        int64_t step = record.step, done = step - first;
+        int last = step == c->steps;
+        record.seconds_left = (now_seconds() - started) / (double)done * (double)(c->steps - step);
+        if (runlog_step(&run->log, &record)) die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
+        if (is_due(step, c->eval_every) || (last && c->eval_every)) evaluate_now(run);
+        if (is_due(step, c->sample_every) || (last && c->sample_every)) sample_now(run);
+        if (is_due(step, c->save_every) || (last && c->save_every)) run_save_checkpoint(run), saved = step;
+    }
+    if (interrupted && saved != run->state.step) run_save_checkpoint(run);
+}
+
+// ---- the end
+
+static void finish(Run* run, double started) {
+    char elapsed[32];
+    const Config* c = &run->config;
+    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64, interrupted ? "stopped" : "done",
+               run->state.step, c->steps, runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
+    if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
+    else if (c->save_every) printf("use it:   ./train --out %s --sample \"%s\"\n", run->out, c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
+    else printf("nothing was saved (--save-every 0)\n");
+    runlog_close(&run->log);
+}
+
+int main(int argc, char** argv) {
+    static Run run;
+    double started = now_seconds();
+    run_read_options(&run, argc, argv);
+    run_open_data(&run);
+    run_settle_model(&run);
+    prepare(&run);
+    if (run.config.sample) print_sample(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
+    else if (run.config.dump_grads) dump_gradients(&run);
+    else train(&run), finish(&run, started);
+    run_close(&run);
+    return interrupted ? 128 + interrupted : 0;
+}
