@@ -16,6 +16,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "data/disk.h"
 #include "kernels/kernels.h"
 #include "kernels/limit.h"
 #include "plan/base.h"
@@ -493,8 +494,8 @@ static void train(Run* run) {
     const Config* c = &run->config;
     StepRecord record;
     int64_t saved = c->resume ? run->state.step : -1;
-    if (runlog_open(&run->log, run->out, run->state.step, err, sizeof err)) die("%s", err);
-    run->unigram_loss = val_pieces(&run->data) ? unigram_loss(run) : NAN;
+    if (disk_make_dirs(run->out, err, sizeof err) || runlog_open(&run->log, run->out, run->state.step, err, sizeof err)) die("%s", err);
+    run->unigram_loss = c->eval_every && val_pieces(&run->data) ? unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     double started = now_seconds();

@@ -1,8 +1,12 @@
 // checkpoint.h - directories that are either a whole checkpoint or not one at all.
 //
-// A save goes DIR/step-000100.tmp/ (files written and synced) -> the marker file DONE in it, which lists every other file
-// with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. Whatever moment the machine stops at, a directory with
-// its final name and a marker is complete, and nothing else is ever loaded.
+// A save goes DIR/step-000100.tmp/ (files written and synced) -> the marker file DONE in it, which lists every other
+// file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. Whatever moment the machine stops at,
+// a directory with its final name and a marker is complete, and nothing else is ever loaded. One process at a time saves
+// into a run directory. Steps are ordered as numbers: step-1000000 comes after step-999999.
+//
+// The marker is JSON: {"step": 100, "files": [{"name": "config.json", "bytes": 512, "hash": "00c0ffee00c0ffee"}, ...]},
+// the hash that of data/disk.h in hexadecimal.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -15,13 +19,17 @@ typedef struct CheckpointWriter {
     char final[CHECKPOINT_PATH];  // its name after the commit
 } CheckpointWriter;
 
-// Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of the same
-// step are removed. 0, or -1 with a message.
+// Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of the
+// same step are removed. 0, or -1 with a message.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
 // Writes and syncs one small file (config.json, state.json). 0, or -1.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them) and
-// temporary directories are gone. A failure leaves older checkpoints as they were.
+// temporary directories are gone. Only checkpoints older than this one are ever removed for `keep`.
+// Where the step has a directory already: one that passes checkpoint_verify stays, and this save is dropped; any other
+// (no marker, damaged files) is replaced.
+// 0, or -1 with a message: the temporary directory is removed and older checkpoints are as they were; or the message
+// says that this checkpoint is saved but an older directory could not be removed.
 int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen);
 void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
 
@@ -31,7 +39,8 @@ int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
 // wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
 int checkpoint_verify(const char* dir, char* err, size_t errlen);
-// 1 when dir has no marker but holds model.safetensors and config.json without a state.json: a model that somebody else saved.
+// 1 when dir has no marker but holds model.safetensors and config.json without a state.json: a model that somebody else
+// saved.
 int checkpoint_is_foreign(const char* dir);
 
 // Reads a small file whole, terminated by NUL; *n without it. The caller frees. NULL with a message.

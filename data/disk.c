@@ -22,7 +22,8 @@ static const char* hint(int error) { return error == ENOSPC || error == EDQUOT ?
 
 int disk_create(const char* path, char* err, size_t errlen) {
     struct stat s;
-    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return fail(err, errlen, "%s: expected a file to write, found another kind", path);
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
+        return fail(err, errlen, "%s: expected a file to write, found another kind", path);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(errno), hint(errno));
     return fd;
@@ -101,6 +102,8 @@ int disk_sync_dir(const char* path, char* err, size_t errlen) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int bad = fd < 0 || fsync(fd), error = errno;
     if (fd >= 0) close(fd);
+    // Some file systems sync no directories; a parent may let us make names in it but not read it.
+    if (error == EINVAL || error == EACCES) bad = 0;
     return bad ? fail(err, errlen, "%s: cannot sync the directory: %s", path, strerror(error)) : 0;
 }
 
@@ -108,7 +111,8 @@ int disk_sync_dir(const char* path, char* err, size_t errlen) {
 static int make_dir(const char* path, char* err, size_t errlen) {
     char parent[PATH_MAX];
     if (disk_is_dir(path)) return 0;
-    if (mkdir(path, 0777) && errno != EEXIST) return fail(err, errlen, "%s: cannot make this directory: %s", path, strerror(errno));
+    if (mkdir(path, 0777) && errno != EEXIST)
+        return fail(err, errlen, "%s: cannot make this directory: %s", path, strerror(errno));
     if (!disk_is_dir(path)) return fail(err, errlen, "%s: expected a directory, found another kind", path);
     const char* slash = strrchr(path, '/');
     snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
@@ -118,7 +122,8 @@ static int make_dir(const char* path, char* err, size_t errlen) {
 int disk_make_dirs(const char* path, char* err, size_t errlen) {
     char part[PATH_MAX];
     size_t n = strlen(path);
-    if (n == 0 || n >= sizeof part) return fail(err, errlen, "\"%.100s\": expected a directory name of 1 to %d bytes", path, PATH_MAX - 1);
+    if (n == 0 || n >= sizeof part)
+        return fail(err, errlen, "\"%.100s\": expected a directory name of 1 to %d bytes", path, PATH_MAX - 1);
     while (n > 1 && path[n - 1] == '/') n--;
     for (size_t i = 1; i <= n; i++) {
         if (i < n && (path[i] != '/' || path[i - 1] == '/')) continue;

@@ -14,19 +14,19 @@
 int disk_create(const char* path, char* err, size_t errlen);
 // Writes all n bytes. 0, or -1 with errno set.
 int disk_write(int fd, const void* bytes, size_t n);
-// Syncs and closes what disk_create opened. When that fails, or `failed` is not 0 (errno says why), the file is removed and
-// the message names it. 0, or -1.
+// Syncs and closes what disk_create opened. When that fails, or `failed` is not 0 (errno says why), the file is
+// removed and the message names it. 0, or -1.
 int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen);
 
 // Opens a regular file for reading; *bytes is its size. A descriptor, or -1 with a message.
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen);
-// The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash of those
-// before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
+// The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
+// of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
 int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen);
 
 int disk_is_file(const char* dir, const char* name);  // 1 when DIR/NAME is a regular file
 int disk_is_dir(const char* path);
 // These return 0, or -1 with a message.
-int disk_make_dirs(const char* path, char* err, size_t errlen);     // with its parents; one that exists is fine
-int disk_sync_dir(const char* path, char* err, size_t errlen);      // the names in it
-int disk_remove_tree(const char* path, char* err, size_t errlen);   // symbolic links are not followed; none there is fine
+int disk_make_dirs(const char* path, char* err, size_t errlen);  // with its parents; one that exists is fine
+int disk_sync_dir(const char* path, char* err, size_t errlen);   // the names in it, where the system can
+int disk_remove_tree(const char* path, char* err, size_t errlen);  // links are not followed; no such path is fine

@@ -196,7 +196,7 @@ static int expect(const Json* json, const char* name, const char* wanted, char* 
 }
 
 static int parse_shape(Shape* shape, const Json* json, char* err, size_t errlen) {
-    int L, C, NH, V, context, inner = 0;
+    int L = 0, C = 0, NH = 0, V = 0, context = 0, inner = 0;
     double epsilon = 1e-5;
     if (json->values->type != JSON_OBJECT) return fail(err, errlen, "config.json: expected an object");
     if (expect(json, "model_type", "gpt2", err, errlen) || expect(json, "activation_function", "gelu_new", err, errlen) ||

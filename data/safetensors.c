@@ -1,135 +1,199 @@
-// safetensors.c - reads and writes the format; see safetensors.h. Everything in a header is checked before it is believed.
-#define _POSIX_C_SOURCE 200809L
+// safetensors.c - reads and writes the format of safetensors.h.
+//
+// The reader trusts nothing: every number of the header is checked against the file before it is used. The tensors are
+// then sorted by their offsets, so that "no overlap, no hole" becomes: each begins where the one before it ends.
 #include "data/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/disk.h"
 #include "data/json.h"
 
-enum { LENGTH_BYTES = 8, ALIGNMENT = 64, PIECE_BYTES = 1 << 20 };
+enum {
+    PREFIX = 8,  // the header's length
+    ALIGNMENT = 64,
+    NAME_BYTES = sizeof(((SafeTensor*)0)->name),
+    ENTRY_BYTES = 6 * NAME_BYTES + 256,  // room for the header's text about one tensor
+    PIECE = 1 << 20
+};
 
-static const char* dtype_text(DType dt) { return dt == DT_F64 ? "F64" : dt == DT_F32 ? "F32" : "BF16"; }
+static const char* const dtype_names[] = {[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F64] = "F64"};
 
-static int is_text(const JsonValue* v, const char* text) {
-    return v && v->type == JSON_STRING && v->length == strlen(text) && !memcmp(v->text, text, v->length);
-}
-
-// ---- reading
-
-// shape, dtype and byte range of one tensor; data points into the `room` bytes at `data`.
-static int read_tensor(SafeTensor* t, const Json* json, const JsonValue* v, const unsigned char* data, size_t room, char* err,
-                       size_t errlen) {
-    const JsonValue *dtype = json_get(json, v, "dtype"), *shape = json_get(json, v, "shape");
-    const JsonValue* range = json_get(json, v, "data_offsets");
-    uint64_t begin, end;
-    if (is_text(dtype, "F32")) t->dtype = DT_F32;
-    else if (is_text(dtype, "BF16")) t->dtype = DT_BF16;
-    else if (is_text(dtype, "F64")) t->dtype = DT_F64;
-    else return fail(err, errlen, "tensor %s: expected type F32, BF16 or F64, found %.*s", t->name, dtype ? (int)MIN(dtype->length, (size_t)20) : 4,
-                     dtype ? dtype->text : "none");
-    if (!shape || shape->type != JSON_ARRAY || shape->n > COUNT(t->dims))
-        return fail(err, errlen, "tensor %s: expected a shape of at most %d dimensions", t->name, COUNT(t->dims));
-    uint64_t bytes = dtype_bytes(t->dtype);
-    t->n_dims = shape->n;
-    for (int d = 0; d < t->n_dims; d++) {
-        if (json_int64(json_at(json, shape, d), &t->dims[d]) || t->dims[d] < 0 ||
-            __builtin_mul_overflow(bytes, (uint64_t)t->dims[d], &bytes))
-            return fail(err, errlen, "tensor %s: dimension %d of its shape is no possible size", t->name, d);
-    }
-    if (!range || range->type != JSON_ARRAY || range->n != 2 || json_uint64(json_at(json, range, 0), &begin) ||
-        json_uint64(json_at(json, range, 1), &end) || begin > end || end > room)
-        return fail(err, errlen, "tensor %s: expected data_offsets within the file's %zu bytes of data", t->name, room);
-    if (end - begin != bytes)
-        return fail(err, errlen, "tensor %s: expected %" PRIu64 " bytes for its shape, found %" PRIu64, t->name, bytes, end - begin);
-    t->data = data + begin;
-    t->bytes = (size_t)bytes;
+// *bytes = product of dims * size of the type. -1 when it does not fit.
+static int shape_bytes(const SafeTensor* t, size_t* bytes) {
+    *bytes = dtype_bytes(t->dtype);
+    for (int d = 0; d < t->n_dims; d++)
+        if (t->dims[d] < 0 || __builtin_mul_overflow(*bytes, (uint64_t)t->dims[d], bytes)) return -1;
     return 0;
 }
 
-static int by_place(const void* a, const void* b) {
-    const SafeTensor *x = *(const SafeTensor* const*)a, *y = *(const SafeTensor* const*)b;
-    if (x->data != y->data) return x->data < y->data ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+static int by_name(const void* a, const void* b) {
+    return strcmp((*(const SafeTensor* const*)a)->name, (*(const SafeTensor* const*)b)->name);
 }
 
-static int by_name(const void* a, const void* b) { return strcmp((*(const SafeTensor* const*)a)->name, (*(const SafeTensor* const*)b)->name); }
-
-// Together the tensors must cover the data exactly once, under different names.
-static int check_cover(SafeTensors* st, const unsigned char* data, size_t room, char* err, size_t errlen) {
-    const SafeTensor** sorted = (const SafeTensor**)malloc(sizeof *sorted * ((size_t)st->n + 1));
-    if (!sorted) return fail(err, errlen, "no memory for %d tensors", st->n);
-    for (int i = 0; i < st->n; i++) sorted[i] = &st->tensors[i];
+static int check_names(const SafeTensor* tensors, int n, char* err, size_t errlen) {
+    const SafeTensor** sorted = (const SafeTensor**)malloc(sizeof *sorted * ((size_t)n + 1));
+    if (!sorted) return fail(err, errlen, "no memory for the names of %d tensors", n);
+    for (int i = 0; i < n; i++) sorted[i] = &tensors[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_name);
     int result = 0;
-    qsort(sorted, (size_t)st->n, sizeof *sorted, by_place);
-    const unsigned char* at = data;
-    for (int i = 0; i < st->n && !result; at = (const unsigned char*)sorted[i]->data + sorted[i]->bytes, i++)
-        if (sorted[i]->data != at)
-            result = fail(err, errlen, "tensor %s: %s the tensor before it", sorted[i]->name, (const unsigned char*)sorted[i]->data < at ? "overlaps" : "leaves a hole behind");
-    if (!result && at != data + room) result = fail(err, errlen, "expected tensors to fill %zu bytes of data, found %zu", room, (size_t)(at - data));
-    qsort(sorted, (size_t)st->n, sizeof *sorted, by_name);
-    for (int i = 1; i < st->n && !result; i++)
-        if (!strcmp(sorted[i]->name, sorted[i - 1]->name)) result = fail(err, errlen, "tensor %s: found twice", sorted[i]->name);
+    for (int i = 1; i < n && !result; i++)
+        if (by_name(&sorted[i - 1], &sorted[i]) == 0)
+            result = fail(err, errlen, "tensor %s: expected each name once, found it twice", sorted[i]->name);
     free(sorted);
     return result;
 }
 
-static int read_tensors(SafeTensors* st, const Json* json, const unsigned char* data, size_t room, char* err, size_t errlen) {
-    const JsonValue* root = json->values;
-    if (root->type != JSON_OBJECT) return fail(err, errlen, "expected a JSON object as header");
-    st->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
-    if (!st->tensors) return fail(err, errlen, "no memory for %d tensors", root->n);
-    const JsonValue* name = root + 1;
-    for (int i = 0; i < root->n; i++, name = &json->values[(name + 1)->next]) {
-        SafeTensor* t = &st->tensors[st->n];
-        if (is_text(name, "__metadata__")) continue;
-        if (name->length >= sizeof t->name || json_string(name, t->name) < 0)
-            return fail(err, errlen, "expected tensor names of at most %zu bytes, found %.*s", sizeof t->name - 1, (int)MIN(name->length, (size_t)40), name->text);
-        if (read_tensor(t, json, name + 1, data, room, err, errlen)) return -1;
-        st->n++;
-    }
-    return check_cover(st, data, room, err, errlen);
+// ---- reading
+
+// Control characters are refused: a NUL would make two names look equal, a line break would tear a message.
+static int parse_name(SafeTensor* t, const JsonValue* key, char* err, size_t errlen) {
+    char name[6 * NAME_BYTES];
+    int64_t n = key->length < sizeof name ? json_string(key, name) : -1;
+    int bad = n < 0 || n >= NAME_BYTES;
+    for (int64_t i = 0; i < n; i++) bad |= (unsigned char)name[i] < ' ';
+    if (bad)
+        return fail(err, errlen, "tensor %.*s: expected a name of at most %d bytes without control characters",
+                    (int)MIN(key->length, 80u), key->text, NAME_BYTES - 1);
+    memcpy(t->name, name, (size_t)n + 1);
+    return 0;
 }
 
-int safetensors_parse(SafeTensors* st, const void* bytes, size_t n, char* err, size_t errlen) {
+static int parse_dtype(SafeTensor* t, const JsonValue* dtype, char* err, size_t errlen) {
+    for (int i = 0; dtype && dtype->type == JSON_STRING && i < COUNT(dtype_names); i++) {
+        t->dtype = (DType)i;
+        if (dtype->length == strlen(dtype_names[i]) && !memcmp(dtype->text, dtype_names[i], dtype->length)) return 0;
+    }
+    return fail(err, errlen, "tensor %s: expected dtype F32, BF16 or F64, found %.*s; convert the file first", t->name,
+                dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
+}
+
+static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, char* err, size_t errlen) {
+    if (!shape || shape->type != JSON_ARRAY || shape->n > COUNT(t->dims))
+        return fail(err, errlen, "tensor %s: expected a shape of 0 to %d dimensions, found %s", t->name, COUNT(t->dims),
+                    shape && shape->type == JSON_ARRAY ? "more" : "none");
+    t->n_dims = shape->n;
+    for (int d = 0; d < shape->n; d++)
+        if (json_int64(json_at(json, shape, d), &t->dims[d]) || t->dims[d] < 0)
+            return fail(err, errlen, "tensor %s: expected a whole number >= 0 as dimension %d", t->name, d);
+    return 0;
+}
+
+static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, const unsigned char* data,
+                         size_t n_data, char* err, size_t errlen) {
+    uint64_t begin, end;
+    size_t bytes;
+    if (!offsets || offsets->n != 2 || json_uint64(json_at(json, offsets, 0), &begin) ||
+        json_uint64(json_at(json, offsets, 1), &end) || begin > end)
+        return fail(err, errlen, "tensor %s: expected data_offsets [begin, end], begin <= end", t->name);
+    if (end > n_data)
+        return fail(err, errlen,
+                    "tensor %s: expected its bytes inside the %zu bytes of values, found an end at %" PRIu64
+                    "; is the file cut off?",
+                    t->name, n_data, end);
+    if (shape_bytes(t, &bytes))
+        return fail(err, errlen, "tensor %s: expected a shape that fits in memory, found too large a product", t->name);
+    if (bytes != end - begin)
+        return fail(err, errlen, "tensor %s: expected %zu bytes for its shape and dtype %s, found %" PRIu64, t->name,
+                    bytes, dtype_names[t->dtype], end - begin);
+    t->data = data + begin;
+    t->bytes = bytes;
+    return 0;
+}
+
+static int by_offset(const void* a, const void* b) {
+    const SafeTensor *x = (const SafeTensor*)a, *y = (const SafeTensor*)b;
+    uintptr_t begin[] = {(uintptr_t)x->data, (uintptr_t)y->data};
+    if (begin[0] != begin[1]) return begin[0] < begin[1] ? -1 : 1;
+    return x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1) : strcmp(x->name, y->name);  // empty ones first
+}
+
+static int check_cover(const SafeTensor* tensors, int n, const unsigned char* data, size_t n_data, char* err,
+                       size_t errlen) {
+    size_t end = 0;
+    const char* before = "the header";
+    for (int i = 0; i < n; i++) {
+        size_t begin = (size_t)((const unsigned char*)tensors[i].data - data);
+        if (begin != end)
+            return fail(err, errlen, "tensor %s: expected to begin at byte %zu, where %s ends, found byte %zu (%s)",
+                        tensors[i].name, end, before, begin, begin < end ? "they overlap" : "a hole");
+        end = begin + tensors[i].bytes;
+        before = tensors[i].name;
+    }
+    if (end == n_data) return 0;
+    return fail(err, errlen, "expected the file to end with %s at byte %zu of the values, found %zu", before, end,
+                n_data);
+}
+
+static int parse_header(SafeTensors* out, const Json* json, const unsigned char* data, size_t n_data, char* err,
+                        size_t errlen) {
+    const JsonValue *root = json->values, *key = root + 1;
+    if (root->type != JSON_OBJECT) return fail(err, errlen, "expected an object as header");
+    out->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
+    if (!out->tensors) return fail(err, errlen, "no memory for a list of %d tensors", root->n);
+    for (int i = 0; i < root->n; i++, key = &json->values[key[1].next]) {
+        SafeTensor* t = &out->tensors[out->n];
+        const JsonValue* entry = key + 1;
+        if (parse_name(t, key, err, errlen)) return -1;
+        if (!strcmp(t->name, "__metadata__") && entry->type == JSON_OBJECT) continue;
+        if (entry->type != JSON_OBJECT)
+            return fail(err, errlen, "%s: expected an object as description of a tensor", t->name);
+        if (parse_dtype(t, json_get(json, entry, "dtype"), err, errlen) ||
+            parse_shape(t, json, json_get(json, entry, "shape"), err, errlen) ||
+            parse_offsets(t, json, json_get(json, entry, "data_offsets"), data, n_data, err, errlen))
+            return -1;
+        out->n++;
+    }
+    if (check_names(out->tensors, out->n, err, errlen)) return -1;
+    qsort(out->tensors, (size_t)out->n, sizeof(SafeTensor), by_offset);
+    return check_cover(out->tensors, out->n, data, n_data, err, errlen);
+}
+
+int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen) {
     const unsigned char* p = (const unsigned char*)bytes;
-    uint64_t header = 0;
-    memset(st, 0, sizeof *st);
-    for (int i = 0; i < LENGTH_BYTES && n >= LENGTH_BYTES; i++) header |= (uint64_t)p[i] << 8 * i;
-    if (n < LENGTH_BYTES || header > n - LENGTH_BYTES)
-        return fail(err, errlen, "no safetensors file, or cut off: expected a header of %" PRIu64 " bytes, found %zu bytes in all", header, n);
+    uint64_t n_header = 0;
     Json json;
     char why[ERR_BYTES];
-    if (json_parse(&json, (const char*)p + LENGTH_BYTES, (size_t)header, why, sizeof why)) return fail(err, errlen, "header: %s", why);
-    size_t before = LENGTH_BYTES + (size_t)header;
-    int result = read_tensors(st, &json, p + before, n - before, err, errlen);
+    memset(out, 0, sizeof *out);
+    if (n < PREFIX) return fail(err, errlen, "expected a safetensors file of at least %d bytes, found %zu", PREFIX, n);
+    for (int i = 0; i < PREFIX; i++) n_header |= (uint64_t)p[i] << 8 * i;
+    if (n_header > n - PREFIX)
+        return fail(err, errlen,
+                    "expected a header inside the file of %zu bytes, found a length of %" PRIu64 "; is it safetensors?",
+                    n, n_header);
+    p += PREFIX;
+    if (n_header == 0 || p[0] != '{')
+        return fail(err, errlen, "expected a header that begins with {; is it safetensors?");
+    if (json_parse(&json, (const char*)p, (size_t)n_header, why, sizeof why))
+        return fail(err, errlen, "header: %s", why);
+    int result = parse_header(out, &json, p + n_header, n - PREFIX - (size_t)n_header, err, errlen);
     json_free(&json);
-    if (result) safetensors_close(st);
+    if (result) safetensors_close(out);
     return result;
 }
 
-int safetensors_open(SafeTensors* st, const char* path, char* err, size_t errlen) {
-    struct stat info;
+int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen) {
     char why[ERR_BYTES];
-    memset(st, 0, sizeof *st);
-    int fd = open(path, O_RDONLY);
-    if (fd < 0) return fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
-    int failed = fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size == 0;
-    void* file = failed ? MAP_FAILED : mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (file == MAP_FAILED) return fail(err, errlen, "%s: expected a safetensors file, found %s", path, failed ? "an empty or special file" : strerror(errno));
-    if (safetensors_parse(st, file, (size_t)info.st_size, why, sizeof why)) {
-        munmap(file, (size_t)info.st_size);
+    uint64_t bytes;
+    memset(out, 0, sizeof *out);
+    int fd = disk_open(path, &bytes, err, errlen);
+    if (fd < 0) return -1;
+    void* file = MAP_FAILED;
+    if (bytes > 0 && bytes <= SIZE_MAX) file = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);  // the mapping stays
+    if (file == MAP_FAILED) return fail(err, errlen, "%s: cannot map a file of %" PRIu64 " bytes", path, bytes);
+    int result = safetensors_parse(out, file, (size_t)bytes, why, sizeof why);
+    if (result) {
+        munmap(file, (size_t)bytes);
         return fail(err, errlen, "%s: %s", path, why);
     }
-    st->file = (const unsigned char*)file;
-    st->file_bytes = (size_t)info.st_size;
+    out->file = (const unsigned char*)file;
+    out->file_bytes = (size_t)bytes;
     return 0;
 }
 
@@ -147,58 +211,75 @@ const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
 
 // ---- writing
 
-// The header, padded with blanks so that the data begins at a multiple of 64 bytes. malloc'ed; NULL without memory.
-static char* make_header(const SafeTensor* tensors, int n, size_t* length) {
-    enum { MOST_A_TENSOR = 6 * (int)sizeof tensors->name + 256 };
-    char* header = (char*)malloc((size_t)n * MOST_A_TENSOR + 256);
-    if (!header) return NULL;
-    char* at = header + LENGTH_BYTES;
-    size_t offset = 0;
-    at += sprintf(at, "{\"__metadata__\": {\"format\": \"pt\"}");
+static int check_tensors(const SafeTensor* tensors, int n, char* err, size_t errlen) {
     for (int i = 0; i < n; i++) {
         const SafeTensor* t = &tensors[i];
-        at += sprintf(at, ", ");
-        at += json_quote(at, t->name, strlen(t->name));
-        at += sprintf(at, ": {\"dtype\": \"%s\", \"shape\": [", dtype_text(t->dtype));
-        for (int d = 0; d < t->n_dims; d++) at += sprintf(at, d ? ", %" PRId64 : "%" PRId64, t->dims[d]);
-        at += sprintf(at, "], \"data_offsets\": [%zu, %zu]}", offset, offset + t->bytes);
-        offset += t->bytes;
+        size_t bytes;
+        if (!memchr(t->name, 0, NAME_BYTES) || !strcmp(t->name, "__metadata__"))
+            return fail(err, errlen, "tensor %d: expected a terminated name other than __metadata__", i);
+        if (t->n_dims < 0 || t->n_dims > COUNT(t->dims) || (size_t)t->dtype >= COUNT(dtype_names))
+            return fail(err, errlen, "tensor %s: expected 0 to %d dimensions and a known dtype", t->name,
+                        COUNT(t->dims));
+        if (shape_bytes(t, &bytes) || bytes != t->bytes)
+            return fail(err, errlen, "tensor %s: expected the bytes of its shape, found %zu", t->name, t->bytes);
     }
-    *at++ = '}';
-    while ((at - header) % ALIGNMENT) *at++ = ' ';
-    *length = (size_t)(at - header);
-    for (int i = 0; i < LENGTH_BYTES; i++) header[i] = (char)((*length - LENGTH_BYTES) >> 8 * i);
+    return check_names(tensors, n, err, errlen);
+}
+
+// ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}
+static size_t put_entry(char* out, const SafeTensor* t, size_t begin) {
+    char* p = out;
+    *p++ = ',';
+    p += json_quote(p, t->name, strlen(t->name));
+    p += sprintf(p, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
+    for (int d = 0; d < t->n_dims; d++) p += sprintf(p, "%s%" PRId64, d ? "," : "", t->dims[d]);
+    p += sprintf(p, "],\"data_offsets\":[%zu,%zu]}", begin, begin + t->bytes);
+    return (size_t)(p - out);
+}
+
+// The length and the header; *bytes of both. The caller frees.
+static char* make_header(const SafeTensor* tensors, int n, size_t* bytes) {
+    char* header = (char*)malloc(ENTRY_BYTES * ((size_t)n + 1));
+    if (!header) return NULL;
+    char* p = header + PREFIX;
+    p += sprintf(p, "{\"__metadata__\":{\"format\":\"pt\"}");
+    size_t begin = 0;
+    for (int i = 0; i < n; begin += tensors[i++].bytes) p += put_entry(p, &tensors[i], begin);
+    *p++ = '}';
+    while ((p - header) % ALIGNMENT) *p++ = ' ';
+    *bytes = (size_t)(p - header);
+    for (int i = 0; i < PREFIX; i++) header[i] = (char)((*bytes - PREFIX) >> 8 * i);
     return header;
 }
 
-static int write_data(FILE* file, const SafeTensor* t, int i, SafeTensorFill fill, void* context, char* piece) {
-    if (!fill) return fwrite(t->data, 1, t->bytes, file) == t->bytes ? 0 : -1;
-    size_t elem = dtype_bytes(t->dtype), elems = t->bytes / elem, most = PIECE_BYTES / elem;
-    for (size_t first = 0; first < elems; first += most) {
-        size_t n = MIN(most, elems - first);
-        fill(context, i, first, n, piece);
-        if (fwrite(piece, elem, n, file) != n) return -1;
+static int write_values(int fd, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context) {
+    void* piece = malloc(PIECE);
+    int bad = !piece;
+    for (int i = 0; i < n && !bad; i++) {
+        size_t size = dtype_bytes(tensors[i].dtype), elems = tensors[i].bytes / size, most = PIECE / size;
+        if (!fill) bad = disk_write(fd, tensors[i].data, tensors[i].bytes);
+        for (size_t first = 0; fill && first < elems && !bad; first += most) {
+            size_t count = MIN(most, elems - first);
+            fill(context, i, first, count, piece);
+            bad = disk_write(fd, piece, count * size);
+        }
     }
-    return 0;
+    free(piece);
+    return bad;
 }
 
 int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, char* err,
                       size_t errlen) {
-    size_t length = 0;
-    char *header = make_header(tensors, n, &length), *piece = (char*)malloc(PIECE_BYTES);
-    FILE* file = header && piece ? fopen(path, "wb") : NULL;
-    int result = 0;
-    if (!header || !piece) result = fail(err, errlen, "%s: no memory for a header of %d tensors", path, n);
-    else if (!file) result = fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
-    if (file) {
-        int bad = fwrite(header, 1, length, file) != length;
-        for (int i = 0; i < n && !bad; i++) bad = write_data(file, &tensors[i], i, fill, context, piece);
-        bad = bad || fflush(file) || fsync(fileno(file));
-        if (bad) result = fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
-        if (fclose(file) && !bad) result = fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
-        if (result) unlink(path);
+    char why[ERR_BYTES];
+    size_t bytes = 0;
+    if (check_tensors(tensors, n, why, sizeof why)) return fail(err, errlen, "%s: %s", path, why);
+    char* header = make_header(tensors, n, &bytes);
+    if (!header) return fail(err, errlen, "%s: no memory for the header of %d tensors", path, n);
+    int fd = disk_create(path, err, errlen), result = -1;
+    if (fd >= 0) {
+        int bad = disk_write(fd, header, bytes) || write_values(fd, tensors, n, fill, context);
+        result = disk_finish(fd, path, bad, err, errlen);
     }
     free(header);
-    free(piece);
     return result;
 }

@@ -12,7 +12,7 @@ typedef struct SafeTensor {
     DType dtype;      // F32, BF16 or F64; other types are refused by the reader
     int n_dims;       // 0 .. 4
     int64_t dims[4];
-    const void* data;  // reading: into the mapped file. writing: what to write, row-major, unless a fill function is given
+    const void* data;  // row-major. reading: into the file, at any alignment (use memcpy). writing: see there
     size_t bytes;
 } SafeTensor;
 
@@ -23,18 +23,22 @@ typedef struct SafeTensors {
     size_t file_bytes;
 } SafeTensors;
 
-// Maps and checks a file: every tensor inside the file, sizes that match shape and type, no overlap, no hole.
-// 0, or -1 with a message. `safetensors_parse` does the same on bytes in memory, which must outlive the result.
+// Maps and checks a file: every tensor inside the file, sizes that match shape and type, no name twice, no overlap, no
+// hole. The tensors come in the order of their bytes. The file must not shrink before safetensors_close.
+// 0, or -1 with a message that names the tensor. `safetensors_parse` does the same on bytes in memory, which must
+// outlive the result.
 int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen);
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen);
 void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
 
-// Produces elements first .. first + n of tensor i, as the file shall have them, into out.
+// Produces elements first .. first + n of tensor i, as the file shall have them, into out (16-byte aligned). Called in
+// the order of i, then of first.
 typedef void (*SafeTensorFill)(void* context, int i, size_t first, size_t n, void* out);
 
 // Writes tensors in the given order, then syncs the file to disk. Their bytes come from `data`, or piece by piece from
 // fill when it is not NULL, so that a tensor need not exist in the file's layout. metadata: {"format": "pt"}, as
-// transformers wants it. 0, or -1 with a message (a full disk, say); a file that could not be finished is removed.
+// transformers wants it; spaces behind the header let the values begin at a multiple of 64 bytes. 0, or -1 with a
+// message (a full disk, say); a file that could not be finished is removed.
 int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, char* err,
                       size_t errlen);

@@ -26,11 +26,9 @@ void run_print(const Run* run) {
     printf("data    %" PRId64 " documents, %.2fM tokens in %" PRId64 " files", docs_count(run->data.docs),
            (double)docs_tokens(run->data.docs) / 1e6, docs_files(run->data.docs));
     if (docs_skipped(run->data.docs)) printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
-    printf("\n        train on %" PRId64 " (%.2fM tokens), validate on %" PRId64 " (%.2fM): %s\n", sampler_documents(s, SPLIT_TRAIN),
-           (double)sampler_tokens(s, SPLIT_TRAIN) / 1e6,
-           run->data.val == s ? sampler_documents(s, SPLIT_VAL) : docs_count(run->data.val_docs),
-           (double)(run->data.val == s ? sampler_tokens(s, SPLIT_VAL) : docs_tokens(run->data.val_docs)) / 1e6,
-           run->data.val == s ? sampler_describe(s) : "given by --val");
+    printf("\n        train on %" PRId64 " (%.2fM tokens); ", sampler_documents(s, SPLIT_TRAIN), (double)sampler_tokens(s, SPLIT_TRAIN) / 1e6);
+    if (run->data.val == s) printf("%s\n", sampler_describe(s));
+    else printf("validation on %" PRId64 " of --val (%.2fM)\n", docs_count(run->data.val_docs), (double)docs_tokens(run->data.val_docs) / 1e6);
     printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
     printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
 }

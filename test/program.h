@@ -23,6 +23,7 @@ static inline void program_begin(int argc, char** argv) {
         printf("cannot make a temporary directory %s\n0 passed, 1 failed\n", work);
         exit(1);
     }
+    setenv("W", work, 1);  // commands may say $W
 }
 
 static inline size_t read_text(const char* path, char* text, size_t room) {

@@ -15,6 +15,7 @@
 
 enum {
     BLOCK = 64,    // queries or keys of a block, and the row stride of blocks whose lanes are queries or keys
+    GROUP = 2,     // blocks that share what they have packed
     TILE_ROWS = 4, // register tile: 16 sums of AVX-512, or 8 where there are 16 registers
     TILE_VECTORS = SIMD_FLOATS == 16 ? 4 : 2,
 };
@@ -78,21 +79,36 @@ static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t 
 static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
 static inline size_t at(size_t row, int ld, int h, int HS) { return row * (size_t)ld + (size_t)h * HS; }
 
+SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS, DType dt) {
+    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    for (int r = 0; r < n; r++, to += HSp) {
+        const char* row = (const char*)x + r * ld * dtype_bytes(dt);
+        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store(to + c, vf_load_as(row + c * dtype_bytes(dt), dt));
+        if (whole == HSp) continue;
+        vf_store(to + whole, vf_load_part(row + whole * dtype_bytes(dt), HS - whole, dt));
+        for (int c = whole + SIMD_FLOATS; c < HSp; c += SIMD_FLOATS) vf_store(to + c, (vf){0});
+    }
+}
+
 // n rows of a head, (n,HS) with stride ld, to fp32 rows of padded(HS); zeros in the padding and up to n_padded rows.
 static void pack_rows(float* to, const void* x, int ld, int n, int n_padded, int HS, DType dt) {
-    size_t HSp = padded(HS);
-    for (int r = 0; r < n; r++)
-        for (int c = 0; c < (int)HSp; c += SIMD_FLOATS)
-            vf_store(to + r * HSp + c, vf_load_part(element(x, (size_t)r * ld + c, dt), MIN(SIMD_FLOATS, HS - c), dt));
-    memset(to + n * HSp, 0, (n_padded - n) * HSp * sizeof(float));
+    if (dt == DT_BF16) pack_rows_as(to, x, (size_t)ld, n, HS, DT_BF16);
+    else pack_rows_as(to, x, (size_t)ld, n, HS, DT_F32);
+    memset(to + n * padded(HS), 0, (n_padded - n) * padded(HS) * sizeof(float));
+}
+
+SIMD_INLINE void store_rows_as(void* to, size_t ld, const float* x, int n, int HS, float scale, DType dt) {
+    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    for (int r = 0; r < n; r++, x += HSp) {
+        char* row = (char*)to + r * ld * dtype_bytes(dt);
+        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store_as(row + c * dtype_bytes(dt), vf_load(x + c) * scale, dt);
+        if (whole < HS) vf_store_part(row + whole * dtype_bytes(dt), vf_load(x + whole) * scale, HS - whole, dt);
+    }
 }
 
 static void store_rows(void* to, int ld, const float* x, int n, int HS, float scale, DType dt) {
-    size_t HSp = padded(HS);
-    for (int r = 0; r < n; r++)
-        for (int c = 0; c < HS; c += SIMD_FLOATS)
-            vf_store_part((void*)element(to, (size_t)r * ld + c, dt), vf_load(x + r * HSp + c) * scale,
-                          MIN(SIMD_FLOATS, HS - c), dt);
+    if (dt == DT_BF16) store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_BF16);
+    else store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_F32);
 }
 
 // to (cols,rows; ldto) = scale * from (rows,cols; ldfrom)^T; both multiples of SIMD_FLOATS.
@@ -118,7 +134,7 @@ static void transpose(float* to, size_t ldto, const float* from, size_t ldfrom, 
         }
 }
 
-// ---- forward: one item is up to BLOCK queries of one document and head
+// ---- forward: one item is up to GROUP blocks of queries of one document and head, which share each packed block of keys
 
 typedef struct Span {  // rows of one document
     size_t q0, k0;     // its first query and key
@@ -134,58 +150,96 @@ static int n_visible(const Attention* a, Span d, int i) {
     return a->causal ? MIN(d.k_len, i + 1 + d.k_len - d.q_len) : d.k_len;
 }
 
-// Running softmax of s (nk,N), lanes are queries: s = exp(s - max), max and sum updated, keep = exp(old max - max).
-// Row j of s is hidden from the first hidden + j lanes; hidden + nk <= 0: nothing is hidden.
-static void softmax_block(float* s, float* max, float* sum, float* keep, int nk, int N, int hidden) {
-    const vf lowest = (vf){0} - INFINITY, lane = vf_lanes();
+typedef struct Running {  // of a block of queries: the largest score, the sum of exp(score - max), the last change of scale
+    float max[BLOCK], sum[BLOCK], keep[BLOCK];
+} Running;
+
+typedef struct ForwardScratch {
+    float s[BLOCK * BLOCK];
+    Running running[GROUP];
+    float packed[];  // k, v: (BLOCK,HSp); GROUP times q^T, o^T: (HSp,BLOCK)
+} ForwardScratch;
+
+// Running softmax of s (nk,N), lanes are queries: s = exp(s - max). Row j of s is hidden from the lanes below hidden + j.
+static void softmax_block(float* s, Running* r, int nk, int N, int hidden) {
+    const vf lowest = vf_set1(-INFINITY), lane = vf_lanes();
     for (int v = 0; v < N; v += SIMD_FLOATS) {
-        vf m = vf_load(max + v), old = m, total = (vf){0};
-        for (int j = 0; j < nk; j++) {
-            vf x = vf_load(s + j * BLOCK + v);
-            if (hidden + j > v) {
-                x = vf_select(lane < (vf){0} + (float)(hidden + j - v), lowest, x);
-                vf_store(s + j * BLOCK + v, x);
-            }
-            m = vf_max(m, x);
+        vf max = vf_load(r->max + v), old = max, sum = (vf){0};
+        int all = MIN(nk, v + 1 - hidden), some = MIN(nk, v + SIMD_FLOATS - hidden);  // rows that all or some lanes see
+        for (int j = 0; j < all; j++) max = vf_max(max, vf_load(s + j * BLOCK + v));
+        for (int j = MAX(all, 0); j < some; j++) {
+            vf x = vf_select(lane < vf_set1((float)(hidden + j - v)), lowest, vf_load(s + j * BLOCK + v));
+            vf_store(s + j * BLOCK + v, x);
+            max = vf_max(max, x);
         }
-        for (int j = 0; j < nk; j++) {
-            vf p = vf_exp(vf_load(s + j * BLOCK + v) - m);
+        for (int j = 0; j < some; j++) {
+            vf p = vf_exp_nonpositive(vf_load(s + j * BLOCK + v) - max);
             vf_store(s + j * BLOCK + v, p);
-            total += p;
+            sum += p;
         }
-        vf k = vf_exp(old - m);
-        vf_store(keep + v, k);
-        vf_store(sum + v, vf_load(sum + v) * k + total);
-        vf_store(max + v, m);
+        for (int j = MAX(some, 0); j < nk; j++) vf_store(s + j * BLOCK + v, (vf){0});
+        vf keep = vf_exp_nonpositive(old - max);
+        vf_store(r->keep + v, keep);
+        vf_store(r->sum + v, vf_load(r->sum + v) * keep + sum);
+        vf_store(r->max + v, max);
     }
 }
 
-typedef struct ForwardScratch {
-    float s[BLOCK * BLOCK], max[BLOCK], sum[BLOCK], keep[BLOCK];
-    float packed[];  // q^T, o^T: (HSp,BLOCK); k, v: (BLOCK,HSp)
-} ForwardScratch;
+// One block of queries (lanes, N of them) meets one block of nk keys. Where the diagonal passes through, rows of 16 keys
+// leave out the vectors of queries that see none of them.
+static void forward_block(float* o, float* s, Running* r, const float* q, const float* k, const float* v, int nk, int N,
+                          int hidden, int HS) {
+    size_t HSp = padded(HS);
+    int step = hidden + nk > 0 ? 16 : BLOCK;
+    for (int j = 0; j < nk; j += step) {
+        int col = MAX(0, hidden + j) / 16 * 16;
+        multiply_add(s + j * BLOCK + col, BLOCK, (Matrix){k + j * HSp, HSp, 1}, q + col, BLOCK, MIN(step, nk - j), N - col, HS,
+                     SET, NULL);
+    }
+    softmax_block(s, r, nk, N, hidden);
+    for (int j = 0; j < nk; j += step) {
+        int col = MAX(0, hidden + j) / 16 * 16;
+        multiply_add(o + col, BLOCK, (Matrix){v + j * HSp, 1, HSp}, s + j * BLOCK + col, BLOCK, HS, N - col, MIN(step, nk - j),
+                     j == 0 ? RESCALE : ADD, r->keep + col);
+    }
+}
+
+// out and lse of nq queries from o^T, which is divided by the sums on the way; `rows` is room for a block.
+static void finish_block(void* out, float* lse, int ldo, float* o, const Running* r, int nq, int HS, DType dt, float* rows) {
+    size_t HSp = padded(HS);
+    for (size_t c = 0; c < HSp; c++)
+        for (int v = 0; v < nq; v += SIMD_FLOATS)
+            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
+    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+    store_rows(out, ldo, rows, nq, HS, 1, dt);
+    for (int i = 0; i < nq; i++) lse[i] = r->max[i] + logf(r->sum[i]);
+}
 
 static void forward_item(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, ForwardScratch* w) {
-    int HS = a->HS, nq = MIN(BLOCK, d.q_len - i0), N = ROUND_UP(nq, SIMD_FLOATS), n_keys = n_visible(a, d, i0 + nq - 1);
-    size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK, query = d.q0 + i0;
-    float *q = w->packed, *o = q + block, *k = o + block, *v = k + block;
-    pack_rows(k, element(a->q, at(query, a->ldq, h, HS), dt), a->ldq, nq, N, HS, dt);
-    transpose(q, BLOCK, k, HSp, N, (int)HSp, a->scale);
-    memset(o, 0, block * sizeof(float));
-    for (int i = 0; i < BLOCK; i++) w->max[i] = -FLT_MAX, w->sum[i] = 0;
-    for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
-        int nk = MIN(BLOCK, n_keys - j0), nk_padded = ROUND_UP(nk, TILE_ROWS);
-        pack_rows(k, element(a->k, at(d.k0 + j0, a->ldkv, h, HS), dt), a->ldkv, nk, nk_padded, HS, dt);
-        pack_rows(v, element(a->v, at(d.k0 + j0, a->ldkv, h, HS), dt), a->ldkv, nk, nk, HS, dt);
-        multiply_add(w->s, BLOCK, (Matrix){k, HSp, 1}, q, BLOCK, nk, N, HS, SET, NULL);
-        softmax_block(w->s, w->max, w->sum, w->keep, nk, N, a->causal ? j0 - (i0 + d.k_len - d.q_len) : -BLOCK);
-        multiply_add(o, BLOCK, (Matrix){v, 1, HSp}, w->s, BLOCK, HS, N, nk, RESCALE, w->keep);
+    int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1), offset = d.k_len - d.q_len;
+    size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
+    float *k = w->packed, *v = k + block, *q = v + block, *o = q + GROUP * block;
+    for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
+        int nq = MIN(BLOCK, i1 - i), N = ROUND_UP(nq, SIMD_FLOATS);
+        pack_rows(k, element(a->q, at(d.q0 + i, a->ldq, h, HS), dt), a->ldq, nq, N, HS, dt);
+        transpose(q + g * block, BLOCK, k, HSp, N, (int)HSp, a->scale);
+        memset(o + g * block, 0, block * sizeof(float));
+        for (int lane = 0; lane < BLOCK; lane++) w->running[g].max[lane] = -FLT_MAX, w->running[g].sum[lane] = 0;
     }
-    for (int i = 0; i < nq; i++) lse[h * Nq + query + i] = w->max[i] + logf(w->sum[i]);
-    for (int i = 0; i < BLOCK; i++) w->keep[i] = 1 / w->sum[i];
-    transpose(k, HSp, o, BLOCK, (int)HSp, N, 1);
-    for (int i = 0; i < nq; i++)
-        store_rows((void*)element(out, at(query + i, a->ldo, h, HS), dt), 0, k + i * HSp, 1, HS, w->keep[i], dt);
+    for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
+        int nk = MIN(BLOCK, n_keys - j0);
+        size_t key = at(d.k0 + j0, a->ldkv, h, HS);
+        pack_rows(k, element(a->k, key, dt), a->ldkv, nk, ROUND_UP(nk, TILE_ROWS), HS, dt);
+        pack_rows(v, element(a->v, key, dt), a->ldkv, nk, nk, HS, dt);
+        for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
+            int last = MIN(i + BLOCK, i1) - 1, N = ROUND_UP(last + 1 - i, SIMD_FLOATS);
+            int seen = MIN(nk, n_visible(a, d, last) - j0), hidden = a->causal ? j0 - i - offset : -BLOCK;
+            if (seen > 0) forward_block(o + g * block, w->s, &w->running[g], q + g * block, k, v, seen, N, hidden, HS);
+        }
+    }
+    for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
+        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), dt), lse + h * Nq + d.q0 + i, a->ldo, o + g * block,
+                     &w->running[g], MIN(BLOCK, i1 - i), HS, dt, k);
 }
 
 // ---- backward: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
@@ -197,70 +251,111 @@ typedef struct Gradients {
     const float *lse, *D;  // (NH,Nq)
 } Gradients;
 
+typedef struct KeyBlock {  // packed, with the sums of its gradients; each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
+    float *k, *kt, *vt, *dk, *dv;
+    int nk, first;         // keys; the query that is the first to see key 0
+} KeyBlock;
+
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    float packed[];  // k, k^T, v^T, q, dout, dk, dv: a block each; then dq of all queries of the item
+    float packed[];  // q, dout: a block each; GROUP key blocks; dq of all queries of the item
 } BackwardScratch;
 
-// p and ds from s = q k^T and ds = dout v^T; lanes are keys, of which row i sees the first n_seen + i * causal.
+// p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
 static void probabilities(BackwardScratch* w, const float* lse, const float* D, int nq, int nk, int n_seen, int causal) {
     const vf lane = vf_lanes(), zero = (vf){0};
     for (int i = 0; i < nq; i++) {
-        int seen = MIN(nk, n_seen + (causal ? i : 0));
-        for (int v = 0; v < nk; v += SIMD_FLOATS) {
-            vf p = vf_exp(vf_load(w->p + i * BLOCK + v) - lse[i]), ds = p * (vf_load(w->ds + i * BLOCK + v) - D[i]);
+        int seen = MIN(nk, causal ? n_seen + i : nk), v = 0;
+        float *p_row = w->p + i * BLOCK, *ds_row = w->ds + i * BLOCK;
+        for (; v < seen; v += SIMD_FLOATS) {
+            vf p = vf_exp(vf_load(p_row + v) - lse[i]), ds = p * (vf_load(ds_row + v) - D[i]);
             if (v + SIMD_FLOATS > seen) {
-                vf_mask hidden = lane >= zero + (float)(seen - v);
+                vf_mask hidden = lane >= vf_set1((float)(seen - v));
                 p = vf_select(hidden, zero, p);
                 ds = vf_select(hidden, zero, ds);
             }
-            vf_store(w->p + i * BLOCK + v, p);
-            vf_store(w->ds + i * BLOCK + v, ds);
+            vf_store(p_row + v, p);
+            vf_store(ds_row + v, ds);
         }
+        for (; v < nk; v += SIMD_FLOATS) vf_store(p_row + v, zero), vf_store(ds_row + v, zero);
     }
 }
 
-// Queries [i_begin, i_end) against keys [j_begin, j_end), all at multiples of BLOCK; stores dq of the queries when
-// want_dq, dk and dv of the keys when want_dkv.
+// One block of queries, q and dout (nq,HS), meets one block of keys: adds to dq (NULL: not wanted) and, when want_dkv, to
+// dk and dv. `ahead` is how many rows its first query is beyond the first that sees key 0: where the diagonal passes
+// through (ahead < nk), 16 rows at a time leave out the columns that none of them needs.
+static void backward_block(float* dq, KeyBlock* b, BackwardScratch* w, const float* q, const float* dout, const float* lse,
+                           const float* D, int nq, int ahead, int causal, int want_dkv, int HS) {
+    size_t HSp = padded(HS);
+    int diagonal = causal && ahead < b->nk, step = diagonal ? 16 : BLOCK;
+    for (int i = 0; i < nq; i += step) {
+        int N = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, nq - i);
+        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){q + i * HSp, HSp, 1}, b->kt, BLOCK, M, N, HS, SET, NULL);
+        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){dout + i * HSp, HSp, 1}, b->vt, BLOCK, M, N, HS, SET, NULL);
+    }
+    probabilities(w, lse, D, nq, b->nk, ahead + 1, causal);
+    for (int i = 0; i < nq && dq; i += step) {
+        int K = diagonal ? MIN(b->nk, ahead + i + step) : b->nk;
+        multiply_add(dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, b->k, HSp, MIN(step, nq - i), (int)HSp, K, ADD, NULL);
+    }
+    for (int j = 0; j < b->nk && want_dkv; j += step) {
+        int i = diagonal ? MAX(0, j - ahead) : 0, M = MIN(step, b->nk - j);
+        Matrix p = {w->p + i * BLOCK + j, 1, BLOCK}, ds = {w->ds + i * BLOCK + j, 1, BLOCK};
+        multiply_add(b->dv + j * HSp, HSp, p, dout + i * HSp, HSp, M, (int)HSp, nq - i, ADD, NULL);
+        multiply_add(b->dk + j * HSp, HSp, ds, q + i * HSp, HSp, M, (int)HSp, nq - i, ADD, NULL);
+    }
+}
+
+// Keys j .. j + b->nk of the document, packed into the five blocks that begin at `room`.
+static void pack_keys(KeyBlock* b, const Attention* a, Span d, int h, int j, DType dt, float* room) {
+    size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, h, a->HS);
+    int N = ROUND_UP(b->nk, SIMD_FLOATS);
+    b->k = room, b->kt = b->k + block, b->vt = b->kt + block, b->dk = b->vt + block, b->dv = b->dk + block;
+    b->first = a->causal ? j - (d.k_len - d.q_len) : 0;
+    pack_rows(b->k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
+    transpose(b->vt, BLOCK, b->k, HSp, N, (int)HSp, 1);
+    pack_rows(b->k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
+    transpose(b->kt, BLOCK, b->k, HSp, N, (int)HSp, a->scale);
+    memset(b->dk, 0, 2 * block * sizeof(float));
+}
+
+// Queries [i_begin, i_end) against keys [j_begin, j_end), which begin at multiples of BLOCK; stores dq of the queries when
+// want_dq, dk and dv of the keys when want_dkv. GROUP blocks of keys share each packed block of queries.
 static void backward_item(const Gradients* g, const Attention* a, Span d, int h, int i_begin, int i_end, int j_begin,
                           int j_end, int want_dq, int want_dkv, DType dt, BackwardScratch* w) {
     int HS = a->HS;
     size_t HSp = padded(HS), block = HSp * BLOCK, Nq = (size_t)a->cu_q[a->n_docs];
-    float *k = w->packed, *kt = k + block, *vt = kt + block, *q = vt + block, *dout = q + block, *dk = dout + block,
-          *dv = dk + block, *dq = dv + block;
+    float *q = w->packed, *dout = q + block, *keys = dout + block, *dq = keys + 5 * GROUP * block;
+    KeyBlock b[GROUP];
     if (want_dq) memset(dq, 0, ROUND_UP(i_end - i_begin, BLOCK) * HSp * sizeof(float));
     j_end = MIN(MIN(j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
-    for (int j0 = j_begin; j0 < j_end; j0 += BLOCK) {
-        int nk = MIN(BLOCK, j_end - j0), N = ROUND_UP(nk, SIMD_FLOATS), first = a->causal ? j0 - (d.k_len - d.q_len) : 0;
-        size_t key = at(d.k0 + j0, a->ldkv, h, HS);
-        pack_rows(k, element(a->v, key, dt), a->ldkv, nk, N, HS, dt);
-        transpose(vt, BLOCK, k, HSp, N, (int)HSp, 1);
-        pack_rows(k, element(a->k, key, dt), a->ldkv, nk, N, HS, dt);
-        transpose(kt, BLOCK, k, HSp, N, (int)HSp, a->scale);
-        memset(dk, 0, 2 * block * sizeof(float));
-        for (int i0 = MAX(i_begin, first / BLOCK * BLOCK); i0 < i_end; i0 += BLOCK) {
+    for (int j0 = j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
+        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
+        for (int t = 0; t < n; t++) {
+            b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
+            pack_keys(&b[t], a, d, h, j0 + t * BLOCK, dt, keys + 5 * t * block);
+        }
+        for (int i0 = MAX(i_begin, b[0].first / BLOCK * BLOCK); i0 < i_end; i0 += BLOCK) {
             int nq = MIN(BLOCK, i_end - i0);
             size_t row = h * Nq + d.q0 + i0;
             pack_rows(q, element(a->q, at(d.q0 + i0, a->ldq, h, HS), dt), a->ldq, nq, BLOCK, HS, dt);
             pack_rows(dout, element(g->dout, at(d.q0 + i0, a->ldo, h, HS), dt), a->ldo, nq, BLOCK, HS, dt);
-            multiply_add(w->p, BLOCK, (Matrix){q, HSp, 1}, kt, BLOCK, nq, N, HS, SET, NULL);
-            multiply_add(w->ds, BLOCK, (Matrix){dout, HSp, 1}, vt, BLOCK, nq, N, HS, SET, NULL);
-            probabilities(w, g->lse + row, g->D + row, nq, nk, a->causal ? i0 + 1 - first : nk, a->causal);
-            float* dq_rows = dq + (i0 - i_begin) * HSp;
-            if (want_dq) multiply_add(dq_rows, HSp, (Matrix){w->ds, BLOCK, 1}, k, HSp, nq, (int)HSp, nk, ADD, NULL);
-            if (!want_dkv) continue;
-            multiply_add(dv, HSp, (Matrix){w->p, 1, BLOCK}, dout, HSp, nk, (int)HSp, nq, ADD, NULL);
-            multiply_add(dk, HSp, (Matrix){w->ds, 1, BLOCK}, q, HSp, nk, (int)HSp, nq, ADD, NULL);
+            for (int t = 0; t < n; t++)
+                if (i0 + nq > b[t].first)
+                    backward_block(want_dq ? dq + (i0 - i_begin) * HSp : NULL, &b[t], w, q, dout, g->lse + row, g->D + row, nq,
+                                   i0 - b[t].first, a->causal, want_dkv, HS);
         }
-        if (!want_dkv) continue;
-        store_rows((void*)element(g->dk, key, dt), a->ldkv, dk, nk, HS, a->scale, dt);
-        store_rows((void*)element(g->dv, key, dt), a->ldkv, dv, nk, HS, 1, dt);
+        for (int t = 0; t < n && want_dkv; t++) {
+            size_t key = at(d.k0 + j0 + t * BLOCK, a->ldkv, h, HS);
+            store_rows((void*)element(g->dk, key, dt), a->ldkv, b[t].dk, b[t].nk, HS, a->scale, dt);
+            store_rows((void*)element(g->dv, key, dt), a->ldkv, b[t].dv, b[t].nk, HS, 1, dt);
+        }
     }
     void* to = (void*)element(g->dq, at(d.q0 + i_begin, a->ldq, h, HS), dt);
     if (want_dq) store_rows(to, a->ldq, dq, i_end - i_begin, HS, a->scale, dt);
 }
 
-// ---- the list of work: items are dealt out in falling order of size, each for all heads
+// ---- the list of work: items are dealt out in falling order of size
 
 typedef enum Kind { FORWARD, BACKWARD, BACKWARD_DQ, BACKWARD_DKV } Kind;
 
@@ -285,8 +380,8 @@ static int list_forward(Item* items, const Attention* a) {
     int n = 0;
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
-        for (int i = 0; i < d.q_len; i += BLOCK)
-            items[n++] = (Item){b, i, FORWARD, 2 * n_pairs(a, d, i, MIN(BLOCK, d.q_len - i))};
+        for (int i = 0; i < d.q_len; i += GROUP * BLOCK)
+            items[n++] = (Item){b, i, FORWARD, 2 * n_pairs(a, d, i, MIN(GROUP * BLOCK, d.q_len - i))};
     }
     return n;
 }
@@ -307,25 +402,46 @@ static int list_backward(Item* items, const Attention* a) {
         }
         for (int i = 0; i < d.q_len; i += DQ_ROWS)
             items[n++] = (Item){b, i, BACKWARD_DQ, 3 * n_pairs(a, d, i, MIN(DQ_ROWS, d.q_len - i))};
-        for (int j = 0; j < d.k_len; j += BLOCK)
-            items[n++] = (Item){b, j, BACKWARD_DKV, 4 * BLOCK * (float)(d.q_len - MAX(0, a->causal ? j - d.k_len + d.q_len : 0))};
+        for (int j = 0; j < d.k_len; j += GROUP * BLOCK) {
+            int first = a->causal ? MAX(0, j - (d.k_len - d.q_len)) : 0;
+            items[n++] = (Item){b, j, BACKWARD_DKV, 4 * GROUP * BLOCK * (float)(d.q_len - first)};
+        }
     }
     return n;
 }
 
-// Counting sort by the power of two of the cost: enough order to keep large items off the end.
-static void sort_items(Item* sorted, const Item* items, int n) {
-    int begin[64 + 1] = {0};
-    for (int pass = 0; pass < 2; pass++)
+enum { CLASSES = 64 };
+
+typedef struct Work {
+    Item* items;
+    int begin[CLASSES + 1];  // items of class c, costs within a factor of two of each other: begin[c] .. begin[c + 1]
+    int n, NH;
+} Work;
+
+// Counting sort of the n items at `items` into the room behind them, large ones first.
+static Work sort_items(Item* items, int n, int NH) {
+    Work w = {.items = items + n, .n = n, .NH = NH};
+    int next[CLASSES];
+    for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < n; i++) {
-            int exponent = 0;
+            int exponent;
             frexpf(items[i].cost, &exponent);
-            int key = 63 - MIN(63, MAX(0, exponent));
-            if (pass == 0) begin[key + 1]++;
-            else sorted[begin[key]++] = items[i];
-            if (pass == 0 && i == n - 1)
-                for (int c = 0; c < 64; c++) begin[c + 1] += begin[c];
+            int c = CLASSES - 1 - MIN(CLASSES - 1, MAX(0, exponent));
+            if (pass == 0) w.begin[c + 1]++;
+            else w.items[next[c]++] = items[i];
         }
+        for (int c = 0; c < CLASSES && pass == 0; c++) next[c] = w.begin[c], w.begin[c + 1] += w.begin[c];
+    }
+    return w;
+}
+
+// The t-th piece of work of n * NH: class by class, in a class head by head, so that threads meet the same keys.
+static Item deal(const Work* w, size_t t, int* h) {
+    int c = 0;
+    while (t >= (size_t)w->begin[c + 1] * w->NH) c++;
+    size_t in_class = t - (size_t)w->begin[c] * w->NH, n = (size_t)(w->begin[c + 1] - w->begin[c]);
+    *h = (int)(in_class / n);
+    return w->items[w->begin[c] + in_class % n];
 }
 
 // ---- entries
@@ -336,14 +452,14 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
         return;
     }
     Item* items = (Item*)cpu_shared_scratch();
-    int n = list_forward(items, a);
-    Item* sorted = items + n;
-    sort_items(sorted, items, n);
-#pragma omp parallel for schedule(dynamic, 1) if (n * a->NH > 1)
-    for (size_t i = 0; i < (size_t)n * a->NH; i++) {
-        Item item = sorted[i / a->NH];
+    Work work = sort_items(items, list_forward(items, a), a->NH);
+    size_t n = (size_t)work.n * a->NH;
+#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+    for (size_t t = 0; t < n; t++) {
+        int h;
+        Item item = deal(&work, t, &h);
         ForwardScratch* w = (ForwardScratch*)cpu_thread_scratch(omp_get_thread_num());
-        forward_item(out, lse, a, document(a, item.doc), (int)(i % a->NH), item.begin, dt, w);
+        forward_item(out, lse, a, document(a, item.doc), h, item.begin, dt, w);
     }
 }
 
@@ -372,18 +488,18 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
     float* D = (float*)cpu_shared_scratch();
     Item* items = (Item*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
     row_dots(D, dout, out, a, dt);
-    int n = list_backward(items, a);
-    Item* sorted = items + n;
-    sort_items(sorted, items, n);
+    Work work = sort_items(items, list_backward(items, a), a->NH);
+    size_t n = (size_t)work.n * a->NH;
     Gradients g = {dq, dk, dv, dout, lse, D};
-#pragma omp parallel for schedule(dynamic, 1) if (n * a->NH > 1)
-    for (size_t i = 0; i < (size_t)n * a->NH; i++) {
-        Item item = sorted[i / a->NH];
+#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+    for (size_t t = 0; t < n; t++) {
+        int h;
+        Item item = deal(&work, t, &h);
         Span d = document(a, item.doc);
-        int h = (int)(i % a->NH), begin = item.begin;
+        int begin = item.begin;
         BackwardScratch* w = (BackwardScratch*)cpu_thread_scratch(omp_get_thread_num());
         if (item.kind == BACKWARD) backward_item(&g, a, d, h, 0, d.q_len, 0, d.k_len, 1, 1, dt, w);
-        else if (item.kind == BACKWARD_DKV) backward_item(&g, a, d, h, 0, d.q_len, begin, begin + BLOCK, 0, 1, dt, w);
+        else if (item.kind == BACKWARD_DKV) backward_item(&g, a, d, h, 0, d.q_len, begin, begin + GROUP * BLOCK, 0, 1, dt, w);
         else backward_item(&g, a, d, h, begin, MIN(begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0, dt, w);
     }
 }
@@ -398,7 +514,7 @@ static CpuScratch scratch(const KernelLimits* limits) {
     return (CpuScratch){
         .shared_bytes = ROUND_UP((size_t)limits->N * limits->NH, (size_t)16) * sizeof(float) +
                         2 * most_items(limits) * sizeof(Item),
-        .thread_bytes = sizeof(BackwardScratch) + (7 * BLOCK + rows) * HSp * sizeof(float),
+        .thread_bytes = sizeof(BackwardScratch) + ((2 + 5 * GROUP) * BLOCK + rows) * HSp * sizeof(float),
     };
 }
 

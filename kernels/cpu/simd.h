@@ -21,7 +21,7 @@ typedef uint16_t vf_bf16 __attribute__((vector_size(2 * SIMD_FLOATS), aligned(2)
 
 // ---- lanes
 
-SIMD_INLINE vf vf_set1(float x) { return (vf){0} + x; }
+SIMD_INLINE vf vf_set1(float x) { return x - (vf){0}; }  // the bits of x, whatever they are
 SIMD_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }  // one instruction where there is one
 
 // mask ? a : b, lane by lane.
@@ -185,4 +185,15 @@ SIMD_INLINE vf vf_gelu_gradient(vf x) {
     x = vf_max(vf_set1(-10), vf_min(vf_set1(10), x));
     vf e = vf_exp_minus_2u(x), s = 1.f / (1.f + e);
     return s + x * s * (e * s) * (x * x * 0.214064449f + 1.59576912f);
+}
+
+// vf_exp for x <= 0 or NaN, with a selection less.
+SIMD_INLINE vf vf_exp_nonpositive(vf x) {
+    const float shift = 0x1.8p23f;
+    vf n = x * 1.44269504f + shift;
+    vf_bits exponent = (vf_bits)n << 23;
+    n -= shift;
+    vf r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+    vf q = (((r * 1.39280747e-3f + 8.36469233e-3f) * r + 4.16665412e-2f) * r + 0.166665673f) * r + 0.5f;
+    return vf_select(x < vf_set1(-87.336f), (vf){0}, (vf)((vf_bits)(r * r * q + r + 1.f) + exponent));
 }

@@ -1,0 +1,35 @@
+#!/bin/sh
+# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, and clang with its fuzzer. Training itself needs
+# only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
+packages=""
+need() { # need COMMAND PACKAGE...
+    command -v "$1" > /dev/null 2>&1 && return
+    shift
+    packages="$packages $*"
+}
+need cc gcc libc6-dev
+need g++ g++
+need make make
+need clang clang
+# clang needs its runtime library for -fsanitize=fuzzer
+if command -v clang > /dev/null 2>&1; then
+    runtime=$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a)
+    version=$(clang --version | sed -n 's/.*version \([0-9]*\).*/\1/p' | head -n 1)
+    [ -e "$runtime" ] || packages="$packages libclang-rt-$version-dev"
+elif [ -n "$packages" ]; then
+    packages="$packages libclang-rt-dev"
+fi
+[ -z "$packages" ] && exit 0
+line="apt-get update && apt-get install -y --no-install-recommends$packages"
+if ! command -v apt-get > /dev/null 2>&1; then
+    echo "setup: this system has no apt-get; the suite would also use:$packages"
+elif [ "$(id -u)" = 0 ]; then
+    echo "setup: $line"
+    log=$(mktemp)
+    (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages) > "$log" 2>&1 ||
+        { tail -n 3 "$log"; echo "setup: that failed; tests that need these packages are skipped"; }
+    rm -f "$log"
+else
+    echo "setup: for the whole suite run: sudo sh -c '$line'"
+fi
+exit 0

@@ -1,0 +1,69 @@
+// fuzz_json.c - any bytes to the JSON reader; whatever it accepts must lie inside the text, nest properly and convert.
+#include <stdlib.h>
+
+#include "data/json.h"
+#include "plan/base.h"
+
+static void require(int holds) {
+    if (!holds) abort();
+}
+
+// Unescaping, then quoting, then unescaping again must end where it began (invalid UTF-8 aside, which quoting replaces).
+static void check_string(const JsonValue* v) {
+    char* plain = (char*)malloc(v->length + 1);
+    int64_t n = json_string(v, plain);
+    require(n <= (int64_t)v->length);
+    if (n >= 0) {
+        require(plain[n] == 0);
+        char* quoted = (char*)malloc(6 * (size_t)n + 3);
+        size_t n_quoted = json_quote(quoted, plain, (size_t)n);
+        Json again;
+        require(n_quoted <= 6 * (size_t)n + 2 && json_parse(&again, quoted, n_quoted, NULL, 0) == 0 && again.n == 1);
+        char *once = (char*)malloc(n_quoted), *twice = (char*)malloc(6 * n_quoted + 3);
+        int64_t n_once = json_string(again.values, once);
+        require(n_once >= n);
+        require(json_quote(twice, once, (size_t)n_once) == n_quoted && !memcmp(twice, quoted, n_quoted));
+        free(once), free(twice), free(quoted);
+        json_free(&again);
+    }
+    free(plain);
+}
+
+// Checks value i and all below it; returns the index behind them.
+static int check_value(const Json* json, int i, const char* text, size_t n) {
+    const JsonValue* v = &json->values[i];
+    require(i >= 0 && i < json->n && v->text >= text && v->text <= text + n &&
+            v->length <= n - (size_t)(v->text - text));
+    int64_t whole;
+    uint64_t natural;
+    double real;
+    int is_whole = json_int64(v, &whole) == 0, is_natural = json_uint64(v, &natural) == 0,
+        is_real = json_double(v, &real) == 0;
+    require(v->type == JSON_NUMBER || (!is_whole && !is_natural && !is_real));
+    require(!is_whole || !is_natural || natural == (uint64_t)whole);
+    require(!is_whole || (is_real && real == (double)whole));
+    if (v->type == JSON_STRING) check_string(v);
+    int next = i + 1;
+    for (int child = 0; child < v->n; child++) {
+        if (v->type == JSON_OBJECT)
+            require(json->values[next].type == JSON_STRING), next = check_value(json, next, text, n);
+        else require(json_at(json, v, child) == &json->values[next]);
+        next = check_value(json, next, text, n);
+    }
+    require(v->next == next);
+    json_get(json, v, "a");
+    return next;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    char err[64] = "";
+    Json json;
+    if (size > 1 << 12) return 0;  // json_at walks: the check is quadratic
+    if (json_parse(&json, (const char*)data, size, err, sizeof err)) {
+        require(err[0] && memchr(err, 0, sizeof err) && !json.values);
+        return 0;
+    }
+    require(check_value(&json, 0, (const char*)data, size) == json.n);
+    json_free(&json);
+    return 0;
+}

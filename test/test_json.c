@@ -1,0 +1,434 @@
+// test_json.c - claims about data/json.c: what RFC 8259 allows is read exactly, everything else is refused with a
+// message, and no byte outside the text is looked at (texts lie in buffers of just their size, for AddressSanitizer).
+#include "data/json.h"
+
+#include <inttypes.h>
+
+#include "plan/base.h"
+#include "test/test.h"
+
+static char err[ERR_BYTES];
+
+// Parses a copy of exactly n bytes; 1 when accepted. A refusal must come with a message.
+static int accepts_bytes(const char* text, size_t n) {
+    Json json;
+    char* copy = (char*)malloc(n ? n : 1);
+    memcpy(copy, text, n);
+    memset(err, 0, sizeof err);
+    int bad = json_parse(&json, n ? copy : NULL, n, err, sizeof err);
+    if (bad) CHECK(strncmp(err, "JSON: expected ", 15) == 0 && !strchr(err, '\n'));
+    else json_free(&json);
+    free(copy);
+    return !bad;
+}
+
+static int accepts(const char* text) { return accepts_bytes(text, strlen(text)); }
+
+static void values_keep_their_type_text_and_children(void) {
+    const char* text =
+        " {\"a\" : [1, -2.5e3 ,\"x\\n\"], \"b\":{}, \"c\":[ ], \"d\":null,\t\"e\":true,\r\n\"f\":false} ";
+    Json json;
+    CHECK(json_parse(&json, text, strlen(text), err, sizeof err) == 0);
+    const JsonValue* root = json.values;
+    CHECK(root->type == JSON_OBJECT && root->n == 6 && root->next == json.n && json.n == 16);
+    CHECK(root->text == text + 1 && root->length == strlen(text) - 2);
+    const JsonValue* a = json_get(&json, root, "a");
+    CHECK(a && a->type == JSON_ARRAY && a->n == 3);
+    const JsonValue* second = json_at(&json, a, 1);
+    CHECK(second && second->type == JSON_NUMBER && second->length == 6 && !memcmp(second->text, "-2.5e3", 6));
+    const JsonValue* third = json_at(&json, a, 2);
+    CHECK(third && third->type == JSON_STRING && third->length == 3 && !memcmp(third->text, "x\\n", 3));
+    CHECK(!json_at(&json, a, 3) && !json_at(&json, a, -1) && !json_at(&json, root, 0) && !json_at(&json, NULL, 0));
+    CHECK(json_get(&json, root, "b")->type == JSON_OBJECT && json_get(&json, root, "b")->n == 0);
+    CHECK(json_get(&json, root, "c")->type == JSON_ARRAY && json_get(&json, root, "c")->n == 0);
+    CHECK(json_get(&json, root, "d")->type == JSON_NULL && json_get(&json, root, "e")->type == JSON_TRUE);
+    CHECK(json_get(&json, root, "f")->type == JSON_FALSE);
+    CHECK(!json_get(&json, root, "g") && !json_get(&json, root, "") && !json_get(&json, a, "a") &&
+          !json_get(&json, NULL, "a"));
+    json_free(&json);
+    CHECK(json.values == NULL && json.n == 0);
+}
+
+static void names_match_unescaped_and_the_first_of_several_counts(void) {
+    const char* text = "{\"\\u0061b\":1,\"a\\nb\":2,\"ab\":3,\"nul\\u0000\":4,\"bad\\x\":5,\"\":6}";
+    Json json;
+    double x = 0;
+    CHECK(json_parse(&json, text, strlen(text), err, sizeof err) == 0);
+    CHECK(json_double(json_get(&json, json.values, "ab"), &x) == 0 && x == 1);
+    CHECK(json_double(json_get(&json, json.values, "a\nb"), &x) == 0 && x == 2);
+    CHECK(json_double(json_get(&json, json.values, ""), &x) == 0 && x == 6);
+    CHECK(!json_get(&json, json.values, "nul") && !json_get(&json, json.values, "bad") &&
+          !json_get(&json, json.values, "a\\nb"));
+    json_free(&json);
+}
+
+static void every_truncated_prefix_is_refused(void) {
+    static const char* const texts[] = {
+        "{\"a\":[1,2,{\"b\":null}],\"c\":\"\\u00e9\\ud83d\\ude00\\\\\",\"d\":true}",
+        "[[[]],{},\"\",false,-0.5e+10]",
+        "\"a string \\\" with \\\\\"",
+        "null",
+        "{\"step\": 100, \"files\": [{\"name\": \"x\", \"bytes\": 1, \"hash\": \"00\"}]}",
+    };
+    for (int i = 0; i < COUNT(texts); i++) {
+        size_t n = strlen(texts[i]);
+        CHECK(accepts_bytes(texts[i], n));
+        for (size_t k = 0; k < n; k++) {
+            int accepted = accepts_bytes(texts[i], k);
+            CHECK(!accepted);
+            if (accepted) printf("    accepted: %.*s\n", (int)k, texts[i]);
+        }
+    }
+}
+
+static void numbers_are_those_of_the_standard(void) {
+    static const char* const good[] = {"0",
+                                       "-0",
+                                       "1",
+                                       "10",
+                                       "-10",
+                                       "0.0",
+                                       "1.5",
+                                       "1e5",
+                                       "1E+5",
+                                       "1e-5",
+                                       "-1.25e-02",
+                                       "0e0",
+                                       "123456789012345678901234567890"};
+    static const char* const bad[] = {"01",   "-01", "00",    "+1",  ".5",   "1.",       "-",       "1e",  "1e+",
+                                      "0x10", "NaN", "nan",   "inf", "-inf", "Infinity", "1.e5",    "-.5", "1_000",
+                                      "1 2",  "--1", "1.2.3", "0b1", "1f",   "- 1",      "\xd9\xa1"};
+    for (int i = 0; i < COUNT(good); i++) {
+        CHECK(accepts(good[i]));
+        if (!accepts(good[i])) printf("    %s\n", good[i]);
+    }
+    for (int i = 0; i < COUNT(bad); i++) {
+        CHECK(!accepts(bad[i]));
+        if (accepts(bad[i])) printf("    %s\n", bad[i]);
+    }
+}
+
+static void whatever_is_no_json_is_refused(void) {
+    static const char* const bad[] = {
+        "",
+        " ",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{a:1}",
+        "{\"a\":1,}",
+        "{,}",
+        "{1:2}",
+        "[",
+        "]",
+        "{",
+        "}",
+        "[}",
+        "{]",
+        "[1}",
+        "'a'",
+        "tru",
+        "True",
+        "nulll",
+        "[1] [2]",
+        "\"a\" x",
+        "\"a\nb\"",
+        "\"tab\there\"",
+        "\"end",
+        "\"\\",
+        "\"\\\"",
+        "{\"a\" 1}",
+        "{\"a\"::1}",
+        "[1,,2]",
+        "// c\n1",
+        "[1]/**/",
+        "\xef\xbb\xbf{}",
+        "\v1",
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        CHECK(!accepts(bad[i]));
+        if (accepts(bad[i])) printf("    accepted: %s\n", bad[i]);
+    }
+    CHECK(!accepts_bytes("1\0", 2));
+    CHECK(!accepts_bytes("\"a\0b\"", 5));
+}
+
+static void a_message_says_where_and_what(void) {
+    CHECK(!accepts("[1, x]"));
+    CHECK_STRING(err, "JSON: expected a value at byte 4 of 6, found x");
+    CHECK(!accepts("{\"a\":1"));
+    CHECK_STRING(err, "JSON: expected a comma or } at byte 6 of 6, found the end");
+    CHECK(!accepts("[1,\x01]"));
+    CHECK_STRING(err, "JSON: expected a value at byte 3 of 5, found byte 0x01");
+}
+
+static void nesting_is_read_64_deep_and_no_deeper(void) {
+    char text[256];
+    for (int depth = 63; depth <= 65; depth++) {
+        memset(text, '[', (size_t)depth);
+        memset(text + depth, ']', (size_t)depth);
+        CHECK(accepts_bytes(text, 2 * (size_t)depth) == (depth <= 64));
+    }
+    for (int depth = 63; depth <= 65; depth++) {
+        char nested[1024] = "";
+        for (int i = 1; i < depth; i++) strcat(nested, "{\"a\":");
+        strcat(nested, "{}");
+        for (int i = 1; i < depth; i++) strcat(nested, "}");
+        CHECK(accepts(nested) == (depth <= 64));
+    }
+}
+
+static void a_hundred_million_brackets_are_refused_at_once(void) {
+    size_t n = 100 << 20;
+    char* text = (char*)malloc(n);
+    CHECK(text != NULL);
+    if (!text) return;
+    memset(text, '[', n);
+    Json json;
+    double started = now_seconds();
+    CHECK(json_parse(&json, text, n, err, sizeof err) == -1);
+    // Work is bounded by the depth limit, so that a millisecond is ample; 0.5 s leaves room for a busy machine.
+    CHECK(now_seconds() - started < 0.5);
+    CHECK(strstr(err, "64 levels") && strstr(err, "byte 64 of"));
+    free(text);
+}
+
+static int read_number(const char* text, int64_t* i, uint64_t* u, double* d) {
+    Json json;
+    CHECK(json_parse(&json, text, strlen(text), err, sizeof err) == 0);
+    int which = (json_int64(json.values, i) == 0) | (json_uint64(json.values, u) == 0) << 1 |
+                (json_double(json.values, d) == 0) << 2;
+    json_free(&json);
+    return which;
+}
+
+static void integers_are_exact_to_their_limits_and_refused_beyond(void) {
+    int64_t i = 77;
+    uint64_t u = 77;
+    double d = 0;
+    CHECK(read_number("9223372036854775807", &i, &u, &d) == 7 && i == INT64_MAX && u == (uint64_t)INT64_MAX);
+    CHECK(read_number("-9223372036854775808", &i, &u, &d) == 5 && i == INT64_MIN);
+    CHECK(read_number("18446744073709551615", &i, &u, &d) == 6 && u == UINT64_MAX);
+    CHECK(read_number("18446744073709551614", &i, &u, &d) == 6 && u == UINT64_MAX - 1);
+    CHECK(read_number("9007199254740993", &i, &u, &d) == 7 && u == 9007199254740993u &&
+          i == 9007199254740993);  // 2^53 + 1
+    CHECK(read_number("-0", &i, &u, &d) == 5 && i == 0 && d == 0 && signbit(d));
+    i = 77, u = 77;
+    CHECK(read_number("9223372036854775808", &i, &u, &d) == 6 && i == 77);
+    u = 77;
+    CHECK(read_number("-9223372036854775809", &i, &u, &d) == 4 && i == 77 && u == 77);
+    CHECK(read_number("18446744073709551616", &i, &u, &d) == 4 && i == 77 && u == 77);
+    CHECK(read_number("99999999999999999999999999999999999999999999", &i, &u, &d) == 4 && i == 77 && u == 77);
+    CHECK(read_number("-1", &i, &u, &d) == 5 && i == -1 && u == 77);
+    CHECK(read_number("1.0", &i, &u, &d) == 4 && d == 1);
+    CHECK(read_number("1e2", &i, &u, &d) == 4 && d == 100);
+}
+
+static void doubles_are_the_nearest_and_never_infinite(void) {
+    int64_t i;
+    uint64_t u;
+    double d = 0;
+    CHECK(read_number("0.1", &i, &u, &d) == 4 && d == 0.1);
+    CHECK(read_number("1.7976931348623157e308", &i, &u, &d) == 4 && d == 1.7976931348623157e308);
+    CHECK(read_number("5e-324", &i, &u, &d) == 4 && d == 5e-324);
+    CHECK(read_number("1e-999", &i, &u, &d) == 4 && d == 0);
+    d = 7;
+    CHECK(read_number("1e999", &i, &u, &d) == 0 && d == 7);
+    CHECK(read_number("-1e999", &i, &u, &d) == 0 && d == 7);
+    for (int k = 0; k < 1000; k++) {
+        char text[40];
+        double x = random_normal(1, (uint64_t)k) * exp(50 * random_normal(2, (uint64_t)k));
+        snprintf(text, sizeof text, "%.17g", x);
+        CHECK(read_number(text, &i, &u, &d) & 4 && d == x);
+    }
+}
+
+static void a_number_that_is_too_long_is_refused_not_cut(void) {
+    char text[600];
+    int64_t i = 77;
+    uint64_t u = 77;
+    double d = 77;
+    memset(text, '0', sizeof text);
+    memcpy(text, "0.", 2);
+    text[511] = 0;
+    CHECK(read_number(text, &i, &u, &d) == 4 && d == 0);
+    d = 77;
+    text[511] = '1', text[512] = 0;
+    CHECK(read_number(text, &i, &u, &d) == 0 && d == 77);
+}
+
+static void a_conversion_of_another_type_fails(void) {
+    const char* text = "[null,true,\"1\",[1],{\"a\":1}]";
+    char out[64];
+    int64_t i = 7;
+    uint64_t u = 7;
+    double d = 7;
+    Json json;
+    CHECK(json_parse(&json, text, strlen(text), err, sizeof err) == 0);
+    for (int k = -1; k < 5; k++) {
+        const JsonValue* v = json_at(&json, json.values, k);
+        CHECK(json_int64(v, &i) == -1 && json_uint64(v, &u) == -1 && json_double(v, &d) == -1);
+        CHECK(json_string(v, out) == (k == 2 ? 1 : -1));
+    }
+    CHECK(i == 7 && u == 7 && d == 7);
+    json_free(&json);
+}
+
+// Unescapes the string `text` into a buffer of the promised size; its length, or -1.
+static int64_t unescape(const char* text, char* out) {
+    Json json;
+    if (json_parse(&json, text, strlen(text), err, sizeof err)) return -2;
+    char* exact = (char*)malloc(json.values->length + 1);
+    int64_t n = json_string(json.values, exact);
+    if (n >= 0) {
+        CHECK((size_t)n <= json.values->length && exact[n] == 0);
+        memcpy(out, exact, (size_t)n + 1);
+    }
+    free(exact);
+    json_free(&json);
+    return n;
+}
+
+static void escapes_become_their_bytes(void) {
+    static const struct {
+        const char *text, *bytes;
+        int n;
+    } cases[] = {
+        {"\"\"", "", 0},
+        {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t", 8},
+        {"\"\\u0041\\u00e9\\u20AC\"", "A\xc3\xa9\xe2\x82\xac", 6},
+        {"\"\\u007f\\u0080\\u07ff\\u0800\\uffff\"", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf", 11},
+        {"\"\\ud83d\\ude00\"", "\xf0\x9f\x98\x80", 4},
+        {"\"\\uD800\\uDC00\\udbff\\udfff\"", "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", 8},
+        {"\"a\\u0000b\"", "a\0b", 3},
+        {"\"\xc3\xa9 \xff raw\"", "\xc3\xa9 \xff raw", 8},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        char out[64];
+        CHECK(unescape(cases[i].text, out) == cases[i].n && !memcmp(out, cases[i].bytes, (size_t)cases[i].n));
+    }
+}
+
+static void bad_escapes_and_lone_surrogates_are_refused(void) {
+    static const char* const bad[] = {
+        "\"\\x41\"",
+        "\"\\a\"",
+        "\"\\u\"",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\u 123\"",
+        "\"\\u+123\"",
+        "\"\\ud800\"",
+        "\"\\ud800a\"",
+        "\"\\ud800\\n\"",
+        "\"\\ud800\\u0041\"",
+        "\"\\udc00\"",
+        "\"\\udc00\\ud800\"",
+        "\"\\ud800\\ud800\"",
+        "\"\\ud83d\\ude0\"",
+        "\"\\ud83d\\\"",
+        "\"\\U0041\"",
+        "\"\\ud83d\\u\"",
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        char out[64];
+        CHECK(unescape(bad[i], out) < 0);
+    }
+}
+
+static void quoting_and_unescaping_give_the_bytes_back(void) {
+    for (int k = 0; k < 3000; k++) {
+        char bytes[64], again[64], *quoted = NULL;
+        size_t n = 0;
+        for (int i = 0; i < k % 12; i++) {  // valid UTF-8: code points of every length, controls included
+            uint64_t r = hash64((uint64_t)(k * 100 + i));
+            uint32_t c = (uint32_t)(r >> 8) % (r & 1 ? 0x80u : r & 2 ? 0x800u : r & 4 ? 0xd800u : 0x110000u);
+            if (c >= 0xd800 && c < 0xe000) c = 0xe000;
+            if (c < 0x80) bytes[n++] = (char)c;
+            else if (c < 0x800) bytes[n++] = (char)(0xc0 | c >> 6), bytes[n++] = (char)(0x80 | (c & 63));
+            else {
+                if (c < 0x10000) bytes[n++] = (char)(0xe0 | c >> 12);
+                else bytes[n++] = (char)(0xf0 | c >> 18), bytes[n++] = (char)(0x80 | (c >> 12 & 63));
+                bytes[n++] = (char)(0x80 | (c >> 6 & 63)), bytes[n++] = (char)(0x80 | (c & 63));
+            }
+        }
+        quoted = (char*)malloc(6 * n + 3);
+        size_t length = json_quote(quoted, bytes, n);
+        CHECK(length == strlen(quoted) && length <= 6 * n + 2);
+        CHECK(unescape(quoted, again) == (int64_t)n && !memcmp(again, bytes, n));
+        free(quoted);
+    }
+}
+
+static void quoting_replaces_what_is_not_utf8(void) {
+    static const struct {
+        const char *bytes, *quoted;
+    } cases[] = {
+        {"plain", "\"plain\""},
+        {"\"\\/\n\x01\x7f", "\"\\\"\\\\/\\u000a\\u0001\\u007f\""},
+        {"\xff", "\"\xef\xbf\xbd\""},
+        {"a\xc3", "\"a\xef\xbf\xbd\""},                                                // cut off
+        {"\xc0\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\""},                                  // overlong
+        {"\xed\xa0\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},                  // a surrogate
+        {"\xf4\x90\x80\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},  // beyond U+10FFFF
+        {"\xe2\x82\xac", "\"\xe2\x82\xac\""},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        size_t n = strlen(cases[i].bytes);
+        char *exact = (char*)malloc(n), *out = (char*)malloc(6 * n + 3);
+        memcpy(exact, cases[i].bytes, n);
+        CHECK(json_quote(out, exact, n) == strlen(cases[i].quoted));
+        CHECK_STRING(out, cases[i].quoted);
+        free(exact);
+        free(out);
+    }
+}
+
+static void hashes_survive_a_round_trip(void) {
+    for (uint64_t k = 0; k < 1000; k++) {
+        char text[32];
+        int64_t i;
+        uint64_t u = 0, hash = hash64(k);
+        double d;
+        snprintf(text, sizeof text, "%" PRIu64, hash);
+        CHECK(read_number(text, &i, &u, &d) & 2 && u == hash);
+    }
+}
+
+static void corrupted_texts_never_read_outside(void) {
+    const char text[] = "{\"a\":[1,-2.5e3,\"\\ud83d\\ude00\"],\"b\":{\"c\":null},\"d\":[true,false]}";
+    size_t n = sizeof text - 1;
+    int accepted = 0;
+    for (uint64_t k = 0; k < 20000; k++) {
+        char bytes[sizeof text];
+        memcpy(bytes, text, n);
+        for (uint64_t j = 0; j <= k % 3; j++)
+            bytes[hash64(3 * k + j) % n] = "\"\\{}[],:u0e-.\x01\xff"[hash64(~(3 * k + j)) % 15];
+        accepted += accepts_bytes(bytes, n);
+    }
+    CHECK(accepted > 100 && accepted < 10000);  // both outcomes are really tried
+}
+
+int main(void) {
+    RUN(values_keep_their_type_text_and_children);
+    RUN(names_match_unescaped_and_the_first_of_several_counts);
+    RUN(every_truncated_prefix_is_refused);
+    RUN(numbers_are_those_of_the_standard);
+    RUN(whatever_is_no_json_is_refused);
+    RUN(a_message_says_where_and_what);
+    RUN(nesting_is_read_64_deep_and_no_deeper);
+    RUN(a_hundred_million_brackets_are_refused_at_once);
+    RUN(integers_are_exact_to_their_limits_and_refused_beyond);
+    RUN(doubles_are_the_nearest_and_never_infinite);
+    RUN(a_number_that_is_too_long_is_refused_not_cut);
+    RUN(a_conversion_of_another_type_fails);
+    RUN(escapes_become_their_bytes);
+    RUN(bad_escapes_and_lone_surrogates_are_refused);
+    RUN(quoting_and_unescaping_give_the_bytes_back);
+    RUN(quoting_replaces_what_is_not_utf8);
+    RUN(hashes_survive_a_round_trip);
+    RUN(corrupted_texts_never_read_outside);
+    return test_done();
+}

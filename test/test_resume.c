@@ -1,0 +1,157 @@
+// test_resume.c - a run that was stopped, killed or moved to another place continues bit for bit.
+#include <signal.h>
+#include <time.h>
+
+#include "data/checkpoint.h"
+#include "plan/base.h"
+#include "test/program.h"
+
+#define TINY                                                                                                               \
+    "--data $W/corpus --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --lr 0.003 --warmup 5 --eval-every 0 " \
+    "--sample-every 0"
+
+static void loss_hash(char hash[17]) {
+    const char* at = strstr(output, "loss hash ");
+    CHECK(at != NULL);
+    snprintf(hash, 17, "%.16s", at ? at + 10 : "");
+}
+
+// cmp of every file that two final checkpoints share, state.json included.
+static void check_same_checkpoint(const char* a, const char* b, int step) {
+    const char* files[] = {"model.safetensors", "optimizer-00000-of-00001.safetensors", "config.json", "state.json"};
+    for (int i = 0; i < COUNT(files); i++)
+        CHECK(sh("cmp %s/%s/step-%06d/%s %s/%s/step-%06d/%s", work, a, step, files[i], work, b, step, files[i]) == 0);
+}
+
+static void resume(const char* dtype) {
+    char whole[17], parts[17];
+    double a[64], b[64];
+    sh("rm -rf %s/whole %s/parts", work, work);
+    CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 10 --out %s/whole", program, dtype, work) == 0);
+    loss_hash(whole);
+    // --steps shapes the schedule: a run that is to be the same needs the same number, so the first part is ended by a signal.
+    CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 7 --keep 0 --out %s/parts", program, dtype, work) == 0);
+    CHECK(sh("cd %s/parts && rm -rf step-000030 step-000028 step-000021", work) == 0);  // back to step 14
+    CHECK(sh("%s --resume --save-every 10 --keep 2 --out %s/parts", program, work) == 0);
+    loss_hash(parts);
+    CHECK_STRING(parts, whole);
+    int n = log_values("whole", "loss", a, 64);
+    CHECK(n == 30 && log_values("parts", "loss", b, 64) == 30);
+    for (int i = 0; i < n; i++) CHECK(a[i] == b[i]);
+    check_same_checkpoint("whole", "parts", 30);
+}
+
+static void a_resumed_run_repeats_losses_weights_and_log_in_fp32(void) { resume("fp32"); }
+static void a_resumed_run_repeats_losses_weights_and_log_in_bf16(void) { resume("bf16"); }
+
+// Starts the program in the background; returns its process id.
+static pid_t start(const char* arguments) {
+    char command[2048];
+    snprintf(command, sizeof command, "exec %s %s > %s/background 2>&1", program, arguments, work);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char*)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static void sleep_ms(int ms) {
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&t, NULL);
+}
+
+static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit(void) {
+    char arguments[1024], whole[17], parts[17], path[CHECKPOINT_PATH], err[ERR_BYTES];
+    int64_t step = 0, last = 0;
+    sh("rm -rf %s/whole %s/killed", work, work);
+    CHECK(sh("%s " TINY " --steps 400 --save-every 400 --out %s/whole", program, work) == 0);
+    loss_hash(whole);
+    snprintf(arguments, sizeof arguments, TINY " --steps 400 --save-every 1 --keep 2 --out %s/killed", work);
+    for (int kill_n = 0; kill_n < 12; kill_n++) {
+        pid_t pid = start(arguments);
+        sleep_ms(300 + (int)(hash64((uint64_t)kill_n) % 400));
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        char run[600];
+        snprintf(run, sizeof run, "%s/killed", work);
+        int found = checkpoint_latest(run, path, sizeof path, &step, err, sizeof err);
+        CHECK(found >= 0 && step >= last);
+        if (found == 1) {
+            CHECK(checkpoint_verify(path, err, sizeof err) == 0);
+            snprintf(arguments, sizeof arguments, "--resume --out %s/killed", work);
+        }
+        last = step;
+    }
+    CHECK(last > 0);  // or nothing was tried
+    CHECK(sh("%s --resume --out %s/killed", program, work) == 0);
+    loss_hash(parts);
+    CHECK_STRING(parts, whole);
+    CHECK(sh("cmp %s/whole/step-000400/model.safetensors %s/killed/step-000400/model.safetensors", work, work) == 0);
+}
+
+static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
+    char arguments[1024], path[600];
+    int status = 0;
+    snprintf(arguments, sizeof arguments, TINY " --steps 100000 --save-every 0 --out %s/interrupted", work);
+    pid_t pid = start(arguments);
+    sleep_ms(1500);
+    kill(pid, SIGINT);
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+    snprintf(path, sizeof path, "%s/background", work);
+    read_text(path, output, sizeof output);
+    CHECK(strstr(output, "stopped at step") && strstr(output, "--resume --out"));
+    CHECK(sh("ls -d %s/interrupted/step-*", work) == 0);
+}
+
+static void a_run_does_not_overwrite_another(void) {
+    CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 0);
+    CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 1);
+    CHECK(strstr(errors, "--resume") != NULL);
+    CHECK(sh("%s --resume --steps 4 --data data --out %s/twice", program, work) == 1);
+    CHECK(strstr(errors, "documents differ") != NULL);
+    CHECK(sh("%s --resume --layers 3 --out %s/twice", program, work) == 1);
+    CHECK(strstr(errors, "--layers 3") != NULL);
+}
+
+static void a_checkpoint_with_a_flipped_byte_is_not_loaded(void) {
+    CHECK(sh("%s " TINY " --steps 2 --out %s/flipped", program, work) == 0);
+    CHECK(sh("printf X | dd of=%s/flipped/step-000002/model.safetensors bs=1 seek=5000 conv=notrunc", work) == 0);
+    CHECK(sh("%s --resume --steps 4 --out %s/flipped", program, work) == 1);
+    CHECK(strstr(errors, "model.safetensors") != NULL);
+}
+
+static void another_shape_is_refused_in_words(void) {
+    CHECK(sh("%s " TINY " --steps 1 --out %s/shape", program, work) == 0);
+    CHECK(sh("cp -r %s/shape/step-000001 %s/foreign && cd %s/foreign && rm -f DONE state.json opt* && "
+             "sed -i 's/\"n_embd\": 32/\"n_embd\": 64/' config.json", work, work, work) == 0);
+    CHECK(sh("%s " TINY " --width 64 --init %s/foreign --steps 1 --out %s/other", program, work, work) == 1);
+    CHECK(strstr(errors, "wte") && strstr(errors, "expected") && strstr(errors, "found"));
+}
+
+static void samples_are_repeatable_and_come_from_the_checkpoint(void) {
+    static char first[1 << 16];
+    CHECK(sh("%s " TINY " --steps 5 --out %s/sampled", program, work) == 0);
+    CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
+    snprintf(first, sizeof first, "%.60000s", output);
+    CHECK(strncmp(output, "int ", 4) == 0 && strlen(output) > 20);
+    CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
+    CHECK_STRING(output, first);
+    CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1 --seed 5", program, work) == 0);
+    CHECK(strcmp(output, first) != 0);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    sh("mkdir $W/corpus && cp plan/*.c plan/*.h $W/corpus");  // a corpus that nobody edits meanwhile
+    RUN(a_resumed_run_repeats_losses_weights_and_log_in_fp32);
+    RUN(a_resumed_run_repeats_losses_weights_and_log_in_bf16);
+    RUN(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit);
+    RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
+    RUN(a_run_does_not_overwrite_another);
+    RUN(a_checkpoint_with_a_flipped_byte_is_not_loaded);
+    RUN(another_shape_is_refused_in_words);
+    RUN(samples_are_repeatable_and_come_from_the_checkpoint);
+    return program_end();
+}
