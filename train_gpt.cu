@@ -1,8 +1,9 @@
 // train_gpt.cu - GPT-2 as a sequence of ops, and the loop that trains it.
 //
-// How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward, update), the
-// rows that a step is packed into, evaluation, sampling, the loop. The objects and the phases before the first step are in
-// run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h.
+// How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward,
+// update), the rows that a step is packed into, evaluation, sampling, the loop. The objects and the phases before the
+// first step are in run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in
+// plan/shape.h.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <errno.h>
@@ -41,8 +42,6 @@ static void* act(const Model* m, ActId id, int l) {
     return m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0);
 }
 
-static float* act_f32(const Model* m, ActId id, int l) { return (float*)act(m, id, l); }
-
 // Queries, keys and values of layer l lie interleaved, (N, 3, NH, HS): in QKV, or in the KV cache behind what is there.
 static char* new_qkv(const Model* m, const Row* row, int l) {
     if (!row->use_cache) return (char*)act(m, QKV, l);
@@ -69,54 +68,66 @@ static Attention row_attention(const Model* m, const Row* row, int l) {
     return a;
 }
 
+// In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
+#define ACT(id) act(m, id, l)
+#define STAT(id) ((float*)act(m, id, l))
+#define W(id) param(m, id, l)
+#define DW(id) grad(m, id, l)
+
 // Block l from ln1 to the output of the MLP, which is left in PROJ: whoever comes next adds it to the residual stream.
 static void block_forward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
+    Stream s = m->s;
     Attention a = row_attention(m, row, l);
-    k->matmul_forward(new_qkv(m, row, l), NULL, act(m, LN1, l), param(m, QKVW, l), param(m, QKVB, l), N, C, 3 * C, dt, m->s);
-    k->attention_forward(act(m, ATT, l), act_f32(m, LSE, l), &a, dt, m->s);
-    k->matmul_forward(act(m, PROJ, 0), NULL, act(m, ATT, l), param(m, ATTPROJW, l), param(m, ATTPROJB, l), N, C, C, dt, m->s);
-    k->residual_layernorm_forward(act(m, RESIDUAL2, l), act(m, LN2, l), act_f32(m, LN2_MEAN, l), act_f32(m, LN2_RSTD, l),
-                                  act(m, RESIDUAL, l), act(m, PROJ, 0), param(m, LN2W, l), param(m, LN2B, l), N, C, dt, m->s);
-    k->matmul_forward(act(m, FC, l), act(m, FC_GELU, l), act(m, LN2, l), param(m, FCW, l), param(m, FCB, l), N, C, 4 * C, dt, m->s);
-    k->matmul_forward(act(m, PROJ, 0), NULL, act(m, FC_GELU, l), param(m, FCPROJW, l), param(m, FCPROJB, l), N, 4 * C, C, dt, m->s);
+    k->matmul_forward(new_qkv(m, row, l), NULL, ACT(LN1), W(QKVW), W(QKVB), N, C, 3 * C, dt, s);
+    k->attention_forward(ACT(ATT), STAT(LSE), &a, dt, s);
+    k->matmul_forward(ACT(PROJ), NULL, ACT(ATT), W(ATTPROJW), W(ATTPROJB), N, C, C, dt, s);
+    k->residual_layernorm_forward(ACT(RESIDUAL2), ACT(LN2), STAT(LN2_MEAN), STAT(LN2_RSTD), ACT(RESIDUAL), ACT(PROJ),
+                                  W(LN2W), W(LN2B), N, C, dt, s);
+    k->matmul_forward(ACT(FC), ACT(FC_GELU), ACT(LN2), W(FCW), W(FCB), N, C, 4 * C, dt, s);
+    k->matmul_forward(ACT(PROJ), NULL, ACT(FC_GELU), W(FCPROJW), W(FCPROJB), N, 4 * C, C, dt, s);
 }
 
 // Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul with wte.
 static void model_forward(const Model* m, const Row* row) {
     const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C, L = m->shape.L;
+    int N = row->N, C = m->shape.C, L = m->shape.L, l = 0;
     DType dt = m->dt;
-    k->embedding_forward(act(m, RESIDUAL, 0), row->tokens, row->positions, param(m, WTE, 0), param(m, WPE, 0), N, C, dt, m->s);
-    k->layernorm_forward(act(m, LN1, 0), act_f32(m, LN1_MEAN, 0), act_f32(m, LN1_RSTD, 0), act(m, RESIDUAL, 0), param(m, LN1W, 0),
-                         param(m, LN1B, 0), N, C, dt, m->s);
-    for (int l = 0; l < L; l++) {
-        int last = l == L - 1, next = last ? 0 : l + 1;  // the norm that follows: ln1 of the next block, or the final one
-        block_forward(m, row, l);
-        k->residual_layernorm_forward(act(m, RESIDUAL, l + 1), act(m, last ? LNF : LN1, next),
-                                      act_f32(m, last ? LNF_MEAN : LN1_MEAN, next), act_f32(m, last ? LNF_RSTD : LN1_RSTD, next),
-                                      act(m, RESIDUAL2, l), act(m, PROJ, 0), param(m, last ? LNFW : LN1W, next),
-                                      param(m, last ? LNFB : LN1B, next), N, C, dt, m->s);
+    Stream s = m->s;
+    k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), N, C, dt, s);
+    k->layernorm_forward(ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), N, C, dt, s);
+    while (l < L) {
+        void *residual2 = ACT(RESIDUAL2), *proj = ACT(PROJ);
+        block_forward(m, row, l++);
+        // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
+        if (l < L)
+            k->residual_layernorm_forward(ACT(RESIDUAL), ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), residual2, proj,
+                                          W(LN1W), W(LN1B), N, C, dt, s);
+        else
+            k->residual_layernorm_forward(ACT(RESIDUAL), ACT(LNF), STAT(LNF_MEAN), STAT(LNF_RSTD), residual2, proj,
+                                          W(LNFW), W(LNFB), N, C, dt, s);
     }
 }
 
-// Losses of all tokens of the row, and with train the gradients of wte and, in D_NARROW, of LNF. The row goes through in chunks so
-// that logits of a whole row never exist. scale: 1 / targets of the whole step.
+// Losses of all tokens of the row, and with train the gradients of wte and, in D_NARROW, of LNF. The row goes through
+// in chunks so that logits of a whole row never exist. scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
-    int C = m->shape.C, V = m->shape.V, Vp = m->shape.Vp;
-    void* logits = act(m, LOGITS, 0);
+    int C = m->shape.C, V = m->shape.V, Vp = m->shape.Vp, l = 0;  // nothing here belongs to a layer
+    DType dt = m->dt;
+    Stream s = m->s;
+    void* logits = ACT(LOGITS);
     for (int n = 0; n < row->N; n += m->classifier_N) {
         int N = MIN(m->classifier_N, row->N - n);
-        size_t at = (size_t)n * C * dtype_bytes(m->dt);
-        char* lnf = (char*)act(m, LNF, 0) + at;
-        k->matmul_forward(logits, NULL, lnf, param(m, WTE, 0), NULL, N, C, Vp, m->dt, m->s);
-        k->classifier(act_f32(m, LOSSES, 0) + n, logits, row->targets + n, scale, train, N, V, Vp, m->dt, m->s);
+        size_t at = (size_t)n * C * dtype_bytes(dt);
+        char* lnf = (char*)ACT(LNF) + at;
+        k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, Vp, dt, s);
+        k->classifier(STAT(LOSSES) + n, logits, row->targets + n, scale, train, N, V, Vp, dt, s);
         if (!train) continue;
-        k->matmul_backward_input((char*)act(m, D_NARROW, 0) + at, logits, param(m, WTE, 0), NULL, N, C, Vp, m->dt, m->s);
-        k->matmul_backward_weight(grad(m, WTE, 0), NULL, logits, lnf, N, C, Vp, m->dt, m->s);
+        k->matmul_backward_input((char*)ACT(D_NARROW) + at, logits, W(WTE), NULL, N, C, Vp, m->dt, s);
+        k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, Vp, dt, s);
     }
 }
 
@@ -124,10 +135,11 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
 static void recompute_block(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
-    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(act(m, FC_GELU, l), act(m, FC, l), (size_t)N * 4 * C, m->dt, m->s);
+    DType dt = m->dt;
+    Stream s = m->s;
+    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)N * 4 * C, dt, s);
     if (m->recompute != RECOMPUTE_BLOCK) return;
-    k->layernorm_forward(act(m, LN1, l), act_f32(m, LN1_MEAN, l), act_f32(m, LN1_RSTD, l), act(m, RESIDUAL, l), param(m, LN1W, l),
-                         param(m, LN1B, l), N, C, m->dt, m->s);
+    k->layernorm_forward(ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), N, C, dt, s);
     block_forward(m, row, l);
 }
 
@@ -136,40 +148,43 @@ static void block_backward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
-    void *d_residual = act(m, D_RESIDUAL, 0), *d_narrow = act(m, D_NARROW, 0);
-    char* d_wide = (char*)act(m, D_WIDE, 0);
+    Stream s = m->s;
+    void *d_residual = ACT(D_RESIDUAL), *d_narrow = ACT(D_NARROW);
+    char* d_wide = (char*)ACT(D_WIDE);
     Attention a = row_attention(m, row, l);
     // MLP
-    k->matmul_backward_weight(grad(m, FCPROJW, l), grad(m, FCPROJB, l), d_residual, act(m, FC_GELU, l), N, 4 * C, C, dt, m->s);
-    k->matmul_backward_input(d_wide, d_residual, param(m, FCPROJW, l), act(m, FC, l), N, 4 * C, C, dt, m->s);
-    k->matmul_backward_weight(grad(m, FCW, l), grad(m, FCB, l), d_wide, act(m, LN2, l), N, C, 4 * C, dt, m->s);
-    k->matmul_backward_input(d_narrow, d_wide, param(m, FCW, l), NULL, N, C, 4 * C, dt, m->s);
-    k->layernorm_backward(d_residual, grad(m, LN2W, l), grad(m, LN2B, l), d_narrow, act(m, RESIDUAL2, l), param(m, LN2W, l),
-                          act_f32(m, LN2_MEAN, l), act_f32(m, LN2_RSTD, l), N, C, dt, m->s);
+    k->matmul_backward_weight(DW(FCPROJW), DW(FCPROJB), d_residual, ACT(FC_GELU), N, 4 * C, C, dt, s);
+    k->matmul_backward_input(d_wide, d_residual, W(FCPROJW), ACT(FC), N, 4 * C, C, dt, s);
+    k->matmul_backward_weight(DW(FCW), DW(FCB), d_wide, ACT(LN2), N, C, 4 * C, dt, s);
+    k->matmul_backward_input(d_narrow, d_wide, W(FCW), NULL, N, C, 4 * C, dt, s);
+    k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), d_narrow, ACT(RESIDUAL2), W(LN2W), STAT(LN2_MEAN),
+                          STAT(LN2_RSTD), N, C, dt, s);
     // attention
-    k->matmul_backward_weight(grad(m, ATTPROJW, l), grad(m, ATTPROJB, l), d_residual, act(m, ATT, l), N, C, C, dt, m->s);
-    k->matmul_backward_input(d_narrow, d_residual, param(m, ATTPROJW, l), NULL, N, C, C, dt, m->s);
+    k->matmul_backward_weight(DW(ATTPROJW), DW(ATTPROJB), d_residual, ACT(ATT), N, C, C, dt, s);
+    k->matmul_backward_input(d_narrow, d_residual, W(ATTPROJW), NULL, N, C, C, dt, s);
     size_t third = (size_t)C * dtype_bytes(dt);
-    k->attention_backward(d_wide, d_wide + third, d_wide + 2 * third, d_narrow, act(m, ATT, l), act_f32(m, LSE, l), &a, dt, m->s);
-    k->matmul_backward_weight(grad(m, QKVW, l), grad(m, QKVB, l), d_wide, act(m, LN1, l), N, C, 3 * C, dt, m->s);
-    k->matmul_backward_input(d_narrow, d_wide, param(m, QKVW, l), NULL, N, C, 3 * C, dt, m->s);
-    k->layernorm_backward(d_residual, grad(m, LN1W, l), grad(m, LN1B, l), d_narrow, act(m, RESIDUAL, l), param(m, LN1W, l),
-                          act_f32(m, LN1_MEAN, l), act_f32(m, LN1_RSTD, l), N, C, dt, m->s);
+    k->attention_backward(d_wide, d_wide + third, d_wide + 2 * third, d_narrow, ACT(ATT), STAT(LSE), &a, dt, s);
+    k->matmul_backward_weight(DW(QKVW), DW(QKVB), d_wide, ACT(LN1), N, C, 3 * C, dt, s);
+    k->matmul_backward_input(d_narrow, d_wide, W(QKVW), NULL, N, C, 3 * C, dt, s);
+    k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), d_narrow, ACT(RESIDUAL), W(LN1W), STAT(LN1_MEAN),
+                          STAT(LN1_RSTD), N, C, dt, s);
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads.
 static void model_backward(const Model* m, const Row* row) {
     const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C, L = m->shape.L;
-    void* d_residual = act(m, D_RESIDUAL, 0);
-    k->zero(d_residual, (size_t)N * C * dtype_bytes(m->dt), m->s);
-    k->layernorm_backward(d_residual, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, D_NARROW, 0), act(m, RESIDUAL, L),
-                          param(m, LNFW, 0), act_f32(m, LNF_MEAN, 0), act_f32(m, LNF_RSTD, 0), N, C, m->dt, m->s);
-    for (int l = L - 1; l >= 0; l--) {
+    int N = row->N, C = m->shape.C, l = m->shape.L;
+    DType dt = m->dt;
+    Stream s = m->s;
+    void* d_residual = ACT(D_RESIDUAL);
+    k->zero(d_residual, (size_t)N * C * dtype_bytes(dt), s);
+    k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), ACT(D_NARROW), ACT(RESIDUAL), W(LNFW), STAT(LNF_MEAN),
+                          STAT(LNF_RSTD), N, C, dt, s);
+    while (l-- > 0) {
         recompute_block(m, row, l);
         block_backward(m, row, l);
     }
-    k->embedding_backward(grad(m, WTE, 0), grad(m, WPE, 0), d_residual, row->tokens, row->positions, N, C, m->dt, m->s);
+    k->embedding_backward(DW(WTE), DW(WPE), d_residual, row->tokens, row->positions, N, C, dt, s);
 }
 
 // Clips, steps and zeroes the gradients; t is the 1-based step. Returns the norm before clipping. A norm that is not
@@ -217,7 +232,8 @@ static void batch_pack(Batch* b) {
         b->n_targets += b->pieces[i].n_targets;
         b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
     }
-    if (pack_best_fit(&b->packing, b->lengths, b->n_pieces, b->capacity, b->pack_scratch, err, sizeof err)) die("%s", err);
+    if (pack_best_fit(&b->packing, b->lengths, b->n_pieces, b->capacity, b->pack_scratch, err, sizeof err))
+        die("%s", err);
     b->plan_us = 1e6 * (now_seconds() - started);
 }
 
@@ -254,7 +270,7 @@ static void on_signal(int number) {
 static double row_losses(Run* run) {
     const Model* m = &run->model;
     double sum = 0;
-    m->k->download(run->host_losses, act_f32(m, LOSSES, 0), (size_t)run->row.N * sizeof(float), m->s);
+    m->k->download(run->host_losses, act(m, LOSSES, 0), (size_t)run->row.N * sizeof(float), m->s);
     for (int i = 0; i < run->row.N; i++) sum += run->host_losses[i];
     return sum;
 }
@@ -276,15 +292,19 @@ static double train_rows(Run* run) {
 
 // ---- evaluation
 
-static int64_t val_pieces(const Data* d) { return sampler_pieces(d->val, d->val == d->train ? SPLIT_VAL : SPLIT_TRAIN); }
+static int64_t val_pieces(const Data* d) {
+    return sampler_pieces(d->val, d->val == d->train ? SPLIT_VAL : SPLIT_TRAIN);
+}
 
-// With --val every document of that corpus is for validation: its own sampler holds none out and its first epoch is the order.
+// With --val every document of that corpus is for validation: its own sampler holds none out and its first epoch is
+// the order.
 static Piece val_piece(const Data* d, int64_t i) {
     SamplerPosition position = {0, i};
     return d->val == d->train ? sampler_val_piece(d->val, i) : sampler_train_piece(d->val, position);
 }
 
-// The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns 0 when there are none.
+// The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns 0 when there are
+// none.
 static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
     Batch* b = &run->batch;
     int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
@@ -317,8 +337,8 @@ static double evaluate(Run* run, int64_t* targets) {
     return *targets ? sum / (double)*targets : NAN;
 }
 
-// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the training
-// tokens, each counted once more so that none has probability zero. What a language model must beat.
+// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
+// training tokens, each counted once more so that none has probability zero. What a language model must beat.
 static double unigram_loss(Run* run) {
     enum { ENOUGH_TOKENS = 4000000 };
     char err[ERR_BYTES];
@@ -348,11 +368,26 @@ static double unigram_loss(Run* run) {
 
 // ---- sampling
 
-// Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in host_logits.
+// The logits of token n of the row on the device, after model_forward, as fp32 in host_logits.
+static void token_logits(Run* run, int n) {
+    const Model* m = &run->model;
+    int Vp = m->shape.Vp, C = m->shape.C, l = 0;
+    char* lnf = (char*)ACT(LNF) + (size_t)n * C * dtype_bytes(m->dt);
+    m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(WTE), NULL, 1, C, Vp, m->dt, m->s);
+    m->k->download(run->host_logits, ACT(LOGITS), (size_t)Vp * dtype_bytes(m->dt), m->s);
+    for (int v = Vp - 1; v >= 0 && m->dt == DT_BF16; v--) {  // widened in place, from the end
+        bf16 half;
+        memcpy(&half, (char*)run->host_logits + 2 * (size_t)v, sizeof half);
+        run->host_logits[v] = bf16_to_float(half);
+    }
+}
+
+// Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
+// host_logits.
 static void decode(Run* run, const int* tokens, int N, int cached) {
     const Model* m = &run->model;
     Row row = run->row;
-    int Vp = m->shape.Vp, cu_q[2] = {0, N}, cu_k[2] = {0, cached + N};
+    int cu_q[2] = {0, N}, cu_k[2] = {0, cached + N};
     row.N = N;
     row.n_docs = 1;
     row.use_cache = 1;
@@ -364,18 +399,11 @@ static void decode(Run* run, const int* tokens, int N, int cached) {
     m->k->upload(row.cu_q, cu_q, sizeof cu_q, m->s);
     m->k->upload(row.cu_k, cu_k, sizeof cu_k, m->s);
     model_forward(m, &row);
-    char* last = (char*)act(m, LNF, 0) + (size_t)(N - 1) * m->shape.C * dtype_bytes(m->dt);
-    m->k->matmul_forward(act(m, LOGITS, 0), NULL, last, param(m, WTE, 0), NULL, 1, m->shape.C, Vp, m->dt, m->s);
-    m->k->download(run->host_logits, act(m, LOGITS, 0), (size_t)Vp * dtype_bytes(m->dt), m->s);
-    for (int v = Vp - 1; v >= 0 && m->dt == DT_BF16; v--) {  // widened in place, from the end
-        bf16 half;
-        memcpy(&half, (char*)run->host_logits + 2 * (size_t)v, sizeof half);
-        run->host_logits[v] = bf16_to_float(half);
-    }
+    token_logits(run, N - 1);
 }
 
-// Continues `text` (n_tokens of at most `room`) up to n_new tokens more; returns the new length. When the context is full the older half is
-// forgotten. seed makes the choices repeatable.
+// Continues `text` (n_tokens of at most `room`) up to n_new tokens more; returns the new length. When the context is
+// full the older half is forgotten. seed makes the choices repeatable.
 static int generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed) {
     const Config* c = &run->config;
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
@@ -440,7 +468,8 @@ static void draw_step(Run* run) {
     batch_pack(b);
 }
 
-// One optimizer step; fills the record of it. A loss or norm that is not finite ends the run before it touches the weights.
+// One optimizer step; fills the record of it. A loss or norm that is not finite ends the run before it touches the
+// weights.
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     double started = now_seconds();
@@ -451,24 +480,64 @@ static void train_step(Run* run, StepRecord* r) {
     r->lr = schedule_lr(c, r->step);
     r->grad_norm = model_update(&run->model, c, r->lr, r->step);
     if (!isfinite(r->loss) || !isfinite(r->grad_norm))
-        die("step %" PRId64 ": loss %g, gradient norm %g; expected finite numbers. Checkpoints in %s are untouched; try --resume with a "
-            "smaller --lr or --clip", r->step, r->loss, r->grad_norm, run->out);
+        die("step %" PRId64
+            ": loss %g, gradient norm %g; expected finite numbers. Checkpoints in %s are untouched; try --resume with "
+            "a "
+            "smaller --lr or --clip",
+            r->step, r->loss, r->grad_norm, run->out);
     r->seconds = now_seconds() - started;
     r->tokens = run->batch.n_tokens;
     r->targets = run->batch.n_targets;
     r->rows = run->batch.packing.n_rows;
     r->plan_us = run->batch.plan_us;
-    r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, run->batch.sum_s2) / r->seconds / run->matmul_limit;
+    r->mfu =
+        shape_training_flops(&run->model.shape, (double)r->tokens, run->batch.sum_s2) / r->seconds / run->matmul_limit;
     run->state.step = r->step;
     run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
 }
 
-// --dump-grads: the loss and gradients of the next step, which is not taken.
+// Logits of the row on the device, fp32, to where its documents stand in the order in which they were drawn.
+static void dump_logits(Run* run, int r, const int64_t* place, float* logits, float* document) {
+    const Model* m = &run->model;
+    const Batch* b = &run->batch;
+    int V = m->shape.V, n = 0;
+    model_forward(m, &run->row);
+    for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++) {
+        int drawn = b->packing.order[i];
+        for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
+            token_logits(run, n);
+            memcpy(logits + (place[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
+            document[place[drawn] + t] = (float)b->pieces[drawn].doc;
+        }
+    }
+}
+
+// --dump-grads: the loss and gradients of the next step, which is not taken, and the logits of its tokens in the
+// order in which their documents were drawn, whatever the packing: "logits" (tokens, V) and "documents" (tokens), the
+// ids.
 static void dump_gradients(Run* run) {
+    enum { MOST_BYTES = 256 << 20 };
+    const Batch* b = &run->batch;
     draw_step(run);
     double loss = train_rows(run);
-    run_dump_gradients(run);
-    printf("loss %.9g over %" PRId64 " targets; gradients in %s\n", loss, run->batch.n_targets, run->config.dump_grads);
+    int V = run->model.shape.V, n_extra = b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
+    SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float)},
+                           {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float)}};
+    float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
+    int64_t* place = (int64_t*)calloc((size_t)b->n_pieces + 1, sizeof(int64_t));
+    if (!place || (n_extra && !logits))
+        die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
+    for (int i = 0; i < b->n_pieces; i++) place[i + 1] = place[i] + b->pieces[i].length;
+    for (int r = 0; r < b->packing.n_rows && n_extra; r++) {
+        batch_row(b, r, run->data.train, &run->model, &run->row);
+        dump_logits(run, r, place, logits, logits + b->n_tokens * V);
+    }
+    extra[0].data = logits;
+    extra[1].data = logits ? logits + b->n_tokens * V : NULL;
+    run_dump_gradients(run, extra, n_extra);
+    printf("loss %.9g over %" PRId64 " targets; gradients in %s\n", loss, b->n_targets, run->config.dump_grads);
+    free(place);
+    free(logits);
 }
 
 static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
@@ -478,10 +547,12 @@ static void evaluate_now(Run* run) {
     double started = now_seconds();
     if (val_pieces(&run->data) == 0) return;
     run->state.val_loss = evaluate(run, &targets);
-    runlog_say(&run->log, "step %" PRId64 ": %svalidation loss %.4f%s over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
-               run->state.step, runlog_bold(&run->log), run->state.val_loss, runlog_plain(&run->log), targets, run->unigram_loss,
-               now_seconds() - started);
-    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets)) die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
+    runlog_say(&run->log,
+               "step %" PRId64 ": %svalidation loss %.4f%s over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
+               run->state.step, runlog_bold(&run->log), run->state.val_loss, runlog_plain(&run->log), targets,
+               run->unigram_loss, now_seconds() - started);
+    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets))
+        die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
 }
 
 static void sample_now(Run* run) {
@@ -494,7 +565,8 @@ static void train(Run* run) {
     const Config* c = &run->config;
     StepRecord record;
     int64_t saved = c->resume ? run->state.step : -1;
-    if (disk_make_dirs(run->out, err, sizeof err) || runlog_open(&run->log, run->out, run->state.step, err, sizeof err)) die("%s", err);
+    if (disk_make_dirs(run->out, err, sizeof err) || runlog_open(&run->log, run->out, run->state.step, err, sizeof err))
+        die("%s", err);
     run->unigram_loss = c->eval_every && val_pieces(&run->data) ? unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
@@ -518,10 +590,13 @@ static void train(Run* run) {
 static void finish(Run* run, double started) {
     char elapsed[32];
     const Config* c = &run->config;
-    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64, interrupted ? "stopped" : "done",
-               run->state.step, c->steps, runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
+    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
+               interrupted ? "stopped" : "done", run->state.step, c->steps,
+               runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
     if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
-    else if (c->save_every) printf("use it:   ./train --out %s --sample \"%s\"\n", run->out, c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
+    else if (c->save_every)
+        printf("use it:   ./train --out %s --sample \"%s\"\n", run->out,
+               c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
     else printf("nothing was saved (--save-every 0)\n");
     runlog_close(&run->log);
 }
@@ -529,6 +604,7 @@ static void finish(Run* run, double started) {
 int main(int argc, char** argv) {
     static Run run;
     double started = now_seconds();
+    run_threads_without_spinning(argv);
     run_read_options(&run, argc, argv);
     run_open_data(&run);
     run_settle_model(&run);

@@ -2,8 +2,8 @@
 // among equals, until none is left. Source: Sennrich, Haddow, Birch 2016; ids as ranks as in OpenAI's tiktoken.
 //
 // A vocabulary is turned into a table of pairs once: (left, right) -> (rank, id). Encoding then knows only integers.
-// Parts of text are mostly words: those are merged in place by looking at every pair. Long ones keep the pairs in a heap, so
-// that a megabyte of spaces takes n log n steps.
+// Parts of text are mostly words: those are merged in place by looking at every pair. Long ones keep the pairs in a
+// heap, so that a megabyte of spaces takes n log n steps.
 #include "data/bpe.h"
 
 #include <stdlib.h>
@@ -66,7 +66,8 @@ int bpe_find_bytes(Tokenizer* t, const TokenIndex* index, char* err, size_t errl
         char byte = (char)b;
         t->byte_id[b] = token_index_find(index, &byte, 1);
         if (t->byte_id[b] < 0)
-            return fail(err, errlen, "no token for the byte 0x%02x alone: the vocabulary is not of the byte-level kind", b);
+            return fail(err, errlen, "no token for the byte 0x%02x alone: the vocabulary is not of the byte-level kind",
+                        b);
     }
     return 0;
 }
@@ -74,7 +75,8 @@ int bpe_find_bytes(Tokenizer* t, const TokenIndex* index, char* err, size_t errl
 int bpe_derive_merges(Tokenizer* t, const TokenIndex* index, char* err, size_t errlen) {
     size_t total = t->begin[t->vocab];  // more cuts than that there are not
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
-    if (!t->merges || total > INT32_MAX) return fail(err, errlen, "out of memory for merges of %zu bytes of tokens", total);
+    if (!t->merges || total > INT32_MAX)
+        return fail(err, errlen, "out of memory for merges of %zu bytes of tokens", total);
     for (int id = 0; id < t->vocab; id++) {
         const char* bytes = t->bytes + t->begin[id];
         size_t n = token_length(t, id);
@@ -144,12 +146,12 @@ static size_t merge_all_pairs(const Tokenizer* t, int* tokens, size_t n) {
     }
 }
 
-// A list of tokens in which each stands at the place of its first byte, and a heap of the pairs that may merge. A key is
-// rank << 32 | place of the left token, so the least key is the merge to do next. Keys are not taken out when a neighbour
-// changes: whether one still holds is seen when it comes up.
+// A list of tokens in which each stands at the place of its first byte, and a heap of the pairs that may merge. A key
+// is rank << 32 | place of the left token, so the least key is the merge to do next. Keys are not taken out when a
+// neighbour changes: whether one still holds is seen when it comes up.
 typedef struct MergeList {
     const Tokenizer* t;
-    int* tokens;           // (n), -1 where merged away
+    int* tokens;            // (n), -1 where merged away
     uint32_t *next, *prev;  // (n), n behind the last
     uint32_t n;
     uint64_t* heap;

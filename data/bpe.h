@@ -1,5 +1,5 @@
-// bpe.h - inside of a tokenizer: what tokenizer.c keeps, the merging (bpe.c), the splitting (pretoken.c) and the reader of
-// tokenizer.json (tokenizer_json.c). Everybody else includes tokenizer.h.
+// bpe.h - inside of a tokenizer: what tokenizer.c keeps, the merging (bpe.c), the splitting (pretoken.c) and the reader
+// of tokenizer.json (tokenizer_json.c). Everybody else includes tokenizer.h.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -33,8 +33,9 @@ static inline size_t token_length(const Tokenizer* t, int id) { return t->begin[
 
 // ---- bpe.c
 
-int token_index_open(TokenIndex* index, const Tokenizer* t, char* err, size_t errlen);  // vocab, begin and bytes are set
-int token_index_find(const TokenIndex* index, const char* bytes, size_t n);             // -1: no such token
+// Needs vocab, end_of_text, begin and bytes. 0, or -1.
+int token_index_open(TokenIndex* index, const Tokenizer* t, char* err, size_t errlen);
+int token_index_find(const TokenIndex* index, const char* bytes, size_t n);  // -1: no such token
 void token_index_close(TokenIndex* index);
 
 // Sets byte_id. 0, or -1 when a byte has no token.
@@ -53,6 +54,7 @@ size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n);
 // Length of the first part of n > 0 bytes by GPT-2's pattern, at least 1.
 size_t pretoken_length(const char* text, size_t n);
 
-// ---- tokenizer.c and tokenizer_json.c: readers fill a zeroed Tokenizer; the caller closes it whether they succeed or not
+// ---- tokenizer_json.c
 
+// Fills a zeroed Tokenizer but for slots and is_bytes. 0, or -1; the caller closes it in either case.
 int tokenizer_read_json(Tokenizer* t, const char* text, size_t n, char* err, size_t errlen);

@@ -83,18 +83,20 @@ char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* e
     int fd = disk_open(path, &bytes, err, errlen);
     if (fd < 0) return NULL;
     char* text = bytes <= LARGEST_SMALL_FILE ? (char*)malloc((size_t)bytes + 1) : NULL;
-    ssize_t got = 0;
-    for (*n = 0; text && *n < bytes; *n += (size_t)got)
-        if ((got = read(fd, text + *n, (size_t)bytes - *n)) <= 0) break;
+    int64_t got = text ? disk_read(fd, text, (size_t)bytes) : 0;
     close(fd);
     if (!text) {
         fail(err, errlen, "%s: expected a file of at most %d bytes that fits in memory, found %" PRIu64, path,
              LARGEST_SMALL_FILE, bytes);
-    } else if (*n < bytes) {
-        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %zu", path, bytes, *n);
+        return NULL;
+    }
+    if (got != (int64_t)bytes) {
+        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, MAX(got, 0));
         free(text);
-        text = NULL;
-    } else text[*n] = 0;
+        return NULL;
+    }
+    *n = (size_t)bytes;
+    text[bytes] = 0;
     return text;
 }
 
@@ -107,7 +109,7 @@ typedef struct Text {
 
 // Adds a file to the marker's text once its bytes are on disk.
 static int list_file(void* context, const char* path, const char* name, char* err, size_t errlen) {
-    enum { ENTRY = 6 * NAME_MAX + 128 };
+    enum { ENTRY = 6 * NAME_MAX + 128 };  // also room for the end of the text
     Text* text = (Text*)context;
     uint64_t bytes, hash;
     if (disk_hash(path, 1, &bytes, &hash, err, errlen)) return -1;
@@ -115,7 +117,9 @@ static int list_file(void* context, const char* path, const char* name, char* er
     if (!more) return fail(err, errlen, "%s: no memory to list it", path);
     text->bytes = more;
     text->n += (size_t)sprintf(more + text->n, "%s\n  {\"name\": ", more[text->n - 1] == '}' ? "," : "");
-    text->n += json_quote(more + text->n, name, strlen(name));
+    char* quoted = more + text->n;
+    text->n += json_quote(quoted, name, strlen(name));
+    if (strstr(quoted, "\xef\xbf\xbd")) return fail(err, errlen, "%s: expected a file name in UTF-8", path);
     text->n += (size_t)sprintf(more + text->n, ", \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}", bytes, hash);
     return 0;
 }
@@ -126,10 +130,8 @@ static int write_marker(const char* dir, int64_t step, char* err, size_t errlen)
     text.n = (size_t)sprintf(text.bytes, "{\"step\": %" PRId64 ", \"files\": [", step);
     int result = visit_dir(dir, list_file, &text, err, errlen);
     if (!result) {
-        char* end = (char*)realloc(text.bytes, text.n + 8);
-        if (end) text.bytes = end, text.n += (size_t)sprintf(end + text.n, "\n]}\n");
-        result =
-            end ? write_file(dir, marker, text.bytes, text.n, err, errlen) : fail(err, errlen, "%s: no memory", dir);
+        text.n += (size_t)sprintf(text.bytes + text.n, "\n]}\n");
+        result = write_file(dir, marker, text.bytes, text.n, err, errlen);
     }
     free(text.bytes);
     return result ? result : disk_sync_dir(dir, err, errlen);
@@ -150,8 +152,20 @@ static int verify_file(const char* dir, const Json* json, const JsonValue* entry
         return fail(err, errlen, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path,
                     bytes, found_bytes);
     if (*end || found_hash != hash)
-        return fail(err, errlen, "%s: expected content of hash %s, found %016" PRIx64 "; use an older checkpoint", path,
-                    text, found_hash);
+        return fail(err, errlen,
+                    "%s: expected content of hash %016" PRIx64 ", found %016" PRIx64 "; use an older checkpoint", path,
+                    hash, found_hash);
+    return 0;
+}
+
+static int verify_files(const char* dir, const Json* json, char* err, size_t errlen) {
+    int64_t step;
+    const JsonValue* files = json_get(json, json->values, "files");
+    if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
+        return fail(err, errlen, "%s/%s: expected a step and a list of files", dir, marker);
+    const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
+    for (int i = 0; i < files->n; i++, entry = &json->values[entry->next])
+        if (verify_file(dir, json, entry, err, errlen)) return -1;
     return 0;
 }
 
@@ -165,18 +179,9 @@ int checkpoint_verify(const char* dir, char* err, size_t errlen) {
                     marker);
     char* text = checkpoint_read_file(dir, marker, &n, err, errlen);
     if (!text) return -1;
-    int result = json_parse(&json, text, n, why, sizeof why);
-    if (result) fail(err, errlen, "%s/%s: %s", dir, marker, why);
-    else {
-        int64_t step;
-        const JsonValue *root = json.values, *files = json_get(&json, root, "files");
-        if (json_int64(json_get(&json, root, "step"), &step) || !files || files->type != JSON_ARRAY)
-            result = fail(err, errlen, "%s/%s: expected a step and a list of files", dir, marker);
-        const JsonValue* entry = files + 1;
-        for (int i = 0; !result && i < files->n; i++, entry = &json.values[entry->next])
-            result = verify_file(dir, &json, entry, err, errlen);
-        json_free(&json);
-    }
+    int bad = json_parse(&json, text, n, why, sizeof why);
+    int result = bad ? fail(err, errlen, "%s/%s: %s", dir, marker, why) : verify_files(dir, &json, err, errlen);
+    if (!bad) json_free(&json);
     free(text);
     return result;
 }

@@ -1,9 +1,9 @@
 // checkpoint.h - directories that are either a whole checkpoint or not one at all.
 //
 // A save goes DIR/step-000100.tmp/ (files written and synced) -> the marker file DONE in it, which lists every other
-// file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. Whatever moment the machine stops at,
-// a directory with its final name and a marker is complete, and nothing else is ever loaded. One process at a time saves
-// into a run directory. Steps are ordered as numbers: step-1000000 comes after step-999999.
+// file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. Whatever moment the machine stops,
+// a directory with its final name and a marker is complete, and nothing else is ever loaded. One process at a time
+// saves into a run directory. Steps are ordered as numbers: step-1000000 comes after step-999999.
 //
 // The marker is JSON: {"step": 100, "files": [{"name": "config.json", "bytes": 512, "hash": "00c0ffee00c0ffee"}, ...]},
 // the hash that of data/disk.h in hexadecimal.
@@ -19,8 +19,8 @@ typedef struct CheckpointWriter {
     char final[CHECKPOINT_PATH];  // its name after the commit
 } CheckpointWriter;
 
-// Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of the
-// same step are removed. 0, or -1 with a message.
+// Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
+// the same step are removed. 0, or -1 with a message.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
 // Writes and syncs one small file (config.json, state.json). 0, or -1.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);

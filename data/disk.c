@@ -61,22 +61,30 @@ int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {
     return fd;
 }
 
+int64_t disk_read(int fd, void* bytes, size_t n) {
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = read(fd, (char*)bytes + done, n - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
+
 int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen) {
     int fd = disk_open(path, bytes, err, errlen);
     if (fd < 0) return -1;
     char* piece = (char*)malloc(PIECE);
     int bad = !piece || (sync && fsync(fd)), error = errno;
     *hash = 0;
-    // read, not mmap: a bad disk gives an error here and a signal there.
+    // read, not mmap: of a bad disk the one gives an error, the other a signal.
     for (uint64_t done = 0; done < *bytes && !bad;) {
-        size_t n = 0, wanted = (size_t)MIN(*bytes - done, (uint64_t)PIECE);
-        while (n < wanted && !bad) {
-            ssize_t got = read(fd, piece + n, wanted - n);
-            if (got == 0) bad = 1, error = EIO;  // it shrank
-            else if (got > 0) n += (size_t)got;
-            else if (errno != EINTR) bad = 1, error = errno;
-        }
-        if (!bad) *hash = hash_bytes(piece, n, *hash);
+        size_t n = (size_t)MIN(*bytes - done, (uint64_t)PIECE);
+        int64_t got = disk_read(fd, piece, n);
+        if (got != (int64_t)n) bad = 1, error = got < 0 ? errno : EIO;  // EIO: it shrank
+        else *hash = hash_bytes(piece, n, *hash);
         done += n;
     }
     free(piece);

@@ -20,6 +20,8 @@ int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen);
 
 // Opens a regular file for reading; *bytes is its size. A descriptor, or -1 with a message.
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen);
+// Reads n bytes, fewer only where the file ends. Their number, or -1 with errno set.
+int64_t disk_read(int fd, void* bytes, size_t n);
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
 // of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
 int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen);

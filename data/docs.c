@@ -1,8 +1,8 @@
 // docs.c - opens a corpus and reads documents from it; see docs.h, and docs_format.h for what is kept.
 //
-// Opening finds the files (docs_paths.c), tells each format by name and has its documents indexed
-// (docs_text.c, docs_jsonl.c, docs_shard.c).
-// Reading finds the file of a document by bisection and reads what is asked for at its place, nothing more.
+// Opening finds the files (docs_paths.c), tells each format by name and has its documents indexed (docs_text.c,
+// docs_jsonl.c, docs_shard.c). Reading finds the file of a document by bisection and reads what is asked for at its
+// place, nothing more.
 #define _GNU_SOURCE
 #include "data/docs.h"
 
@@ -22,13 +22,15 @@ enum { KEEP_OPEN = 128 };  // so many files stay open; two corpora then stay far
 
 // ---- growing
 
-int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen) {
+int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err,
+                 size_t errlen) {
     if (more <= *capacity - n) return 0;
     int64_t wanted = MAX(n + more, MAX(16, *capacity + *capacity / 2));
     void *old, *grown = NULL;
     memcpy(&old, array, sizeof old);  // `array` points to a pointer of whatever type
     if (wanted <= (int64_t)(PTRDIFF_MAX / element_bytes)) grown = realloc(old, (size_t)wanted * element_bytes);
-    if (!grown) return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
+    if (!grown)
+        return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
     memcpy(array, &grown, sizeof grown);
     *capacity = wanted;
     return 0;
@@ -55,8 +57,8 @@ static int open_path(const char* path) { return open(path, O_RDONLY | O_CLOEXEC 
 
 int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen) {
     if (offset < 0 || offset > file->size || n > (uint64_t)(file->size - offset))
-        return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n, (long long)offset,
-                    (long long)file->size);
+        return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n,
+                    (long long)offset, (long long)file->size);
     if (file->memory) {
         if (n) memcpy(out, file->memory + offset, n);
         return 0;
@@ -119,7 +121,8 @@ static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t e
     int is_shard = named && has_suffix(file->path, ".bin");
     if (!is_shard && check_text(file, err, errlen)) return named ? -1 : 1;
     if (!docs->encodes && docs->n_files > 0 && is_shard != is_shard_kind(docs->files[0].kind))
-        return fail(err, errlen, "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
+        return fail(err, errlen,
+                    "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
                     docs->files[0].path, file->path);
     if (is_shard) return docs_index_shard(docs, file, err, errlen);
     docs->max_token = MAX(docs->max_token, tokenizer_vocab(docs->tokenizer) - 1);
@@ -138,7 +141,7 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
     if (status < 0) return -1;
     if (status > 0) {
         docs->skipped++;
-        free((char*)file.path);
+        free(file.path);
         return 0;
     }
     docs->n_kept_open += file.fd >= 0;
@@ -159,7 +162,8 @@ static int add_directory(Docs* docs, const char* directory, char* err, size_t er
     }
     paths_free(&list);
     if (status == 0 && docs->n_files == before)
-        return fail(err, errlen, "%s: no text file in this directory (%lld files passed over; name *.bin shards by a pattern)",
+        return fail(err, errlen,
+                    "%s: no text file in this directory (%lld files passed over; name *.bin shards by a pattern)",
                     directory, (long long)(docs->skipped - skipped));
     return status;
 }
@@ -219,7 +223,7 @@ int docs_open_memory(Docs** out, const char* name, const void* bytes, size_t n, 
     DocsFile file = {.path = strdup(name), .memory = bytes, .size = (int64_t)n};
     if (!file.path) status = fail(err, errlen, "out of memory for the name of a file");
     else status = add_file(*out, file, 1, err, errlen);
-    if (status) free((char*)file.path);
+    if (status) free(file.path);
     return docs_opened(out, status, err, errlen);
 }
 
@@ -227,7 +231,7 @@ void docs_close(Docs* docs) {
     if (!docs) return;
     for (int64_t i = 0; i < docs->n_files; i++) {
         close_file(&docs->files[i]);
-        free((char*)docs->files[i].path);
+        free(docs->files[i].path);
     }
     free(docs->files);
     free(docs->start);
@@ -268,8 +272,8 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, cha
     if (doc < 0 || doc >= docs->n_docs)
         return fail(err, errlen, "document %lld of %lld", (long long)doc, (long long)docs->n_docs);
     if (first < 0 || n < 0 || first > docs_length(docs, doc) - n)
-        return fail(err, errlen, "%d tokens from %lld on of document %lld, which has %lld", n, (long long)first, (long long)doc,
-                    (long long)docs_length(docs, doc));
+        return fail(err, errlen, "%d tokens from %lld on of document %lld, which has %lld", n, (long long)first,
+                    (long long)doc, (long long)docs_length(docs, doc));
     const DocsFile* file = file_of(docs, doc);
     int64_t before = docs->start[doc] - docs->start[file->first_doc];
     if (is_shard_kind(file->kind)) return docs_read_shard(file, before + first, n, out, err, errlen);

@@ -1,15 +1,17 @@
 // docs.h - a corpus as a list of documents.
 //
-// What may be given: a directory (every regular text file below it is a document, in byte order of the paths; hidden files
-// and linked directories are left out), a text file (one document), a .jsonl file (the string "text" of each line is a
-// document) or llm.c's token shards *.bin (header of 256 int32: 20240520, 1, number of tokens; then uint16 tokens; or
-// 20240801, 7 and uint32 tokens; a document begins at each end-of-text token). Paths may be shell patterns. An index of
-// where documents begin is built once, at opening; after that, files are read where a document asks for it, never whole.
-// Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known.
+// What may be given: a directory (every regular text file below it is a document, in byte order of the paths; hidden
+// files and linked directories are left out), a text file (one document), a .jsonl file (the string "text" of each line
+// is a document) or llm.c's token shards *.bin (header of 256 int32: 20240520, 1, number of tokens; then uint16 tokens;
+// or 20240801, 7 and uint32 tokens; a document begins at each end-of-text token). Paths may be shell patterns. Text
+// that is read by bytes and shards cannot be mixed: their ids do not agree.
+//
+// An index of where documents begin is built once, at opening; after that, files are read where a document asks for it,
+// never whole. Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known.
 //
 // Every document begins with the end-of-text token: it stands in the shards, and is put before the text of the others.
-// (One exception: tokens of a shard before its first end-of-text form a document too, the end of one that began elsewhere.)
-// A document's id is its place in the list. Text that is read by bytes and shards cannot be mixed: their ids do not agree.
+// (One exception: tokens of a shard before its first end-of-text form a document too, the end of one that began
+// elsewhere.) A document's id is its place in the list.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -18,10 +20,10 @@
 
 typedef struct Docs Docs;
 
-// tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the vocabulary
-// they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs.
-// Files of a directory that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and
-// counted; the same in a file that was named is an error, as is a corpus without a single token of text.
+// tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the
+// vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs. Files of a directory
+// that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and counted; the same in a
+// file that was named is an error, as is a corpus without a single token of text.
 // 0 and *out owned by the caller, or -1 with a message.
 int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
@@ -35,11 +37,11 @@ int docs_end_of_text(const Docs* docs);              // the token that documents
 int docs_max_token(const Docs* docs);                // upper bound of the ids that occur (shards: the largest found)
 
 // out (n) = tokens first .. first + n of a document, 0 <= first, first + n <= docs_length. 0, or -1 with a message
-// (a file that shrank since it was opened, say).
+// (a file that shrank since it was opened, say). May be called from several threads at once.
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen);
 
-// A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they lie,
-// so that a copy of a held-out document is never trained on.
+// A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they
+// lie, so that a copy of a held-out document is never trained on.
 uint64_t docs_hash(const Docs* docs, int64_t doc);
 // A hash of the whole corpus's shape (every length and content hash): a run that resumes on other data is told so.
 uint64_t docs_fingerprint(const Docs* docs);

@@ -1,12 +1,13 @@
-// docs_format.h - inside of a corpus: what docs.c keeps, and what the readers of the formats (docs_text.c, docs_jsonl.c,
-// docs_shard.c) and the finder of files (docs_paths.c) fill in. For them and for tests; everybody else includes docs.h.
+// docs_format.h - inside of a corpus: what docs.c keeps, and what the readers of the formats (docs_text.c,
+// docs_jsonl.c, docs_shard.c) and the finder of files (docs_paths.c) fill in. For them and for tests; everybody else
+// includes docs.h.
 #pragma once
 #include "data/docs.h"
 
 typedef enum FileKind { FILE_TEXT, FILE_JSONL, FILE_SHARD16, FILE_SHARD32 } FileKind;
 
 typedef struct DocsFile {
-    const char* path;
+    char* path;
     const unsigned char* memory;  // the content, for tests; NULL: on disk
     int fd;                       // kept open, or -1: opened for each read
     FileKind kind;
@@ -44,7 +45,8 @@ int docs_open_memory(Docs** out, const char* name, const void* bytes, size_t n, 
 // Bytes offset .. offset + n of a file. 0, or -1 with a message (shrunk, unreadable).
 int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen);
 // Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1.
-int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen);
+int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err,
+                 size_t errlen);
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen);
 
@@ -58,7 +60,8 @@ int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err,
 int docs_read_jsonl(const DocsFile* file, int64_t string_at, int64_t at, int n, int* out, char* err, size_t errlen);
 int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
 
-// Text with a BPE vocabulary: append end-of-text, encode, then add what stands in Docs.encoded from `first` on as a document.
+// Text with a BPE vocabulary: append end-of-text, encode, then add what stands in Docs.encoded from `first` on as a
+// document.
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen);
 int docs_encode(Docs* docs, const char* text, size_t n, char* err, size_t errlen);
 int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen);

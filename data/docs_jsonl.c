@@ -1,7 +1,8 @@
 // docs_jsonl.c - JSONL: one JSON object a line, whose string "text" is a document; see docs_format.h.
 //
-// At opening every line is parsed. By bytes, a document is then known by the place of its string in the file, and reading
-// undoes the escapes of JSON from there on, up to the tokens asked for; with a BPE vocabulary it is encoded at once.
+// At opening every line is parsed. By bytes, a document is then known by the place of its string in the file, and
+// reading undoes the escapes of JSON from there on, up to the tokens asked for; with a BPE vocabulary it is encoded at
+// once.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,8 @@ static int next_line(LineReader* r, const char** line, size_t* n, char* err, siz
 static int add_document(Docs* docs, const char* text, size_t n, int64_t string_at, char* err, size_t errlen) {
     if (docs->encodes) {
         int64_t first = docs->n_encoded;
-        if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || docs_encode(docs, text, n, err, errlen)) return -1;
+        if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || docs_encode(docs, text, n, err, errlen))
+            return -1;
         return docs_add_encoded(docs, first, err, errlen);
     }
     if (docs_reserve(&docs->line, &docs->lines_capacity, docs->n_lines, 1, sizeof *docs->line, err, errlen)) return -1;
@@ -59,7 +61,8 @@ static int add_document(Docs* docs, const char* text, size_t n, int64_t string_a
 }
 
 // scratch has room for the line and one byte more.
-static int index_line(Docs* docs, const LineReader* r, const char* line, size_t n, char* scratch, char* err, size_t errlen) {
+static int index_line(Docs* docs, const LineReader* r, const char* line, size_t n, char* scratch, char* err,
+                      size_t errlen) {
     Json json;
     if (json_parse(&json, line, n, err, errlen)) return -1;
     const JsonValue* text = json_get(&json, json.values, "text");
@@ -105,7 +108,9 @@ int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen) {
 static int hex4(const unsigned char* p) {
     int value = 0;
     for (int i = 0; i < 4; i++) {
-        int digit = p[i] >= '0' && p[i] <= '9' ? p[i] - '0' : (p[i] | 32) >= 'a' && (p[i] | 32) <= 'f' ? (p[i] | 32) - 'a' + 10 : -1;
+        int digit = p[i] >= '0' && p[i] <= '9'                 ? p[i] - '0'
+                    : (p[i] | 32) >= 'a' && (p[i] | 32) <= 'f' ? (p[i] | 32) - 'a' + 10
+                                                               : -1;
         if (digit < 0) return -1;
         value = value << 4 | digit;
     }
@@ -120,7 +125,8 @@ static int put_utf8(unsigned char* out, uint32_t code) {
     return n;
 }
 
-// The bytes that the character or escape at p stands for. Returns how many it takes of the n there, 0 when it is not valid.
+// The bytes that the character or escape at p stands for. Returns how many it takes of the n there, 0 when it is not
+// valid.
 static int unescape(const unsigned char* p, size_t n, unsigned char out[4], int* n_out) {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     *n_out = 1;
@@ -153,8 +159,9 @@ int docs_read_jsonl(const DocsFile* file, int64_t string_at, int64_t at, int n, 
             end += more;
         }
         int n_bytes, taken = end > begin ? unescape(buffer + begin, end - begin, bytes, &n_bytes) : 0;
-        if (taken == 0) return fail(err, errlen, "%s: the line that ends at about byte %lld has changed since it was opened",
-                                    file->path, (long long)(string_at - (int64_t)(end - begin)));
+        if (taken == 0)
+            return fail(err, errlen, "%s: the line that ends at about byte %lld has changed since it was opened",
+                        file->path, (long long)(string_at - (int64_t)(end - begin)));
         begin += (size_t)taken;
         for (int k = 0; k < n_bytes && i < n; k++, i++)
             if (i >= 0) out[i] = bytes[k];

@@ -69,7 +69,8 @@ static int list_one(PathList* files, PathList* directories, const char* director
     for (struct dirent* entry; status == 0 && (entry = readdir(dir));) {
         if (entry->d_name[0] == '.') continue;
         char* path;
-        if (asprintf(&path, "%s%s%s", directory, n && directory[n - 1] == '/' ? "" : "/", entry->d_name) < 0) path = NULL;
+        if (asprintf(&path, "%s%s%s", directory, n && directory[n - 1] == '/' ? "" : "/", entry->d_name) < 0)
+            path = NULL;
         int type = path ? entry_type(entry, path) : DT_REG;
         if (type == DT_REG) status = append(files, path, err, errlen);
         else if (type == DT_DIR) status = append(directories, path, err, errlen);

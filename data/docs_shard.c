@@ -1,8 +1,8 @@
 // docs_shard.c - llm.c's token shards; see docs_format.h.
 //
-// 256 int32, little-endian: [0] 20240520, [1] 1, [2] number of tokens n; then n uint16. With [0] 20240801, [1] 7 (Llama 3)
-// n uint32. The file has no byte more. Tokens are read as the machine keeps integers, which is little-endian wherever
-// this program runs. Source: github.com/karpathy/llm.c, dev/data/data_common.py.
+// 256 int32, little-endian: [0] 20240520, [1] 1, [2] number of tokens n; then n uint16. With [0] 20240801, [1] 7 (Llama
+// 3) n uint32. The file has no byte more. Tokens are read as the machine keeps integers, which is little-endian
+// wherever this program runs. Source: github.com/karpathy/llm.c, dev/data/data_common.py.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +43,13 @@ static int read_header(const DocsFile* file, const ShardFormat** format, int64_t
     for (int i = 0; i < COUNT(formats); i++)
         if (formats[i].magic == magic && formats[i].version == version) *format = &formats[i];
     if (!*format)
-        return fail(err, errlen, "%s: begins with %d, version %d; expected a token shard: %d, version %d, or %d, version %d",
-                    file->path, magic, version, formats[0].magic, formats[0].version, formats[1].magic, formats[1].version);
+        return fail(
+            err, errlen, "%s: begins with %d, version %d; expected a token shard: %d, version %d, or %d, version %d",
+            file->path, magic, version, formats[0].magic, formats[0].version, formats[1].magic, formats[1].version);
     int64_t expected = HEADER_BYTES + *n * (*format)->token_bytes;
     if (*n < 1 || file->size != expected)
-        return fail(err, errlen, "%s: %lld tokens of %d bytes need a file of %lld bytes, found %lld", file->path, (long long)*n,
-                    (*format)->token_bytes, (long long)expected, (long long)file->size);
+        return fail(err, errlen, "%s: %lld tokens of %d bytes need a file of %lld bytes, found %lld", file->path,
+                    (long long)*n, (*format)->token_bytes, (long long)expected, (long long)file->size);
     return 0;
 }
 
@@ -56,7 +57,7 @@ static int read_header(const DocsFile* file, const ShardFormat** format, int64_t
 static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardFormat* format, char* err, size_t errlen) {
     if (docs->encodes) return 0;
     if (docs->n_files > 0 && docs->end_of_text != format->end_of_text)
-        return fail(err, errlen, "%s: its tokens are of another vocabulary than those of %s: both cannot be one corpus",
+        return fail(err, errlen, "%s: its tokens are of another vocabulary than those of %s: they cannot be one corpus",
                     file->path, docs->files[0].path);
     docs->end_of_text = format->end_of_text;
     return 0;
@@ -105,8 +106,8 @@ int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen) {
     }
     docs->max_token = MAX(docs->max_token, largest);
     if (docs->encodes && largest >= tokenizer_vocab(docs->tokenizer))
-        return fail(err, errlen, "%s: holds the token %d, but the tokenizer has only %d: which one was it made with?", file->path,
-                    largest, tokenizer_vocab(docs->tokenizer));
+        return fail(err, errlen, "%s: holds the token %d, but the tokenizer has only %d: which one was it made with?",
+                    file->path, largest, tokenizer_vocab(docs->tokenizer));
     return finish(docs, &open, err, errlen);
 }
 
@@ -122,5 +123,6 @@ int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err
     }
     int all = 0;
     for (int i = 0; i < n; i++) all |= out[i];
-    return all < 0 ? fail(err, errlen, "%s: a token at or behind %lld is above %d", file->path, (long long)at, INT_MAX) : 0;
+    return all < 0 ? fail(err, errlen, "%s: a token at or behind %lld is above %d", file->path, (long long)at, INT_MAX)
+                   : 0;
 }

@@ -12,8 +12,8 @@ enum { BLOCK = 1 << 20 };  // bytes that are encoded at once
 // ---- encoded tokens
 
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen) {
-    if (docs_reserve(&docs->encoded, &docs->encoded_capacity, docs->n_encoded, (int64_t)n, (size_t)docs->encoded_bytes, err,
-                     errlen))
+    if (docs_reserve(&docs->encoded, &docs->encoded_capacity, docs->n_encoded, (int64_t)n, (size_t)docs->encoded_bytes,
+                     err, errlen))
         return -1;
     if (docs->encoded_bytes == 2) {
         uint16_t* out = (uint16_t*)docs->encoded + docs->n_encoded;
@@ -35,7 +35,8 @@ int docs_encode(Docs* docs, const char* text, size_t n, char* err, size_t errlen
 
 void docs_read_encoded(const Docs* docs, int64_t at, int n, int* out) {
     for (int i = 0; i < n; i++)
-        out[i] = docs->encoded_bytes == 2 ? ((const uint16_t*)docs->encoded)[at + i] : ((const int*)docs->encoded)[at + i];
+        out[i] =
+            docs->encoded_bytes == 2 ? ((const uint16_t*)docs->encoded)[at + i] : ((const int*)docs->encoded)[at + i];
 }
 
 int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
@@ -48,8 +49,8 @@ int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
 
 // ---- files
 
-// A place > 0 where text may be cut and each half encoded alone: between a visible ASCII character and white space, where
-// GPT-2's pattern always ends a part. The last such place, or 0.
+// A place > 0 where text may be cut and each half encoded alone: between a visible ASCII character and white space,
+// where GPT-2's pattern always ends a part. The last such place, or 0.
 static size_t safe_cut(const char* text, size_t n) {
     for (size_t i = n; i-- > 1;) {
         int is_space = text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r');
@@ -78,7 +79,8 @@ static int encode_file(Docs* docs, const DocsFile* file, char* err, size_t errle
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen) {
     file->kind = FILE_TEXT;
     if (docs->encodes) {
-        if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode_file(docs, file, err, errlen)) return -1;
+        if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode_file(docs, file, err, errlen))
+            return -1;
         return docs_add_encoded(docs, file->first_encoded, err, errlen);
     }
     char head[DOCS_HEAD_BYTES];
@@ -88,7 +90,8 @@ int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen) {
 }
 
 int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen) {
-    // The bytes come into the last quarter of out and are spread from there: byte 3n + i is read before it is overwritten.
+    // The bytes come into the last quarter of out and are spread from there: byte 3n + i is read before it is
+    // overwritten.
     unsigned char* bytes = (unsigned char*)out + 3 * (size_t)n;
     if (docs_file_read(file, at, bytes, (size_t)n, err, errlen)) return -1;
     for (int i = 0; i < n; i++) out[i] = bytes[i];

@@ -5,16 +5,17 @@
 #include <stdlib.h>
 
 #include "data/json.h"
-#include "data/safetensors.h"
 
 // ---- writing
 
 // The file being written: which tensors, and whose values the staging buffer holds.
 typedef struct Writer {
     const ModelState* state;
-    StateKind kinds[3];  // the kinds written one after another, each with all tensors
-    int hugging_face;    // names and layouts of GPT2LMHeadModel rather than ours
-    int staged;          // index of the tensor in staging, -1: none
+    StateKind kinds[3];       // the kinds written one after another, each with all tensors
+    int hugging_face;         // names and layouts of GPT2LMHeadModel rather than ours
+    int staged;               // index of the tensor in staging, -1: none
+    const SafeTensor* extra;  // tensors of the caller's behind the model's
+    int n_model, n_extra;
 } Writer;
 
 static const char* kind_prefix(StateKind kind) { return kind == STATE_M ? "m" : kind == STATE_V ? "v" : "master"; }
@@ -25,12 +26,19 @@ static ParamTensor tensor_of(const Writer* w, int i, StateKind* kind) {
     return shape_tensor(w->state->shape, i % n);
 }
 
-static int is_transposed(const Writer* w, const ParamTensor* t) { return w->hugging_face && param_table[t->id].hf_transposed; }
+static int is_transposed(const Writer* w, const ParamTensor* t) {
+    return w->hugging_face && param_table[t->id].hf_transposed;
+}
 
 // Elements first .. first + n of tensor i as the file has them.
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = (Writer*)context;
     StateKind kind;
+    if (i >= w->n_model) {
+        const SafeTensor* t = &w->extra[i - w->n_model];
+        memcpy(out, (const char*)t->data + first * dtype_bytes(t->dtype), n * dtype_bytes(t->dtype));
+        return;
+    }
     ParamTensor t = tensor_of(w, i, &kind);
     const float* value = w->state->staging;
     if (w->staged != i) w->state->fetch(w->state->context, kind, &t, w->state->staging);
@@ -62,17 +70,20 @@ static void describe(const Writer* w, int i, SafeTensor* out) {
 }
 
 static int write_kinds(Writer* w, int n_kinds, const char* path, char* err, size_t errlen) {
-    int n = n_kinds * shape_tensors(w->state->shape);
+    w->n_model = n_kinds * shape_tensors(w->state->shape);
+    int n = w->n_model + w->n_extra;
     SafeTensor* tensors = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)n);
     if (!tensors) return fail(err, errlen, "%s: no memory for a list of %d tensors", path, n);
-    for (int i = 0; i < n; i++) describe(w, i, &tensors[i]);
+    for (int i = 0; i < w->n_model; i++) describe(w, i, &tensors[i]);
+    for (int i = 0; i < w->n_extra; i++) tensors[w->n_model + i] = w->extra[i];
     int result = safetensors_write(path, tensors, n, fill, w, err, errlen);
     free(tensors);
     return result;
 }
 
-int gpt2_write(const ModelState* state, StateKind kind, const char* path, char* err, size_t errlen) {
-    Writer w = {.state = state, .kinds = {kind}, .hugging_face = 1, .staged = -1};
+int gpt2_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
+               char* err, size_t errlen) {
+    Writer w = {.state = state, .kinds = {kind}, .hugging_face = 1, .staged = -1, .extra = extra, .n_extra = n_extra};
     return write_kinds(&w, 1, path, err, errlen);
 }
 
@@ -100,7 +111,8 @@ static float element(const SafeTensor* t, size_t i) {
 }
 
 // The tensor that `wanted` describes, under its name or without "transformer.", with the dimensions wanted.
-static const SafeTensor* find_tensor(const SafeTensors* file, const SafeTensor* wanted, const char* path, char* err, size_t errlen) {
+static const SafeTensor* find_tensor(const SafeTensors* file, const SafeTensor* wanted, const char* path, char* err,
+                                     size_t errlen) {
     const char prefix[] = "transformer.";
     size_t skip = strncmp(wanted->name, prefix, sizeof prefix - 1) ? 0 : sizeof prefix - 1;
     const SafeTensor* found = safetensors_get(file, wanted->name);
@@ -109,10 +121,12 @@ static const SafeTensor* find_tensor(const SafeTensors* file, const SafeTensor* 
         fail(err, errlen, "%s: expected a tensor %s, found none; is this another model?", path, wanted->name);
         return NULL;
     }
-    if (found->n_dims == wanted->n_dims && found->dims[0] == wanted->dims[0] && (found->n_dims < 2 || found->dims[1] == wanted->dims[1]))
+    if (found->n_dims == wanted->n_dims && found->dims[0] == wanted->dims[0] &&
+        (found->n_dims < 2 || found->dims[1] == wanted->dims[1]))
         return found;
-    fail(err, errlen, "%s: tensor %s: expected shape %lld x %lld, found %lld x %lld in %d dimensions", path, wanted->name,
-         (long long)wanted->dims[0], (long long)wanted->dims[1], (long long)found->dims[0], (long long)found->dims[1], found->n_dims);
+    fail(err, errlen, "%s: tensor %s: expected shape %lld x %lld, found %lld x %lld in %d dimensions", path,
+         wanted->name, (long long)wanted->dims[0], (long long)wanted->dims[1], (long long)found->dims[0],
+         (long long)found->dims[1], found->n_dims);
     return NULL;
 }
 
@@ -165,16 +179,18 @@ int gpt2_read_optimizer(const ModelState* state, int with_master, const char* pa
 // ---- config.json
 
 size_t gpt2_config_text(const Shape* shape, DType dt, int end_of_text, char* text, size_t bytes) {
-    int n = snprintf(text, bytes,
-                     "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
-                     "  \"activation_function\": \"gelu_new\",\n  \"n_layer\": %d,\n  \"n_embd\": %d,\n  \"n_head\": %d,\n"
-                     "  \"n_inner\": null,\n  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
-                     "  \"layer_norm_epsilon\": 1e-05,\n  \"scale_attn_weights\": true,\n  \"scale_attn_by_inverse_layer_idx\": false,\n"
-                     "  \"reorder_and_upcast_attn\": false,\n  \"tie_word_embeddings\": true,\n"
-                     "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"initializer_range\": 0.02,\n"
-                     "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n",
-                     shape->L, shape->C, shape->NH, shape->V, shape->context, shape->context, end_of_text, end_of_text,
-                     dt == DT_BF16 ? "bfloat16" : "float32");
+    int n = snprintf(
+        text, bytes,
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
+        "  \"activation_function\": \"gelu_new\",\n  \"n_layer\": %d,\n  \"n_embd\": %d,\n  \"n_head\": %d,\n"
+        "  \"n_inner\": null,\n  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
+        "  \"layer_norm_epsilon\": 1e-05,\n  \"scale_attn_weights\": true,\n  \"scale_attn_by_inverse_layer_idx\": "
+        "false,\n"
+        "  \"reorder_and_upcast_attn\": false,\n  \"tie_word_embeddings\": true,\n"
+        "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"initializer_range\": 0.02,\n"
+        "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n",
+        shape->L, shape->C, shape->NH, shape->V, shape->context, shape->context, end_of_text, end_of_text,
+        dt == DT_BF16 ? "bfloat16" : "float32");
     return (size_t)n;
 }
 
@@ -199,15 +215,19 @@ static int parse_shape(Shape* shape, const Json* json, char* err, size_t errlen)
     int L = 0, C = 0, NH = 0, V = 0, context = 0, inner = 0;
     double epsilon = 1e-5;
     if (json->values->type != JSON_OBJECT) return fail(err, errlen, "config.json: expected an object");
-    if (expect(json, "model_type", "gpt2", err, errlen) || expect(json, "activation_function", "gelu_new", err, errlen) ||
-        expect(json, "scale_attn_weights", "true", err, errlen) || expect(json, "scale_attn_by_inverse_layer_idx", "false", err, errlen) ||
-        expect(json, "add_cross_attention", "false", err, errlen) || expect(json, "tie_word_embeddings", "true", err, errlen) ||
-        dimension(json, "n_layer", 1000, &L, err, errlen) || dimension(json, "n_embd", 65536, &C, err, errlen) ||
-        dimension(json, "n_head", 1024, &NH, err, errlen) || dimension(json, "vocab_size", 1 << 20, &V, err, errlen) ||
+    if (expect(json, "model_type", "gpt2", err, errlen) ||
+        expect(json, "activation_function", "gelu_new", err, errlen) ||
+        expect(json, "scale_attn_weights", "true", err, errlen) ||
+        expect(json, "scale_attn_by_inverse_layer_idx", "false", err, errlen) ||
+        expect(json, "add_cross_attention", "false", err, errlen) ||
+        expect(json, "tie_word_embeddings", "true", err, errlen) || dimension(json, "n_layer", 1000, &L, err, errlen) ||
+        dimension(json, "n_embd", 65536, &C, err, errlen) || dimension(json, "n_head", 1024, &NH, err, errlen) ||
+        dimension(json, "vocab_size", 1 << 20, &V, err, errlen) ||
         dimension(json, "n_positions", 1 << 20, &context, err, errlen))
         return -1;
     const JsonValue* n_inner = json_get(json, json->values, "n_inner");
-    if (n_inner && n_inner->type != JSON_NULL && (dimension(json, "n_inner", 1 << 20, &inner, err, errlen) || inner != 4 * C))
+    if (n_inner && n_inner->type != JSON_NULL &&
+        (dimension(json, "n_inner", 1 << 20, &inner, err, errlen) || inner != 4 * C))
         return fail(err, errlen, "config.json: expected n_inner of 4 * n_embd = %d, found %d", 4 * C, inner);
     if (C % NH) return fail(err, errlen, "config.json: n_embd %d is not a multiple of n_head %d", C, NH);
     json_double(json_get(json, json->values, "layer_norm_epsilon"), &epsilon);

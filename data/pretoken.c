@@ -2,9 +2,9 @@
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
-// that is: an English ending; a run of letters, of numbers or of other characters, with at most one space before it; white
-// space, which leaves its last character to the part that follows. Bytes that are no UTF-8 are characters of their own, of
-// the class "other". Source: github.com/openai/gpt-2, src/encoder.py.
+// that is: an English ending; a run of letters, of numbers or of other characters, with at most one space before it;
+// white space, which leaves its last character to the part that follows. Bytes that are no UTF-8 are characters of
+// their own, of the class "other". Source: github.com/openai/gpt-2, src/encoder.py.
 #include <string.h>
 
 #include "data/bpe.h"
@@ -12,10 +12,12 @@
 #include "plan/base.h"
 
 // The code point at the beginning of n > 0 bytes and its length; a byte that begins no valid UTF-8 gives U+FFFD and 1.
+// Surrogates and code points above U+10FFFF pass: in the table they are of the class "other", as invalid bytes are.
 static uint32_t decode_utf8(const char* text, size_t n, size_t* length) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800,
+                                     0x10000};  // longer forms of the code points below are not valid
     const unsigned char* p = (const unsigned char*)text;
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};  // shorter forms of the same code point are not valid
-    size_t want = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
+    size_t want = p[0] < 0x80 ? 1 : p[0] < 0xc0 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf8 ? 4 : 0;
     *length = 1;
     if (want == 1) return p[0];
     if (want == 0 || want > n) return 0xfffd;
@@ -24,7 +26,7 @@ static uint32_t decode_utf8(const char* text, size_t n, size_t* length) {
         if ((p[i] & 0xc0) != 0x80) return 0xfffd;
         code = code << 6 | (p[i] & 0x3f);
     }
-    if (code < least[want] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0xfffd;
+    if (code < least[want]) return 0xfffd;
     *length = want;
     return code;
 }

@@ -49,10 +49,11 @@ char* run_state_text(const RunState* state, const Config* config) {
     Text t = {NULL, 0, 0, 0, 0};
     char head[512], val_loss[32] = "null";
     if (isfinite(state->val_loss)) snprintf(val_loss, sizeof val_loss, "%.17g", state->val_loss);
-    int n = snprintf(head, sizeof head,
-                     "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
-                     ", \"corpus\": %" PRIu64 ", \"val_loss\": %s,\n  \"options\": [",
-                     state->step, state->position.epoch, state->position.index, state->loss_hash, state->corpus, val_loss);
+    int n =
+        snprintf(head, sizeof head,
+                 "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
+                 ", \"corpus\": %" PRIu64 ", \"val_loss\": %s,\n  \"options\": [",
+                 state->step, state->position.epoch, state->position.index, state->loss_hash, state->corpus, val_loss);
     append(&t, head, (size_t)n);
     config_visit(config, append_option, &t);
     append(&t, "]}\n", 3);
@@ -62,11 +63,13 @@ char* run_state_text(const RunState* state, const Config* config) {
 
 static int restore_options(Config* config, const Json* json, char* err, size_t errlen) {
     const JsonValue* options = json_get(json, json->values, "options");
-    if (!options || options->type != JSON_ARRAY) return fail(err, errlen, "state.json: expected an array \"options\", found none");
+    if (!options || options->type != JSON_ARRAY)
+        return fail(err, errlen, "state.json: expected an array \"options\", found none");
     for (int i = 0; i < options->n; i++) {
         const JsonValue* pair = json_at(json, options, i);
         const JsonValue *name = json_at(json, pair, 0), *value = json_at(json, pair, 1);
-        char* strings = name && value ? (char*)malloc(name->length + value->length + 2) : NULL;  // kept: config points into it
+        char* strings =
+            name && value ? (char*)malloc(name->length + value->length + 2) : NULL;  // kept: config points into it
         if (!strings || json_string(name, strings) < 0 || json_string(value, strings + name->length + 1) < 0) {
             free(strings);
             return fail(err, errlen, "state.json: option %d is not a pair of strings", i);
@@ -85,11 +88,12 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
               json_int64(json_get(&json, root, "epoch"), &state->position.epoch) ||
               json_int64(json_get(&json, root, "index"), &state->position.index) ||
               json_uint64(json_get(&json, root, "loss_hash"), &state->loss_hash) ||
-              json_uint64(json_get(&json, root, "corpus"), &state->corpus) || state->step < 0 || state->position.epoch < 0 ||
-              state->position.index < 0;
+              json_uint64(json_get(&json, root, "corpus"), &state->corpus) || state->step < 0 ||
+              state->position.epoch < 0 || state->position.index < 0;
     if (json_double(json_get(&json, root, "val_loss"), &state->val_loss)) state->val_loss = NAN;
-    int result = bad ? fail(err, errlen, "state.json: step, epoch, index, loss_hash and corpus must be whole numbers >= 0")
-                     : restore_options(config, &json, err, errlen);
+    int result =
+        bad ? fail(err, errlen, "state.json: step, epoch, index, loss_hash and corpus must be whole numbers >= 0")
+            : restore_options(config, &json, err, errlen);
     json_free(&json);
     return result;
 }

@@ -10,8 +10,8 @@
 
 #include "data/json.h"
 
-// Where the objects of steps up to last_step end: the first line that is torn, is no object, or belongs to a later step ends
-// what is kept.
+// Where the objects of steps up to last_step end: the first line that is torn, is no object, or belongs to a later
+// step ends what is kept.
 static long kept_bytes(FILE* file, int64_t last_step) {
     char* line = NULL;
     size_t room = 0;
@@ -35,7 +35,8 @@ int runlog_open(RunLog* log, const char* dir, int64_t last_step, char* err, size
     char path[4096];
     memset(log, 0, sizeof *log);
     log->is_terminal = isatty(STDOUT_FILENO);
-    if (snprintf(path, sizeof path, "%s/log.jsonl", dir) >= (int)sizeof path) return fail(err, errlen, "%s: path too long", dir);
+    if (snprintf(path, sizeof path, "%s/log.jsonl", dir) >= (int)sizeof path)
+        return fail(err, errlen, "%s: path too long", dir);
     log->file = fopen(path, "a+");
     if (!log->file) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
     if (ftruncate(fileno(log->file), kept_bytes(log->file, last_step))) {
@@ -89,11 +90,12 @@ int runlog_step(RunLog* log, const StepRecord* r) {
     print_step(log, r);
     return log_line(log,
                     "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": %" PRId64
-                    ", \"targets\": %" PRId64 ", \"rows\": %d, \"seconds\": %s, \"tokens_per_second\": %s, \"mfu\": %s, "
+                    ", \"targets\": %" PRId64
+                    ", \"rows\": %d, \"seconds\": %s, \"tokens_per_second\": %s, \"mfu\": %s, "
                     "\"plan_us\": %s, \"loss_hash\": \"%016" PRIx64 "\"}\n",
-                    r->step, number(r->loss, loss), number(r->grad_norm, norm), number(r->lr, lr), r->tokens, r->targets,
-                    r->rows, number(r->seconds, seconds), number(r->tokens / r->seconds, speed), number(r->mfu, mfu),
-                    number(r->plan_us, plan), r->loss_hash);
+                    r->step, number(r->loss, loss), number(r->grad_norm, norm), number(r->lr, lr), r->tokens,
+                    r->targets, r->rows, number(r->seconds, seconds), number(r->tokens / r->seconds, speed),
+                    number(r->mfu, mfu), number(r->plan_us, plan), r->loss_hash);
 }
 
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {

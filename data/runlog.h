@@ -1,8 +1,9 @@
 // runlog.h - what a run leaves behind and what a person sees: log.jsonl, and one line a step on the terminal.
 //
-// log.jsonl has one object a line: for a training step {"step", "loss", "grad_norm", "lr", "tokens", "targets", "rows", "seconds",
-// "tokens_per_second", "mfu", "plan_us", "loss_hash"}, for an evaluation {"step", "val_loss", "val_targets"}. Numbers are written so that they read back
-// to the same double. On a terminal the line of a step rewrites itself and colour is used; elsewhere every line stays.
+// log.jsonl has one object a line: for a training step {"step", "loss", "grad_norm", "lr", "tokens", "targets",
+// "rows", "seconds", "tokens_per_second", "mfu", "plan_us", "loss_hash"}, for an evaluation {"step", "val_loss",
+// "val_targets"}. Numbers are written so that they read back to the same double. On a terminal the line of a step
+// rewrites itself and colour is used; elsewhere every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -21,14 +22,14 @@ typedef struct StepRecord {
     double loss, grad_norm, lr;
     int64_t tokens, targets;
     int rows;
-    double seconds, mfu;        // mfu: fraction of the measured matmul limit
+    double seconds, mfu;  // mfu: fraction of the measured matmul limit
     double plan_us;
     double seconds_left;
     uint64_t loss_hash;
 } StepRecord;
 
-// Opens DIR/log.jsonl for appending; objects of steps after `last_step` (of a run that went on past its last checkpoint)
-// are cut off. 0, or -1 with a message.
+// Opens DIR/log.jsonl for appending; objects of steps after `last_step` (of a run that went on past its last
+// checkpoint) are cut off. 0, or -1 with a message.
 int runlog_open(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen);
 // Both return 0, or -1 when the line could not be written.
 int runlog_step(RunLog* log, const StepRecord* record);
@@ -40,7 +41,7 @@ void runlog_close(RunLog* log);
 __attribute__((format(printf, 2, 3)))
 #endif
 void runlog_say(RunLog* log, const char* format, ...);
-const char* runlog_bold(const RunLog* log);   // escape sequences, empty where there is no terminal
+const char* runlog_bold(const RunLog* log);  // escape sequences, empty where there is no terminal
 const char* runlog_plain(const RunLog* log);
 
 // "1h02m", "3m05s", "42s"

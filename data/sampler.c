@@ -3,8 +3,8 @@
 // Each side of the split (training, validation) keeps the ids of its documents and, beside them, the number of pieces
 // before each: 16 bytes a document. Piece i is found by bisection, its place in the document by division.
 // The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is;
-// applied again while the result is outside [0, n) it is a permutation of [0, n), as 2^(2h) < 4n after 4 walks at
-// most on average. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
+// applied again while the result is outside [0, n) it is a permutation of [0, n), and as 2^(2h) <= 4n that takes 4
+// walks on average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
 #include "data/sampler.h"
 
 #include <stdio.h>
@@ -100,11 +100,14 @@ static void describe(Sampler* s) {
     long long n_tokens = val->n_tokens, n_docs = docs_count(s->docs);
     if (s->cut)
         snprintf(s->description, sizeof s->description,
-                 "validation on the last %lld tokens of the longest document: the corpus (%lld documents) is too small to hold "
+                 "validation on the last %lld tokens of the longest document: the corpus (%lld documents) is too small "
+                 "to hold "
                  "out whole ones",
                  n_tokens, n_docs);
-    else if (n_tokens == 0)
-        snprintf(s->description, sizeof s->description, "no validation text held out");
+    else if (s->val_fraction == 1)
+        snprintf(s->description, sizeof s->description, "validation on all %lld documents (%lld tokens)", n_docs,
+                 n_tokens);
+    else if (n_tokens == 0) snprintf(s->description, sizeof s->description, "no validation text held out");
     else
         snprintf(s->description, sizeof s->description,
                  "validation on %lld of %lld documents (%lld tokens), chosen by the hash of their content",
@@ -117,6 +120,7 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     if (context < 1) return fail(err, errlen, "context is %d, expected at least 1", context);
     if (!(val_fraction >= 0 && val_fraction <= 1))
         return fail(err, errlen, "the held-out fraction is %g, expected 0 .. 1", val_fraction);
+    if (docs_count(docs) == 0) return fail(err, errlen, "no training tokens: the corpus has no documents");
     Sampler* s = calloc(1, sizeof *s);
     if (!s) return fail(err, errlen, "out of memory for the sampler");
     s->docs = docs;
@@ -126,8 +130,6 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     choose_split(s);
     int status = fill_side(s, SPLIT_TRAIN, err, errlen);
     if (status == 0) status = fill_side(s, SPLIT_VAL, err, errlen);
-    if (status == 0 && s->sides[SPLIT_TRAIN].n_tokens == 0 && val_fraction < 1)
-        status = fail(err, errlen, "no training tokens in %lld documents", (long long)docs_count(docs));
     if (status) {
         sampler_close(s);
         return status;
@@ -195,7 +197,8 @@ Piece sampler_val_piece(const Sampler* s, int64_t i) {
 Piece sampler_train_piece(const Sampler* s, SamplerPosition position) {
     int64_t n = sampler_pieces(s, SPLIT_TRAIN);
     if (position.index < 0 || position.index >= n)
-        die("training piece %lld of %lld: does the position belong to this corpus?", (long long)position.index, (long long)n);
+        die("training piece %lld of %lld: does the position belong to this corpus?", (long long)position.index,
+            (long long)n);
     uint64_t key = hash64(hash64(s->seed) ^ (uint64_t)position.epoch);
     return piece_at(s, SPLIT_TRAIN, (int64_t)permute((uint64_t)position.index, (uint64_t)n, key));
 }

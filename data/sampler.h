@@ -1,8 +1,9 @@
 // sampler.h - which documents a step trains on: a pure function of (corpus, seed, position).
 //
-// Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their content.
-// The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed and never
-// stored (a Feistel network walked until it lands inside the range: Black & Rogaway 2002). A position is two numbers.
+// Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their
+// content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
+// and never stored (a Feistel network walked until it lands inside the range: Black & Rogaway 2002). A position is two
+// numbers.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -25,9 +26,10 @@ typedef struct Sampler Sampler;
 
 typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
 
-// Holds out about `val_fraction` of the documents (0: none). A corpus too small for that (fewer than two documents on either side)
-// gives the last val_fraction of the tokens of its longest document instead; sampler_describe says which.
-// docs must outlive the sampler. 0, or -1 with a message (no training tokens).
+// Holds out about `val_fraction` of the documents (0: none; 1: all of them, for a corpus that is only validated on). A
+// corpus too small for that (fewer than two documents on either side) gives the last val_fraction of the tokens of its
+// longest document instead; sampler_describe says which. docs must outlive the sampler. 0, or -1 with a message (no
+// training tokens).
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,
                  size_t errlen);
 void sampler_close(Sampler* sampler);  // NULL is fine
@@ -37,7 +39,8 @@ int64_t sampler_tokens(const Sampler* sampler, Split split);
 int64_t sampler_documents(const Sampler* sampler, Split split);
 const char* sampler_describe(const Sampler* sampler);  // one line: how validation text was chosen
 
-// The validation pieces, in a fixed order that does not depend on the seed: i in [0, sampler_pieces(VAL)).
+// The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair
+// sample: i in [0, sampler_pieces(VAL)).
 Piece sampler_val_piece(const Sampler* sampler, int64_t i);
 // The training piece at a position; index in [0, sampler_pieces(TRAIN)).
 Piece sampler_train_piece(const Sampler* sampler, SamplerPosition position);

@@ -1,9 +1,10 @@
 // tokenizer.c - opens, reads and writes tokenizers; see tokenizer.h.
 //
 // llm.c's tokenizer file: 256 int32, little-endian: [0] 20240328, [1] version, [2] number of tokens, [3] end-of-text
-// (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge ranks.
-// Version 3 is our own, for vocabularies whose ids are not: [4] number of merges, and behind the tokens two int32 for
-// each, left and right, in the order of their ranks. Source of versions 1 and 2: github.com/karpathy/llm.c, tokenizer.h.
+// (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge
+// ranks. Version 3 is our own, for vocabularies whose ids are not: [4] number of merges, and behind the tokens two
+// int32 for each, left and right, in the order of their ranks. Source of versions 1 and 2: github.com/karpathy/llm.c,
+// tokenizer.h.
 #define _GNU_SOURCE
 #include "data/tokenizer.h"
 
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data/bpe.h"
@@ -34,7 +36,8 @@ static void write_int32(unsigned char* p, int32_t value) {
 
 // ---- reading
 
-static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned char* p, size_t n, char* err, size_t errlen) {
+static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned char* p, size_t n, char* err,
+                       size_t errlen) {
     if (n < HEADER_BYTES) return fail(err, errlen, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
     *version = read_int32(p + 4);
     if (*version < 1 || *version > 3) return fail(err, errlen, "version %d, expected 1, 2 or 3", *version);
@@ -45,7 +48,8 @@ static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned
         return fail(err, errlen, "%d tokens cannot stand in %zu bytes", t->vocab, n);
     if (t->end_of_text < 0 || t->end_of_text >= t->vocab)
         return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->end_of_text, t->vocab);
-    if (*n_merges < 0 || (size_t)*n_merges > n / 8) return fail(err, errlen, "%d merges cannot stand in %zu bytes", *n_merges, n);
+    if (*n_merges < 0 || (size_t)*n_merges > n / 8)
+        return fail(err, errlen, "%d merges cannot stand in %zu bytes", *n_merges, n);
     return 0;
 }
 
@@ -69,14 +73,17 @@ static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* a
     return 0;
 }
 
-static int read_merges(Tokenizer* t, const TokenIndex* index, int n_merges, const unsigned char* p, char* err, size_t errlen) {
+static int read_merges(Tokenizer* t, const TokenIndex* index, int n_merges, const unsigned char* p, char* err,
+                       size_t errlen) {
     t->merges = malloc(MAX(1, (size_t)n_merges) * sizeof *t->merges);
     if (!t->merges) return fail(err, errlen, "out of memory for %d merges", n_merges);
     for (int rank = 0; rank < n_merges; rank++) {
         int left = read_int32(p + 8 * (size_t)rank), right = read_int32(p + 8 * (size_t)rank + 4);
         if (left < 0 || left >= t->vocab || right < 0 || right >= t->vocab)
-            return fail(err, errlen, "merge %d of %d joins tokens %d and %d of %d", rank, n_merges, left, right, t->vocab);
-        if (bpe_add_merge(t, index, left, right)) return fail(err, errlen, "merge %d of %d makes no token", rank, n_merges);
+            return fail(err, errlen, "merge %d of %d joins tokens %d and %d of %d", rank, n_merges, left, right,
+                        t->vocab);
+        if (bpe_add_merge(t, index, left, right))
+            return fail(err, errlen, "merge %d of %d makes no token", rank, n_merges);
     }
     return 0;
 }
@@ -86,7 +93,8 @@ static int read_llmc(Tokenizer* t, const unsigned char* p, size_t n, char* err, 
     size_t at = HEADER_BYTES;
     if (read_header(t, &version, &n_merges, p, n, err, errlen) || read_tokens(t, p, n, &at, err, errlen)) return -1;
     if (n - at != 8 * (size_t)n_merges)
-        return fail(err, errlen, "%zu bytes behind the %d tokens, expected %zu", n - at, t->vocab, 8 * (size_t)n_merges);
+        return fail(err, errlen, "%zu bytes behind the %d tokens, expected %zu", n - at, t->vocab,
+                    8 * (size_t)n_merges);
     TokenIndex index;
     if (token_index_open(&index, t, err, errlen)) return -1;
     int status = version == 3 ? read_merges(t, &index, n_merges, p + at, err, errlen)
@@ -115,8 +123,8 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
     if (magic == MAGIC) status = read_llmc(t, data, n, err, errlen);
     else if (blank < n && text[blank] == '{') status = tokenizer_read_json(t, text, n, err, errlen);
     else
-        fail(err, errlen, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')", MAGIC,
-             magic);
+        fail(err, errlen, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')",
+             MAGIC, magic);
     if (status == 0) status = bpe_index_merges(t, err, errlen);
     if (status) {
         tokenizer_close(t);
@@ -145,19 +153,17 @@ static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
 static char* read_file(const char* path, size_t* n, char* err, size_t errlen) {
     FILE* file = fopen(path, "rb");
     char* bytes = NULL;
-    long size = -1;
-    errno = 0;
-    if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
-    if (size > FILE_MAX) fail(err, errlen, "%s: has %ld bytes, no tokenizer is that large", path, size);
-    else if (size < 0 || !(bytes = malloc((size_t)size + 1))) fail(err, errlen, "%s: %s", path, strerror(errno));
-    if (bytes) {
-        rewind(file);
-        *n = fread(bytes, 1, (size_t)size, file);
-        if (ferror(file)) {
-            fail(err, errlen, "%s: %s", path, strerror(errno));
-            free(bytes);
-            bytes = NULL;
-        }
+    struct stat st;
+    if (!file || fstat(fileno(file), &st)) fail(err, errlen, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode)) fail(err, errlen, "%s: is not a regular file", path);
+    else if (st.st_size > FILE_MAX)
+        fail(err, errlen, "%s: has %lld bytes, a tokenizer at most %d", path, (long long)st.st_size, FILE_MAX);
+    else if (!(bytes = malloc((size_t)st.st_size + 1))) fail(err, errlen, "%s: out of memory to read it", path);
+    if (bytes) *n = fread(bytes, 1, (size_t)st.st_size, file);
+    if (bytes && ferror(file)) {
+        fail(err, errlen, "%s: %s", path, strerror(errno));
+        free(bytes);
+        bytes = NULL;
     }
     if (file) fclose(file);
     return bytes;

@@ -1,8 +1,9 @@
-// tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes a tokenizer of GPT-2's kind: model BPE, the
-// byte-level alphabet, GPT-2's pattern. Settings that would make other tokens of the same text are refused by name.
+// tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes a tokenizer of GPT-2's kind: model BPE,
+// the byte-level alphabet, GPT-2's pattern. Settings that would make other tokens of the same text are refused by name.
 //
-// In this alphabet every byte is a printable character: the bytes 33-126, 161-172 and 174-255 are the code points of the same
-// number, the others, in order, 256, 257, ... Source: github.com/openai/gpt-2, src/encoder.py, bytes_to_unicode.
+// In this alphabet every byte is a printable character: the bytes 33-126, 161-172 and 174-255 are the code points of
+// the same number, the others, in order, 256, 257, ... Source: github.com/openai/gpt-2, src/encoder.py,
+// bytes_to_unicode.
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,8 +51,8 @@ static int is_unset(const JsonValue* value) {
 }
 
 static int check_settings(const Json* json, const JsonValue* model, char* err, size_t errlen) {
-    static const char* const unset[] = {"dropout",      "continuing_subword_prefix", "end_of_word_suffix",
-                                        "byte_fallback", "ignore_merges"};
+    static const char* const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
+                                        "ignore_merges"};
     const JsonValue* splitter = json_get(json, json->values, "pre_tokenizer");
     if (!model || model->type != JSON_OBJECT) return fail(err, errlen, "no object \"model\"");
     if (json_get(json, model, "type") && !is_string(json_get(json, model, "type"), "BPE"))
@@ -72,7 +73,8 @@ static int check_settings(const Json* json, const JsonValue* model, char* err, s
 
 // ---- tokens
 
-// Tokens as they come, in any order of their ids: token i is n[i] bytes at bytes + at[i]; n[i] = 0 where there is none yet.
+// Tokens as they come, in any order of their ids: token i is n[i] bytes at bytes + at[i]; n[i] = 0 where there is none
+// yet.
 typedef struct Collected {
     size_t* at;
     unsigned char* n;
@@ -81,7 +83,8 @@ typedef struct Collected {
     int capacity, count;
 } Collected;
 
-static int collect(Collected* c, const JsonValue* text, const JsonValue* id_value, int in_alphabet, char* err, size_t errlen) {
+static int collect(Collected* c, const JsonValue* text, const JsonValue* id_value, int in_alphabet, char* err,
+                   size_t errlen) {
     int64_t id;
     if (json_int64(id_value, &id) || id < 0 || id >= c->capacity)
         return fail(err, errlen, "the token \"%.*s\" has no id in 0 .. %d", text ? (int)MIN(text->length, 40) : 0,
@@ -91,10 +94,10 @@ static int collect(Collected* c, const JsonValue* text, const JsonValue* id_valu
     if (n >= 0 && in_alphabet) n = bytes_of_alphabet(c->bytes + c->n_bytes, n);
     if (n < 1 || n > TOKEN_MAX || c->n[id])
         return fail(err, errlen, "token %lld is %s", (long long)id,
-                    n < 0             ? "not written in the byte-level alphabet"
-                    : n < 1           ? "empty"
-                    : n > TOKEN_MAX   ? "longer than 255 bytes"
-                                      : "there twice");
+                    n < 0           ? "not written in the byte-level alphabet"
+                    : n < 1         ? "empty"
+                    : n > TOKEN_MAX ? "longer than 255 bytes"
+                                    : "there twice");
     c->at[id] = c->n_bytes;
     c->n[id] = (unsigned char)n;
     c->n_bytes += (size_t)n;
@@ -104,8 +107,8 @@ static int collect(Collected* c, const JsonValue* text, const JsonValue* id_valu
 
 static const JsonValue* after(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
 
-static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonValue* vocab, const JsonValue* added, char* err,
-                       size_t errlen) {
+static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonValue* vocab, const JsonValue* added,
+                       char* err, size_t errlen) {
     const JsonValue* key = vocab + 1;
     for (int i = 0; i < vocab->n; i++, key = after(json, after(json, key)))
         if (collect(c, key, after(json, key), 1, err, errlen)) return -1;
@@ -115,7 +118,8 @@ static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonV
         const JsonValue* content = json_get(json, entry, "content");
         if (collect(c, content, json_get(json, entry, "id"), 0, err, errlen)) return -1;
         int64_t id;
-        if (is_string(content, "<|endoftext|>") && json_int64(json_get(json, entry, "id"), &id) == 0) t->end_of_text = (int)id;
+        if (is_string(content, "<|endoftext|>") && json_int64(json_get(json, entry, "id"), &id) == 0)
+            t->end_of_text = (int)id;
     }
     if (t->end_of_text < 0) return fail(err, errlen, "\"added_tokens\" has no <|endoftext|>");
     for (int id = 0; id < c->count; id++)
@@ -124,7 +128,8 @@ static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonV
 }
 
 // Sets vocab, begin, bytes, end_of_text.
-static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err, size_t errlen) {
+static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err,
+                           size_t errlen) {
     const JsonValue* vocab = json_get(json, model, "vocab");
     const JsonValue* added = json_get(json, json->values, "added_tokens");
     if (!vocab || vocab->type != JSON_OBJECT) return fail(err, errlen, "\"model\" has no object \"vocab\"");
@@ -136,7 +141,8 @@ static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* mode
     t->begin = calloc((size_t)c.capacity + 1, sizeof *t->begin);
     t->bytes = malloc(file_bytes + 1);
     int status;
-    if (!c.at || !c.n || !c.bytes || !t->begin || !t->bytes) status = fail(err, errlen, "out of memory for %d tokens", c.capacity);
+    if (!c.at || !c.n || !c.bytes || !t->begin || !t->bytes)
+        status = fail(err, errlen, "out of memory for %d tokens", c.capacity);
     else status = collect_all(&c, t, json, vocab, added, err, errlen);
     t->vocab = status ? 0 : c.count;
     for (int id = 0; id < t->vocab; id++) {
@@ -181,8 +187,8 @@ static int ids_are_ranks(const Tokenizer* t) {
     return in_order;
 }
 
-static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, const TokenIndex* index, size_t file_bytes,
-                       char* err, size_t errlen) {
+static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, const TokenIndex* index,
+                       size_t file_bytes, char* err, size_t errlen) {
     if (!merges || merges->type != JSON_ARRAY) return fail(err, errlen, "\"model\" has no array \"merges\"");
     char* scratch = malloc(file_bytes + 2);
     t->merges = malloc(MAX(1, (size_t)merges->n) * sizeof *t->merges);

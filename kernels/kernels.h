@@ -34,11 +34,11 @@ typedef struct KernelLimits {
 // cache of older keys. With causal = 0 it sees every key of its document.
 // Element (row n, head h, j) of q lies at q[n * ldq + h * HS + j]; likewise k and v with ldkv, out with ldo.
 typedef struct Attention {
-    const void* q;    // (cu_q[n_docs], NH, HS)
-    const void* k;    // (cu_k[n_docs], NH, HS)
-    const void* v;    // (cu_k[n_docs], NH, HS)
-    const int* cu_q;  // (n_docs + 1) int32, cu_q[0] = 0: where each document's queries begin
-    const int* cu_k;  // (n_docs + 1) int32: where each document's keys begin; k_len >= q_len
+    const void* q;       // (cu_q[n_docs], NH, HS)
+    const void* k;       // (cu_k[n_docs], NH, HS)
+    const void* v;       // (cu_k[n_docs], NH, HS)
+    const int* cu_q;     // (n_docs + 1) int32, cu_q[0] = 0: where each document's queries begin
+    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin; k_len >= q_len
     int ldq, ldkv, ldo;  // row strides in elements
     int n_docs, NH, HS;
     int causal;
@@ -49,14 +49,14 @@ typedef struct Attention {
 //   g' = grad_scale * g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 //   master -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * master)
 typedef struct AdamW {
-    void* param;          // (n) `=`, dt: master rounded to nearest; with fp32 it may be master itself
-    float* master;        // (n) `+=`
-    float *m, *v;         // (n) updated
-    const float* grad;    // (n)
+    void* param;        // (n) `=`, dt: master rounded to nearest; with fp32 it may be master itself
+    float* master;      // (n) `+=`
+    float *m, *v;       // (n) updated
+    const float* grad;  // (n)
     size_t n;
     float lr, beta1, beta2, eps, weight_decay;
-    float grad_scale;     // from the global-norm clip
-    int t;                // 1 for the first step
+    float grad_scale;  // from the global-norm clip
+    int t;             // 1 for the first step
 } AdamW;
 
 typedef struct Kernels {
@@ -153,7 +153,8 @@ typedef struct Kernels {
     void (*sum_of_squares)(double* result, const float* x, size_t n, Stream s);
 } Kernels;
 
-// The backend for a device ("auto", "cpu", "cuda", "emu") and, on the CPU, an instruction set: "auto" picks the best that
-// this processor has; "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one.
-// NULL with a message when the device or the instruction set is missing. The table is constant and lives for ever.
+// The backend for a device ("auto", "cpu", "cuda", "emu") and, on the CPU, an instruction set: "auto" picks the best
+// that this processor has; "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx"
+// force one. NULL with a message when the device or the instruction set is missing. The table is constant and lives
+// for ever.
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);

@@ -16,7 +16,8 @@ static double best_time(const Kernels* k, void* out, const void* x, const void* 
 }
 
 double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen) {
-    KernelLimits limits = {.N = SIDE, .C = SIDE, .OC = SIDE, .NH = 1, .HS = 64, .context = SIDE, .threads = threads, .dt = dt};
+    KernelLimits limits = {
+        .N = SIDE, .C = SIDE, .OC = SIDE, .NH = 1, .HS = 64, .context = SIDE, .threads = threads, .dt = dt};
     if (k->open(&limits, err, errlen)) return -1;
     size_t bytes = (size_t)SIDE * SIDE * dtype_bytes(dt);
     void *out = k->alloc(bytes), *x = k->alloc(bytes), *weight = k->alloc(bytes);

@@ -40,9 +40,7 @@ uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
     return hash64(h ^ tail);
 }
 
-double random_uniform(uint64_t seed, uint64_t index) {
-    return (double)(hash64(hash64(seed) ^ index) >> 11) * 0x1p-53;
-}
+double random_uniform(uint64_t seed, uint64_t index) { return (double)(hash64(hash64(seed) ^ index) >> 11) * 0x1p-53; }
 
 // Box-Muller; 1 - u keeps the logarithm's argument above zero.
 double random_normal(uint64_t seed, uint64_t index) {

@@ -16,7 +16,7 @@ typedef struct Option {
     double least, greatest;  // of numbers
     const char* choices;     // of CHOICE: "a|b|c"; of others: what the help calls the value
     const char* help;
-    const char* absent;      // not NULL: why any other value than the default is refused by this version
+    const char* absent;  // not NULL: why any other value than the default is refused by this version
 } Option;
 
 #define AT(field) offsetof(Config, field)
@@ -83,7 +83,7 @@ static const Option options[] = {
     {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "print the plan of a step and its alternatives", "this version has no step planner"},
     {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs", "this version has no step planner"},
     {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only", NULL},
-    {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write loss, logits and gradients of the first step as safetensors, then stop", NULL},
+    {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, stop", NULL},
     {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text", NULL},
 };
 // clang-format on
@@ -112,7 +112,8 @@ static int parse_number(double* out, const Option* o, const char* text, char* er
     double x = strtod(text, &end);
     int whole = o->type == REAL || x == floor(x);
     if (end == text || *end || errno || !isfinite(x) || !whole)
-        return fail(err, errlen, "%s expects %s number, found \"%s\"", o->name, o->type == REAL ? "a" : "a whole", text);
+        return fail(err, errlen, "%s expects %s number, found \"%s\"", o->name, o->type == REAL ? "a" : "a whole",
+                    text);
     if (x < o->least || x > o->greatest)
         return fail(err, errlen, "%s expects %.15g to %.15g, found %s", o->name, o->least, o->greatest, text);
     *out = x;
@@ -134,14 +135,25 @@ static int set(Config* config, const Option* o, const char* text, char* err, siz
         return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
     PathList* list = (PathList*)place(config, o);
     switch (o->type) {
-        case FLAG: *(int*)place(config, o) = strcmp(text, "0") != 0; break;
-        case INT: *(int*)place(config, o) = (int)x; break;
-        case INT64: *(int64_t*)place(config, o) = (int64_t)x; break;
-        case REAL: *(double*)place(config, o) = x; break;
+        case FLAG:
+            *(int*)place(config, o) = strcmp(text, "0") != 0;
+            break;
+        case INT:
+            *(int*)place(config, o) = (int)x;
+            break;
+        case INT64:
+            *(int64_t*)place(config, o) = (int64_t)x;
+            break;
+        case REAL:
+            *(double*)place(config, o) = x;
+            break;
         case TEXT:
-        case CHOICE: *(const char**)place(config, o) = text; break;
+        case CHOICE:
+            *(const char**)place(config, o) = text;
+            break;
         case PATHS:
-            if (list->n == MAX_PATHS) return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", o->name, MAX_PATHS);
+            if (list->n == MAX_PATHS)
+                return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", o->name, MAX_PATHS);
             list->paths[list->n++] = text;
     }
     return 0;
@@ -153,11 +165,19 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
     const char* string = o->type == TEXT || o->type == CHOICE ? *(const char**)place(config, o) : NULL;
     switch (o->type) {
         case FLAG:
-        case INT: snprintf(text, bytes, "%d", *(int*)place(config, o)); break;
-        case INT64: snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o)); break;
-        case REAL: snprintf(text, bytes, "%.15g", *(double*)place(config, o)); break;
+        case INT:
+            snprintf(text, bytes, "%d", *(int*)place(config, o));
+            break;
+        case INT64:
+            snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o));
+            break;
+        case REAL:
+            snprintf(text, bytes, "%.15g", *(double*)place(config, o));
+            break;
         case TEXT:
-        case CHOICE: snprintf(text, bytes, "%s", string ? string : ""); break;
+        case CHOICE:
+            snprintf(text, bytes, "%s", string ? string : "");
+            break;
         case PATHS:
             text[0] = 0;
             for (int i = 0; i < list->n; i++) {
@@ -196,7 +216,8 @@ static int unknown_option(const char* name, char* err, size_t errlen) {
     for (int i = 1; i < COUNT(options); i++)
         if (edit_distance(name, options[i].name) < edit_distance(name, nearest->name)) nearest = &options[i];
     int close = edit_distance(name, nearest->name) <= (int)strlen(nearest->name) / 2;
-    return fail(err, errlen, "unknown option %s; %s%s", name, close ? "did you mean " : "try ", close ? nearest->name : "--help");
+    return fail(err, errlen, "unknown option %s; %s%s", name, close ? "did you mean " : "try ",
+                close ? nearest->name : "--help");
 }
 
 static int check_absent(const Config* config, char* err, size_t errlen) {
@@ -206,7 +227,8 @@ static int check_absent(const Config* config, char* err, size_t errlen) {
         if (!o->absent) continue;
         format(config, o, value, sizeof value);
         if (strcmp(value, o->standard ? o->standard : o->type == FLAG ? "0" : "") != 0)
-            return fail(err, errlen, "%s %s is not available: %s; leave it out", o->name, o->type == FLAG ? "" : value, o->absent);
+            return fail(err, errlen, "%s %s is not available: %s; leave it out", o->name, o->type == FLAG ? "" : value,
+                        o->absent);
     }
     return 0;
 }
@@ -218,9 +240,11 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
     for (int i = 1; i < argc;) {
         char name[128];
         const char* equals = strchr(argv[i], '=');
-        snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - argv[i] : (long)MIN(strlen(argv[i]), sizeof name)), argv[i]);
+        snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - argv[i] : (long)MIN(strlen(argv[i]), sizeof name)),
+                 argv[i]);
         if (strncmp(name, "--", 2) != 0)
-            return fail(err, errlen, "expected an option, found \"%s\"; values follow their option, as in --data PATH", argv[i]);
+            return fail(err, errlen, "expected an option, found \"%s\"; values follow their option, as in --data PATH",
+                        argv[i]);
         const Option* o = find(name);
         if (!o) return unknown_option(name, err, errlen);
         config->given |= (uint64_t)1 << (o - options);
@@ -249,7 +273,8 @@ int config_set(Config* config, const char* name, const char* value, char* err, s
 
 // Options that say what this invocation does rather than what the run is.
 static int is_of_the_moment(const Option* o) {
-    const char* names[] = {"--out", "--resume", "--init", "--sample", "--dump-grads", "--help", "--device", "--cpu-isa", "--threads"};
+    const char* names[] = {"--out",  "--resume", "--init",    "--sample", "--dump-grads",
+                           "--help", "--device", "--cpu-isa", "--threads"};
     for (int i = 0; i < COUNT(names); i++)
         if (!strcmp(o->name, names[i])) return 1;
     return 0;
@@ -269,9 +294,10 @@ int config_was_given(const Config* config, const char* name) {
 // ---- for people
 
 void config_help(FILE* out) {
-    fprintf(out, "usage: train [options]\n\n"
-                 "Trains a GPT-2 on documents of any length. Without options: a small byte-level model on this\n"
-                 "machine's C headers, about two minutes on two cores.\n\n");
+    fprintf(out,
+            "usage: train [options]\n\n"
+            "Trains a GPT-2 on documents of any length. Without options: a small byte-level model on this\n"
+            "machine's C headers, about two minutes on two cores.\n\n");
     for (int i = 0; i < COUNT(options); i++) {
         const Option* o = &options[i];
         char left[96], range[64] = "";
@@ -285,11 +311,13 @@ void config_help(FILE* out) {
         if (o->absent) fprintf(out, " (not available: %s)", o->absent);
         fprintf(out, "\n");
     }
-    fprintf(out, "\nStart:  ./train                                  Use:  ./train --sample \"int main(\"\n"
-                 "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n");
+    fprintf(out,
+            "\nStart:  ./train                                  Use:  ./train --sample \"int main(\"\n"
+            "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n");
 }
 
-void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value), void* context) {
+void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
+                  void* context) {
     static char value[1 << 16];
     for (int i = 0; i < COUNT(options); i++) {
         const Option* o = &options[i];
@@ -315,15 +343,18 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
     if (!config->context) config->context = preset->context;
     if (!config->vocab) config->vocab = MAX(preset->vocab, preset->vocab ? preset->vocab : tokenizer_vocab);
     if (config->width % config->heads)
-        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d", config->width, config->heads,
-                    ROUND_UP(config->width, config->heads));
+        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d", config->width,
+                    config->heads, ROUND_UP(config->width, config->heads));
     if (config->vocab < tokenizer_vocab)
-        return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab, tokenizer_vocab);
+        return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
+                    tokenizer_vocab);
     if (config->batch_tokens < config->context)
-        return fail(err, errlen, "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
+        return fail(err, errlen,
+                    "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
                     config->batch_tokens, config->context, config->context);
     if (config->capacity && config->capacity < config->context)
-        return fail(err, errlen, "--capacity %d cannot hold one document of up to --context %d tokens; try --capacity %d",
+        return fail(err, errlen,
+                    "--capacity %d cannot hold one document of up to --context %d tokens; try --capacity %d",
                     config->capacity, config->context, config->context);
     return 0;
 }

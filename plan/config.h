@@ -1,5 +1,5 @@
-// config.h - every option of the program, once. One table (config.c) parses, checks ranges, prints --help and the echo at the
-// start of a run, and is saved with a checkpoint, so that these can never disagree.
+// config.h - every option of the program, once. One table (config.c) parses, checks ranges, prints --help and the
+// echo at the start of a run, and is saved with a checkpoint, so that these can never disagree.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -71,7 +71,8 @@ int config_was_given(const Config* config, const char* name);  // name with its 
 
 void config_help(FILE* out);
 // Calls visit(name, value) for each option that a run consists of, in table order; value as it could be typed.
-void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value), void* context);
+void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
+                  void* context);
 
 // Fills the model's dimensions from the preset and the vocabulary of the tokenizer, and checks that they go together.
 // 0, or -1 with a message.

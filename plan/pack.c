@@ -1,8 +1,8 @@
 // pack.c - best-fit decreasing; see pack.h.
 //
 // Open rows are found by the room they have left in a complete binary tree over 0 .. capacity: each leaf heads the list
-// of rows with exactly that much room, each inner node knows whether a leaf below it has any. "The least room >= length"
-// is one walk up and one down.
+// of rows with exactly that much room, each inner node knows whether a leaf below it has any. "The least room >=
+// length" is one walk up and one down.
 #include "plan/pack.h"
 
 #include <stdio.h>
@@ -20,7 +20,9 @@ static int tree_leaves(int capacity) {
     return leaves;
 }
 
-size_t pack_scratch_ints(int n, int capacity) { return 4 * (size_t)tree_leaves(capacity) + (size_t)capacity + 2 + 2 * (size_t)n; }
+size_t pack_scratch_ints(int n, int capacity) {
+    return 4 * (size_t)tree_leaves(capacity) + (size_t)capacity + 2 + 2 * (size_t)n;
+}
 
 static void tree_count(RoomTree* t, int room, int change) {
     for (int node = t->leaves + room; node > 0; node /= 2) t->occupied[node] += change;
@@ -62,7 +64,8 @@ static void sort_decreasing(int* order, const int* lengths, int n, int capacity,
 int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, int* scratch, char* err, size_t errlen) {
     for (int i = 0; i < n; i++)
         if (lengths[i] < 1 || lengths[i] > capacity)
-            return fail(err, errlen, "document %d of the step has %d tokens, expected 1 to the capacity of %d; try --capacity %d", i,
+            return fail(err, errlen,
+                        "document %d of the step has %d tokens, expected 1 to the capacity of %d; try --capacity %d", i,
                         lengths[i], capacity, MAX(lengths[i], 1));
     int leaves = tree_leaves(capacity), *count = scratch + 4 * (size_t)leaves, *row_of = count + capacity + 2;
     RoomTree tree = {leaves, scratch, scratch + 2 * (size_t)leaves, scratch + 3 * (size_t)leaves, row_of + n};

@@ -2,7 +2,8 @@
 #pragma once
 #include "plan/config.h"
 
-// For the 1-based step t of config->steps. Rises in a straight line over --warmup steps, so that the first step has lr / warmup, then
+// For the 1-based step t of config->steps. Rises in a straight line over --warmup steps, so that the first step has
+// lr / warmup, then
 //   constant  lr
 //   linear    falls in a straight line to min_lr * lr at the last step
 //   cosine    the same along half a cosine

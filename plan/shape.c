@@ -41,15 +41,32 @@ static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
     *rows = 1;
     *cols = C;
     switch (id) {
-        case WTE: *rows = shape->Vp; break;
-        case WPE: *rows = shape->context; break;
-        case QKVW: *rows = 3 * C; break;
-        case QKVB: *cols = 3 * C; break;
-        case ATTPROJW: *rows = C; break;
-        case FCW: *rows = 4 * C; break;
-        case FCB: *cols = 4 * C; break;
-        case FCPROJW: *rows = C, *cols = 4 * C; break;
-        default: break;
+        case WTE:
+            *rows = shape->Vp;
+            break;
+        case WPE:
+            *rows = shape->context;
+            break;
+        case QKVW:
+            *rows = 3 * C;
+            break;
+        case QKVB:
+            *cols = 3 * C;
+            break;
+        case ATTPROJW:
+            *rows = C;
+            break;
+        case FCW:
+            *rows = 4 * C;
+            break;
+        case FCB:
+            *cols = 4 * C;
+            break;
+        case FCPROJW:
+            *rows = C, *cols = 4 * C;
+            break;
+        default:
+            break;
     }
 }
 
@@ -114,10 +131,10 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
 
 typedef struct ActRow {
     const char* name;
-    int copies;          // -1: L, -2: L + 1
-    int per_token;       // elements a token, in units of `unit`
-    char unit;           // 'C' channels, 'H' heads, '1', 'V' padded vocabulary of a classifier chunk, 'K' see KV
-    int fp32;            // statistics stay fp32 whatever the model's type
+    int copies;     // -1: L, -2: L + 1
+    int per_token;  // elements a token, in units of `unit`
+    char unit;      // 'C' channels, 'H' heads, '1', 'V' padded vocabulary of a classifier chunk, 'K' see KV
+    int fp32;       // statistics stay fp32 whatever the model's type
     ActWhen when;
     Recompute shared_from;  // from this level on, one copy serves all layers
 } ActRow;
@@ -155,11 +172,16 @@ static const ActRow act_table[N_ACTS] = {
 static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow* row) {
     size_t per = (size_t)row->per_token, N = (size_t)needs->N;
     switch (row->unit) {
-        case 'C': return per * N * shape->C;
-        case 'H': return per * N * shape->NH;
-        case 'V': return per * needs->classifier_N * shape->Vp;
-        case 'K': return per * shape->context * shape->C;
-        default: return per * N;
+        case 'C':
+            return per * N * shape->C;
+        case 'H':
+            return per * N * shape->NH;
+        case 'V':
+            return per * needs->classifier_N * shape->Vp;
+        case 'K':
+            return per * shape->context * shape->C;
+        default:
+            return per * N;
     }
 }
 
@@ -172,7 +194,8 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
         // Without a backward pass nothing is kept for one.
         if (!needs->training && row->when == FOR_EVER) a.copies = 1;
         if (needs->recompute >= row->shared_from) a.copies = 1;
-        if ((row->when == FOR_TRAINING && !needs->training) || (row->when == FOR_SAMPLING && !needs->sampling)) a.copies = 0;
+        if ((row->when == FOR_TRAINING && !needs->training) || (row->when == FOR_SAMPLING && !needs->sampling))
+            a.copies = 0;
         a.dtype = row->fp32 ? DT_F32 : needs->dt;
         a.elems = act_elems(shape, needs, row);
         a.copy_bytes = ROUND_UP(a.elems * dtype_bytes(a.dtype), (size_t)ALIGN_BYTES);

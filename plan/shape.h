@@ -1,5 +1,5 @@
-// shape.h - the model as data: one table of parameters, one of activations. Every size, offset, name, initial value and file
-// layout is read from these rows; adding a tensor is adding a row.
+// shape.h - the model as data: one table of parameters, one of activations. Every size, offset, name, initial value
+// and file layout is read from these rows; adding a tensor is adding a row.
 #pragma once
 #include "plan/base.h"
 
@@ -13,6 +13,7 @@ Shape shape_make(int layers, int width, int heads, int vocab, int context);
 
 // ---- parameters, in the order in which they lie in memory: wte, wpe, the 12 of each layer together, lnf
 
+// clang-format off
 typedef enum ParamId {
     WTE, WPE,                                   // token and position embeddings; wte is also the classifier
     LN1W, LN1B, QKVW, QKVB, ATTPROJW, ATTPROJB,  // per layer, attention
@@ -20,6 +21,7 @@ typedef enum ParamId {
     LNFW, LNFB,                                 // final norm
     N_PARAMS
 } ParamId;
+// clang-format on
 
 typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;  // N(0, 0.02); that / sqrt(2L); constants
 
@@ -27,16 +29,16 @@ typedef struct ParamRow {
     const char* name;     // ours
     const char* hf_name;  // GPT2LMHeadModel's, with the layer's number for %d
     int per_layer;
-    int hf_transposed;    // Hugging Face keeps these as (in, out): its Conv1D
+    int hf_transposed;  // Hugging Face keeps these as (in, out): its Conv1D
     Init init;
-    int decay;            // weight decay applies: matrices and embeddings
-    int shard_axis;       // axis cut by tensor parallelism: 0 rows (column-parallel), 1 columns (row-parallel), -1 none
+    int decay;       // weight decay applies: matrices and embeddings
+    int shard_axis;  // axis cut by tensor parallelism: 0 rows (column-parallel), 1 columns (row-parallel), -1 none
 } ParamRow;
 
 extern const ParamRow param_table[N_PARAMS];
 
-// One tensor of the model: (rows, cols), rows = 1 for vectors. Offset in elements from the start of the parameters; each
-// tensor begins at a multiple of 64 elements.
+// One tensor of the model: (rows, cols), rows = 1 for vectors. Offset in elements from the start of the parameters;
+// each tensor begins at a multiple of 64 elements.
 typedef struct ParamTensor {
     ParamId id;
     int layer;  // 0 when the row is not per layer
@@ -45,10 +47,10 @@ typedef struct ParamTensor {
 } ParamTensor;
 
 ParamTensor shape_param(const Shape* shape, ParamId id, int layer);
-int shape_tensors(const Shape* shape);                       // number of tensors
-ParamTensor shape_tensor(const Shape* shape, int i);         // the i-th in memory order
-size_t shape_param_elems(const Shape* shape);                // of the whole block, gaps between tensors included
-size_t shape_param_count(const Shape* shape);                // parameters as people count them: without padding
+int shape_tensors(const Shape* shape);                // number of tensors
+ParamTensor shape_tensor(const Shape* shape, int i);  // the i-th in memory order
+size_t shape_param_elems(const Shape* shape);         // of the whole block, gaps between tensors included
+size_t shape_param_count(const Shape* shape);         // parameters as people count them: without padding
 void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes);
 
 // Fills value (elems, fp32) with a tensor's initial values: a pure function of (shape, seed, tensor).
@@ -58,6 +60,7 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
 
 typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_BLOCK } Recompute;
 
+// clang-format off
 typedef enum ActId {
     RESIDUAL,                                           // what enters each block, and what leaves the last
     LN1, LN1_MEAN, LN1_RSTD, QKV, ATT, LSE, RESIDUAL2,  // per layer
@@ -67,6 +70,7 @@ typedef enum ActId {
     KV,                                                 // generation: queries, keys and values of the tokens so far
     N_ACTS
 } ActId;
+// clang-format on
 
 typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING } ActWhen;
 
@@ -83,10 +87,10 @@ typedef struct ActNeeds {
 typedef struct Activation {
     const char* name;
     int copies;
-    size_t elems;      // of one copy
-    DType dtype;       // of its elements
-    size_t offset;     // of copy 0, in bytes from the start of the activations
-    size_t copy_bytes; // from one copy to the next, a multiple of 64
+    size_t elems;       // of one copy
+    DType dtype;        // of its elements
+    size_t offset;      // of copy 0, in bytes from the start of the activations
+    size_t copy_bytes;  // from one copy to the next, a multiple of 64
 } Activation;
 
 // Fills acts[N_ACTS] and returns the bytes of all together.

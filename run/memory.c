@@ -38,12 +38,17 @@ static KernelLimits kernel_limits(const Run* run, int N) {
 
 // Sizes of everything for rows of N tokens.
 static MemoryPlan plan_rows_of(Run* run, int N) {
-    enum { CHUNK_BYTES = 128 << 20, CHUNK_ROWS = 1024 };  // a chunk of logits: large enough that adding to dwte is cheap beside it
+    enum {
+        CHUNK_BYTES = 128 << 20,
+        CHUNK_ROWS = 1024
+    };  // a chunk of logits: large enough that adding to dwte is cheap beside it
     Model* m = &run->model;
     MemoryPlan plan;
     memset(&plan, 0, sizeof plan);
-    size_t elems = shape_param_elems(&m->shape), fp32 = elems * sizeof(float), logit_row = (size_t)m->shape.Vp * dtype_bytes(m->dt);
-    ParamTensor wte = shape_param(&m->shape, WTE, 0), fcw = shape_param(&m->shape, FCW, 0), wpe = shape_param(&m->shape, WPE, 0);
+    size_t elems = shape_param_elems(&m->shape), fp32 = elems * sizeof(float),
+           logit_row = (size_t)m->shape.Vp * dtype_bytes(m->dt);
+    ParamTensor wte = shape_param(&m->shape, WTE, 0), fcw = shape_param(&m->shape, FCW, 0),
+                wpe = shape_param(&m->shape, WPE, 0);
     int train = run->training;
     m->classifier_N = MIN(N, (int)MIN((size_t)CHUNK_ROWS, MAX(CHUNK_BYTES / logit_row, (size_t)64)));
     ActNeeds needs;
@@ -83,15 +88,19 @@ static void allocate(Run* run, MemoryPlan* plan) {
     Model* m = &run->model;
     size_t available = m->k->memory_available();
     if (plan->total > available)
-        die("expected %zu MiB of memory as in the table above, found %zu MiB available; try a smaller --capacity, --recompute block, or a "
-            "smaller model", plan->total >> 20, available >> 20);
+        die("expected %zu MiB of memory as in the table above, found %zu MiB available; try a smaller --capacity, "
+            "--recompute block, or a "
+            "smaller model",
+            plan->total >> 20, available >> 20);
     KernelLimits limits = kernel_limits(run, run->config.capacity);
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {
         MemoryRow* row = &plan->rows[i];
         if (!strcmp(row->name, "kernel scratch")) continue;  // taken by open
         row->memory = row->on_host ? calloc(1, row->bytes) : m->k->alloc(row->bytes);
-        if (!row->memory) die("no memory for %s, %zu MiB; try a smaller --capacity or --recompute block", row->name, row->bytes >> 20);
+        if (!row->memory)
+            die("no memory for %s, %zu MiB; try a smaller --capacity or --recompute block", row->name,
+                row->bytes >> 20);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "data/docs.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
+#include "data/safetensors.h"
 #include "data/sampler.h"
 #include "data/tokenizer.h"
 #include "kernels/kernels.h"
@@ -20,13 +21,13 @@ typedef struct Model {
     Recompute recompute;
     const Kernels* k;
     Stream s;
-    char* params;                // shape_param_elems, dt
-    float *master, *m, *v;       // the same in fp32; master is params itself when dt is fp32; NULL unless training
-    float* grads;                // sums over the rows of a step
-    double* grad_norm2;          // (1) on the device
+    char* params;           // shape_param_elems, dt
+    float *master, *m, *v;  // the same in fp32; master is params itself when dt is fp32; NULL unless training
+    float* grads;           // sums over the rows of a step
+    double* grad_norm2;     // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];
-    int classifier_N;            // rows of one chunk of the classifier
+    int classifier_N;  // rows of one chunk of the classifier
 } Model;
 
 // A packed row on the device: N tokens of n_docs documents. Training: cu_k = cu_q. Generation: `cached` tokens of one
@@ -40,23 +41,23 @@ typedef struct Row {
 
 // Host side of a step: the pieces of documents that were drawn, their packing into rows, and the arrays of one row.
 typedef struct Batch {
-    int max_tokens, capacity;           // of a step, of a row
-    Piece* pieces;                      // (max_tokens)
-    int* lengths;                       // (max_tokens)
+    int max_tokens, capacity;  // of a step, of a row
+    Piece* pieces;             // (max_tokens)
+    int* lengths;              // (max_tokens)
     int* pack_scratch;
     Packing packing;
     int *tokens, *positions, *targets;  // (capacity) of one row
     int* cu;                            // (capacity + 1)
     int n_pieces;
     int64_t n_tokens, n_targets;
-    double sum_s2;                      // sum of squared lengths, for the FLOP count
+    double sum_s2;  // sum of squared lengths, for the FLOP count
     double plan_us;
 } Batch;
 
 typedef struct Data {
     Tokenizer* tokenizer;
-    Docs *docs, *val_docs;   // val_docs only with --val
-    Sampler *train, *val;    // val == train unless --val names documents of its own
+    Docs *docs, *val_docs;  // val_docs only with --val
+    Sampler *train, *val;   // val == train unless --val names documents of its own
 } Data;
 
 typedef struct Run {
@@ -65,16 +66,16 @@ typedef struct Run {
     Model model;
     Batch batch;
     Row row;
-    float* host_losses;        // (capacity)
+    float* host_losses;                 // (capacity)
     float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
-    float* staging;            // the largest tensor, on its way to or from a file
+    float* staging;                     // the largest tensor, on its way to or from a file
     RunLog log;
     RunState state;
-    char out[CHECKPOINT_PATH];          // the run directory
-    char start_from[CHECKPOINT_PATH];   // the checkpoint that --resume, --init or --sample begins with; empty: none
+    char out[CHECKPOINT_PATH];         // the run directory
+    char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
     int training;
-    double matmul_limit;       // FLOP/s, measured
-    double unigram_loss;       // of the validation targets under the frequencies of the training tokens
+    double matmul_limit;  // FLOP/s, measured
+    double unigram_loss;  // of the validation targets under the frequencies of the training tokens
 } Run;
 
 // master lies apart from params only when params are not fp32 themselves.
@@ -82,9 +83,14 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 
-void run_read_options(Run* run, int argc, char** argv);  // --help ends here; finds what --resume, --init and --sample start from
-void run_open_data(Run* run);                            // tokenizer, documents
-void run_settle_model(Run* run);                         // device, element type, shape; opens the samplers
+// OpenMP threads that wait by spinning take a core from whoever has work on a machine that does anything else: step
+// times grew tenfold beside one busy process. The policy is read before main, so the program starts itself again with
+// it.
+void run_threads_without_spinning(char** argv);
+void run_read_options(Run* run, int argc,
+                      char** argv);  // --help ends here; finds what --resume, --init and --sample start from
+void run_open_data(Run* run);        // tokenizer, documents
+void run_settle_model(Run* run);     // device, element type, shape; opens the samplers
 void run_close(Run* run);
 
 // ---- memory.c
@@ -115,7 +121,7 @@ void run_print_memory(const MemoryPlan* plan);
 
 // ---- state.c
 
-void run_load_weights(Run* run);      // from start_from, or initial values
+void run_load_weights(Run* run);  // from start_from, or initial values
 void run_save_checkpoint(Run* run);
-// What --dump-grads writes: every gradient under Hugging Face's names, fp32.
-void run_dump_gradients(Run* run);
+// What --dump-grads writes: every gradient under Hugging Face's names, fp32, and the tensors in extra.
+void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);

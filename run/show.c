@@ -18,17 +18,22 @@ void run_print(const Run* run) {
     int column = 7;
     printf("options");
     config_visit(c, print_option, &column);
-    printf("\ndevice  %s, %s, matmul limit %.0f GFLOP/s (measured)\n", m->k->name, dtype_name(m->dt), run->matmul_limit / 1e9);
-    printf("model   GPT-2, %d layers, width %d, %d heads, context %d, vocabulary %d: %.2fM parameters\n", m->shape.L, m->shape.C,
-           m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->shape) / 1e6);
+    printf("\ndevice  %s, %s, matmul limit %.0f GFLOP/s (measured)\n", m->k->name, dtype_name(m->dt),
+           run->matmul_limit / 1e9);
+    printf("model   GPT-2, %d layers, width %d, %d heads, context %d, vocabulary %d: %.2fM parameters\n", m->shape.L,
+           m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->shape) / 1e6);
     if (!run->training) return;
     const Sampler* s = run->data.train;
     printf("data    %" PRId64 " documents, %.2fM tokens in %" PRId64 " files", docs_count(run->data.docs),
            (double)docs_tokens(run->data.docs) / 1e6, docs_files(run->data.docs));
-    if (docs_skipped(run->data.docs)) printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
-    printf("\n        train on %" PRId64 " (%.2fM tokens); ", sampler_documents(s, SPLIT_TRAIN), (double)sampler_tokens(s, SPLIT_TRAIN) / 1e6);
+    if (docs_skipped(run->data.docs))
+        printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
+    printf("\n        train on %" PRId64 " (%.2fM tokens); ", sampler_documents(s, SPLIT_TRAIN),
+           (double)sampler_tokens(s, SPLIT_TRAIN) / 1e6);
     if (run->data.val == s) printf("%s\n", sampler_describe(s));
-    else printf("validation on %" PRId64 " of --val (%.2fM)\n", docs_count(run->data.val_docs), (double)docs_tokens(run->data.val_docs) / 1e6);
+    else
+        printf("validation on %" PRId64 " of --val (%.2fM)\n", docs_count(run->data.val_docs),
+               (double)docs_tokens(run->data.val_docs) / 1e6);
     printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
     printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
 }

@@ -5,9 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "data/gpt2_files.h"
 #include "run/run.h"
+
+void run_threads_without_spinning(char** argv) {
+    if (getenv("OMP_WAIT_POLICY")) return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    execv("/proc/self/exe", argv);  // returns only where there is no /proc: then threads spin
+}
 
 static void make_path(char* path, const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
@@ -37,7 +44,8 @@ static void find_start(Run* run, Shape* shape) {
         if (!c->out && newest_run() < 0) die("%s: expected a run in ./runs, found none; try --out DIR", why);
         int found = checkpoint_latest(run->out, run->start_from, sizeof run->start_from, &step, err, sizeof err);
         if (found < 0) die("%s: %s", why, err);
-        if (!found) die("%s: no complete checkpoint in %s; try another --out, or start anew without %s", why, run->out, why);
+        if (!found)
+            die("%s: no complete checkpoint in %s; try another --out, or start anew without %s", why, run->out, why);
         if (checkpoint_verify(run->start_from, err, sizeof err)) die("%s: %s", why, err);
     }
     size_t n = 0;
@@ -53,7 +61,8 @@ static void find_start(Run* run, Shape* shape) {
 
 // An option that was given must agree with the checkpoint's shape; one that was not takes its value.
 static void agree(int* option, const char* name, int found, const char* where) {
-    if (*option && *option != found) die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
+    if (*option && *option != found)
+        die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
     *option = found;
 }
 
@@ -110,10 +119,12 @@ void run_open_data(Run* run) {
     if (!run->training) return;
     default_data(c);
     if (docs_open(&d->docs, c->data.paths, c->data.n, d->tokenizer, err, sizeof err)) die("--data: %s", err);
-    if (c->val.n && docs_open(&d->val_docs, c->val.paths, c->val.n, d->tokenizer, err, sizeof err)) die("--val: %s", err);
+    if (c->val.n && docs_open(&d->val_docs, c->val.paths, c->val.n, d->tokenizer, err, sizeof err))
+        die("--val: %s", err);
     if (c->resume && run->state.corpus != docs_fingerprint(d->docs))
         die("--resume: the documents differ from those of the saved run (fingerprint %016" PRIx64 ", found %016" PRIx64
-            "); restore them, or start a new run with --init %s", run->state.corpus, docs_fingerprint(d->docs), run->start_from);
+            "); restore them, or start a new run with --init %s",
+            run->state.corpus, docs_fingerprint(d->docs), run->start_from);
     run->state.corpus = docs_fingerprint(d->docs);
 }
 
@@ -140,7 +151,8 @@ void run_settle_model(Run* run) {
         die("--data: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", m->shape.V,
             docs_max_token(d->docs), docs_max_token(d->docs) + 1);
     double held_out = d->val_docs ? 0 : 0.05;
-    if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err)) die("--data: %s", err);
+    if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
+        die("--data: %s", err);
     d->val = d->train;
     if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 0, 0, err, sizeof err)) die("--val: %s", err);
 }

@@ -52,13 +52,14 @@ static void make_path(char* path, const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
 
-// Everything that a later run needs, as one checkpoint. 0, or -1 with a message; older checkpoints stay as they are then.
+// Everything that a later run needs, as one checkpoint. 0, or -1 with a message; older checkpoints stay as they are
+// then.
 static int write_checkpoint(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
     ModelState state = model_state(run);
     char path[CHECKPOINT_PATH], text[2048];
     make_path(path, w->dir, "model.safetensors");
-    if (gpt2_write(&state, STATE_WEIGHTS, path, err, errlen)) return -1;
+    if (gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path, err, errlen)) return -1;
     make_path(path, w->dir, "optimizer-00000-of-00001.safetensors");
     if (gpt2_write_optimizer(&state, has_master(m), path, err, errlen)) return -1;
     make_path(path, w->dir, "tokenizer.bin");
@@ -85,7 +86,8 @@ void run_save_checkpoint(Run* run) {
     runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
 }
 
-// Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without one.
+// Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without
+// one.
 void run_load_weights(Run* run) {
     char err[ERR_BYTES], path[CHECKPOINT_PATH];
     Model* m = &run->model;
@@ -106,8 +108,9 @@ void run_load_weights(Run* run) {
     if (run->config.resume && gpt2_read_optimizer(&state, has_master(m), path, err, sizeof err)) die("%s", err);
 }
 
-void run_dump_gradients(Run* run) {
+void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     char err[ERR_BYTES];
     ModelState state = model_state(run);
-    if (gpt2_write(&state, STATE_GRADS, run->config.dump_grads, err, sizeof err)) die("--dump-grads: %s", err);
+    if (gpt2_write(&state, STATE_GRADS, extra, n_extra, run->config.dump_grads, err, sizeof err))
+        die("--dump-grads: %s", err);
 }

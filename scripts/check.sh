@@ -4,8 +4,8 @@
 violations=0
 complain() { # complain TEXT: one violation a line
     [ -z "$1" ] && return
-    echo "$1"
-    violations=$((violations + $(echo "$1" | wc -l)))
+    printf "%s\n" "$1"
+    violations=$((violations + $(printf "%s\n" "$1" | wc -l)))
 }
 
 # Who may include whom. Includes of ours are written from the root, with quotes.

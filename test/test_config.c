@@ -44,9 +44,10 @@ static void an_unknown_option_names_the_nearest(void) {
 }
 
 static void values_out_of_range_are_refused_with_the_range(void) {
-    const char* bad[] = {"--steps -1", "--steps 1.5", "--steps abc", "--steps", "--lr 11", "--lr nan", "--lr inf", "--lr 1e999",
-                         "--schedule cos", "--schedule cosine|linear", "--dtype fp16", "--threads -1", "--keep 1e30", "--steps --lr 1",
-                         "--batch-tokens 0", "--overfit=yes", "--top-k 5x", "--lr="};
+    const char* bad[] = {"--steps -1",    "--steps 1.5",  "--steps abc", "--steps",        "--lr 11",
+                         "--lr nan",      "--lr inf",     "--lr 1e999",  "--schedule cos", "--schedule cosine|linear",
+                         "--dtype fp16",  "--threads -1", "--keep 1e30", "--steps --lr 1", "--batch-tokens 0",
+                         "--overfit=yes", "--top-k 5x",   "--lr="};
     for (int i = 0; i < COUNT(bad); i++) {
         CHECK(parse(bad[i]) < 0);
         CHECK(strstr(err, "expect") || strstr(err, "takes no value"));
@@ -77,7 +78,8 @@ static void what_is_visited_restores_the_same_configuration(void) {
     CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33") == 0);
     config_visit(&config, remember, &before);
     CHECK(parse("--steps 100") == 0);
-    for (int i = 0; i < before.n; i++) CHECK(config_restore(&config, before.names[i], before.values[i], err, sizeof err) == 0);
+    for (int i = 0; i < before.n; i++)
+        CHECK(config_restore(&config, before.names[i], before.values[i], err, sizeof err) == 0);
     CHECK(config.lr == 0.000123 && config.data.n == 3 && config.steps == 100);  // what was given wins
     config.steps = 99;
     config_visit(&config, remember, &after);
@@ -89,7 +91,8 @@ static void presets_fill_in_and_dimensions_must_agree(void) {
     CHECK(parse("--preset gpt2-124m --context 128") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
     CHECK(config.layers == 12 && config.width == 768 && config.context == 128 && config.vocab == 50257);
     CHECK(parse("") == 0 && config_complete(&config, 257, err, sizeof err) == 0 && config.vocab == 257);
-    CHECK(parse("--width 100 --heads 3") == 0 && config_complete(&config, 257, err, sizeof err) < 0 && strstr(err, "102"));
+    CHECK(parse("--width 100 --heads 3") == 0 && config_complete(&config, 257, err, sizeof err) < 0 &&
+          strstr(err, "102"));
     CHECK(parse("--context 512 --batch-tokens 511") == 0 && config_complete(&config, 257, err, sizeof err) < 0);
     CHECK(strstr(err, "--batch-tokens 511") && strstr(err, "512"));
     CHECK(parse("--capacity 10") == 0 && config_complete(&config, 257, err, sizeof err) < 0);
@@ -177,7 +180,8 @@ static void choices_follow_the_probabilities(void) {
     int count[4] = {0};
     for (int i = 0; i < 100000; i++) count[choose_token(logits, 4, 2, 0, (i + 0.5) / 100000, scratch)]++;
     double total = exp(0) + exp(0.5) + exp(1);
-    for (int v = 0; v < 3; v++) CHECK_CLOSE(count[v] / 1e5, exp(v / 2.0) / total, 2e-5);  // a stratified sample: off by one at most
+    for (int v = 0; v < 3; v++)
+        CHECK_CLOSE(count[v] / 1e5, exp(v / 2.0) / total, 2e-5);  // a stratified sample: off by one at most
     CHECK(count[3] == 0);
     memset(count, 0, sizeof count);
     for (int i = 0; i < 1000; i++) count[choose_token(logits, 4, 2, 2, (i + 0.5) / 1000, scratch)]++;

@@ -1,13 +1,15 @@
-// test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and against itself
-// where two ways must give the same bits.
+// test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and
+// against itself where two ways must give the same bits.
 #include "data/safetensors.h"
 #include "plan/base.h"
 #include "test/program.h"
 
 // The corpus is one step: every step trains on all of it. Validation takes the same documents, so none is held out.
-#define GOLDEN_OPTIONS                                                                                              \
-    "--init test/golden/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl --batch-tokens 516 --lr 0.003 " \
-    "--warmup 3 --min-lr 0.1 --weight-decay 0.1 --clip 1 --schedule cosine --sample-every 0 --save-every 0 --eval-every 0"
+#define GOLDEN_OPTIONS                                                                                            \
+    "--init test/golden/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl --batch-tokens 516 --lr " \
+    "0.003 "                                                                                                      \
+    "--warmup 3 --min-lr 0.1 --weight-decay 0.1 --clip 1 --schedule cosine --sample-every 0 --save-every 0 "      \
+    "--eval-every 0"
 
 static double golden_losses[64], golden_norms[64];
 static int n_golden;
@@ -17,7 +19,8 @@ static void read_golden(void) {
     Json json;
     size_t n = read_text("test/golden/golden.json", text, sizeof text);
     if (json_parse(&json, text, n, NULL, 0)) return;
-    const JsonValue *losses = json_get(&json, json.values, "losses"), *norms = json_get(&json, json.values, "grad_norms");
+    const JsonValue *losses = json_get(&json, json.values, "losses"),
+                    *norms = json_get(&json, json.values, "grad_norms");
     for (n_golden = 0; json_at(&json, losses, n_golden) && n_golden < 64; n_golden++) {
         json_double(json_at(&json, losses, n_golden), &golden_losses[n_golden]);
         json_double(json_at(&json, norms, n_golden), &golden_norms[n_golden]);
@@ -34,7 +37,7 @@ static double worst_difference(const char* path, const char* golden_path) {
         printf("    %s\n", err);
         return NAN;
     }
-    CHECK(found.n == golden.n && found.n > 20);
+    CHECK(found.n == golden.n + 2 && golden.n > 20);  // and logits, documents
     for (int i = 0; i < golden.n; i++) {
         const SafeTensor *g = &golden.tensors[i], *f = safetensors_get(&found, g->name);
         CHECK(f && f->bytes == g->bytes && f->dtype == DT_F32);
@@ -61,8 +64,12 @@ static double dump(const char* options) {
 }
 
 static void gradients_agree_with_pytorch_in_fp32(void) {
-    const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto", "--cpu-isa generic", "--cpu-isa auto --capacity 48 --threads 1",
-                          "--cpu-isa auto --recompute block", "--cpu-isa auto --recompute gelu"};
+    const char* ways[] = {"--cpu-isa reference",
+                          "--cpu-isa auto",
+                          "--cpu-isa generic",
+                          "--cpu-isa auto --capacity 48 --threads 1",
+                          "--cpu-isa auto --recompute block",
+                          "--cpu-isa auto --recompute gelu"};
     for (int i = 0; i < COUNT(ways); i++) {
         char options[200];
         snprintf(options, sizeof options, "--dtype fp32 %s", ways[i]);
@@ -72,9 +79,9 @@ static void gradients_agree_with_pytorch_in_fp32(void) {
     }
 }
 
-// bf16 keeps 8 bits: one rounding is at most 2^-9 relative. A gradient passes through about 12 rounded tensors a layer and direction, so
-// 2 layers * 2 * 12 = 48 roundings; errors add like random signs, sqrt(48) * 2^-9 = 1.4 %, relative to the typical element; the
-// largest of ten thousand elements may be four standard deviations out: 5.4 %.
+// bf16 keeps 8 bits: one rounding is at most 2^-9 relative. A gradient passes through about 12 rounded tensors a
+// layer and direction, so 2 layers * 2 * 12 = 48 roundings; errors add like random signs, sqrt(48) * 2^-9 = 1.4 %,
+// relative to the typical element; the largest of ten thousand elements may be four standard deviations out: 5.4 %.
 static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
     const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto"};
     for (int i = 0; i < COUNT(ways); i++) {
@@ -107,10 +114,60 @@ static void ten_steps_follow_pytorch(void) {
     ten_steps("--dtype fp32 --cpu-isa reference", 1e-5);
 }
 
-// The loss is a mean over 503 targets of values rounded to 2^-9 relative to logits of size about 5: 5 * 2^-9 / sqrt(503) each
-// step from the logits, and as much again from every rounded layer below, sqrt(48) of them: 3e-3 of a loss of 5, that is 6e-4.
+// The loss is a mean over 503 targets of values rounded to 2^-9 relative to logits of size about 5: 5 * 2^-9 /
+// sqrt(503) each step from the logits, and as much again from every rounded layer below, sqrt(48) of them: 3e-3 of a
+// loss of 5, that is 6e-4.
 static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
     ten_steps("--dtype bf16 --cpu-isa auto", 5 * sqrt(49) / 512 / sqrt(503) / 5 * 2);
+}
+
+// Two dumps must have the same logits, bit for bit, for all documents but one; returns how many of its rows
+// differ.
+static int check_same_logits(const char* a_name, const char* b_name, int changed_document) {
+    SafeTensors a, b;
+    char path[600], err[ERR_BYTES] = "";
+    snprintf(path, sizeof path, "%s/%s", work, a_name);
+    CHECK(safetensors_open(&a, path, err, sizeof err) == 0);
+    snprintf(path, sizeof path, "%s/%s", work, b_name);
+    CHECK(safetensors_open(&b, path, err, sizeof err) == 0);
+    const SafeTensor *la = safetensors_get(&a, "logits"), *lb = safetensors_get(&b, "logits");
+    const SafeTensor* documents = safetensors_get(&a, "documents");
+    CHECK(la && lb && documents && la->bytes == lb->bytes && la->dims[0] == 516);
+    if (!la || !lb || !documents || la->bytes != lb->bytes) return -1;
+    int changed = 0, V = (int)la->dims[1];
+    for (int n = 0; n < la->dims[0]; n++) {
+        size_t at = (size_t)n * V * sizeof(float);
+        int same = !memcmp((const char*)la->data + at, (const char*)lb->data + at, (size_t)V * sizeof(float));
+        if (((const float*)documents->data)[n] != (float)changed_document) CHECK(same);
+        else changed += !same;
+    }
+    safetensors_close(&a);
+    safetensors_close(&b);
+    return changed;
+}
+
+#define ALL_DOCUMENTS "--batch-tokens 516 --init test/golden/init --data $W/docs.jsonl --val $W/docs.jsonl"
+
+// Document 4 has 48 tokens; the third of its words is replaced by another of the same length.
+static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(void) {
+    const char* ways[] = {"--dtype fp32", "--dtype bf16", "--dtype fp32 --cpu-isa generic",
+                          "--dtype fp32 --capacity 100"};
+    for (int i = 0; i < COUNT(ways); i++) {
+        sh("cp test/golden/docs.jsonl $W/docs.jsonl");
+        CHECK(sh("%s " ALL_DOCUMENTS " --dump-grads $W/before %s", program, ways[i]) == 0);
+        CHECK(sh("sed -i '5s/\\(: \".........\\)./\\1#/' $W/docs.jsonl && ! cmp -s $W/docs.jsonl "
+                 "test/golden/docs.jsonl") == 0);
+        CHECK(sh("%s " ALL_DOCUMENTS " --dump-grads $W/after %s", program, ways[i]) == 0);
+        int changed = check_same_logits("before", "after", 4);
+        CHECK(changed == 48 - 10);  // causal: end-of-text and the nine characters before the change see nothing of it
+    }
+}
+
+static void packing_does_not_change_the_logits_of_a_document(void) {
+    sh("cp test/golden/docs.jsonl $W/docs.jsonl");
+    CHECK(sh("%s " ALL_DOCUMENTS " --dtype fp32 --dump-grads $W/wide", program) == 0);
+    CHECK(sh("%s " ALL_DOCUMENTS " --dtype fp32 --capacity 48 --dump-grads $W/narrow", program) == 0);
+    CHECK(check_same_logits("wide", "narrow", -1) == 0);
 }
 
 static void loss_hash(const char* options, char hash[17]) {
@@ -122,7 +179,8 @@ static void loss_hash(const char* options, char hash[17]) {
 
 static void threads_and_recomputation_do_not_change_a_bit(void) {
     const char* dtypes[] = {"fp32", "bf16"};
-    const char* ways[] = {"--threads 1", "--threads 2", "--threads 3", "--recompute gelu", "--recompute block", "--threads 1 --recompute block"};
+    const char* ways[] = {"--threads 1",      "--threads 2",       "--threads 3",
+                          "--recompute gelu", "--recompute block", "--threads 1 --recompute block"};
     for (int d = 0; d < 2; d++) {
         char first[17], other[17], options[200];
         for (int i = 0; i < COUNT(ways); i++) {
@@ -140,6 +198,8 @@ int main(int argc, char** argv) {
     RUN(gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding);
     RUN(ten_steps_follow_pytorch);
     RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
+    RUN(changing_one_document_leaves_the_logits_of_the_others_bit_identical);
+    RUN(packing_does_not_change_the_logits_of_a_document);
     RUN(threads_and_recomputation_do_not_change_a_bit);
     return program_end();
 }

@@ -1,10 +1,10 @@
 // test_gradients.c - the backward pass of every reference op against central finite differences in double.
 //
 // Each claim sets up one op on DT_F64 tensors and a scalar loss, the sum of fixed random weights times the outputs.
-// numerical() moves one input element by +-h, h = 1e-4. With inputs of order 1 its truncation error h^2/6 f''' is below
-// 1e-8 f''' and its rounding error 1e-16/h below 1e-11, so what remains is what the reference keeps in fp32:
-// statistics (mean, rstd, lse), weight gradients and incoming sums, each rounded with 2^-24 = 6e-8, a few dozen times in
-// the longest chain here. TOLERANCE = 1e-5 of the largest gradient covers both, and no wrong formula.
+// numerical() moves one input element by +-h, h = 1e-4. With inputs of order 1 its truncation error h^2/6 f''' is
+// below 1e-8 f''' and its rounding error 1e-16/h below 1e-11, so what remains is what the reference keeps in fp32:
+// statistics (mean, rstd, lse), weight gradients and incoming sums, each rounded with 2^-24 = 6e-8, a few dozen
+// times in the longest chain here. TOLERANCE = 1e-5 of the largest gradient covers both, and no wrong formula.
 #include "kernels/cpu/cpu.h"
 #include "test/test.h"
 
@@ -25,7 +25,8 @@ static double dot(const double* a, const double* b, size_t n) {
 }
 
 // Compares gradient[i] - before[i] (type dt, before NULL: zeros) with the slope of loss() in x[i], for every i.
-static void check_gradient(double* x, size_t n, double (*loss)(void), const void* gradient, DType dt, const void* before) {
+static void check_gradient(double* x, size_t n, double (*loss)(void), const void* gradient, DType dt,
+                           const void* before) {
     static double found[MOST], expected[MOST];
     double largest = 0;
     CHECK(n > 0 && n <= MOST);
@@ -79,9 +80,7 @@ static void embedding_backward_is_the_slope_of_forward(void) {
 // ---- LayerNorm, alone and after the residual sum
 
 enum { L_N = 4, L_C = 13 };
-static struct {
-    double a[L_N * L_C], b[L_N * L_C], weight[L_C], bias[L_C], w[L_N * L_C], w_sum[L_N * L_C];
-} l;
+static struct { double a[L_N * L_C], b[L_N * L_C], weight[L_C], bias[L_C], w[L_N * L_C], w_sum[L_N * L_C]; } l;
 
 static double layernorm_loss(void) {
     double out[L_N * L_C];
@@ -131,9 +130,7 @@ static void residual_layernorm_backward_is_the_slope_of_forward(void) {
 // ---- matmul, plain and with GELU before or after it
 
 enum { M_N = 5, M_C = 7, M_OC = 6 };
-static struct {
-    double x[M_N * M_C], weight[M_OC * M_C], bias[M_OC], w[M_N * M_OC];
-} m;
+static struct { double x[M_N * M_C], weight[M_OC * M_C], bias[M_OC], w[M_N * M_OC]; } m;
 
 static double matmul_loss(void) {
     double out[M_N * M_OC];
@@ -179,7 +176,8 @@ static void matmul_with_gelu_gives_what_two_ops_give(void) {
     REF->matmul_forward(out, act, m.x, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
     REF->gelu_forward(expected, out, M_N * M_OC, DT_F64, NULL);
     CHECK(memcmp(act, expected, sizeof act) == 0);
-    CHECK_CLOSE(expected[0], 0.5 * out[0] * (1 + tanh(sqrt(2 / acos(-1.0)) * (out[0] + 0.044715 * pow(out[0], 3)))), 1e-14);
+    CHECK_CLOSE(expected[0], 0.5 * out[0] * (1 + tanh(sqrt(2 / acos(-1.0)) * (out[0] + 0.044715 * pow(out[0], 3)))),
+                1e-14);
 }
 
 // ---- attention: two documents, the first with fewer queries than keys
@@ -205,7 +203,8 @@ static void attention_backward_is_the_slope_of_forward(void) {
         memset(dq, 0, sizeof dq), memset(dk, 0, sizeof dk), memset(dv, 0, sizeof dv), memset(out, 0, sizeof out);
         REF->attention_forward(out, lse, &attention, DT_F64, NULL);
         REF->attention_backward(dq, dk, dv, w_out, out, lse, &attention, DT_F64, NULL);
-        check_gradient(q, COUNT(q), attention_loss, dq, DT_F64, NULL);  // columns of padding included: no slope, no gradient
+        check_gradient(q, COUNT(q), attention_loss, dq, DT_F64,
+                       NULL);  // columns of padding included: no slope, no gradient
         check_gradient(k, COUNT(k), attention_loss, dk, DT_F64, NULL);
         check_gradient(v, COUNT(v), attention_loss, dv, DT_F64, NULL);
     }

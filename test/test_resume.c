@@ -6,8 +6,9 @@
 #include "plan/base.h"
 #include "test/program.h"
 
-#define TINY                                                                                                               \
-    "--data $W/corpus --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --lr 0.003 --warmup 5 --eval-every 0 " \
+#define TINY                                                                                                  \
+    "--data $W/corpus --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --lr 0.003 --warmup 5 " \
+    "--eval-every 0 "                                                                                         \
     "--sample-every 0"
 
 static void loss_hash(char hash[17]) {
@@ -29,7 +30,8 @@ static void resume(const char* dtype) {
     sh("rm -rf %s/whole %s/parts", work, work);
     CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 10 --out %s/whole", program, dtype, work) == 0);
     loss_hash(whole);
-    // --steps shapes the schedule: a run that is to be the same needs the same number, so the first part is ended by a signal.
+    // --steps shapes the schedule: a run that is to be the same needs the same number, so the first part is ended by
+    // a signal.
     CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 7 --keep 0 --out %s/parts", program, dtype, work) == 0);
     CHECK(sh("cd %s/parts && rm -rf step-000030 step-000028 step-000021", work) == 0);  // back to step 14
     CHECK(sh("%s --resume --save-every 10 --keep 2 --out %s/parts", program, work) == 0);
@@ -125,7 +127,8 @@ static void a_checkpoint_with_a_flipped_byte_is_not_loaded(void) {
 static void another_shape_is_refused_in_words(void) {
     CHECK(sh("%s " TINY " --steps 1 --out %s/shape", program, work) == 0);
     CHECK(sh("cp -r %s/shape/step-000001 %s/foreign && cd %s/foreign && rm -f DONE state.json opt* && "
-             "sed -i 's/\"n_embd\": 32/\"n_embd\": 64/' config.json", work, work, work) == 0);
+             "sed -i 's/\"n_embd\": 32/\"n_embd\": 64/' config.json",
+             work, work, work) == 0);
     CHECK(sh("%s " TINY " --width 64 --init %s/foreign --steps 1 --out %s/other", program, work, work) == 1);
     CHECK(strstr(errors, "wte") && strstr(errors, "expected") && strstr(errors, "found"));
 }

@@ -1,7 +1,8 @@
-// test_sampler.c - the sampler visits every training token once an epoch, whatever the sizes, and holds out whole documents.
+// test_sampler.c - the sampler visits every training token once an epoch, whatever the sizes, and holds out whole
+// documents.
 //
-// Corpora are JSONL in memory: the text of document i is given by its length and its number, so that expected tokens and
-// labels are known without reading the corpus.
+// Corpora are JSONL in memory: the text of document i is given by its length and its number, so that expected tokens
+// and labels are known without reading the corpus.
 #include "data/sampler.h"
 
 #include <stdint.h>
@@ -96,7 +97,8 @@ static void every_training_token_is_drawn_once_an_epoch(void) {
         for (int extra = 0; extra < 200; extra += 67) {
             int context = contexts[k], batch = context + extra, epochs = 3;
             Sampler* s = sampler_of(&c, context, 0, 5);
-            int64_t total = sampler_tokens(s, SPLIT_TRAIN), pieces_left = epochs * sampler_pieces(s, SPLIT_TRAIN), targets = 0;
+            int64_t total = sampler_tokens(s, SPLIT_TRAIN), pieces_left = epochs * sampler_pieces(s, SPLIT_TRAIN),
+                    targets = 0;
             Piece* pieces = malloc((size_t)batch * sizeof *pieces);
             int** seen = counters(c.docs);
             SamplerPosition position = {0};
@@ -188,7 +190,8 @@ static void a_single_piece_is_drawn_again_and_again(void) {
 static int same_places(const Sampler* a, int64_t epoch_a, const Sampler* b, int64_t epoch_b, int n) {
     int same = 0;
     for (int i = 0; i < n; i++)
-        same += same_piece(sampler_train_piece(a, (SamplerPosition){epoch_a, i}), sampler_train_piece(b, (SamplerPosition){epoch_b, i}));
+        same += same_piece(sampler_train_piece(a, (SamplerPosition){epoch_a, i}),
+                           sampler_train_piece(b, (SamplerPosition){epoch_b, i}));
     return same;
 }
 
@@ -213,8 +216,8 @@ static void epochs_and_seeds_have_orders_of_their_own(void) {
     corpus_close(&c);
 }
 
-// Every one of the 24 orders of four pieces should come up: among 2000 epochs each is expected 83 times, with a standard
-// deviation of 9, so that 30 and 140 are six deviations away.
+// Every one of the 24 orders of four pieces should come up: among 2000 epochs each is expected 83 times, with a
+// standard deviation of 9, so that 30 and 140 are six deviations away.
 static void orders_of_few_pieces_are_all_met(void) {
     Corpus c = corpus_open(&(int){3}, NULL, 1);
     Sampler* s = sampler_of(&c, 1, 0, 1);
@@ -278,6 +281,7 @@ static void a_fraction_of_one_holds_out_everything(void) {
     Corpus c = random_corpus(9, 30, 6);
     Sampler* s = sampler_of(&c, 16, 1, 1);
     CHECK(sampler_tokens(s, SPLIT_VAL) == docs_tokens(c.docs) && sampler_pieces(s, SPLIT_TRAIN) == 0);
+    CHECK(strstr(sampler_describe(s), "validation on all 9 documents") != NULL);
     sampler_close(s);
     corpus_close(&c);
 }
@@ -324,6 +328,17 @@ static void a_small_corpus_gives_the_end_of_its_longest_document(void) {
     }
     CHECK(found == 1);
     CHECK(sampler_tokens(s, SPLIT_TRAIN) == docs_tokens(c.docs) - 10);
+    sampler_close(s);
+    corpus_close(&c);
+}
+
+static void at_least_a_token_and_its_label_are_held_out(void) {
+    Corpus c = corpus_open(&(int){9}, NULL, 1);
+    Sampler* s = sampler_of(&c, 16, 0.001, 1);
+    CHECK(sampler_tokens(s, SPLIT_VAL) == 2 && sampler_val_piece(s, 0).n_targets == 1);
+    sampler_close(s);
+    s = sampler_of(&c, 16, 0.999, 1);
+    CHECK(sampler_tokens(s, SPLIT_TRAIN) == 2);
     sampler_close(s);
     corpus_close(&c);
 }
@@ -398,6 +413,7 @@ int main(void) {
     RUN(a_fraction_of_one_holds_out_everything);
     RUN(copies_of_a_document_land_on_one_side);
     RUN(a_small_corpus_gives_the_end_of_its_longest_document);
+    RUN(at_least_a_token_and_its_label_are_held_out);
     RUN(copies_of_the_longest_document_are_cut_too);
     RUN(a_corpus_too_small_to_cut_has_no_validation);
     RUN(a_label_is_the_next_token_of_the_document);

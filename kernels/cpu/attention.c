@@ -1,140 +1,23 @@
 // attention.c - attention over packed documents, forward and backward, in blocks of 64 queries by 64 keys.
 //
-// Every inner product is one small matmul, multiply_add(), on fp32 blocks that are packed (and converted) when they are
-// met; its lanes run along rows of 64 floats. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as
-// they lie, only Q is transposed once an item, and the running maximum and sum of each query stay in their lane. Backward,
-// lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
+// Every inner product is one small matmul, multiply_add(), on fp32 blocks that are packed (and converted) when they
+// are met; see attention_blocks.h. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
+// lie, only Q is transposed once an item, and the running maximum and sum of each query stay in their lane.
+// Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
 //
-// Work is cut into items (document, head, block), large ones first, that threads take as they come. The backward pass of
-// a document is one item a head, or, where that would leave threads idle, separate items for dq and for dk, dv that compute
-// probabilities twice. Both add the same blocks in the same order, so the result does not depend on the choice.
+// Work is cut into items (document, head, block), large ones first, that threads take as they come. The backward
+// pass of a document is one item a head, or, where that would leave threads idle, separate items for dq and for dk,
+// dv that compute probabilities twice. Both add the same blocks in the same order, so the result does not depend on
+// the choice.
 #include <float.h>
 #include <omp.h>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/attention_blocks.h"
 
-enum {
-    BLOCK = 64,    // queries or keys of a block, and the row stride of blocks whose lanes are queries or keys
-    GROUP = 2,     // blocks that share what they have packed
-    TILE_ROWS = 4, // register tile: 16 sums of AVX-512, or 8 where there are 16 registers
-    TILE_VECTORS = SIMD_FLOATS == 16 ? 4 : 2,
-};
+enum { GROUP = 2 };  // blocks that share what they have packed
 
-// Head size as packed: whole vectors, zero above HS.
-static size_t padded(int HS) { return ROUND_UP((size_t)HS, (size_t)16); }
-
-// ---- the block matmul
-
-typedef struct Matrix {  // element (r, k) lies at p[r * row + k * step]
-    const float* p;
-    size_t row, step;
-} Matrix;
-
-typedef enum Start { SET, ADD, RESCALE } Start;  // c = a b, c += a b, c = c * keep + a b
-
-// One register tile of TILE_ROWS x n vectors.
-static inline __attribute__((always_inline)) void tile(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int K,
-                                                       Start start, const float* keep, int n) {
-    vf sum[TILE_ROWS][TILE_VECTORS], bk[TILE_VECTORS];
-#pragma GCC unroll 4
-    for (int r = 0; r < TILE_ROWS; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < n; v++) {
-            sum[r][v] = start == SET ? (vf){0} : vf_load(c + r * ldc + v * SIMD_FLOATS);
-            if (start == RESCALE) sum[r][v] *= vf_load(keep + v * SIMD_FLOATS);
-        }
-    for (int k = 0; k < K; k++, b += ldb) {
-#pragma GCC unroll 4
-        for (int v = 0; v < n; v++) bk[v] = vf_load(b + v * SIMD_FLOATS);
-#pragma GCC unroll 4
-        for (int r = 0; r < TILE_ROWS; r++)
-#pragma GCC unroll 4
-            for (int v = 0; v < n; v++) sum[r][v] += a.p[r * a.row + k * a.step] * bk[v];
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < TILE_ROWS; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < n; v++) vf_store(c + r * ldc + v * SIMD_FLOATS, sum[r][v]);
-}
-
-// c (M,N) from a (M,K) b (K,N) and keep (N). M is rounded up to whole tiles of rows, N to whole vectors: there must be room.
-static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int M, int N, int K, Start start,
-                         const float* keep) {
-    for (int col = 0; col < N; col += TILE_VECTORS * SIMD_FLOATS) {
-        int n = MIN(CEIL_DIV(N - col, SIMD_FLOATS), TILE_VECTORS);
-        const float* keep_col = start == RESCALE ? keep + col : NULL;
-        for (int row = 0; row < M; row += TILE_ROWS) {
-            Matrix rows = {a.p + row * a.row, a.row, a.step};
-            float* to = c + row * ldc + col;
-            if (n == TILE_VECTORS) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, TILE_VECTORS);
-            else if (n == 1) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, 1);
-            else if (n == 2) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, MIN(2, TILE_VECTORS));
-            else tile(to, ldc, rows, b + col, ldb, K, start, keep_col, MIN(3, TILE_VECTORS));
-        }
-    }
-}
-
-// ---- packing
-
-static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
-static inline size_t at(size_t row, int ld, int h, int HS) { return row * (size_t)ld + (size_t)h * HS; }
-
-SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS, DType dt) {
-    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
-    for (int r = 0; r < n; r++, to += HSp) {
-        const char* row = (const char*)x + r * ld * dtype_bytes(dt);
-        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store(to + c, vf_load_as(row + c * dtype_bytes(dt), dt));
-        if (whole == HSp) continue;
-        vf_store(to + whole, vf_load_part(row + whole * dtype_bytes(dt), HS - whole, dt));
-        for (int c = whole + SIMD_FLOATS; c < HSp; c += SIMD_FLOATS) vf_store(to + c, (vf){0});
-    }
-}
-
-// n rows of a head, (n,HS) with stride ld, to fp32 rows of padded(HS); zeros in the padding and up to n_padded rows.
-static void pack_rows(float* to, const void* x, int ld, int n, int n_padded, int HS, DType dt) {
-    if (dt == DT_BF16) pack_rows_as(to, x, (size_t)ld, n, HS, DT_BF16);
-    else pack_rows_as(to, x, (size_t)ld, n, HS, DT_F32);
-    memset(to + n * padded(HS), 0, (n_padded - n) * padded(HS) * sizeof(float));
-}
-
-SIMD_INLINE void store_rows_as(void* to, size_t ld, const float* x, int n, int HS, float scale, DType dt) {
-    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
-    for (int r = 0; r < n; r++, x += HSp) {
-        char* row = (char*)to + r * ld * dtype_bytes(dt);
-        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store_as(row + c * dtype_bytes(dt), vf_load(x + c) * scale, dt);
-        if (whole < HS) vf_store_part(row + whole * dtype_bytes(dt), vf_load(x + whole) * scale, HS - whole, dt);
-    }
-}
-
-static void store_rows(void* to, int ld, const float* x, int n, int HS, float scale, DType dt) {
-    if (dt == DT_BF16) store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_BF16);
-    else store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_F32);
-}
-
-// to (cols,rows; ldto) = scale * from (rows,cols; ldfrom)^T; both multiples of SIMD_FLOATS.
-// Halving the distance between rows that are interleaved, log2(SIMD_FLOATS) times, transposes a square of vectors.
-static void transpose(float* to, size_t ldto, const float* from, size_t ldfrom, int rows, int cols, float scale) {
-    for (int r = 0; r < rows; r += SIMD_FLOATS)
-        for (int c = 0; c < cols; c += SIMD_FLOATS) {
-            vf x[SIMD_FLOATS], y[SIMD_FLOATS];
-#pragma GCC unroll 16
-            for (int i = 0; i < SIMD_FLOATS; i++) x[i] = vf_load(from + (r + i) * ldfrom + c) * scale;
-#pragma GCC unroll 4
-            for (int distance = 1; distance < SIMD_FLOATS; distance *= 2) {
-#pragma GCC unroll 8
-                for (int i = 0; i < SIMD_FLOATS / 2; i++) {
-                    y[2 * i] = vf_interleave_low(x[i], x[i + SIMD_FLOATS / 2]);
-                    y[2 * i + 1] = vf_interleave_high(x[i], x[i + SIMD_FLOATS / 2]);
-                }
-#pragma GCC unroll 16
-                for (int i = 0; i < SIMD_FLOATS; i++) x[i] = y[i];
-            }
-#pragma GCC unroll 16
-            for (int i = 0; i < SIMD_FLOATS; i++) vf_store(to + (c + i) * ldto + r, x[i]);
-        }
-}
-
-// ---- forward: one item is up to GROUP blocks of queries of one document and head, which share each packed block of keys
+// ---- forward: one item is up to GROUP blocks of queries of one document and head, which share each packed block of
+// keys
 
 typedef struct Span {  // rows of one document
     size_t q0, k0;     // its first query and key
@@ -150,8 +33,10 @@ static int n_visible(const Attention* a, Span d, int i) {
     return a->causal ? MIN(d.k_len, i + 1 + d.k_len - d.q_len) : d.k_len;
 }
 
-typedef struct Running {  // of a block of queries: the largest score, the sum of exp(score - max), the last change of scale
-    float max[BLOCK], sum[BLOCK], keep[BLOCK];
+typedef struct Running {  // of a block of queries
+    float max[BLOCK];     // the largest score
+    float sum[BLOCK];     // of exp(score - max)
+    float keep[BLOCK];    // exp(last max - max): what the last block of keys left of sums before it
 } Running;
 
 typedef struct ForwardScratch {
@@ -160,7 +45,8 @@ typedef struct ForwardScratch {
     float packed[];  // k, v: (BLOCK,HSp); GROUP times q^T, o^T: (HSp,BLOCK)
 } ForwardScratch;
 
-// Running softmax of s (nk,N), lanes are queries: s = exp(s - max). Row j of s is hidden from the lanes below hidden + j.
+// Running softmax of s (nk,N), lanes are queries: s = exp(s - max). Row j of s is hidden from the lanes below hidden
+// + j.
 static void softmax_block(float* s, Running* r, int nk, int N, int hidden) {
     const vf lowest = vf_set1(-INFINITY), lane = vf_lanes();
     for (int v = 0; v < N; v += SIMD_FLOATS) {
@@ -185,27 +71,29 @@ static void softmax_block(float* s, Running* r, int nk, int N, int hidden) {
     }
 }
 
-// One block of queries (lanes, N of them) meets one block of nk keys. Where the diagonal passes through, rows of 16 keys
-// leave out the vectors of queries that see none of them.
+// One block of queries (lanes, N of them) meets one block of nk keys; start is SET at its first, which every query
+// sees, then RESCALE. Where the diagonal passes through, rows of 16 keys leave out the vectors of queries that see
+// none of them.
 static void forward_block(float* o, float* s, Running* r, const float* q, const float* k, const float* v, int nk, int N,
-                          int hidden, int HS) {
+                          int hidden, int HS, Start start) {
     size_t HSp = padded(HS);
     int step = hidden + nk > 0 ? 16 : BLOCK;
     for (int j = 0; j < nk; j += step) {
         int col = MAX(0, hidden + j) / 16 * 16;
-        multiply_add(s + j * BLOCK + col, BLOCK, (Matrix){k + j * HSp, HSp, 1}, q + col, BLOCK, MIN(step, nk - j), N - col, HS,
-                     SET, NULL);
+        multiply_add(s + j * BLOCK + col, BLOCK, (Matrix){k + j * HSp, HSp, 1}, q + col, BLOCK, MIN(step, nk - j),
+                     N - col, HS, SET, NULL);
     }
     softmax_block(s, r, nk, N, hidden);
     for (int j = 0; j < nk; j += step) {
         int col = MAX(0, hidden + j) / 16 * 16;
-        multiply_add(o + col, BLOCK, (Matrix){v + j * HSp, 1, HSp}, s + j * BLOCK + col, BLOCK, HS, N - col, MIN(step, nk - j),
-                     j == 0 ? RESCALE : ADD, r->keep + col);
+        multiply_add(o + col, BLOCK, (Matrix){v + j * HSp, 1, HSp}, s + j * BLOCK + col, BLOCK, HS, N - col,
+                     MIN(step, nk - j), j == 0 ? start : ADD, r->keep + col);
     }
 }
 
 // out and lse of nq queries from o^T, which is divided by the sums on the way; `rows` is room for a block.
-static void finish_block(void* out, float* lse, int ldo, float* o, const Running* r, int nq, int HS, DType dt, float* rows) {
+static void finish_block(void* out, float* lse, int ldo, float* o, const Running* r, int nq, int HS, DType dt,
+                         float* rows) {
     size_t HSp = padded(HS);
     for (size_t c = 0; c < HSp; c++)
         for (int v = 0; v < nq; v += SIMD_FLOATS)
@@ -215,7 +103,8 @@ static void finish_block(void* out, float* lse, int ldo, float* o, const Running
     for (int i = 0; i < nq; i++) lse[i] = r->max[i] + logf(r->sum[i]);
 }
 
-static void forward_item(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, ForwardScratch* w) {
+static void forward_item(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt,
+                         ForwardScratch* w) {
     int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1), offset = d.k_len - d.q_len;
     size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
     float *k = w->packed, *v = k + block, *q = v + block, *o = q + GROUP * block;
@@ -223,7 +112,6 @@ static void forward_item(void* out, float* lse, const Attention* a, Span d, int 
         int nq = MIN(BLOCK, i1 - i), N = ROUND_UP(nq, SIMD_FLOATS);
         pack_rows(k, element(a->q, at(d.q0 + i, a->ldq, h, HS), dt), a->ldq, nq, N, HS, dt);
         transpose(q + g * block, BLOCK, k, HSp, N, (int)HSp, a->scale);
-        memset(o + g * block, 0, block * sizeof(float));
         for (int lane = 0; lane < BLOCK; lane++) w->running[g].max[lane] = -FLT_MAX, w->running[g].sum[lane] = 0;
     }
     for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
@@ -234,12 +122,14 @@ static void forward_item(void* out, float* lse, const Attention* a, Span d, int 
         for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
             int last = MIN(i + BLOCK, i1) - 1, N = ROUND_UP(last + 1 - i, SIMD_FLOATS);
             int seen = MIN(nk, n_visible(a, d, last) - j0), hidden = a->causal ? j0 - i - offset : -BLOCK;
-            if (seen > 0) forward_block(o + g * block, w->s, &w->running[g], q + g * block, k, v, seen, N, hidden, HS);
+            if (seen > 0)
+                forward_block(o + g * block, w->s, &w->running[g], q + g * block, k, v, seen, N, hidden, HS,
+                              j0 == 0 ? SET : RESCALE);
         }
     }
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
-        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), dt), lse + h * Nq + d.q0 + i, a->ldo, o + g * block,
-                     &w->running[g], MIN(BLOCK, i1 - i), HS, dt, k);
+        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), dt), lse + h * Nq + d.q0 + i, a->ldo,
+                     o + g * block, &w->running[g], MIN(BLOCK, i1 - i), HS, dt, k);
 }
 
 // ---- backward: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
@@ -253,8 +143,20 @@ typedef struct Gradients {
 
 typedef struct KeyBlock {  // packed, with the sums of its gradients; each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
     float *k, *kt, *vt, *dk, *dv;
-    int nk, first;         // keys; the query that is the first to see key 0
+    int nk, first;  // keys; the query that is the first to see key 0
 } KeyBlock;
+
+typedef struct QueryBlock {
+    float *q, *dout, *dq;  // (BLOCK,HSp); dq NULL: not wanted
+    const float *lse, *D;  // (nq)
+    int nq, begin;         // begin: the first query, within its document
+} QueryBlock;
+
+// Queries [i_begin, i_end) against keys [j_begin, j_end) of a document, which begin at multiples of BLOCK.
+typedef struct Part {
+    int i_begin, i_end, j_begin, j_end;
+    int want_dq, want_dkv;  // store dq of these queries; dk and dv of these keys
+} Part;
 
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
@@ -262,13 +164,13 @@ typedef struct BackwardScratch {
 } BackwardScratch;
 
 // p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
-static void probabilities(BackwardScratch* w, const float* lse, const float* D, int nq, int nk, int n_seen, int causal) {
+static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n_seen, int causal) {
     const vf lane = vf_lanes(), zero = (vf){0};
-    for (int i = 0; i < nq; i++) {
+    for (int i = 0; i < r->nq; i++) {
         int seen = MIN(nk, causal ? n_seen + i : nk), v = 0;
         float *p_row = w->p + i * BLOCK, *ds_row = w->ds + i * BLOCK;
         for (; v < seen; v += SIMD_FLOATS) {
-            vf p = vf_exp(vf_load(p_row + v) - lse[i]), ds = p * (vf_load(ds_row + v) - D[i]);
+            vf p = vf_exp(vf_load(p_row + v) - r->lse[i]), ds = p * (vf_load(ds_row + v) - r->D[i]);
             if (v + SIMD_FLOATS > seen) {
                 vf_mask hidden = lane >= vf_set1((float)(seen - v));
                 p = vf_select(hidden, zero, p);
@@ -281,28 +183,28 @@ static void probabilities(BackwardScratch* w, const float* lse, const float* D, 
     }
 }
 
-// One block of queries, q and dout (nq,HS), meets one block of keys: adds to dq (NULL: not wanted) and, when want_dkv, to
-// dk and dv. `ahead` is how many rows its first query is beyond the first that sees key 0: where the diagonal passes
-// through (ahead < nk), 16 rows at a time leave out the columns that none of them needs.
-static void backward_block(float* dq, KeyBlock* b, BackwardScratch* w, const float* q, const float* dout, const float* lse,
-                           const float* D, int nq, int ahead, int causal, int want_dkv, int HS) {
+// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv. Where the diagonal passes
+// through, 16 rows at a time leave out the columns that none of them needs.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScratch* w, int causal, int want_dkv,
+                           int HS) {
     size_t HSp = padded(HS);
+    int ahead = r->begin - b->first;  // of the first query that sees key 0
     int diagonal = causal && ahead < b->nk, step = diagonal ? 16 : BLOCK;
-    for (int i = 0; i < nq; i += step) {
-        int N = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, nq - i);
-        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){q + i * HSp, HSp, 1}, b->kt, BLOCK, M, N, HS, SET, NULL);
-        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){dout + i * HSp, HSp, 1}, b->vt, BLOCK, M, N, HS, SET, NULL);
+    for (int i = 0; i < r->nq; i += step) {
+        int N = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, r->nq - i);
+        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){r->q + i * HSp, HSp, 1}, b->kt, BLOCK, M, N, HS, SET, NULL);
+        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){r->dout + i * HSp, HSp, 1}, b->vt, BLOCK, M, N, HS, SET, NULL);
     }
-    probabilities(w, lse, D, nq, b->nk, ahead + 1, causal);
-    for (int i = 0; i < nq && dq; i += step) {
-        int K = diagonal ? MIN(b->nk, ahead + i + step) : b->nk;
-        multiply_add(dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, b->k, HSp, MIN(step, nq - i), (int)HSp, K, ADD, NULL);
+    probabilities(w, r, b->nk, ahead + 1, causal);
+    for (int i = 0; i < r->nq && r->dq; i += step) {
+        int K = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, r->nq - i);
+        multiply_add(r->dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, b->k, HSp, M, (int)HSp, K, ADD, NULL);
     }
     for (int j = 0; j < b->nk && want_dkv; j += step) {
         int i = diagonal ? MAX(0, j - ahead) : 0, M = MIN(step, b->nk - j);
         Matrix p = {w->p + i * BLOCK + j, 1, BLOCK}, ds = {w->ds + i * BLOCK + j, 1, BLOCK};
-        multiply_add(b->dv + j * HSp, HSp, p, dout + i * HSp, HSp, M, (int)HSp, nq - i, ADD, NULL);
-        multiply_add(b->dk + j * HSp, HSp, ds, q + i * HSp, HSp, M, (int)HSp, nq - i, ADD, NULL);
+        multiply_add(b->dv + j * HSp, HSp, p, r->dout + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
+        multiply_add(b->dk + j * HSp, HSp, ds, r->q + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
     }
 }
 
@@ -316,43 +218,44 @@ static void pack_keys(KeyBlock* b, const Attention* a, Span d, int h, int j, DTy
     transpose(b->vt, BLOCK, b->k, HSp, N, (int)HSp, 1);
     pack_rows(b->k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
     transpose(b->kt, BLOCK, b->k, HSp, N, (int)HSp, a->scale);
-    memset(b->dk, 0, 2 * block * sizeof(float));
+    memset(b->dk, 0, ROUND_UP(b->nk, TILE_ROWS) * HSp * sizeof(float));
+    memset(b->dv, 0, ROUND_UP(b->nk, TILE_ROWS) * HSp * sizeof(float));
 }
 
-// Queries [i_begin, i_end) against keys [j_begin, j_end), which begin at multiples of BLOCK; stores dq of the queries when
-// want_dq, dk and dv of the keys when want_dkv. GROUP blocks of keys share each packed block of queries.
-static void backward_item(const Gradients* g, const Attention* a, Span d, int h, int i_begin, int i_end, int j_begin,
-                          int j_end, int want_dq, int want_dkv, DType dt, BackwardScratch* w) {
-    int HS = a->HS;
+// GROUP blocks of keys share each packed block of queries. Queries add to dk and dv, keys to dq in rising order,
+// also when other parts of the document are other items.
+static void backward_item(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
+                          BackwardScratch* w) {
+    int HS = a->HS, i_end = part.i_end;
+    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
     size_t HSp = padded(HS), block = HSp * BLOCK, Nq = (size_t)a->cu_q[a->n_docs];
-    float *q = w->packed, *dout = q + block, *keys = dout + block, *dq = keys + 5 * GROUP * block;
+    float *keys = w->packed + 2 * block, *dq = keys + 5 * GROUP * block;
     KeyBlock b[GROUP];
-    if (want_dq) memset(dq, 0, ROUND_UP(i_end - i_begin, BLOCK) * HSp * sizeof(float));
-    j_end = MIN(MIN(j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
-    for (int j0 = j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
+    if (part.want_dq) memset(dq, 0, ROUND_UP(i_end - part.i_begin, TILE_ROWS) * HSp * sizeof(float));
+    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
         int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
         for (int t = 0; t < n; t++) {
             b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
             pack_keys(&b[t], a, d, h, j0 + t * BLOCK, dt, keys + 5 * t * block);
         }
-        for (int i0 = MAX(i_begin, b[0].first / BLOCK * BLOCK); i0 < i_end; i0 += BLOCK) {
-            int nq = MIN(BLOCK, i_end - i0);
-            size_t row = h * Nq + d.q0 + i0;
-            pack_rows(q, element(a->q, at(d.q0 + i0, a->ldq, h, HS), dt), a->ldq, nq, BLOCK, HS, dt);
-            pack_rows(dout, element(g->dout, at(d.q0 + i0, a->ldo, h, HS), dt), a->ldo, nq, BLOCK, HS, dt);
+        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
+            int nq = MIN(BLOCK, i_end - i), nq_padded = ROUND_UP(nq, TILE_ROWS);
+            size_t row = d.q0 + i;
+            float* dq_rows = part.want_dq ? dq + (i - part.i_begin) * HSp : NULL;
+            QueryBlock r = {w->packed, w->packed + block, dq_rows, g->lse + h * Nq + row, g->D + h * Nq + row, nq, i};
+            pack_rows(r.q, element(a->q, at(row, a->ldq, h, HS), dt), a->ldq, nq, nq_padded, HS, dt);
+            pack_rows(r.dout, element(g->dout, at(row, a->ldo, h, HS), dt), a->ldo, nq, nq_padded, HS, dt);
             for (int t = 0; t < n; t++)
-                if (i0 + nq > b[t].first)
-                    backward_block(want_dq ? dq + (i0 - i_begin) * HSp : NULL, &b[t], w, q, dout, g->lse + row, g->D + row, nq,
-                                   i0 - b[t].first, a->causal, want_dkv, HS);
+                if (i + nq > b[t].first) backward_block(&b[t], &r, w, a->causal, part.want_dkv, HS);
         }
-        for (int t = 0; t < n && want_dkv; t++) {
+        for (int t = 0; t < n && part.want_dkv; t++) {
             size_t key = at(d.k0 + j0 + t * BLOCK, a->ldkv, h, HS);
             store_rows((void*)element(g->dk, key, dt), a->ldkv, b[t].dk, b[t].nk, HS, a->scale, dt);
             store_rows((void*)element(g->dv, key, dt), a->ldkv, b[t].dv, b[t].nk, HS, 1, dt);
         }
     }
-    void* to = (void*)element(g->dq, at(d.q0 + i_begin, a->ldq, h, HS), dt);
-    if (want_dq) store_rows(to, a->ldq, dq, i_end - i_begin, HS, a->scale, dt);
+    void* to = (void*)element(g->dq, at(d.q0 + part.i_begin, a->ldq, h, HS), dt);
+    if (part.want_dq) store_rows(to, a->ldq, dq, i_end - part.i_begin, HS, a->scale, dt);
 }
 
 // ---- the list of work: items are dealt out in falling order of size
@@ -362,7 +265,7 @@ typedef enum Kind { FORWARD, BACKWARD, BACKWARD_DQ, BACKWARD_DKV } Kind;
 typedef struct Item {
     int doc, begin;  // document and first row of its block
     Kind kind;
-    float cost;      // pairs of a query and a key, times the matmuls for each
+    float cost;  // pairs of a query and a key, times the matmuls for each
 } Item;
 
 enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ item: they share the transposition of each block of keys
@@ -473,7 +376,8 @@ static void row_dots(float* D, const void* dout, const void* out, const Attentio
             size_t row = at(n, a->ldo, h, a->HS);
             for (int c = 0; c < a->HS; c += SIMD_FLOATS) {
                 int count = MIN(SIMD_FLOATS, a->HS - c);
-                sum += vf_load_part(element(dout, row + c, dt), count, dt) * vf_load_part(element(out, row + c, dt), count, dt);
+                sum += vf_load_part(element(dout, row + c, dt), count, dt) *
+                       vf_load_part(element(out, row + c, dt), count, dt);
             }
             D[h * Nq + n] = vf_sum(sum);
         }
@@ -496,11 +400,11 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         int h;
         Item item = deal(&work, t, &h);
         Span d = document(a, item.doc);
-        int begin = item.begin;
         BackwardScratch* w = (BackwardScratch*)cpu_thread_scratch(omp_get_thread_num());
-        if (item.kind == BACKWARD) backward_item(&g, a, d, h, 0, d.q_len, 0, d.k_len, 1, 1, dt, w);
-        else if (item.kind == BACKWARD_DKV) backward_item(&g, a, d, h, 0, d.q_len, begin, begin + GROUP * BLOCK, 0, 1, dt, w);
-        else backward_item(&g, a, d, h, begin, MIN(begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0, dt, w);
+        Part part = {0, d.q_len, 0, d.k_len, 1, 1};
+        if (item.kind == BACKWARD_DQ) part = (Part){item.begin, MIN(item.begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0};
+        if (item.kind == BACKWARD_DKV) part = (Part){0, d.q_len, item.begin, item.begin + GROUP * BLOCK, 0, 1};
+        backward_item(&g, a, d, h, part, dt, w);
     }
 }
 

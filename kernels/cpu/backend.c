@@ -1,7 +1,7 @@
 // backend.c - which instruction sets this processor has, the tables made for them, and their scratch memory.
 //
-// A table starts as a copy of the reference and is overridden family by family, each set on top of the ones below it that
-// it extends. All tables share one scratch memory, because ops run one at a time.
+// A table starts as a copy of the reference and is overridden family by family, each set on top of the ones below it
+// that it extends. All tables share one scratch memory, because ops run one at a time.
 #define _GNU_SOURCE
 #include <omp.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ const char* const cpu_isa_names[CPU_ISAS] = {"reference", "generic", "avx2", "av
 
 // The families of each set. The Makefile names the sets that the compiler knows as HAVE_...
 #define DECLARE(isa) extern const CpuFamily matmul_##isa, attention_##isa, elementwise_##isa, loss_##isa;
-#define FAMILIES(isa) {&matmul_##isa, &attention_##isa, &elementwise_##isa, &loss_##isa}
+#define FAMILIES(isa) \
+    { &matmul_##isa, &attention_##isa, &elementwise_##isa, &loss_##isa }
 DECLARE(generic)
 #ifdef HAVE_X86_ISAS
 DECLARE(avx2)
@@ -27,9 +28,7 @@ extern const CpuFamily matmul_amx;
 static const CpuFamily* const families[CPU_ISAS][4] = {
     [CPU_GENERIC] = FAMILIES(generic),
 #ifdef HAVE_X86_ISAS
-    [CPU_AVX2] = FAMILIES(avx2),
-    [CPU_AVX512] = FAMILIES(avx512),
-    [CPU_AVX512BF16] = FAMILIES(avx512bf16),
+    [CPU_AVX2] = FAMILIES(avx2),       [CPU_AVX512] = FAMILIES(avx512), [CPU_AVX512BF16] = FAMILIES(avx512bf16),
     [CPU_AMX] = {&matmul_amx},
 #endif
 };
@@ -45,7 +44,8 @@ static int request_tiles(void) {
 #endif
 }
 
-// CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them before GCC 13.
+// CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them
+// before GCC 13.
 static int cpuid_has_amx(void) {
 #ifdef HAVE_X86_ISAS
     unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
@@ -137,7 +137,8 @@ static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
         scratch.threads = map(need.thread_bytes * (size_t)n_threads);
         if ((need.shared_bytes && !scratch.shared) || (need.thread_bytes && !scratch.threads)) {
             release();
-            return fail(err, errlen, "no memory for %zu MiB of kernel scratch; try a smaller --capacity or fewer --threads",
+            return fail(err, errlen,
+                        "no memory for %zu MiB of kernel scratch; try a smaller --capacity or fewer --threads",
                         (need.shared_bytes + need.thread_bytes * (size_t)n_threads) >> 20);
         }
         scratch.shared_bytes = need.shared_bytes;

@@ -1,8 +1,8 @@
 // cpu.h - inside the CPU backend: one source, several instruction sets, one scratch memory.
 //
-// matmul.c, attention.c, elementwise.c and loss.c are compiled once for each instruction set with -DISA=avx2 and the like
-// (see the Makefile). In such a file ISA_NAME(f) is f_avx2, and SIMD_FLOATS is the number of fp32 lanes. Each file exports
-// one CpuFamily, which overrides entries of the reference table; open.c stacks them.
+// matmul.c, attention.c, elementwise.c and loss.c are compiled once for each instruction set with -DISA=avx2 and the
+// like (see the Makefile). In such a file ISA_NAME(f) is f_avx2, and SIMD_FLOATS is the number of fp32 lanes. Each
+// file exports one CpuFamily, which overrides entries of the reference table; open.c stacks them.
 #pragma once
 #include "kernels/kernels.h"
 
@@ -25,16 +25,16 @@ typedef struct CpuScratch {
 } CpuScratch;
 
 typedef struct CpuFamily {
-    void (*install)(Kernels* table);                      // overrides entries of the table
-    CpuScratch (*scratch)(const KernelLimits* limits);    // NULL: none
+    void (*install)(Kernels* table);                    // overrides entries of the table
+    CpuScratch (*scratch)(const KernelLimits* limits);  // NULL: none
 } CpuFamily;
 
 // Every instruction set in rising order. A set is usable when the compiler knew it and the processor and the operating
 // system have it.
 typedef enum CpuIsa { CPU_REFERENCE, CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX, CPU_ISAS } CpuIsa;
 extern const char* const cpu_isa_names[CPU_ISAS];
-int cpu_has(CpuIsa isa);                    // 1 when usable here; for AMX this also asks the kernel for the tiles
-const Kernels* cpu_kernels(CpuIsa isa);     // the table, or NULL when it is not usable here
+int cpu_has(CpuIsa isa);                 // 1 when usable here; for AMX this also asks the kernel for the tiles
+const Kernels* cpu_kernels(CpuIsa isa);  // the table, or NULL when it is not usable here
 
 // The scratch memory, valid between open and close. Both are 2 MiB aligned; thread is omp_get_thread_num().
 void* cpu_shared_scratch(void);

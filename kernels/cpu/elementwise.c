@@ -1,8 +1,9 @@
 // elementwise.c - ops that are limited by memory: embedding, LayerNorm, residual sum, GELU, conversions.
 //
-// Each reads its tensors once and computes in fp32. A row of C elements stays in the first cache while it is normalised.
-// Rows are dealt to threads in one static piece each; sums over rows (LayerNorm's weight gradients) use a fixed number of
-// parts instead, whose partial sums are added in order, so that the number of threads cannot be seen in the result.
+// Each reads its tensors once and computes in fp32. A row of C elements stays in the first cache while it is
+// normalised. Rows are dealt to threads in one static piece each; sums over rows (LayerNorm's weight gradients) use
+// a fixed number of parts instead, whose partial sums are added in order, so that the number of threads cannot be
+// seen in the result.
 #include <omp.h>
 
 #include "kernels/cpu/simd.h"
@@ -14,33 +15,21 @@ enum {
     PART_ROWS = 8,     // least rows of a piece
 };
 
-#define INLINE static inline __attribute__((always_inline))
-
 // Calls f(..., dt) with a constant dt, so that loads and stores of each type are compiled into the loop.
-#define WITH_DTYPE(dt, f, ...)                    \
-    do {                                          \
+#define WITH_DTYPE(dt, f, ...)                        \
+    do {                                              \
         if ((dt) == DT_BF16) f(__VA_ARGS__, DT_BF16); \
-        else f(__VA_ARGS__, DT_F32);              \
+        else f(__VA_ARGS__, DT_F32);                  \
     } while (0)
 
-// Up to SIMD_FLOATS elements i .. n of a tensor.
-INLINE vf get(const void* p, size_t i, size_t n, DType dt) {
-    const void* at = (const char*)p + i * dtype_bytes(dt);
-    return n - i >= SIMD_FLOATS ? vf_load_as(at, dt) : vf_load_part(at, (int)(n - i), dt);
+static inline const void* row_of(const void* p, size_t row, size_t C, DType dt) {
+    return (const char*)p + row * C * dtype_bytes(dt);
 }
-
-INLINE void put(void* p, size_t i, size_t n, vf x, DType dt) {
-    void* at = (char*)p + i * dtype_bytes(dt);
-    if (n - i >= SIMD_FLOATS) vf_store_as(at, x, dt);
-    else vf_store_part(at, x, (int)(n - i), dt);
-}
-
-INLINE const void* row_of(const void* p, size_t row, size_t C, DType dt) { return (const char*)p + row * C * dtype_bytes(dt); }
 
 // ---- embedding
 
-INLINE void embed_row(void* out, const void* token, const void* position, size_t C, DType dt) {
-    for (size_t c = 0; c < C; c += SIMD_FLOATS) put(out, c, C, get(token, c, C, dt) + get(position, c, C, dt), dt);
+SIMD_INLINE void embed_row(void* out, const void* token, const void* position, size_t C, DType dt) {
+    FOR_VECTORS(c, n, 0, C, vf_put(out, c, n, vf_get(token, c, n, dt) + vf_get(position, c, n, dt), dt););
 }
 
 static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
@@ -57,16 +46,16 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
 }
 
 // Adds columns begin .. end of every row to its token and position.
-INLINE void scatter_columns(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions, size_t N,
-                            size_t C, size_t begin, size_t end, DType dt) {
-    for (size_t n = 0; n < N; n++) {
-        float *token = dwte + (size_t)tokens[n] * C, *position = dwpe + (size_t)positions[n] * C;
-        const void* row = row_of(dout, n, C, dt);
-        for (size_t c = begin; c < end; c += SIMD_FLOATS) {
-            vf d = get(row, c, end, dt);
-            put(token, c, end, get(token, c, end, DT_F32) + d, DT_F32);
-            put(position, c, end, get(position, c, end, DT_F32) + d, DT_F32);
-        }
+SIMD_INLINE void scatter_columns(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
+                                 size_t N, size_t C, size_t begin, size_t end, DType dt) {
+    for (size_t row = 0; row < N; row++) {
+        float *token = dwte + (size_t)tokens[row] * C, *position = dwpe + (size_t)positions[row] * C;
+        const void* d_row = row_of(dout, row, C, dt);
+        FOR_VECTORS(c, n, begin, end, {
+            vf d = vf_get(d_row, c, n, dt);
+            vf_put(token, c, n, vf_get(token, c, n, DT_F32) + d, DT_F32);
+            vf_put(position, c, n, vf_get(position, c, n, DT_F32) + d, DT_F32);
+        });
     }
 }
 
@@ -91,44 +80,40 @@ typedef struct Moments {
     float mean, rstd;
 } Moments;
 
-// Mean and 1 / sqrt(variance + 1e-5) of x (C) fp32, the variance from the differences to the mean.
-INLINE Moments moments(const float* x, size_t C) {
-    vf sum[4] = {{0}}, zero = {0};
-    for (size_t c = 0; c < C; c += 4 * SIMD_FLOATS)
+enum { STEP = 4 * SIMD_FLOATS };  // four sums side by side hide the latency of an addition
+
+// Mean and 1 / sqrt(variance + 1e-5) of x (C) fp32, the variance from the differences to the mean. x has room for whole
+// steps, which is filled with numbers that add nothing.
+SIMD_INLINE Moments moments(float* x, size_t C) {
+    vf sum[4] = {{0}}, square[4] = {{0}};
+    size_t whole = ROUND_UP(C, (size_t)STEP);
+    memset(x + C, 0, (whole - C) * sizeof(float));
+    for (size_t c = 0; c < whole; c += STEP)
 #pragma GCC unroll 4
-        for (size_t u = 0; u < 4; u++)
-            if (c + u * SIMD_FLOATS < C) sum[u] += get(x, c + u * SIMD_FLOATS, C, DT_F32);
+        for (int u = 0; u < 4; u++) sum[u] += vf_load(x + c + u * SIMD_FLOATS);
     float mean = vf_sum(sum[0] + sum[1] + (sum[2] + sum[3])) / (float)C;
-    for (int u = 0; u < 4; u++) sum[u] = zero;
-    for (size_t c = 0; c < C; c += 4 * SIMD_FLOATS)
+    for (size_t c = C; c < whole; c++) x[c] = mean;
+    for (size_t c = 0; c < whole; c += STEP)
 #pragma GCC unroll 4
-        for (size_t u = 0; u < 4; u++)
-            if (c + u * SIMD_FLOATS < C) {
-                vf d = get(x, c + u * SIMD_FLOATS, C, DT_F32) - mean;
-                if (C - c - u * SIMD_FLOATS < SIMD_FLOATS)
-                    d = vf_select(vf_lanes() < zero + (float)(C - c - u * SIMD_FLOATS), d, zero);
-                sum[u] += d * d;
-            }
-    float variance = vf_sum(sum[0] + sum[1] + (sum[2] + sum[3])) / (float)C;
+        for (int u = 0; u < 4; u++) {
+            vf d = vf_load(x + c + u * SIMD_FLOATS) - mean;
+            square[u] += d * d;
+        }
+    float variance = vf_sum(square[0] + square[1] + (square[2] + square[3])) / (float)C;
     return (Moments){mean, 1 / sqrtf(variance + 1e-5f)};
 }
 
 // Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
-INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a, const void* b, const void* weight,
-                             const void* bias, size_t C, DType dt) {
-    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
-        vf value = get(a, c, C, dt);
-        if (b) {
-            put(sum, c, C, value + get(b, c, C, dt), dt);
-            value = get(sum, c, C, dt);  // as rounded
-        }
-        put(x, c, C, value, DT_F32);
-    }
+SIMD_INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a, const void* b, const void* weight,
+                                  const void* bias, size_t C, DType dt) {
+    if (b) FOR_VECTORS(c, n, 0, C, vf_put(sum, c, n, vf_get(a, c, n, dt) + vf_get(b, c, n, dt), dt););
+    const void* rounded = b ? sum : a;
+    FOR_VECTORS(c, n, 0, C, vf_put(x, c, n, vf_get(rounded, c, n, dt), DT_F32););
     Moments m = moments(x, C);
-    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
-        vf xhat = (get(x, c, C, DT_F32) - m.mean) * m.rstd;
-        put(out, c, C, xhat * get(weight, c, C, dt) + get(bias, c, C, dt), dt);
-    }
+    FOR_VECTORS(c, n, 0, C, {
+        vf xhat = (vf_get(x, c, n, DT_F32) - m.mean) * m.rstd;
+        vf_put(out, c, n, xhat * vf_get(weight, c, n, dt) + vf_get(bias, c, n, dt), dt);
+    });
     return m;
 }
 
@@ -162,21 +147,21 @@ static void residual_layernorm_forward(void* sum, void* out, float* mean, float*
 
 // With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
 // dweight += dout xhat, dbias += dout.
-INLINE void layernorm_backward_row(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                                   const void* weight, float mean, float rstd, size_t C, DType dt) {
+SIMD_INLINE void layernorm_backward_row(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
+                                        const void* weight, float mean, float rstd, size_t C, DType dt) {
     vf g_sum = {0}, gx_sum = {0};
-    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
-        vf xhat = (get(x, c, C, dt) - mean) * rstd, g = get(dout, c, C, dt) * get(weight, c, C, dt);
+    FOR_VECTORS(c, n, 0, C, {
+        vf xhat = (vf_get(x, c, n, dt) - mean) * rstd, g = vf_get(dout, c, n, dt) * vf_get(weight, c, n, dt);
         g_sum += g;
         gx_sum += g * xhat;
-    }
+    });
     float g_mean = vf_sum(g_sum) / (float)C, gx_mean = vf_sum(gx_sum) / (float)C;
-    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
-        vf xhat = (get(x, c, C, dt) - mean) * rstd, d = get(dout, c, C, dt), g = d * get(weight, c, C, dt);
-        put(dx, c, C, get(dx, c, C, dt) + (g - g_mean - xhat * gx_mean) * rstd, dt);
-        put(dweight, c, C, get(dweight, c, C, DT_F32) + d * xhat, DT_F32);
-        put(dbias, c, C, get(dbias, c, C, DT_F32) + d, DT_F32);
-    }
+    FOR_VECTORS(c, n, 0, C, {
+        vf xhat = (vf_get(x, c, n, dt) - mean) * rstd, d = vf_get(dout, c, n, dt), g = d * vf_get(weight, c, n, dt);
+        vf_put(dx, c, n, vf_get(dx, c, n, dt) + (g - g_mean - xhat * gx_mean) * rstd, dt);
+        vf_put(dweight, c, n, vf_get(dweight, c, n, DT_F32) + d * xhat, DT_F32);
+        vf_put(dbias, c, n, vf_get(dbias, c, n, DT_F32) + d, DT_F32);
+    });
 }
 
 static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
@@ -206,16 +191,17 @@ static void layernorm_backward(void* dx, float* dweight, float* dbias, const voi
                 dw += vf_load(partial + part * 2 * Cp + c);
                 db += vf_load(partial + part * 2 * Cp + Cp + c);
             }
-            put(dweight, c, C, get(dweight, c, C, DT_F32) + dw, DT_F32);
-            put(dbias, c, C, get(dbias, c, C, DT_F32) + db, DT_F32);
+            int n = (int)MIN((size_t)SIMD_FLOATS, (size_t)C - c);
+            vf_put(dweight, c, n, vf_get(dweight, c, n, DT_F32) + dw, DT_F32);
+            vf_put(dbias, c, n, vf_get(dbias, c, n, DT_F32) + db, DT_F32);
         }
     }
 }
 
 // ---- flat tensors
 
-INLINE void gelu_range(void* out, const void* x, size_t begin, size_t end, DType dt) {
-    for (size_t i = begin; i < end; i += SIMD_FLOATS) put(out, i, end, vf_gelu(get(x, i, end, dt)), dt);
+SIMD_INLINE void gelu_range(void* out, const void* x, size_t begin, size_t end, DType dt) {
+    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_gelu(vf_get(x, i, n, dt)), dt););
 }
 
 static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
@@ -227,8 +213,8 @@ static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s)
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, gelu_range, out, x, i, MIN(i + CHUNK, n));
 }
 
-INLINE void add_range(void* out, const void* a, const void* b, size_t begin, size_t end, DType dt) {
-    for (size_t i = begin; i < end; i += SIMD_FLOATS) put(out, i, end, get(a, i, end, dt) + get(b, i, end, dt), dt);
+SIMD_INLINE void add_range(void* out, const void* a, const void* b, size_t begin, size_t end, DType dt) {
+    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(a, i, n, dt) + vf_get(b, i, n, dt), dt););
 }
 
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
@@ -240,8 +226,8 @@ static void add(void* out, const void* a, const void* b, size_t n, DType dt, Str
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, add_range, out, a, b, i, MIN(i + CHUNK, n));
 }
 
-INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin, size_t end, DType x_dt) {
-    for (size_t i = begin; i < end; i += SIMD_FLOATS) put(out, i, end, get(x, i, end, x_dt), out_dt);
+SIMD_INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin, size_t end, DType x_dt) {
+    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt), out_dt););
 }
 
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
@@ -270,7 +256,7 @@ static void install(Kernels* table) {
 }
 
 static CpuScratch scratch(const KernelLimits* limits) {
-    size_t row_bytes = ROUND_UP((size_t)limits->C, (size_t)16) * sizeof(float);
+    size_t row_bytes = ROUND_UP((size_t)limits->C, (size_t)64) * sizeof(float);
     return (CpuScratch){.shared_bytes = PARTS * 2 * row_bytes, .thread_bytes = row_bytes};
 }
 

@@ -11,51 +11,34 @@ enum {
     PARTS = 256,       // fixed pieces of sum_of_squares
 };
 
-#define INLINE static inline __attribute__((always_inline))
-
-// Up to SIMD_FLOATS elements i .. n of a tensor; lanes past the end read as zero.
-INLINE vf get(const void* p, size_t i, size_t n, DType dt) {
-    const void* at = (const char*)p + i * dtype_bytes(dt);
-    return n - i >= SIMD_FLOATS ? vf_load_as(at, dt) : vf_load_part(at, (int)(n - i), dt);
-}
-
-INLINE void put(void* p, size_t i, size_t n, vf x, DType dt) {
-    void* at = (char*)p + i * dtype_bytes(dt);
-    if (n - i >= SIMD_FLOATS) vf_store_as(at, x, dt);
-    else vf_store_part(at, x, (int)(n - i), dt);
-}
-
 // ---- classifier
-
-// Lanes past the end take `filler`.
-INLINE vf get_filled(const void* p, size_t i, size_t n, float filler, DType dt) {
-    vf x = get(p, i, n, dt);
-    if (n - i >= SIMD_FLOATS) return x;
-    return vf_select(vf_lanes() < (vf){0} + (float)(n - i), x, (vf){0} + filler);
-}
 
 // max and total = sum of exp(x - max) of a row, chunk by chunk in one pass over memory: a chunk that raises the maximum
 // scales the total down. Starting from -FLT_MAX instead of -infinity lets a whole chunk be -infinity.
-INLINE void log_sum_exp(float* max, float* total, const void* x, size_t V, DType dt) {
+SIMD_INLINE void log_sum_exp(float* max, float* total, const void* x, size_t V, DType dt) {
     *max = -FLT_MAX;
     *total = 0;
     for (size_t begin = 0; begin < V; begin += CHUNK) {
         size_t end = MIN(begin + CHUNK, V);
-        vf highest = (vf){0} + *max, sum[4] = {{0}};
-        for (size_t v = begin; v < end; v += SIMD_FLOATS) highest = vf_max(highest, get_filled(x, v, end, -FLT_MAX, dt));
+        vf highest = vf_set1(*max), sum = {0};
         float old = *max;
+        FOR_VECTORS(v, n, begin, end, {
+            vf here = vf_get(x, v, n, dt);
+            if (n < SIMD_FLOATS) here = vf_select(vf_lanes() < vf_set1((float)n), here, highest);
+            highest = vf_max(highest, here);
+        });
         *max = vf_highest(highest);
-        for (size_t v = begin; v < end; v += 4 * SIMD_FLOATS)
-#pragma GCC unroll 4
-            for (size_t u = 0; u < 4; u++)
-                if (v + u * SIMD_FLOATS < end)
-                    sum[u] += vf_exp(get_filled(x, v + u * SIMD_FLOATS, end, -INFINITY, dt) - *max);
-        *total = *total * expf(old - *max) + vf_sum(sum[0] + sum[1] + (sum[2] + sum[3]));
+        FOR_VECTORS(v, n, begin, end, {
+            vf p = vf_exp_nonpositive(vf_get(x, v, n, dt) - *max);
+            if (n < SIMD_FLOATS) p = vf_select(vf_lanes() < vf_set1((float)n), p, (vf){0});
+            sum += p;
+        });
+        *total = *total * expf(old - *max) + vf_sum(sum);
     }
 }
 
-INLINE float classify_row(void* logits, int target, float scale, int write_gradient, size_t V, size_t Vp, DType dt) {
-    const vf zero = {0};
+SIMD_INLINE float classify_row(void* logits, int target, float scale, int write_gradient, size_t V, size_t Vp,
+                               DType dt) {
     if (target < 0) {
         if (write_gradient) memset(logits, 0, Vp * dtype_bytes(dt));
         return 0;
@@ -63,11 +46,10 @@ INLINE float classify_row(void* logits, int target, float scale, int write_gradi
     float max, total, at_target = dt == DT_BF16 ? bf16_to_float(((bf16*)logits)[target]) : ((float*)logits)[target];
     log_sum_exp(&max, &total, logits, V, dt);
     if (write_gradient) {
-        for (size_t v = 0; v < V; v += SIMD_FLOATS)
-            put(logits, v, V, vf_exp(get(logits, v, V, dt) - max) * (scale / total), dt);
-        for (size_t v = V; v < Vp; v += SIMD_FLOATS) put(logits, v, Vp, zero, dt);
-        vf d = zero + (expf(at_target - max) / total - 1) * scale;
-        put(logits, (size_t)target, (size_t)target + 1, d, dt);
+        float factor = scale / total;
+        FOR_VECTORS(v, n, 0, V, vf_put(logits, v, n, vf_exp_nonpositive(vf_get(logits, v, n, dt) - max) * factor, dt););
+        memset((char*)logits + V * dtype_bytes(dt), 0, (Vp - V) * dtype_bytes(dt));
+        vf_put(logits, (size_t)target, 1, vf_set1((expf(at_target - max) / total - 1) * scale), dt);
     }
     return max - at_target + logf(total);
 }
@@ -92,17 +74,17 @@ typedef struct AdamWStep {  // the factors of one step, as every weight needs th
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay, eps, grad_scale;
 } AdamWStep;
 
-INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
-    for (size_t i = begin; i < end; i += SIMD_FLOATS) {
-        vf g = get(a->grad, i, end, DT_F32) * k.grad_scale, x = get(a->master, i, end, DT_F32);
-        vf m = get(a->m, i, end, DT_F32) * k.m_keep + g * k.m_take;
-        vf v = get(a->v, i, end, DT_F32) * k.v_keep + g * g * k.v_take;
+SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+    FOR_VECTORS(i, n, begin, end, {
+        vf g = vf_get(a->grad, i, n, DT_F32) * k.grad_scale, x = vf_get(a->master, i, n, DT_F32);
+        vf m = vf_get(a->m, i, n, DT_F32) * k.m_keep + g * k.m_take;
+        vf v = vf_get(a->v, i, n, DT_F32) * k.v_keep + g * g * k.v_take;
         x = x - (m / (vf_sqrt(v * k.v_correction) + k.eps) * k.lr_corrected + x * k.lr_decay);
-        put(a->m, i, end, m, DT_F32);
-        put(a->v, i, end, v, DT_F32);
-        put(a->master, i, end, x, DT_F32);
-        if (a->param != (void*)a->master) put(a->param, i, end, x, dt);
-    }
+        vf_put(a->m, i, n, m, DT_F32);
+        vf_put(a->v, i, n, v, DT_F32);
+        vf_put(a->master, i, n, x, DT_F32);
+        if (a->param != (void*)a->master) vf_put(a->param, i, n, x, dt);
+    });
 }
 
 static void adamw(const AdamW* a, DType dt, Stream s) {

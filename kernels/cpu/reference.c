@@ -1,8 +1,8 @@
 // reference.c - every op in its plainest form. This file is the specification: the fast versions are tested against it.
 //
-// Tensors are read element by element through load(), computed on in double and rounded once on store(), whatever their type;
-// with DT_F64 nothing is rounded at all, which is what finite differences want. Loops run in the order the sums are
-// defined in, on one thread. Nothing here is fast, and nothing here should become fast.
+// Tensors are read element by element through load(), computed on in double and rounded once on store(), whatever
+// their type; with DT_F64 nothing is rounded at all, which is what finite differences want. Loops run in the order
+// the sums are defined in, on one thread. Nothing here is fast, and nothing here should become fast.
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +37,9 @@ static size_t memory_available(void) {
 }
 
 static size_t workspace_bytes(const KernelLimits* limits) { return (void)limits, 0; }
-static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return (void)limits, (void)err, (void)errlen, 0; }
+static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
+    return (void)limits, (void)err, (void)errlen, 0;
+}
 static void close_nothing(void) {}
 
 static void* alloc(size_t bytes) {
@@ -59,7 +61,8 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
     (void)s;
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t c = 0; c < (size_t)C; c++)
-            store(out, n * C + c, load(wte, (size_t)tokens[n] * C + c, dt) + load(wpe, (size_t)positions[n] * C + c, dt), dt);
+            store(out, n * C + c,
+                  load(wte, (size_t)tokens[n] * C + c, dt) + load(wpe, (size_t)positions[n] * C + c, dt), dt);
 }
 
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
@@ -110,13 +113,15 @@ static void layernorm_backward(void* dx, float* dweight, float* dbias, const voi
     for (size_t n = 0; n < (size_t)N; n++) {
         double g_mean = 0, gx_mean = 0;
         for (size_t c = 0; c < (size_t)C; c++) {
-            double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n], g = load(dout, n * C + c, dt) * load(weight, c, dt);
+            double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n],
+                   g = load(dout, n * C + c, dt) * load(weight, c, dt);
             g_mean += g / C;
             gx_mean += g * xhat / C;
         }
         for (size_t c = 0; c < (size_t)C; c++) {
             double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n], d = load(dout, n * C + c, dt);
-            store(dx, n * C + c, load(dx, n * C + c, dt) + rstd[n] * (d * load(weight, c, dt) - g_mean - xhat * gx_mean), dt);
+            store(dx, n * C + c,
+                  load(dx, n * C + c, dt) + rstd[n] * (d * load(weight, c, dt) - g_mean - xhat * gx_mean), dt);
             dweight[c] += (float)(d * xhat);
             dbias[c] += (float)d;
         }
@@ -209,13 +214,15 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
                 for (int j = 0; j < a->HS; j++) {
                     double sum = 0;
                     for (size_t k = k0; k < k1; k++)
-                        sum += exp(score(a, query, k, h, dt) - max) / total * load(a->v, k * a->ldkv + h * a->HS + j, dt);
+                        sum +=
+                            exp(score(a, query, k, h, dt) - max) / total * load(a->v, k * a->ldkv + h * a->HS + j, dt);
                     store(out, query * a->ldo + h * a->HS + j, sum, dt);
                 }
             }
 }
 
-// With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,  dK = scale dS^T Q.
+// With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,  dK = scale
+// dS^T Q.
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
     (void)s;
@@ -224,7 +231,8 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
     for (int b = 0; b < a->n_docs; b++)
         for (int h = 0; h < a->NH; h++) {
             size_t first_key = (size_t)a->cu_k[b], k_len = (size_t)(a->cu_k[b + 1] - a->cu_k[b]);
-            double* dk_sum = (double*)calloc(2 * k_len * HS + 1, sizeof(double));  // the one allocation of this file: tests only
+            double* dk_sum =
+                (double*)calloc(2 * k_len * HS + 1, sizeof(double));  // the one allocation of this file: tests only
             double* dv_sum = dk_sum + k_len * HS;
             for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++) {
                 size_t query = (size_t)a->cu_q[b] + i, row_o = query * a->ldo + h * HS, row_q = query * a->ldq + h * HS;
@@ -235,7 +243,8 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
                     double sum = 0;  // dq[j]
                     for (size_t k = k0; k < k1; k++) {
                         double p = exp(score(a, query, k, h, dt) - lse[h * Nq + query]), dp = 0;
-                        for (int c = 0; c < HS; c++) dp += load(dout, row_o + c, dt) * load(a->v, k * a->ldkv + h * HS + c, dt);
+                        for (int c = 0; c < HS; c++)
+                            dp += load(dout, row_o + c, dt) * load(a->v, k * a->ldkv + h * HS + c, dt);
                         double ds = p * (dp - D) * a->scale;
                         sum += ds * load(a->k, k * a->ldkv + h * HS + j, dt);
                         dk_sum[(k - first_key) * HS + j] += ds * load(a->q, row_q + j, dt);

@@ -197,3 +197,31 @@ SIMD_INLINE vf vf_exp_nonpositive(vf x) {
     vf q = (((r * 1.39280747e-3f + 8.36469233e-3f) * r + 4.16665412e-2f) * r + 0.166665673f) * r + 0.5f;
     return vf_select(x < vf_set1(-87.336f), (vf){0}, (vf)((vf_bits)(r * r * q + r + 1.f) + exponent));
 }
+
+// ---- loops over tensors
+
+// n elements of a tensor from element i on; n is SIMD_FLOATS or what is left at the end.
+SIMD_INLINE vf vf_get(const void* p, size_t i, int n, DType dt) {
+    const char* at = (const char*)p + i * dtype_bytes(dt);
+    return n == SIMD_FLOATS ? vf_load_as(at, dt) : vf_load_part(at, n, dt);
+}
+
+SIMD_INLINE void vf_put(void* p, size_t i, int n, vf x, DType dt) {
+    char* at = (char*)p + i * dtype_bytes(dt);
+    if (n == SIMD_FLOATS) vf_store_as(at, x, dt);
+    else vf_store_part(at, x, n, dt);
+}
+
+// Runs the statements with i = begin, begin + SIMD_FLOATS, .. and n elements at each: a constant but for the last.
+#define FOR_VECTORS(i, n, begin, end, ...)                             \
+    do {                                                               \
+        size_t i = (begin);                                            \
+        for (; i + SIMD_FLOATS <= (size_t)(end); i += SIMD_FLOATS) {   \
+            const int n = SIMD_FLOATS;                                 \
+            __VA_ARGS__                                                \
+        }                                                              \
+        if (i < (size_t)(end)) {                                       \
+            const int n = (int)((size_t)(end)-i);                      \
+            __VA_ARGS__                                                \
+        }                                                              \
+    } while (0)

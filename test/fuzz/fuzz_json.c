@@ -8,7 +8,7 @@ static void require(int holds) {
     if (!holds) abort();
 }
 
-// Unescaping, then quoting, then unescaping again must end where it began (invalid UTF-8 aside, which quoting replaces).
+// Unescaping, quoting and unescaping must end where they began (invalid UTF-8 aside, which quoting replaces).
 static void check_string(const JsonValue* v) {
     char* plain = (char*)malloc(v->length + 1);
     int64_t n = json_string(v, plain);

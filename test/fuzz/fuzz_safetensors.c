@@ -1,6 +1,5 @@
-// fuzz_safetensors.c - any bytes to the safetensors reader; whatever it accepts must cover the values exactly, in order.
-// The first bytes of an input are used as they are, and once more behind a header length that fits them: a fuzzer rarely
-// guesses one.
+// fuzz_safetensors.c - any bytes to the safetensors reader; whatever it accepts must cover the values in order.
+// Each input is used as it is, and once more with its first two bytes as header length: a fuzzer rarely guesses eight.
 #include <stdlib.h>
 
 #include "data/safetensors.h"

@@ -1,0 +1,171 @@
+// bench_ops.c - time of every op that is not a matmul, at the sizes of GPT-2 124M: one row of 4096 tokens, 768
+// channels, 12 heads, documents of 1024 tokens, 256 rows of logits.
+//
+//   build/dev/bench_ops [instruction set]
+//
+// Bandwidth counts each tensor once for each time it has to cross the memory bus and stands beside a copy of 32 MiB
+// on the same threads. Reads alone may pass 100 %, and so may everything that fits the last cache. Attention counts
+// the causal half of its 2 (forward) and 5 (backward) products beside the fp32 multiply-adds that registers alone
+// reach.
+#include "dev/bench.h"
+
+enum { N = 4096, C = 768, NH = 12, HS = 64, T = 1024, V = 50257, VP = 50304, ROWS = 256, DOCS = N / T, RUNS = 9 };
+static const size_t NC = (size_t)N * C, WEIGHTS = 12 << 20;
+
+static struct {
+    const Kernels* k;
+    DType dt;
+    void *a, *b, *c, *wte, *wpe, *weight, *bias, *logits, *param;  // a, b, c: (N,4C)
+    float *mean, *rstd, *lse, *dwte, *dwpe, *dweight, *dbias, *losses, *master, *m, *v, *grad;
+    int *tokens, *positions, *targets, cu[DOCS + 1];
+    double norm;
+} w;
+
+static void* tensor(size_t n, DType dt, double scale) {
+    void* p = w.k->alloc(n * dtype_bytes(dt));
+    if (!p) exit((fprintf(stderr, "bench_ops: no memory for %zu elements\n", n), 1));
+    for (size_t i = 0; i < n; i++) {
+        float x = (float)(scale * ((double)(hash64(i) % 2001) / 1000 - 1));
+        if (dt == DT_BF16) ((bf16*)p)[i] = bf16_from_float(x);
+        else ((float*)p)[i] = x;
+    }
+    return p;
+}
+
+static int* integers(size_t n, int below) {
+    int* p = (int*)w.k->alloc(n * sizeof(int));
+    for (size_t i = 0; i < n; i++) p[i] = (int)(hash64(i) % (uint64_t)below);
+    return p;
+}
+
+static Attention attention(void) {
+    size_t third = C * dtype_bytes(w.dt);
+    const char* qkv = (const char*)w.a;
+    return (Attention){qkv, qkv + third, qkv + 2 * third, w.cu, w.cu, 3 * C, 3 * C, C, DOCS, NH, HS, 1, 0.125f};
+}
+
+static void run_copy(void) {
+    enum { PIECE = 1 << 14 };
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < (32 << 20) / PIECE; i++) memcpy((char*)w.m + i * PIECE, (char*)w.v + i * PIECE, PIECE);
+}
+
+static void run_embedding_forward(void) {
+    w.k->embedding_forward(w.a, w.tokens, w.positions, w.wte, w.wpe, N, C, w.dt, NULL);
+}
+static void run_embedding_backward(void) {
+    w.k->embedding_backward(w.dwte, w.dwpe, w.a, w.tokens, w.positions, N, C, w.dt, NULL);
+}
+static void run_layernorm_forward(void) {
+    w.k->layernorm_forward(w.a, w.mean, w.rstd, w.b, w.weight, w.bias, N, C, w.dt, NULL);
+}
+static void run_residual(void) {
+    w.k->residual_layernorm_forward(w.c, w.a, w.mean, w.rstd, w.b, w.c, w.weight, w.bias, N, C, w.dt, NULL);
+}
+static void run_layernorm_backward(void) {
+    w.k->layernorm_backward(w.a, w.dweight, w.dbias, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
+}
+static void run_gelu(void) { w.k->gelu_forward(w.a, w.b, 4 * NC, w.dt, NULL); }
+static void run_add(void) { w.k->add(w.a, w.b, w.c, NC, w.dt, NULL); }
+static void run_cast(void) { w.k->cast(w.param, w.dt, w.master, DT_F32, WEIGHTS, NULL); }
+static void run_attention_forward(void) {
+    Attention a = attention();
+    w.k->attention_forward(w.b, w.lse, &a, w.dt, NULL);
+}
+static void run_attention_backward(void) {
+    Attention a = attention();
+    size_t third = C * dtype_bytes(w.dt);
+    char *out = (char*)w.b, *dqkv = (char*)w.c, *dout = out + NC * dtype_bytes(w.dt);
+    w.k->attention_backward(dqkv, dqkv + third, dqkv + 2 * third, dout, out, w.lse, &a, w.dt, NULL);
+}
+static void run_classifier(void) { w.k->classifier(w.losses, w.logits, w.targets, 1e-4f, 1, ROWS, V, VP, w.dt, NULL); }
+static void run_adamw(void) {
+    AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 10};
+    w.k->adamw(&a, w.dt, NULL);
+}
+static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }
+
+static double median_seconds(void (*run)(void)) {
+    double seconds[RUNS];
+    run();
+    for (int i = 0; i < RUNS; i++) {
+        double start = now_seconds();
+        run();
+        seconds[i] = now_seconds() - start;
+    }
+    return bench_median(seconds, RUNS);
+}
+
+static void show(const char* op, void (*run)(void), double amount, const char* unit, double limit) {
+    char name[96];
+    double seconds = median_seconds(run), rate = amount / seconds * 1e-9;
+    snprintf(name, sizeof name, "%s %s", op, dtype_name(w.dt));
+    printf("  %-34s %8.3f ms  %7.1f %-7s  %5.1f %% of %.1f\n", name, seconds * 1e3, rate, unit, 100 * rate / limit,
+           limit);
+    bench_record(name, rate, unit, limit);
+}
+
+static void make_tensors(void) {
+    w.a = tensor(4 * NC, w.dt, 1), w.b = tensor(4 * NC, w.dt, 1), w.c = tensor(4 * NC, w.dt, 1);
+    w.wte = tensor((size_t)VP * C, w.dt, 1), w.wpe = tensor(T * C, w.dt, 1);
+    w.weight = tensor(C, w.dt, 1), w.bias = tensor(C, w.dt, 1);
+    w.logits = tensor((size_t)ROWS * VP, w.dt, 3), w.param = tensor(WEIGHTS, w.dt, 1);
+}
+
+static void free_tensors(void) {
+    void* all[] = {w.a, w.b, w.c, w.wte, w.wpe, w.weight, w.bias, w.logits, w.param};
+    for (int i = 0; i < COUNT(all); i++) w.k->free_memory(all[i]);
+}
+
+static void make_fp32_tensors(void) {
+    w.mean = (float*)tensor(N, DT_F32, 1), w.rstd = (float*)tensor(N, DT_F32, 1),
+    w.lse = (float*)tensor(N * NH, DT_F32, 1);
+    w.dwte = (float*)tensor((size_t)VP * C, DT_F32, 1), w.dwpe = (float*)tensor(T * C, DT_F32, 1);
+    w.dweight = (float*)tensor(C, DT_F32, 1), w.dbias = (float*)tensor(C, DT_F32, 1);
+    w.losses = (float*)tensor(ROWS, DT_F32, 1), w.master = (float*)tensor(WEIGHTS, DT_F32, 1);
+    w.m = (float*)tensor(WEIGHTS, DT_F32, 0.1), w.v = (float*)tensor(WEIGHTS, DT_F32, 0),
+    w.grad = (float*)tensor(WEIGHTS, DT_F32, 1);
+    w.tokens = integers(N, V), w.positions = integers(N, T), w.targets = integers(ROWS, V);
+    for (int i = 0; i <= DOCS; i++) w.cu[i] = i * T;
+}
+
+// Bytes: b is the size of an element, s of a tensor (N,C).
+static void bench_type(DType dt, double peak) {
+    w.dt = dt;
+    make_tensors();
+    double b = (double)dtype_bytes(dt), s = b * (double)NC, f = 4 * (double)NC, weights = (double)WEIGHTS;
+    double flops = 4.0 * HS * NH * DOCS * ((double)T * (T + 1) / 2);
+    double copy = 2 * (32 << 20) / median_seconds(run_copy) * 1e-9;
+    show("embedding_forward", run_embedding_forward, 3 * s, "GB/s", copy);
+    show("embedding_backward", run_embedding_backward, s + 4 * f, "GB/s", copy);
+    show("layernorm_forward", run_layernorm_forward, 2 * s, "GB/s", copy);
+    show("residual_layernorm_forward", run_residual, 4 * s, "GB/s", copy);
+    show("layernorm_backward", run_layernorm_backward, 4 * s, "GB/s", copy);
+    show("gelu_forward", run_gelu, 8 * s, "GB/s", copy);
+    show("add", run_add, 3 * s, "GB/s", copy);
+    show("cast from fp32", run_cast, (4 + b) * weights, "GB/s", copy);
+    show("classifier", run_classifier, 2 * b * ROWS * VP, "GB/s", copy);
+    show("adamw", run_adamw, (28 + b) * weights, "GB/s", copy);
+    show("sum_of_squares", run_sum_of_squares, 4 * weights, "GB/s", copy);
+    if (peak > 0) show("attention_forward", run_attention_forward, flops, "GFLOP/s", peak);
+    if (peak > 0) show("attention_backward", run_attention_backward, 2.5 * flops, "GFLOP/s", peak);
+    free_tensors();
+}
+
+int main(int argc, char** argv) {
+    char err[ERR_BYTES];
+    KernelLimits limits = {N, C, VP, NH, HS, T, 0, DT_F32};
+    w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
+    if (!w.k || w.k->open(&limits, err, sizeof err)) {
+        fprintf(stderr, "bench_ops: %s\n", err);
+        return 1;
+    }
+    int threads = omp_get_max_threads();
+    double peak = 1e3 * bench_peak(cpu_has(CPU_AVX512) ? BENCH_FMA_ZMM : BENCH_FMA_YMM, threads);
+    printf("%s, %d threads: ops at GPT-2 124M sizes, median of %d\n", w.k->name, threads, RUNS);
+    make_fp32_tensors();
+    bench_type(DT_F32, peak);
+    bench_type(DT_BF16, peak);
+    w.k->close();
+    return 0;
+}

@@ -1,0 +1,118 @@
+// corpus.h - for tests of corpora: files below a directory of their own, two tokenizers, documents as text.
+#pragma once
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/docs_format.h"
+#include "plan/base.h"
+#include "test/test.h"
+
+static char root[4200];
+static char err[ERR_BYTES];
+static Tokenizer *bytes, *bpe;  // bpe: bytes, "ab" 256, "abab" 257, " ab" 258, two spaces 259, end-of-text 260
+
+static inline const char* path_of(const char* name) {
+    static char paths[8][4400];
+    static int next;
+    char* path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", root, name);
+    return path;
+}
+
+static inline void put(const char* name, const void* content, size_t n) {
+    FILE* f = fopen(path_of(name), "wb");
+    if (!f || fwrite(content, 1, n, f) != n || fclose(f)) exit(1);
+}
+
+static inline void put_text(const char* name, const char* text) { put(name, text, strlen(text)); }
+
+static inline void make_directory(const char* name) { CHECK(mkdir(path_of(name), 0777) == 0); }
+
+static inline void remove_tree(const char* name) {
+    char command[4500];
+    snprintf(command, sizeof command, "rm -rf '%s'", path_of(name));
+    CHECK(system(command) == 0);
+}
+
+// One path below the root; NULL when it is refused, with the message in err.
+static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
+    Docs* docs = NULL;
+    const char* path = path_of(name);
+    err[0] = 0;
+    int status = docs_open(&docs, &path, 1, tokenizer, err, sizeof err);
+    CHECK((status == 0) == (docs != NULL));
+    CHECK(status == 0 || (status == -1 && err[0]));
+    return docs;
+}
+
+static inline Docs* open_memory(const char* name, const void* content, size_t n, const Tokenizer* tokenizer) {
+    Docs* docs = NULL;
+    void* copy = malloc(n ? n : 1);  // of just this size, so that a sanitizer sees every byte too many
+    if (n) memcpy(copy, content, n);
+    err[0] = 0;
+    int status = docs_open_memory(&docs, name, copy, n, tokenizer, err, sizeof err);
+    CHECK((status == 0) == (docs != NULL));
+    if (docs) docs_close(docs);
+    free(copy);
+    return docs;  // only whether there is one may be asked
+}
+
+// The document as text, "|" for end-of-text and "<id>" for ids above 255; read whole, then checked in all parts.
+static inline const char* document(const Docs* docs, int64_t d) {
+    static char text[8192];
+    int n = (int)docs_length(docs, d), *tokens = malloc(((size_t)n + 1) * sizeof *tokens), part[3];
+    size_t at = 0;
+    if (docs_read(docs, d, 0, n, tokens, err, sizeof err)) return err;
+    for (int i = 0; i < n && at < sizeof text - 32; i++) {
+        if (tokens[i] == docs_end_of_text(docs)) text[at++] = '|';
+        else if (tokens[i] < 256) text[at++] = (char)tokens[i];
+        else at += (size_t)sprintf(text + at, "<%d>", tokens[i]);
+    }
+    text[at] = 0;
+    for (int first = 0; first < n; first++) {
+        int k = MIN(3, n - first);
+        CHECK(docs_read(docs, d, first, k, part, err, sizeof err) == 0);
+        CHECK(memcmp(part, tokens + first, (size_t)k * sizeof *part) == 0);
+    }
+    CHECK(docs_read(docs, d, n, 0, part, err, sizeof err) == 0);
+    CHECK(docs_read(docs, d, n, 1, part, err, sizeof err) == -1);
+    CHECK(docs_read(docs, d, -1, 1, part, err, sizeof err) == -1);
+    free(tokens);
+    return text;
+}
+
+static inline void put_int32(unsigned char* p, uint32_t value) {
+    for (int i = 0; i < 4; i++) p[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline Tokenizer* make_bpe(void) {
+    static const char* const more[] = {"ab", "abab", " ab", "  ", "<|endoftext|>"};
+    unsigned char file[1024 + 512 + 64] = {0}, *p = file + 1024;
+    put_int32(file, 20240328);
+    put_int32(file + 4, 2);
+    put_int32(file + 8, 261);
+    put_int32(file + 12, 260);
+    for (int b = 0; b < 256; b++) *p++ = 1, *p++ = (unsigned char)b;
+    for (int i = 0; i < COUNT(more); i++) {
+        *p++ = (unsigned char)strlen(more[i]);
+        p = (unsigned char*)stpcpy((char*)p, more[i]);
+    }
+    Tokenizer* t = NULL;
+    if (tokenizer_parse(&t, file, (size_t)(p - file), err, sizeof err)) printf("    %s\n", err), exit(1);
+    return t;
+}
+
+static inline void corpus_begin(void) {
+    // Holes of sparse files are read fastest in a file system that is memory.
+    snprintf(root, sizeof root, "%s/test_docs_XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(root) || tokenizer_open(&bytes, NULL, err, sizeof err)) exit(1);
+    bpe = make_bpe();
+}
+
+static inline void corpus_end(void) {
+    remove_tree("");
+    tokenizer_close(bytes);
+    tokenizer_close(bpe);
+}

@@ -1,0 +1,226 @@
+// test_checkpoint.c - claims about data/checkpoint.c: what a save leaves, what is found, cleaned up and kept.
+#include "data/json.h"
+#include "test/checkpoint_dirs.h"
+
+// ---- a save
+
+static void a_commit_gives_a_directory_that_verifies(void) {
+    CheckpointWriter w;
+    char path[CHECKPOINT_PATH];
+    size_t n = 0;
+    fresh("plain/with/parents");
+    CHECK(latest_step() == -1);
+    begin(&w, 100);
+    CHECK(exists(in(run_dir, "step-000100.tmp")) && !strcmp(w.dir, in(run_dir, "step-000100.tmp")));
+    CHECK(latest_step() == -1);
+    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(latest(path) == 100);
+    CHECK_STRING(path, in(run_dir, "step-000100"));
+    CHECK(!exists(w.dir) && checkpoint_verify(path, err, sizeof err) == 0);
+    char* text = checkpoint_read_file(path, "config.json", &n, err, sizeof err);
+    CHECK(text && n == 8 && !strcmp(text, "{\"a\": 1}"));
+    free(text);
+}
+
+static void the_marker_lists_every_file_with_size_and_hash(void) {
+    char path[CHECKPOINT_PATH], hash[32], expected[32];
+    size_t n = 0;
+    Json json;
+    uint64_t bytes = 0;
+    int64_t step = 0;
+    fresh("marker");
+    save(7, 0);
+    CHECK(latest(path) == 7);
+    char* text = checkpoint_read_file(path, "DONE", &n, err, sizeof err);
+    CHECK(text && json_parse(&json, text, n, err, sizeof err) == 0);
+    const JsonValue* files = json_get(&json, json.values, "files");
+    CHECK(json_int64(json_get(&json, json.values, "step"), &step) == 0 && step == 7);
+    CHECK(files && files->n == 3);
+    const JsonValue* model = json_at(&json, files, 1);  // in the order of names
+    snprintf(expected, sizeof expected, "%016llx", (unsigned long long)hash_bytes("not really a model", 18, 0));
+    CHECK(json_string(json_get(&json, model, "name"), path) == 17 && !strcmp(path, "model.safetensors"));
+    CHECK(json_uint64(json_get(&json, model, "bytes"), &bytes) == 0 && bytes == 18);
+    CHECK(json_string(json_get(&json, model, "hash"), hash) == 16 && !strcmp(hash, expected));
+    json_free(&json);
+    free(text);
+}
+
+static void an_aborted_save_leaves_nothing(void) {
+    CheckpointWriter w;
+    fresh("aborted");
+    begin(&w, 3);
+    CHECK(mkdir(in(w.dir, "deeper"), 0777) == 0);
+    write_whole(in(w.dir, "deeper/file"), "x", 1);
+    checkpoint_abort(&w);
+    CHECK(!exists(w.dir) && !exists(w.final) && exists(run_dir) && latest_step() == -1);
+    checkpoint_abort(&w);
+}
+
+static void names_that_leave_the_directory_are_refused(void) {
+    static const char* const bad[] = {"", ".", "..", "a/b", "/etc/passwd", "../x", "DONE"};
+    CheckpointWriter w;
+    fresh("names");
+    begin(&w, 1);
+    for (int i = 0; i < COUNT(bad); i++) CHECK(checkpoint_write_file(&w, bad[i], "x", 1, err, sizeof err) == -1);
+    CHECK(!exists(in(run_dir, "x")) && !exists(in(w.dir, "DONE")));
+    CHECK(checkpoint_write_file(&w, "\xff", "x", 1, err, sizeof err) == 0);  // no UTF-8: the marker could not name it
+    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == -1 && strstr(err, "UTF-8") && !exists(w.final));
+}
+
+static void a_commit_of_something_else_than_files_fails_and_cleans_up(void) {
+    CheckpointWriter w;
+    fresh("not_files");
+    save(1, 0);
+    begin(&w, 2);
+    CHECK(mkdir(in(w.dir, "folder"), 0777) == 0);
+    CHECK(checkpoint_commit(&w, 1, err, sizeof err) == -1 && strstr(err, "folder"));
+    CHECK(!exists(w.dir) && !exists(w.final) && latest_step() == 1);
+}
+
+// ---- what is found
+
+static void only_final_names_with_a_marker_are_found(void) {
+    static const char* const others[] = {"step-000900.tmp",     "step-9",   "step-0000901", "step-00x902",
+                                         "step--00903",         "step-",    "step-+00904",  "STEP-000905",
+                                         "step-000906.old.tmp", "log.jsonl"};
+    char path[CHECKPOINT_PATH];
+    fresh("found");
+    CHECK(latest_step() == -1);
+    CHECK(mkdir(run_dir, 0777) == 0 && latest_step() == -1);
+    for (int i = 0; i < COUNT(others); i++) {
+        CHECK(mkdir(in(run_dir, others[i]), 0777) == 0);
+        write_whole(in(in(run_dir, others[i]), "DONE"), "{\"step\": 1, \"files\": []}", 24);
+    }
+    CHECK(mkdir(in(run_dir, "step-000800"), 0777) == 0);
+    write_whole(in(run_dir, "step-000800/state.json"), "{}", 2);
+    CHECK(mkdir(in(run_dir, "step-000801"), 0777) == 0 && mkdir(in(run_dir, "step-000801/DONE"), 0777) == 0);
+    write_whole(in(run_dir, "step-000802"), "a file", 6);
+    CHECK(latest_step() == -1);
+    CHECK(checkpoint_verify(in(run_dir, "step-000800"), err, sizeof err) == -1 && strstr(err, "DONE"));
+    save(5, 0);
+    CHECK(latest(path) == 5 && checkpoint_verify(path, err, sizeof err) == 0);
+    CHECK(exists(in(run_dir, "step-000800/state.json")) && exists(in(run_dir, "step-9/DONE")));
+}
+
+static void steps_are_ordered_as_numbers(void) {
+    fresh("numbers");
+    save(999999, 0);
+    save(1000000, 0);
+    CHECK(exists(in(run_dir, "step-1000000")) && latest_step() == 1000000);
+    save(0, 0);
+    CHECK(exists(in(run_dir, "step-000000")) && latest_step() == 1000000);
+    save(INT64_MAX, 0);
+    CHECK(latest_step() == INT64_MAX);
+}
+
+static void a_path_buffer_that_is_too_small_is_an_error(void) {
+    char path[CHECKPOINT_PATH];
+    int64_t step;
+    fresh("small");
+    save(1, 0);
+    size_t n = strlen(in(run_dir, "step-000001"));
+    CHECK(checkpoint_latest(run_dir, path, n, &step, err, sizeof err) == -1);
+    CHECK(checkpoint_latest(run_dir, path, n + 1, &step, err, sizeof err) == 1);
+}
+
+// ---- leftovers
+
+static void leftovers_are_removed(void) {
+    CheckpointWriter w;
+    fresh("leftovers");
+    begin(&w, 10);  // never committed
+    begin(&w, 20);  // nor this
+    write_whole(in(w.dir, "garbage"), "x", 1);
+    begin(&w, 20);
+    CHECK(!exists(in(w.dir, "garbage")));
+    CHECK(mkdir(in(run_dir, "step-000005.old.tmp"), 0777) == 0);
+    write_whole(in(run_dir, "step-000005.old.tmp/file"), "x", 1);
+    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(!exists(in(run_dir, "step-000010.tmp")) && !exists(in(run_dir, "step-000005.old.tmp")));
+    CHECK(latest_step() == 20 && checkpoint_verify(w.final, err, sizeof err) == 0);
+}
+
+static void a_directory_without_marker_is_replaced_by_the_commit(void) {
+    fresh("replaced");
+    CHECK(mkdir(run_dir, 0777) == 0 && mkdir(in(run_dir, "step-000004"), 0777) == 0);
+    write_whole(in(run_dir, "step-000004/old"), "x", 1);
+    save(4, 0);
+    CHECK(!exists(in(run_dir, "step-000004/old")) && !exists(in(run_dir, "step-000004.old.tmp")));
+    CHECK(latest_step() == 4 && checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
+}
+
+static void a_complete_checkpoint_of_the_step_stays_as_it_is(void) {
+    CheckpointWriter w;
+    struct stat before, after;
+    fresh("stays");
+    save(4, 0);
+    CHECK(stat(in(run_dir, "step-000004/DONE"), &before) == 0);
+    CHECK(checkpoint_begin(&w, run_dir, 4, err, sizeof err) == 0);
+    CHECK(checkpoint_write_file(&w, "other", "y", 1, err, sizeof err) == 0);
+    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(stat(in(run_dir, "step-000004/DONE"), &after) == 0 && before.st_ino == after.st_ino);
+    CHECK(!exists(in(run_dir, "step-000004/other")) && !exists(w.dir) && latest_step() == 4);
+}
+
+static void a_damaged_checkpoint_of_the_step_is_replaced(void) {
+    fresh("repaired");
+    save(4, 0);
+    write_whole(in(run_dir, "step-000004/model.safetensors"), "not really a mOdel", 18);
+    CHECK(checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == -1);
+    save(4, 0);
+    CHECK(checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
+}
+
+// ---- keep
+
+static void only_the_newest_are_kept(void) {
+    fresh("keep");
+    for (int step = 1; step <= 6; step++) save(step, 0);
+    for (int step = 1; step <= 6; step++) CHECK(is_there(step));
+    save(7, 3);
+    for (int step = 1; step <= 7; step++) CHECK(is_there(step) == (step >= 5));
+    save(8, 100);
+    for (int step = 5; step <= 8; step++) CHECK(is_there(step));
+    save(9, -1);
+    CHECK(is_there(5));
+    save(10, 1);
+    for (int step = 1; step <= 10; step++) CHECK(is_there(step) == (step == 10));
+    CHECK(latest_step() == 10 && checkpoint_verify(in(run_dir, "step-000010"), err, sizeof err) == 0);
+}
+
+static void saving_an_old_step_never_removes_it_or_a_newer_one(void) {
+    fresh("keep_old");
+    save(1, 0);
+    save(100, 0);
+    save(200, 0);
+    save(50, 1);
+    CHECK(!is_there(1) && is_there(50) && is_there(100) && is_there(200) && latest_step() == 200);
+}
+
+static void directories_without_marker_do_not_count_and_stay(void) {
+    fresh("keep_incomplete");
+    save(1, 0);
+    CHECK(mkdir(in(run_dir, "step-000002"), 0777) == 0);
+    save(3, 2);
+    CHECK(is_there(1) && is_there(2) && is_there(3));
+}
+
+int main(void) {
+    if (dirs_begin()) return 1;
+    RUN(a_commit_gives_a_directory_that_verifies);
+    RUN(the_marker_lists_every_file_with_size_and_hash);
+    RUN(an_aborted_save_leaves_nothing);
+    RUN(names_that_leave_the_directory_are_refused);
+    RUN(a_commit_of_something_else_than_files_fails_and_cleans_up);
+    RUN(only_final_names_with_a_marker_are_found);
+    RUN(steps_are_ordered_as_numbers);
+    RUN(a_path_buffer_that_is_too_small_is_an_error);
+    RUN(leftovers_are_removed);
+    RUN(a_directory_without_marker_is_replaced_by_the_commit);
+    RUN(a_complete_checkpoint_of_the_step_stays_as_it_is);
+    RUN(a_damaged_checkpoint_of_the_step_is_replaced);
+    RUN(only_the_newest_are_kept);
+    RUN(saving_an_old_step_never_removes_it_or_a_newer_one);
+    RUN(directories_without_marker_do_not_count_and_stay);
+    return dirs_end();
+}

@@ -1,0 +1,120 @@
+// test_cli.c - what a person gets to see: one clear line for each mistake, help, and a first run that works.
+#include "plan/base.h"
+#include "test/program.h"
+
+#define TINY                                                                                                     \
+    "--data $W/corpus --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 2 --eval-every 0 " \
+    "--sample-every 0 "                                                                                          \
+    "--out $W/run"
+
+// The command fails with status 1 and exactly one line on stderr, in which each of the words occurs.
+static void refused(const char* options, const char* word1, const char* word2) {
+    int status = sh("%s %s", program, options);
+    const char* newline = strchr(errors, '\n');
+    int one_line = newline && !newline[1];
+    CHECK(status == 1);
+    CHECK(one_line);
+    CHECK(strstr(errors, word1) && strstr(errors, word2));
+    if (status != 1 || !one_line || !strstr(errors, word1) || !strstr(errors, word2))
+        printf("    %s\n    status %d: %s", options, status, errors);
+}
+
+static void mistaken_options_get_one_line(void) {
+    refused("--bach-tokens 5", "--bach-tokens", "--batch-tokens");
+    refused("--steps -4", "--steps", "0 to");
+    refused("--lr fast", "--lr", "fast");
+    refused("--schedule cosin", "--schedule", "cosine|linear");
+    refused("--batch-tokens 100 --context 256", "--batch-tokens 100", "--batch-tokens 256");
+    refused("--capacity 100 --context 256", "--capacity 100", "--capacity 256");
+    refused("--width 130 --heads 4", "--width 130", "--width 132");
+    refused("--device cuda", "cuda", "--device cpu");
+    refused("--tp 2", "--tp 2", "one rank");
+    refused("--sample", "--sample", "value");
+    refused("train.txt", "train.txt", "--data");
+}
+
+static void unusable_data_gets_one_line(void) {
+    sh("mkdir $W/empty; : > $W/empty.txt; head -c 5000 /dev/urandom > $W/junk.txt; printf '\\0\\0\\0' >> $W/junk.txt; "
+       "printf '{\"text\": \"a b\"}\\n{\"text\": 5}\\n' > $W/bad.jsonl; printf '{\"text\": \"a' > $W/torn.jsonl; "
+       "head -c 100 /dev/zero > $W/short.bin; head -c 4000 /dev/zero > $W/zero.bin");
+    refused("--out $W/o --data $W/nothing", "nothing", "");
+    refused("--out $W/o --data $W/empty", "empty", "");
+    refused("--out $W/o --data $W/empty.txt", "empty.txt", "");
+    refused("--out $W/o --data $W/junk.txt", "junk.txt", "");
+    refused("--out $W/o --data $W/bad.jsonl", "bad.jsonl:2", "text");
+    refused("--out $W/o --data $W/torn.jsonl", "torn.jsonl:1", "");
+    refused("--out $W/o --data $W/short.bin", "short.bin", "");
+    refused("--out $W/o --data $W/zero.bin", "zero.bin", "");
+    refused("--out $W/o --data '$W/*.nothing'", "nothing", "");
+    refused("--out $W/o --data $W/corpus --val $W/empty", "--val", "empty");
+    refused("--out $W/o --data $W/corpus --tokenizer $W/junk.txt", "junk.txt", "");
+    refused("--out $W/o --data $W/corpus --tokenizer $W/nothing", "nothing", "");
+}
+
+static void unusable_checkpoints_get_one_line(void) {
+    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    sh("cp -r $W/run/step-000002 $W/c && rm $W/c/DONE $W/c/state.json && cp -r $W/c $W/torn && truncate -s 3000 "
+       "$W/torn/model.safetensors && "
+       "cp -r $W/c $W/json && echo '{\"n_layer\": ' > $W/json/config.json && cp -r $W/c $W/relu && "
+       "sed -i s/gelu_new/relu/ $W/relu/config.json && cp -r $W/run/step-000002 $W/unfinished && rm "
+       "$W/unfinished/DONE");
+    refused("--resume --out $W/nowhere", "--resume", "nowhere");
+    refused("--init $W/nowhere", "nowhere", "");
+    refused("--out $W/o --data $W/corpus --batch-tokens 256 --init $W/torn", "model.safetensors", "");
+    refused("--out $W/o --data $W/corpus --batch-tokens 256 --init $W/json", "config.json", "");
+    refused("--out $W/o --data $W/corpus --batch-tokens 256 --init $W/relu", "gelu_new", "relu");
+    refused("--init $W/unfinished --data $W/corpus", "DONE", "");
+    refused("--sample x --out $W/empty-run", "--sample", "empty-run");
+    refused("--init $W/c --heads 3 --data $W/corpus", "--heads 3", "found 2");
+}
+
+static void a_full_disk_leaves_the_older_checkpoint_whole(void) {
+    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    // No file may grow past 64 KiB: writing fails in the middle, as on a full disk.
+    CHECK(sh("trap '' XFSZ; ulimit -f 128; exec %s --resume --steps 4 --out $W/run", program) == 1);
+    CHECK(strstr(errors, "cannot") != NULL);
+    CHECK(sh("ls $W/run/step-000002/DONE && ! ls -d $W/run/step-000004* $W/run/*.tmp") == 0);
+    CHECK(sh("%s --resume --steps 4 --out $W/run", program) == 0);
+}
+
+static void help_lists_every_option_and_ends_well(void) {
+    CHECK(sh("%s --help", program) == 0);
+    CHECK(strstr(output, "--batch-tokens") && strstr(output, "--overfit") && strstr(output, "--straggle"));
+    CHECK(errors[0] == 0);
+}
+
+static void a_run_prints_what_it_understood_before_it_starts(void) {
+    CHECK(sh("rm -rf $W/run && %s " TINY " --eval-every 1", program) == 0);
+    const char* parts[] = {"options",    "device",      "model",   "data",     "memory",
+                           "parameters", "activations", "total",   "step 1/2", "validation loss",
+                           "unigram",    "loss hash",   "--sample"};
+    const char* at = output;
+    for (int i = 0; i < COUNT(parts) && at; i++) {
+        at = strstr(at, parts[i]);
+        if (!at) printf("    missing, or out of order: %s\n", parts[i]);
+        CHECK(at != NULL);
+    }
+    CHECK(strchr(output, '\033') == NULL && strchr(output, '\r') == NULL);  // no terminal: no colour, no rewriting
+}
+
+static void overfitting_one_batch_reaches_a_small_loss(void) {
+    double losses[256];
+    CHECK(sh("%s " TINY " --overfit --steps 150 --lr 0.01 --weight-decay 0 --save-every 0 --out $W/overfit", program) ==
+          0);
+    int n = log_values("overfit", "loss", losses, 256);
+    CHECK(n == 150 && losses[0] > 5 && losses[149] < 0.3);
+    printf("    loss %.3f -> %.3f\n", losses[0], n ? losses[n - 1] : NAN);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    sh("mkdir $W/corpus && cp plan/*.c plan/*.h $W/corpus");
+    RUN(mistaken_options_get_one_line);
+    RUN(unusable_data_gets_one_line);
+    RUN(unusable_checkpoints_get_one_line);
+    RUN(a_full_disk_leaves_the_older_checkpoint_whole);
+    RUN(help_lists_every_option_and_ends_well);
+    RUN(a_run_prints_what_it_understood_before_it_starts);
+    RUN(overfitting_one_batch_reaches_a_small_loss);
+    return program_end();
+}

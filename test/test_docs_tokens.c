@@ -1,0 +1,239 @@
+// test_docs_tokens.c - corpora of tokens: llm.c's shards, and text encoded by a vocabulary.
+#define _GNU_SOURCE
+#include "data/docs.h"
+
+#include "test/corpus.h"
+
+// A shard in memory, which the caller frees; token_bytes 2 or 4.
+static unsigned char* make_shard(const uint32_t* tokens, int n, int token_bytes, size_t* size) {
+    *size = 1024 + (size_t)n * (size_t)token_bytes;
+    unsigned char* p = calloc(*size, 1);
+    put_int32(p, token_bytes == 2 ? 20240520 : 20240801);
+    put_int32(p + 4, token_bytes == 2 ? 1 : 7);
+    put_int32(p + 8, (uint32_t)n);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < token_bytes; k++) p[1024 + i * token_bytes + k] = (unsigned char)(tokens[i] >> 8 * k);
+    return p;
+}
+
+static void put_shard(const char* name, const uint32_t* tokens, int n, int token_bytes) {
+    size_t size;
+    unsigned char* p = make_shard(tokens, n, token_bytes, &size);
+    put(name, p, size);
+    free(p);
+}
+
+// ---- shards
+
+static void a_shard_is_cut_at_each_end_of_text(void) {
+    static const uint32_t tokens[] = {7, 8, 50256, 1, 2, 3, 50256, 50256, 65535};
+    put_shard("s.bin", tokens, COUNT(tokens), 2);
+    Docs* docs = open_one("s.bin", bytes);
+    CHECK(docs_count(docs) == 4 && docs_tokens(docs) == 9);
+    CHECK(docs_end_of_text(docs) == 50256 && docs_max_token(docs) == 65535);
+    CHECK_STRING(document(docs, 0), "\a\b");
+    CHECK_STRING(document(docs, 1), "|\1\2\3");
+    CHECK_STRING(document(docs, 2), "|");
+    CHECK_STRING(document(docs, 3), "|<65535>");
+    docs_close(docs);
+}
+
+static void wide_shards_have_the_end_of_text_of_llama_3(void) {
+    static const uint32_t tokens[] = {128000, 5, 50256, 128255, 128000, 6};
+    put_shard("wide.bin", tokens, COUNT(tokens), 4);
+    Docs* docs = open_one("wide.bin", bytes);
+    CHECK(docs_count(docs) == 2 && docs_end_of_text(docs) == 128000 && docs_max_token(docs) == 128255);
+    CHECK_STRING(document(docs, 0), "|\5<50256><128255>");
+    CHECK_STRING(document(docs, 1), "|\6");
+    docs_close(docs);
+}
+
+static void shards_of_a_tokenizer_are_cut_at_its_end_of_text(void) {
+    static const uint32_t tokens[] = {260, 'x', 256, 260, 258}, beyond[] = {260, 261};
+    put_shard("own.bin", tokens, COUNT(tokens), 2);
+    put_shard("beyond.bin", beyond, COUNT(beyond), 2);
+    Docs* docs = open_one("own.bin", bpe);
+    CHECK(docs_count(docs) == 2 && docs_end_of_text(docs) == 260);
+    CHECK_STRING(document(docs, 0), "|x<256>");
+    docs_close(docs);
+    CHECK(open_one("beyond.bin", bpe) == NULL);
+    CHECK(strstr(err, "beyond.bin: holds the token 261, but the tokenizer has only 261") != NULL);
+}
+
+static void documents_longer_than_the_search_block_are_whole(void) {
+    enum { N = 100000 };
+    uint32_t* tokens = malloc(N * sizeof *tokens);
+    for (int i = 0; i < N; i++) tokens[i] = (uint32_t)(i % 50000);
+    tokens[0] = tokens[16384] = tokens[16385] = tokens[90000] = 50256;
+    put_shard("long.bin", tokens, N, 2);
+    Docs* docs = open_one("long.bin", bytes);
+    CHECK(docs_count(docs) == 4);
+    CHECK(docs_length(docs, 0) == 16384 && docs_length(docs, 1) == 1);
+    CHECK(docs_length(docs, 2) == 90000 - 16385 && docs_length(docs, 3) == 10000);
+    int part[3];
+    CHECK(docs_read(docs, 2, 50000, 3, part, err, sizeof err) == 0);
+    CHECK(part[0] == 66385 % 50000 && part[2] == 66387 % 50000);
+    docs_close(docs);
+    free(tokens);
+}
+
+static void the_last_document_of_a_shard_of_3_gib_is_read(void) {
+    int64_t size = (int64_t)3 << 30, n = (size - 1024) / 4;
+    unsigned char header[12], end[12];
+    put_int32(header, 20240801);
+    put_int32(header + 4, 7);
+    put_int32(header + 8, (uint32_t)n);
+    for (int i = 0; i < 3; i++) put_int32(end + 4 * i, (uint32_t[]){128000, '*', '+'}[i]);
+    put("sparse.bin", header, sizeof header);
+    FILE* f = fopen(path_of("sparse.bin"), "r+b");
+    CHECK(f && fseeko(f, size - (int64_t)sizeof end, SEEK_SET) == 0 && fwrite(end, 1, sizeof end, f) == sizeof end);
+    CHECK(fclose(f) == 0);
+    Docs* docs = open_one("sparse.bin", bytes);
+    CHECK(docs_count(docs) == 2);
+    CHECK(docs_length(docs, 0) == n - 3 && docs_length(docs, 1) == 3);
+    CHECK_STRING(document(docs, 1), "|*+");
+    docs_close(docs);
+    remove_tree("sparse.bin");
+}
+
+static void every_truncated_prefix_of_a_shard_is_refused(void) {
+    static const uint32_t tokens[] = {50256, 1, 2, 50256, 3};
+    for (int width = 2; width <= 4; width += 2) {
+        size_t size;
+        unsigned char* shard = make_shard(tokens, COUNT(tokens), width, &size);
+        for (size_t n = 0; n < size; n++) CHECK(open_memory("x.bin", shard, n, bytes) == NULL && err[0]);
+        CHECK(open_memory("x.bin", shard, size, bytes) != NULL);
+        free(shard);
+    }
+}
+
+static void wrong_shards_are_refused_with_what_was_found(void) {
+    static const uint32_t tokens[] = {50256, 1, 2};
+    size_t size;
+    unsigned char* shard = make_shard(tokens, 3, 2, &size);
+    CHECK(open_memory("x.bin", shard, 1000, bytes) == NULL);
+    CHECK_STRING(err, "x.bin: a token shard begins with a header of 1024 bytes, this file has 1000");
+    CHECK(open_memory("x.bin", shard, size - 1, bytes) == NULL);
+    CHECK_STRING(err, "x.bin: 3 tokens of 2 bytes need a file of 1030 bytes, found 1029");
+    put_int32(shard + 8, 2);
+    CHECK(open_memory("x.bin", shard, size, bytes) == NULL);
+    CHECK_STRING(err, "x.bin: 2 tokens of 2 bytes need a file of 1028 bytes, found 1030");
+    put_int32(shard + 8, UINT32_MAX);
+    CHECK(open_memory("x.bin", shard, size, bytes) == NULL);
+    put_int32(shard + 8, 0);
+    CHECK(open_memory("x.bin", shard, 1024, bytes) == NULL);
+    put_int32(shard + 8, 3);
+    put_int32(shard + 4, 7);
+    CHECK(open_memory("x.bin", shard, size, bytes) == NULL);
+    CHECK(strstr(err, "begins with 20240520, version 7; expected a token shard: 20240520, version 1") != NULL);
+    put_int32(shard, 20240328);
+    CHECK(open_memory("x.bin", shard, size, bytes) == NULL && strstr(err, "begins with 20240328"));
+    free(shard);
+    static const uint32_t negative[] = {128000, 0x80000000u};
+    shard = make_shard(negative, 2, 4, &size);
+    CHECK(open_memory("x.bin", shard, size, bytes) == NULL && strstr(err, "above 2147483647"));
+    free(shard);
+}
+
+// ---- BPE
+
+static void text_is_encoded_by_the_vocabulary(void) {
+    make_directory("enc");
+    put_text("enc/1", "ababab ab");
+    put_text("enc/2", "x");
+    put_text("more.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"\\u0061bab\"}\n");
+    const char* paths[] = {path_of("enc"), path_of("more.jsonl"), path_of("own.bin")};
+    static const uint32_t tokens[] = {260, 257};
+    static const char* const expected[] = {"|<257><256><258>", "|x", "|<256>", "|<257>", "|<257>"};
+    put_shard("own.bin", tokens, COUNT(tokens), 2);
+    Docs* docs = NULL;
+    CHECK(docs_open(&docs, paths, 3, bpe, err, sizeof err) == 0);
+    CHECK(docs_count(docs) == COUNT(expected) && docs_end_of_text(docs) == 260 && docs_max_token(docs) == 260);
+    for (int i = 0; i < COUNT(expected); i++) CHECK_STRING(document(docs, i), expected[i]);
+    CHECK(docs_hash(docs, 3) == docs_hash(docs, 4));  // the same tokens, encoded and from a shard
+    docs_close(docs);
+}
+
+// Ids above 65535 need four bytes each: 256 bytes, all 65536 pairs of bytes, end-of-text.
+static void a_vocabulary_may_have_more_than_65536_tokens(void) {
+    enum { N = 256 + 65536 + 1 };
+    unsigned char *file = calloc(1024 + 3 * N, 1), *p = file + 1024;
+    put_int32(file, 20240328);
+    put_int32(file + 4, 2);
+    put_int32(file + 8, N);
+    put_int32(file + 12, N - 1);
+    for (int i = 0; i < N - 1; i++) {
+        *p++ = i < 256 ? 1 : 2;
+        if (i >= 256) *p++ = (unsigned char)((i - 256) >> 8);
+        *p++ = (unsigned char)i;
+    }
+    *p++ = 1;
+    *p++ = '.';
+    Tokenizer* t = NULL;
+    CHECK(tokenizer_parse(&t, file, (size_t)(p - file), err, sizeof err) == 0);
+    put_text("wide.txt", "\xff\xff\xff");
+    Docs* docs = open_one("wide.txt", t);
+    CHECK_STRING(document(docs, 0), "|<65791>\xff");
+    docs_close(docs);
+    tokenizer_close(t);
+    free(file);
+}
+
+// Above one megabyte text is encoded in blocks; the tokens must not show where they end.
+static void text_encoded_in_blocks_is_as_if_at_once(void) {
+    size_t n = (5 << 20) + 12345;
+    char* text = malloc(n);
+    int* expected = malloc(n * sizeof *expected);
+    for (int spaced = 0; spaced < 2; spaced++) {  // without spaces there is no place to cut but the end
+        for (size_t i = 0; i < n; i++) text[i] = "ab    '."[hash64(i) % (spaced ? 8 : 2)];
+        if (spaced) memset(text + (1 << 20) - 501, ' ', 1003);
+        size_t n_expected = tokenizer_encode(bpe, expected, text, n);
+        put("blocks.txt", text, n);
+        Docs* docs = open_one("blocks.txt", bpe);
+        CHECK(docs_length(docs, 0) == (int64_t)n_expected + 1);
+        int* tokens = malloc((n_expected + 1) * sizeof *tokens);
+        CHECK(docs_read(docs, 0, 0, (int)n_expected + 1, tokens, err, sizeof err) == 0);
+        CHECK(tokens[0] == 260 && memcmp(tokens + 1, expected, n_expected * sizeof *tokens) == 0);
+        free(tokens);
+        docs_close(docs);
+    }
+    remove_tree("blocks.txt");
+    free(text);
+    free(expected);
+}
+
+// ---- both
+
+static void corpora_of_different_vocabularies_are_not_mixed(void) {
+    static const uint32_t tokens[] = {50256, 1}, wide[] = {128000, 1};
+    put_text("a.txt", "text");
+    put_text("a.jsonl", "{\"text\":\"text\"}\n");
+    put_shard("mix.bin", tokens, 2, 2);
+    put_shard("mix_wide.bin", wide, 2, 4);
+    static const char* const pairs[][2] = {
+        {"a.txt", "mix.bin"}, {"mix.bin", "a.txt"}, {"a.jsonl", "mix.bin"}, {"mix_wide.bin", "mix.bin"}};
+    for (int i = 0; i < COUNT(pairs); i++) {
+        Docs* docs;
+        const char* paths[] = {path_of(pairs[i][0]), path_of(pairs[i][1])};
+        CHECK(docs_open(&docs, paths, 2, bytes, err, sizeof err) == -1);
+        CHECK(strstr(err, "cannot be one corpus") != NULL);
+        CHECK(strstr(err, pairs[i][0]) && strstr(err, pairs[i][1]));
+    }
+}
+
+int main(void) {
+    corpus_begin();
+    RUN(a_shard_is_cut_at_each_end_of_text);
+    RUN(wide_shards_have_the_end_of_text_of_llama_3);
+    RUN(shards_of_a_tokenizer_are_cut_at_its_end_of_text);
+    RUN(documents_longer_than_the_search_block_are_whole);
+    RUN(the_last_document_of_a_shard_of_3_gib_is_read);
+    RUN(every_truncated_prefix_of_a_shard_is_refused);
+    RUN(wrong_shards_are_refused_with_what_was_found);
+    RUN(text_is_encoded_by_the_vocabulary);
+    RUN(a_vocabulary_may_have_more_than_65536_tokens);
+    RUN(text_encoded_in_blocks_is_as_if_at_once);
+    RUN(corpora_of_different_vocabularies_are_not_mixed);
+    corpus_end();
+    return test_done();
+}

@@ -1,0 +1,49 @@
+// test_matmul.c - the matmuls of every instruction set that this machine has; see matmul_checks.h.
+#include "test/matmul_checks.h"
+
+static void check_set(CpuIsa isa) {
+    const Kernels* k = cpu_kernels(isa);
+    if (!k) SKIP("the processor or the build lacks this instruction set");
+    check_matmuls(k, DT_F32);
+    check_matmuls(k, DT_BF16);
+}
+
+static void generic_matmuls_are_right(void) { check_set(CPU_GENERIC); }
+static void avx2_matmuls_are_right(void) { check_set(CPU_AVX2); }
+static void avx512_matmuls_are_right(void) { check_set(CPU_AVX512); }
+static void avx512bf16_matmuls_are_right(void) { check_set(CPU_AVX512BF16); }
+static void amx_matmuls_are_right(void) { check_set(CPU_AMX); }
+
+// The product of bf16 pairs is chosen only where it is fast, but must be right everywhere.
+static void matmuls_of_bf16_pairs_are_right(void) {
+#ifdef HAVE_X86_ISAS
+    extern const CpuFamily matmul_pairs_avx512bf16;
+    if (!cpu_has(CPU_AVX512BF16)) SKIP("the processor lacks avx512_bf16");
+    Kernels k = *cpu_kernels(CPU_AVX512BF16);
+    matmul_pairs_avx512bf16.install(&k);
+    check_matmuls(&k, DT_BF16);
+#else
+    SKIP("this build has no x86 instruction sets");
+#endif
+}
+
+// What fp64 means is the reference's business.
+static void fp64_reaches_the_reference(void) {
+    const Kernels* k = cpu_kernels(CPU_GENERIC);
+    double x[2] = {1, 0x1p-40}, weight[2] = {1, 1}, out = 0, dx[2];
+    k->matmul_forward(&out, NULL, x, weight, NULL, 1, 2, 1, DT_F64, NULL);
+    CHECK(out == 1 + 0x1p-40);
+    k->matmul_backward_input(dx, &out, weight, NULL, 1, 2, 1, DT_F64, NULL);
+    CHECK(dx[0] == out && dx[1] == out);
+}
+
+int main(void) {
+    RUN(generic_matmuls_are_right);
+    RUN(avx2_matmuls_are_right);
+    RUN(avx512_matmuls_are_right);
+    RUN(avx512bf16_matmuls_are_right);
+    RUN(amx_matmuls_are_right);
+    RUN(matmuls_of_bf16_pairs_are_right);
+    RUN(fp64_reaches_the_reference);
+    return test_done();
+}

@@ -1,0 +1,405 @@
+// test_safetensors.c - claims about data/safetensors.c: what it writes it reads back, bit for bit; what is cut off,
+// corrupted or made up is refused with a message that names the tensor. Bytes lie in buffers of just their size, for
+// AddressSanitizer to watch.
+#include "data/safetensors.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/disk.h"
+#include "data/json.h"
+#include "test/test.h"
+
+static char err[ERR_BYTES], dir[256], path[512];
+static volatile uint64_t touched;  // makes every byte that is said to be there be read
+
+static unsigned char* read_whole(const char* name, size_t* n) {
+    FILE* file = fopen(name, "rb");
+    unsigned char* bytes = (unsigned char*)malloc(1 << 22);
+    *n = file ? fread(bytes, 1, 1 << 22, file) : 0;
+    if (file) fclose(file);
+    return bytes;
+}
+
+static void write_whole(const char* name, const void* bytes, size_t n) {
+    FILE* file = fopen(name, "wb");
+    CHECK(file && fwrite(bytes, 1, n, file) == n);
+    if (file) fclose(file);
+}
+
+// 0 accepted, -1 refused (with a message of one line), from a copy of exactly n bytes.
+static int parse_copy(const void* bytes, size_t n) {
+    SafeTensors st;
+    unsigned char* copy = (unsigned char*)malloc(n ? n : 1);
+    memcpy(copy, bytes, n);
+    err[0] = 0;
+    int result = safetensors_parse(&st, copy, n, err, sizeof err);
+    if (result) CHECK(err[0] && !strchr(err, '\n') && !st.tensors && st.n == 0);
+    for (int i = 0; i < st.n; i++) touched = hash_bytes(st.tensors[i].data, st.tensors[i].bytes, 0);
+    safetensors_close(&st);
+    free(copy);
+    return result;
+}
+
+// A file of this header (with ' for ") and n_data bytes of values.
+static int parse_text(const char* header, size_t n_data) {
+    size_t n = strlen(header);
+    unsigned char* bytes = (unsigned char*)calloc(1, 8 + n + n_data);
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)n >> 8 * i);
+    for (size_t i = 0; i < n; i++) bytes[8 + i] = (unsigned char)(header[i] == '\'' ? '"' : header[i]);
+    int result = parse_copy(bytes, 8 + n + n_data);
+    free(bytes);
+    return result;
+}
+
+// ---- a file with every type and every number of dimensions
+
+static float f32_values[] = {1.5f, -0.0f, INFINITY, 1e-45f, -3.25f, 7};
+static bf16 bf16_values[] = {0x3f80, 0xff80, 0x7fc1, 0x0001, 0x8000};
+static double f64_values[] = {0.1, -1e308, 5e-324, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+static float scalar = 42;
+
+static void make_tensors(SafeTensor* t) {
+    SafeTensor all[] = {
+        {"matrix", DT_F32, 2, {2, 3}, f32_values, sizeof f32_values},
+        {"vector \"\\\xc3\xa9/.0", DT_BF16, 1, {5}, bf16_values, sizeof bf16_values},
+        {"four", DT_F64, 4, {3, 1, 2, 2}, f64_values, sizeof f64_values},
+        {"scalar", DT_F32, 0, {0}, &scalar, sizeof scalar},
+        {"empty", DT_BF16, 2, {0, 7}, NULL, 0},
+    };
+    memcpy(t, all, sizeof all);
+}
+
+static void write_example(SafeTensor* t) {
+    make_tensors(t);
+    CHECK(safetensors_write(path, t, 5, NULL, NULL, err, sizeof err) == 0);
+}
+
+static void check_same(const SafeTensors* st, const SafeTensor* expected, int n) {
+    CHECK(st->n == n);
+    for (int i = 0; i < n; i++) {
+        const SafeTensor *want = &expected[i], *t = safetensors_get(st, want->name);
+        CHECK(t != NULL);
+        if (!t) continue;
+        CHECK(t->dtype == want->dtype && t->n_dims == want->n_dims && t->bytes == want->bytes);
+        CHECK(!memcmp(t->dims, want->dims, sizeof(int64_t) * (size_t)want->n_dims));
+        CHECK(want->bytes == 0 || !memcmp(t->data, want->data, want->bytes));
+    }
+}
+
+static void every_type_and_shape_comes_back_bit_for_bit(void) {
+    SafeTensor t[5];
+    SafeTensors st;
+    write_example(t);
+    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
+    check_same(&st, t, 5);
+    CHECK(st.file && st.file_bytes > 0);
+    CHECK(!safetensors_get(&st, "matri") && !safetensors_get(&st, "") && !safetensors_get(&st, "__metadata__"));
+    safetensors_close(&st);
+    CHECK(!st.file && !st.tensors && st.n == 0);
+}
+
+static void the_header_is_aligned_json_in_the_given_order(void) {
+    SafeTensor t[5];
+    size_t n;
+    Json json;
+    write_example(t);
+    unsigned char* bytes = read_whole(path, &n);
+    size_t n_header = bytes[0] | (size_t)bytes[1] << 8;
+    CHECK((8 + n_header) % 64 == 0 && !memcmp(bytes + 2, "\0\0\0\0\0\0", 6) && bytes[8] == '{');
+    CHECK(n == 8 + n_header + sizeof f32_values + sizeof bf16_values + sizeof f64_values + sizeof scalar);
+    CHECK(json_parse(&json, (const char*)bytes + 8, n_header, err, sizeof err) == 0);
+    CHECK(json_get(&json, json_get(&json, json.values, "__metadata__"), "format") != NULL);
+    const JsonValue* offsets = json_get(&json, json_get(&json, json.values, "four"), "data_offsets");
+    uint64_t begin = 0;
+    CHECK(json_uint64(json_at(&json, offsets, 0), &begin) == 0 && begin == sizeof f32_values + sizeof bf16_values);
+    json_free(&json);
+    free(bytes);
+}
+
+static void a_file_without_tensors_is_one(void) {
+    SafeTensors st;
+    CHECK(safetensors_write(path, NULL, 0, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_open(&st, path, err, sizeof err) == 0 && st.n == 0);
+    safetensors_close(&st);
+    CHECK(parse_text("{}", 0) == 0);
+    CHECK(parse_text("{}", 1) == -1);
+}
+
+// ---- values from a function
+
+typedef struct Calls {
+    const SafeTensor* tensors;
+    size_t next;  // the element expected next
+    int tensor, calls;
+} Calls;
+
+static void fill_ramp(void* context, int i, size_t first, size_t n, void* out) {
+    Calls* c = (Calls*)context;
+    if (i != c->tensor) c->tensor = i, c->next = 0;
+    CHECK(first == c->next && n > 0);
+    for (size_t j = 0; j < n; j++) {
+        if (c->tensors[i].dtype == DT_F32) ((float*)out)[j] = (float)(first + j);
+        else ((bf16*)out)[j] = (bf16)(first + j);
+    }
+    c->next = first + n;
+    c->calls++;
+}
+
+static void a_fill_function_gives_the_values_piece_by_piece(void) {
+    SafeTensor t[] = {{"a", DT_F32, 2, {3, 100001}, NULL, 1200012},
+                      {"b", DT_BF16, 1, {7}, NULL, 14},
+                      {"none", DT_F32, 1, {0}, NULL, 0},
+                      {"c", DT_F32, 1, {1}, NULL, 4}};
+    Calls calls = {t, 0, -1, 0};
+    SafeTensors st;
+    CHECK(safetensors_write(path, t, 4, fill_ramp, &calls, err, sizeof err) == 0);
+    CHECK(calls.calls >= 4 && calls.tensor == 3 && calls.next == 1);  // a (more than 1 MiB) takes several
+    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
+    const SafeTensor *a = safetensors_get(&st, "a"), *b = safetensors_get(&st, "b");
+    int wrong = 0;
+    float x;
+    for (size_t j = 0; j < 300003; j++) memcpy(&x, (const char*)a->data + 4 * j, 4), wrong += x != (float)j;
+    CHECK(wrong == 0);
+    for (size_t j = 0; j < 7; j++) CHECK(((const unsigned char*)b->data)[2 * j] == j);
+    safetensors_close(&st);
+}
+
+// ---- refusals
+
+static void every_truncated_prefix_is_refused(void) {
+    SafeTensor t[5];
+    size_t n;
+    write_example(t);
+    unsigned char* bytes = read_whole(path, &n);
+    CHECK(n > 300 && parse_copy(bytes, n) == 0);
+    for (size_t k = 0; k < n; k++) CHECK(parse_copy(bytes, k) == -1);
+    for (size_t k = 0; k < n; k += 61) {  // the same as a file
+        SafeTensors st;
+        write_whole(path, bytes, k);
+        CHECK(safetensors_open(&st, path, err, sizeof err) == -1 && strstr(err, path));
+    }
+    free(bytes);
+}
+
+static void corrupted_headers_never_crash(void) {
+    SafeTensor t[5];
+    size_t n;
+    int refused = 0, rounds = 5000;
+    write_example(t);
+    unsigned char* bytes = read_whole(path, &n);
+    size_t n_header = bytes[0] | (size_t)bytes[1] << 8;
+    for (uint64_t k = 0; k < (uint64_t)rounds; k++) {
+        size_t at = hash64(k) % (8 + n_header);
+        unsigned char before = bytes[at];
+        bytes[at] = (unsigned char)(k & 1 ? (char)hash64(~k) : "0123456789\"{}[],:-"[hash64(~k) % 18]);
+        refused += parse_copy(bytes, n) != 0;
+        bytes[at] = before;
+    }
+    // Spaces of the padding and letters of names may change unpunished, hardly anything else.
+    CHECK(refused > rounds / 2 && refused < rounds);
+    free(bytes);
+}
+
+// One tensor "aa" with these members; a member that is "" is left out.
+static int parse_one(const char* dtype, const char* shape, const char* offsets, size_t n_data) {
+    char header[512];
+    int n = snprintf(header, sizeof header, "{'aa':{'note':0");
+    if (dtype[0]) n += snprintf(header + n, sizeof header - (size_t)n, ",'dtype':'%s'", dtype);
+    if (shape[0]) n += snprintf(header + n, sizeof header - (size_t)n, ",'shape':%s", shape);
+    if (offsets[0]) n += snprintf(header + n, sizeof header - (size_t)n, ",'data_offsets':%s", offsets);
+    snprintf(header + n, sizeof header - (size_t)n, "}}");
+    return parse_text(header, n_data);
+}
+
+// clang-format off
+static void a_tensor_that_does_not_fit_is_refused_by_name(void) {
+    static const struct {
+        const char *dtype, *shape, *offsets;
+        size_t n_data;
+        const char* says;
+    } cases[] = {
+        {"F32",  "[2]",  "[0,8]",       7, "tensor aa: expected its bytes inside the 7 bytes"},
+        {"F32",  "[1]",  "[4,8]",       8, "tensor aa: expected to begin at byte 0"},
+        {"F32",  "[1]",  "[0,4]",       5, "end with aa at byte 4"},
+        {"F32",  "[1]",  "[8,4]",       8, "tensor aa: expected data_offsets"},
+        {"F32",  "[1]",  "[-4,0]",      8, "tensor aa: expected data_offsets"},
+        {"F32",  "[1]",  "[0,4.0]",     4, "tensor aa: expected data_offsets"},
+        {"F32",  "[1]",  "[0,4,8]",     8, "tensor aa: expected data_offsets"},
+        {"F32",  "[1]",  "{'0':0,'1':4}", 4, "tensor aa: expected data_offsets"},
+        {"F32",  "[1]",  "",            4, "tensor aa: expected data_offsets"},
+        {"F32",  "[1]",  "[18446744073709551612,18446744073709551615]", 4, "tensor aa: expected its bytes inside"},
+        {"F32",  "[3]",  "[0,8]",       8, "tensor aa: expected 12 bytes for its shape and dtype F32, found 8"},
+        {"BF16", "[2]",  "[0,8]",       8, "tensor aa: expected 4 bytes"},
+        {"F64",  "[]",   "[0,4]",       4, "tensor aa: expected 8 bytes"},
+        {"F32",  "[4611686018427387904]",       "[0,0]", 0, "tensor aa: expected a shape that fits"},
+        {"F32",  "[4294967296,4294967296]",     "[0,0]", 0, "tensor aa: expected a shape that fits"},
+        {"F32",  "[65536,65536,65536,65536]",   "[0,0]", 0, "tensor aa: expected a shape that fits"},
+        {"F32",  "[65536,65536,65536,65536,0]", "[0,0]", 0, "tensor aa: expected a shape of 0 to 4 dimensions"},
+        {"F32",  "[9223372036854775808]",       "[0,0]", 0, "tensor aa: expected a whole number >= 0 as dimension 0"},
+        {"F32",  "[1,-1]",      "[0,4]",    4, "tensor aa: expected a whole number >= 0 as dimension 1"},
+        {"F32",  "[-2,-2]",     "[0,16]",  16, "tensor aa: expected a whole number >= 0 as dimension 0"},
+        {"F32",  "['1']",       "[0,4]",    4, "tensor aa: expected a whole number >= 0 as dimension 0"},
+        {"F32",  "[1,1,1,1,1]", "[0,4]",    4, "tensor aa: expected a shape of 0 to 4 dimensions, found more"},
+        {"F32",  "",            "[0,4]",    4, "tensor aa: expected a shape"},
+        {"F32",  "4",           "[0,4]",    4, "tensor aa: expected a shape"},
+        {"F16",  "[2]",         "[0,4]",    4, "tensor aa: expected dtype F32, BF16 or F64, found F16"},
+        {"F3",   "[1]",         "[0,4]",    4, "tensor aa: expected dtype"},
+        {"",     "[1]",         "[0,4]",    4, "tensor aa: expected dtype"},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        int refused = parse_one(cases[i].dtype, cases[i].shape, cases[i].offsets, cases[i].n_data) == -1;
+        int named = strstr(err, cases[i].says) != NULL;
+        CHECK(refused && named);
+        if (!refused || !named) printf("    case %d: expected \"%s\", found \"%s\"\n", i, cases[i].says, err);
+    }
+    CHECK(parse_one("F32", "[1]", "[0,4]", 4) == 0 && parse_one("F64", "[0,9]", "[0,0]", 0) == 0);
+}
+
+static void a_header_that_contradicts_itself_is_refused(void) {
+    static const struct {
+        const char *header, *says;
+        size_t n_data;
+    } cases[] = {
+        {"{'aa':{'dtype':'F32','shape':[2],'data_offsets':[0,8]},"
+         " 'bb':{'dtype':'F32','shape':[2],'data_offsets':[4,12]}}",
+         "tensor bb: expected to begin at byte 8, where aa ends, found byte 4 (they overlap)", 12},
+        {"{'bb':{'dtype':'F32','shape':[2],'data_offsets':[0,8]},"
+         " 'aa':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}",
+         "tensor bb: expected to begin at byte 8, where aa ends, found byte 0 (they overlap)", 8},
+        {"{'aa':{'dtype':'F32','shape':[1],'data_offsets':[0,4]},"
+         " 'bb':{'dtype':'F32','shape':[1],'data_offsets':[8,12]}}",
+         "tensor bb: expected to begin at byte 4, where aa ends, found byte 8 (a hole)", 12},
+        {"{'aa':{'dtype':'F32','shape':[1],'data_offsets':[0,4]},"
+         " 'bb':{'dtype':'F32','shape':[0],'data_offsets':[4,4]},"
+         " 'a\\u0061':{'dtype':'F32','shape':[1],'data_offsets':[4,8]}}",
+         "tensor aa: expected each name once, found it twice", 8},
+        {"{'aa':[1]}", "aa: expected an object", 0},
+        {"{'__metadata__':7}", "__metadata__: expected an object", 0},
+        {"{'a\\u0000a':{'dtype':'F32','shape':[1],'data_offsets':[0,4]}}", "tensor a\\u0000a: expected a name", 4},
+        {"{'a\\na':{'dtype':'F32','shape':[1],'data_offsets':[0,4]}}", "tensor a\\na: expected a name", 4},
+        {"{'a\\xa':{'dtype':'F32','shape':[1],'data_offsets':[0,4]}}", "tensor a\\xa: expected a name", 4},
+        {"[]", "begins with {", 0},
+        {" {}", "begins with {", 0},
+        {"", "begins with {", 0},
+        {"{} x", "header: JSON: expected the end of the text", 0},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        int refused = parse_text(cases[i].header, cases[i].n_data) == -1, named = strstr(err, cases[i].says) != NULL;
+        CHECK(refused && named);
+        if (!refused || !named) printf("    case %d: expected \"%s\", found \"%s\"\n", i, cases[i].says, err);
+    }
+}
+// clang-format on
+
+static void a_good_header_passes_with_unknown_members_and_any_order(void) {
+    CHECK(parse_text("{'bb':{'data_offsets':[4,6],'shape':[1],'dtype':'BF16','note':[{}]},"
+                     " 'empty':{'dtype':'F64','shape':[3,0],'data_offsets':[4,4]}, '__metadata__':{},"
+                     " 'aa':{'dtype':'F32','shape':[1,1,1,1],'data_offsets':[0,4]}}   ",
+                     6) == 0);
+}
+
+static void a_header_length_that_lies_is_refused(void) {
+    static const uint64_t lies[] = {UINT64_MAX, UINT64_MAX - 7, 1ull << 63, 1ull << 32, 3, 1, 0};
+    unsigned char bytes[10] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    CHECK(parse_copy(bytes, sizeof bytes) == 0);
+    for (int k = 0; k < COUNT(lies); k++) {
+        for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)(lies[k] >> 8 * i);
+        CHECK(parse_copy(bytes, sizeof bytes) == -1 &&
+              strstr(err, lies[k] > 2 ? "inside the file of 10 bytes" : "header"));
+    }
+}
+
+static void names_up_to_127_bytes_fit_and_longer_ones_do_not(void) {
+    for (int escaped = 0; escaped < 2; escaped++) {
+        for (int n = 126; n <= 129; n++) {
+            char header[1200] = "{'";
+            for (int i = 0; i < n; i++) strcat(header, escaped ? "\\u0041" : "A");
+            strcat(header, "':{'dtype':'F32','shape':[1],'data_offsets':[0,4]}}");
+            CHECK(parse_text(header, 4) == (n <= 127 ? 0 : -1));
+        }
+    }
+}
+
+static void what_is_no_file_cannot_be_opened(void) {
+    SafeTensors st;
+    char other[512];
+    snprintf(other, sizeof other, "%s/missing", dir);
+    CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other) && !st.tensors);
+    CHECK(safetensors_open(&st, dir, err, sizeof err) == -1 && strstr(err, dir));
+    write_whole(path, "", 0);
+    CHECK(safetensors_open(&st, path, err, sizeof err) == -1 && strstr(err, path));
+    snprintf(other, sizeof other, "%s/pipe", dir);
+    CHECK(mkfifo(other, 0600) == 0);
+    CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other));  // and does not wait for a writer
+    CHECK(safetensors_write(other, NULL, 0, NULL, NULL, err, sizeof err) == -1 && access(other, F_OK) == 0);
+}
+
+static void the_writer_refuses_tensors_that_no_reader_would_take(void) {
+    SafeTensor good = {"a", DT_F32, 1, {1}, &scalar, 4}, bad[8];
+    for (int i = 0; i < 8; i++) bad[i] = good;
+    bad[0].bytes = 8;
+    bad[1].n_dims = 5;
+    bad[2].dims[0] = -1;
+    bad[3].dims[0] = INT64_MAX;
+    memset(bad[4].name, 'x', sizeof bad[4].name);
+    strcpy(bad[5].name, "__metadata__");
+    bad[6].dtype = (DType)3;
+    bad[7].n_dims = -1;
+    unlink(path);
+    for (int i = 0; i < 8; i++) {
+        CHECK(safetensors_write(path, &bad[i], 1, NULL, NULL, err, sizeof err) == -1 && strstr(err, "tensor "));
+        CHECK(access(path, F_OK) != 0);
+    }
+    SafeTensor twice[] = {good, good};
+    CHECK(safetensors_write(path, twice, 2, NULL, NULL, err, sizeof err) == -1 && strstr(err, "tensor a") &&
+          access(path, F_OK));
+}
+
+static void a_full_disk_is_an_error_and_leaves_no_file(void) {
+    static float many[100000];
+    SafeTensor t = {"big", DT_F32, 1, {100000}, many, sizeof many};
+    struct rlimit before, small;
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    small = before;
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t limit = 0; limit < 400000;
+         limit += 99999) {  // stops in the header, in the values, shortly before the end
+        small.rlim_cur = limit;
+        CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+        int result = safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err);
+        CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+        CHECK(result == -1 && strstr(err, path) && strstr(err, strerror(EFBIG)));
+        CHECK(access(path, F_OK) != 0);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_write("/proc/no/such/directory/file", &t, 1, NULL, NULL, err, sizeof err) == -1 &&
+          strstr(err, "no/such"));
+}
+
+int main(void) {
+    const char* base = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/test_safetensors.XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    RUN(every_type_and_shape_comes_back_bit_for_bit);
+    RUN(the_header_is_aligned_json_in_the_given_order);
+    RUN(a_file_without_tensors_is_one);
+    RUN(a_fill_function_gives_the_values_piece_by_piece);
+    RUN(every_truncated_prefix_is_refused);
+    RUN(corrupted_headers_never_crash);
+    RUN(a_tensor_that_does_not_fit_is_refused_by_name);
+    RUN(a_header_that_contradicts_itself_is_refused);
+    RUN(a_good_header_passes_with_unknown_members_and_any_order);
+    RUN(a_header_length_that_lies_is_refused);
+    RUN(names_up_to_127_bytes_fit_and_longer_ones_do_not);
+    RUN(what_is_no_file_cannot_be_opened);
+    RUN(the_writer_refuses_tensors_that_no_reader_would_take);
+    RUN(a_full_disk_is_an_error_and_leaves_no_file);
+    if (disk_remove_tree(dir, err, sizeof err)) printf("    %s\n", err);
+    return test_done();
+}
