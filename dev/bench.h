@@ -4,6 +4,7 @@
 // from one minute to the next, differ by more than most changes to the code.
 #pragma once
 #include <errno.h>
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>

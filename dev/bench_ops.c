@@ -9,7 +9,7 @@
 // reach.
 #include "dev/bench.h"
 
-enum { N = 4096, C = 768, NH = 12, HS = 64, T = 1024, V = 50257, VP = 50304, ROWS = 256, DOCS = N / T, RUNS = 9 };
+enum { N = 4096, C = 768, NH = 12, HS = 64, T = 1024, V = 50257, VP = 50304, ROWS = 256, DOCS = N / T, RUNS = 15 };
 static const size_t NC = (size_t)N * C, WEIGHTS = 12 << 20;
 
 static struct {
@@ -85,20 +85,22 @@ static void run_adamw(void) {
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }
 
-static double median_seconds(void (*run)(void)) {
-    double seconds[RUNS];
+// Sorted, after a run that only warms up.
+static void time_runs(double seconds[RUNS], void (*run)(void)) {
     run();
     for (int i = 0; i < RUNS; i++) {
         double start = now_seconds();
         run();
         seconds[i] = now_seconds() - start;
     }
-    return bench_median(seconds, RUNS);
+    bench_median(seconds, RUNS);
 }
 
 static void show(const char* op, void (*run)(void), double amount, const char* unit, double limit) {
     char name[96];
-    double seconds = median_seconds(run), rate = amount / seconds * 1e-9;
+    double runs[RUNS];
+    time_runs(runs, run);
+    double seconds = runs[RUNS / 2], rate = amount / seconds * 1e-9;
     snprintf(name, sizeof name, "%s %s", op, dtype_name(w.dt));
     printf("  %-34s %8.3f ms  %7.1f %-7s  %5.1f %% of %.1f\n", name, seconds * 1e3, rate, unit, 100 * rate / limit,
            limit);
@@ -135,7 +137,9 @@ static void bench_type(DType dt, double peak) {
     make_tensors();
     double b = (double)dtype_bytes(dt), s = b * (double)NC, f = 4 * (double)NC, weights = (double)WEIGHTS;
     double flops = 4.0 * HS * NH * DOCS * ((double)T * (T + 1) / 2);
-    double copy = 2 * (32 << 20) / median_seconds(run_copy) * 1e-9;
+    double runs[RUNS], copy;
+    time_runs(runs, run_copy);
+    copy = 2 * (32 << 20) / runs[0] * 1e-9;  // a limit is the best of its runs
     show("embedding_forward", run_embedding_forward, 3 * s, "GB/s", copy);
     show("embedding_backward", run_embedding_backward, s + 4 * f, "GB/s", copy);
     show("layernorm_forward", run_layernorm_forward, 2 * s, "GB/s", copy);

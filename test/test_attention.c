@@ -10,8 +10,6 @@
 //       (2 r + 2 (HS + 3) e) 2 g =: t
 //   dq = scale dS K: scale K t;  dk: 16 scale Q t;  lse: dS + 4 e + e |lse|
 // and with bf16 a result may round to either side of a border, which is one ulp, at most 2^-7 of its value.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "test/test.h"
 
@@ -308,9 +306,9 @@ static void nan_reaches_every_query_that_sees_it(void) {
     const Kernels* tables[CPU_ISAS];
     Case c = {16, 1, 1, 0, {{100, 100}}};
     for (int i = 0, n = usable_sets(tables); i < n; i++) {
-        Problem p = problem(&c, DT_BF16);
+        Problem p = problem(&c, DT_F32);
         Result r = result(&p);
-        set(p.k, 70, 3, NAN);
+        set(p.k, 70, 3, (double)nanf("3"));  // with bits that arithmetic on the exponent would carry into the sign
         run(&r, tables[i], &p, &r, 2);
         for (size_t row = 0; row < 100; row++) {
             CHECK(isnan(get(r.out, row, 0)) == (row >= 70));

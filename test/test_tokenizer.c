@@ -161,9 +161,9 @@ static void text_is_split_as_by_the_pattern_of_gpt2(void) {
         {"x=1;  /* c */", "x|=|1|;| | /*| c| */"},
         {" ", " "},
         {"a\r\n\v\fx\x1cy", "a|\r\n\v|\f|x|\x1c|y"},
-        {"a\xc2\x81"
+        {"a \xc2\x81"
          "b",
-         "a|\xc2\x81|b"},
+         "a| \xc2\x81|b"},
         {"tab\tand space \t!", "tab|\t|and| space| |\t|!"},
         {"caf\u00e9 na\u00efve \u65e5\u672c\u8a9e \u00bd\u2163x",
          "caf\u00e9| na\u00efve| \u65e5\u672c\u8a9e| \u00bd\u2163|x"},

@@ -59,12 +59,12 @@ static void softmax_block(float* s, Running* r, int nk, int N, int hidden) {
             max = vf_max(max, x);
         }
         for (int j = 0; j < some; j++) {
-            vf p = vf_exp_nonpositive(vf_load(s + j * BLOCK + v) - max);
+            vf p = vf_exp_bounded(vf_load(s + j * BLOCK + v) - max);
             vf_store(s + j * BLOCK + v, p);
             sum += p;
         }
         for (int j = MAX(some, 0); j < nk; j++) vf_store(s + j * BLOCK + v, (vf){0});
-        vf keep = vf_exp_nonpositive(old - max);
+        vf keep = vf_exp_bounded(old - max);
         vf_store(r->keep + v, keep);
         vf_store(r->sum + v, vf_load(r->sum + v) * keep + sum);
         vf_store(r->max + v, max);
@@ -170,7 +170,7 @@ static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n
         int seen = MIN(nk, causal ? n_seen + i : nk), v = 0;
         float *p_row = w->p + i * BLOCK, *ds_row = w->ds + i * BLOCK;
         for (; v < seen; v += SIMD_FLOATS) {
-            vf p = vf_exp(vf_load(p_row + v) - r->lse[i]), ds = p * (vf_load(ds_row + v) - r->D[i]);
+            vf p = vf_exp_bounded(vf_load(p_row + v) - r->lse[i]), ds = p * (vf_load(ds_row + v) - r->D[i]);
             if (v + SIMD_FLOATS > seen) {
                 vf_mask hidden = lane >= vf_set1((float)(seen - v));
                 p = vf_select(hidden, zero, p);
@@ -319,6 +319,7 @@ typedef struct Work {
     Item* items;
     int begin[CLASSES + 1];  // items of class c, costs within a factor of two of each other: begin[c] .. begin[c + 1]
     int n, NH;
+    float cost;  // of all, for one head
 } Work;
 
 // Counting sort of the n items at `items` into the room behind them, large ones first.
@@ -330,7 +331,7 @@ static Work sort_items(Item* items, int n, int NH) {
             int exponent;
             frexpf(items[i].cost, &exponent);
             int c = CLASSES - 1 - MIN(CLASSES - 1, MAX(0, exponent));
-            if (pass == 0) w.begin[c + 1]++;
+            if (pass == 0) w.begin[c + 1]++, w.cost += items[i].cost;
             else w.items[next[c]++] = items[i];
         }
         for (int c = 0; c < CLASSES && pass == 0; c++) next[c] = w.begin[c], w.begin[c + 1] += w.begin[c];
@@ -349,6 +350,11 @@ static Item deal(const Work* w, size_t t, int* h) {
 
 // ---- entries
 
+// Below a quarter of a million multiply-adds, waking the threads would cost more than the work.
+static int wakes_threads(const Work* w, const Attention* a) {
+    return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
+}
+
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     if (dt == DT_F64) {
         cpu_reference_kernels.attention_forward(out, lse, a, dt, s);
@@ -357,7 +363,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
     Item* items = (Item*)cpu_shared_scratch();
     Work work = sort_items(items, list_forward(items, a), a->NH);
     size_t n = (size_t)work.n * a->NH;
-#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
     for (size_t t = 0; t < n; t++) {
         int h;
         Item item = deal(&work, t, &h);
@@ -369,7 +375,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
 // D (NH,Nq) = dout . out by row and head.
 static void row_dots(float* D, const void* dout, const void* out, const Attention* a, DType dt) {
     size_t Nq = (size_t)a->cu_q[a->n_docs];
-#pragma omp parallel for schedule(static) if (Nq * a->NH * a->HS > 1 << 14)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (Nq * a->NH * a->HS > 1 << 14)
     for (size_t n = 0; n < Nq; n++)
         for (int h = 0; h < a->NH; h++) {
             vf sum = (vf){0};
@@ -395,7 +401,7 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
     Work work = sort_items(items, list_backward(items, a), a->NH);
     size_t n = (size_t)work.n * a->NH;
     Gradients g = {dq, dk, dv, dout, lse, D};
-#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
     for (size_t t = 0; t < n; t++) {
         int h;
         Item item = deal(&work, t, &h);

@@ -73,10 +73,15 @@ static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t 
 static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
 static inline size_t at(size_t row, int ld, int h, int HS) { return row * (size_t)ld + (size_t)h * HS; }
 
+enum { AHEAD = 8 };  // rows to fetch ahead: each lies in a page of its own, where the processor does not guess the next
+
 SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS, DType dt) {
     int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
     for (int r = 0; r < n; r++, to += HSp) {
         const char* row = (const char*)x + r * ld * dtype_bytes(dt);
+        if (r + AHEAD < n)
+            for (size_t byte = 0; byte < HS * dtype_bytes(dt); byte += 64)
+                __builtin_prefetch(row + AHEAD * ld * dtype_bytes(dt) + byte);
         for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store(to + c, vf_load_as(row + c * dtype_bytes(dt), dt));
         if (whole == HSp) continue;
         vf_store(to + whole, vf_load_part(row + whole * dtype_bytes(dt), HS - whole, dt));

@@ -38,7 +38,7 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
         cpu_reference_kernels.embedding_forward(out, tokens, positions, wte, wpe, N, C, dt, s);
         return;
     }
-#pragma omp parallel for schedule(static) if ((size_t)N * C >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         const void *token = row_of(wte, (size_t)tokens[n], C, dt), *position = row_of(wpe, (size_t)positions[n], C, dt);
         WITH_DTYPE(dt, embed_row, (void*)row_of(out, n, C, dt), token, position, (size_t)C);
@@ -66,7 +66,7 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
         cpu_reference_kernels.embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
         return;
     }
-#pragma omp parallel if ((size_t)N * C >= SERIAL)
+#pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
     {
         size_t begin, end;
         cpu_share((size_t)C, 16, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
@@ -120,7 +120,7 @@ SIMD_INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a,
 // b NULL: the plain LayerNorm of a.
 static void normalize(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
                       const void* bias, int N, int C, DType dt) {
-#pragma omp parallel for schedule(static) if ((size_t)N * C >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
         void *out_row = (void*)row_of(out, n, C, dt), *sum_row = b ? (void*)row_of(sum, n, C, dt) : NULL;
@@ -174,7 +174,7 @@ static void layernorm_backward(void* dx, float* dweight, float* dbias, const voi
     size_t rows = MAX((size_t)PART_ROWS, CEIL_DIV((size_t)N, (size_t)PARTS)), parts = CEIL_DIV((size_t)N, rows);
     size_t Cp = ROUND_UP((size_t)C, (size_t)16);
     float* partial = (float*)cpu_shared_scratch();  // (parts, 2, Cp)
-#pragma omp parallel if ((size_t)N * C >= SERIAL)
+#pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
     {
 #pragma omp for schedule(dynamic, 1)
         for (size_t part = 0; part < parts; part++) {
@@ -209,7 +209,7 @@ static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s)
         cpu_reference_kernels.gelu_forward(out, x, n, dt, s);
         return;
     }
-#pragma omp parallel for schedule(static) if (n >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, gelu_range, out, x, i, MIN(i + CHUNK, n));
 }
 
@@ -222,7 +222,7 @@ static void add(void* out, const void* a, const void* b, size_t n, DType dt, Str
         cpu_reference_kernels.add(out, a, b, n, dt, s);
         return;
     }
-#pragma omp parallel for schedule(static) if (n >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, add_range, out, a, b, i, MIN(i + CHUNK, n));
 }
 
@@ -235,7 +235,7 @@ static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, S
         cpu_reference_kernels.cast(out, out_dt, x, x_dt, n, s);
         return;
     }
-#pragma omp parallel for schedule(static) if (n >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) {
         size_t bytes = (MIN(i + CHUNK, n) - i) * dtype_bytes(x_dt);
         if (out_dt == x_dt) memcpy((void*)row_of(out, 1, i, x_dt), row_of(x, 1, i, x_dt), bytes);

@@ -29,7 +29,7 @@ SIMD_INLINE void log_sum_exp(float* max, float* total, const void* x, size_t V, 
         });
         *max = vf_highest(highest);
         FOR_VECTORS(v, n, begin, end, {
-            vf p = vf_exp_nonpositive(vf_get(x, v, n, dt) - *max);
+            vf p = vf_exp_bounded(vf_get(x, v, n, dt) - *max);
             if (n < SIMD_FLOATS) p = vf_select(vf_lanes() < vf_set1((float)n), p, (vf){0});
             sum += p;
         });
@@ -47,7 +47,7 @@ SIMD_INLINE float classify_row(void* logits, int target, float scale, int write_
     log_sum_exp(&max, &total, logits, V, dt);
     if (write_gradient) {
         float factor = scale / total;
-        FOR_VECTORS(v, n, 0, V, vf_put(logits, v, n, vf_exp_nonpositive(vf_get(logits, v, n, dt) - max) * factor, dt););
+        FOR_VECTORS(v, n, 0, V, vf_put(logits, v, n, vf_exp_bounded(vf_get(logits, v, n, dt) - max) * factor, dt););
         memset((char*)logits + V * dtype_bytes(dt), 0, (Vp - V) * dtype_bytes(dt));
         vf_put(logits, (size_t)target, 1, vf_set1((expf(at_target - max) / total - 1) * scale), dt);
     }
@@ -60,7 +60,7 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
         cpu_reference_kernels.classifier(losses, logits, targets, scale, write_gradient, N, V, Vp, dt, s);
         return;
     }
-#pragma omp parallel for schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         void* row = (char*)logits + n * Vp * dtype_bytes(dt);
         losses[n] = dt == DT_BF16 ? classify_row(row, targets[n], scale, write_gradient, V, Vp, DT_BF16)
@@ -102,7 +102,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
                    a->lr * a->weight_decay,
                    a->eps,
                    a->grad_scale};
-#pragma omp parallel for schedule(static) if (a->n >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (a->n >= SERIAL)
     for (size_t i = 0; i < a->n; i += CHUNK) {
         if (dt == DT_BF16) adamw_range(a, k, i, MIN(i + CHUNK, a->n), DT_BF16);
         else adamw_range(a, k, i, MIN(i + CHUNK, a->n), DT_F32);
@@ -125,7 +125,7 @@ static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
     (void)s;
     double part[PARTS], total = 0;
     size_t each = ROUND_UP(CEIL_DIV(n, (size_t)PARTS), (size_t)CHUNK), parts = n ? CEIL_DIV(n, each) : 0;
-#pragma omp parallel for schedule(static) if (n >= SERIAL)
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t p = 0; p < parts; p++) part[p] = squares(x, p * each, MIN((p + 1) * each, n));
     for (size_t p = 0; p < parts; p++) total += part[p];
     *result = total;

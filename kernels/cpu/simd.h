@@ -187,15 +187,16 @@ SIMD_INLINE vf vf_gelu_gradient(vf x) {
     return s + x * s * (e * s) * (x * x * 0.214064449f + 1.59576912f);
 }
 
-// vf_exp for x <= 0 or NaN, with a selection less.
-SIMD_INLINE vf vf_exp_nonpositive(vf x) {
+// vf_exp for x <= 88 or NaN, with a selection less.
+SIMD_INLINE vf vf_exp_bounded(vf x) {
     const float shift = 0x1.8p23f;
     vf n = x * 1.44269504f + shift;
     vf_bits exponent = (vf_bits)n << 23;
     n -= shift;
     vf r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
     vf q = (((r * 1.39280747e-3f + 8.36469233e-3f) * r + 4.16665412e-2f) * r + 0.166665673f) * r + 0.5f;
-    return vf_select(x < vf_set1(-87.336f), (vf){0}, (vf)((vf_bits)(r * r * q + r + 1.f) + exponent));
+    vf y = (vf)((vf_bits)(r * r * q + r + 1.f) + exponent);  // of a NaN, anything
+    return vf_select(x >= vf_set1(-87.336f), y, vf_max((vf){0}, x));
 }
 
 // ---- loops over tensors

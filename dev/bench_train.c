@@ -1,0 +1,146 @@
+// bench_train.c - the whole trainer: tokens a second of GPT-2 124M on full rows and on short documents, memory against the
+// table printed at the start, and the same model in PyTorch where python3 has torch.
+//
+//   build/release/dev/bench_train [bf16|fp32]     (default: both)
+//
+// Every run is the program itself (build/release/train) on token shards of random tokens; figures are medians of its log.
+#define _GNU_SOURCE
+#include "dev/bench.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "data/json.h"
+
+enum { STEPS = 5, BATCH_TOKENS = 4096, MOST_LINES = 64 };
+
+typedef struct Result {
+    double tokens_per_second, mfu;        // medians, the first step left out
+    double peak_bytes, planned_bytes;     // resident memory of the process; the table's total
+    double limit_flops;
+} Result;
+
+// A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at least 8.
+static void write_shard(const char* path, int mean, int n_tokens) {
+    int header[256] = {20240520, 1, n_tokens};
+    uint16_t* tokens = (uint16_t*)malloc(sizeof(uint16_t) * (size_t)n_tokens);
+    int64_t next = 0;
+    for (int i = 0, docs = 0; i < n_tokens; i++) {
+        tokens[i] = (uint16_t)(hash64((uint64_t)i) % 50256);
+        if (i < next) continue;
+        tokens[i] = 50256;
+        double length = mean ? -mean * log(1 - random_uniform(1, (uint64_t)docs++)) : 1024;
+        next += (int64_t)MAX(length, 8);
+    }
+    FILE* file = fopen(path, "wb");
+    int bad = !file || fwrite(header, sizeof header, 1, file) != 1 || fwrite(tokens, 2, (size_t)n_tokens, file) != (size_t)n_tokens;
+    if (file) bad |= fclose(file);
+    if (bad) exit((fprintf(stderr, "bench_train: cannot write %s\n", path), 1));
+    free(tokens);
+}
+
+static double median_of_log(const char* path, const char* member) {
+    double values[MOST_LINES];
+    char* line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    int n = 0, lines = 0;
+    FILE* file = fopen(path, "r");
+    while (file && n < MOST_LINES && (length = getline(&line, &room, file)) > 0) {
+        Json json;
+        if (json_parse(&json, line, (size_t)length, NULL, 0)) break;
+        if (lines++ > 0 && json_double(json_get(&json, json.values, member), &values[n]) == 0) n++;
+        json_free(&json);
+    }
+    free(line);
+    if (file) fclose(file);
+    return n ? bench_median(values, n) : 0;
+}
+
+// "  total    3456.7 MiB" and "matmul limit 350 GFLOP/s" of what the program printed.
+static void read_header(const char* path, Result* r) {
+    char line[512];
+    FILE* file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        const char* limit = strstr(line, "matmul limit ");
+        if (limit) r->limit_flops = 1e9 * atof(limit + 13);
+        if (sscanf(line, "  total %lf MiB", &r->planned_bytes) == 1) r->planned_bytes *= 1 << 20;
+    }
+    if (file) fclose(file);
+}
+
+static Result run(const char* work, const char* dtype, const char* shard) {
+    char command[2048], path[600];
+    struct rusage usage;
+    Result r = {0};
+    int status = 0;
+    snprintf(command, sizeof command,
+             "rm -rf %s/run; exec build/release/train --preset gpt2-124m --data %s/%s --val %s/%s --batch-tokens %d --steps %d "
+             "--dtype %s --eval-every 0 --sample-every 0 --save-every 0 --out %s/run > %s/out",
+             work, work, shard, work, shard, BATCH_TOKENS, STEPS, dtype, work, work);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char*)NULL);
+        _exit(127);
+    }
+    wait4(pid, &status, 0, &usage);
+    if (status) exit((fprintf(stderr, "bench_train: %s ended with %d\n", command, status), 1));
+    snprintf(path, sizeof path, "%s/run/log.jsonl", work);
+    r.tokens_per_second = median_of_log(path, "tokens_per_second");
+    r.mfu = median_of_log(path, "mfu");
+    r.peak_bytes = 1024.0 * (double)usage.ru_maxrss;
+    snprintf(path, sizeof path, "%s/out", work);
+    read_header(path, &r);
+    return r;
+}
+
+// Tokens a second of dev/peer_torch.py, 0 where torch is missing.
+static double run_peer(const char* dtype) {
+    char command[256];
+    double speed = 0;
+    snprintf(command, sizeof command, "${PYTHON:-python3} dev/peer_torch.py %s 2>/dev/null", dtype);
+    FILE* pipe = popen(command, "r");
+    if (!pipe || fscanf(pipe, "%lf", &speed) != 1) speed = 0;
+    if (pipe) pclose(pipe);
+    return speed;
+}
+
+static void bench(const char* work, const char* dtype) {
+    char name[128];
+    Result full = run(work, dtype, "full.bin"), ragged = run(work, dtype, "ragged.bin");
+    double peer = run_peer(dtype);
+    double flops_per_token = full.limit_flops * full.mfu / full.tokens_per_second;
+    printf("  %s  full rows 4 x 1024  %7.0f tokens/s, %4.1f %% of the matmul limit of %.0f GFLOP/s\n", dtype,
+           full.tokens_per_second, 100 * full.mfu, full.limit_flops * 1e-9);
+    printf("        short documents    %7.0f tokens/s, %4.1f %% of full rows (mean length 300)\n", ragged.tokens_per_second,
+           100 * ragged.tokens_per_second / full.tokens_per_second);
+    printf("        memory             %7.0f MiB resident at most, %.1f %% of the table's %.0f MiB\n", full.peak_bytes / (1 << 20),
+           100 * full.peak_bytes / full.planned_bytes, full.planned_bytes / (1 << 20));
+    if (peer > 0) printf("        PyTorch            %7.0f tokens/s; ratio %.2f\n", peer, full.tokens_per_second / peer);
+    else printf("        PyTorch            not found (PYTHON=python3 without torch)\n");
+    snprintf(name, sizeof name, "train_gpt2_124m_%s_4x1024", dtype);
+    bench_record(name, full.tokens_per_second, "tokens/s", full.limit_flops / flops_per_token);
+    snprintf(name, sizeof name, "train_gpt2_124m_%s_mean300", dtype);
+    bench_record(name, ragged.tokens_per_second, "tokens/s", full.tokens_per_second);
+    snprintf(name, sizeof name, "memory_gpt2_124m_%s", dtype);
+    bench_record(name, full.peak_bytes, "bytes", full.planned_bytes);
+    snprintf(name, sizeof name, "pytorch_gpt2_124m_%s_4x1024", dtype);
+    if (peer > 0) bench_record(name, peer, "tokens/s", full.limit_flops / flops_per_token);
+}
+
+int main(int argc, char** argv) {
+    char work[] = "/tmp/ragged-bench-XXXXXX", path[64], command[128];
+    if (!mkdtemp(work)) return perror("bench_train"), 1;
+    snprintf(path, sizeof path, "%s/full.bin", work);
+    write_shard(path, 0, 1 << 17);
+    snprintf(path, sizeof path, "%s/ragged.bin", work);
+    write_shard(path, 300, 1 << 17);
+    printf("training GPT-2 124M, %d tokens a step, median of %d steps\n", BATCH_TOKENS, STEPS - 1);
+    const char* dtypes[] = {"bf16", "fp32"};
+    for (int i = 0; i < 2; i++)
+        if (argc < 2 || !strcmp(argv[1], dtypes[i])) bench(work, dtypes[i]);
+    snprintf(command, sizeof command, "rm -r %s", work);
+    return system(command) ? 1 : 0;
+}

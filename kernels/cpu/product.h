@@ -1,0 +1,335 @@
+// product.h - the blocked product behind the three matmuls of a linear layer; matmul.c and matmul_amx.c give it a heart.
+//
+//   forward   out (N,OC)      =  x (N,C) weight (OC,C)^T        A = x     B = weight    depth C
+//   input     dx (N,C)        =  dout (N,OC) weight (OC,C)      A = dout  B = weight    depth OC
+//   weight    dweight (OC,C) +=  dout (N,OC)^T x (N,C)          A = dout  B = x         depth N
+//
+// All are C (M,N) = sum over depth k of A(m,k) B(n,k), where k is the contiguous direction of an operand or the other one.
+// The blocking is that of Goto and van de Geijn (2008): the innermost loop keeps a tile of MR x NR sums in registers; a panel
+// of B, NR columns KC deep, stays in the first cache while the panels of a block of A stream past it from the second. Packing
+// gives both their order in memory, converts or pairs elements, and pads with zeros.
+//
+// Threads share the packed B and split the rows of C (or, when there are few, its columns too). How the depth is cut depends
+// on the depth alone, so the number of threads cannot be seen in the result.
+//
+// Before this file comes an enum of MR, NR (2 vectors) and, of packed elements, KC, NC (a multiple of NR), MC (of MR), DEPTH:
+// the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. After it come the three functions declared
+// under "the heart".
+#pragma once
+#include <omp.h>
+
+#include "kernels/cpu/simd.h"
+
+enum { TILE = MR * NR };
+
+// A packed element takes 4 bytes: one fp32, or two bf16 that follow each other in depth, for instructions that multiply pairs.
+typedef enum Packing { FLOATS, PAIRS } Packing;
+
+typedef struct Operand {
+    const void* p;
+    size_t ld;
+    int k_contiguous;  // element (i, k) lies at p[i * ld + k], otherwise at p[k * ld + i]
+} Operand;
+
+typedef struct Product {
+    Operand a, b;
+    size_t M, N, K;
+    DType dt;          // of a, b, bias, gelu and pre, and of out unless it is added to
+    Packing packing;
+    void* out;         // (M,N) =, or fp32 += with add
+    void* gelu;        // (M,N) = GELU(out), or NULL
+    const void* bias;  // (N) added to out, or NULL
+    const void* pre;   // (M,N) out is multiplied by GELU'(pre), or NULL
+    float* row_sums;   // (M) += sums of A over its depth, or NULL
+    int add;
+} Product;
+
+// A finished tile: sums (MR,NR) of the results from (m, n) on.
+typedef struct Finished {
+    const float* sums;  // NULL: none
+    size_t m, n;
+} Finished;
+
+// ---- the heart
+
+// Packs `rows` of the n rows of A from i on, `depth` packed elements from k on, as one panel, or a part of its depth.
+// With row_sums (MR) adds the sum of each row there.
+static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth, float* row_sums);
+// sums (MR,NR) = or += a b over `depth` packed elements of two panels. Meanwhile writes the finished tile, and fetches the
+// first depth * 8 bytes from `next` on into the second cache.
+static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
+                            const Product* p, const Finished* finished);
+// Runs multiply_part on all threads.
+static void multiply(const Product* p);
+
+static inline size_t min(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t less(size_t a, size_t b) { return a > b ? a - b : 0; }
+static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
+
+// ---- packing: strips of SIMD_FLOATS rows of A or columns of B
+
+// n of the elements from p on, or as many as one vector holds.
+SIMD_INLINE vf load_floats(const void* p, size_t n, DType dt) {
+    return n >= SIMD_FLOATS ? vf_load_as(p, dt) : vf_load_part(p, (int)n, dt);
+}
+
+// n of the bf16 from p on, or as many as one vector holds, as they lie.
+SIMD_INLINE vf load_pairs(const void* p, size_t n) {
+    vf x = {0};
+    if (n >= 2 * SIMD_FLOATS) memcpy(&x, p, sizeof x);
+    else memcpy(&x, p, n * sizeof(bf16));
+    return x;
+}
+
+// Pairs of n elements from p on with those one step of depth, ld, further. `left` steps are left.
+SIMD_INLINE vf load_two_rows(const void* p, size_t ld, size_t n, size_t left, vf* sum) {
+    vf even = {0}, odd = {0};
+    if (left > 0) even = load_floats(p, n, DT_BF16);
+    if (left > 1) odd = load_floats((const bf16*)p + ld, n, DT_BF16);
+    *sum += even + odd;
+    return (vf)((vf_bits)even >> 16 | (vf_bits)odd);
+}
+
+SIMD_INLINE void transpose(vf x[SIMD_FLOATS]) {
+    vf t[SIMD_FLOATS];
+#pragma GCC unroll 4
+    for (int round = 1; round < SIMD_FLOATS; round *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < SIMD_FLOATS / 2; i++) {
+            t[2 * i] = vf_interleave_low(x[i], x[i + SIMD_FLOATS / 2]);
+            t[2 * i + 1] = vf_interleave_high(x[i], x[i + SIMD_FLOATS / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_FLOATS; i++) x[i] = t[i];
+    }
+}
+
+// A strip whose depth is contiguous: `rows` rows from p on, `depth` packed elements of which `left` elements of the tensor
+// exist, to to[k * width].
+SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld, int rows, size_t depth, size_t left, DType dt,
+                                 Packing packing) {
+    for (size_t k = 0; k < depth; k += SIMD_FLOATS) {
+        size_t step = packing == PAIRS ? 2 * k : k;
+        vf x[SIMD_FLOATS];
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_FLOATS; i++) {
+            const void* from = element(p, (size_t)i * ld + step, dt);
+            if (i >= rows) x[i] = (vf){0};
+            else x[i] = packing == PAIRS ? load_pairs(from, less(left, step)) : load_floats(from, less(left, step), dt);
+        }
+        transpose(x);
+        if (k + SIMD_FLOATS <= depth) {
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_FLOATS; i++) vf_store(to + (k + i) * width, x[i]);
+        } else {
+            for (size_t i = 0; k + i < depth; i++) vf_store(to + (k + i) * width, x[i]);
+        }
+    }
+}
+
+// A strip whose rows are contiguous. Returns the sum of each row.
+SIMD_INLINE vf pack_straight(float* to, int width, const void* p, size_t ld, size_t rows, size_t depth, size_t left, DType dt,
+                             Packing packing) {
+    vf sum = {0};
+    for (size_t k = 0; k < depth; k++, to += width) {
+        vf x;
+        if (packing == PAIRS) {
+            x = load_two_rows(element(p, 2 * k * ld, dt), ld, rows, less(left, 2 * k), &sum);
+        } else {
+            x = load_floats(element(p, k * ld, dt), rows, dt);
+            sum += x;
+        }
+        if (k + 1 < depth) vf_store(to, x);  // the next overwrites what goes beyond the width
+        else vf_store_part(to, x, MIN(width, SIMD_FLOATS), DT_F32);
+    }
+    return sum;
+}
+
+// The strips of `width` rows, of n, of x from row i on, `depth` packed elements from k on, in the order of depth. Rows that do
+// not exist are 0. The last step of a transposed strip may write up to a vector beyond the panel, where the next one follows.
+SIMD_INLINE void pack_panel_as(float* to, int width, const Operand* x, size_t i, size_t n, size_t k, size_t depth, size_t K,
+                               float* row_sums, DType dt, Packing packing) {
+    size_t first = packing == PAIRS ? 2 * k : k, left = less(K, first);
+    for (int strip = 0; strip < width; strip += SIMD_FLOATS, i += SIMD_FLOATS, to += SIMD_FLOATS) {
+        size_t rows = less(n, i), used = min(rows, (size_t)MIN(width - strip, SIMD_FLOATS));
+        const void* from = used == 0 ? x->p : element(x->p, x->k_contiguous ? i * x->ld + first : first * x->ld + i, dt);
+        if (!x->k_contiguous) {
+            vf sum = pack_straight(to, width, from, x->ld, rows, depth, left, dt, packing);
+            if (row_sums) vf_store_part(row_sums, vf_load_part(row_sums, MR, DT_F32) + sum, MR, DT_F32);
+        } else if (used == SIMD_FLOATS) {
+            pack_transposed(to, width, from, x->ld, SIMD_FLOATS, depth, left, dt, packing);
+        } else {
+            pack_transposed(to, width, from, x->ld, (int)used, depth, left, dt, packing);
+        }
+    }
+}
+
+static void pack_panel(float* to, int width, const Product* p, const Operand* x, size_t i, size_t n, size_t k, size_t depth,
+                       float* row_sums) {
+    if (p->dt == DT_F32) pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_F32, FLOATS);
+    else if (p->packing == FLOATS) pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_BF16, FLOATS);
+    else pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_BF16, PAIRS);
+}
+
+// Where rows are contiguous a few steps of all panels are packed at a time, because a panel alone would touch a page or two at
+// every step.
+enum { PACK_DEPTH = 16 };
+
+// Panels 0 .. panels of A from row m on, and begin .. end of B from column n on; `depth` packed elements from k on.
+static void pack_block_of_a(float* to, const Product* p, size_t m, size_t panels, size_t k, size_t depth, float* row_sums) {
+    size_t step = p->a.k_contiguous ? depth : PACK_DEPTH;
+    for (size_t done = 0; done < depth; done += step)
+        for (size_t j = 0; j < panels; j++)
+            pack_a(to + (j * depth + done) * MR, p, m + j * MR, k + done, min(step, depth - done), row_sums ? row_sums + j * MR : NULL);
+}
+
+static void pack_block_of_b(float* to, const Product* p, size_t n, size_t begin, size_t end, size_t k, size_t depth) {
+    size_t step = p->b.k_contiguous ? depth : PACK_DEPTH;
+    for (size_t done = 0; done < depth; done += step)
+        for (size_t j = begin; j < end; j++)
+            pack_panel(to + (j * depth + done) * NR, NR, p, &p->b, n + j * NR, p->N, k + done, min(step, depth - done), NULL);
+}
+
+// ---- writing out
+
+SIMD_INLINE void store_floats(void* p, vf x, size_t n, DType dt) {
+    if (n >= SIMD_FLOATS) vf_store_as(p, x, dt);
+    else vf_store_part(p, x, (int)n, dt);
+}
+
+SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, size_t n, DType dt) {
+    for (int v = 0; v < NR && n < p->N; v += SIMD_FLOATS, n += SIMD_FLOATS) {
+        size_t at = m * p->N + n, left = p->N - n;
+        vf x = vf_load(sums + v);
+        if (p->add) {
+            float* to = (float*)p->out + at;
+            store_floats(to, load_floats(to, left, DT_F32) + x, left, DT_F32);
+            continue;
+        }
+        if (p->bias) x += load_floats(element(p->bias, n, dt), left, dt);
+        if (p->pre) x *= vf_gelu_gradient(load_floats(element(p->pre, at, dt), left, dt));
+        store_floats((void*)element(p->out, at, dt), x, left, dt);
+        if (!p->gelu) continue;
+        if (dt == DT_BF16) x = vf_from_bf16(vf_to_bf16(x));
+        store_floats((void*)element(p->gelu, at, dt), vf_gelu(x), left, dt);
+    }
+}
+
+// Rows begin .. end of a finished tile become results.
+static void write_rows(const Product* p, const Finished* tile, size_t begin, size_t end) {
+    for (size_t i = begin; i < end && tile->m + i < p->M; i++) {
+        if (p->dt == DT_BF16) write_row_as(p, tile->sums + i * NR, tile->m + i, tile->n, DT_BF16);
+        else write_row_as(p, tile->sums + i * NR, tile->m + i, tile->n, DT_F32);
+    }
+}
+
+// Asks for the memory that a tile will be written to.
+static inline void fetch_results(const Product* p, size_t m, size_t n) {
+    DType dt = p->add ? DT_F32 : p->dt;
+    for (size_t i = 0; i < MR && m + i < p->M; i++) {
+        const char* row = (const char*)element(p->out, (m + i) * p->N + n, dt);
+        for (size_t at = 0; at < NR * dtype_bytes(dt); at += 64) __builtin_prefetch(row + at, 1, 2);
+    }
+}
+
+// ---- the blocked product
+
+// n cut into equal pieces of at most `most`, a multiple of `unit`: the size of a piece.
+static size_t piece(size_t n, size_t most, size_t unit) { return ROUND_UP(CEIL_DIV(n, CEIL_DIV(n, most)), unit); }
+
+// A thread's scratch: a block of A, its sums, and the sums over its rows.
+typedef struct ThreadScratch {
+    float a[MC * KC + SIMD_FLOATS];
+    float sums[MC * NC];
+    float row_sums[MC];
+} ThreadScratch;
+
+// What a thread works on at one moment: rows m .. m + rows, panels panel .. panel_end of the block of B from column n on, and the
+// depth k .. k + depth, in packed elements.
+typedef struct Block {
+    size_t m, rows;
+    size_t n, panel, panel_end;
+    size_t k, depth;
+    int first, last;    // is this the first, the last part of the whole depth?
+    int with_row_sums;  // does this thread sum rows of A, and now?
+    const float* b;     // packed, panel after panel
+    float* sums;        // tile after tile
+} Block;
+
+static void multiply_block(const Product* p, const Block* block, ThreadScratch* scratch) {
+    size_t row_panels = CEIL_DIV(block->rows, MR), kc = piece(block->depth, KC, DEPTH_UNIT);
+    int at_once = block->first && block->last && kc == block->depth;  // then two tiles, in turns, are all that is needed
+    memset(scratch->row_sums, 0, sizeof scratch->row_sums);
+    for (size_t k = 0; k < block->depth; k += kc) {
+        size_t depth = min(kc, block->depth - k), index = 0;
+        int add = !block->first || k > 0, last = block->last && k + depth == block->depth;
+        Finished finished = {0};
+        pack_block_of_a(scratch->a, p, block->m, row_panels, block->k + k, depth, block->with_row_sums ? scratch->row_sums : NULL);
+        for (size_t j = block->panel; j < block->panel_end; j++)
+            for (size_t i = 0; i < row_panels; i++, index++) {
+                float* sums = block->sums + (at_once ? index % 2 : j * row_panels + i) * TILE;
+                const float* b = block->b + (j * block->depth + k) * NR;
+                const char* next = (const char*)(b + block->depth * NR) + i * depth * 8;
+                size_t m = block->m + i * MR, n = block->n + j * NR;
+                if (last) fetch_results(p, m, n);
+                multiply_panels(sums, scratch->a + i * MR * depth, b, depth, add, next, p, &finished);
+                if (last) finished = (Finished){sums, m, n};
+            }
+        if (finished.sums) write_rows(p, &finished, 0, MR);
+    }
+    for (size_t i = 0; block->with_row_sums && i < block->rows; i++) p->row_sums[block->m + i] += scratch->row_sums[i];
+}
+
+// Thread t of nt does its part. Sums of a depth beyond DEPTH wait in shared scratch for the next block of B, but where the
+// result is added to, each block of B simply adds its own.
+static void multiply_part(const Product* p, int t, int nt) {
+    int row_parts = (int)min((size_t)nt, CEIL_DIV(p->M, MR)), col_parts = nt / row_parts;
+    size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT), m0 = 0, m1 = 0;
+    if (t < row_parts * col_parts) cpu_share(p->M, MR, t / col_parts, row_parts, &m0, &m1);
+    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR), mc = m1 > m0 ? piece(m1 - m0, MC, MR) : MC;
+    ThreadScratch* scratch = (ThreadScratch*)cpu_thread_scratch(t);
+    float *b = (float*)cpu_shared_scratch(), *shared_sums = b + (size_t)DEPTH * NC;
+    for (size_t n = 0; n < p->N; n += nc)
+        for (size_t k = 0; k < K; k += most_depth) {
+            size_t depth = min(most_depth, K - k), panels = CEIL_DIV(min(nc, p->N - n), NR), begin, end;
+            int whole = p->add || depth == K;
+            cpu_share(panels, 1, t, nt, &begin, &end);
+#pragma omp barrier
+            pack_block_of_b(b, p, n, begin, end, k, depth);
+#pragma omp barrier
+            cpu_share(panels, 1, t % col_parts, col_parts, &begin, &end);
+            for (size_t m = m0; m < m1; m += mc) {
+                Block block = {.m = m, .rows = min(mc, m1 - m), .n = n, .panel = begin, .panel_end = end, .k = k, .depth = depth,
+                               .first = whole || k == 0, .last = whole || k + depth == K, .b = b,
+                               .with_row_sums = p->row_sums && n == 0 && t % col_parts == 0,
+                               .sums = whole ? scratch->sums : shared_sums + m / MR * panels * TILE};
+                multiply_block(p, &block, scratch);
+            }
+        }
+}
+
+static CpuScratch product_scratch(const KernelLimits* limits) {
+    size_t deepest = (size_t)MAX(limits->C, limits->OC);
+    size_t waiting = deepest > DEPTH ? ROUND_UP((size_t)limits->N, (size_t)MR) * NC : 0;
+    return (CpuScratch){((size_t)DEPTH * NC + waiting) * sizeof(float), sizeof(ThreadScratch)};
+}
+
+// ---- the three products
+
+static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
+                    int OC, DType dt) {
+    multiply(&(Product){.a = {x, (size_t)C, 1}, .b = {weight, (size_t)C, 1}, .M = (size_t)N, .N = (size_t)OC, .K = (size_t)C,
+                        .dt = dt, .packing = packing, .out = out, .gelu = gelu, .bias = bias});
+}
+
+static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
+                           DType dt) {
+    multiply(&(Product){.a = {dout, (size_t)OC, 1}, .b = {weight, (size_t)C, 0}, .M = (size_t)N, .N = (size_t)C, .K = (size_t)OC,
+                        .dt = dt, .packing = packing, .out = dx, .pre = pre});
+}
+
+static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                            DType dt) {
+    multiply(&(Product){.a = {dout, (size_t)OC, 0}, .b = {x, (size_t)C, 0}, .M = (size_t)OC, .N = (size_t)C, .K = (size_t)N,
+                        .dt = dt, .packing = packing, .out = dweight, .row_sums = dbias, .add = 1});
+}
