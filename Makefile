@@ -67,6 +67,9 @@ endif
 
 benches := $(patsubst dev/%.c,$(build)/dev/%,$(wildcard dev/bench_*.c))
 tests := $(patsubst test/%.c,$(build)/test/%,$(wildcard test/test_*.c))
+ifneq ($(ISAS),yes)
+tests := $(filter-out %/test_matmul_amx,$(tests))  # x86 only
+endif
 
 all: report train
 
@@ -115,6 +118,12 @@ $(foreach s,$(sets) amx,$(eval $(call family_rule,$(s))))
 $(build)/test/%: test/%.c $(build)/ragged.a
 	@mkdir -p $(@D)
 	$(CC) $(COMMON) $(ISA_DEFINE) $(filter %.c %.o,$^) $(build)/ragged.a -o $@ -lm
+
+# The AMX matmul on emulated tiles: the same source, for processors that have none.
+$(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
+$(build)/kernels/cpu/matmul_amx_emulated.o: kernels/cpu/matmul_amx.c
+	@mkdir -p $(@D)
+	$(CC) $(COMMON) $(KERNEL_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@
 
 $(build)/dev/%: dev/%.c $(build)/ragged.a
 	@mkdir -p $(@D)

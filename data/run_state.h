@@ -16,6 +16,6 @@ typedef struct RunState {
 
 // The text of state.json, malloc'ed; NULL without memory.
 char* run_state_text(const RunState* state, const Config* config);
-// Reads it back; options that were not given on the command line take their saved values. The strings of config live
-// as long as the process. 0, or -1 with a message.
+// Reads it back; options that were not given on the command line take their saved values. config keeps the
+// strings until config_free. 0, or -1 with a message.
 int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen);

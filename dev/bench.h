@@ -1,7 +1,7 @@
 // bench.h - what the benches share: a median, the limits of the registers, and the record in build/bench.jsonl.
 //
-// A speed stands beside a limit that is measured in the same run on the same threads, because machines, and the same machine
-// from one minute to the next, differ by more than most changes to the code.
+// A speed stands beside a limit that is measured in the same run on the same threads, because machines, and the same
+// machine from one minute to the next, differ by more than most changes to the code.
 #pragma once
 #include <errno.h>
 #include <math.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -27,11 +28,13 @@ static inline void bench_record(const char* name, double value, const char* unit
     mkdir("build", 0777);
     FILE* file = fopen("build/bench.jsonl", "a");
     if (!file) {
-        fprintf(stderr, "bench: cannot append to build/bench.jsonl (%s); run it from the root of the tree\n", strerror(errno));
+        fprintf(stderr, "bench: cannot append to build/bench.jsonl (%s); run it from the root of the tree\n",
+                strerror(errno));
         return;
     }
-    fprintf(file, "{\"name\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"limit\":%.4g,\"percent\":%.1f,\"command\":\"make bench\"}\n", name,
-            value, unit, limit, 100 * value / limit);
+    fprintf(file, "{\"name\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"limit\":%.4g,\"percent\":%.1f,", name, value, unit,
+            limit, 100 * value / limit);
+    fprintf(file, "\"command\":\"make bench\"}\n");
     fclose(file);
 }
 
@@ -39,17 +42,19 @@ static inline void bench_record(const char* name, double value, const char* unit
 
 typedef enum BenchUnit { BENCH_FMA_YMM, BENCH_FMA_ZMM, BENCH_PAIRS_ZMM, BENCH_TILES } BenchUnit;
 
-// n rounds of 12 independent instructions, enough to hide their latency. The values do not matter, and nothing but registers
-// that a call may destroy is touched.
+// n rounds of 12 independent instructions, enough to hide their latency. The values do not matter, and nothing but
+// registers that a call may destroy is touched.
 #if defined(__x86_64__)
-#define BENCH_12(op) op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
-#define BENCH_TILE_4 \
-    "tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\ntdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n"
+#define BENCH_12(op) \
+    op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
+#define BENCH_TILE_4                                             \
+    "tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\n" \
+    "tdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n"
 
 static __attribute__((noinline, unused)) void bench_rounds(BenchUnit unit, int n) {
-    static const uint8_t tiles[64] = {[0] = 1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64,
-                                      [30] = 64, [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16,
-                                      [55] = 16};
+    static const uint8_t tiles[64] = {
+        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+        [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
     if (unit == BENCH_TILES) __asm__ volatile("ldtilecfg %0" ::"m"(tiles));
     else __asm__ volatile("vzeroall");  // what happens to be there might be subnormal, which is slow
     for (int i = 0; i < n; i++) {
@@ -65,18 +70,25 @@ static __attribute__((noinline, unused)) void bench_rounds(BenchUnit unit, int n
 static inline void bench_rounds(BenchUnit unit, int n) { (void)unit, (void)n; }
 #endif
 
-// TFLOP/s on all threads: the best of a few tries. 0 where the processor lacks the instruction.
+// TFLOP/s of all threads together, while they run: by the time of the processor, not the clock, because other programs
+// may take turns with this one. The best of a few tries; 0 where the processor lacks the instruction.
 static inline double bench_peak(BenchUnit unit, int threads) {
     static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
     static const double flops[] = {16, 32, 64, 32768};
-    enum { ROUNDS = 100000 };
+    int rounds = unit == BENCH_TILES ? 50000 : 500000;
     double best = 0;
-    for (int try = 0; try < 6 && cpu_has(needs[unit]); try++) {
-        double start = now_seconds();
-#pragma omp parallel num_threads(threads)
-        bench_rounds(unit, unit == BENCH_TILES ? ROUNDS / 16 : ROUNDS);
-        double rounds = (double)(unit == BENCH_TILES ? ROUNDS / 16 : ROUNDS) * threads;
-        best = MAX(best, rounds * 12 * flops[unit] / (now_seconds() - start) * 1e-12);
+    for (int try = 0; try < 8 && cpu_has(needs[unit]); try++) {
+        double rate = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : rate)
+        {
+            struct timespec start, end;
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+            bench_rounds(unit, rounds);
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+            double seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+            rate = 12 * flops[unit] * rounds / seconds * 1e-12;
+        }
+        best = MAX(best, rate);
     }
     return best;
 }

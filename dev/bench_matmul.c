@@ -2,9 +2,9 @@
 //
 //   make bench, or  build/release/dev/bench_matmul [instruction set [rounds]]
 //
-// Every round times ours and the library's one after the other on the same matrices, no bias, no GELU; the table shows the
-// medians and their ratio. OpenBLAS (fp32) is loaded at run time when it is installed; oneDNN (bf16) is linked in when its
-// header was found. The limit is the best rate of any multiply-add instruction that takes the type.
+// Every round times ours and the library's one after the other on the same matrices, no bias, no GELU; the table shows
+// the medians and their ratio. OpenBLAS (fp32) is loaded at run time when it is installed; oneDNN (bf16) is linked in
+// when its header was found. The limit is the best rate of any multiply-add instruction that takes the type.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <time.h>
@@ -29,15 +29,17 @@ typedef struct Case {
 } Case;
 
 static void ours(const Case* c, const Kernels* k) {
-    if (c->direction == FORWARD) k->matmul_forward(c->result, NULL, c->x, c->weight, NULL, c->N, c->C, c->OC, c->dt, NULL);
-    else if (c->direction == INPUT) k->matmul_backward_input(c->result, c->dout, c->weight, NULL, c->N, c->C, c->OC, c->dt, NULL);
+    if (c->direction == FORWARD)
+        k->matmul_forward(c->result, NULL, c->x, c->weight, NULL, c->N, c->C, c->OC, c->dt, NULL);
+    else if (c->direction == INPUT)
+        k->matmul_backward_input(c->result, c->dout, c->weight, NULL, c->N, c->C, c->OC, c->dt, NULL);
     else k->matmul_backward_weight(c->dweight, NULL, c->dout, c->x, c->N, c->C, c->OC, c->dt, NULL);
 }
 
 // ---- OpenBLAS
 
-typedef void (*Sgemm)(int order, int transpose_a, int transpose_b, int M, int N, int K, float alpha, const float* a, int lda,
-                      const float* b, int ldb, float beta, float* c, int ldc);
+typedef void (*Sgemm)(int order, int transpose_a, int transpose_b, int M, int N, int K, float alpha, const float* a,
+                      int lda, const float* b, int ldb, float beta, float* c, int ldc);
 static Sgemm sgemm;
 
 // OpenBLAS falls back to kernels for SSE on processors younger than itself, unless told otherwise before it is loaded.
@@ -55,7 +57,8 @@ static void openblas(const Case* c) {
     int N = c->N, C = c->C, OC = c->OC;
     const float *x = (const float*)c->x, *weight = (const float*)c->weight, *dout = (const float*)c->dout;
     if (c->direction == FORWARD) sgemm(ROWS, PLAIN, TRANSPOSED, N, OC, C, 1, x, C, weight, C, 0, (float*)c->result, OC);
-    else if (c->direction == INPUT) sgemm(ROWS, PLAIN, PLAIN, N, C, OC, 1, dout, OC, weight, C, 0, (float*)c->result, C);
+    else if (c->direction == INPUT)
+        sgemm(ROWS, PLAIN, PLAIN, N, C, OC, 1, dout, OC, weight, C, 0, (float*)c->result, C);
     else sgemm(ROWS, TRANSPOSED, PLAIN, OC, C, N, 1, dout, OC, x, C, 1, c->dweight, C);
 }
 
@@ -76,7 +79,8 @@ static void must(dnnl_status_t status, const char* what) {
 #define MUST(call) must(call, #call)
 
 // A matrix (rows,cols), or the transpose of one (cols,rows), as an argument.
-static dnnl_memory_desc_t describe(int rows, int cols, int transposed, dnnl_data_type_t type, int argument, void* data) {
+static dnnl_memory_desc_t describe(int rows, int cols, int transposed, dnnl_data_type_t type, int argument,
+                                   void* data) {
     dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : cols, transposed ? rows : 1};
     static const int place[] = {[DNNL_ARG_SRC] = 0, [DNNL_ARG_WEIGHTS] = 1, [DNNL_ARG_DST] = 2};
     dnnl_memory_desc_t desc;
@@ -173,8 +177,8 @@ static void bench_case(const Case* c, const Kernels* k, int rounds, double limit
     snprintf(name, sizeof name, "%s_%s_%dx%dx%d", names[c->direction], dtype_name(c->dt), c->N, c->C, c->OC);
     printf("%-44s %6.3f TFLOP/s %4.0f%%", name, speed, 100 * speed / limit);
     if (compare) {
-        printf("   %-8s %6.3f   ratio %.2f", c->dt == DT_F32 ? "OpenBLAS" : "oneDNN", flops / bench_median(library, rounds) * 1e-12,
-               bench_median(ratio, rounds));
+        printf("   %-8s %6.3f   ratio %.2f", c->dt == DT_F32 ? "OpenBLAS" : "oneDNN",
+               flops / bench_median(library, rounds) * 1e-12, bench_median(ratio, rounds));
     }
     printf("\n");
     fflush(stdout);
@@ -196,7 +200,8 @@ static void* matrix(size_t n, DType dt, const Kernels* k) {
 }
 
 int main(int argc, char** argv) {
-    static const int shapes[][3] = {{4096, 768, 768}, {4096, 768, 2304}, {4096, 768, 3072}, {4096, 3072, 768}, {1024, 768, 50304}};
+    static const int shapes[][3] = {
+        {4096, 768, 768}, {4096, 768, 2304}, {4096, 768, 3072}, {4096, 3072, 768}, {1024, 768, 50304}};
     char err[ERR_BYTES];
     int rounds = argc > 2 ? MIN(MAX(atoi(argv[2]), 1), MOST_ROUNDS) : 5;
     const Kernels* k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
@@ -209,15 +214,22 @@ int main(int argc, char** argv) {
     openblas_load(threads);
     double fma = MAX(bench_peak(BENCH_FMA_YMM, threads), bench_peak(BENCH_FMA_ZMM, threads));
     double pairs = bench_peak(BENCH_PAIRS_ZMM, threads), tiles = bench_peak(BENCH_TILES, threads);
-    printf("%s, %d threads. Registers alone, TFLOP/s: fp32 FMA %.3f, bf16 pairs %.3f, bf16 tiles %.3f\n", k->name, threads, fma, pairs, tiles);
+    printf("%s, %d threads. Registers alone, TFLOP/s: fp32 FMA %.3f, bf16 pairs %.3f, bf16 tiles %.3f\n", k->name,
+           threads, fma, pairs, tiles);
     for (int d = 0; d < 2; d++) {
         DType dt = d ? DT_BF16 : DT_F32;
         for (int i = 0; i < COUNT(shapes); i++) {
             size_t N = (size_t)shapes[i][0], C = (size_t)shapes[i][1], OC = (size_t)shapes[i][2];
-            Case c = {FORWARD, (int)N, (int)C, (int)OC, dt, matrix(N * C, dt, k), matrix(OC * C, dt, k), matrix(N * OC, dt, k),
-                      (float*)k->alloc(OC * C * 4), k->alloc(N * MAX(C, OC) * dtype_bytes(dt))};
-            for (; c.direction <= WEIGHT; c.direction++) bench_case(&c, k, rounds, dt == DT_F32 ? fma : MAX(fma, MAX(pairs, tiles)));
-            k->free_memory(c.x), k->free_memory(c.weight), k->free_memory(c.dout), k->free_memory(c.dweight), k->free_memory(c.result);
+            Case c = {.N = (int)N, .C = (int)C, .OC = (int)OC, .dt = dt};
+            c.x = matrix(N * C, dt, k);
+            c.weight = matrix(OC * C, dt, k);
+            c.dout = matrix(N * OC, dt, k);
+            c.dweight = (float*)matrix(OC * C, DT_F32, k);
+            c.result = matrix(N * MAX(C, OC), dt, k);
+            for (; c.direction <= WEIGHT; c.direction++)
+                bench_case(&c, k, rounds, dt == DT_F32 ? fma : MAX(fma, MAX(pairs, tiles)));
+            void* all[] = {c.x, c.weight, c.dout, c.dweight, c.result};
+            for (int j = 0; j < COUNT(all); j++) k->free_memory(all[j]);
         }
     }
     k->close();

@@ -172,7 +172,10 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
             snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o));
             break;
         case REAL:
+            // 15 digits read best; 17 are needed where those do not read back to the same double
             snprintf(text, bytes, "%.15g", *(double*)place(config, o));
+            if (strtod(text, NULL) != *(double*)place(config, o))
+                snprintf(text, bytes, "%.17g", *(double*)place(config, o));
             break;
         case TEXT:
         case CHOICE:
@@ -284,6 +287,22 @@ int config_restore(Config* config, const char* name, const char* value, char* er
     const Option* o = find(name);
     if (!o || is_of_the_moment(o) || config->given >> (o - options) & 1) return 0;
     return set(config, o, value, err, errlen);
+}
+
+char* config_string(Config* config, size_t n) {
+    void** block = (void**)malloc(sizeof(void*) + n);
+    if (!block) return NULL;
+    *block = config->strings;
+    config->strings = block;
+    return (char*)(block + 1);
+}
+
+void config_free(Config* config) {
+    while (config->strings) {
+        void** block = (void**)config->strings;
+        config->strings = *block;
+        free(block);
+    }
 }
 
 int config_was_given(const Config* config, const char* name) {

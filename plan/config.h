@@ -58,6 +58,7 @@ typedef struct Config {
     int help;
     // not an option: bit i is set when row i of the table was given on the command line
     uint64_t given;
+    void* strings;  // values that were read from a file: a list of blocks, freed by config_free
 } Config;
 
 // Defaults, then the command line. Unknown options are answered with the nearest name. 0, or -1 with a message.
@@ -65,6 +66,9 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
 // Gives an option that was not on the command line the value it had in a saved run. Unknown names are ignored: a newer
 // program may have saved them. 0, or -1 with a message.
 int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen);
+// Room for n bytes that live as long as the config, for values that come from a file. NULL without memory.
+char* config_string(Config* config, size_t n);
+void config_free(Config* config);
 // Sets one option as the command line would.
 int config_set(Config* config, const char* name, const char* value, char* err, size_t errlen);
 int config_was_given(const Config* config, const char* name);  // name with its dashes

@@ -164,4 +164,5 @@ void run_close(Run* run) {
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
+    config_free(&run->config);
 }

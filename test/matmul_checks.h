@@ -1,8 +1,9 @@
 // matmul_checks.h - what any table's three matmuls must do, checked against the reference in double.
 //
-// Tolerances. A sum of K products in fp32, in any order, is off by at most K 2^-24 S with S = sum |a| |b|; two more roundings
-// are for the bias or the old value, which count in S too. A result in bf16 is rounded once more, by half a unit: at most 2^-8 of it.
-// GELU and GELU' are off by 4 e-7 (of |x|, and absolute). With small integers every sum is exact: equality up to that rounding.
+// Tolerances. A sum of K products in fp32, in any order, is off by at most K 2^-24 S with S = sum |a| |b|; two more
+// roundings are for the bias or the old value, which count in S too. A result in bf16 is rounded once more, by half a
+// unit: at most 2^-8 of it. GELU and GELU' are off by 4 e-7 (of |x|, and absolute). With small integers every sum is
+// exact: equality up to that rounding.
 #pragma once
 #include "kernels/cpu/cpu.h"
 #include "test/test.h"
@@ -14,9 +15,9 @@ typedef struct Shape {
 // What is left to chance or switched on and off in a call.
 typedef struct Options {
     DType dt;
-    int exact;    // small integers
-    int bias;     // with bias, or dbias
-    int gelu;     // with GELU(out), or pre
+    int exact;  // small integers
+    int bias;   // with bias, or dbias
+    int gelu;   // with GELU(out), or pre
 } Options;
 
 enum { GUARD = 64 };  // bytes before and after each output
@@ -36,17 +37,21 @@ static void tensor_free(void* p) {
 }
 
 static int guards_hold(const void* p, size_t n, DType dt) {
-    const unsigned char *before = (const unsigned char*)p - GUARD, *after = (const unsigned char*)p + n * dtype_bytes(dt);
+    const unsigned char *before = (const unsigned char*)p - GUARD,
+                        *after = (const unsigned char*)p + n * dtype_bytes(dt);
     int bad = 0;
     for (int i = 0; i < GUARD; i++) bad += before[i] != 0xa5 || after[i] != 0xa5;
     return bad == 0;
 }
 
 static double get(const void* p, size_t i, DType dt) {
-    return dt == DT_F64 ? ((const double*)p)[i] : dt == DT_F32 ? ((const float*)p)[i] : bf16_to_float(((const bf16*)p)[i]);
+    return dt == DT_F64   ? ((const double*)p)[i]
+           : dt == DT_F32 ? ((const float*)p)[i]
+                          : bf16_to_float(((const bf16*)p)[i]);
 }
 
-// An input, in storage of exactly its size so that a sanitizer sees a read beyond it; the same values in double to *copy.
+// An input, in storage of exactly its size so that a sanitizer sees a read beyond it; the same values in double to
+// *copy.
 static void* input(size_t n, const Options* o, uint64_t seed, double** copy) {
     char* p = (char*)malloc(n * dtype_bytes(o->dt) + (n == 0));
     *copy = (double*)malloc(n * sizeof(double) + 1);
@@ -71,14 +76,15 @@ static double* magnitudes(const double* x, size_t n) {
 static double gelu_in_double(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 
 // Counts elements of p that differ from `expected` by more than bound[i], and a bf16 rounding; prints the first.
-static int wrong_elements(const char* what, const Shape* s, const Options* o, const void* p, DType dt, const double* expected,
-                          const double* bound, size_t n) {
+static int wrong_elements(const char* what, const Shape* s, const Options* o, const void* p, DType dt,
+                          const double* expected, const double* bound, size_t n) {
     int wrong = 0;
     for (size_t i = 0; i < n; i++) {
         double found = get(p, i, dt), tolerance = bound[i] + (dt == DT_BF16 ? fabs(expected[i]) / 256 : 0);
         if (fabs(found - expected[i]) <= tolerance || wrong++ || test_failures_in_claim > 10) continue;
-        printf("    %s N %d C %d OC %d %s exact %d bias %d gelu %d: element %zu is %.9g, expected %.9g within %.3g\n", what, s->N,
-               s->C, s->OC, dtype_name(o->dt), o->exact, o->bias, o->gelu, i, found, expected[i], tolerance);
+        printf("    %s N %d C %d OC %d %s exact %d bias %d gelu %d: element %zu is %.9g, expected %.9g within %.3g\n",
+               what, s->N, s->C, s->OC, dtype_name(o->dt), o->exact, o->bias, o->gelu, i, found, expected[i],
+               tolerance);
     }
     return wrong;
 }
@@ -93,11 +99,15 @@ static void to_bounds(double* magnitude, size_t n, int K, const Options* o) {
 static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
     size_t x_n = (size_t)s->N * s->C, weight_n = (size_t)s->OC * s->C, n = (size_t)s->N * s->OC;
     double *x64, *weight64, *bias64;
-    void *x = input(x_n, o, 1, &x64), *weight = input(weight_n, o, 2, &weight64), *bias = input((size_t)s->OC, o, 3, &bias64);
-    double *xm = magnitudes(x64, x_n), *weightm = magnitudes(weight64, weight_n), *biasm = magnitudes(bias64, (size_t)s->OC);
+    void *x = input(x_n, o, 1, &x64), *weight = input(weight_n, o, 2, &weight64),
+         *bias = input((size_t)s->OC, o, 3, &bias64);
+    double *xm = magnitudes(x64, x_n), *weightm = magnitudes(weight64, weight_n),
+           *biasm = magnitudes(bias64, (size_t)s->OC);
     double *expected = (double*)malloc(n * 8 + 1), *bound = (double*)malloc(n * 8 + 1);
-    cpu_reference_kernels.matmul_forward(expected, NULL, x64, weight64, o->bias ? bias64 : NULL, s->N, s->C, s->OC, DT_F64, NULL);
-    cpu_reference_kernels.matmul_forward(bound, NULL, xm, weightm, o->bias ? biasm : NULL, s->N, s->C, s->OC, DT_F64, NULL);
+    cpu_reference_kernels.matmul_forward(expected, NULL, x64, weight64, o->bias ? bias64 : NULL, s->N, s->C, s->OC,
+                                         DT_F64, NULL);
+    cpu_reference_kernels.matmul_forward(bound, NULL, xm, weightm, o->bias ? biasm : NULL, s->N, s->C, s->OC, DT_F64,
+                                         NULL);
     to_bounds(bound, n, s->C, o);
     void *out = tensor(n, o->dt), *gelu = tensor(n, o->dt), *again = tensor(n, o->dt);
     k->matmul_forward(out, o->gelu ? gelu : NULL, x, weight, o->bias ? bias : NULL, s->N, s->C, s->OC, o->dt, NULL);
@@ -111,7 +121,8 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
         }
         CHECK(wrong_elements("gelu", s, o, gelu, o->dt, expected, bound, n) == 0);
         k->gelu_forward(again, out, n, o->dt, NULL);
-        if (k->gelu_forward != cpu_reference_kernels.gelu_forward) CHECK(memcmp(again, gelu, n * dtype_bytes(o->dt)) == 0);
+        if (k->gelu_forward != cpu_reference_kernels.gelu_forward)
+            CHECK(memcmp(again, gelu, n * dtype_bytes(o->dt)) == 0);
     }
     tensor_free(out), tensor_free(gelu), tensor_free(again);
     free(x), free(weight), free(bias), free(x64), free(weight64), free(bias64), free(xm), free(weightm), free(biasm);
@@ -121,10 +132,12 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
 static void check_backward_input(const Kernels* k, const Shape* s, const Options* o) {
     size_t dout_n = (size_t)s->N * s->OC, weight_n = (size_t)s->OC * s->C, n = (size_t)s->N * s->C;
     double *dout64, *weight64, *pre64;
-    void *dout = input(dout_n, o, 4, &dout64), *weight = input(weight_n, o, 5, &weight64), *pre = input(n, o, 6, &pre64);
+    void *dout = input(dout_n, o, 4, &dout64), *weight = input(weight_n, o, 5, &weight64),
+         *pre = input(n, o, 6, &pre64);
     double *doutm = magnitudes(dout64, dout_n), *weightm = magnitudes(weight64, weight_n);
     double *expected = (double*)malloc(n * 8 + 1), *bound = (double*)malloc(n * 8 + 1);
-    cpu_reference_kernels.matmul_backward_input(expected, dout64, weight64, o->gelu ? pre64 : NULL, s->N, s->C, s->OC, DT_F64, NULL);
+    cpu_reference_kernels.matmul_backward_input(expected, dout64, weight64, o->gelu ? pre64 : NULL, s->N, s->C, s->OC,
+                                                DT_F64, NULL);
     cpu_reference_kernels.matmul_backward_input(bound, doutm, weightm, NULL, s->N, s->C, s->OC, DT_F64, NULL);
     for (size_t i = 0; i < n; i++)  // |GELU'| < 1.2
         bound[i] = bound[i] * ((o->exact ? 0 : 1.2 * (s->OC + 2) * 0x1p-24) + (o->gelu ? 4e-7 : 0));
@@ -137,7 +150,8 @@ static void check_backward_input(const Kernels* k, const Shape* s, const Options
     free(expected), free(bound);
 }
 
-// The reference adds to fp32, so the sums in double come from its other two: dweight is a forward of transposed operands.
+// The reference adds to fp32, so the sums in double come from its other two: dweight is a forward of transposed
+// operands.
 static void weight_gradient_in_double(double* out, const double* dout, const double* x, const Shape* s) {
     memset(out, 0, (size_t)s->OC * s->C * 8);
     for (size_t n = 0; n < (size_t)s->N; n++)
@@ -172,13 +186,14 @@ static void check_backward_weight(const Kernels* k, const Shape* s, const Option
 
 // ---- what is checked of a table
 
-// Every border of the blocking is crossed: 14 x 32 registers, blocks of 224 rows, 768 columns, 256 and 4096 deep (AVX-512);
-// 32 x 32 tiles, blocks of 512 rows, 1024 and 4096 deep (AMX).
+// Every border of the blocking is crossed: 14 x 32 registers, blocks of 224 rows, 768 columns, 256 and 4096 deep
+// (AVX-512); 32 x 32 tiles, blocks of 512 rows, 1024 and 4096 deep (AMX).
 static const Shape shapes[] = {
-    {0, 3, 5},    {1, 1, 1},     {1, 70, 65},   {70, 1, 1},    {2, 2, 2},     {13, 31, 33},  {14, 32, 32},  {15, 33, 31},
-    {64, 64, 64}, {65, 63, 66},  {33, 257, 15}, {257, 33, 16}, {16, 15, 257}, {230, 9, 7},   {7, 230, 9},   {9, 7, 230},
-    {700, 5, 17}, {5, 17, 800},  {17, 800, 5},  {520, 9, 33},  {33, 520, 9},  {3, 1700, 35}, {1700, 35, 3}, {35, 3, 1700},
-    {9, 4100, 5}, {5, 9, 4100}, {4100, 5, 9},   {240, 2, 4200}, {9, 8300, 3},
+    {0, 3, 5},     {1, 1, 1},    {1, 70, 65},  {70, 1, 1},     {2, 2, 2},     {13, 31, 33},
+    {14, 32, 32},  {15, 33, 31}, {64, 64, 64}, {65, 63, 66},   {33, 257, 15}, {257, 33, 16},
+    {16, 15, 257}, {230, 9, 7},  {7, 230, 9},  {9, 7, 230},    {700, 5, 17},  {5, 17, 800},
+    {17, 800, 5},  {520, 9, 33}, {33, 520, 9}, {3, 1700, 35},  {1700, 35, 3}, {35, 3, 1700},
+    {9, 4100, 5},  {5, 9, 4100}, {4100, 5, 9}, {240, 2, 4200}, {9, 8300, 3},
 };
 static const KernelLimits shape_limits = {.N = 4100, .C = 8300, .OC = 8300};
 
@@ -189,8 +204,7 @@ static void check_shape(const Kernels* k, const Shape* s, const Options* o) {
 }
 
 static void check_all_shapes(const Kernels* k, DType dt) {
-    for (int i = 0; i < COUNT(shapes); i++)
-        check_shape(k, &shapes[i], &(Options){dt, i % 3 == 0, i % 2, i / 2 % 2});
+    for (int i = 0; i < COUNT(shapes); i++) check_shape(k, &shapes[i], &(Options){dt, i % 3 == 0, i % 2, i / 2 % 2});
     for (uint64_t i = 0; i < 40; i++) {
         uint64_t h = hash64(i);
         Shape s = {(int)(h % 70) + 1, (int)(h / 70 % 70) + 1, (int)(h / 4900 % 70) + 1};
@@ -205,8 +219,10 @@ static void* all_results(const Kernels* k, const Shape* s, DType dt, int threads
     CHECK(k->open(&limits, err, sizeof err) == 0);
     Options o = {dt, 0, 1, 1};
     double *x64, *weight64, *dout64;
-    size_t e = dtype_bytes(dt), x_n = (size_t)s->N * s->C, dout_n = (size_t)s->N * s->OC, weight_n = (size_t)s->OC * s->C;
-    void *x = input(x_n, &o, 1, &x64), *weight = input(weight_n, &o, 2, &weight64), *dout = input(dout_n, &o, 3, &dout64);
+    size_t e = dtype_bytes(dt), x_n = (size_t)s->N * s->C, dout_n = (size_t)s->N * s->OC,
+           weight_n = (size_t)s->OC * s->C;
+    void *x = input(x_n, &o, 1, &x64), *weight = input(weight_n, &o, 2, &weight64),
+         *dout = input(dout_n, &o, 3, &dout64);
     *bytes = (weight_n + s->OC) * 4 + (2 * dout_n + x_n) * e;
     char* all = (char*)calloc(*bytes, 1);
     float *dweight = (float*)all, *dbias = dweight + weight_n;
@@ -220,7 +236,8 @@ static void* all_results(const Kernels* k, const Shape* s, DType dt, int threads
 }
 
 static void check_threads(const Kernels* k, DType dt) {
-    static const Shape some[] = {{1, 40, 50}, {30, 33, 100}, {300, 270, 90}, {90, 300, 800}, {60, 20, 4200}, {4200, 30, 20}};
+    static const Shape some[] = {{1, 40, 50},    {30, 33, 100},  {300, 270, 90},
+                                 {90, 300, 800}, {60, 20, 4200}, {4200, 30, 20}};
     for (int i = 0; i < COUNT(some); i++) {
         size_t bytes;
         void* one = all_results(k, &some[i], dt, 1, &bytes);
@@ -250,7 +267,8 @@ static void check_specials(const Kernels* k, DType dt) {
         k->matmul_backward_input(out, x, weight, NULL, N, OC, C, dt, NULL);  // dout is x, and weight (C,OC)
         for (size_t j = 0; j < N * OC; j++) CHECK(isfinite(get(out, j, dt)) == (j / OC != row));
         memset(dweight, 0, sizeof dweight);
-        k->matmul_backward_weight(dweight, NULL, x, weight, N, OC, C, dt, NULL);  // dweight (C,OC), x is the first N rows of OC
+        k->matmul_backward_weight(dweight, NULL, x, weight, N, OC, C, dt,
+                                  NULL);  // dweight (C,OC), x is the first N rows of OC
         for (size_t j = 0; j < C * OC; j++) CHECK(isfinite(dweight[j]) == (j / OC != col));
     }
     tensor_free(out);

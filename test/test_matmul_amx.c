@@ -1,7 +1,7 @@
 // test_matmul_amx.c - the matmuls of AMX on emulated tiles, so that every processor with AVX-512 can check them.
 //
-// It links a copy of matmul_amx.c that was compiled with TILES_EMULATED, and stands in for the backend's scratch memory, in
-// blocks of just the size that was asked for: a sanitizer sees a write beyond it.
+// It links a copy of matmul_amx.c that was compiled with TILES_EMULATED, and stands in for the backend's scratch
+// memory, in blocks of just the size that was asked for: a sanitizer sees a write beyond it.
 #include "test/matmul_checks.h"
 
 extern const CpuFamily matmul_amx;
@@ -19,7 +19,8 @@ static void* block(size_t bytes) { return aligned_alloc(64, ROUND_UP(bytes, (siz
 
 static int open_exact(const KernelLimits* limits, char* err, size_t errlen) {
     CpuScratch need = matmul_amx.scratch(limits);
-    if (limits->threads > COUNT(scratch.threads)) return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
+    if (limits->threads > COUNT(scratch.threads))
+        return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
     scratch.n_threads = limits->threads;
     scratch.shared = block(need.shared_bytes);
     for (int t = 0; t < limits->threads; t++) scratch.threads[t] = block(need.thread_bytes);
@@ -32,8 +33,8 @@ static void close_exact(void) {
 }
 
 static int fp32_calls;
-static void count_call(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C, int OC, DType dt,
-                       Stream s) {
+static void count_call(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C, int OC,
+                       DType dt, Stream s) {
     (void)out, (void)gelu, (void)x, (void)weight, (void)bias, (void)N, (void)C, (void)OC, (void)dt, (void)s;
     fp32_calls++;
 }

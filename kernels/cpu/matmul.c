@@ -1,11 +1,11 @@
 // matmul.c - matmuls with the ordinary multiply-add of each instruction set, or with AVX-512's of bf16 pairs.
 //
-// product.h has the idea. Here a tile is as many sums as the registers hold beside two vectors of B and one of A: every step
-// of depth loads two vectors of B, and each element of A into all lanes, for MR x 2 multiply-adds.
+// product.h has the idea. Here a tile is as many sums as the registers hold beside two vectors of B and one of A: every
+// step of depth loads two vectors of B, and each element of A into all lanes, for MR x 2 multiply-adds.
 #include "kernels/cpu/simd.h"
 
 enum {
-    MR = SIMD_FLOATS == 16 ? 14 : SIMD_FLOATS == 8 ? 6 : 4,
+    MR = SIMD_FLOATS == 4 ? 4 : SIMD_FLOATS - 2,  // 14, 6 or 4
     NR = 2 * SIMD_FLOATS,
     KC = 256,
     MC = 16 * MR,
@@ -28,8 +28,8 @@ SIMD_INLINE vf multiply_add(vf sum, vf a, vf b, Packing packing) {
     return vf_fma(a, b, sum);
 }
 
-SIMD_INLINE void multiply_panels_as(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
-                                    Packing packing) {
+SIMD_INLINE void multiply_panels_as(float* sums, const float* a, const float* b, size_t depth, int add,
+                                    const char* next, Packing packing) {
     vf sum[MR][2];
 #pragma GCC unroll 14
     for (int i = 0; i < MR; i++) sum[i][0] = sum[i][1] = (vf){0};
@@ -64,29 +64,29 @@ static void multiply(const Product* p) {
 }
 
 // The entries of the table, for one packing of bf16.
-#define ENTRIES(name, bf16_packing)                                                                                             \
-    static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,       \
-                               int OC, DType dt, Stream s) {                                                                   \
-        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                               \
-        if (dt == DT_F64) cpu_reference_kernels.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);                   \
-        else forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                                                       \
-    }                                                                                                                          \
-    static void backward_input_##name(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,   \
-                                      DType dt, Stream s) {                                                                    \
-        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                               \
-        if (dt == DT_F64) cpu_reference_kernels.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);                 \
-        else backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                                                     \
-    }                                                                                                                          \
-    static void backward_weight_##name(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,    \
-                                       DType dt, Stream s) {                                                                   \
-        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                               \
-        if (dt == DT_F64) cpu_reference_kernels.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);              \
-        else backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);                                                  \
-    }                                                                                                                          \
-    static void install_##name(Kernels* table) {                                                                               \
-        table->matmul_forward = forward_##name;                                                                                \
-        table->matmul_backward_input = backward_input_##name;                                                                  \
-        table->matmul_backward_weight = backward_weight_##name;                                                                \
+#define ENTRIES(name, bf16_packing)                                                                                  \
+    static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \
+                               int C, int OC, DType dt, Stream s) {                                                  \
+        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                     \
+        if (dt == DT_F64) cpu_reference_kernels.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);         \
+        else forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                                             \
+    }                                                                                                                \
+    static void backward_input_##name(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, \
+                                      int OC, DType dt, Stream s) {                                                  \
+        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                     \
+        if (dt == DT_F64) cpu_reference_kernels.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);       \
+        else backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                                           \
+    }                                                                                                                \
+    static void backward_weight_##name(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,  \
+                                       int OC, DType dt, Stream s) {                                                 \
+        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                     \
+        if (dt == DT_F64) cpu_reference_kernels.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);    \
+        else backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);                                        \
+    }                                                                                                                \
+    static void install_##name(Kernels* table) {                                                                     \
+        table->matmul_forward = forward_##name;                                                                      \
+        table->matmul_backward_input = backward_input_##name;                                                        \
+        table->matmul_backward_weight = backward_weight_##name;                                                      \
     }
 
 ENTRIES(floats, FLOATS)
@@ -94,8 +94,9 @@ ENTRIES(floats, FLOATS)
 #ifdef __AVX512BF16__
 ENTRIES(pairs, PAIRS)
 
-// Where bf16 pairs are multiplied at a good part of the rate of fp32, they win. Intel's processors take four times as long
-// for a vector of pairs as for one of fp32 (measured on the fifth Xeon generation): there bf16 is converted when it is packed.
+// Where bf16 pairs are multiplied at a good part of the rate of fp32, they win. Intel's processors take four times as
+// long for a vector of pairs as for one of fp32 (measured on the fifth Xeon generation): there bf16 is converted when
+// it is packed.
 static void install_faster(Kernels* table) {
     __builtin_cpu_init();
     if (__builtin_cpu_is("intel")) install_floats(table);

@@ -1,16 +1,16 @@
 // matmul_amx.c - matmuls of bf16 with AMX tiles; other types stay with the instruction set below.
 //
-// product.h has the idea. Here a tile of sums is 32 x 32, four AMX tiles, and a step of depth is 32 bf16 (16 pairs): two AMX
-// tiles of A, two of B, four products. B's panel is met by every panel of a block of A and stays in the first cache, as far as it
-// fits; A's panels pass through once, and are loaded so that they do not push B out. Results are written row by row between
-// the products of the next tile, from sums that are still in the first cache.
+// product.h has the idea. Here a tile of sums is 32 x 32, four AMX tiles, and a step of depth is 32 bf16 (16 pairs):
+// two AMX tiles of A, two of B, four products. B's panel is met by every panel of a block of A and stays in the first
+// cache, as far as it fits; A's panels pass through once, and are loaded so that they do not push B out. Results are
+// written row by row between the products of the next tile, from sums that are still in the first cache.
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tiles.h"
 
 enum {
     MR = 32,
     NR = 32,
-    KC = 512,         // pairs: with depths up to 1024 sums never leave the first cache
+    KC = 512,  // pairs: with depths up to 1024 sums never leave the first cache
     MC = 16 * MR,
     NC = 768,
     DEPTH = 2048,
@@ -20,8 +20,8 @@ enum {
 
 #include "kernels/cpu/product.h"
 
-// A panel of A is its steps, each two AMX tiles of 16 rows: pairs lie along rows, as they lie in memory where the depth is
-// contiguous.
+// A panel of A is its steps, each two AMX tiles of 16 rows: pairs lie along rows, as they lie in memory where the depth
+// is contiguous.
 static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth, float* row_sums) {
     const bf16* a = (const bf16*)p->a.p;
     size_t ld = p->a.ld;
@@ -31,7 +31,8 @@ static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth
             vf x[16], sum = {0};
             for (size_t r = 0; r < 16; r++) {
                 if (rows == 0) x[r] = (vf){0};
-                else if (!p->a.k_contiguous) x[r] = load_two_rows(a + 2 * (k + r) * ld + row, ld, rows, less(left, 2 * r), &sum);
+                else if (!p->a.k_contiguous)
+                    x[r] = load_two_rows(a + 2 * (k + r) * ld + row, ld, rows, less(left, 2 * r), &sum);
                 else x[r] = r < rows ? load_pairs(a + (row + r) * ld + 2 * k, left) : (vf){0};
             }
             if (!p->a.k_contiguous) transpose(x);
@@ -40,7 +41,8 @@ static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth
         }
 }
 
-enum { A_ROW = 64, B_ROW = 4 * NR, SUMS_ROW = 4 * NR, LOWER = 16 * NR };  // strides in bytes; lower half of the sums, in floats
+// Bytes from row to row of what AMX tiles are loaded from, and where the lower half of the sums begins.
+enum { A_ROW = 64, B_ROW = 4 * NR, SUMS_ROW = 4 * NR, LOWER = 16 * NR };
 
 static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
                             const Product* p, const Finished* finished) {
@@ -95,8 +97,8 @@ static void multiply(const Product* p) {
 
 static Kernels below;  // what was there before
 
-static void matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C, int OC,
-                           DType dt, Stream s) {
+static void matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
+                           int OC, DType dt, Stream s) {
     if (dt == DT_BF16) forward(PAIRS, out, gelu, x, weight, bias, N, C, OC, dt);
     else below.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);
 }
@@ -107,8 +109,8 @@ static void matmul_backward_input(void* dx, const void* dout, const void* weight
     else below.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);
 }
 
-static void matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC, DType dt,
-                                   Stream s) {
+static void matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                                   DType dt, Stream s) {
     if (dt == DT_BF16) backward_weight(PAIRS, dweight, dbias, dout, x, N, C, OC, dt);
     else below.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);
 }

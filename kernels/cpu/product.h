@@ -1,20 +1,22 @@
-// product.h - the blocked product behind the three matmuls of a linear layer; matmul.c and matmul_amx.c give it a heart.
+// product.h - the blocked product behind the three matmuls of a linear layer; matmul.c and matmul_amx.c give it a
+// heart.
 //
 //   forward   out (N,OC)      =  x (N,C) weight (OC,C)^T        A = x     B = weight    depth C
 //   input     dx (N,C)        =  dout (N,OC) weight (OC,C)      A = dout  B = weight    depth OC
 //   weight    dweight (OC,C) +=  dout (N,OC)^T x (N,C)          A = dout  B = x         depth N
 //
-// All are C (M,N) = sum over depth k of A(m,k) B(n,k), where k is the contiguous direction of an operand or the other one.
-// The blocking is that of Goto and van de Geijn (2008): the innermost loop keeps a tile of MR x NR sums in registers; a panel
-// of B, NR columns KC deep, stays in the first cache while the panels of a block of A stream past it from the second. Packing
-// gives both their order in memory, converts or pairs elements, and pads with zeros.
+// All are C (M,N) = sum over depth k of A(m,k) B(n,k), where k is the contiguous direction of an operand or the other
+// one. The blocking is that of Goto and van de Geijn (2008): the innermost loop keeps a tile of MR x NR sums in
+// registers; a panel of B, NR columns KC deep, stays in the first cache while the panels of a block of A stream past it
+// from the second. Packing gives both their order in memory, converts or pairs elements, and pads with zeros.
 //
-// Threads share the packed B and split the rows of C (or, when there are few, its columns too). How the depth is cut depends
-// on the depth alone, so the number of threads cannot be seen in the result.
+// Threads share the packed B and take blocks of rows of C (or, when there are few, parts of its columns too). How the
+// depth is cut depends on the depth alone, so neither the number of threads nor who takes what can be seen in the
+// result.
 //
-// Before this file comes an enum of MR, NR (2 vectors) and, of packed elements, KC, NC (a multiple of NR), MC (of MR), DEPTH:
-// the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. After it come the three functions declared
-// under "the heart".
+// Before this file comes an enum of MR, NR (2 vectors) and, of packed elements, KC, NC (a multiple of NR), MC (of MR),
+// DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. After it come the three
+// functions declared under "the heart".
 #pragma once
 #include <omp.h>
 
@@ -22,7 +24,8 @@
 
 enum { TILE = MR * NR };
 
-// A packed element takes 4 bytes: one fp32, or two bf16 that follow each other in depth, for instructions that multiply pairs.
+// A packed element takes 4 bytes: one fp32, or two bf16 that follow each other in depth, for instructions that multiply
+// pairs.
 typedef enum Packing { FLOATS, PAIRS } Packing;
 
 typedef struct Operand {
@@ -34,7 +37,7 @@ typedef struct Operand {
 typedef struct Product {
     Operand a, b;
     size_t M, N, K;
-    DType dt;          // of a, b, bias, gelu and pre, and of out unless it is added to
+    DType dt;  // of a, b, bias, gelu and pre, and of out unless it is added to
     Packing packing;
     void* out;         // (M,N) =, or fp32 += with add
     void* gelu;        // (M,N) = GELU(out), or NULL
@@ -55,8 +58,8 @@ typedef struct Finished {
 // Packs `rows` of the n rows of A from i on, `depth` packed elements from k on, as one panel, or a part of its depth.
 // With row_sums (MR) adds the sum of each row there.
 static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth, float* row_sums);
-// sums (MR,NR) = or += a b over `depth` packed elements of two panels. Meanwhile writes the finished tile, and fetches the
-// first depth * 8 bytes from `next` on into the second cache.
+// sums (MR,NR) = or += a b over `depth` packed elements of two panels. Meanwhile writes the finished tile, and fetches
+// the first depth * 8 bytes from `next` on into the second cache.
 static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
                             const Product* p, const Finished* finished);
 // Runs multiply_part on all threads.
@@ -104,10 +107,10 @@ SIMD_INLINE void transpose(vf x[SIMD_FLOATS]) {
     }
 }
 
-// A strip whose depth is contiguous: `rows` rows from p on, `depth` packed elements of which `left` elements of the tensor
-// exist, to to[k * width].
-SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld, int rows, size_t depth, size_t left, DType dt,
-                                 Packing packing) {
+// A strip whose depth is contiguous: `rows` rows from p on, `depth` packed elements of which `left` elements of the
+// tensor exist, to to[k * width].
+SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld, int rows, size_t depth, size_t left,
+                                 DType dt, Packing packing) {
     for (size_t k = 0; k < depth; k += SIMD_FLOATS) {
         size_t step = packing == PAIRS ? 2 * k : k;
         vf x[SIMD_FLOATS];
@@ -128,8 +131,8 @@ SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld,
 }
 
 // A strip whose rows are contiguous. Returns the sum of each row.
-SIMD_INLINE vf pack_straight(float* to, int width, const void* p, size_t ld, size_t rows, size_t depth, size_t left, DType dt,
-                             Packing packing) {
+SIMD_INLINE vf pack_straight(float* to, int width, const void* p, size_t ld, size_t rows, size_t depth, size_t left,
+                             DType dt, Packing packing) {
     vf sum = {0};
     for (size_t k = 0; k < depth; k++, to += width) {
         vf x;
@@ -145,14 +148,16 @@ SIMD_INLINE vf pack_straight(float* to, int width, const void* p, size_t ld, siz
     return sum;
 }
 
-// The strips of `width` rows, of n, of x from row i on, `depth` packed elements from k on, in the order of depth. Rows that do
-// not exist are 0. The last step of a transposed strip may write up to a vector beyond the panel, where the next one follows.
-SIMD_INLINE void pack_panel_as(float* to, int width, const Operand* x, size_t i, size_t n, size_t k, size_t depth, size_t K,
-                               float* row_sums, DType dt, Packing packing) {
+// The strips of `width` rows, of n, of x from row i on, `depth` packed elements from k on, in the order of depth. Rows
+// that do not exist are 0. The last step of a transposed strip may write up to a vector beyond the panel, where the
+// next one follows.
+SIMD_INLINE void pack_panel_as(float* to, int width, const Operand* x, size_t i, size_t n, size_t k, size_t depth,
+                               size_t K, float* row_sums, DType dt, Packing packing) {
     size_t first = packing == PAIRS ? 2 * k : k, left = less(K, first);
     for (int strip = 0; strip < width; strip += SIMD_FLOATS, i += SIMD_FLOATS, to += SIMD_FLOATS) {
         size_t rows = less(n, i), used = min(rows, (size_t)MIN(width - strip, SIMD_FLOATS));
-        const void* from = used == 0 ? x->p : element(x->p, x->k_contiguous ? i * x->ld + first : first * x->ld + i, dt);
+        const void* from =
+            used == 0 ? x->p : element(x->p, x->k_contiguous ? i * x->ld + first : first * x->ld + i, dt);
         if (!x->k_contiguous) {
             vf sum = pack_straight(to, width, from, x->ld, rows, depth, left, dt, packing);
             if (row_sums) vf_store_part(row_sums, vf_load_part(row_sums, MR, DT_F32) + sum, MR, DT_F32);
@@ -164,30 +169,33 @@ SIMD_INLINE void pack_panel_as(float* to, int width, const Operand* x, size_t i,
     }
 }
 
-static void pack_panel(float* to, int width, const Product* p, const Operand* x, size_t i, size_t n, size_t k, size_t depth,
-                       float* row_sums) {
+static void pack_panel(float* to, int width, const Product* p, const Operand* x, size_t i, size_t n, size_t k,
+                       size_t depth, float* row_sums) {
     if (p->dt == DT_F32) pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_F32, FLOATS);
     else if (p->packing == FLOATS) pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_BF16, FLOATS);
     else pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_BF16, PAIRS);
 }
 
-// Where rows are contiguous a few steps of all panels are packed at a time, because a panel alone would touch a page or two at
-// every step.
-enum { PACK_DEPTH = 16 };
+// Where rows are contiguous a few steps of all panels are packed at a time, because a panel alone would touch a page or
+// two at every step.
+enum { PACK_DEPTH = 16, PACK_PANELS = 4 };
 
 // Panels 0 .. panels of A from row m on, and begin .. end of B from column n on; `depth` packed elements from k on.
-static void pack_block_of_a(float* to, const Product* p, size_t m, size_t panels, size_t k, size_t depth, float* row_sums) {
+static void pack_block_of_a(float* to, const Product* p, size_t m, size_t panels, size_t k, size_t depth,
+                            float* row_sums) {
     size_t step = p->a.k_contiguous ? depth : PACK_DEPTH;
     for (size_t done = 0; done < depth; done += step)
         for (size_t j = 0; j < panels; j++)
-            pack_a(to + (j * depth + done) * MR, p, m + j * MR, k + done, min(step, depth - done), row_sums ? row_sums + j * MR : NULL);
+            pack_a(to + (j * depth + done) * MR, p, m + j * MR, k + done, min(step, depth - done),
+                   row_sums ? row_sums + j * MR : NULL);
 }
 
 static void pack_block_of_b(float* to, const Product* p, size_t n, size_t begin, size_t end, size_t k, size_t depth) {
     size_t step = p->b.k_contiguous ? depth : PACK_DEPTH;
     for (size_t done = 0; done < depth; done += step)
         for (size_t j = begin; j < end; j++)
-            pack_panel(to + (j * depth + done) * NR, NR, p, &p->b, n + j * NR, p->N, k + done, min(step, depth - done), NULL);
+            pack_panel(to + (j * depth + done) * NR, NR, p, &p->b, n + j * NR, p->N, k + done, min(step, depth - done),
+                       NULL);
 }
 
 // ---- writing out
@@ -244,8 +252,8 @@ typedef struct ThreadScratch {
     float row_sums[MC];
 } ThreadScratch;
 
-// What a thread works on at one moment: rows m .. m + rows, panels panel .. panel_end of the block of B from column n on, and the
-// depth k .. k + depth, in packed elements.
+// What a thread works on at one moment: rows m .. m + rows, panels panel .. panel_end of the block of B from column n
+// on, and the depth k .. k + depth, in packed elements.
 typedef struct Block {
     size_t m, rows;
     size_t n, panel, panel_end;
@@ -258,13 +266,14 @@ typedef struct Block {
 
 static void multiply_block(const Product* p, const Block* block, ThreadScratch* scratch) {
     size_t row_panels = CEIL_DIV(block->rows, MR), kc = piece(block->depth, KC, DEPTH_UNIT);
-    int at_once = block->first && block->last && kc == block->depth;  // then two tiles, in turns, are all that is needed
+    int at_once = block->first && block->last && kc == block->depth;  // two tiles, in turns, are then all it takes
     memset(scratch->row_sums, 0, sizeof scratch->row_sums);
     for (size_t k = 0; k < block->depth; k += kc) {
         size_t depth = min(kc, block->depth - k), index = 0;
         int add = !block->first || k > 0, last = block->last && k + depth == block->depth;
         Finished finished = {0};
-        pack_block_of_a(scratch->a, p, block->m, row_panels, block->k + k, depth, block->with_row_sums ? scratch->row_sums : NULL);
+        pack_block_of_a(scratch->a, p, block->m, row_panels, block->k + k, depth,
+                        block->with_row_sums ? scratch->row_sums : NULL);
         for (size_t j = block->panel; j < block->panel_end; j++)
             for (size_t i = 0; i < row_panels; i++, index++) {
                 float* sums = block->sums + (at_once ? index % 2 : j * row_panels + i) * TILE;
@@ -280,29 +289,35 @@ static void multiply_block(const Product* p, const Block* block, ThreadScratch* 
     for (size_t i = 0; block->with_row_sums && i < block->rows; i++) p->row_sums[block->m + i] += scratch->row_sums[i];
 }
 
-// Thread t of nt does its part. Sums of a depth beyond DEPTH wait in shared scratch for the next block of B, but where the
-// result is added to, each block of B simply adds its own.
+// What each of nt threads executes. Packed panels of B and blocks of rows are handed out as threads come for them. Sums
+// of a depth beyond DEPTH wait in shared scratch for the next block of B, but where the result is added to, each simply
+// adds its own.
 static void multiply_part(const Product* p, int t, int nt) {
-    int row_parts = (int)min((size_t)nt, CEIL_DIV(p->M, MR)), col_parts = nt / row_parts;
-    size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT), m0 = 0, m1 = 0;
-    if (t < row_parts * col_parts) cpu_share(p->M, MR, t / col_parts, row_parts, &m0, &m1);
-    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR), mc = m1 > m0 ? piece(m1 - m0, MC, MR) : MC;
+    size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT);
+    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR);
+    size_t most_blocks = ROUND_UP(CEIL_DIV(p->M, (size_t)MC), (size_t)nt);  // as many for every thread
+    size_t mc = piece(p->M, CEIL_DIV(p->M, most_blocks), MR);
+    size_t row_blocks = CEIL_DIV(p->M, mc);
     ThreadScratch* scratch = (ThreadScratch*)cpu_thread_scratch(t);
     float *b = (float*)cpu_shared_scratch(), *shared_sums = b + (size_t)DEPTH * NC;
     for (size_t n = 0; n < p->N; n += nc)
         for (size_t k = 0; k < K; k += most_depth) {
-            size_t depth = min(most_depth, K - k), panels = CEIL_DIV(min(nc, p->N - n), NR), begin, end;
+            size_t depth = min(most_depth, K - k), panels = CEIL_DIV(min(nc, p->N - n), NR);
+            size_t col_parts = min(panels, CEIL_DIV((size_t)nt, row_blocks));  // 1 unless there are few rows
             int whole = p->add || depth == K;
-            cpu_share(panels, 1, t, nt, &begin, &end);
-#pragma omp barrier
-            pack_block_of_b(b, p, n, begin, end, k, depth);
-#pragma omp barrier
-            cpu_share(panels, 1, t % col_parts, col_parts, &begin, &end);
-            for (size_t m = m0; m < m1; m += mc) {
-                Block block = {.m = m, .rows = min(mc, m1 - m), .n = n, .panel = begin, .panel_end = end, .k = k, .depth = depth,
-                               .first = whole || k == 0, .last = whole || k + depth == K, .b = b,
-                               .with_row_sums = p->row_sums && n == 0 && t % col_parts == 0,
+#pragma omp for schedule(dynamic)
+            for (size_t j = 0; j < panels; j += PACK_PANELS)
+                pack_block_of_b(b, p, n, j, min(j + PACK_PANELS, panels), k, depth);
+#pragma omp for schedule(dynamic)
+            for (size_t item = 0; item < row_blocks * col_parts; item++) {
+                size_t m = item / col_parts * mc, part = item % col_parts, begin, end;
+                cpu_share(panels, 1, (int)part, (int)col_parts, &begin, &end);
+                // clang-format off
+                Block block = {.m = m, .rows = min(mc, p->M - m), .n = n, .panel = begin, .panel_end = end, .b = b,
+                               .k = k, .depth = depth, .first = whole || k == 0, .last = whole || k + depth == K,
+                               .with_row_sums = p->row_sums && n == 0 && part == 0,
                                .sums = whole ? scratch->sums : shared_sums + m / MR * panels * TILE};
+                // clang-format on
                 multiply_block(p, &block, scratch);
             }
         }
@@ -316,20 +331,43 @@ static CpuScratch product_scratch(const KernelLimits* limits) {
 
 // ---- the three products
 
-static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
-                    int OC, DType dt) {
-    multiply(&(Product){.a = {x, (size_t)C, 1}, .b = {weight, (size_t)C, 1}, .M = (size_t)N, .N = (size_t)OC, .K = (size_t)C,
-                        .dt = dt, .packing = packing, .out = out, .gelu = gelu, .bias = bias});
+static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
+                    int C, int OC, DType dt) {
+    multiply(&(Product){.a = {x, (size_t)C, 1},
+                        .b = {weight, (size_t)C, 1},
+                        .M = (size_t)N,
+                        .N = (size_t)OC,
+                        .K = (size_t)C,
+                        .dt = dt,
+                        .packing = packing,
+                        .out = out,
+                        .gelu = gelu,
+                        .bias = bias});
 }
 
-static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
-                           DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 1}, .b = {weight, (size_t)C, 0}, .M = (size_t)N, .N = (size_t)C, .K = (size_t)OC,
-                        .dt = dt, .packing = packing, .out = dx, .pre = pre});
+static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N,
+                           int C, int OC, DType dt) {
+    multiply(&(Product){.a = {dout, (size_t)OC, 1},
+                        .b = {weight, (size_t)C, 0},
+                        .M = (size_t)N,
+                        .N = (size_t)C,
+                        .K = (size_t)OC,
+                        .dt = dt,
+                        .packing = packing,
+                        .out = dx,
+                        .pre = pre});
 }
 
-static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
-                            DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 0}, .b = {x, (size_t)C, 0}, .M = (size_t)OC, .N = (size_t)C, .K = (size_t)N,
-                        .dt = dt, .packing = packing, .out = dweight, .row_sums = dbias, .add = 1});
+static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N,
+                            int C, int OC, DType dt) {
+    multiply(&(Product){.a = {dout, (size_t)OC, 0},
+                        .b = {x, (size_t)C, 0},
+                        .M = (size_t)OC,
+                        .N = (size_t)C,
+                        .K = (size_t)N,
+                        .dt = dt,
+                        .packing = packing,
+                        .out = dweight,
+                        .row_sums = dbias,
+                        .add = 1});
 }

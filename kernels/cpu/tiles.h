@@ -1,9 +1,10 @@
 // tiles.h - the operations of AMX on its eight tiles of 16 rows of 64 bytes, or their twin in plain C.
 //
-// A tile holds 16 x 16 fp32, 16 rows of 32 bf16 (an A), or 16 rows of 16 pairs of bf16 (a B: pair k of column n at row k).
+// A tile holds 16 x 16 fp32, 16 rows of 32 bf16 (an A), or 16 rows of 16 pairs of bf16 (a B: pair k of column n at row
+// k).
 //   tile_multiply(c, a, b):  c[m][n] += sum over k, i of a[m][2k + i] * b[k][2n + i]
-// Tile numbers are constants. The twin, chosen by TILES_EMULATED, lets machines without AMX run the same matmul_amx.c; it
-// stops the program when a thread uses tiles that it did not configure.
+// Tile numbers are constants. The twin, chosen by TILES_EMULATED, lets machines without AMX run the same matmul_amx.c;
+// it stops the program when a thread uses tiles that it did not configure.
 #pragma once
 #include "plan/base.h"
 
@@ -24,7 +25,7 @@ static inline void tiles_configure(void) {
 #define tiles_release() _tile_release()
 #define tile_zero(t) _tile_zero(t)
 #define tile_load(t, from, stride_bytes) _tile_loadd(t, from, stride_bytes)
-#define tile_load_once(t, from, stride_bytes) _tile_stream_loadd(t, from, stride_bytes)  // leaves the first cache to others
+#define tile_load_once(t, from, stride_bytes) _tile_stream_loadd(t, from, stride_bytes)  // not to stay in L1
 #define tile_store(t, to, stride_bytes) _tile_stored(t, to, stride_bytes)
 #define tile_multiply(c, a, b) _tile_dpbf16ps(c, a, b)
 

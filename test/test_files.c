@@ -1,0 +1,233 @@
+// test_files.c - the claims of data/gpt2_files.h, data/run_state.h and data/runlog.h.
+#include "data/gpt2_files.h"
+#include "data/run_state.h"
+#include "data/runlog.h"
+#include "test/program.h"
+
+static char err[ERR_BYTES];
+static Shape shape;
+static float *blocks[STATE_GRADS + 1], *staging;
+
+static void fetch(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
+    (void)context;
+    memcpy(value, blocks[kind] + tensor->offset, tensor->elems * sizeof(float));
+}
+
+static void put(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
+    (void)context;
+    memcpy(blocks[kind] + tensor->offset, value, tensor->elems * sizeof(float));
+}
+
+static ModelState make_state(DType dt) {
+    ModelState state = {.shape = &shape, .dt = dt, .staging = staging, .fetch = fetch, .put = put};
+    return state;
+}
+
+static float value_of(int kind, size_t i) {
+    return (float)(hash64((uint64_t)kind << 40 | i) % 255) - 127;
+}  // exact in bf16
+
+static void fill_blocks(void) {
+    for (int kind = 0; kind <= STATE_GRADS; kind++)
+        for (int t = 0; t < shape_tensors(&shape); t++) {
+            ParamTensor tensor = shape_tensor(&shape, t);
+            size_t used = tensor.id == WTE ? (size_t)shape.V * shape.C : tensor.elems;  // padding rows are zero
+            if (kind == STATE_M || kind == STATE_V) used = tensor.elems;
+            for (size_t i = 0; i < tensor.elems; i++)
+                blocks[kind][tensor.offset + i] = i < used ? value_of(kind, tensor.offset + i) : 0;
+        }
+}
+
+static void clear_blocks(void) {
+    for (int kind = 0; kind <= STATE_GRADS; kind++)
+        memset(blocks[kind], 0x7f, shape_param_elems(&shape) * sizeof(float));
+}
+
+static void check_block(int kind, int like) {
+    for (int t = 0; t < shape_tensors(&shape); t++) {
+        ParamTensor tensor = shape_tensor(&shape, t);
+        size_t used = tensor.id == WTE && like < STATE_M ? (size_t)shape.V * shape.C : tensor.elems;
+        for (size_t i = 0; i < tensor.elems; i++)
+            CHECK(blocks[kind][tensor.offset + i] == (i < used ? value_of(like, tensor.offset + i) : 0));
+    }
+}
+
+static const char* path_of(const char* name) {
+    static char path[600];
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    return path;
+}
+
+static void weights_and_moments_come_back_as_they_were(void) {
+    DType dts[] = {DT_F32, DT_BF16};
+    for (int d = 0; d < 2; d++) {
+        ModelState state = make_state(dts[d]);
+        fill_blocks();
+        CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
+        CHECK(gpt2_write_optimizer(&state, 1, path_of("optimizer"), err, sizeof err) == 0);
+        clear_blocks();
+        CHECK(gpt2_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
+        check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
+        CHECK(gpt2_read_optimizer(&state, 1, path_of("optimizer"), err, sizeof err) == 0);
+        check_block(STATE_M, STATE_M);
+        check_block(STATE_V, STATE_V);
+        check_block(STATE_MASTER, STATE_MASTER);
+    }
+}
+
+static void names_and_layouts_are_those_of_hugging_face(void) {
+    ModelState state = make_state(DT_F32);
+    SafeTensors file;
+    fill_blocks();
+    CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
+    CHECK(safetensors_open(&file, path_of("model"), err, sizeof err) == 0);
+    CHECK(file.n == 2 + 12 * shape.L + 2);
+    const SafeTensor* wte = safetensors_get(&file, "transformer.wte.weight");
+    CHECK(wte && wte->dims[0] == shape.V && wte->dims[1] == shape.C);
+    const SafeTensor* qkv = safetensors_get(&file, "transformer.h.1.attn.c_attn.weight");
+    CHECK(qkv && qkv->dims[0] == shape.C && qkv->dims[1] == 3 * shape.C);  // Conv1D: (in, out)
+    ParamTensor ours = shape_param(&shape, QKVW, 1);
+    for (int o = 0; o < 3 * shape.C; o++)
+        for (int c = 0; c < shape.C; c++)
+            CHECK(((const float*)qkv->data)[c * 3 * shape.C + o] ==
+                  blocks[STATE_WEIGHTS][ours.offset + (size_t)(o * shape.C + c)]);
+    CHECK(safetensors_get(&file, "lm_head.weight") == NULL);  // tied
+    safetensors_close(&file);
+}
+
+// A file with the names of an older export, without "transformer.", and a tensor that belongs to nobody.
+static void names_without_the_prefix_and_further_tensors_are_taken(void) {
+    SafeTensors file;
+    ModelState state = make_state(DT_F32);
+    fill_blocks();
+    CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
+    CHECK(safetensors_open(&file, path_of("model"), err, sizeof err) == 0);
+    static const float mask[4] = {1, 2, 3, 4};
+    SafeTensor tensors[64];
+    for (int i = 0; i < file.n; i++) {
+        tensors[i] = file.tensors[i];
+        memmove(tensors[i].name, tensors[i].name + strlen("transformer."),
+                sizeof tensors[i].name - strlen("transformer."));
+    }
+    SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask};
+    tensors[file.n] = further;
+    CHECK(safetensors_write(path_of("plain"), tensors, file.n + 1, NULL, NULL, err, sizeof err) == 0);
+    clear_blocks();
+    CHECK(gpt2_read(&state, 0, path_of("plain"), err, sizeof err) == 0);
+    check_block(STATE_WEIGHTS, STATE_WEIGHTS);
+    CHECK(safetensors_write(path_of("short"), tensors, file.n - 1, NULL, NULL, err, sizeof err) == 0);
+    CHECK(gpt2_read(&state, 0, path_of("short"), err, sizeof err) < 0 && strstr(err, "transformer.ln_f.bias"));
+    tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
+    CHECK(safetensors_write(path_of("narrow"), tensors, file.n, NULL, NULL, err, sizeof err) == 0);
+    CHECK(gpt2_read(&state, 0, path_of("narrow"), err, sizeof err) < 0 && strstr(err, "wte"));
+    safetensors_close(&file);
+}
+
+static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
+    char text[2048];
+    Shape found;
+    size_t n = gpt2_config_text(&shape, DT_BF16, 256, text, sizeof text);
+    CHECK(gpt2_config_parse(&found, text, n, err, sizeof err) == 0);
+    CHECK(!memcmp(&found, &shape, sizeof shape));
+    while (n > 0 && strchr("} \n", text[n - 1])) n--;
+    for (size_t i = 0; i <= n; i++) {
+        char* prefix = (char*)malloc(i ? i : 1);  // exactly this size: a sanitizer sees every byte too far
+        memcpy(prefix, text, i);
+        CHECK(gpt2_config_parse(&found, prefix, i, err, sizeof err) < 0 && strstr(err, "config.json"));
+        free(prefix);
+    }
+}
+
+static void configs_of_other_models_are_refused_by_name(void) {
+    const char* bad[][2] = {
+        {"{\"model_type\": \"llama\"}", "model_type"},
+        {"[]", "object"},
+        {"{\"n_layer\": 2, \"n_embd\": 30, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_head"},
+        {"{\"n_layer\": 0, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_layer"},
+        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 1e99}", "n_positions"},
+        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8, \"n_inner\": 64}",
+         "n_inner"},
+        {"{\"activation_function\": \"relu\"}", "gelu_new"},
+        {"{\"tie_word_embeddings\": false}", "tie_word_embeddings"}};
+    Shape found;
+    for (int i = 0; i < COUNT(bad); i++)
+        CHECK(gpt2_config_parse(&found, bad[i][0], strlen(bad[i][0]), err, sizeof err) < 0 && strstr(err, bad[i][1]));
+}
+
+static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
+    static Config config, restored;
+    char* argv[] = {"train", "--data", "a \"quoted\" path", "b\nc", "--lr", "0.1234567890123456", "--steps",
+                    "77",    NULL};
+    char* bare[] = {"train", "--steps", "80", NULL};
+    RunState state = {.step = 3, .position = {1, 1234567890123}, .loss_hash = UINT64_MAX, .corpus = 1, .val_loss = NAN},
+             found;
+    CHECK(config_parse(&config, 8, argv, err, sizeof err) == 0);
+    char* text = run_state_text(&state, &config);
+    size_t n = text ? strlen(text) : 0;
+    CHECK(config_parse(&restored, 3, bare, err, sizeof err) == 0);
+    CHECK(run_state_parse(&found, &restored, text, n, err, sizeof err) == 0);
+    CHECK(found.step == 3 && found.position.epoch == 1 && found.position.index == 1234567890123 &&
+          found.loss_hash == UINT64_MAX);
+    CHECK(isnan(found.val_loss));
+    CHECK(restored.lr == 0.1234567890123456);
+    CHECK(restored.steps == 80);
+    CHECK(restored.data.n == 2);
+    CHECK_STRING(restored.data.paths[0], "a \"quoted\" path");
+    CHECK_STRING(restored.data.paths[1], "b\nc");
+    config_free(&restored);
+    for (size_t i = 0; i + 2 < n; i++) {
+        char* prefix = (char*)malloc(i ? i : 1);
+        memcpy(prefix, text, i);
+        CHECK(config_parse(&restored, 3, bare, err, sizeof err) == 0);
+        CHECK(run_state_parse(&found, &restored, prefix, i, err, sizeof err) < 0 && err[0]);
+        config_free(&restored);
+        free(prefix);
+    }
+    free(text);
+}
+
+static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
+    RunLog log;
+    StepRecord r = {.steps = 5, .loss = 1.0 / 3, .tokens = 10, .seconds = 1};
+    char dir[600], text[4096];
+    double losses[16];
+    snprintf(dir, sizeof dir, "%s/log", work);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, err, sizeof err) == 0);
+    fflush(stdout);
+    int out = dup(1);
+    CHECK(freopen("/dev/null", "w", stdout) != NULL);  // progress lines of this test
+    for (r.step = 1; r.step <= 5; r.step++) CHECK(runlog_step(&log, &r) == 0);
+    CHECK(runlog_eval(&log, 5, NAN, 3) == 0);
+    fflush(stdout);
+    dup2(out, 1);
+    close(out);
+    runlog_close(&log);
+    CHECK(log_values("log", "loss", losses, 16) == 5 && losses[4] == 1.0 / 3);
+    FILE* torn = fopen(path_of("log/log.jsonl"), "a");
+    fprintf(torn, "{\"step\": 6, \"lo");
+    fclose(torn);
+    CHECK(runlog_open(&log, dir, 3, err, sizeof err) == 0);
+    runlog_close(&log);
+    CHECK(log_values("log", "loss", losses, 16) == 3);
+    read_text(path_of("log/log.jsonl"), text, sizeof text);
+    CHECK(strstr(text, "val_loss") == NULL && text[strlen(text) - 1] == '\n');
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    shape = shape_make(2, 24, 3, 70, 10);
+    for (int kind = 0; kind <= STATE_GRADS; kind++)
+        blocks[kind] = (float*)calloc(shape_param_elems(&shape), sizeof(float));
+    staging = (float*)calloc((size_t)shape.Vp * shape.C + 12 * (size_t)shape.C * shape.C, sizeof(float));
+    RUN(weights_and_moments_come_back_as_they_were);
+    RUN(names_and_layouts_are_those_of_hugging_face);
+    RUN(names_without_the_prefix_and_further_tensors_are_taken);
+    RUN(a_config_comes_back_and_every_prefix_of_it_is_refused);
+    RUN(configs_of_other_models_are_refused_by_name);
+    RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
+    RUN(a_log_forgets_steps_after_the_one_it_continues_from);
+    for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
+    free(staging);
+    return program_end();
+}
