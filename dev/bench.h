@@ -47,7 +47,7 @@ typedef enum BenchUnit { BENCH_FMA_YMM, BENCH_FMA_ZMM, BENCH_PAIRS_ZMM, BENCH_TI
 #if defined(__x86_64__)
 #define BENCH_12(op) \
     op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
-#define BENCH_TILE_4                                             \
+#define BENCH_TILE_4                                                 \
     "tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\n" \
     "tdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n"
 

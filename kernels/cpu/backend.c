@@ -33,9 +33,10 @@ static const CpuFamily* const families[CPU_ISAS][4] = {
 #endif
 };
 
+#ifdef HAVE_X86_ISAS
 // Linux hands out the 8 KiB of tile registers only on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static int request_tiles(void) {
-#if defined(HAVE_X86_ISAS) && defined(__linux__)
+#ifdef __linux__
     static int granted = -1;
     if (granted < 0) granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
     return granted;
@@ -44,17 +45,14 @@ static int request_tiles(void) {
 #endif
 }
 
-// CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them
-// before GCC 13.
+// CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them before
+// GCC 13.
 static int cpuid_has_amx(void) {
-#ifdef HAVE_X86_ISAS
     unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
     __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
     return (edx >> 22 & 1) && (edx >> 24 & 1);
-#else
-    return 0;
-#endif
 }
+#endif
 
 int cpu_has(CpuIsa isa) {
     if (isa <= CPU_GENERIC) return 1;

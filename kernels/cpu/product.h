@@ -231,15 +231,6 @@ static void write_rows(const Product* p, const Finished* tile, size_t begin, siz
     }
 }
 
-// Asks for the memory that a tile will be written to.
-static inline void fetch_results(const Product* p, size_t m, size_t n) {
-    DType dt = p->add ? DT_F32 : p->dt;
-    for (size_t i = 0; i < MR && m + i < p->M; i++) {
-        const char* row = (const char*)element(p->out, (m + i) * p->N + n, dt);
-        for (size_t at = 0; at < NR * dtype_bytes(dt); at += 64) __builtin_prefetch(row + at, 1, 2);
-    }
-}
-
 // ---- the blocked product
 
 // n cut into equal pieces of at most `most`, a multiple of `unit`: the size of a piece.
@@ -280,7 +271,6 @@ static void multiply_block(const Product* p, const Block* block, ThreadScratch* 
                 const float* b = block->b + (j * block->depth + k) * NR;
                 const char* next = (const char*)(b + block->depth * NR) + i * depth * 8;
                 size_t m = block->m + i * MR, n = block->n + j * NR;
-                if (last) fetch_results(p, m, n);
                 multiply_panels(sums, scratch->a + i * MR * depth, b, depth, add, next, p, &finished);
                 if (last) finished = (Finished){sums, m, n};
             }

@@ -1,8 +1,9 @@
 // simd.h - vectors of SIMD_FLOATS fp32 lanes for the files that are compiled once for each instruction set.
 //
-// GCC's vector extensions give arithmetic, comparisons and shuffles on every processor; intrinsics stand only where they say
-// something that the extensions cannot. A comparison yields a vf_mask, lanes of 0 or -1. A vector times a scalar is written
-// x * 2.f. Tensors are reached through an address and a DType, which must be a constant where it matters for speed.
+// GCC's vector extensions give arithmetic, comparisons and shuffles on every processor; intrinsics stand only where
+// they say something that the extensions cannot. A comparison yields a vf_mask, lanes of 0 or -1. A vector times a
+// scalar is written x * 2.f. Tensors are reached through an address and a DType, which must be a constant where it
+// matters for speed.
 #pragma once
 #include <math.h>
 #if defined(__SSE2__)
@@ -79,8 +80,8 @@ SIMD_INLINE float vf_highest(vf x) {
     return t[0];
 }
 
-// a0 b0 a1 b1 ... of the lower, and of the upper halves. log2(SIMD_FLOATS) rounds over rows i and i + SIMD_FLOATS / 2 of a
-// square of lanes transpose it.
+// a0 b0 a1 b1 ... of the lower, and of the upper halves. log2(SIMD_FLOATS) rounds over rows i and i + SIMD_FLOATS / 2
+// of a square of lanes transpose it.
 #if defined(__AVX512F__)
 #define VF_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define VF_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -160,8 +161,8 @@ SIMD_INLINE void vf_store_part(void* p, vf x, int n, DType dt) {
 
 // ---- exp and GELU
 
-// e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r = 1 + r + r^2 q(r) with q of degree 4, interpolated at
-// Chebyshev nodes (error 8e-9). Relative error below 2e-7; 0 where e^x would be subnormal, infinity above the range.
+// e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r = 1 + r + r^2 q(r) with q of degree 4, interpolated
+// at Chebyshev nodes (error 8e-9). Relative error below 2e-7; 0 where e^x would be subnormal, infinity above the range.
 SIMD_INLINE vf vf_exp(vf x) {
     const float shift = 0x1.8p23f;  // adding it leaves the rounded integer in the lowest bits
     vf n = x * 1.44269504f + shift;
@@ -174,13 +175,14 @@ SIMD_INLINE vf vf_exp(vf x) {
     return vf_select(x <= vf_set1(88.722f), y, x + INFINITY);  // also where x is NaN
 }
 
-// With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no digits where x is negative.
+// With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no digits where x is
+// negative.
 SIMD_INLINE vf vf_exp_minus_2u(vf x) { return vf_exp(x * (x * x * -0.0713548163f - 1.59576912f)); }
 
 SIMD_INLINE vf vf_gelu(vf x) { return x / (1.f + vf_exp_minus_2u(x)); }
 
-// With e = exp(-2u), s = 1 / (1 + e), 1 - s = e s:  GELU' = s + x s (e s) 2 du/dx. Beyond |x| = 10 that is 0 or 1, and e
-// would overflow.
+// With e = exp(-2u), s = 1 / (1 + e), 1 - s = e s:  GELU' = s + x s (e s) 2 du/dx. Beyond |x| = 10 that is 0 or 1, and
+// e would overflow.
 SIMD_INLINE vf vf_gelu_gradient(vf x) {
     x = vf_max(vf_set1(-10), vf_min(vf_set1(10), x));
     vf e = vf_exp_minus_2u(x), s = 1.f / (1.f + e);
