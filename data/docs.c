@@ -117,7 +117,6 @@ static int is_shard_kind(FileKind kind) { return kind == FILE_SHARD16 || kind ==
 static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
     file->first_doc = docs->n_docs;
     file->first_encoded = docs->n_encoded;
-    file->first_line = docs->n_lines;
     int is_shard = named && has_suffix(file->path, ".bin");
     if (!is_shard && check_text(file, err, errlen)) return named ? -1 : 1;
     if (!docs->encodes && docs->n_files > 0 && is_shard != is_shard_kind(docs->files[0].kind))
@@ -236,7 +235,7 @@ void docs_close(Docs* docs) {
     free(docs->files);
     free(docs->start);
     free(docs->hash);
-    free(docs->line);
+    free(docs->marks);
     free(docs->encoded);
     free(docs);
 }
@@ -285,6 +284,5 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, cha
     }
     if (n == 0) return 0;
     if (file->kind == FILE_TEXT) return docs_read_text(file, first - 1, n, out, err, errlen);
-    int64_t string_at = docs->line[file->first_line + doc - file->first_doc];
-    return docs_read_jsonl(file, string_at, first - 1, n, out, err, errlen);
+    return docs_read_jsonl(docs, file, doc, first - 1, n, out, err, errlen);
 }

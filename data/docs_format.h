@@ -14,10 +14,16 @@ typedef struct DocsFile {
     int64_t size;           // bytes
     int64_t first_doc;      // its first document
     int64_t first_encoded;  // where its tokens begin in Docs.encoded
-    int64_t first_line;     // JSONL: its first entry of Docs.line
 } DocsFile;
 
-// Documents are 16 bytes each (start, hash), and 8 more in JSONL: a corpus may have 10^8 of them.
+// In JSONL, where the characters of a document stand cannot be computed: a mark says it for the first one, and in long
+// documents for one every few thousand.
+typedef struct DocsMark {
+    int64_t token;  // counted from the beginning of the corpus
+    int64_t place;  // of its character in the file
+} DocsMark;
+
+// Documents are 16 bytes each (start, hash), and 16 more in JSONL: a corpus may have 10^8 of them.
 // Tens of thousands of small files are common, so nothing is mapped and few files are kept open.
 struct Docs {
     const Tokenizer* tokenizer;
@@ -28,8 +34,8 @@ struct Docs {
     int64_t* start;  // (n_docs + 1): tokens of all documents before
     uint64_t* hash;  // (n_docs)
     int64_t n_docs, docs_capacity;
-    int64_t* line;  // JSONL read by bytes: where a document's string begins in its file
-    int64_t n_lines, lines_capacity;
+    DocsMark* marks;  // JSONL read by bytes, in the order of tokens
+    int64_t n_marks, marks_capacity;
     void* encoded;  // text with a BPE vocabulary: its tokens, encoded_bytes (2 or 4) each
     int encoded_bytes;
     int64_t n_encoded, encoded_capacity;
@@ -57,7 +63,8 @@ int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
-int docs_read_jsonl(const DocsFile* file, int64_t string_at, int64_t at, int n, int* out, char* err, size_t errlen);
+int docs_read_jsonl(const Docs* docs, const DocsFile* file, int64_t doc, int64_t at, int n, int* out, char* err,
+                    size_t errlen);
 int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
 
 // Text with a BPE vocabulary: append end-of-text, encode, then add what stands in Docs.encoded from `first` on as a

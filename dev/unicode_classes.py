@@ -3,12 +3,13 @@
 
     python3 dev/unicode_classes.py > data/unicode_classes.h
 
-Letters and numbers come from Python's unicodedata, so their Unicode version is the interpreter's. unicodedata does not
-know the property White_Space; its code points are listed here, from PropList.txt, and have not changed since Unicode 6.3.
+Letters and numbers come from Python's unicodedata, so their Unicode version is the interpreter's. unicodedata does
+not know the property White_Space; its code points are listed here, from PropList.txt, unchanged since Unicode 6.3.
 """
 import unicodedata
 
-WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)}
+WHITE_SPACE |= {0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
 PER_LINE = 5
 
 
@@ -31,8 +32,9 @@ def ranges():
             return found
 
 
-print(f"""// unicode_classes.h - letters (L), numbers (N) and white space (S) of Unicode {unicodedata.unidata_version} from U+0080 on,
-// as sorted ranges of code points, both ends included. Made by dev/unicode_classes.py; for data/pretoken.c.
+print(f"""// unicode_classes.h - letters (L), numbers (N) and white space (S) of Unicode
+// {unicodedata.unidata_version} from U+0080 on, as sorted ranges of code points, both ends included.
+// Made by dev/unicode_classes.py, for data/pretoken.c.
 #pragma once
 #include <stdint.h>
 

@@ -351,7 +351,7 @@ static Item deal(const Work* w, size_t t, int* h) {
 // ---- entries
 
 // Below a quarter of a million multiply-adds, waking the threads would cost more than the work.
-static int wakes_threads(const Work* w, const Attention* a) {
+static inline int wakes_threads(const Work* w, const Attention* a) {
     return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
 }
 
