@@ -436,7 +436,7 @@ static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed)
     size_t n = strlen(prompt);
     int* text = (int*)malloc((n + (size_t)n_new + 1) * sizeof(int));
     if (!text) die("no memory for a sample of %d tokens", n_new);
-    text[0] = tokenizer_end_of_text(run->data.tokenizer);
+    text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
     int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
     n_tokens = generate(run, text, n_tokens, n_new, seed);
     print_tokens(run, text + 1, n_tokens - 1);
@@ -556,6 +556,11 @@ static void evaluate_now(Run* run) {
 }
 
 static void sample_now(Run* run) {
+    if (docs_max_token(run->data.docs) >= tokenizer_vocab(run->data.tokenizer)) {
+        runlog_say(&run->log, "step %" PRId64 ": no sample, the tokens of these shards need --tokenizer",
+                   run->state.step);
+        return;
+    }
     runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
     print_sample(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
 }

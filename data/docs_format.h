@@ -48,6 +48,11 @@ enum { DOCS_HEAD_TOKENS = 1024, DOCS_HEAD_BYTES = 4096 };  // what the hash of a
 // Opens one corpus file whose content is n bytes in memory, which must outlive the Docs; the name tells the format.
 int docs_open_memory(Docs** out, const char* name, const void* bytes, size_t n, const Tokenizer* tokenizer, char* err,
                      size_t errlen);
+// ---- docs_store.c
+
+// Opens file->path and finds its size; it must be a regular file. 0, or -1 with a message.
+int docs_file_open(DocsFile* file, char* err, size_t errlen);
+void docs_file_close(DocsFile* file);
 // Bytes offset .. offset + n of a file. 0, or -1 with a message (shrunk, unreadable).
 int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen);
 // Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1.
@@ -76,15 +81,15 @@ void docs_read_encoded(const Docs* docs, int64_t at, int n, int* out);
 
 // ---- docs_paths.c
 
-typedef struct PathList {
+typedef struct FileNames {
     char** paths;
     int64_t n, capacity;
     int64_t unreadable;  // directories that could not be listed
-} PathList;
+} FileNames;
 
 // Files and directories that a path or shell pattern names, in byte order. 0, or -1 when there are none.
-int paths_expand(PathList* list, const char* pattern, char* err, size_t errlen);
+int paths_expand(FileNames* list, const char* pattern, char* err, size_t errlen);
 // Every regular file below a directory, in byte order of the paths; neither hidden files and directories nor linked
 // directories (which could be loops).
-int paths_below(PathList* list, const char* directory, char* err, size_t errlen);
-void paths_free(PathList* list);
+int paths_below(FileNames* list, const char* directory, char* err, size_t errlen);
+void paths_free(FileNames* list);

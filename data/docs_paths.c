@@ -15,12 +15,12 @@
 
 static int compare_paths(const void* a, const void* b) { return strcmp(*(char* const*)a, *(char* const*)b); }
 
-static void sort_paths(PathList* list) {
+static void sort_paths(FileNames* list) {
     if (list->n > 1) qsort(list->paths, (size_t)list->n, sizeof *list->paths, compare_paths);
 }
 
 // Takes over path, which may be NULL: memory has run out.
-static int append(PathList* list, char* path, char* err, size_t errlen) {
+static int append(FileNames* list, char* path, char* err, size_t errlen) {
     if (!path) return fail(err, errlen, "out of memory for the list of files");
     if (docs_reserve(&list->paths, &list->capacity, list->n, 1, sizeof *list->paths, err, errlen)) {
         free(path);
@@ -30,13 +30,13 @@ static int append(PathList* list, char* path, char* err, size_t errlen) {
     return 0;
 }
 
-void paths_free(PathList* list) {
+void paths_free(FileNames* list) {
     for (int64_t i = 0; i < list->n; i++) free(list->paths[i]);
     free(list->paths);
-    *list = (PathList){0};
+    *list = (FileNames){0};
 }
 
-int paths_expand(PathList* list, const char* pattern, char* err, size_t errlen) {
+int paths_expand(FileNames* list, const char* pattern, char* err, size_t errlen) {
     struct stat st;
     if (stat(pattern, &st) == 0) return append(list, strdup(pattern), err, errlen);
     int error = errno;
@@ -61,7 +61,7 @@ static int entry_type(const struct dirent* entry, const char* path) {
     return type;
 }
 
-static int list_one(PathList* files, PathList* directories, const char* directory, char* err, size_t errlen) {
+static int list_one(FileNames* files, FileNames* directories, const char* directory, char* err, size_t errlen) {
     DIR* dir = opendir(directory);
     if (!dir) return files->unreadable++, 0;
     int status = 0;
@@ -80,8 +80,8 @@ static int list_one(PathList* files, PathList* directories, const char* director
     return status;
 }
 
-int paths_below(PathList* list, const char* directory, char* err, size_t errlen) {
-    PathList directories = {0};  // a list in place of recursion: a deep tree cannot exhaust the stack
+int paths_below(FileNames* list, const char* directory, char* err, size_t errlen) {
+    FileNames directories = {0};  // a list in place of recursion: a deep tree cannot exhaust the stack
     int status = append(&directories, strdup(directory), err, errlen);
     for (int64_t i = 0; status == 0 && i < directories.n; i++)
         status = list_one(list, &directories, directories.paths[i], err, errlen);

@@ -75,7 +75,7 @@ static inline void bench_rounds(BenchUnit unit, int n) { (void)unit, (void)n; }
 static inline double bench_peak(BenchUnit unit, int threads) {
     static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
     static const double flops[] = {16, 32, 64, 32768};
-    int rounds = unit == BENCH_TILES ? 50000 : 500000;
+    int rounds = unit == BENCH_TILES ? 50000 : 1000000;
     double best = 0;
     for (int try = 0; try < 8 && cpu_has(needs[unit]); try++) {
         double rate = 0;

@@ -1,9 +1,10 @@
-// bench_train.c - the whole trainer: tokens a second of GPT-2 124M on full rows and on short documents, memory against the
-// table printed at the start, and the same model in PyTorch where python3 has torch.
+// bench_train.c - the whole trainer: tokens a second of GPT-2 124M on full rows and on short documents, memory
+// against the table printed at the start, and the same model in PyTorch where python3 has torch.
 //
 //   build/release/dev/bench_train [bf16|fp32]     (default: both)
 //
-// Every run is the program itself (build/release/train) on token shards of random tokens; figures are medians of its log.
+// Every run is the program itself (build/release/train) on token shards of random tokens; figures are medians of its
+// log.
 #define _GNU_SOURCE
 #include "dev/bench.h"
 
@@ -16,12 +17,13 @@
 enum { STEPS = 5, BATCH_TOKENS = 4096, MOST_LINES = 64 };
 
 typedef struct Result {
-    double tokens_per_second, mfu;        // medians, the first step left out
-    double peak_bytes, planned_bytes;     // resident memory of the process; the table's total
+    double tokens_per_second, mfu;     // medians, the first step left out
+    double peak_bytes, planned_bytes;  // resident memory of the process; the table's total
     double limit_flops;
 } Result;
 
-// A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at least 8.
+// A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at
+// least 8.
 static void write_shard(const char* path, int mean, int n_tokens) {
     int header[256] = {20240520, 1, n_tokens};
     uint16_t* tokens = (uint16_t*)malloc(sizeof(uint16_t) * (size_t)n_tokens);
@@ -34,7 +36,8 @@ static void write_shard(const char* path, int mean, int n_tokens) {
         next += (int64_t)MAX(length, 8);
     }
     FILE* file = fopen(path, "wb");
-    int bad = !file || fwrite(header, sizeof header, 1, file) != 1 || fwrite(tokens, 2, (size_t)n_tokens, file) != (size_t)n_tokens;
+    int bad = !file || fwrite(header, sizeof header, 1, file) != 1 ||
+              fwrite(tokens, 2, (size_t)n_tokens, file) != (size_t)n_tokens;
     if (file) bad |= fclose(file);
     if (bad) exit((fprintf(stderr, "bench_train: cannot write %s\n", path), 1));
     free(tokens);
@@ -76,7 +79,8 @@ static Result run(const char* work, const char* dtype, const char* shard) {
     Result r = {0};
     int status = 0;
     snprintf(command, sizeof command,
-             "rm -rf %s/run; exec build/release/train --preset gpt2-124m --data %s/%s --val %s/%s --batch-tokens %d --steps %d "
+             "rm -rf %s/run; exec build/release/train --preset gpt2-124m --data %s/%s --val %s/%s --batch-tokens %d "
+             "--steps %d "
              "--dtype %s --eval-every 0 --sample-every 0 --save-every 0 --out %s/run > %s/out",
              work, work, shard, work, shard, BATCH_TOKENS, STEPS, dtype, work, work);
     fflush(stdout);
@@ -114,11 +118,12 @@ static void bench(const char* work, const char* dtype) {
     double flops_per_token = full.limit_flops * full.mfu / full.tokens_per_second;
     printf("  %s  full rows 4 x 1024  %7.0f tokens/s, %4.1f %% of the matmul limit of %.0f GFLOP/s\n", dtype,
            full.tokens_per_second, 100 * full.mfu, full.limit_flops * 1e-9);
-    printf("        short documents    %7.0f tokens/s, %4.1f %% of full rows (mean length 300)\n", ragged.tokens_per_second,
-           100 * ragged.tokens_per_second / full.tokens_per_second);
-    printf("        memory             %7.0f MiB resident at most, %.1f %% of the table's %.0f MiB\n", full.peak_bytes / (1 << 20),
-           100 * full.peak_bytes / full.planned_bytes, full.planned_bytes / (1 << 20));
-    if (peer > 0) printf("        PyTorch            %7.0f tokens/s; ratio %.2f\n", peer, full.tokens_per_second / peer);
+    printf("        short documents    %7.0f tokens/s, %4.1f %% of full rows (mean length 300)\n",
+           ragged.tokens_per_second, 100 * ragged.tokens_per_second / full.tokens_per_second);
+    printf("        memory             %7.0f MiB resident at most, %.1f %% of the table's %.0f MiB\n",
+           full.peak_bytes / (1 << 20), 100 * full.peak_bytes / full.planned_bytes, full.planned_bytes / (1 << 20));
+    if (peer > 0)
+        printf("        PyTorch            %7.0f tokens/s; ratio %.2f\n", peer, full.tokens_per_second / peer);
     else printf("        PyTorch            not found (PYTHON=python3 without torch)\n");
     snprintf(name, sizeof name, "train_gpt2_124m_%s_4x1024", dtype);
     bench_record(name, full.tokens_per_second, "tokens/s", full.limit_flops / flops_per_token);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""peer_torch.py - tokens a second of GPT-2 124M training in PyTorch on this machine's CPU, beside which ours is measured.
+"""peer_torch.py - tokens a second of GPT-2 124M training in PyTorch on this machine's CPU, to measure ours beside.
 
     python3 dev/peer_torch.py bf16|fp32
 
-The same work as one step of bench_train on full rows: 4 x 1024 tokens, forward, backward, global-norm clip, AdamW on fp32
-masters (bf16: autocast). Uses scaled_dot_product_attention where this PyTorch has it. Prints the better of two steps after a first one.
+The same work as one step of bench_train on full rows: 4 x 1024 tokens, forward, backward, global-norm clip, AdamW on
+fp32 masters (bf16: autocast). Uses scaled_dot_product_attention where this PyTorch has it. Prints the better of two
+steps after a first one.
 """
 import math
 import sys

@@ -87,7 +87,8 @@ def step_loss(p, docs):
         tokens = [END_OF_TEXT] + list(text.encode())
         targets = tokens[1:] + [-1]
         for first in range(0, len(tokens), CONTEXT):
-            total = total + piece_loss(p, torch.tensor(tokens[first : first + CONTEXT]), torch.tensor(targets[first : first + CONTEXT]))
+            piece = slice(first, first + CONTEXT)
+            total = total + piece_loss(p, torch.tensor(tokens[piece]), torch.tensor(targets[piece]))
         n_targets += len(tokens) - 1
     return total / n_targets
 
@@ -139,9 +140,10 @@ def main():
     with open(os.path.join(out, "docs.jsonl"), "w") as f:
         for text in docs:
             f.write(json.dumps({"text": text}) + "\n")
-    write_safetensors(os.path.join(out, "init", "model.safetensors"), {k: v.detach().float().numpy() for k, v in p.items()})
-    config = {"model_type": "gpt2", "activation_function": "gelu_new", "n_layer": L, "n_embd": C, "n_head": NH, "n_inner": None,
-              "vocab_size": V, "n_positions": CONTEXT, "layer_norm_epsilon": 1e-05}
+    weights = {k: v.detach().float().numpy() for k, v in p.items()}
+    write_safetensors(os.path.join(out, "init", "model.safetensors"), weights)
+    config = {"model_type": "gpt2", "activation_function": "gelu_new", "n_layer": L, "n_embd": C, "n_head": NH,
+              "n_inner": None, "vocab_size": V, "n_positions": CONTEXT, "layer_norm_epsilon": 1e-05}
     with open(os.path.join(out, "init", "config.json"), "w") as f:
         json.dump(config, f, indent=1)
         f.write("\n")

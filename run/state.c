@@ -64,7 +64,7 @@ static int write_checkpoint(Run* run, CheckpointWriter* w, char* err, size_t err
     if (gpt2_write_optimizer(&state, has_master(m), path, err, errlen)) return -1;
     make_path(path, w->dir, "tokenizer.bin");
     if (!tokenizer_is_bytes(run->data.tokenizer) && tokenizer_save(run->data.tokenizer, path, err, errlen)) return -1;
-    size_t n = gpt2_config_text(&m->shape, m->dt, tokenizer_end_of_text(run->data.tokenizer), text, sizeof text);
+    size_t n = gpt2_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
     if (!run_state) return fail(err, errlen, "no memory for state.json");

@@ -1,6 +1,6 @@
 #!/bin/sh
-# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, and clang with its fuzzer. Training itself needs
-# only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
+# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, and clang with its fuzzer. Training
+# itself needs only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
 packages=""
 need() { # need COMMAND PACKAGE...
     command -v "$1" > /dev/null 2>&1 && return
@@ -26,7 +26,8 @@ if ! command -v apt-get > /dev/null 2>&1; then
 elif [ "$(id -u)" = 0 ]; then
     echo "setup: $line"
     log=$(mktemp)
-    (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages) > "$log" 2>&1 ||
+    export DEBIAN_FRONTEND=noninteractive
+    (apt-get update && apt-get install -y --no-install-recommends $packages) > "$log" 2>&1 ||
         { tail -n 3 "$log"; echo "setup: that failed; tests that need these packages are skipped"; }
     rm -f "$log"
 else

@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh PROGRAM TEST... - runs every test, each in its own process and with a time limit, and adds up their closing lines.
+# run.sh PROGRAM TEST... - runs every test, each in its own process and with a time limit, and adds up their closing
+# lines.
 # A test that ends without a closing line, or not at all, counts as one failure.
 export OMP_WAIT_POLICY=passive # tests share the machine
 program=$1

@@ -216,7 +216,7 @@ static void save_for_ever(int64_t step, uint64_t seed) {
         CheckpointWriter w;
         if (checkpoint_begin(&w, run_dir, step, err, sizeof err)) _exit(1);
         for (int i = 0; i < 2 + (int)(seed >> 7 & 1); i++) {
-            char name[16];
+            char name[32];
             uint64_t r = hash64(seed + (uint64_t)i);
             snprintf(name, sizeof name, "file-%d", i);
             if (checkpoint_write_file(&w, name, bytes + (r >> 32 & 63), r % (sizeof bytes - 64), err, sizeof err))

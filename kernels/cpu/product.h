@@ -58,8 +58,9 @@ typedef struct Finished {
 // Packs `rows` of the n rows of A from i on, `depth` packed elements from k on, as one panel, or a part of its depth.
 // With row_sums (MR) adds the sum of each row there.
 static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth, float* row_sums);
-// sums (MR,NR) = or += a b over `depth` packed elements of two panels. Meanwhile writes the finished tile, and fetches
-// the first depth * 8 bytes from `next` on into the second cache.
+// sums (MR,NR) = or += a b over `depth` packed elements of two panels. Before it stores them it writes the finished
+// tile, which without add may lie in the same place, and fetches the first depth * 8 bytes from `next` on into the
+// second cache.
 static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
                             const Product* p, const Finished* finished);
 // Runs multiply_part on all threads.
@@ -257,17 +258,17 @@ typedef struct Block {
 
 static void multiply_block(const Product* p, const Block* block, ThreadScratch* scratch) {
     size_t row_panels = CEIL_DIV(block->rows, MR), kc = piece(block->depth, KC, DEPTH_UNIT);
-    int at_once = block->first && block->last && kc == block->depth;  // two tiles, in turns, are then all it takes
+    int at_once = block->first && block->last && kc == block->depth;  // one tile is then all it takes
     memset(scratch->row_sums, 0, sizeof scratch->row_sums);
     for (size_t k = 0; k < block->depth; k += kc) {
-        size_t depth = min(kc, block->depth - k), index = 0;
+        size_t depth = min(kc, block->depth - k);
         int add = !block->first || k > 0, last = block->last && k + depth == block->depth;
         Finished finished = {0};
         pack_block_of_a(scratch->a, p, block->m, row_panels, block->k + k, depth,
                         block->with_row_sums ? scratch->row_sums : NULL);
         for (size_t j = block->panel; j < block->panel_end; j++)
-            for (size_t i = 0; i < row_panels; i++, index++) {
-                float* sums = block->sums + (at_once ? index % 2 : j * row_panels + i) * TILE;
+            for (size_t i = 0; i < row_panels; i++) {
+                float* sums = block->sums + (at_once ? 0 : j * row_panels + i) * TILE;
                 const float* b = block->b + (j * block->depth + k) * NR;
                 const char* next = (const char*)(b + block->depth * NR) + i * depth * 8;
                 size_t m = block->m + i * MR, n = block->n + j * NR;
@@ -286,7 +287,7 @@ static void multiply_part(const Product* p, int t, int nt) {
     size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT);
     size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR);
     size_t most_blocks = ROUND_UP(CEIL_DIV(p->M, (size_t)MC), (size_t)nt);  // as many for every thread
-    size_t mc = piece(p->M, CEIL_DIV(p->M, most_blocks), MR);
+    size_t mc = ROUND_UP(CEIL_DIV(p->M, most_blocks), (size_t)MR);
     size_t row_blocks = CEIL_DIV(p->M, mc);
     ThreadScratch* scratch = (ThreadScratch*)cpu_thread_scratch(t);
     float *b = (float*)cpu_shared_scratch(), *shared_sums = b + (size_t)DEPTH * NC;
