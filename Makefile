@@ -125,9 +125,11 @@ $(build)/kernels/cpu/matmul_amx_emulated.o: kernels/cpu/matmul_amx.c
 	@mkdir -p $(@D)
 	$(CC) $(COMMON) $(KERNEL_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@
 
+# Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
 $(build)/dev/%: dev/%.c $(build)/ragged.a
 	@mkdir -p $(@D)
-	$(CC) $(COMMON) $(ISA_DEFINE) $< $(build)/ragged.a -o $@ -lm -ldl
+	$(CC) $(COMMON) $(ISA_DEFINE) $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN) $< $(build)/ragged.a -o $@ -lm -ldl \
+	  $(if $(filter yes,$(ONEDNN)),-ldnnl)
 
 # ---- proofs
 
@@ -146,6 +148,7 @@ ifeq ($(config),release)
 	@$(MAKE) --no-print-directory -s config=sanitize $(sanitized)
 endif
 
+bench: ONEDNN := $(call compiles,-include dnnl.h -ldnnl)
 bench: report $(build)/train $(benches)
 	@rm -f build/bench.jsonl
 	@for b in $(benches); do $$b || exit 1; done

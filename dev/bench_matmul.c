@@ -47,6 +47,7 @@ static void openblas_load(int threads) {
     char text[16];
     snprintf(text, sizeof text, "%d", threads);
     setenv("OPENBLAS_NUM_THREADS", text, 1);
+    setenv("OPENBLAS_THREAD_TIMEOUT", "22", 0);  // its threads spin for 2^22 cycles after their work, not for 2^28
     if (cpu_has(CPU_AVX512)) setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
     void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (library) sgemm = (Sgemm)dlsym(library, "cblas_sgemm");
@@ -170,12 +171,11 @@ static void run(const Case* c, const Kernels* k) {
     else onednn();
 }
 
-// OpenBLAS has threads of its own. They spin for up to 30 ms after their work, and whoever comes next must first wake
-// its threads and wait until the system has spread them over the processors: a rest, and a smaller product before the
-// timed one.
+// OpenBLAS has threads of its own. Whoever comes next must wait for the other's to stop spinning, wake its own, and
+// wait until the system has spread them over the processors: a rest, and a smaller product before the timed one.
 static double time_one(const Case* c, const Kernels* k) {
     if (c->dt == DT_F32 && sgemm) {
-        struct timespec rest = {0, 40000000};
+        struct timespec rest = {0, 10000000};
         nanosleep(&rest, NULL);
         Case smaller = *c;
         smaller.N = MIN(c->N, 1024);

@@ -36,11 +36,11 @@ static const Option options[] = {
     {"--context",      INT,    AT(context),      "0",        0, 1 << 20, NULL, "longest piece of a document in tokens; 0: by preset", NULL},
     {"--vocab",        INT,    AT(vocab),        "0",        0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
 
-    {"--steps",        INT64,  AT(steps),        "1000",     0, 1e12, NULL, "optimizer steps of the whole run", NULL},
-    {"--batch-tokens", INT,    AT(batch_tokens), "4096",     1, 1 << 28, NULL, "tokens of a step", NULL},
-    {"--lr",           REAL,   AT(lr),           "0.002",    0, 10,   NULL, "peak learning rate", NULL},
+    {"--steps",        INT64,  AT(steps),        "3500",     0, 1e12, NULL, "optimizer steps of the whole run", NULL},
+    {"--batch-tokens", INT,    AT(batch_tokens), "0",        0, 1 << 28, NULL, "most tokens of a step; 0: by preset (tiny 1024, others 16384)", NULL},
+    {"--lr",           REAL,   AT(lr),           "0",        0, 10,   NULL, "peak learning rate; 0: by preset (tiny 0.004, gpt2-124m 0.0006, less for larger ones)", NULL},
     {"--schedule",     CHOICE, AT(schedule),     "cosine",   0, 0,    "cosine|linear|constant|wsd", "course of the learning rate after warm-up; wsd falls over the last fifth", NULL},
-    {"--warmup",       INT,    AT(warmup),       "50",       0, 1e9,  NULL, "steps of linear warm-up", NULL},
+    {"--warmup",       INT,    AT(warmup),       "100",      0, 1e9,  NULL, "steps of linear warm-up", NULL},
     {"--min-lr",       REAL,   AT(min_lr),       "0.1",      0, 1,    NULL, "final learning rate as a fraction of the peak", NULL},
     {"--weight-decay", REAL,   AT(weight_decay), "0.1",      0, 10,   NULL, "AdamW decay of matrices and embeddings", NULL},
     {"--beta1",        REAL,   AT(beta1),        "0.9",      0, 0.9999, NULL, "AdamW decay of the first moment", NULL},
@@ -48,10 +48,10 @@ static const Option options[] = {
     {"--clip",         REAL,   AT(clip),         "1",        0, 1e9,  NULL, "largest global gradient norm; 0: no limit", NULL},
     {"--seed",         INT64,  AT(seed),         "1",        0, 9e15, NULL, "seed of weights, data order and samples", NULL},
 
-    {"--eval-every",   INT,    AT(eval_every),   "250",      0, 1e9,  NULL, "steps between evaluations; 0: never", NULL},
+    {"--eval-every",   INT,    AT(eval_every),   "500",      0, 1e9,  NULL, "steps between evaluations; 0: never", NULL},
     {"--eval-tokens",  INT,    AT(eval_tokens),  "131072",   1, 1 << 30, NULL, "most validation tokens of an evaluation", NULL},
-    {"--sample-every", INT,    AT(sample_every), "500",      0, 1e9,  NULL, "steps between samples; 0: never", NULL},
-    {"--save-every",   INT,    AT(save_every),   "500",      0, 1e9,  NULL, "steps between checkpoints, the last step always included; 0: never", NULL},
+    {"--sample-every", INT,    AT(sample_every), "1000",     0, 1e9,  NULL, "steps between samples; 0: never", NULL},
+    {"--save-every",   INT,    AT(save_every),   "1000",     0, 1e9,  NULL, "steps between checkpoints, the last step always included; 0: never", NULL},
     {"--keep",         INT,    AT(keep),         "2",        0, 1e9,  NULL, "newest checkpoints to keep; 0: all", NULL},
     {"--resume",       FLAG,   AT(resume),       NULL,       0, 0,    NULL, "continue the run in --out (default: the newest run) with its own options; options given here win", NULL},
     {"--init",         TEXT,   AT(init),         NULL,       0, 0,    "DIR", "start from the weights of a checkpoint or of a Hugging Face GPT-2 directory", NULL},
@@ -92,14 +92,16 @@ _Static_assert(sizeof options / sizeof *options <= 64, "Config.given has 64 bits
 typedef struct Preset {
     const char* name;
     int layers, width, heads, context, vocab;  // vocab 0: the tokenizer's
+    int batch_tokens;
+    double lr;  // the larger ones as in Brown et al. 2020, table 2.1
 } Preset;
 
 static const Preset presets[] = {
-    {"tiny", 4, 128, 4, 256, 0},
-    {"gpt2-124m", 12, 768, 12, 1024, 50257},
-    {"gpt2-350m", 24, 1024, 16, 1024, 50257},
-    {"gpt2-774m", 36, 1280, 20, 1024, 50257},
-    {"gpt2-1558m", 48, 1600, 25, 1024, 50257},
+    {"tiny", 4, 128, 4, 256, 0, 1024, 4e-3},
+    {"gpt2-124m", 12, 768, 12, 1024, 50257, 16384, 6e-4},
+    {"gpt2-350m", 24, 1024, 16, 1024, 50257, 16384, 3e-4},
+    {"gpt2-774m", 36, 1280, 20, 1024, 50257, 16384, 2.5e-4},
+    {"gpt2-1558m", 48, 1600, 25, 1024, 50257, 16384, 2e-4},
 };
 
 // ---- values
@@ -360,6 +362,8 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
     if (!config->width) config->width = preset->width;
     if (!config->heads) config->heads = preset->heads;
     if (!config->context) config->context = preset->context;
+    if (!config->batch_tokens) config->batch_tokens = MAX(preset->batch_tokens, config->context);
+    if (config->lr == 0) config->lr = preset->lr;
     if (!config->vocab) config->vocab = MAX(preset->vocab, preset->vocab ? preset->vocab : tokenizer_vocab);
     if (config->width % config->heads)
         return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d", config->width,
