@@ -46,7 +46,7 @@ static void an_unknown_option_names_the_nearest(void) {
 static void values_out_of_range_are_refused_with_the_range(void) {
     const char* bad[] = {"--steps -1",    "--steps 1.5",  "--steps abc", "--steps",        "--lr 11",
                          "--lr nan",      "--lr inf",     "--lr 1e999",  "--schedule cos", "--schedule cosine|linear",
-                         "--dtype fp16",  "--threads -1", "--keep 1e30", "--steps --lr 1", "--batch-tokens 0",
+                         "--dtype fp16",  "--threads -1", "--keep 1e30", "--steps --lr 1", "--batch-tokens -1",
                          "--overfit=yes", "--top-k 5x",   "--lr="};
     for (int i = 0; i < COUNT(bad); i++) {
         CHECK(parse(bad[i]) < 0);
