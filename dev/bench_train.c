@@ -104,7 +104,10 @@ static Result run(const char* work, const char* dtype, const char* shard) {
 static double run_peer(const char* dtype) {
     char command[256];
     double speed = 0;
-    snprintf(command, sizeof command, "${PYTHON:-python3} dev/peer_torch.py %s 2>/dev/null", dtype);
+    snprintf(command, sizeof command,
+             "OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE:-SkylakeX} timeout 240 ${PYTHON:-python3} dev/peer_torch.py %s "
+             "2>/dev/null",
+             dtype);
     FILE* pipe = popen(command, "r");
     if (!pipe || fscanf(pipe, "%lf", &speed) != 1) speed = 0;
     if (pipe) pclose(pipe);

@@ -115,12 +115,14 @@ void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes) {
     else snprintf(name, bytes, "%.*s%d%s", (int)(number - pattern), pattern, tensor->layer, number + 2);
 }
 
-void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, float* value) {
+void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
+                      float* value) {
     Init init = param_table[tensor->id].init;
-    double std = init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * shape->L) : 0.02;
+    double std = 0.02 * MAX(1, sqrt(768.0 / shape->C));
+    if (init == INIT_RESIDUAL) std /= sqrt(2.0 * shape->L);
     uint64_t tensor_seed = hash64(hash64(seed) ^ ((uint64_t)tensor->id << 32 | (uint64_t)tensor->layer));
     size_t used = tensor->id == WTE ? (size_t)shape->V * shape->C : tensor->elems;  // padding rows of wte stay zero
-    for (size_t i = 0; i < tensor->elems; i++) {
+    for (size_t i = first; i < first + n; i++) {
         if (init == INIT_NORMAL || init == INIT_RESIDUAL)
             value[i] = i < used ? (float)(std * random_normal(tensor_seed, i)) : 0;
         else value[i] = init == INIT_ONE;

@@ -23,7 +23,9 @@ typedef enum ParamId {
 } ParamId;
 // clang-format on
 
-typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;  // N(0, 0.02); that / sqrt(2L); constants
+// Weights begin as N(0, 0.02) like GPT-2's, narrow models wider by sqrt(768 / C), since a sum over fewer channels would
+// come out too small; projections into the residual stream are divided by sqrt(2L); norms begin at 1, biases at 0.
+typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;
 
 typedef struct ParamRow {
     const char* name;     // ours
@@ -53,8 +55,10 @@ size_t shape_param_elems(const Shape* shape);         // of the whole block, gap
 size_t shape_param_count(const Shape* shape);         // parameters as people count them: without padding
 void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes);
 
-// Fills value (elems, fp32) with a tensor's initial values: a pure function of (shape, seed, tensor).
-void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, float* value);
+// Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed, tensor,
+// index), so that threads may share the work.
+void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
+                      float* value);
 
 // ---- activations of a row of N tokens
 

@@ -86,6 +86,21 @@ void run_save_checkpoint(Run* run) {
     runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
 }
 
+// The model's own initial values; masters first, because putting weights rounds them in the staging buffer.
+static void init_weights(Run* run) {
+    enum { PIECE = 1 << 14 };
+    Model* m = &run->model;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor tensor = shape_tensor(&m->shape, i);
+#pragma omp parallel for
+        for (size_t first = 0; first < tensor.elems; first += PIECE)
+            shape_init_param(&m->shape, &tensor, (uint64_t)run->config.seed, first,
+                             MIN((size_t)PIECE, tensor.elems - first), run->staging);
+        if (has_master(m)) put_state(m, STATE_MASTER, &tensor, run->staging);
+        put_state(m, STATE_WEIGHTS, &tensor, run->staging);
+    }
+}
+
 // Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without
 // one.
 void run_load_weights(Run* run) {
@@ -93,13 +108,7 @@ void run_load_weights(Run* run) {
     Model* m = &run->model;
     ModelState state = model_state(run);
     if (!run->start_from[0]) {
-        for (int i = 0; i < shape_tensors(&m->shape); i++) {
-            ParamTensor tensor = shape_tensor(&m->shape, i);
-            for (int master = has_master(m); master >= 0; master--) {
-                shape_init_param(&m->shape, &tensor, (uint64_t)run->config.seed, run->staging);
-                put_state(m, master ? STATE_MASTER : STATE_WEIGHTS, &tensor, run->staging);
-            }
-        }
+        init_weights(run);
         return;
     }
     make_path(path, run->start_from, "model.safetensors");

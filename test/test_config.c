@@ -141,8 +141,9 @@ static void initial_values_have_the_wanted_spread(void) {
     static float value[1 << 16];
     for (int i = 0; i < shape_tensors(&shape); i++) {
         ParamTensor t = shape_tensor(&shape, i);
-        double sum = 0, sum2 = 0, std = param_table[t.id].init == INIT_RESIDUAL ? 0.01 : 0.02;
-        shape_init_param(&shape, &t, 1, value);
+        double sum = 0, sum2 = 0, wide = 0.02 * sqrt(768.0 / 64);
+        double std = param_table[t.id].init == INIT_RESIDUAL ? wide / 2 : wide;  // sqrt(2L) = 2
+        shape_init_param(&shape, &t, 1, 0, t.elems, value);
         size_t n = t.id == WTE ? (size_t)shape.V * shape.C : t.elems;
         for (size_t j = 0; j < n; j++) sum += value[j], sum2 += (double)value[j] * value[j];
         if (param_table[t.id].init > INIT_RESIDUAL) CHECK(sum == (param_table[t.id].init == INIT_ONE ? (double)n : 0));
