@@ -292,24 +292,13 @@ static double train_rows(Run* run) {
 
 // ---- evaluation
 
-static int64_t val_pieces(const Data* d) {
-    return sampler_pieces(d->val, d->val == d->train ? SPLIT_VAL : SPLIT_TRAIN);
-}
-
-// With --val every document of that corpus is for validation: its own sampler holds none out and its first epoch is
-// the order.
-static Piece val_piece(const Data* d, int64_t i) {
-    SamplerPosition position = {0, i};
-    return d->val == d->train ? sampler_val_piece(d->val, i) : sampler_train_piece(d->val, position);
-}
-
 // The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns 0 when there are
 // none.
 static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
     Batch* b = &run->batch;
     int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
-    for (b->n_pieces = 0; *next < val_pieces(&run->data); ++*next) {
-        Piece piece = val_piece(&run->data, *next);
+    for (b->n_pieces = 0; *next < sampler_pieces(run->data.val, SPLIT_VAL); ++*next) {
+        Piece piece = sampler_val_piece(run->data.val, *next);
         if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
         used += piece.length;
         b->pieces[b->n_pieces++] = piece;
@@ -545,7 +534,7 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 static void evaluate_now(Run* run) {
     int64_t targets = 0;
     double started = now_seconds();
-    if (val_pieces(&run->data) == 0) return;
+    if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
     run->state.val_loss = evaluate(run, &targets);
     runlog_say(&run->log,
                "step %" PRId64 ": %svalidation loss %.4f%s over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
@@ -572,7 +561,7 @@ static void train(Run* run) {
     int64_t saved = c->resume ? run->state.step : -1;
     if (disk_make_dirs(run->out, err, sizeof err) || runlog_open(&run->log, run->out, run->state.step, err, sizeof err))
         die("%s", err);
-    run->unigram_loss = c->eval_every && val_pieces(&run->data) ? unigram_loss(run) : NAN;
+    run->unigram_loss = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) ? unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     double started = now_seconds();

@@ -101,12 +101,11 @@ static void describe(Sampler* s) {
     if (s->cut)
         snprintf(s->description, sizeof s->description,
                  "validation on the last %lld tokens of the longest document: the corpus (%lld documents) is too small "
-                 "to hold "
-                 "out whole ones",
+                 "to hold out whole ones",
                  n_tokens, n_docs);
     else if (s->val_fraction == 1)
-        snprintf(s->description, sizeof s->description, "validation on all %lld documents (%lld tokens)", n_docs,
-                 n_tokens);
+        snprintf(s->description, sizeof s->description, "validation on all %lld documents (%lld tokens) of --val",
+                 n_docs, n_tokens);
     else if (n_tokens == 0) snprintf(s->description, sizeof s->description, "no validation text held out");
     else
         snprintf(s->description, sizeof s->description,

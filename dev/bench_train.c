@@ -66,8 +66,9 @@ static void read_header(const char* path, Result* r) {
     char line[512];
     FILE* file = fopen(path, "r");
     while (file && fgets(line, sizeof line, file)) {
-        const char* limit = strstr(line, "matmul limit ");
-        if (limit) r->limit_flops = 1e9 * atof(limit + 13);
+        const char* limit = strstr(line, "matmul limit ");  // also in progress lines, without a figure
+        double gflops = 0;
+        if (limit && sscanf(limit, "matmul limit %lf GFLOP/s", &gflops) == 1) r->limit_flops = 1e9 * gflops;
         if (sscanf(line, "  total %lf MiB", &r->planned_bytes) == 1) r->planned_bytes *= 1 << 20;
     }
     if (file) fclose(file);

@@ -55,8 +55,8 @@ size_t shape_param_elems(const Shape* shape);         // of the whole block, gap
 size_t shape_param_count(const Shape* shape);         // parameters as people count them: without padding
 void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes);
 
-// Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed, tensor,
-// index), so that threads may share the work.
+// Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
+// tensor, index), so that threads may share the work.
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
                       float* value);
 

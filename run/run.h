@@ -57,7 +57,7 @@ typedef struct Batch {
 typedef struct Data {
     Tokenizer* tokenizer;
     Docs *docs, *val_docs;  // val_docs only with --val
-    Sampler *train, *val;   // val == train unless --val names documents of its own
+    Sampler *train, *val;   // one and the same unless --val names documents of its own
 } Data;
 
 typedef struct Run {

@@ -30,10 +30,7 @@ void run_print(const Run* run) {
         printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
     printf("\n        train on %" PRId64 " (%.2fM tokens); ", sampler_documents(s, SPLIT_TRAIN),
            (double)sampler_tokens(s, SPLIT_TRAIN) / 1e6);
-    if (run->data.val == s) printf("%s\n", sampler_describe(s));
-    else
-        printf("validation on %" PRId64 " of --val (%.2fM)\n", docs_count(run->data.val_docs),
-               (double)docs_tokens(run->data.val_docs) / 1e6);
+    printf("%s\n", sampler_describe(run->data.val));
     printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
     printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
 }

@@ -154,7 +154,7 @@ void run_settle_model(Run* run) {
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
         die("--data: %s", err);
     d->val = d->train;
-    if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 0, 0, err, sizeof err)) die("--val: %s", err);
+    if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err, sizeof err)) die("--val: %s", err);
 }
 
 void run_close(Run* run) {

@@ -1,5 +1,5 @@
-// product.h - the blocked product behind the three matmuls of a linear layer; matmul.c and matmul_amx.c give it a
-// heart.
+// product.h - the blocked product behind the three matmuls of a linear layer; matmul.c and matmul_amx.c give it
+// a heart.
 //
 //   forward   out (N,OC)      =  x (N,C) weight (OC,C)^T        A = x     B = weight    depth C
 //   input     dx (N,C)        =  dout (N,OC) weight (OC,C)      A = dout  B = weight    depth OC
@@ -314,6 +314,36 @@ static void multiply_part(const Product* p, int t, int nt) {
         }
 }
 
+// ---- one row: generation asks for a token at a time. Each weight is then used once, and packing it would be most of
+// the work.
+
+SIMD_INLINE float dot(const void* x, const void* y, size_t n, DType dt) {
+    vf sum[4] = {{0}, {0}, {0}, {0}};
+    size_t i = 0;
+    for (; i + 4 * SIMD_FLOATS <= n; i += 4 * SIMD_FLOATS)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) {
+            size_t at = i + j * SIMD_FLOATS;
+            sum[j] = vf_fma(vf_load_as(element(x, at, dt), dt), vf_load_as(element(y, at, dt), dt), sum[j]);
+        }
+    for (; i < n; i += SIMD_FLOATS)
+        sum[0] = vf_fma(load_floats(element(x, i, dt), n - i, dt), load_floats(element(y, i, dt), n - i, dt), sum[0]);
+    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+static void multiply_row(const Product* p) {
+#pragma omp parallel for num_threads(cpu_threads()) if (p->N * p->K > 1 << 16)
+    for (size_t n = 0; n < p->N; n += NR) {
+        float sums[NR] = {0};
+        for (size_t j = 0; j < min(NR, p->N - n); j++) {
+            const void* weight = element(p->b.p, (n + j) * p->b.ld, p->dt);
+            sums[j] = p->dt == DT_BF16 ? dot(p->a.p, weight, p->K, DT_BF16) : dot(p->a.p, weight, p->K, DT_F32);
+        }
+        if (p->dt == DT_BF16) write_row_as(p, sums, 0, n, DT_BF16);
+        else write_row_as(p, sums, 0, n, DT_F32);
+    }
+}
+
 static CpuScratch product_scratch(const KernelLimits* limits) {
     size_t deepest = (size_t)MAX(limits->C, limits->OC);
     size_t waiting = deepest > DEPTH ? ROUND_UP((size_t)limits->N, (size_t)MR) * NC : 0;
@@ -324,16 +354,18 @@ static CpuScratch product_scratch(const KernelLimits* limits) {
 
 static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
                     int C, int OC, DType dt) {
-    multiply(&(Product){.a = {x, (size_t)C, 1},
-                        .b = {weight, (size_t)C, 1},
-                        .M = (size_t)N,
-                        .N = (size_t)OC,
-                        .K = (size_t)C,
-                        .dt = dt,
-                        .packing = packing,
-                        .out = out,
-                        .gelu = gelu,
-                        .bias = bias});
+    Product p = {.a = {x, (size_t)C, 1},
+                 .b = {weight, (size_t)C, 1},
+                 .M = (size_t)N,
+                 .N = (size_t)OC,
+                 .K = (size_t)C,
+                 .dt = dt,
+                 .packing = packing,
+                 .out = out,
+                 .gelu = gelu,
+                 .bias = bias};
+    if (N == 1) multiply_row(&p);
+    else multiply(&p);
 }
 
 static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N,
