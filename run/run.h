@@ -56,6 +56,7 @@ typedef struct Batch {
 
 typedef struct Data {
     Tokenizer* tokenizer;
+    int guessed_bytes;      // no tokenizer was named or came with the checkpoint
     Docs *docs, *val_docs;  // val_docs only with --val
     Sampler *train, *val;   // one and the same unless --val names documents of its own
 } Data;

@@ -99,15 +99,17 @@ static void default_data(Config* c) {
     c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
 }
 
+// The one that is named, or the one that the checkpoint carries, or bytes.
 static void open_tokenizer(Run* run) {
     char err[ERR_BYTES], path[CHECKPOINT_PATH] = "";
     struct stat st;
     const char* named = run->config.tokenizer;
-    if (run->start_from[0]) {  // a checkpoint carries the tokenizer it was trained with
+    if (run->start_from[0]) {
         make_path(path, run->start_from, "tokenizer.bin");
         if (stat(path, &st)) make_path(path, run->start_from, "tokenizer.json");
         if (stat(path, &st)) path[0] = 0;
     }
+    run->data.guessed_bytes = !named && !path[0];
     if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err)) die("%s", err);
 }
 
@@ -135,8 +137,12 @@ void run_settle_model(Run* run) {
     Model* m = &run->model;
     Data* d = &run->data;
     int vocab = tokenizer_vocab(d->tokenizer);
-    if (run->start_from[0] && !tokenizer_is_bytes(d->tokenizer) ? vocab > c->vocab : c->sample && vocab != c->vocab)
-        die("%s: the model has %d tokens, the tokenizer %d; try --tokenizer FILE", run->start_from, c->vocab, vocab);
+    // Weights from elsewhere belong to a vocabulary: text must not be read as bytes for want of a tokenizer. Token
+    // shards need none.
+    int is_text = c->sample || (d->docs && docs_max_token(d->docs) < vocab);
+    if (run->start_from[0] && is_text && (d->guessed_bytes ? vocab != c->vocab : vocab > c->vocab))
+        die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
+            run->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
     if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
     m->k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!m->k) die("%s", err);

@@ -63,7 +63,9 @@ static int write_checkpoint(Run* run, CheckpointWriter* w, char* err, size_t err
     make_path(path, w->dir, "optimizer-00000-of-00001.safetensors");
     if (gpt2_write_optimizer(&state, has_master(m), path, err, errlen)) return -1;
     make_path(path, w->dir, "tokenizer.bin");
-    if (!tokenizer_is_bytes(run->data.tokenizer) && tokenizer_save(run->data.tokenizer, path, err, errlen)) return -1;
+    // Token shards may have been made by a tokenizer that nobody named.
+    int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
+    if (describes_tokens && tokenizer_save(run->data.tokenizer, path, err, errlen)) return -1;
     size_t n = gpt2_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
