@@ -391,44 +391,42 @@ static void decode(Run* run, const int* tokens, int N, int cached) {
     token_logits(run, N - 1);
 }
 
-// Continues `text` (n_tokens of at most `room`) up to n_new tokens more; returns the new length. When the context is
-// full the older half is forgotten. seed makes the choices repeatable.
-static int generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed) {
+// Bytes of generated text as a terminal may see them: control characters other than tab and newline become a dot.
+static void print_token(const Run* run, int token) {
+    size_t bytes = 0;
+    const char* piece = tokenizer_decode(run->data.tokenizer, token, &bytes);
+    for (size_t j = 0; j < bytes; j++) {
+        unsigned char c = (unsigned char)piece[j];
+        putchar((c < 32 && c != '\t' && c != '\n') || c == 127 ? '.' : c);
+    }
+    fflush(stdout);
+}
+
+// Continues text (n_tokens, with room for n_new more) and prints each token as it comes. When the context is full the
+// older half is forgotten. seed makes the choices repeatable.
+static void generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed) {
     const Config* c = &run->config;
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
     for (int i = 0; i < n_new; i++) {
         if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
         decode(run, text + first + cached, n_tokens - first - cached, cached);
         cached = n_tokens - first;
-        text[n_tokens++] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
-                                        random_uniform(seed, (uint64_t)i), run->host_scratch);
+        text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
+                                      random_uniform(seed, (uint64_t)i), run->host_scratch);
+        print_token(run, text[n_tokens++]);
     }
-    return n_tokens;
 }
 
-// Bytes of generated text as a terminal may see them: control characters other than tab and newline become a dot.
-static void print_tokens(const Run* run, const int* text, int n) {
-    for (int i = 0; i < n; i++) {
-        size_t bytes = 0;
-        const char* piece = tokenizer_decode(run->data.tokenizer, text[i], &bytes);
-        for (size_t j = 0; j < bytes; j++) {
-            unsigned char c = (unsigned char)piece[j];
-            putchar((c < 32 && c != '\t' && c != '\n') || c == 127 ? '.' : c);
-        }
-    }
-    putchar('\n');
-    fflush(stdout);
-}
-
-// Continues the prompt (which follows an end-of-text token, as every document does) and prints prompt and continuation.
+// Prints the prompt (which follows an end-of-text token, as every document does) and its continuation.
 static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed) {
     size_t n = strlen(prompt);
     int* text = (int*)malloc((n + (size_t)n_new + 1) * sizeof(int));
     if (!text) die("no memory for a sample of %d tokens", n_new);
     text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
     int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
-    n_tokens = generate(run, text, n_tokens, n_new, seed);
-    print_tokens(run, text + 1, n_tokens - 1);
+    for (int i = 1; i < n_tokens; i++) print_token(run, text[i]);
+    generate(run, text, n_tokens, n_new, seed);
+    putchar('\n');
     free(text);
 }
 
@@ -467,12 +465,11 @@ static void train_step(Run* run, StepRecord* r) {
     draw_step(run);
     r->loss = train_rows(run);
     r->lr = schedule_lr(c, r->step);
-    r->grad_norm = model_update(&run->model, c, r->lr, r->step);
-    if (!isfinite(r->loss) || !isfinite(r->grad_norm))
+    r->grad_norm = isfinite(r->loss) ? model_update(&run->model, c, r->lr, r->step) : NAN;
+    if (!isfinite(r->grad_norm))
         die("step %" PRId64
-            ": loss %g, gradient norm %g; expected finite numbers. Checkpoints in %s are untouched; try --resume with "
-            "a "
-            "smaller --lr or --clip",
+            ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are "
+            "untouched, try --resume with a smaller --lr or --clip",
             r->step, r->loss, r->grad_norm, run->out);
     r->seconds = now_seconds() - started;
     r->tokens = run->batch.n_tokens;

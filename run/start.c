@@ -130,6 +130,12 @@ void run_open_data(Run* run) {
     run->state.corpus = docs_fingerprint(d->docs);
 }
 
+static void check_token_ids(const Docs* docs, const char* option, int V) {
+    if (docs_max_token(docs) >= V)
+        die("%s: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", option, V,
+            docs_max_token(docs), docs_max_token(docs) + 1);
+}
+
 // Device, element type, model dimensions; opens the sampler, which needs the context.
 void run_settle_model(Run* run) {
     char err[ERR_BYTES];
@@ -153,9 +159,8 @@ void run_settle_model(Run* run) {
                                                    : RECOMPUTE_NONE;
     m->shape = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
     if (!run->training) return;
-    if (docs_max_token(d->docs) >= m->shape.V)
-        die("--data: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", m->shape.V,
-            docs_max_token(d->docs), docs_max_token(d->docs) + 1);
+    check_token_ids(d->docs, "--data", m->shape.V);
+    if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V);
     double held_out = d->val_docs ? 0 : 0.05;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
         die("--data: %s", err);
