@@ -562,10 +562,10 @@ static void train(Run* run) {
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     double started = now_seconds();
-    int64_t first = run->state.step;
+    run->first_step = run->state.step;
     while (run->state.step < c->steps && !interrupted) {
         train_step(run, &record);
-        int64_t step = record.step, done = step - first;
+        int64_t step = record.step, done = step - run->first_step;
         int last = step == c->steps;
         record.seconds_left = (now_seconds() - started) / (double)done * (double)(c->steps - step);
         if (runlog_step(&run->log, &record)) die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
@@ -585,10 +585,13 @@ static void finish(Run* run, double started) {
                interrupted ? "stopped" : "done", run->state.step, c->steps,
                runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
     if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
-    else if (c->save_every)
+    else if (c->resume && run->first_step >= c->steps)
+        printf("its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64 "\n", run->out,
+               2 * c->steps);
+    else if (c->save_every && c->steps > 0)
         printf("use it:   ./train --out %s --sample \"%s\"\n", run->out,
                c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
-    else printf("nothing was saved (--save-every 0)\n");
+    else printf("nothing was saved\n");
     runlog_close(&run->log);
 }
 

@@ -75,6 +75,7 @@ typedef struct Run {
     char out[CHECKPOINT_PATH];         // the run directory
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
     int training;
+    int64_t first_step;   // steps done before this invocation
     double matmul_limit;  // FLOP/s, measured
     double unigram_loss;  // of the validation targets under the frequencies of the training tokens
 } Run;

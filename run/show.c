@@ -12,6 +12,13 @@ static void print_option(void* column, const char* name, const char* value) {
     *at += n;
 }
 
+// "118.39M", "1234"
+static const char* count(int64_t n, char text[32]) {
+    if (n >= 1000000) snprintf(text, 32, "%.2fM", (double)n / 1e6);
+    else snprintf(text, 32, "%" PRId64, n);
+    return text;
+}
+
 void run_print(const Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -24,12 +31,13 @@ void run_print(const Run* run) {
            m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->shape) / 1e6);
     if (!run->training) return;
     const Sampler* s = run->data.train;
-    printf("data    %" PRId64 " documents, %.2fM tokens in %" PRId64 " files", docs_count(run->data.docs),
-           (double)docs_tokens(run->data.docs) / 1e6, docs_files(run->data.docs));
+    char tokens[32];
+    printf("data    %" PRId64 " documents, %s tokens in %" PRId64 " files", docs_count(run->data.docs),
+           count(docs_tokens(run->data.docs), tokens), docs_files(run->data.docs));
     if (docs_skipped(run->data.docs))
         printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
-    printf("\n        train on %" PRId64 " (%.2fM tokens); ", sampler_documents(s, SPLIT_TRAIN),
-           (double)sampler_tokens(s, SPLIT_TRAIN) / 1e6);
+    printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
+           count(sampler_tokens(s, SPLIT_TRAIN), tokens));
     printf("%s\n", sampler_describe(run->data.val));
     printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
     printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
