@@ -17,7 +17,8 @@ compiles = $(shell echo 'int main(void){return 0;}' | $(CC) -x c $(1) - -o /dev/
 machine := $(shell $(CC) -dumpmachine)
 
 OPENMP  ?= $(call compiles,-fopenmp)
-ISAS    ?= $(if $(findstring x86_64,$(machine)),$(call compiles,-mavx512bf16 -mamx-tile -mamx-bf16),no)
+ISAS    ?= $(if $(findstring x86_64,$(machine)),$(call compiles,-mavx512bf16),no)
+AMX     ?= $(if $(filter yes,$(ISAS)),$(call compiles,-mamx-tile -mamx-bf16),no)
 MPI     ?= $(if $(shell command -v mpicc 2>/dev/null),found,not found)
 NVCC    ?= $(if $(shell command -v nvcc 2>/dev/null),found,not found)
 
@@ -61,14 +62,17 @@ sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 plain    := $(wildcard plan/*.c data/*.c run/*.c kernels/*.c) kernels/cpu/backend.c kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o))
 ifeq ($(ISAS),yes)
-objects += $(build)/kernels/cpu/matmul_amx.amx.o
 ISA_DEFINE := -DHAVE_X86_ISAS
+endif
+ifeq ($(AMX),yes)
+objects += $(build)/kernels/cpu/matmul_amx.amx.o
+ISA_DEFINE += -DHAVE_AMX
 endif
 
 benches := $(patsubst dev/%.c,$(build)/dev/%,$(wildcard dev/bench_*.c))
 tests := $(patsubst test/%.c,$(build)/test/%,$(wildcard test/test_*.c))
-ifneq ($(ISAS),yes)
-tests := $(filter-out %/test_matmul_amx,$(tests))  # x86 only
+ifneq ($(AMX),yes)
+tests := $(filter-out %/test_matmul_amx,$(tests))  # the compiler does not know the tiles
 endif
 
 all: report train
@@ -81,7 +85,7 @@ train: $(build)/train
 report:
 	@echo "compiler: $(CC) for $(machine), config $(config)"
 	@echo "OpenMP:   $(if $(filter yes,$(OPENMP)),found,not found$(,) one thread only)"
-	@echo "kernels:  $(sets)$(if $(filter yes,$(ISAS)), amx), chosen by processor at run time"
+	@echo "kernels:  $(sets)$(if $(filter yes,$(AMX)), amx), chosen by processor at run time"
 	@echo "CUDA:     $(NVCC), this version computes on the CPU only"
 	@echo "MPI:      $(MPI), one rank only"
 

@@ -111,23 +111,13 @@ static void store_rows(void* to, int ld, const float* x, int n, int HS, float sc
 }
 
 // to (cols,rows; ldto) = scale * from (rows,cols; ldfrom)^T; both multiples of SIMD_FLOATS.
-// Halving the distance between rows that are interleaved, log2(SIMD_FLOATS) times, transposes a square of vectors.
 static void transpose(float* to, size_t ldto, const float* from, size_t ldfrom, int rows, int cols, float scale) {
     for (int r = 0; r < rows; r += SIMD_FLOATS)
         for (int c = 0; c < cols; c += SIMD_FLOATS) {
-            vf x[SIMD_FLOATS], y[SIMD_FLOATS];
+            vf x[SIMD_FLOATS];
 #pragma GCC unroll 16
             for (int i = 0; i < SIMD_FLOATS; i++) x[i] = vf_load(from + (r + i) * ldfrom + c) * scale;
-#pragma GCC unroll 4
-            for (int distance = 1; distance < SIMD_FLOATS; distance *= 2) {
-#pragma GCC unroll 8
-                for (int i = 0; i < SIMD_FLOATS / 2; i++) {
-                    y[2 * i] = vf_interleave_low(x[i], x[i + SIMD_FLOATS / 2]);
-                    y[2 * i + 1] = vf_interleave_high(x[i], x[i + SIMD_FLOATS / 2]);
-                }
-#pragma GCC unroll 16
-                for (int i = 0; i < SIMD_FLOATS; i++) x[i] = y[i];
-            }
+            vf_transpose(x);
 #pragma GCC unroll 16
             for (int i = 0; i < SIMD_FLOATS; i++) vf_store(to + (c + i) * ldto + r, x[i]);
         }

@@ -22,6 +22,8 @@ DECLARE(generic)
 DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(avx512bf16)
+#endif
+#ifdef HAVE_AMX
 extern const CpuFamily matmul_amx;
 #endif
 
@@ -29,11 +31,13 @@ static const CpuFamily* const families[CPU_ISAS][4] = {
     [CPU_GENERIC] = FAMILIES(generic),
 #ifdef HAVE_X86_ISAS
     [CPU_AVX2] = FAMILIES(avx2),       [CPU_AVX512] = FAMILIES(avx512), [CPU_AVX512BF16] = FAMILIES(avx512bf16),
+#endif
+#ifdef HAVE_AMX
     [CPU_AMX] = {&matmul_amx},
 #endif
 };
 
-#ifdef HAVE_X86_ISAS
+#ifdef HAVE_AMX
 // Linux hands out the 8 KiB of tile registers only on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static int request_tiles(void) {
 #ifdef __linux__
@@ -65,7 +69,9 @@ int cpu_has(CpuIsa isa) {
     if (isa == CPU_AVX2) return avx2;
     if (isa == CPU_AVX512) return avx512;
     if (isa == CPU_AVX512BF16) return avx512bf16;
+#ifdef HAVE_AMX
     if (isa == CPU_AMX) return avx512bf16 && cpuid_has_amx() && request_tiles();
+#endif
 #endif
     return 0;
 }

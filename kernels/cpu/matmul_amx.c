@@ -35,7 +35,7 @@ static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth
                     x[r] = load_two_rows(a + 2 * (k + r) * ld + row, ld, rows, less(left, 2 * r), &sum);
                 else x[r] = r < rows ? load_pairs(a + (row + r) * ld + 2 * k, left) : (vf){0};
             }
-            if (!p->a.k_contiguous) transpose(x);
+            if (!p->a.k_contiguous) vf_transpose(x);
             for (int r = 0; r < 16; r++) vf_store(to + 16 * r, x[r]);
             if (row_sums) vf_store(row_sums + half, vf_load(row_sums + half) + sum);
         }

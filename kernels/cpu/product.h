@@ -94,20 +94,6 @@ SIMD_INLINE vf load_two_rows(const void* p, size_t ld, size_t n, size_t left, vf
     return (vf)((vf_bits)even >> 16 | (vf_bits)odd);
 }
 
-SIMD_INLINE void transpose(vf x[SIMD_FLOATS]) {
-    vf t[SIMD_FLOATS];
-#pragma GCC unroll 4
-    for (int round = 1; round < SIMD_FLOATS; round *= 2) {
-#pragma GCC unroll 8
-        for (int i = 0; i < SIMD_FLOATS / 2; i++) {
-            t[2 * i] = vf_interleave_low(x[i], x[i + SIMD_FLOATS / 2]);
-            t[2 * i + 1] = vf_interleave_high(x[i], x[i + SIMD_FLOATS / 2]);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < SIMD_FLOATS; i++) x[i] = t[i];
-    }
-}
-
 // A strip whose depth is contiguous: `rows` rows from p on, `depth` packed elements of which `left` elements of the
 // tensor exist, to to[k * width].
 SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld, int rows, size_t depth, size_t left,
@@ -121,7 +107,7 @@ SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld,
             if (i >= rows) x[i] = (vf){0};
             else x[i] = packing == PAIRS ? load_pairs(from, less(left, step)) : load_floats(from, less(left, step), dt);
         }
-        transpose(x);
+        vf_transpose(x);
         if (k + SIMD_FLOATS <= depth) {
 #pragma GCC unroll 16
             for (int i = 0; i < SIMD_FLOATS; i++) vf_store(to + (k + i) * width, x[i]);

@@ -22,7 +22,7 @@ typedef uint16_t vf_bf16 __attribute__((vector_size(2 * SIMD_FLOATS), aligned(2)
 
 // ---- lanes
 
-SIMD_INLINE vf vf_set1(float x) { return x - (vf){0}; }  // the bits of x, whatever they are
+SIMD_INLINE vf vf_set1(float x) { return x - (vf){0}; }        // the bits of x, whatever they are
 SIMD_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }  // one instruction where there is one
 
 // mask ? a : b, lane by lane.
@@ -92,8 +92,29 @@ SIMD_INLINE float vf_highest(vf x) {
 #define VF_LOW 0, 4, 1, 5
 #define VF_HIGH 2, 6, 3, 7
 #endif
-SIMD_INLINE vf vf_interleave_low(vf a, vf b) { return __builtin_shufflevector(a, b, VF_LOW); }
-SIMD_INLINE vf vf_interleave_high(vf a, vf b) { return __builtin_shufflevector(a, b, VF_HIGH); }
+#if defined(__clang__) || __GNUC__ >= 12
+#define VF_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define VF_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vf_bits){__VA_ARGS__})
+#endif
+SIMD_INLINE vf vf_interleave_low(vf a, vf b) { return VF_SHUFFLE(a, b, VF_LOW); }
+SIMD_INLINE vf vf_interleave_high(vf a, vf b) { return VF_SHUFFLE(a, b, VF_HIGH); }
+
+// A square of lanes: x[i][j] and x[j][i] change places. Halving the distance between rows that are interleaved,
+// log2(SIMD_FLOATS) times.
+SIMD_INLINE void vf_transpose(vf x[SIMD_FLOATS]) {
+    vf t[SIMD_FLOATS];
+#pragma GCC unroll 4
+    for (int round = 1; round < SIMD_FLOATS; round *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < SIMD_FLOATS / 2; i++) {
+            t[2 * i] = vf_interleave_low(x[i], x[i + SIMD_FLOATS / 2]);
+            t[2 * i + 1] = vf_interleave_high(x[i], x[i + SIMD_FLOATS / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < SIMD_FLOATS; i++) x[i] = t[i];
+    }
+}
 
 // ---- memory
 
@@ -216,15 +237,15 @@ SIMD_INLINE void vf_put(void* p, size_t i, int n, vf x, DType dt) {
 }
 
 // Runs the statements with i = begin, begin + SIMD_FLOATS, .. and n elements at each: a constant but for the last.
-#define FOR_VECTORS(i, n, begin, end, ...)                             \
-    do {                                                               \
-        size_t i = (begin);                                            \
-        for (; i + SIMD_FLOATS <= (size_t)(end); i += SIMD_FLOATS) {   \
-            const int n = SIMD_FLOATS;                                 \
-            __VA_ARGS__                                                \
-        }                                                              \
-        if (i < (size_t)(end)) {                                       \
-            const int n = (int)((size_t)(end)-i);                      \
-            __VA_ARGS__                                                \
-        }                                                              \
+#define FOR_VECTORS(i, n, begin, end, ...)                           \
+    do {                                                             \
+        size_t i = (begin);                                          \
+        for (; i + SIMD_FLOATS <= (size_t)(end); i += SIMD_FLOATS) { \
+            const int n = SIMD_FLOATS;                               \
+            __VA_ARGS__                                              \
+        }                                                            \
+        if (i < (size_t)(end)) {                                     \
+            const int n = (int)((size_t)(end)-i);                    \
+            __VA_ARGS__                                              \
+        }                                                            \
     } while (0)
