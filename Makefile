@@ -77,8 +77,9 @@ endif
 
 all: report train
 
-train: $(build)/train
-	@cp $< $@.tmp && mv $@.tmp $@
+# Compared, not dated: another config may have been here since.
+train: $(build)/train always
+	@cmp -s $< $@ || { cp $< $@.tmp && mv $@.tmp $@; }
 
 # ---- what was found
 
@@ -92,6 +93,13 @@ report:
 , := ,
 
 # ---- rules
+
+# Everything is built anew when the compiler or a flag is another than last time.
+command := $(CC) $(COMMON) $(ISA_DEFINE) $(sets)
+$(build)/flags: always
+	@mkdir -p $(@D)
+	@echo '$(command)' | cmp -s - $@ || echo '$(command)' > $@
+$(objects) $(build)/train_gpt.o $(build)/kernels/cpu/matmul_amx_emulated.o: $(build)/flags
 
 $(build)/train: $(build)/train_gpt.o $(build)/ragged.a
 	$(CC) $(COMMON) $^ -o $@ -lm
@@ -178,5 +186,5 @@ clean:
 	rm -rf build train
 
 -include $(shell find build -name '*.d' 2>/dev/null)
-.PHONY: all report test test-programs bench check fuzz fuzz-programs clean
-.SECONDARY:
+always:
+.PHONY: all always report test test-programs bench check fuzz fuzz-programs clean
