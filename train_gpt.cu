@@ -364,11 +364,7 @@ static void token_logits(Run* run, int n) {
     char* lnf = (char*)ACT(LNF) + (size_t)n * C * dtype_bytes(m->dt);
     m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(WTE), NULL, 1, C, Vp, m->dt, m->s);
     m->k->download(run->host_logits, ACT(LOGITS), (size_t)Vp * dtype_bytes(m->dt), m->s);
-    for (int v = Vp - 1; v >= 0 && m->dt == DT_BF16; v--) {  // widened in place, from the end
-        bf16 half;
-        memcpy(&half, (char*)run->host_logits + 2 * (size_t)v, sizeof half);
-        run->host_logits[v] = bf16_to_float(half);
-    }
+    if (m->dt == DT_BF16) bf16_widen_in_place(run->host_logits, (size_t)Vp);
 }
 
 // Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
@@ -430,13 +426,14 @@ static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed)
     free(text);
 }
 
-// Measures the device, plans and prints the memory, takes it, and fills in the weights.
+// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, and
+// prints what was understood before anything is taken.
 static void prepare(Run* run) {
     char err[ERR_BYTES];
-    run->matmul_limit = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
-    if (run->matmul_limit < 0) die("%s", err);
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
+        run->matmul_limit = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
+        if (run->matmul_limit < 0) die("%s", err);
         run_print(run);
         run_print_memory(&plan);
         fflush(stdout);

@@ -21,8 +21,8 @@ typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backen
 // What a backend must be ready for: the largest dimensions any later call will have.
 typedef struct KernelLimits {
     int N;        // tokens of a row
-    int C;        // channels
-    int OC;       // the widest matrix output: max(4C, rows of one classifier chunk's logits Vp)
+    int C;        // the widest matrix input: 4 times the channels in a GPT-2
+    int OC;       // the widest matrix output: that, or the padded vocabulary
     int NH, HS;   // heads, head size
     int context;  // the longest document
     int threads;  // CPU threads; 0: one for each core that the process may use

@@ -16,11 +16,7 @@ static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor
     size_t elem = kind == STATE_WEIGHTS ? dtype_bytes(m->dt) : sizeof(float);
     const char* from = kind == STATE_WEIGHTS ? m->params : (const char*)state_block(m, kind);
     m->k->download(value, from + tensor->offset * elem, tensor->elems * elem, m->s);
-    for (size_t i = tensor->elems; i-- > 0 && elem == sizeof(bf16);) {  // widened in place, from the end
-        bf16 half;
-        memcpy(&half, (char*)value + i * sizeof half, sizeof half);
-        value[i] = bf16_to_float(half);
-    }
+    if (elem == sizeof(bf16)) bf16_widen_in_place(value, tensor->elems);
 }
 
 // value is fp32; weights are rounded to dt in the staging buffer itself, which is this program's to overwrite.
@@ -29,10 +25,7 @@ static void put_state(void* context, StateKind kind, const ParamTensor* tensor, 
     size_t elem = kind == STATE_WEIGHTS ? dtype_bytes(m->dt) : sizeof(float);
     char* to = kind == STATE_WEIGHTS ? m->params : (char*)state_block(m, kind);
     if (kind == STATE_MASTER && !m->master) return;  // not training
-    for (size_t i = 0; i < tensor->elems && elem == sizeof(bf16); i++) {
-        bf16 half = bf16_from_float(value[i]);
-        memcpy((char*)value + i * sizeof half, &half, sizeof half);
-    }
+    if (elem == sizeof(bf16)) bf16_narrow_in_place(value, tensor->elems);
     m->k->upload(to + tensor->offset * elem, value, tensor->elems * elem, m->s);
     m->k->synchronize(m->s);
 }

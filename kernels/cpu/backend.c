@@ -4,6 +4,7 @@
 // that it extends. All tables share one scratch memory, because ops run one at a time.
 #define _GNU_SOURCE
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -161,8 +162,7 @@ static void close_cpu(void) {
 // ---- tables
 
 const Kernels* cpu_kernels(CpuIsa isa) {
-    static const char* const names[CPU_ISAS] = {"cpu reference", "cpu generic",    "cpu avx2",
-                                                "cpu avx512",    "cpu avx512bf16", "cpu amx"};
+    static char names[CPU_ISAS][32];
     static Kernels tables[CPU_ISAS];
     static int ready[CPU_ISAS];
     if (isa == CPU_REFERENCE) return &cpu_reference_kernels;
@@ -170,6 +170,7 @@ const Kernels* cpu_kernels(CpuIsa isa) {
     if (!ready[isa]) {
         Kernels* table = &tables[isa];
         *table = cpu_reference_kernels;
+        snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
         table->name = names[isa];
         table->prefers_bf16 = isa == CPU_AMX;
         table->workspace_bytes = workspace_bytes;
