@@ -58,12 +58,15 @@ static Attention row_attention(const Model* m, const Row* row, int l) {
     a.v = first + (size_t)2 * C * dtype_bytes(m->dt);
     a.cu_q = row->cu_q;
     a.cu_k = row->cu_k;
+    a.Nq = row->N;
+    a.Nk = row->cached + row->N;
     a.ldq = a.ldkv = 3 * C;
     a.ldo = C;
     a.n_docs = row->n_docs;
     a.NH = m->shape.NH;
     a.HS = HS;
     a.causal = 1;
+    a.causal_offset = NULL;
     a.scale = 1 / sqrtf((float)HS);
     return a;
 }
@@ -187,15 +190,18 @@ static void model_backward(const Model* m, const Row* row) {
     k->embedding_backward(DW(WTE), DW(WPE), d_residual, row->tokens, row->positions, N, C, dt, s);
 }
 
-// Clips, steps and zeroes the gradients; t is the 1-based step. Returns the norm before clipping. A norm that is not
-// finite leaves the weights as they were.
-static double model_update(Model* m, const Config* config, double lr, int64_t t) {
+// The seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
+static uint64_t rounding_seed(const Config* config, const ParamTensor* tensor, int64_t t) {
+    if (!strcmp(config->rounding, "nearest")) return 0;
+    return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^ tensor->offset) | 1;
+}
+
+// Clips, steps and zeroes the gradients; t is the 1-based step. The squared norm before clipping stays on the device. A
+// norm that is not finite leaves the weights as they were. The host does not wait.
+static void model_update(Model* m, const Config* config, double lr, int64_t t) {
     size_t elems = shape_param_elems(&m->shape);
-    double norm2 = 0;
     m->k->sum_of_squares(m->grad_norm2, m->grads, elems, m->s);
-    m->k->download(&norm2, m->grad_norm2, sizeof norm2, m->s);
-    double norm = sqrt(norm2);
-    if (!isfinite(norm)) return norm;
+    m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor tensor = shape_tensor(&m->shape, i);
         AdamW a;
@@ -210,12 +216,12 @@ static double model_update(Model* m, const Config* config, double lr, int64_t t)
         a.beta2 = (float)config->beta2;
         a.eps = 1e-8f;
         a.weight_decay = param_table[tensor.id].decay ? (float)config->weight_decay : 0;
-        a.grad_scale = config->clip > 0 && norm > config->clip ? (float)(config->clip / norm) : 1;
+        a.grad_scale = m->grad_scale;
         a.t = (int)MIN(t, (int64_t)1 << 30);
+        a.rounding = rounding_seed(config, &tensor, t);
         m->k->adamw(&a, m->dt, m->s);
     }
     m->k->zero(m->grads, elems * sizeof(float), m->s);
-    return norm;
 }
 
 // ---- the rows of a step
@@ -237,25 +243,47 @@ static void batch_pack(Batch* b) {
     b->plan_us = 1e6 * (now_seconds() - started);
 }
 
-// Reads the documents of row r and brings them to the device.
-static void batch_row(const Batch* b, int r, const Sampler* sampler, const Model* m, Row* row) {
+// The device's copy of what lies at `host` in the step's indices.
+static int* on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
+
+static void upload_ints(const Batch* b, const Model* m, const int* host, int n) {
+    m->k->upload(on_device(b, host), host, (size_t)n * sizeof(int), m->s);
+}
+
+// Reads the documents of all rows, one after another, and brings them to the device: nothing else is read there until
+// the step is done. Row r has its cu_seqlens, which begin at 0, behind those of the rows before it.
+static void batch_upload(Batch* b, const Sampler* sampler, const Model* m) {
     char err[ERR_BYTES];
-    int n = 0, docs = 0;
-    for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++, docs++) {
-        const Piece* piece = &b->pieces[b->packing.order[i]];
-        if (sampler_read(sampler, piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
-        b->cu[docs] = n;
-        for (int t = 0; t < piece->length; t++) b->positions[n + t] = t;
-        n += piece->length;
+    int n = 0, *cu = b->cu;
+    for (int r = 0; r < b->packing.n_rows; r++) {
+        b->row_begin[r] = n;
+        for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++) {
+            const Piece* piece = &b->pieces[b->packing.order[i]];
+            if (sampler_read(sampler, piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+            *cu++ = n - b->row_begin[r];
+            for (int t = 0; t < piece->length; t++) b->positions[n + t] = t;
+            n += piece->length;
+        }
+        *cu++ = n - b->row_begin[r];
     }
-    b->cu[docs] = n;
-    row->N = n;
-    row->n_docs = docs;
-    m->k->upload(row->tokens, b->tokens, (size_t)n * sizeof(int), m->s);
-    m->k->upload(row->positions, b->positions, (size_t)n * sizeof(int), m->s);
-    m->k->upload(row->targets, b->targets, (size_t)n * sizeof(int), m->s);
-    m->k->upload(row->cu_q, b->cu, (size_t)(docs + 1) * sizeof(int), m->s);
-    row->cu_k = row->cu_q;
+    b->row_begin[b->packing.n_rows] = n;
+    upload_ints(b, m, b->tokens, n);
+    upload_ints(b, m, b->positions, n);
+    upload_ints(b, m, b->targets, n);
+    upload_ints(b, m, b->cu, (int)(cu - b->cu));
+}
+
+static Row batch_row(const Batch* b, int r) {
+    Row row;
+    int begin = b->row_begin[r];
+    row.N = b->row_begin[r + 1] - begin;
+    row.n_docs = b->packing.first[r + 1] - b->packing.first[r];
+    row.tokens = on_device(b, b->tokens + begin);
+    row.positions = on_device(b, b->positions + begin);
+    row.targets = on_device(b, b->targets + begin);
+    row.cu_q = row.cu_k = on_device(b, b->cu + b->packing.first[r] + r);
+    row.use_cache = row.cached = 0;
+    return row;
 }
 
 static volatile sig_atomic_t interrupted;
@@ -266,28 +294,27 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);
 }
 
-// Hands out the losses of the row that is on the device: their sum, in row order, in double.
-static double row_losses(Run* run) {
-    const Model* m = &run->model;
-    double sum = 0;
-    m->k->download(run->host_losses, act(m, LOSSES, 0), (size_t)run->row.N * sizeof(float), m->s);
-    for (int i = 0; i < run->row.N; i++) sum += run->host_losses[i];
-    return sum;
-}
-
-// Forward and backward over all rows of the batch: gradients are added up, the mean loss is returned.
-static double train_rows(Run* run) {
+// Forward over all rows of the batch, and with train backward: gradients are added up. The sum of the losses of all
+// targets is left on the device; nothing here waits for it.
+static void run_rows(Run* run, const Sampler* sampler, int train) {
     const Model* m = &run->model;
     Batch* b = &run->batch;
-    double sum = 0;
+    m->k->zero(m->loss_sum, sizeof *m->loss_sum, m->s);
+    batch_upload(b, sampler, m);
     for (int r = 0; r < b->packing.n_rows; r++) {
-        batch_row(b, r, run->data.train, m, &run->row);
-        model_forward(m, &run->row);
-        classify(m, &run->row, 1 / (float)MAX(b->n_targets, 1), 1);
-        model_backward(m, &run->row);
-        sum += row_losses(run);
+        Row row = batch_row(b, r);
+        model_forward(m, &row);
+        classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
+        m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
+        if (train) model_backward(m, &row);
     }
-    return sum / (double)MAX(b->n_targets, 1);
+}
+
+// Waits for the device, then the sum of the losses of the rows that ran last.
+static double loss_sum(const Run* run) {
+    double sum = 0;
+    run->model.k->download(&sum, run->model.loss_sum, sizeof sum, run->model.s);
+    return sum;
 }
 
 // ---- evaluation
@@ -309,18 +336,13 @@ static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
 
 // Mean loss a target over the validation pieces; *targets their number. Overwrites the batch.
 static double evaluate(Run* run, int64_t* targets) {
-    const Model* m = &run->model;
     int64_t next = 0, tokens = 0;
     double sum = 0;
     *targets = 0;
     while (draw_val(run, &next, &tokens)) {
         batch_pack(&run->batch);
-        for (int r = 0; r < run->batch.packing.n_rows; r++) {
-            batch_row(&run->batch, r, run->data.val, m, &run->row);
-            model_forward(m, &run->row);
-            classify(m, &run->row, 0, 0);
-            sum += row_losses(run);
-        }
+        run_rows(run, run->data.val, 0);
+        sum += loss_sum(run);
         *targets += run->batch.n_targets;
     }
     return *targets ? sum / (double)*targets : NAN;
@@ -371,18 +393,25 @@ static void token_logits(Run* run, int n) {
 // host_logits.
 static void decode(Run* run, const int* tokens, int N, int cached) {
     const Model* m = &run->model;
-    Row row = run->row;
-    int cu_q[2] = {0, N}, cu_k[2] = {0, cached + N};
+    const Batch* b = &run->batch;
+    int cu_k[2] = {0, cached + N};
+    Row row;
     row.N = N;
     row.n_docs = 1;
+    row.tokens = on_device(b, b->tokens);
+    row.positions = on_device(b, b->positions);
+    row.targets = NULL;
+    row.cu_q = on_device(b, b->cu);
+    row.cu_k = row.cu_q + 2;
     row.use_cache = 1;
     row.cached = cached;
-    row.cu_k = row.cu_q + 2;
-    for (int i = 0; i < N; i++) run->batch.positions[i] = cached + i;
-    m->k->upload(row.tokens, tokens, (size_t)N * sizeof(int), m->s);
-    m->k->upload(row.positions, run->batch.positions, (size_t)N * sizeof(int), m->s);
-    m->k->upload(row.cu_q, cu_q, sizeof cu_q, m->s);
-    m->k->upload(row.cu_k, cu_k, sizeof cu_k, m->s);
+    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
+    for (int i = 0; i < N; i++) b->positions[i] = cached + i;
+    b->cu[0] = 0, b->cu[1] = N;
+    memcpy(b->cu + 2, cu_k, sizeof cu_k);
+    upload_ints(b, m, b->tokens, N);
+    upload_ints(b, m, b->positions, N);
+    upload_ints(b, m, b->cu, 4);
     model_forward(m, &row);
     token_logits(run, N - 1);
 }
@@ -456,14 +485,17 @@ static void draw_step(Run* run) {
 // weights.
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
-    double started = now_seconds();
+    double started = now_seconds(), norm2 = 0;
     r->step = run->state.step + 1;
     r->steps = c->steps;
     draw_step(run);
-    r->loss = train_rows(run);
     r->lr = schedule_lr(c, r->step);
-    r->grad_norm = isfinite(r->loss) ? model_update(&run->model, c, r->lr, r->step) : NAN;
-    if (!isfinite(r->grad_norm))
+    run_rows(run, run->data.train, 1);
+    model_update(&run->model, c, r->lr, r->step);
+    r->loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);  // the one wait of a step
+    run->model.k->download(&norm2, run->model.grad_norm2, sizeof norm2, run->model.s);
+    r->grad_norm = sqrt(norm2);
+    if (!isfinite(r->loss) || !isfinite(r->grad_norm))
         die("step %" PRId64
             ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are "
             "untouched, try --resume with a smaller --lr or --clip",
@@ -484,7 +516,8 @@ static void dump_logits(Run* run, int r, const int64_t* place, float* logits, fl
     const Model* m = &run->model;
     const Batch* b = &run->batch;
     int V = m->shape.V, n = 0;
-    model_forward(m, &run->row);
+    Row row = batch_row(b, r);
+    model_forward(m, &row);
     for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++) {
         int drawn = b->packing.order[i];
         for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
@@ -502,7 +535,8 @@ static void dump_gradients(Run* run) {
     enum { MOST_BYTES = 256 << 20 };
     const Batch* b = &run->batch;
     draw_step(run);
-    double loss = train_rows(run);
+    run_rows(run, run->data.train, 1);
+    double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
     int V = run->model.shape.V, n_extra = b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
     SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float)},
                            {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float)}};
@@ -511,10 +545,7 @@ static void dump_gradients(Run* run) {
     if (!place || (n_extra && !logits))
         die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
     for (int i = 0; i < b->n_pieces; i++) place[i + 1] = place[i] + b->pieces[i].length;
-    for (int r = 0; r < b->packing.n_rows && n_extra; r++) {
-        batch_row(b, r, run->data.train, &run->model, &run->row);
-        dump_logits(run, r, place, logits, logits + b->n_tokens * V);
-    }
+    for (int r = 0; r < b->packing.n_rows && n_extra; r++) dump_logits(run, r, place, logits, logits + b->n_tokens * V);
     extra[0].data = logits;
     extra[1].data = logits ? logits + b->n_tokens * V : NULL;
     run_dump_gradients(run, extra, n_extra);

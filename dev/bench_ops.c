@@ -41,7 +41,8 @@ static int* integers(size_t n, int below) {
 static Attention attention(void) {
     size_t third = C * dtype_bytes(w.dt);
     const char* qkv = (const char*)w.a;
-    return (Attention){qkv, qkv + third, qkv + 2 * third, w.cu, w.cu, 3 * C, 3 * C, C, DOCS, NH, HS, 1, 0.125f};
+    return (Attention){qkv, qkv + third, qkv + 2 * third, w.cu, w.cu, N, N, 3 * C, 3 * C, C, DOCS, NH, HS,
+                       1,   NULL,        0.125f};
 }
 
 static void run_copy(void) {
@@ -80,7 +81,8 @@ static void run_attention_backward(void) {
 }
 static void run_classifier(void) { w.k->classifier(w.losses, w.logits, w.targets, 1e-4f, 1, ROWS, V, VP, w.dt, NULL); }
 static void run_adamw(void) {
-    AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 10};
+    static const float scale = 1;
+    AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, &scale, 10, 0};
     w.k->adamw(&a, w.dt, NULL);
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }
@@ -158,7 +160,7 @@ static void bench_type(DType dt, double peak) {
 
 int main(int argc, char** argv) {
     char err[ERR_BYTES];
-    KernelLimits limits = {N, C, VP, NH, HS, T, 0, DT_F32};
+    KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .HS = HS, .context = T, .dt = DT_F32};
     w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
     if (!w.k || w.k->open(&limits, err, sizeof err)) {
         fprintf(stderr, "bench_ops: %s\n", err);

@@ -18,7 +18,15 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-// What a backend must be ready for: the largest dimensions any later call will have.
+// Whose attention kernels a CUDA device runs; the CPU has one kind only.
+typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
+
+// What cuBLASLt computes in the same pass as a matmul on a CUDA device; the bias always. DGELU: backward_input's
+// factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum before rounding, so
+// that recomputing it may give other bits.
+typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues;
+
+// What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
 typedef struct KernelLimits {
     int N;        // tokens of a row
     int C;        // the widest matrix input: 4 times the channels in a GPT-2
@@ -27,36 +35,47 @@ typedef struct KernelLimits {
     int context;  // the longest document
     int threads;  // CPU threads; 0: one for each core that the process may use
     DType dt;
+    AttentionKernels attention;
+    int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
+    Epilogues epilogues;
 } KernelLimits;
 
 // Attention over packed documents. Query i of document b (of q_len = cu_q[b+1] - cu_q[b]) sees the keys
 // 0 .. i + (k_len - q_len) of the same document: causal, aligned at the end, so that a few new queries may follow a
-// cache of older keys. With causal = 0 it sees every key of its document.
+// cache of older keys. With causal_offset it sees the keys 0 .. i + causal_offset[b] instead: for pieces of a document
+// that lie elsewhere, as on a ring of ranks. With causal = 0 it sees every key of its document. A query that sees no
+// key (possible with causal_offset only) has out = 0, lse = -infinity and gradients 0.
 // Element (row n, head h, j) of q lies at q[n * ldq + h * HS + j]; likewise k and v with ldkv, out with ldo.
 typedef struct Attention {
     const void* q;       // (cu_q[n_docs], NH, HS)
     const void* k;       // (cu_k[n_docs], NH, HS)
     const void* v;       // (cu_k[n_docs], NH, HS)
     const int* cu_q;     // (n_docs + 1) int32, cu_q[0] = 0: where each document's queries begin
-    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin; k_len >= q_len
+    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin; k_len >= q_len without causal_offset
+    int Nq, Nk;          // cu_q[n_docs], cu_k[n_docs]: known on the host too
     int ldq, ldkv, ldo;  // row strides in elements
     int n_docs, NH, HS;
     int causal;
-    float scale;  // of the scores, usually 1 / sqrt(HS)
+    const int* causal_offset;  // (n_docs) int32, may be negative; NULL: k_len - q_len
+    float scale;               // of the scores, usually 1 / sqrt(HS)
 } Attention;
 
 // AdamW on one tensor (Loshchilov & Hutter 2019), with bias correction by the 1-based step t:
-//   g' = grad_scale * g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
+//   g' = *grad_scale * g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 //   master -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * master)
+// Where *grad_scale is not finite nothing is changed.
 typedef struct AdamW {
-    void* param;        // (n) `=`, dt: master rounded to nearest; with fp32 it may be master itself
+    void* param;        // (n) `=`, dt: master rounded; with fp32 it may be master itself
     float* master;      // (n) `+=`
     float *m, *v;       // (n) updated
     const float* grad;  // (n)
     size_t n;
     float lr, beta1, beta2, eps, weight_decay;
-    float grad_scale;  // from the global-norm clip
-    int t;             // 1 for the first step
+    const float* grad_scale;  // (1) on the device: see clip_scale
+    int t;                    // 1 for the first step
+    // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): element i of the tensor is
+    // the upper half of (bits of master[i]) + (hash64(rounding ^ i) & 0xffff), so that its expected value is master[i].
+    uint64_t rounding;
 } AdamW;
 
 typedef struct Kernels {
@@ -64,6 +83,8 @@ typedef struct Kernels {
 
     // 1 when matmuls of bf16 run much faster than those of fp32, so that --dtype auto means bf16.
     int prefers_bf16;
+    // Edge of the square matmul that fills the device: what kernels_matmul_limit measures.
+    int full_matmul;
 
     // ---- the device and its memory
 
@@ -77,6 +98,10 @@ typedef struct Kernels {
     // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine).
     void* (*alloc)(size_t bytes);
     void (*free_memory)(void* p);
+    // Host memory, zeroed, from which uploads need not wait; NULL when there is none left.
+    void* (*alloc_host)(size_t bytes);
+    void (*free_host)(void* p);
+    // The host bytes may be overwritten on return, unless they are of alloc_host: then only when s has come so far.
     void (*upload)(void* device, const void* host, size_t bytes, Stream s);
     void (*download)(void* host, const void* device, size_t bytes, Stream s);  // has finished on return
     void (*zero)(void* device, size_t bytes, Stream s);
@@ -138,6 +163,14 @@ typedef struct Kernels {
     // out (n) = x (n) converted from one element type to another, to nearest.
     void (*cast)(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s);
 
+    // ---- moves of rows, between packed rows of different order
+
+    // out[i] = x[rows[i]] for i < n: rows of C elements, ldo and ldx elements apart; zeros where rows[i] is negative.
+    // out (n,C; ldo) =, x (any,C; ldx), rows (n) int32.
+    void (*gather_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
+    // out[rows[i]] = x[i] for i < n, where rows[i] is not negative; no two of them are the same.
+    void (*scatter_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
+
     // ---- loss: softmax cross-entropy of one chunk of rows, fused with its gradient
 
     // losses (N) fp32 = -log softmax(logits[n])[targets[n]], 0 where targets[n] is negative (no label).
@@ -146,11 +179,16 @@ typedef struct Kernels {
     void (*classifier)(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s);
 
+    // result (1) double += sum of x[i] in a fixed order, in double; on the device. For losses.
+    void (*add_sum)(double* result, const float* x, size_t n, Stream s);
+
     // ---- optimizer
 
     void (*adamw)(const AdamW* a, DType dt, Stream s);
     // result (1) double = sum of x[i]^2 in a fixed order; on the device.
     void (*sum_of_squares)(double* result, const float* x, size_t n, Stream s);
+    // scale (1) fp32 = min(1, clip / sqrt(norm2)), 1 with clip = 0; NaN where norm2 is not finite. Both on the device.
+    void (*clip_scale)(float* scale, const double* norm2, float clip, Stream s);
 } Kernels;
 
 // The backend for a device ("auto", "cpu", "cuda", "emu") and, on the CPU, an instruction set: "auto" picks the best

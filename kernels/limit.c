@@ -1,36 +1,35 @@
 // limit.c - the measured matmul limit; see limit.h.
 #include "kernels/limit.h"
 
-enum { SIDE = 1024, SMALL_SIDE = 256 };
-
-// Best seconds of a few runs of one square matmul: at least three, and about a tenth of a second.
-static double best_time(const Kernels* k, void* out, const void* x, const void* weight, int side, DType dt) {
-    double best = 1e30, started = now_seconds();
-    for (int run = 0; run < 20 && (run < 3 || now_seconds() - started < 0.1); run++) {
+// Best seconds of a few runs of one square matmul: at least three, and about a tenth of a second. -1 without memory.
+static double best_time(const Kernels* k, int side, DType dt) {
+    size_t bytes = (size_t)side * side * dtype_bytes(dt);
+    void *out = k->alloc(bytes), *x = k->alloc(bytes), *weight = k->alloc(bytes);
+    double best = out && x && weight ? 1e30 : -1, started = now_seconds();
+    for (int run = 0; best > 0 && run < 20 && (run < 3 || now_seconds() - started < 0.1); run++) {
         double t = now_seconds();
         k->matmul_forward(out, NULL, x, weight, NULL, side, side, side, dt, NULL);
         k->synchronize(NULL);
         best = MIN(best, now_seconds() - t);
     }
+    k->free_memory(out);
+    k->free_memory(x);
+    k->free_memory(weight);
     return best;
 }
 
 double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen) {
-    KernelLimits limits = {
-        .N = SIDE, .C = SIDE, .OC = SIDE, .NH = 1, .HS = 64, .context = SIDE, .threads = threads, .dt = dt};
+    enum { FIRST_SIDE = 256 };
+    const double most_seconds = 0.25;
+    int side = FIRST_SIDE, full = k->full_matmul;
+    KernelLimits limits = {.N = full, .C = full, .OC = full, .NH = 1, .HS = 64, .context = full, .threads = threads};
+    limits.dt = dt;
+    limits.attention = ATTENTION_OWN;
     if (k->open(&limits, err, errlen)) return -1;
-    size_t bytes = (size_t)SIDE * SIDE * dtype_bytes(dt);
-    void *out = k->alloc(bytes), *x = k->alloc(bytes), *weight = k->alloc(bytes);
-    double flops = -1;
-    if (out && x && weight) {
-        double small = best_time(k, out, x, weight, SMALL_SIDE, dt);
-        flops = 2.0 * SMALL_SIDE * SMALL_SIDE * SMALL_SIDE / small;
-        // The plain reference would take seconds for the large one, and its speed does not depend on the size.
-        if (small < 0.02) flops = 2.0 * SIDE * SIDE * SIDE / best_time(k, out, x, weight, SIDE, dt);
-    } else fail(err, errlen, "no memory to measure the matmul limit");
-    k->free_memory(out);
-    k->free_memory(x);
-    k->free_memory(weight);
+    double seconds = best_time(k, side, dt);
+    // Twice the side is eight times the work: a slow device, such as the plain reference, stops before it takes long.
+    while (seconds > 0 && side < full && 8 * seconds < most_seconds) seconds = best_time(k, side *= 2, dt);
     k->close();
-    return flops;
+    if (seconds < 0) return fail(err, errlen, "no memory to measure the matmul limit");
+    return 2.0 * side * side * side / seconds;
 }

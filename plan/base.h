@@ -85,6 +85,15 @@ static inline uint64_t hash64(uint64_t x) {
     return x ^ x >> 31;
 }
 
+// To bf16: to nearest when seed is 0, else stochastically, a pure function of (x, seed, index): the upper half of the
+// bits of x plus 16 random bits, so that the expected value is x. Infinities and NaN as to nearest.
+static inline bf16 bf16_round(float x, uint64_t seed, uint64_t index) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (seed == 0 || (bits & 0x7f800000u) == 0x7f800000u) return bf16_from_float(x);
+    return (bf16)((bits + (uint32_t)(hash64(seed ^ index) & 0xffff)) >> 16);
+}
+
 // 64-bit hash of n bytes, chained through seed: hash_bytes(b, hash_bytes(a, 0)) covers a then b.
 // The same on every machine. Not cryptographic.
 uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed);

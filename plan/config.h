@@ -41,9 +41,9 @@ typedef struct Config {
     double temperature;
     int top_k;
     // machine
-    const char *device, *cpu_isa, *dtype;
+    const char *device, *cpu_isa, *dtype, *rounding;
     int threads;
-    const char* recompute;
+    const char *recompute, *epilogues, *deterministic;
     // ranks and plans
     int tp, zero, capacity;
     const char* plan;

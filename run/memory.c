@@ -4,13 +4,19 @@
 
 #include "run/run.h"
 
+enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
+
 static size_t batch_bytes(int max_tokens, int capacity) {
-    size_t ints = 3 * (size_t)max_tokens + 2 + pack_scratch_ints(max_tokens, capacity) + 4 * (size_t)capacity + 1;
+    size_t ints = 4 * (size_t)max_tokens + 2 + pack_scratch_ints(max_tokens, capacity);
     return ROUND_UP((size_t)max_tokens * sizeof(Piece) + ints * sizeof(int), (size_t)64);
 }
 
-static void plan_row(MemoryPlan* plan, const char* name, size_t bytes, int on_host) {
-    MemoryRow row = {name, bytes, on_host, NULL};
+// Tokens, positions, targets and cu_seqlens of a step; a row holds a document at least, so there are fewer rows than
+// documents, and fewer of these than tokens. Generation needs four of cu.
+static size_t index_bytes(int max_tokens) { return (5 * (size_t)max_tokens + 4) * sizeof(int); }
+
+static void plan_row(MemoryPlan* plan, const char* name, size_t bytes, Where where) {
+    MemoryRow row = {name, bytes, where, NULL};
     if (bytes == 0) return;
     plan->rows[plan->n++] = row;
     plan->total += bytes;
@@ -33,6 +39,13 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
     limits.dt = m->dt;
+    limits.attention = !strcmp(run->config.attention, "own")     ? ATTENTION_OWN
+                       : !strcmp(run->config.attention, "cudnn") ? ATTENTION_CUDNN
+                                                                 : ATTENTION_AUTO;
+    limits.fast_backward = !strcmp(run->config.deterministic, "no");
+    limits.epilogues = !strcmp(run->config.epilogues, "bias")  ? EPILOGUE_BIAS
+                       : !strcmp(run->config.epilogues, "all") ? EPILOGUE_ALL
+                                                               : EPILOGUE_DGELU;
     return limits;
 }
 
@@ -49,7 +62,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
            logit_row = (size_t)m->shape.Vp * dtype_bytes(m->dt);
     ParamTensor wte = shape_param(&m->shape, WTE, 0), fcw = shape_param(&m->shape, FCW, 0),
                 wpe = shape_param(&m->shape, WPE, 0);
-    int train = run->training;
+    int train = run->training, max_tokens = train ? run->config.batch_tokens : N;
     m->classifier_N = MIN(N, (int)MIN((size_t)CHUNK_ROWS, MAX(CHUNK_BYTES / logit_row, (size_t)64)));
     ActNeeds needs;
     needs.N = N;
@@ -59,17 +72,19 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     needs.sampling = !train || run->config.sample_every > 0;
     needs.dt = m->dt;
     KernelLimits limits = kernel_limits(run, N);
-    plan_row(&plan, "parameters", elems * dtype_bytes(m->dt), 0);
-    plan_row(&plan, "master weights", train && has_master(m) ? fp32 : 0, 0);
-    plan_row(&plan, "gradients", train ? fp32 : 0, 0);
-    plan_row(&plan, "first moments", train ? fp32 : 0, 0);
-    plan_row(&plan, "second moments", train ? fp32 : 0, 0);
-    plan_row(&plan, "activations", shape_activations(&m->shape, &needs, m->act_table), 0);
-    plan_row(&plan, "row indices", (5 * (size_t)N + 8) * sizeof(int) + 64, 0);
-    plan_row(&plan, "kernel scratch", m->k->workspace_bytes(&limits), 0);
-    plan_row(&plan, "step buffers", batch_bytes(train ? run->config.batch_tokens : N, N), 1);
-    plan_row(&plan, "losses and logits", ((size_t)N + 2 * (size_t)m->shape.Vp) * sizeof(float), 1);
-    plan_row(&plan, "file staging", MAX(MAX(wte.elems, wpe.elems), fcw.elems) * sizeof(float), 1);
+    plan_row(&plan, "parameters", elems * dtype_bytes(m->dt), ON_DEVICE);
+    plan_row(&plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
+    plan_row(&plan, "gradients", train ? fp32 : 0, ON_DEVICE);
+    plan_row(&plan, "first moments", train ? fp32 : 0, ON_DEVICE);
+    plan_row(&plan, "second moments", train ? fp32 : 0, ON_DEVICE);
+    plan_row(&plan, "activations", shape_activations(&m->shape, &needs, m->act_table), ON_DEVICE);
+    plan_row(&plan, "sums", SUMS_BYTES, ON_DEVICE);
+    plan_row(&plan, "step indices", index_bytes(max_tokens), ON_DEVICE);
+    plan_row(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
+    plan_row(&plan, "step indices, host", index_bytes(max_tokens), ON_HOST_PINNED);
+    plan_row(&plan, "step buffers", batch_bytes(max_tokens, N), ON_HOST);
+    plan_row(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
+    plan_row(&plan, "file staging", MAX(MAX(wte.elems, wpe.elems), fcw.elems) * sizeof(float), ON_HOST);
     return plan;
 }
 
@@ -97,14 +112,16 @@ static void allocate(Run* run, MemoryPlan* plan) {
     for (int i = 0; i < plan->n; i++) {
         MemoryRow* row = &plan->rows[i];
         if (!strcmp(row->name, "kernel scratch")) continue;  // taken by open
-        row->memory = row->on_host ? calloc(1, row->bytes) : m->k->alloc(row->bytes);
+        row->memory = row->where == ON_HOST          ? calloc(1, row->bytes)
+                      : row->where == ON_HOST_PINNED ? m->k->alloc_host(row->bytes)
+                                                     : m->k->alloc(row->bytes);
         if (!row->memory)
             die("no memory for %s, %zu MiB; try a smaller --capacity or --recompute block", row->name,
                 row->bytes >> 20);
     }
 }
 
-static void batch_carve(Batch* b, char* memory, int max_tokens, int capacity) {
+static void batch_carve(Batch* b, char* memory, int* indices, int* device_indices, int max_tokens, int capacity) {
     b->max_tokens = max_tokens;
     b->capacity = capacity;
     b->pieces = (Piece*)memory;
@@ -112,11 +129,14 @@ static void batch_carve(Batch* b, char* memory, int max_tokens, int capacity) {
     b->lengths = p, p += max_tokens;
     b->packing.order = p, p += max_tokens;
     b->packing.first = p, p += max_tokens + 1;
-    b->pack_scratch = p, p += pack_scratch_ints(max_tokens, capacity);
-    b->tokens = p, p += capacity;
-    b->positions = p, p += capacity;
-    b->targets = p, p += capacity;
-    b->cu = p;
+    b->row_begin = p, p += max_tokens + 1;
+    b->pack_scratch = p;
+    b->indices = indices;
+    b->device_indices = device_indices;
+    b->tokens = indices;
+    b->positions = b->tokens + max_tokens;
+    b->targets = b->positions + max_tokens;
+    b->cu = b->targets + max_tokens;
 }
 
 // Hands the planned memory to those who use it.
@@ -129,15 +149,12 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->m = (float*)planned(plan, "first moments");
     m->v = (float*)planned(plan, "second moments");
     m->acts = (char*)planned(plan, "activations");
-    m->grad_norm2 = (double*)planned(plan, "row indices");  // 8 bytes at its head
-    int* p = (int*)planned(plan, "row indices") + 16;
-    run->row.tokens = p, p += N;
-    run->row.positions = p, p += N;
-    run->row.targets = p, p += N;
-    run->row.cu_q = p;
-    batch_carve(&run->batch, (char*)planned(plan, "step buffers"), run->training ? run->config.batch_tokens : N, N);
-    run->host_losses = (float*)planned(plan, "losses and logits");
-    run->host_logits = run->host_losses + N;
+    m->loss_sum = (double*)planned(plan, "sums");
+    m->grad_norm2 = m->loss_sum + 1;
+    m->grad_scale = (float*)(m->loss_sum + 2);
+    batch_carve(&run->batch, (char*)planned(plan, "step buffers"), (int*)planned(plan, "step indices, host"),
+                (int*)planned(plan, "step indices"), run->training ? run->config.batch_tokens : N, N);
+    run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");
 }

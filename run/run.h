@@ -21,10 +21,11 @@ typedef struct Model {
     Recompute recompute;
     const Kernels* k;
     Stream s;
-    char* params;           // shape_param_elems, dt
-    float *master, *m, *v;  // the same in fp32; master is params itself when dt is fp32; NULL unless training
-    float* grads;           // sums over the rows of a step
-    double* grad_norm2;     // (1) on the device
+    char* params;                   // shape_param_elems, dt
+    float *master, *m, *v;          // the same in fp32; master is params itself when dt is fp32; NULL unless training
+    float* grads;                   // sums over the rows of a step
+    double *loss_sum, *grad_norm2;  // (1) each, on the device: of the rows of a step
+    float* grad_scale;              // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];
     int classifier_N;  // rows of one chunk of the classifier
@@ -41,13 +42,16 @@ typedef struct Row {
 
 // Host side of a step: the pieces of documents that were drawn, their packing into rows, and the arrays of one row.
 typedef struct Batch {
-    int max_tokens, capacity;  // of a step, of a row
-    Piece* pieces;             // (max_tokens)
-    int* lengths;              // (max_tokens)
-    int* pack_scratch;
+    int max_tokens, capacity;       // of a step, of a row
+    Piece* pieces;                  // (max_tokens)
+    int* lengths;                   // (max_tokens)
+    int *pack_scratch, *row_begin;  // row_begin (max_tokens + 1): the first token of each row
     Packing packing;
-    int *tokens, *positions, *targets;  // (capacity) of one row
-    int* cu;                            // (capacity + 1)
+    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
+    // device's copy. Tokens of all rows one after another; cu_seqlens of row r at cu + packing.first[r] + r.
+    int *indices, *device_indices;      // (5 * max_tokens)
+    int *tokens, *positions, *targets;  // (max_tokens) in indices
+    int* cu;                            // (2 * max_tokens) in indices
     int n_pieces;
     int64_t n_tokens, n_targets;
     double sum_s2;  // sum of squared lengths, for the FLOP count
@@ -66,8 +70,6 @@ typedef struct Run {
     Data data;
     Model model;
     Batch batch;
-    Row row;
-    float* host_losses;                 // (capacity)
     float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
     float* staging;                     // the largest tensor, on its way to or from a file
     RunLog log;
@@ -97,12 +99,14 @@ void run_close(Run* run);
 
 // ---- memory.c
 
-enum { MEMORY_ROWS = 12 };
+enum { MEMORY_ROWS = 14 };
+
+typedef enum Where { ON_DEVICE, ON_HOST, ON_HOST_PINNED } Where;
 
 typedef struct MemoryRow {
     const char* name;
     size_t bytes;
-    int on_host;
+    Where where;
     void* memory;
 } MemoryRow;
 

@@ -5,8 +5,7 @@
 // unit: at most 2^-8 of it. GELU and GELU' are off by 4 e-7 (of |x|, and absolute). With small integers every sum is
 // exact: equality up to that rounding.
 #pragma once
-#include "kernels/cpu/cpu.h"
-#include "test/test.h"
+#include "test/tables.h"
 
 typedef struct Shape {
     int N, C, OC;
@@ -15,9 +14,10 @@ typedef struct Shape {
 // What is left to chance or switched on and off in a call.
 typedef struct Options {
     DType dt;
-    int exact;  // small integers
-    int bias;   // with bias, or dbias
-    int gelu;   // with GELU(out), or pre
+    int exact;            // small integers
+    int bias;             // with bias, or dbias
+    int gelu;             // with GELU(out), or pre
+    Epilogues epilogues;  // that the table was opened with
 } Options;
 
 enum { GUARD = 64 };  // bytes before and after each output
@@ -30,6 +30,14 @@ static void* tensor(size_t n, DType dt) {
     char* p = (char*)malloc(bytes + 2 * GUARD);
     memset(p, 0xa5, bytes + 2 * GUARD);
     return p + GUARD;
+}
+
+// For the table k: an input, and an output with its guards.
+static void* in_of(const Kernels* k, void* p, size_t n, DType dt) {
+    return there(k, p, n * dtype_bytes(dt) + (n == 0));
+}
+static void* out_of(const Kernels* k, void* p, size_t n, DType dt) {
+    return (char*)there(k, (char*)p - GUARD, n * dtype_bytes(dt) + 2 * GUARD) + GUARD;
 }
 
 static void tensor_free(void* p) {
@@ -110,7 +118,10 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
                                          NULL);
     to_bounds(bound, n, s->C, o);
     void *out = tensor(n, o->dt), *gelu = tensor(n, o->dt), *again = tensor(n, o->dt);
-    k->matmul_forward(out, o->gelu ? gelu : NULL, x, weight, o->bias ? bias : NULL, s->N, s->C, s->OC, o->dt, NULL);
+    k->matmul_forward(out_of(k, out, n, o->dt), o->gelu ? out_of(k, gelu, n, o->dt) : NULL, in_of(k, x, x_n, o->dt),
+                      in_of(k, weight, weight_n, o->dt), o->bias ? in_of(k, bias, (size_t)s->OC, o->dt) : NULL, s->N,
+                      s->C, s->OC, o->dt, NULL);
+    bring_back();
     CHECK(wrong_elements("forward", s, o, out, o->dt, expected, bound, n) == 0);
     CHECK(guards_hold(out, n, o->dt) && guards_hold(gelu, n, o->dt));
     if (o->gelu) {  // of the output as it was stored, and the very bits of the same set's gelu_forward
@@ -118,10 +129,13 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
             double y = get(out, i, o->dt);
             expected[i] = gelu_in_double(y);
             bound[i] = 4e-7 * fabs(y);
+            // Fused, it is of the sum before it was rounded to bf16; the slope is below 1.13.
+            if (o->epilogues == EPILOGUE_ALL && o->dt == DT_BF16) bound[i] += 1.13 / 256 * fabs(y);
         }
         CHECK(wrong_elements("gelu", s, o, gelu, o->dt, expected, bound, n) == 0);
-        k->gelu_forward(again, out, n, o->dt, NULL);
-        if (k->gelu_forward != cpu_reference_kernels.gelu_forward)
+        k->gelu_forward(out_of(k, again, n, o->dt), out_of(k, out, n, o->dt), n, o->dt, NULL);
+        bring_back();
+        if (k->gelu_forward != cpu_reference_kernels.gelu_forward && o->epilogues != EPILOGUE_ALL)
             CHECK(memcmp(again, gelu, n * dtype_bytes(o->dt)) == 0);
     }
     tensor_free(out), tensor_free(gelu), tensor_free(again);
@@ -142,7 +156,9 @@ static void check_backward_input(const Kernels* k, const Shape* s, const Options
     for (size_t i = 0; i < n; i++)  // |GELU'| < 1.2
         bound[i] = bound[i] * ((o->exact ? 0 : 1.2 * (s->OC + 2) * 0x1p-24) + (o->gelu ? 4e-7 : 0));
     void* dx = tensor(n, o->dt);
-    k->matmul_backward_input(dx, dout, weight, o->gelu ? pre : NULL, s->N, s->C, s->OC, o->dt, NULL);
+    k->matmul_backward_input(out_of(k, dx, n, o->dt), in_of(k, dout, dout_n, o->dt), in_of(k, weight, weight_n, o->dt),
+                             o->gelu ? in_of(k, pre, n, o->dt) : NULL, s->N, s->C, s->OC, o->dt, NULL);
+    bring_back();
     CHECK(wrong_elements("backward_input", s, o, dx, o->dt, expected, bound, n) == 0);
     CHECK(guards_hold(dx, n, o->dt));
     tensor_free(dx);
@@ -174,7 +190,10 @@ static void check_backward_weight(const Kernels* k, const Shape* s, const Option
     for (size_t i = 0; i < OC; i++) dbias[i] = (float)(i % 5), bias_expected[i] += dbias[i], bias_bound[i] += dbias[i];
     to_bounds(bound, n, s->N, o);
     to_bounds(bias_bound, OC, s->N, o);
-    k->matmul_backward_weight(dweight, o->bias ? dbias : NULL, dout, x, s->N, s->C, s->OC, o->dt, NULL);
+    k->matmul_backward_weight((float*)out_of(k, dweight, n, DT_F32),
+                              o->bias ? (float*)out_of(k, dbias, OC, DT_F32) : NULL, in_of(k, dout, dout_n, o->dt),
+                              in_of(k, x, x_n, o->dt), s->N, s->C, s->OC, o->dt, NULL);
+    bring_back();
     CHECK(wrong_elements("dweight", s, o, dweight, DT_F32, expected, bound, n) == 0);
     if (o->bias) CHECK(wrong_elements("dbias", s, o, dbias, DT_F32, bias_expected, bias_bound, OC) == 0);
     for (size_t i = 0; i < OC && !o->bias; i++) CHECK(dbias[i] == (float)(i % 5));
@@ -203,21 +222,21 @@ static void check_shape(const Kernels* k, const Shape* s, const Options* o) {
     check_backward_weight(k, s, o);
 }
 
-static void check_all_shapes(const Kernels* k, DType dt) {
-    for (int i = 0; i < COUNT(shapes); i++) check_shape(k, &shapes[i], &(Options){dt, i % 3 == 0, i % 2, i / 2 % 2});
+static void check_all_shapes(const Kernels* k, DType dt, Epilogues e) {
+    for (int i = 0; i < COUNT(shapes); i++) check_shape(k, &shapes[i], &(Options){dt, i % 3 == 0, i % 2, i / 2 % 2, e});
     for (uint64_t i = 0; i < 40; i++) {
         uint64_t h = hash64(i);
         Shape s = {(int)(h % 70) + 1, (int)(h / 70 % 70) + 1, (int)(h / 4900 % 70) + 1};
-        check_shape(k, &s, &(Options){dt, (int)(i % 2), (int)(i / 2 % 2), (int)(i / 4 % 2)});
+        check_shape(k, &s, &(Options){dt, (int)(i % 2), (int)(i / 2 % 2), (int)(i / 4 % 2), e});
     }
 }
 
 // All results of a shape, one after another, on a given number of threads.
 static void* all_results(const Kernels* k, const Shape* s, DType dt, int threads, size_t* bytes) {
-    KernelLimits limits = {.N = s->N, .C = s->C, .OC = s->OC, .threads = threads, .dt = dt};
+    KernelLimits limits = {.N = s->N, .C = s->C, .OC = s->OC, .threads = threads, .dt = dt, .attention = ATTENTION_OWN};
     char err[ERR_BYTES];
     CHECK(k->open(&limits, err, sizeof err) == 0);
-    Options o = {dt, 0, 1, 1};
+    Options o = {dt, 0, 1, 1, EPILOGUE_BIAS};
     double *x64, *weight64, *dout64;
     size_t e = dtype_bytes(dt), x_n = (size_t)s->N * s->C, dout_n = (size_t)s->N * s->OC,
            weight_n = (size_t)s->OC * s->C;
@@ -227,9 +246,13 @@ static void* all_results(const Kernels* k, const Shape* s, DType dt, int threads
     char* all = (char*)calloc(*bytes, 1);
     float *dweight = (float*)all, *dbias = dweight + weight_n;
     char *out = (char*)(dbias + s->OC), *gelu = out + dout_n * e, *dx = gelu + dout_n * e;
-    k->matmul_forward(out, gelu, x, weight, weight, s->N, s->C, s->OC, dt, NULL);
-    k->matmul_backward_input(dx, dout, weight, x, s->N, s->C, s->OC, dt, NULL);
-    k->matmul_backward_weight(dweight, dbias, dout, x, s->N, s->C, s->OC, dt, NULL);
+    size_t shift = (size_t)((char*)there(k, all, *bytes) - all);  // from host to device
+    void *X = in_of(k, x, x_n, dt), *W = in_of(k, weight, weight_n, dt), *D = in_of(k, dout, dout_n, dt);
+    k->matmul_forward(out + shift, gelu + shift, X, W, W, s->N, s->C, s->OC, dt, NULL);
+    k->matmul_backward_input(dx + shift, D, W, X, s->N, s->C, s->OC, dt, NULL);
+    k->matmul_backward_weight((float*)((char*)dweight + shift), (float*)((char*)dbias + shift), D, X, s->N, s->C, s->OC,
+                              dt, NULL);
+    bring_back();
     free(x), free(weight), free(dout), free(x64), free(weight64), free(dout64);
     k->close();
     return all;
@@ -241,7 +264,7 @@ static void check_threads(const Kernels* k, DType dt) {
     for (int i = 0; i < COUNT(some); i++) {
         size_t bytes;
         void* one = all_results(k, &some[i], dt, 1, &bytes);
-        for (int threads = 2; threads <= 3; threads++) {
+        for (int threads = 2; threads <= most_threads(); threads++) {
             void* many = all_results(k, &some[i], dt, threads, &bytes);
             CHECK(memcmp(one, many, bytes) == 0);
             free(many);
@@ -254,21 +277,29 @@ static void check_threads(const Kernels* k, DType dt) {
 static void check_specials(const Kernels* k, DType dt) {
     enum { N = 37, C = 41, OC = 43 };
     static const float specials[] = {NAN, INFINITY};
-    Options o = {dt, 1, 0, 0};
+    Options o = {dt, 1, 0, 0, EPILOGUE_BIAS};
     double *x64, *weight64;
-    void *x = input(N * C, &o, 1, &x64), *weight = input(OC * C, &o, 2, &weight64), *out = tensor(OC * C + N * OC, dt);
+    size_t n = OC * C + N * OC;
+    void *x = input(N * C, &o, 1, &x64), *weight = input(OC * C, &o, 2, &weight64), *out = tensor(n, dt);
     float dweight[OC * C];
     for (int i = 0; i < 2; i++) {
         size_t row = 20, col = 40;  // the last column: the end of an odd depth, and of a row
         if (dt == DT_BF16) ((bf16*)x)[row * C + col] = bf16_from_float(specials[i]);
         else ((float*)x)[row * C + col] = specials[i];
-        k->matmul_forward(out, NULL, x, weight, NULL, N, C, OC, dt, NULL);
+        k->matmul_forward(out_of(k, out, n, dt), NULL, in_of(k, x, N * C, dt), in_of(k, weight, OC * C, dt), NULL, N, C,
+                          OC, dt, NULL);
+        bring_back();
         for (size_t j = 0; j < N * OC; j++) CHECK(isfinite(get(out, j, dt)) == (j / OC != row));
-        k->matmul_backward_input(out, x, weight, NULL, N, OC, C, dt, NULL);  // dout is x, and weight (C,OC)
+        // dout is x, and weight (C,OC)
+        k->matmul_backward_input(out_of(k, out, n, dt), in_of(k, x, N * C, dt), in_of(k, weight, OC * C, dt), NULL, N,
+                                 OC, C, dt, NULL);
+        bring_back();
         for (size_t j = 0; j < N * OC; j++) CHECK(isfinite(get(out, j, dt)) == (j / OC != row));
         memset(dweight, 0, sizeof dweight);
-        k->matmul_backward_weight(dweight, NULL, x, weight, N, OC, C, dt,
-                                  NULL);  // dweight (C,OC), x is the first N rows of OC
+        // dweight (C,OC), x is the first N rows of OC
+        k->matmul_backward_weight((float*)in_of(k, dweight, OC * C, DT_F32), NULL, in_of(k, x, N * C, dt),
+                                  in_of(k, weight, OC * C, dt), N, OC, C, dt, NULL);
+        bring_back();
         for (size_t j = 0; j < C * OC; j++) CHECK(isfinite(dweight[j]) == (j / OC != col));
     }
     tensor_free(out);
@@ -276,13 +307,15 @@ static void check_specials(const Kernels* k, DType dt) {
 }
 
 // Everything above. The table is opened and closed here.
-static void check_matmuls(const Kernels* k, DType dt) {
+static void check_matmuls(const Kernels* k, DType dt, Epilogues epilogues) {
     KernelLimits limits = shape_limits;
+    limits.attention = ATTENTION_OWN;
+    limits.epilogues = epilogues;
     char err[ERR_BYTES];
     limits.threads = 2;
     limits.dt = dt;
     CHECK(k->open(&limits, err, sizeof err) == 0);
-    check_all_shapes(k, dt);
+    check_all_shapes(k, dt, epilogues);
     check_specials(k, dt);
     k->close();
     check_threads(k, dt);

@@ -185,7 +185,7 @@ static void matmul_with_gelu_gives_what_two_ops_give(void) {
 enum { A_NH = 2, A_HS = 3, A_LDQ = 8, A_LDKV = 7, A_LDO = 9, A_NQ = 3 + 4, A_NK = 5 + 4 };
 static const int cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 9};
 static double q[A_NQ * A_LDQ], k[A_NK * A_LDKV], v[A_NK * A_LDKV], w_out[A_NQ * A_LDO];
-static Attention attention = {q, k, v, cu_q, cu_k, A_LDQ, A_LDKV, A_LDO, 2, A_NH, A_HS, 1, 0.7f};
+static Attention attention = {q, k, v, cu_q, cu_k, 0, 0, A_LDQ, A_LDKV, A_LDO, 2, A_NH, A_HS, 1, NULL, 0.7f};
 
 static double attention_loss(void) {
     double out[A_NQ * A_LDO] = {0}, sum = 0;
@@ -261,8 +261,9 @@ static void classifier_gradient_is_the_slope_of_its_loss(void) {
 
 static void adamw_takes_the_steps_of_its_definition(void) {
     float master = 0.8f, m1 = 0, v1 = 0, grad;
-    double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1, scale = 0.5;
-    AdamW a = {&param, &master, &m1, &v1, &grad, 1, 0.01f, 0.9f, 0.99f, 1e-6f, 0.1f, 0.5f, 0};
+    double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1;
+    float scale = 0.5f;
+    AdamW a = {&param, &master, &m1, &v1, &grad, 1, 0.01f, 0.9f, 0.99f, 1e-6f, 0.1f, &scale, 0, 0};
     for (a.t = 1; a.t <= 20; a.t++) {
         grad = (float)random_normal(22, (uint64_t)a.t);
         double g = scale * grad;

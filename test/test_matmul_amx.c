@@ -46,7 +46,7 @@ static void emulated_amx_matmuls_are_right(void) {
     k.open = open_exact;
     k.close = close_exact;
     matmul_amx.install(&k);
-    check_matmuls(&k, DT_BF16);
+    check_matmuls(&k, DT_BF16, EPILOGUE_BIAS);
 }
 
 static void fp32_stays_with_the_set_below(void) {

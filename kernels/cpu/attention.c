@@ -22,16 +22,24 @@ enum { GROUP = 2 };  // blocks that share what they have packed
 typedef struct Span {  // rows of one document
     size_t q0, k0;     // its first query and key
     int q_len, k_len;
+    int offset;  // causal: query i sees the first i + 1 + offset keys
 } Span;
 
+// With causal_offset only the queries that see a key and the keys that a query sees; see blank_queries, blank_keys.
 static Span document(const Attention* a, int b) {
-    return (Span){(size_t)a->cu_q[b], (size_t)a->cu_k[b], a->cu_q[b + 1] - a->cu_q[b], a->cu_k[b + 1] - a->cu_k[b]};
+    Span d = {(size_t)a->cu_q[b], (size_t)a->cu_k[b], a->cu_q[b + 1] - a->cu_q[b], a->cu_k[b + 1] - a->cu_k[b], 0};
+    d.offset = d.k_len - d.q_len;
+    if (a->causal && a->causal_offset) {
+        int blind = MIN(d.q_len, MAX(0, -a->causal_offset[b]));
+        d.offset = a->causal_offset[b] + blind;
+        d.q0 += (size_t)blind, d.q_len -= blind;
+        d.k_len = d.q_len ? MIN(d.k_len, d.q_len + d.offset) : 0;
+    }
+    return d;
 }
 
 // Keys that query i of the document sees.
-static int n_visible(const Attention* a, Span d, int i) {
-    return a->causal ? MIN(d.k_len, i + 1 + d.k_len - d.q_len) : d.k_len;
-}
+static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
 
 typedef struct Running {  // of a block of queries
     float max[BLOCK];     // the largest score
@@ -105,7 +113,7 @@ static void finish_block(void* out, float* lse, int ldo, float* o, const Running
 
 static void forward_item(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt,
                          ForwardScratch* w) {
-    int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1), offset = d.k_len - d.q_len;
+    int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1);
     size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
     float *k = w->packed, *v = k + block, *q = v + block, *o = q + GROUP * block;
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
@@ -121,7 +129,7 @@ static void forward_item(void* out, float* lse, const Attention* a, Span d, int 
         pack_rows(v, element(a->v, key, dt), a->ldkv, nk, nk, HS, dt);
         for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
             int last = MIN(i + BLOCK, i1) - 1, N = ROUND_UP(last + 1 - i, SIMD_FLOATS);
-            int seen = MIN(nk, n_visible(a, d, last) - j0), hidden = a->causal ? j0 - i - offset : -BLOCK;
+            int seen = MIN(nk, n_visible(a, d, last) - j0), hidden = a->causal ? j0 - i - d.offset : -BLOCK;
             if (seen > 0)
                 forward_block(o + g * block, w->s, &w->running[g], q + g * block, k, v, seen, N, hidden, HS,
                               j0 == 0 ? SET : RESCALE);
@@ -213,7 +221,7 @@ static void pack_keys(KeyBlock* b, const Attention* a, Span d, int h, int j, DTy
     size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, h, a->HS);
     int N = ROUND_UP(b->nk, SIMD_FLOATS);
     b->k = room, b->kt = b->k + block, b->vt = b->kt + block, b->dk = b->vt + block, b->dv = b->dk + block;
-    b->first = a->causal ? j - (d.k_len - d.q_len) : 0;
+    b->first = a->causal ? j - d.offset : 0;
     pack_rows(b->k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
     transpose(b->vt, BLOCK, b->k, HSp, N, (int)HSp, 1);
     pack_rows(b->k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
@@ -306,7 +314,7 @@ static int list_backward(Item* items, const Attention* a) {
         for (int i = 0; i < d.q_len; i += DQ_ROWS)
             items[n++] = (Item){b, i, BACKWARD_DQ, 3 * n_pairs(a, d, i, MIN(DQ_ROWS, d.q_len - i))};
         for (int j = 0; j < d.k_len; j += GROUP * BLOCK) {
-            int first = a->causal ? MAX(0, j - (d.k_len - d.q_len)) : 0;
+            int first = a->causal ? MAX(0, j - d.offset) : 0;
             items[n++] = (Item){b, j, BACKWARD_DKV, 4 * GROUP * BLOCK * (float)(d.q_len - first)};
         }
     }
@@ -350,6 +358,29 @@ static Item deal(const Work* w, size_t t, int* h) {
 
 // ---- entries
 
+static void blank_rows(void* x, size_t first, size_t end, int ld, const Attention* a, DType dt) {
+    for (size_t n = first; n < end; n++)
+        memset((char*)x + n * ld * dtype_bytes(dt), 0, (size_t)a->NH * a->HS * dtype_bytes(dt));
+}
+
+// Queries that see no key, which only causal_offset makes, are in no item: out or dq 0, lse (unless NULL) -infinity.
+static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* a, DType dt) {
+    for (int b = 0; b < a->n_docs && a->causal && a->causal_offset; b++) {
+        size_t end = document(a, b).q0;
+        blank_rows(out_or_dq, (size_t)a->cu_q[b], end, ld, a, dt);
+        for (int h = 0; h < a->NH && lse; h++)
+            for (size_t n = (size_t)a->cu_q[b]; n < end; n++) lse[h * (size_t)a->cu_q[a->n_docs] + n] = -INFINITY;
+    }
+}
+
+static void blank_keys(void* dk, void* dv, const Attention* a, DType dt) {
+    for (int b = 0; b < a->n_docs && a->causal && a->causal_offset; b++) {
+        Span d = document(a, b);
+        blank_rows(dk, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a, dt);
+        blank_rows(dv, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a, dt);
+    }
+}
+
 // Below a quarter of a million multiply-adds, waking the threads would cost more than the work.
 static inline int wakes_threads(const Work* w, const Attention* a) {
     return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
@@ -370,6 +401,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
         ForwardScratch* w = (ForwardScratch*)cpu_thread_scratch(omp_get_thread_num());
         forward_item(out, lse, a, document(a, item.doc), h, item.begin, dt, w);
     }
+    blank_queries(out, lse, a->ldo, a, dt);
 }
 
 // D (NH,Nq) = dout . out by row and head.
@@ -412,6 +444,8 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         if (item.kind == BACKWARD_DKV) part = (Part){0, d.q_len, item.begin, item.begin + GROUP * BLOCK, 0, 1};
         backward_item(&g, a, d, h, part, dt, w);
     }
+    blank_queries(dq, NULL, a->ldq, a, dt);
+    blank_keys(dk, dv, a, dt);
 }
 
 static void install(Kernels* table) {

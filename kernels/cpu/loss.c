@@ -85,6 +85,8 @@ SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t e
         vf_put(a->master, i, n, x, DT_F32);
         if (a->param != (void*)a->master) vf_put(a->param, i, n, x, dt);
     });
+    for (size_t i = begin; i < end && dt == DT_BF16 && a->rounding; i++)
+        ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, i);
 }
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
@@ -92,6 +94,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
         cpu_reference_kernels.adamw(a, dt, s);
         return;
     }
+    if (!isfinite(*a->grad_scale)) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
     AdamWStep k = {a->beta1,
                    (float)(1.0 - a->beta1),
@@ -101,7 +104,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
                    (float)(a->lr / m_correction),
                    a->lr * a->weight_decay,
                    a->eps,
-                   a->grad_scale};
+                   *a->grad_scale};
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (a->n >= SERIAL)
     for (size_t i = 0; i < a->n; i += CHUNK) {
         if (dt == DT_BF16) adamw_range(a, k, i, MIN(i + CHUNK, a->n), DT_BF16);

@@ -48,7 +48,7 @@ static void* alloc(size_t bytes) {
     return memset(p, 0, bytes);
 }
 
-static void free_memory(void* p) { free(p); }
+static void free_memory(void* p) { free(p); }  // host memory is like any other here
 static void upload(void* device, const void* host, size_t bytes, Stream s) { (void)s, memcpy(device, host, bytes); }
 static void download(void* host, const void* device, size_t bytes, Stream s) { (void)s, memcpy(host, device, bytes); }
 static void zero(void* device, size_t bytes, Stream s) { (void)s, memset(device, 0, bytes); }
@@ -195,8 +195,9 @@ static double score(const Attention* a, size_t query, size_t key, int h, DType d
 // Rows of keys that query i of document b sees: [*begin, *end).
 static void visible_keys(const Attention* a, int b, int i, size_t* begin, size_t* end) {
     int q_len = a->cu_q[b + 1] - a->cu_q[b], k_len = a->cu_k[b + 1] - a->cu_k[b];
+    int offset = a->causal_offset ? a->causal_offset[b] : k_len - q_len;
     *begin = (size_t)a->cu_k[b];
-    *end = *begin + (size_t)(a->causal ? i + (k_len - q_len) + 1 : k_len);
+    *end = *begin + (size_t)(a->causal ? MAX(0, MIN(k_len, i + offset + 1)) : k_len);
 }
 
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
@@ -210,7 +211,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
                 double max = -INFINITY, total = 0;
                 for (size_t k = k0; k < k1; k++) max = fmax(max, score(a, query, k, h, dt));
                 for (size_t k = k0; k < k1; k++) total += exp(score(a, query, k, h, dt) - max);
-                lse[h * Nq + query] = (float)(max + log(total));
+                lse[h * Nq + query] = k0 < k1 ? (float)(max + log(total)) : -INFINITY;
                 for (int j = 0; j < a->HS; j++) {
                     double sum = 0;
                     for (size_t k = k0; k < k1; k++)
@@ -262,11 +263,34 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         }
 }
 
-// ---- conversions and loss
+// ---- conversions, moves and loss
 
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
     (void)s;
     for (size_t i = 0; i < n; i++) store(out, i, load(x, i, x_dt), out_dt);
+}
+
+static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
+    (void)s;
+    size_t elem = dtype_bytes(dt);
+    for (size_t i = 0; i < (size_t)n; i++) {
+        char* to = (char*)out + i * ldo * elem;
+        if (rows[i] < 0) memset(to, 0, C * elem);
+        else memcpy(to, (const char*)x + (size_t)rows[i] * ldx * elem, C * elem);
+    }
+}
+
+static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
+                         Stream s) {
+    (void)s;
+    size_t elem = dtype_bytes(dt);
+    for (size_t i = 0; i < (size_t)n; i++)
+        if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
+}
+
+static void add_sum(double* result, const float* x, size_t n, Stream s) {
+    (void)s;
+    for (size_t i = 0; i < n; i++) *result += x[i];
 }
 
 static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
@@ -289,15 +313,16 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
     (void)s;
-    double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
-    for (size_t i = 0; i < a->n; i++) {
-        double g = (double)a->grad_scale * a->grad[i];
+    double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t), scale = *a->grad_scale;
+    for (size_t i = 0; i < a->n && isfinite(scale); i++) {
+        double g = scale * a->grad[i];
         double m = a->beta1 * a->m[i] + (1.0 - a->beta1) * g, v = a->beta2 * a->v[i] + (1.0 - a->beta2) * g * g;
         a->m[i] = (float)m;
         a->v[i] = (float)v;
         double step = m / m_correction / (sqrt(v / v_correction) + a->eps) + a->weight_decay * a->master[i];
         a->master[i] = (float)(a->master[i] - a->lr * step);
-        if (a->param != a->master) store(a->param, i, a->master[i], dt);
+        if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, i);
+        else if (a->param != a->master) store(a->param, i, a->master[i], dt);
     }
 }
 
@@ -308,14 +333,23 @@ static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
     *result = sum;
 }
 
+static void clip_scale(float* scale, const double* norm2, float clip, Stream s) {
+    (void)s;
+    double norm = sqrt(*norm2);
+    *scale = !isfinite(norm) ? NAN : clip > 0 && norm > clip ? (float)(clip / norm) : 1;
+}
+
 const Kernels cpu_reference_kernels = {
     .name = "cpu reference",
+    .full_matmul = 1024,
     .memory_available = memory_available,
     .workspace_bytes = workspace_bytes,
     .open = open_nothing,
     .close = close_nothing,
     .alloc = alloc,
     .free_memory = free_memory,
+    .alloc_host = alloc,
+    .free_host = free_memory,
     .upload = upload,
     .download = download,
     .zero = zero,
@@ -333,7 +367,11 @@ const Kernels cpu_reference_kernels = {
     .gelu_forward = gelu_forward,
     .add = add,
     .cast = cast,
+    .gather_rows = gather_rows,
+    .scatter_rows = scatter_rows,
     .classifier = classifier,
+    .add_sum = add_sum,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
+    .clip_scale = clip_scale,
 };

@@ -1,0 +1,61 @@
+// tables.h - which tables a test of ops goes through: those of every usable CPU instruction set, or, compiled with
+// -DTEST_DEVICE="emu" (or "cuda"), that of the device. And how host memory reaches a device that cannot see it.
+#pragma once
+#include "kernels/cpu/cpu.h"
+#include "test/test.h"
+
+// Fills tables (room for CPU_ISAS) and returns their number. A device that is missing fails the claim.
+static inline int tested_tables(const Kernels** tables) {
+    int n = 0;
+#ifdef TEST_DEVICE
+    char err[ERR_BYTES];
+    tables[0] = kernels_find(TEST_DEVICE, "auto", err, sizeof err);
+    if (tables[0]) n = 1;
+    else printf("    %s\n", err), test_failures_in_claim++;
+#else
+    for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
+        if (cpu_kernels((CpuIsa)isa)) tables[n++] = cpu_kernels((CpuIsa)isa);
+#endif
+    return n;
+}
+
+// Results must be the same bits on 1 .. most_threads() threads; of a device, whenever it is asked.
+static inline int most_threads(void) {
+#ifdef TEST_DEVICE
+    return 2;
+#else
+    return 3;
+#endif
+}
+
+typedef struct Twin {
+    const Kernels* k;
+    void *host, *device;
+    size_t bytes;
+} Twin;
+
+static Twin twins[32];
+static int n_twins;
+
+// Where the device of k finds the bytes at host: the CPU and the emulator right there, a GPU in a copy, which keeps the
+// alignment up to 64 bytes. The same host memory has one copy.
+static inline void* there(const Kernels* k, void* host, size_t bytes) {
+    for (int i = 0; i < n_twins; i++)
+        if (twins[i].host == host) return twins[i].device;
+    if (strncmp(k->name, "cuda", 4) != 0 || strstr(k->name, "emulator")) return host;
+    size_t shift = (uintptr_t)host % 64;
+    Twin t = {k, host, (char*)k->alloc(bytes + 64) + shift, bytes};
+    k->upload(t.device, host, bytes, NULL);
+    k->synchronize(NULL);
+    twins[n_twins++] = t;
+    return t.device;
+}
+
+// Brings all copies back to where they came from.
+static inline void bring_back(void) {
+    for (; n_twins > 0; n_twins--) {
+        Twin t = twins[n_twins - 1];
+        t.k->download(t.host, t.device, t.bytes, NULL);
+        t.k->free_memory((char*)t.device - (uintptr_t)t.host % 64);
+    }
+}
