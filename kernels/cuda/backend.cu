@@ -1,0 +1,221 @@
+// backend.cu - the CUDA device: finding it, its memory, its scratch, and the table.
+#include "kernels/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+CudaDevice cuda;
+
+void cuda_check_at(const char* file, int line, cudaError_t error, const char* what) {
+    if (error == cudaSuccess) return;
+    die_at(file, line, "CUDA: %s: %s; the first failed call may be an earlier one, try CUDA_LAUNCH_BLOCKING=1", what,
+           cudaGetErrorString(error));
+}
+
+// ---- the device
+
+enum { LEAST_MAJOR = 8 };  // mma.sync with bf16 and cp.async came with sm_80
+
+// With several ranks on a machine each takes the GPU of its local rank; CUDA_VISIBLE_DEVICES hides others as usual.
+static int device_index(int n_devices) {
+    const char* local_rank = getenv("LOCAL_RANK");
+    if (!local_rank) local_rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    if (!local_rank) local_rank = getenv("SLURM_LOCALID");
+    int rank = local_rank ? atoi(local_rank) : 0;
+    return rank < 0 ? 0 : rank % n_devices;
+}
+
+static char device_name[300];
+
+int cuda_find_device(char* err, size_t errlen) {
+    int n = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess || n == 0) {
+        cudaGetLastError();
+        return fail(err, errlen, "no CUDA device: %s; try --device cpu",
+                    error != cudaSuccess ? cudaGetErrorString(error) : "none is visible, see CUDA_VISIBLE_DEVICES");
+    }
+    cudaDeviceProp properties;
+    cuda.index = device_index(n);
+    error = cudaGetDeviceProperties(&properties, cuda.index);
+    if (error != cudaSuccess) return fail(err, errlen, "CUDA device %d: %s", cuda.index, cudaGetErrorString(error));
+    cuda.major = properties.major;
+    cuda.minor = properties.minor;
+    cuda.sm_count = properties.multiProcessorCount;
+    cuda.shared_optin = properties.sharedMemPerBlockOptin;
+    if (cuda.major < LEAST_MAJOR)
+        return fail(err, errlen, "%s has compute capability %d.%d, expected 8.0 or newer; try --device cpu",
+                    properties.name, cuda.major, cuda.minor);
+    snprintf(device_name, sizeof device_name, "cuda %s, sm_%d%d", properties.name, cuda.major, cuda.minor);
+    error = cudaSetDevice(cuda.index);
+    if (error != cudaSuccess)
+        return fail(err, errlen, "%s cannot be used: %s; is it busy, or was this program built for another GPU?",
+                    properties.name, cudaGetErrorString(error));
+    return 0;
+}
+
+// ---- memory
+
+static size_t memory_available(void) {
+    size_t available = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    return available;
+}
+
+static void* alloc(size_t bytes) {
+    void* p = NULL;
+    if (cudaMalloc(&p, MAX(bytes, (size_t)1)) != cudaSuccess) {
+        cudaGetLastError();  // an allocation that fails is an answer, not an error to find later
+        return NULL;
+    }
+    CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, cuda.stream));
+    CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
+    return p;
+}
+
+static void free_memory(void* p) {
+    if (p) CUDA_CHECK(cudaFree(p));
+}
+
+// Page-locked: the copy engine reads it while the host goes on.
+static void* alloc_host(size_t bytes) {
+    void* p = NULL;
+    if (cudaMallocHost(&p, MAX(bytes, (size_t)1)) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    return memset(p, 0, bytes);
+}
+
+static void free_host(void* p) {
+    if (p) CUDA_CHECK(cudaFreeHost(p));
+}
+
+static void upload(void* device, const void* host, size_t bytes, Stream s) {
+    CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream(s)));
+}
+
+static void download(void* host, const void* device, size_t bytes, Stream s) {
+    CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream(s)));
+    CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s)));
+}
+
+static void zero(void* device, size_t bytes, Stream s) {
+    CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, cuda_stream(s)));
+}
+
+static void synchronize(Stream s) { CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s))); }
+
+// ---- scratch: one block, as large as the neediest op
+
+static size_t workspace_bytes(const KernelLimits* limits) {
+    size_t most = 256;
+    most = MAX(most, cuda_embedding_scratch_bytes(limits));
+    most = MAX(most, cuda_layernorm_scratch_bytes(limits));
+    most = MAX(most, cuda_column_sum_scratch_bytes(limits));
+    most = MAX(most, cuda_matmul_scratch_bytes(limits));
+    most = MAX(most, cuda_attention_scratch_bytes(limits));
+    most = MAX(most, cuda_cudnn_scratch_bytes(limits));
+    most = MAX(most, cuda_optimizer_scratch_bytes(limits));
+    return ROUND_UP(most, (size_t)256);
+}
+
+void* cuda_scratch(size_t bytes) {
+    if (bytes > cuda.scratch_bytes)
+        die("an op needs %zu bytes of scratch, %zu were planned: its dimensions exceed those given to open", bytes,
+            cuda.scratch_bytes);
+    return cuda.scratch;
+}
+
+static int users;  // opens that were not closed
+
+static void close_cuda(void) {
+    if (users == 0 || --users > 0) return;
+    CUDA_CHECK(cudaDeviceSynchronize());
+    cuda_matmul_close();
+    cuda_cudnn_close();
+    free_memory(cuda.scratch);
+    CUDA_CHECK(cudaStreamDestroy(cuda.stream));
+    cuda.scratch = NULL;
+    cuda.scratch_bytes = 0;
+    cuda.stream = NULL;
+}
+
+static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
+    size_t bytes = workspace_bytes(limits);
+    if (users == 0) {
+        if (cuda_find_device(err, errlen)) return -1;
+        CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
+        if (cuda_matmul_open(err, errlen)) return -1;
+    }
+    users++;
+    cuda.limits = *limits;
+    if (bytes > cuda.scratch_bytes) {
+        CUDA_CHECK(cudaDeviceSynchronize());
+        free_memory(cuda.scratch);
+        cuda.scratch = (char*)alloc(bytes);
+        cuda.scratch_bytes = cuda.scratch ? bytes : 0;
+        if (!cuda.scratch) {
+            close_cuda();
+            return fail(err, errlen, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity",
+                        bytes >> 20);
+        }
+    }
+    if (limits->attention != ATTENTION_OWN && cuda_cudnn_open(limits, err, errlen)) {
+        if (limits->attention == ATTENTION_CUDNN) return close_cuda(), -1;
+        cuda.limits.attention = ATTENTION_OWN;  // auto
+    }
+    return 0;
+}
+
+// ---- attention: whose kernels
+
+static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    if (cuda.limits.attention == ATTENTION_OWN || cuda_cudnn_forward(out, lse, a, dt, s))
+        cuda_attention_forward(out, lse, a, dt, s);
+}
+
+static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                               const Attention* a, DType dt, Stream s) {
+    if (cuda.limits.attention == ATTENTION_OWN || cuda_cudnn_backward(dq, dk, dv, dout, out, lse, a, dt, s))
+        cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+}
+
+// In the order of the struct: C++17 has no designated initializers.
+const Kernels cuda_kernels = {
+    device_name,
+    1,     // prefers_bf16
+    8192,  // full_matmul
+    memory_available,
+    workspace_bytes,
+    open_cuda,
+    close_cuda,
+    alloc,
+    free_memory,
+    alloc_host,
+    free_host,
+    upload,
+    download,
+    zero,
+    synchronize,
+    cuda_embedding_forward,
+    cuda_embedding_backward,
+    cuda_layernorm_forward,
+    cuda_residual_layernorm_forward,
+    cuda_layernorm_backward,
+    cuda_matmul_forward,
+    cuda_matmul_backward_input,
+    cuda_matmul_backward_weight,
+    attention_forward,
+    attention_backward,
+    cuda_gelu_forward,
+    cuda_add,
+    cuda_cast,
+    cuda_gather_rows,
+    cuda_scatter_rows,
+    cuda_classifier,
+    cuda_add_sum,
+    cuda_adamw,
+    cuda_sum_of_squares,
+    cuda_clip_scale,
+};

@@ -1,0 +1,57 @@
+// library.cu - where the CUDA libraries lie, see library.h.
+//
+// Two layouts exist: the classic one, /usr/local/cuda/lib64 with cuDNN and NCCL from the system's packages, and the one
+// of Python wheels, site-packages/nvidia/<library>/lib. The loader's own paths come first.
+#include "kernels/cuda/library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+extern "C" {
+#include "plan/base.h"
+}
+
+// Opens the first match of a shell pattern; NULL when there is none or it does not load.
+static void* open_pattern(const char* pattern) {
+    glob_t found;
+    void* handle = NULL;
+    if (glob(pattern, 0, NULL, &found)) return NULL;
+    for (size_t i = 0; i < found.gl_pathc && !handle; i++) handle = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_GLOBAL);
+    globfree(&found);
+    return handle;
+}
+
+static void* open_anywhere(const char* file) {
+    static const char* const folders[] = {"/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/opt/cuda/lib64"};
+    const char *home = getenv("CUDA_HOME"), *python = getenv("VIRTUAL_ENV");
+    char path[1024];
+    void* handle = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
+    if (!handle && home) snprintf(path, sizeof path, "%s/lib64/%s", home, file), handle = open_pattern(path);
+    for (int i = 0; i < COUNT(folders) && !handle; i++) {
+        snprintf(path, sizeof path, "%s/%s", folders[i], file);
+        handle = open_pattern(path);
+    }
+    if (!handle && python) {
+        snprintf(path, sizeof path, "%s/lib/python3*/site-packages/nvidia/*/lib/%s", python, file);
+        handle = open_pattern(path);
+    }
+    return handle;
+}
+
+int library_open(const char* library, const char* const* files, const LibrarySymbol* symbols, int n, char* err,
+                 size_t errlen) {
+    void* handle = NULL;
+    for (const char* const* file = files; *file && !handle; file++) handle = open_anywhere(*file);
+    if (!handle)
+        return fail(err, errlen,
+                    "%s is missing: no %s on the library path; install it, or add its folder to LD_LIBRARY_PATH",
+                    library, files[0]);
+    for (int i = 0; i < n; i++) {
+        *symbols[i].address = dlsym(handle, symbols[i].name);
+        if (!*symbols[i].address)
+            return fail(err, errlen, "%s is too old: it has no %s; install a newer one", library, symbols[i].name);
+    }
+    return 0;
+}

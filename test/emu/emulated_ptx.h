@@ -1,0 +1,81 @@
+// emulated_ptx.h - the CPU twins of kernels/cuda/ptx.cuh: the same names and meanings, fragment layouts as in NVIDIA's
+// PTX ISA manual, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "emulator.h"
+
+// cvt.rn.bf16x2.f32: to nearest, ties to even.
+inline unsigned pack_bf16(float low, float high) {
+    return (unsigned)bf16_from_float(low) | (unsigned)bf16_from_float(high) << 16;
+}
+
+inline float fast_exp2(float x) { return exp2f(x); }
+inline float fast_exp(float x) { return expf(x); }
+inline float fast_log(float x) { return logf(x); }
+inline float fast_tanh(float x) { return tanhf(x); }
+
+// Lane 4 * (row % 8) + (k % 8) / 2 holds A(row,k) in register (row >= 8) + 2 * (k >= 8), and lane 4 * col + (k % 8) / 2
+// holds B(k,col) in register k >= 8, even k in the low half. Of D, lane l holds rows l / 4 and l / 4 + 8, columns
+// 2 * (l % 4) and the one after.
+inline void mma_m16n8k16(float d[4], const unsigned a[4], const unsigned b[2]) {
+    unsigned mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]}, all[emu::WARP][6];
+    const emu::Gathered* g = emu::gather(~0u, mine, sizeof mine);
+    for (int lane = 0; lane < emu::WARP; lane++) emu::read_lane(all[lane], g, lane, 0, sizeof mine);
+    for (int i = 0; i < 4; i++) {
+        int lane = emu::position->lane, row = lane / 4 + 8 * (i / 2), col = lane % 4 * 2 + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; k++) {
+            unsigned two_a = all[row % 8 * 4 + k % 8 / 2][(row >= 8) + 2 * (k >= 8)];
+            unsigned two_b = all[col * 4 + k % 8 / 2][4 + (k >= 8)];
+            sum += bf16_to_float((bf16)(two_a >> 16 * (k % 2))) * bf16_to_float((bf16)(two_b >> 16 * (k % 2)));
+        }
+        d[i] += sum;
+    }
+}
+
+// Lane 8 * m + i brings the address of row i (8 elements of 16 bits) of matrix m.
+inline void emulated_ldmatrix(unsigned* r, const void* row, int matrices, bool transposed) {
+    if ((uintptr_t)row & 15) emu::fail("ldmatrix: a row is not 16-byte aligned");
+    const emu::Gathered* g = emu::gather(~0u, &row, sizeof row);
+    int lane = emu::position->lane;
+    for (int m = 0; m < matrices; m++) {
+        uint16_t half[2];
+        for (int i = 0; i < 2; i++) {
+            int at = lane / 4, with = lane % 4 * 2 + i;
+            const uint16_t* address = nullptr;
+            emu::read_lane(&address, g, 8 * m + (transposed ? with : at), 0, sizeof address);
+            half[i] = address[transposed ? at : with];
+        }
+        r[m] = half[0] | (unsigned)half[1] << 16;
+    }
+    __syncwarp();  // all lanes have read before one may overwrite
+}
+inline void ldmatrix_x4(unsigned r[4], const void* row) { emulated_ldmatrix(r, row, 4, false); }
+inline void ldmatrix_x4_transposed(unsigned r[4], const void* row) { emulated_ldmatrix(r, row, 4, true); }
+inline void ldmatrix_x2(unsigned r[2], const void* row) { emulated_ldmatrix(r, row, 2, false); }
+inline void ldmatrix_x2_transposed(unsigned r[2], const void* row) { emulated_ldmatrix(r, row, 2, true); }
+
+inline void cp_async_16(void* shared, const void* global, int bytes) { emu::async_copy(shared, global, bytes); }
+inline void cp_async_commit() { emu::async_commit(); }
+template <int OPEN>
+void cp_async_wait() {
+    const emu::Copy* c;
+    for (int n = emu::finished_copies(OPEN, &c); n > 0; n--, c++) {
+        memcpy(c->to, c->from, (size_t)c->bytes);
+        memset((char*)c->to + c->bytes, 0, (size_t)(16 - c->bytes));
+    }
+}
+
+inline void emulated_alignment(const void* p, size_t bytes) {
+    if ((uintptr_t)p % bytes) emu::fail("a vector of %zu bytes at an address that is no multiple of it", bytes);
+}
+template <class V>
+V load_once(const V* p) {
+    return emulated_alignment(p, sizeof(V)), *p;
+}
+template <class V>
+void store_once(V* p, V v) {
+    emulated_alignment(p, sizeof(V)), *p = v;
+}

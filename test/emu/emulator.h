@@ -1,0 +1,213 @@
+// emulator.h - CUDA kernels on the CPU, thread by thread, so that they can be tested where there is no GPU.
+//
+// Every CUDA thread of a block is a fiber with its own stack; the blocks of a grid run one after another. A fiber runs
+// until it waits: at __syncthreads for its block, at a warp operation (shuffle, ballot, mma, ldmatrix) for the lanes
+// that the mask names. What a GPU would do silently wrong ends the program here, with kernel, block and the threads
+// that wait: barriers that some threads do not reach, warp operations of lanes that have left, misaligned vectors.
+//
+// Missing barriers show in two ways. Shared memory begins every block as NaN, and EMU_ORDER=0..3 (ascending,
+// descending, and both with one warp running as far as it can) changes who comes first. And under ThreadSanitizer each
+// CUDA thread is a thread of its own, ordered with the others by barriers and warp operations alone: a race is reported
+// with both lines. Under AddressSanitizer global memory, shared arrays and dynamic shared memory have red zones.
+//
+// Not modelled: weak memory order between blocks, bank conflicts, registers, anything about time. One OS thread.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define EMU_ADDRESS_SANITIZER
+#elif defined(__SANITIZE_THREAD__)
+#define EMU_THREAD_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMU_ADDRESS_SANITIZER
+#elif __has_feature(thread_sanitizer)
+#define EMU_THREAD_SANITIZER
+#endif
+#endif
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+namespace emu {
+
+constexpr int WARP = 32, LANE_BYTES = 64;
+// The least that any supported GPU (sm_89, sm_120) can give a block: what fits here fits everywhere.
+constexpr size_t SHARED_BYTES = 99 << 10;
+
+// What the running thread is. Set by the scheduler; kernels see them as threadIdx and so on.
+struct Position {
+    uint3 thread, block;
+    dim3 block_size, grid_size;
+    int lane;
+};
+extern Position* position;
+
+// The values that the lanes of a warp brought to a warp operation; valid until the thread's next one.
+struct Gathered {
+    unsigned mask;  // lanes that took part
+    alignas(16) unsigned char value[WARP][LANE_BYTES];
+};
+
+[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void block_barrier();
+const Gathered* gather(unsigned mask, const void* value, size_t bytes);
+void read_lane(void* value, const Gathered* g, int lane, size_t offset, size_t bytes);
+void* dynamic_shared();
+
+void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* context);
+
+template <class F>
+void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F&& call) {
+    launch(
+        kernel, grid, block, shared_bytes, [](void* p) { (*(std::remove_reference_t<F>*)p)(); }, (void*)&call);
+}
+
+// cp.async: a copy is made when its thread waits for it, so that a forgotten wait leaves NaN behind.
+struct Copy {
+    void* to;  // 16 bytes
+    const void* from;
+    int bytes, group;  // beyond `bytes` it fills up with zeros
+};
+void async_copy(void* shared, const void* global, int bytes);
+void async_commit();
+// Takes the copies out of the thread's list that a wait finishes, all but those of the newest groups; their number.
+int finished_copies(int groups_that_may_be_open, const Copy** list);
+
+template <class T>
+T shuffle(unsigned mask, T value, int from_lane) {
+    static_assert(sizeof(T) <= LANE_BYTES, "a lane brings at most 64 bytes");
+    const Gathered* g = gather(mask, &value, sizeof value);
+    if (from_lane < 0 || from_lane >= WARP || !(g->mask >> from_lane & 1)) return value;
+    read_lane(&value, g, from_lane, 0, sizeof value);
+    return value;
+}
+
+}  // namespace emu
+
+// ---- the language: qualifiers and built-in variables
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __constant__
+#if defined(EMU_ADDRESS_SANITIZER) || defined(EMU_THREAD_SANITIZER)
+#define __shared__ static  // the sanitizer guards it
+#else
+#define __shared__ static __attribute__((section("emu_shared")))  // one section, NaN at the start of each block
+#endif
+
+#define threadIdx (emu::position->thread)
+#define blockIdx (emu::position->block)
+#define blockDim (emu::position->block_size)
+#define gridDim (emu::position->grid_size)
+#define warpSize 32
+
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+    ((void)(stream), emu::launch(#kernel, (grid), (block), (shared_bytes), [&] { kernel(__VA_ARGS__); }))
+#define DYNAMIC_SHARED(type, name) type* name = (type*)emu::dynamic_shared()
+
+// ---- built-in functions
+
+inline void __syncthreads() { emu::block_barrier(); }
+inline void __syncwarp(unsigned mask = ~0u) { emu::gather(mask, nullptr, 0); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+    return emu::shuffle(mask, value, (emu::position->lane & ~(width - 1)) + (from & (width - 1)));
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+    int from = emu::position->lane ^ bits;
+    return emu::shuffle(mask, value, from / width == emu::position->lane / width ? from : emu::position->lane);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+    int from = emu::position->lane + (int)by;
+    return emu::shuffle(mask, value, from / width == emu::position->lane / width ? from : emu::position->lane);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+    int lane = emu::position->lane, from = lane - (int)by;
+    return emu::shuffle(mask, value, from >= lane / width * width ? from : lane);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    const emu::Gathered* g = emu::gather(mask, &predicate, sizeof predicate);
+    unsigned result = 0;
+    for (int lane = 0; lane < emu::WARP; lane++) {
+        int p = 0;
+        if (g->mask >> lane & 1) emu::read_lane(&p, g, lane, 0, sizeof p);
+        result |= (unsigned)(p != 0) << lane;
+    }
+    return result;
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+inline unsigned __activemask() { return ~0u; }
+inline unsigned __match_any_sync(unsigned mask, int value) {
+    const emu::Gathered* g = emu::gather(mask, &value, sizeof value);
+    unsigned result = 0;
+    for (int lane = 0; lane < emu::WARP; lane++) {
+        int other = ~value;
+        if (g->mask >> lane & 1) emu::read_lane(&other, g, lane, 0, sizeof other);
+        result |= (unsigned)(other == value) << lane;
+    }
+    return result;
+}
+
+inline int __syncthreads_or(int predicate) {
+    static int any;  // not __shared__: set again at every use
+    emu::block_barrier();
+    if (emu::position->thread.x + emu::position->thread.y + emu::position->thread.z == 0)
+        __atomic_store_n(&any, 0, __ATOMIC_RELAXED);
+    emu::block_barrier();
+    if (predicate) __atomic_store_n(&any, 1, __ATOMIC_RELAXED);
+    emu::block_barrier();
+    return __atomic_load_n(&any, __ATOMIC_RELAXED);
+}
+
+// Atomics are atomic for ThreadSanitizer too.
+#define EMU_ATOMIC(name, T, result)                                                                   \
+    inline T name(T* p, T x) {                                                                        \
+        T old, now;                                                                                   \
+        __atomic_load(p, &old, __ATOMIC_RELAXED);                                                     \
+        do now = (result);                                                                            \
+        while (!__atomic_compare_exchange(p, &old, &now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \
+        return old;                                                                                   \
+    }
+EMU_ATOMIC(atomicAdd, int, old + x)
+EMU_ATOMIC(atomicAdd, unsigned, old + x)
+EMU_ATOMIC(atomicAdd, unsigned long long, old + x)
+EMU_ATOMIC(atomicAdd, float, old + x)
+EMU_ATOMIC(atomicAdd, double, old + x)
+EMU_ATOMIC(atomicMin, int, x < old ? x : old)
+EMU_ATOMIC(atomicMax, int, x > old ? x : old)
+EMU_ATOMIC(atomicMin, unsigned, x < old ? x : old)
+EMU_ATOMIC(atomicMax, unsigned, x > old ? x : old)
+EMU_ATOMIC(atomicExch, int, x)
+EMU_ATOMIC(atomicExch, unsigned, x)
+
+inline int __float_as_int(float f) { return __builtin_bit_cast(int, f); }
+inline unsigned __float_as_uint(float f) { return __builtin_bit_cast(unsigned, f); }
+inline float __int_as_float(int i) { return __builtin_bit_cast(float, i); }
+inline float __uint_as_float(unsigned u) { return __builtin_bit_cast(float, u); }
+inline int __popc(unsigned u) { return __builtin_popcount(u); }
+inline int __ffs(int i) { return __builtin_ffs(i); }
+inline int __clz(int i) { return i ? __builtin_clz((unsigned)i) : 32; }
+inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+inline double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+inline float __fdividef(float a, float b) { return a / b; }
