@@ -1,11 +1,14 @@
-# make                      builds ./train; needs a C compiler and make, nothing else
+# make                      builds ./train; needs a C compiler and make, nothing else; with CUDA where there is a GPU
 # make test                 everything that can be proved here; ends with "N passed, N failed"
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
+# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: its speeds, to dev/results/
 # make check                layering, line length, options: the house rules as greps
 # make fuzz                 every reader under libFuzzer, a minute each (FUZZ_SECONDS=60); needs clang
-# make config=debug         no optimisation;  make config=sanitize: AddressSanitizer and UBSan
+# make config=debug         no optimisation;  make config=sanitize: AddressSanitizer and UBSan;  config=race: TSan
+# make CUDA=yes             CUDA for a machine elsewhere, for CUDA_ARCHS="80 89 90 100 120"
+# make EMU=yes              ./train --device emu: the CUDA code on an emulated GPU, for tests; needs a C++ compiler
 #
-# Detections are few, printed once, and can be overridden: make CC=clang OPENMP=no ISAS=no
+# Detections are few, printed once, and can be overridden: make CC=clang OPENMP=no ISAS=no CUDA=no
 
 CC      ?= cc
 config  ?= release
@@ -16,11 +19,24 @@ build   := build/$(config)
 compiles = $(shell echo 'int main(void){return 0;}' | $(CC) -x c $(1) - -o /dev/null 2>/dev/null && echo yes || echo no)
 machine := $(shell $(CC) -dumpmachine)
 
-OPENMP  ?= $(call compiles,-fopenmp)
-ISAS    ?= $(if $(findstring x86_64,$(machine)),$(call compiles,-mavx512bf16),no)
+OPENMP  ?= $(if $(filter race,$(config)),no,$(call compiles,-fopenmp))
+# Sanitizers watch the generic kernels only: every set once more would take minutes to compile.
+ISAS    ?= $(if $(and $(findstring x86_64,$(machine)),$(filter-out sanitize race,$(config))),$(call $(\
+             )compiles,-mavx512bf16),no)
 AMX     ?= $(if $(filter yes,$(ISAS)),$(call compiles,-mamx-tile -mamx-bf16),no)
-MPI     ?= $(if $(shell command -v mpicc 2>/dev/null),found,not found)
-NVCC    ?= $(if $(shell command -v nvcc 2>/dev/null),found,not found)
+MPI     ?= $(if $(shell command -v mpicxx 2>/dev/null),yes,no)
+
+# CUDA: the compiler, a GPU (without one CUDA is left out, unless asked for), and headers in the toolkit, the system's
+# packages or a Python environment. Libraries other than the runtime are opened when the program needs them.
+NVCC      ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc))
+GPU       ?= $(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),yes,no)
+CUDA      ?= $(if $(NVCC),$(GPU),no)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_INCLUDES := $(wildcard $(CUDA_HOME)/include $(VIRTUAL_ENV)/lib/python3*/site-packages/nvidia/*/include)
+cuda_header = $(if $(wildcard $(addsuffix /$(1),$(CUDA_INCLUDES) /usr/include /usr/include/$(machine))),yes,no)
+CUDNN ?= $(call cuda_header,cudnn.h)
+NCCL  ?= $(call cuda_header,nccl.h)
+EMU   ?= no
 
 ifeq ($(shell $(CC) --version 2>/dev/null | head -n 1),)
 $(error the C compiler "$(CC)" does not run; install one (Debian: apt-get install gcc) or name it: make CC=...)
@@ -31,8 +47,9 @@ endif
 CFLAGS_release  := -O3 -g
 CFLAGS_debug    := -O0 -g
 CFLAGS_sanitize := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+CFLAGS_race     := -O1 -g -fsanitize=thread
 ifeq ($(CFLAGS_$(config)),)
-$(error config=$(config) is unknown; expected release, debug or sanitize)
+$(error config=$(config) is unknown; expected release, debug, sanitize or race)
 endif
 
 # Warnings stop the build where they can be mended (continuous integration sets WERROR=-Werror), not elsewhere.
@@ -55,6 +72,17 @@ FLAGS_avx512     := $(avx512)
 FLAGS_avx512bf16 := $(avx512) -mavx512bf16
 FLAGS_amx        := $(avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 
+# The GPU of this machine where there is one; otherwise every kind, and code from which newer ones compile their own.
+ifeq ($(origin CUDA_ARCHS)$(GPU),undefinedyes)
+GENCODE := -arch=native
+else
+CUDA_ARCHS ?= 80 89 90 100 120
+GENCODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+  -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+endif
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDES:%=-isystem %) -MMD -MP \
+  -Xcompiler "-Wall $(WERROR) $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(CFLAGS_$(config)))" $(NVCC_EXTRA)
+
 # ---- sources: the files of `families` are compiled once for each instruction set
 
 families := matmul attention elementwise loss
@@ -69,8 +97,30 @@ objects += $(build)/kernels/cpu/matmul_amx.amx.o
 ISA_DEFINE += -DHAVE_AMX
 endif
 
-benches := $(patsubst dev/%.c,$(build)/dev/%,$(wildcard dev/bench_*.c))
-tests := $(patsubst test/%.c,$(build)/test/%,$(wildcard test/test_*.c))
+# ---- the CUDA sources, which nvcc compiles, or a C++ compiler for the emulator
+
+cuda_files := backend elementwise optimizer classifier layernorm column_sum embedding matmul attention \
+  attention_backward attention_plain comm_self
+cuda_objects := $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library \
+  $(if $(filter yes,$(CUDNN)),attention_cudnn cudnn_plan,attention_no_cudnn) comm$(if $(filter yes,$(NCCL)),,_no)_nccl)
+emu_objects := $(patsubst %,$(build)/emu/%.o,$(cuda_files) attention_no_cudnn $(if $(filter yes,$(MPI)),comm_nccl,\
+  comm_no_nccl)) $(patsubst %,$(build)/emu/%.o,emulator cudart cublaslt linked_library $(if $(filter yes,$(MPI)),nccl))
+
+ifeq ($(CUDA),yes)
+objects += $(cuda_objects)
+DEVICES := -DHAVE_CUDA
+# nvcc knows where its runtime lies; everything else is the C compiler's.
+link = $(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(if $(filter yes,$(OPENMP)),-Xcompiler -fopenmp) \
+  $(1) -o $@ -lm -ldl
+else
+link = $(CC) $(COMMON) $(1) -o $@ -lm -ldl
+endif
+# The stand-ins for libraries are looked up in the program itself.
+link_emu = $(CXX) $(filter-out -std=gnu11,$(COMMON)) $(1) -rdynamic -o $@ -lm -ldl \
+  $(if $(filter yes,$(MPI)),$(shell mpicxx --showme:link))
+
+benches := $(patsubst dev/%.c,$(build)/dev/%,$(filter-out %/bench_gpu.c,$(wildcard dev/bench_*.c)))
+tests := $(patsubst test/%.c,$(build)/test/%,$(filter-out %/test_device.c,$(wildcard test/test_*.c)))
 ifneq ($(AMX),yes)
 tests := $(filter-out %/test_matmul_amx,$(tests))  # the compiler does not know the tiles
 endif
@@ -78,31 +128,38 @@ endif
 all: report train
 
 # Compared, not dated: another config may have been here since.
-train: $(build)/train always
+train: $(build)/train$(if $(filter yes,$(EMU)),_emu) always
 	@cmp -s $< $@ || { cp $< $@.tmp && mv $@.tmp $@; }
 
 # ---- what was found
+
+cuda_built    = built in for $(if $(CUDA_ARCHS),sm $(CUDA_ARCHS),the GPU here); headers: cuDNN $(CUDNN)$(,) NCCL $(NCCL)
+cuda_left_out = left out ($(if $(NVCC),nvcc found$(,) GPU: $(GPU)$(,) make CUDA=yes builds it,no nvcc))
 
 report:
 	@echo "compiler: $(CC) for $(machine), config $(config)"
 	@echo "OpenMP:   $(if $(filter yes,$(OPENMP)),found,not found$(,) one thread only)"
 	@echo "kernels:  $(sets)$(if $(filter yes,$(AMX)), amx), chosen by processor at run time"
-	@echo "CUDA:     $(NVCC), this version computes on the CPU only"
-	@echo "MPI:      $(MPI), one rank only"
+	@echo "CUDA:     $(if $(filter yes,$(CUDA)),$(cuda_built),$(cuda_left_out))"
+	@echo "emulator: $(if $(filter yes,$(EMU)),built in,left out)"
+	@echo "MPI:      $(if $(filter yes,$(MPI)),found,not found)$(,) one rank only"
 
 , := ,
 
 # ---- rules
 
 # Everything is built anew when the compiler or a flag is another than last time.
-command := $(CC) $(COMMON) $(ISA_DEFINE) $(sets)
+command = $(CC) $(COMMON) $(ISA_DEFINE) $(sets) $(DEVICES) $(MPI) $(CXX) $(if $(DEVICES),$(NVCC_FLAGS))
 $(build)/flags: always
 	@mkdir -p $(@D)
 	@echo '$(command)' | cmp -s - $@ || echo '$(command)' > $@
-$(objects) $(build)/train_gpt.o $(build)/kernels/cpu/matmul_amx_emulated.o: $(build)/flags
+$(objects) $(emu_objects) $(build)/train_gpt.o $(build)/kernels/cpu/matmul_amx_emulated.o: $(build)/flags
 
 $(build)/train: $(build)/train_gpt.o $(build)/ragged.a
-	$(CC) $(COMMON) $^ -o $@ -lm
+	$(call link,$(filter %.o %.a,$^))
+
+$(build)/train_emu: $(build)/train_gpt.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
+	$(call link_emu,$(filter %.o %.a,$^))
 
 $(build)/ragged.a: $(objects)
 	@rm -f $@
@@ -118,7 +175,32 @@ $(build)/plan/%.o: plan/%.c
 
 $(build)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(COMMON) $(ISA_DEFINE) $(KERNEL_FLAGS) -c $< -o $@
+	$(CC) $(COMMON) $(ISA_DEFINE) $(DEVICES) $(KERNEL_FLAGS) -c $< -o $@
+
+$(build)/kernels/cuda/%.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) -c $< -o $@
+
+# The emulator's headers come first, so that they stand in for NVIDIA's. It runs fast enough at -O2 only.
+EMU_FLAGS = -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
+  -fno-math-errno $(if $(filter yes,$(MPI)),-DHAVE_MPI $(shell mpicxx --showme:compile))
+# ThreadSanitizer must not watch the machine itself.
+emu_machine := $(build)/emu/emulator.o $(build)/emu/cudart.o
+ifeq ($(config),race)
+$(emu_machine): EMU_FLAGS := $(filter-out -fsanitize=thread,$(EMU_FLAGS)) -DEMU_FOR_THREAD_SANITIZER
+endif
+
+$(build)/emu/%.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(CXX) $(EMU_FLAGS) -x c++ -c $< -o $@
+
+$(build)/emu/%.o: test/emu/%.cc
+	@mkdir -p $(@D)
+	$(CXX) $(EMU_FLAGS) -c $< -o $@
+
+$(build)/emu/open.o: kernels/open.c $(build)/flags
+	@mkdir -p $(@D)
+	$(CC) $(COMMON) $(ISA_DEFINE) -DHAVE_EMU -c $< -o $@
 
 define family_rule
 $(build)/kernels/cpu/%.$(1).o: kernels/cpu/%.c
@@ -127,9 +209,34 @@ $(build)/kernels/cpu/%.$(1).o: kernels/cpu/%.c
 endef
 $(foreach s,$(sets) amx,$(eval $(call family_rule,$(s))))
 
-$(build)/test/%: test/%.c $(build)/ragged.a
+$(build)/test/%: $(build)/test/%.o $(build)/ragged.a
+	$(call link,$(filter %.o %.a,$^))
+
+# The tests of ops once more, for a device instead of the CPU's instruction sets.
+device_tests := test_ops test_attention test_matmul
+
+$(build)/test_on_emu/%.o: test/%.c $(build)/flags
 	@mkdir -p $(@D)
-	$(CC) $(COMMON) $(ISA_DEFINE) $(filter %.c %.o,$^) $(build)/ragged.a -o $@ -lm
+	$(CC) $(COMMON) $(ISA_DEFINE) -DTEST_DEVICE='"emu"' -c $< -o $@
+
+$(build)/test_on_emu/%: $(build)/test_on_emu/%.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
+	$(call link_emu,$(filter %.o %.a,$^))
+
+# The one test in C++ includes the backend's own header.
+$(build)/test_on_emu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(EMU_FLAGS) -c $< -o $@
+
+$(build)/test_on_gpu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
+	@mkdir -p $(@D)
+	$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(MPI_FLAGS) -x cu -c $< -o $@
+
+$(build)/test_on_gpu/%.o: test/%.c $(build)/flags
+	@mkdir -p $(@D)
+	$(CC) $(COMMON) $(ISA_DEFINE) -DTEST_DEVICE='"cuda"' -c $< -o $@
+
+$(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/ragged.a
+	$(call link,$(filter %.o %.a,$^))
 
 # The AMX matmul on emulated tiles: the same source, for processors that have none.
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
@@ -140,25 +247,66 @@ $(build)/kernels/cpu/matmul_amx_emulated.o: kernels/cpu/matmul_amx.c
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
 $(build)/dev/%: dev/%.c $(build)/ragged.a
 	@mkdir -p $(@D)
-	$(CC) $(COMMON) $(ISA_DEFINE) $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN) $< $(build)/ragged.a -o $@ -lm -ldl \
-	  $(if $(filter yes,$(ONEDNN)),-ldnnl)
+	$(CC) $(COMMON) $(ISA_DEFINE) $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN) -c $< -o $@.o
+	$(call link,$@.o $(build)/ragged.a) $(if $(filter yes,$(ONEDNN)),-ldnnl)
 
 # ---- proofs
 
-# Readers and planners run a second time under sanitizers; kernels and whole runs once, at full speed.
+# Readers and planners run a second time under sanitizers; so do the CUDA kernels on the emulator, which has every
+# operation of the device tests, whole runs, and the mistakes that it must find.
 sanitized := $(addprefix build/sanitize/test/test_,json safetensors checkpoint checkpoint_damage tokenizer \
-               tokenizer_files docs docs_tokens sampler pack config files)
+               tokenizer_files docs docs_tokens sampler pack config files rank_identity)
+ranks     := mpirun --oversubscribe -n 4
+
+# The emulator's part of the suite needs a C++ compiler and an x86-64.
+EMULATED ?= $(if $(and $(filter release,$(config)),$(findstring x86_64,$(machine)),$(shell command -v $(CXX))),yes,no)
+emulated := $(device_tests:%=$(build)/test_on_emu/%)
+emulated_again := $(device_tests:%=build/sanitize/test_on_emu/%) $(device_tests:%=build/race/test_on_emu/%)
+ifeq ($(EMULATED),yes)
+suite_emulated = $(emulated) $(emulated_again) '$(build)/test/test_golden@$(build)/train_emu --device emu' \
+  '$(build)/test/test_device@$(build)/train_emu --device emu' test/emu/faults.sh test/cuda_compiles.sh \
+  $(if $(filter yes,$(MPI)),'$(ranks) $(build)/test_on_emu/test_comm_nccl') \
+  $(if $(filter yes,$(CUDNN)),$(build)/test/test_cudnn_plans)
+endif
 
 test: report
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory -s check
 	@$(MAKE) --no-print-directory -s test-programs
-	@sh test/run.sh $(build)/train $(tests) $(if $(filter release,$(config)),$(sanitized)) test/fuzz/smoke.sh
+	@$(MAKE) --no-print-directory -s run-tests
+
+run-tests:
+	@sh test/run.sh $(build)/train $(tests) $(if $(filter release,$(config)),$(sanitized)) test/fuzz/smoke.sh \
+	  $(suite_emulated)
 
 test-programs: $(build)/train $(tests)
 ifeq ($(config),release)
 	@$(MAKE) --no-print-directory -s config=sanitize $(sanitized)
 endif
+ifeq ($(EMULATED),yes)
+	@$(MAKE) --no-print-directory -s $(build)/train_emu $(emulated) $(build)/test/test_device \
+	  $(if $(filter yes,$(MPI)),$(build)/test_on_emu/test_comm_nccl) \
+	  $(if $(filter yes,$(CUDNN)),$(build)/test/test_cudnn_plans)
+	@$(MAKE) --no-print-directory -s config=sanitize $(filter build/sanitize/%,$(emulated_again))
+	@$(MAKE) --no-print-directory -s config=race $(filter build/race/%,$(emulated_again))
+endif
+
+# On a machine with a GPU: every operation against the CPU's tables, the whole program against PyTorch's numbers and
+# across a kill, exchanges between several ranks on this one GPU, and memory checked where compute-sanitizer is.
+gpu_tests := $(device_tests:%=$(build)/test_on_gpu/%)
+sanitizer := $(shell command -v compute-sanitizer 2>/dev/null)
+test-gpu: report
+	@[ "$(CUDA)" = yes ] || { echo "test-gpu: no GPU or no nvcc here; make CUDA=yes test-gpu insists"; exit 1; }
+	@$(MAKE) --no-print-directory -s $(build)/train $(gpu_tests) $(addprefix $(build)/test/test_,device golden resume) \
+	  $(if $(filter yes,$(MPI)),$(build)/test_on_gpu/test_comm_nccl)
+	@sh test/run.sh $(build)/train $(gpu_tests) $(foreach t,golden device resume,'$(build)/test/test_$(t)@$(\
+	  )$(build)/train --device cuda') $(if $(filter yes,$(MPI)),'$(ranks) $(build)/test_on_gpu/test_comm_nccl') \
+	  $(if $(sanitizer),'$(sanitizer) --error-exitcode 9 $(build)/test_on_gpu/test_attention')
+	@$(if $(sanitizer),:,echo "compute-sanitizer is not here: global memory was not checked")
+	@$(if $(filter yes,$(MPI)),:,echo "MPI is not here: exchanges between ranks were not tried")
+
+bench-gpu: report $(build)/train $(build)/dev/bench_gpu
+	@sh scripts/gpu_report.sh
 
 bench: ONEDNN := $(call compiles,-include dnnl.h -ldnnl)
 bench: report $(build)/train $(benches)
@@ -187,4 +335,5 @@ clean:
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 always:
-.PHONY: all always report test test-programs bench check fuzz fuzz-programs clean
+.SECONDARY:
+.PHONY: all always report test test-programs run-tests test-gpu bench-gpu bench check fuzz fuzz-programs clean

@@ -468,6 +468,8 @@ static void prepare(Run* run) {
         fflush(stdout);
     }
     run_take_memory(run, &plan);
+    const char* choices = run->model.k->choices();
+    if (run->training && choices[0]) printf("kernels %s\n", choices);
     run_load_weights(run);
 }
 

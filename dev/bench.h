@@ -1,4 +1,4 @@
-// bench.h - what the benches share: a median, the limits of the registers, and the record in build/bench.jsonl.
+// bench.h - what the benches share: medians, the limits of the registers, and the record in build/bench.jsonl.
 //
 // A speed stands beside a limit that is measured in the same run on the same threads, because machines, and the same
 // machine from one minute to the next, differ by more than most changes to the code.
@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "data/json.h"
 #include "kernels/cpu/cpu.h"
 
 static int bench_compare(const void* a, const void* b) {
@@ -23,19 +24,43 @@ static inline double bench_median(double* values, int n) {
     return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-// Appends one line to build/bench.jsonl. The limit has the unit of the value.
-static inline void bench_record(const char* name, double value, const char* unit, double limit) {
+// Appends one line to a file below build/. The limit has the unit of the value; 0: there is none.
+static inline void bench_record_in(const char* path, const char* command, const char* name, double value,
+                                   const char* unit, double limit) {
     mkdir("build", 0777);
-    FILE* file = fopen("build/bench.jsonl", "a");
+    FILE* file = fopen(path, "a");
     if (!file) {
-        fprintf(stderr, "bench: cannot append to build/bench.jsonl (%s); run it from the root of the tree\n",
-                strerror(errno));
+        fprintf(stderr, "bench: cannot append to %s (%s); run it from the root of the tree\n", path, strerror(errno));
         return;
     }
-    fprintf(file, "{\"name\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"limit\":%.4g,\"percent\":%.1f,", name, value, unit,
-            limit, 100 * value / limit);
-    fprintf(file, "\"command\":\"make bench\"}\n");
+    fprintf(file, "{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",", name, value, unit);
+    if (limit > 0) fprintf(file, "\"limit\":%.6g,\"percent\":%.1f,", limit, 100 * value / limit);
+    fprintf(file, "\"command\":\"%s\"}\n", command);
     fclose(file);
+}
+
+static inline void bench_record(const char* name, double value, const char* unit, double limit) {
+    bench_record_in("build/bench.jsonl", "make bench", name, value, unit, limit);
+}
+
+// Median of a number over the lines of a run's log.jsonl, the first `skip` lines left out; 0 when there is none.
+static inline double bench_median_of_log(const char* path, const char* member, int skip) {
+    enum { MOST_LINES = 64 };
+    double values[MOST_LINES];
+    char* line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    int n = 0, lines = 0;
+    FILE* file = fopen(path, "r");
+    while (file && n < MOST_LINES && (length = getline(&line, &room, file)) > 0) {
+        Json json;
+        if (json_parse(&json, line, (size_t)length, NULL, 0)) break;
+        if (lines++ >= skip && json_double(json_get(&json, json.values, member), &values[n]) == 0) n++;
+        json_free(&json);
+    }
+    free(line);
+    if (file) fclose(file);
+    return n ? bench_median(values, n) : 0;
 }
 
 // ---- arithmetic on registers alone

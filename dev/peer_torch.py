@@ -1,36 +1,47 @@
 #!/usr/bin/env python3
-"""peer_torch.py - tokens a second of GPT-2 124M training in PyTorch on this machine's CPU, to measure ours beside.
+"""peer_torch.py - tokens a second of GPT-2 training in PyTorch on this machine, to measure ours beside.
 
-    python3 dev/peer_torch.py bf16|fp32
+    python3 dev/peer_torch.py bf16|fp32 [--device cpu|cuda] [--layers 12 --width 768 --heads 12 --context 1024]
+                              [--rows 4] [--batch-tokens 4096] [--steps 3] [--compile off|model|block]
 
-The same work as one step of bench_train on full rows: 4 x 1024 tokens, forward, backward, global-norm clip, AdamW on
-fp32 masters (bf16: autocast). Uses scaled_dot_product_attention where this PyTorch has it. Prints the better of two
-steps after a first one.
+The same work as one step of ours on full rows: forward, backward, global-norm clip, AdamW on fp32 weights (bf16:
+autocast), the gradients of several micro-batches of --rows added up where --batch-tokens is more than one. What
+PyTorch offers for speed is used: scaled_dot_product_attention, fused AdamW, torch.compile of the whole model or, since
+that takes minutes for a deep one, of one block for all (--compile block; embedding and loss are then compiled too).
+Where the GPU's memory does not suffice, half the rows are tried.
+
+Prints one line: tokens a second (median of the steps after the first), loss of the last step, most GB taken, seconds
+before the second step, rows, version of PyTorch.
 """
+import argparse
+import contextlib
 import math
-import sys
+import statistics
 import time
 
 import torch
 import torch.nn.functional as F
 
-L, C, NH, V, T, B = 12, 768, 12, 50304, 1024, 4
+V, PADDED_V = 50257, 50304
 
 
 class Block(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, C, NH, T):
         super().__init__()
+        self.NH = NH
         self.ln1, self.ln2 = torch.nn.LayerNorm(C), torch.nn.LayerNorm(C)
         self.qkv, self.proj = torch.nn.Linear(C, 3 * C), torch.nn.Linear(C, C)
         self.fc, self.fcproj = torch.nn.Linear(C, 4 * C), torch.nn.Linear(4 * C, C)
-        self.register_buffer("mask", torch.triu(torch.ones(T, T, dtype=torch.bool), 1))
+        if not hasattr(F, "scaled_dot_product_attention"):
+            self.register_buffer("mask", torch.triu(torch.ones(T, T, dtype=torch.bool), 1))
 
     def attention(self, x):
-        q, k, v = (t.view(B, T, NH, C // NH).transpose(1, 2) for t in self.qkv(x).split(C, dim=2))
+        B, T, C = x.shape
+        q, k, v = (t.view(B, T, self.NH, C // self.NH).transpose(1, 2) for t in self.qkv(x).split(C, dim=2))
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            scores = (q @ k.transpose(2, 3)) / math.sqrt(C // NH)
+            scores = (q @ k.transpose(2, 3)) / math.sqrt(C // self.NH)
             y = torch.softmax(scores.masked_fill(self.mask, -math.inf), dim=-1) @ v
         return self.proj(y.transpose(1, 2).reshape(B, T, C))
 
@@ -40,35 +51,122 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, L, C, NH, T):
         super().__init__()
-        self.wte, self.wpe = torch.nn.Embedding(V, C), torch.nn.Embedding(T, C)
-        self.blocks, self.lnf = torch.nn.ModuleList(Block() for _ in range(L)), torch.nn.LayerNorm(C)
+        self.wte, self.wpe = torch.nn.Embedding(PADDED_V, C), torch.nn.Embedding(T, C)
+        self.blocks, self.lnf = torch.nn.ModuleList(Block(C, NH, T) for _ in range(L)), torch.nn.LayerNorm(C)
+
+    def embed(self, tokens):
+        return self.wte(tokens) + self.wpe.weight
+
+    def loss(self, x, targets):
+        logits = F.linear(self.lnf(x), self.wte.weight)
+        return F.cross_entropy(logits.reshape(-1, PADDED_V).float(), targets.reshape(-1))
 
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe.weight
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
-        logits = F.linear(self.lnf(x), self.wte.weight)
-        return F.cross_entropy(logits.reshape(-1, V).float(), targets.reshape(-1))
+        return self.loss(x, targets)
+
+
+# Weights as GPT-2's: N(0, 0.02), biases 0.
+def initialise(model):
+    for name, p in model.named_parameters():
+        if p.dim() == 2:
+            torch.nn.init.normal_(p, 0, 0.02)
+        elif name.endswith("bias"):
+            torch.nn.init.zeros_(p)
+
+
+def make_optimizer(model, device):
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    fused = {"fused": True} if device == "cuda" else {}
+    return torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), eps=1e-8, **fused)
+
+
+# One Block is compiled for all: they differ in their weights only, which are inputs of what is compiled.
+def compile_parts(model, how):
+    if how == "model":
+        return torch.compile(model, dynamic=False)
+    if how == "block":
+        for block in model.blocks:
+            block.compile(dynamic=False)
+        model.embed = torch.compile(model.embed, dynamic=False)
+        model.loss = torch.compile(model.loss, dynamic=False)
+    return model
+
+
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+# Seconds of each step, and the last loss.
+def train(o, rows):
+    torch.manual_seed(1)
+    with torch.device(o.device) if o.device == "cuda" else contextlib.nullcontext():  # large ones are slow on the CPU
+        model = Gpt(o.layers, o.width, o.heads, o.context)
+    initialise(model)
+    optimizer = make_optimizer(model, o.device)
+    run, times, loss = compile_parts(model, o.compile), [], None
+    pool = torch.randint(0, V, (8, rows, o.context + 1), device=o.device)
+    micro_steps = max(1, o.batch_tokens // (rows * o.context))
+    for step in range(o.steps):
+        wait(o.device)
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        for micro in range(micro_steps):
+            tokens = pool[(step * micro_steps + micro) % len(pool)]
+            with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
+                loss = run(tokens[:, :-1], tokens[:, 1:])
+            (loss / micro_steps).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        wait(o.device)
+        times.append(time.perf_counter() - start)
+    return times, loss.item(), micro_steps * rows * o.context
+
+
+def read_options():
+    p = argparse.ArgumentParser()
+    p.add_argument("dtype", choices=["bf16", "fp32"])
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--layers", type=int, default=12)
+    p.add_argument("--width", type=int, default=768)
+    p.add_argument("--heads", type=int, default=12)
+    p.add_argument("--context", type=int, default=1024)
+    p.add_argument("--rows", type=int, default=4)
+    p.add_argument("--batch-tokens", type=int, default=4096)
+    p.add_argument("--steps", type=int, default=3)
+    p.add_argument("--compile", choices=["off", "model", "block"], default="off")
+    return p.parse_args()
 
 
 def main():
-    dtype = torch.bfloat16 if sys.argv[1] == "bf16" else torch.float32
-    model = Gpt()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    times = []
-    for step in range(3):
-        tokens = torch.randint(0, 50257, (B, T + 1))
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = model(tokens[:, :-1], tokens[:, 1:])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-    print(B * T / min(times[1:]))
+    begin, o = time.perf_counter(), read_options()
+    if o.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(f"torch {torch.__version__} finds no CUDA device")
+    if hasattr(torch, "set_float32_matmul_precision"):
+        torch.set_float32_matmul_precision("high" if o.dtype == "bf16" else "highest")
+    rows, result = o.rows, None
+    while result is None:
+        try:
+            result = train(o, rows)
+        except RuntimeError as error:
+            if "out of memory" not in str(error) or rows == 1:
+                raise
+        if result is None:  # here the failed one's memory can be given back
+            rows //= 2
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
+    times, loss, tokens = result
+    later = times[1:] if len(times) > 1 else times
+    setup = time.perf_counter() - begin - sum(later)
+    peak = torch.cuda.max_memory_allocated() * 1e-9 if o.device == "cuda" else 0
+    print(f"{tokens / statistics.median(later):.6g} {loss:.4f} {peak:.2f} {setup:.1f} {rows} {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ struct Comm {
 };
 
 // Who this process is among those that were started together, from the environment: torchrun's variables, mpirun's,
-// Slurm's; alone without any.
+// Slurm's; alone without any. local_size is 0 where the launcher does not say it; comm_open_nccl then counts the ranks
+// with the same host name.
 typedef struct RankIdentity {
     int rank, size, local_rank, local_size;
     const char* source;  // "torchrun", "mpirun", "slurm" or "alone"

@@ -95,7 +95,10 @@ typedef struct Kernels {
     // Gets the device ready. 0, or -1 with a message. One open at a time a backend; reopen after close.
     int (*open)(const KernelLimits* limits, char* err, size_t errlen);
     void (*close)(void);
-    // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine).
+    // Choices that open made, as a line for people; empty when there were none.
+    const char* (*choices)(void);
+    // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine);
+    // outlives close.
     void* (*alloc)(size_t bytes);
     void (*free_memory)(void* p);
     // Host memory, zeroed, from which uploads need not wait; NULL when there is none left.
@@ -137,7 +140,8 @@ typedef struct Kernels {
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
     // dx (N,C) = dout weight; dout (N,OC), weight (OC,C).
-    // With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of pre: dx *= GELU'(pre).
+    // With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of pre: dx *= GELU'(pre). A device may
+    // round the product to dt before that factor.
     void (*matmul_backward_input)(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                   DType dt, Stream s);
     // dweight (OC,C) fp32 += dout^T x; dbias (OC) fp32 += column sums of dout, skipped when NULL. dout (N,OC), x (N,C).
@@ -191,8 +195,8 @@ typedef struct Kernels {
     void (*clip_scale)(float* scale, const double* norm2, float clip, Stream s);
 } Kernels;
 
-// The backend for a device ("auto", "cpu", "cuda", "emu") and, on the CPU, an instruction set: "auto" picks the best
-// that this processor has; "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx"
-// force one. NULL with a message when the device or the instruction set is missing. The table is constant and lives
-// for ever.
+// The backend for a device: "cpu"; "cuda"; "emu", the CUDA code on an emulated GPU; "auto", a GPU where there is one
+// and this build can use it. And on the CPU an instruction set: "auto" picks the best that this processor has; "reference"
+// is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one. NULL with a message when the
+// device or the instruction set is missing. The table is constant and lives for ever.
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);

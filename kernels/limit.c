@@ -1,11 +1,31 @@
 // limit.c - the measured matmul limit; see limit.h.
 #include "kernels/limit.h"
 
+// Random values: a GPU multiplies zeros faster than it could anything else, because they take less power.
+static void fill_randomly(const Kernels* k, void* x, size_t bytes, DType dt) {
+    enum { N = 1 << 14 };
+    static char values[N * sizeof(float)];
+    for (int i = 0; i < N; i++) {
+        float value = (float)random_uniform(1, (uint64_t)i) - 0.5f;
+        if (dt == DT_BF16) ((bf16*)values)[i] = bf16_from_float(value);
+        else ((float*)values)[i] = value;
+    }
+    size_t block = N * dtype_bytes(dt);
+    for (size_t at = 0; at < bytes; at += block) k->upload((char*)x + at, values, MIN(block, bytes - at), NULL);
+}
+
 // Best seconds of a few runs of one square matmul: at least three, and about a tenth of a second. -1 without memory.
 static double best_time(const Kernels* k, int side, DType dt) {
     size_t bytes = (size_t)side * side * dtype_bytes(dt);
     void *out = k->alloc(bytes), *x = k->alloc(bytes), *weight = k->alloc(bytes);
-    double best = out && x && weight ? 1e30 : -1, started = now_seconds();
+    double best = -1;
+    if (out && x && weight) {
+        best = 1e30;
+        fill_randomly(k, x, bytes, dt);
+        fill_randomly(k, weight, bytes, dt);
+        k->synchronize(NULL);
+    }
+    double started = now_seconds();
     for (int run = 0; best > 0 && run < 20 && (run < 3 || now_seconds() - started < 0.1); run++) {
         double t = now_seconds();
         k->matmul_forward(out, NULL, x, weight, NULL, side, side, side, dt, NULL);

@@ -1,6 +1,16 @@
 // open.c - the one place that knows which backends this build has.
+//
+// HAVE_CUDA: the CUDA sources by nvcc. HAVE_EMU: the same sources for the emulator, in their place.
 #include "kernels/cpu/cpu.h"
 #include "kernels/kernels.h"
+
+#if defined(HAVE_CUDA) || defined(HAVE_EMU)
+extern const Kernels cuda_kernels;
+int cuda_find_device(char* err, size_t errlen);
+static const Kernels* find_cuda(char* err, size_t errlen) {
+    return cuda_find_device(err, errlen) ? NULL : &cuda_kernels;
+}
+#endif
 
 static const Kernels* find_cpu(const char* isa, char* err, size_t errlen) {
     for (int i = CPU_ISAS - 1; i >= 0; i--) {
@@ -14,7 +24,15 @@ static const Kernels* find_cpu(const char* isa, char* err, size_t errlen) {
 }
 
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen) {
-    if (!strcmp(device, "auto") || !strcmp(device, "cpu")) return find_cpu(isa, err, errlen);
-    fail(err, errlen, "this build has no %s backend, only cpu; try --device cpu", device);
+    const Kernels* table = NULL;
+#ifdef HAVE_CUDA
+    if (!strcmp(device, "cuda")) return find_cuda(err, errlen);
+    if (!strcmp(device, "auto")) table = find_cuda(err, errlen);
+#elif defined(HAVE_EMU)
+    if (!strcmp(device, "emu")) return find_cuda(err, errlen);
+#endif
+    if (!strcmp(device, "auto") || !strcmp(device, "cpu")) return table ? table : find_cpu(isa, err, errlen);
+    fail(err, errlen, "this program was built without %s; try --device cpu, or build it: make %s=yes", device,
+         !strcmp(device, "emu") ? "EMU" : "CUDA");
     return NULL;
 }

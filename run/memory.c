@@ -51,10 +51,6 @@ static KernelLimits kernel_limits(const Run* run, int N) {
 
 // Sizes of everything for rows of N tokens.
 static MemoryPlan plan_rows_of(Run* run, int N) {
-    enum {
-        CHUNK_BYTES = 128 << 20,
-        CHUNK_ROWS = 1024
-    };  // a chunk of logits: large enough that adding to dwte is cheap beside it
     Model* m = &run->model;
     MemoryPlan plan;
     memset(&plan, 0, sizeof plan);
@@ -63,7 +59,9 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     ParamTensor wte = shape_param(&m->shape, WTE, 0), fcw = shape_param(&m->shape, FCW, 0),
                 wpe = shape_param(&m->shape, WPE, 0);
     int train = run->training, max_tokens = train ? run->config.batch_tokens : N;
-    m->classifier_N = MIN(N, (int)MIN((size_t)CHUNK_ROWS, MAX(CHUNK_BYTES / logit_row, (size_t)64)));
+    // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
+    size_t chunk_rows = (size_t)m->k->full_matmul, chunk_bytes = chunk_rows << 17;
+    m->classifier_N = MIN(N, (int)MIN(chunk_rows, MAX(chunk_bytes / logit_row, (size_t)64)));
     ActNeeds needs;
     needs.N = N;
     needs.classifier_N = train ? m->classifier_N : 1;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, and clang with its fuzzer. Training
-# itself needs only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
+# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, clang with its fuzzer, and Open MPI.
+# Training itself needs only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
 packages=""
 need() { # need COMMAND PACKAGE...
     command -v "$1" > /dev/null 2>&1 && return
@@ -11,6 +11,7 @@ need cc gcc libc6-dev
 need g++ g++
 need make make
 need clang clang
+need mpicxx openmpi-bin libopenmpi-dev
 # clang needs its runtime library for -fsanitize=fuzzer
 if command -v clang > /dev/null 2>&1; then
     runtime=$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a)

@@ -28,6 +28,14 @@ static inline int most_threads(void) {
 #endif
 }
 
+// ThreadSanitizer watches every access and needs no large sizes: what it looks for is between neighbours.
+#ifdef __SANITIZE_THREAD__
+enum { WATCHED = 1 };
+#else
+enum { WATCHED = 0 };
+#endif
+static inline int at_most(int n, int watched_limit) { return WATCHED ? MIN(n, watched_limit) : n; }
+
 typedef struct Twin {
     const Kernels* k;
     void *host, *device;

@@ -41,6 +41,7 @@ static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
     return (void)limits, (void)err, (void)errlen, 0;
 }
 static void close_nothing(void) {}
+static const char* no_choices(void) { return ""; }
 
 static void* alloc(size_t bytes) {
     void* p = NULL;
@@ -346,6 +347,7 @@ const Kernels cpu_reference_kernels = {
     .workspace_bytes = workspace_bytes,
     .open = open_nothing,
     .close = close_nothing,
+    .choices = no_choices,
     .alloc = alloc,
     .free_memory = free_memory,
     .alloc_host = alloc,

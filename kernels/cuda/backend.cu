@@ -2,7 +2,10 @@
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
-#include <stdlib.h>
+
+extern "C" {
+#include "kernels/comm.h"
+}
 
 CudaDevice cuda;
 
@@ -18,11 +21,8 @@ enum { LEAST_MAJOR = 8 };  // mma.sync with bf16 and cp.async came with sm_80
 
 // With several ranks on a machine each takes the GPU of its local rank; CUDA_VISIBLE_DEVICES hides others as usual.
 static int device_index(int n_devices) {
-    const char* local_rank = getenv("LOCAL_RANK");
-    if (!local_rank) local_rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    if (!local_rank) local_rank = getenv("SLURM_LOCALID");
-    int rank = local_rank ? atoi(local_rank) : 0;
-    return rank < 0 ? 0 : rank % n_devices;
+    RankIdentity id;
+    return rank_identity(&id, NULL, 0) ? 0 : id.local_rank % n_devices;
 }
 
 static char device_name[300];
@@ -127,7 +127,8 @@ void* cuda_scratch(size_t bytes) {
     return cuda.scratch;
 }
 
-static int users;  // opens that were not closed
+static int users;      // opens that were not closed
+static int use_cudnn;  // for the calls that it can do
 
 static void close_cuda(void) {
     if (users == 0 || --users > 0) return;
@@ -161,23 +162,28 @@ static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
                         bytes >> 20);
         }
     }
-    if (limits->attention != ATTENTION_OWN && cuda_cudnn_open(limits, err, errlen)) {
-        if (limits->attention == ATTENTION_CUDNN) return close_cuda(), -1;
-        cuda.limits.attention = ATTENTION_OWN;  // auto
-    }
+    use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, err, errlen);
+    if (limits->attention == ATTENTION_CUDNN && !use_cudnn) return close_cuda(), -1;
     return 0;
 }
 
 // ---- attention: whose kernels
 
+static const char* choices(void) {
+    static char text[ERR_BYTES + 64];
+    if (cuda.limits.attention == ATTENTION_OWN) return "";
+    snprintf(text, sizeof text, "%s attention (%s)", use_cudnn ? "cuDNN's" : "own", cuda_cudnn_choice());
+    return text;
+}
+
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    if (cuda.limits.attention == ATTENTION_OWN || cuda_cudnn_forward(out, lse, a, dt, s))
+    if (!use_cudnn || cuda_cudnn_forward(out, lse, a, dt, s))
         cuda_attention_forward(out, lse, a, dt, s);
 }
 
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
-    if (cuda.limits.attention == ATTENTION_OWN || cuda_cudnn_backward(dq, dk, dv, dout, out, lse, a, dt, s))
+    if (!use_cudnn || cuda_cudnn_backward(dq, dk, dv, dout, out, lse, a, dt, s))
         cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
 }
 
@@ -190,6 +196,7 @@ const Kernels cuda_kernels = {
     workspace_bytes,
     open_cuda,
     close_cuda,
+    choices,
     alloc,
     free_memory,
     alloc_host,

@@ -103,6 +103,7 @@ void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
 // return 0, or -1 when cuDNN cannot do this very call (then nothing was done)
 int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen);
 void cuda_cudnn_close(void);
+const char* cuda_cudnn_choice(void);  // own kernels or cuDNN's, and why: a sentence
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
@@ -142,7 +143,7 @@ struct __align__(16) Pack {
     T v[N];
 };
 
-// p must be 16-byte aligned; the ..._once forms for data that nobody needs soon.
+// p must be 16-byte aligned.
 template <class T>
 __device__ __forceinline__ Pack<T> load_pack(const T* p) {
     return *(const Pack<T>*)p;
@@ -151,17 +152,6 @@ template <class T>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T>& x) {
     *(Pack<T>*)p = x;
 }
-template <class T>
-__device__ __forceinline__ Pack<T> load_pack_once(const T* p) {
-    Pack<T> x;
-    *(uint4*)&x = load_once((const uint4*)p);
-    return x;
-}
-template <class T>
-__device__ __forceinline__ void store_pack_once(T* p, const Pack<T>& x) {
-    store_once((uint4*)p, *(const uint4*)&x);
-}
-
 // Every lane gets the sum, or the maximum, of all 32; a fixed tree.
 __device__ __forceinline__ float warp_sum(float x) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);

@@ -18,8 +18,6 @@ __device__ __forceinline__ float fast_exp2(float x) {
 }
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
 __device__ __forceinline__ float fast_log(float x) { return __logf(x); }
-// 1 - 2 / (e^2x + 1) through the fast exponential: absolute error below 4e-7, and right at both ends.
-__device__ __forceinline__ float fast_tanh(float x) { return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f); }
 
 // d (16,8) fp32 += a (16,16) bf16 b (16,8) bf16, by one warp.
 __device__ __forceinline__ void mma_m16n8k16(float d[4], const unsigned a[4], const unsigned b[2]) {

@@ -14,7 +14,6 @@ inline unsigned pack_bf16(float low, float high) {
 inline float fast_exp2(float x) { return exp2f(x); }
 inline float fast_exp(float x) { return expf(x); }
 inline float fast_log(float x) { return logf(x); }
-inline float fast_tanh(float x) { return tanhf(x); }
 
 // Lane 4 * (row % 8) + (k % 8) / 2 holds A(row,k) in register (row >= 8) + 2 * (k >= 8), and lane 4 * col + (k % 8) / 2
 // holds B(k,col) in register k >= 8, even k in the low half. Of D, lane l holds rows l / 4 and l / 4 + 8, columns

@@ -1,4 +1,5 @@
-// library.cc - in the emulator the libraries are the stand-ins that are linked into the program itself (-rdynamic).
+// linked_library.cc - kernels/cuda/library.h for the emulator: the libraries are the stand-ins that are linked into the
+// program itself (-rdynamic).
 #include "kernels/cuda/library.h"
 
 #include <dlfcn.h>

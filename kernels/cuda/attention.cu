@@ -1,0 +1,281 @@
+// attention.cu - attention over packed documents on tensor cores: the list of tiles and the forward pass.
+//
+// FlashAttention-2 (Dao 2023): a block owns 128 queries of one document and head, 32 a warp, and meets the keys that
+// they see in tiles of 64. Scores never leave registers; the running maximum and sum of each query (Milakov &
+// Gimelshein 2018) are kept in base 2. Pairs (query, key) cost 4 HS FLOPs: 4 HS NH sum over documents of T (T + 1) / 2,
+// against the tensor cores (mma.sync reaches about 62% of the 989 TFLOP/s of an H100, whose last third needs wgmma).
+// Beside them, a tile of 128 x 64 with HS = 64 takes of a multiprocessor of an H100: about 820 cycles of mma, 512 of
+// exponentials (16 a cycle), about 350 to issue the rest of the softmax, and 640 to read K and V from shared memory
+// (128 bytes a cycle; 32 queries a warp: with 16 it would be twice that and the limit). All four are different units,
+// and two blocks a multiprocessor let one's softmax run beside the other's mma.
+#include "kernels/cuda/attention_tiles.cuh"
+
+// ---- the list of tiles: a counting sort by work, stable, in one block, each warp on a share of the documents
+//
+// Blocks start in the order of their index, each on the multiprocessor that is free first: with the longest first no
+// multiprocessor is left alone with a long one (Graham 1969). Tiles of equal work stay in order of documents, so the
+// list is the same on every run. That takes as long as the most loaded warp needs for its documents: 2 passes of about
+// 250 cycles for each 32 tiles.
+
+enum { LIST_WARPS = 16, LIST_THREADS = 32 * LIST_WARPS, CLASSES = 256, WORK_UNIT = 64 };
+
+typedef struct ListJob {
+    const int *cu, *other_cu, *causal_offset, *cu_q, *cu_k;
+    int n_docs, causal, rows_of_tile, is_keys;
+    int shift;  // class: work in units of WORK_UNIT rows >> shift, below CLASSES
+    int* n;
+    Tile* tiles;
+} ListJob;
+
+// The tile that begins at row `begin` of document b.
+__device__ __forceinline__ Tile tile_of(const ListJob* job, int b, int begin) {
+    int q_len = job->cu_q[b + 1] - job->cu_q[b], k_len = job->cu_k[b + 1] - job->cu_k[b];
+    int len = job->is_keys ? k_len : q_len, n_other = job->is_keys ? q_len : k_len;
+    int offset = job->causal_offset ? job->causal_offset[b] : k_len - q_len;
+    offset = job->causal ? MAX(-q_len, MIN(offset, k_len)) : k_len;  // beyond that it makes no difference
+    int diagonal = job->is_keys ? offset + 1 - begin : begin + offset + 1;
+    return {job->cu[b] + begin, MIN(job->rows_of_tile, len - begin), job->other_cu[b], n_other, diagonal, {0, 0, 0}};
+}
+
+// Rows of the other side that the tile meets.
+__device__ __forceinline__ int work_of(const ListJob* job, Tile t) {
+    if (job->is_keys) return MAX(0, t.n_other - MAX(0, 1 - t.diagonal));
+    return MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1));
+}
+
+// Visits the tiles of the warp's documents in order, 32 at a time. PLACE: writes each where next[class] says, and
+// raises that; else counts them in next[class].
+template <bool PLACE>
+__device__ __forceinline__ void visit_tiles(const ListJob* job, int* next) {
+    int warp = (int)(threadIdx.x / 32), lane = (int)lane_index();
+    int begin = (int)((long long)job->n_docs * warp / LIST_WARPS);
+    int end = (int)((long long)job->n_docs * (warp + 1) / LIST_WARPS);
+    for (int b0 = begin; b0 < end; b0 += 32) {
+        int b = b0 + lane, tiles = b < end ? CEIL_DIV(job->cu[b + 1] - job->cu[b], job->rows_of_tile) : 0;
+        int upto = tiles;  // tiles of the documents up to the lane's
+        for (int by = 1; by < 32; by *= 2) {
+            int before = __shfl_up_sync(FULL_WARP, upto, by);
+            if (lane >= by) upto += before;
+        }
+        int total = __shfl_sync(FULL_WARP, upto, 31);
+        for (int t0 = 0; t0 < total; t0 += 32) {
+            int t = t0 + lane, doc = 0;  // doc: how many lanes have upto <= t
+            for (int by = 16; by > 0; by /= 2)
+                if (__shfl_sync(FULL_WARP, upto, doc + by - 1) <= t) doc += by;
+            int first = __shfl_sync(FULL_WARP, upto - tiles, doc % 32), work_class = -1;
+            Tile tile;
+            if (t < total) {
+                tile = tile_of(job, b0 + doc, (t - first) * job->rows_of_tile);
+                work_class = CEIL_DIV(work_of(job, tile), WORK_UNIT) >> job->shift;
+            }
+            unsigned same = __match_any_sync(FULL_WARP, work_class), before = same & ((1u << lane) - 1);
+            int at = work_class < 0 ? 0 : next[work_class] + __popc(before);
+            __syncwarp();
+            if (work_class >= 0 && !before) next[work_class] += __popc(same);
+            __syncwarp();
+            if (PLACE && work_class >= 0) job->tiles[at] = tile;
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(ListJob query_job, ListJob key_job) {
+    __shared__ int next[LIST_WARPS * CLASSES];  // tiles of a warp and class; later where the next one goes
+    __shared__ int above[2][CLASSES];           // tiles of this class and larger ones
+    ListJob chosen = blockIdx.x == 0 ? query_job : key_job, *job = &chosen;
+    int c = (int)threadIdx.x, warp = c / 32;
+    for (int i = c; i < LIST_WARPS * CLASSES; i += LIST_THREADS) next[i] = 0;
+    __syncthreads();
+    visit_tiles<false>(job, next + warp * CLASSES);
+    __syncthreads();
+    int total = 0, turn = 0;
+    for (int w = 0; w < LIST_WARPS && c < CLASSES; w++) total += next[w * CLASSES + c];
+    if (c < CLASSES) above[0][c] = total;
+    __syncthreads();
+    for (int by = 1; by < CLASSES; by *= 2, turn ^= 1) {
+        if (c < CLASSES) above[turn ^ 1][c] = above[turn][c] + (c + by < CLASSES ? above[turn][c + by] : 0);
+        __syncthreads();
+    }
+    if (c == 0) *job->n = above[turn][0];
+    int at = c < CLASSES ? above[turn][c] - total : 0;
+    for (int w = 0; w < LIST_WARPS && c < CLASSES; w++) {
+        int count = next[w * CLASSES + c];
+        next[w * CLASSES + c] = at;
+        at += count;
+    }
+    __syncthreads();
+    visit_tiles<true>(job, next + warp * CLASSES);
+}
+
+enum { LIST_HEADER = 256 };
+
+size_t attention_list_bytes(int N) { return LIST_HEADER + ROUND_UP((size_t)N * sizeof(Tile), (size_t)256); }
+
+// Every document adds at most one tile that is not full.
+TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile) {
+    size_t most = (size_t)(n_rows / rows_of_tile) + (size_t)n_docs;
+    return {(int)MIN(most, (size_t)n_rows), (int*)p, (Tile*)(p + LIST_HEADER)};
+}
+
+static ListJob list_job(const TileList* list, const Attention* a, int is_keys, int rows_of_tile) {
+    const int *cu = is_keys ? a->cu_k : a->cu_q, *other_cu = is_keys ? a->cu_q : a->cu_k;
+    int shift = 0, most_work = CEIL_DIV(is_keys ? a->Nq : a->Nk, (int)WORK_UNIT);
+    while (most_work >> shift >= CLASSES) shift++;
+    return {cu,        other_cu,     a->causal_offset, a->cu_q, a->cu_k, a->n_docs,
+            a->causal, rows_of_tile, is_keys,          shift,   list->n, list->tiles};
+}
+
+void attention_list(const TileList* query_tiles, const TileList* key_tiles, int rows_of_key_tile, const Attention* a,
+                    Stream s) {
+    ListJob query_job = list_job(query_tiles, a, 0, QUERY_TILE);
+    ListJob key_job = key_tiles ? list_job(key_tiles, a, 1, rows_of_key_tile) : query_job;
+    LAUNCH(list_kernel, key_tiles ? 2 : 1, LIST_THREADS, 0, cuda_stream(s), query_job, key_job);
+}
+
+// ---- forward
+
+enum { M = QUERY_TILE / TILE_WARPS / 16, WARP_QUERIES = 16 * M };  // fragments of 16 queries, queries of a warp
+
+// Running softmax of s, the scores of a tile of keys: p = exp(s - max) as left operand. o and sum, of the tiles before,
+// are scaled to the new maximum, which rarely moves after the first tiles. The sums are the lane's own part.
+template <int D, int KEYS>
+__device__ __forceinline__ void softmax(unsigned p[M][KEYS / 16][4], float s[M][KEYS / 8][4], float o[M][D / 8][4],
+                                        float largest[M][2], float sum[M][2], float scale2) {
+    float base[M][2], keep[M][2];
+    bool moved = false;
+    UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        int m = i / 2, half = i % 2;
+        float old = largest[m][half], top = old;
+        UNROLL
+        for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+        base[m][half] = top == -INFINITY ? 0.0f : top * scale2;  // a row that has seen no key yet
+        keep[m][half] = fast_exp2(old * scale2 - base[m][half]);
+        moved |= top != old;
+        largest[m][half] = top;
+    }
+    if (__any_sync(FULL_WARP, moved)) {
+        UNROLL
+        for (int m = 0; m < M; m++) {
+            sum[m][0] *= keep[m][0];
+            sum[m][1] *= keep[m][1];
+            UNROLL
+            for (int n = 0; n < D / 8; n++) {
+                UNROLL
+                for (int j = 0; j < 4; j++) o[m][n][j] *= keep[m][j / 2];
+            }
+        }
+    }
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int n = 0; n < KEYS / 8; n++) {
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                s[m][n][j] = fast_exp2(s[m][n][j] * scale2 - base[m][j / 2]);
+                sum[m][j / 2] += s[m][n][j];
+            }
+        }
+        pack_left<1, KEYS / 8>(p + m, s + m);
+    }
+}
+
+// Divides by the sums, writes out and lse; queries that see no key get 0 and -infinity. tile: the warp's rows of Q.
+template <int D>
+__device__ __forceinline__ void finish(bf16* out, float* lse, const Attention* a, int rows, bf16* tile,
+                                       float o[M][D / 8][4], const float largest[M][2], float sum[M][2]) {
+    int lane = (int)lane_index();
+    UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        int m = i / 2, half = i % 2, row = 16 * m + 8 * half + lane / 4;
+        float total = sum[m][half];
+        total += __shfl_xor_sync(FULL_WARP, total, 1);
+        total += __shfl_xor_sync(FULL_WARP, total, 2);
+        float factor = total == 0 ? 0.0f : 1.0f / total;
+        UNROLL
+        for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= factor, o[m][n][2 * half + 1] *= factor;
+        if (lane % 4 == 0 && row < rows) lse[row] = total == 0 ? -INFINITY : largest[m][half] * a->scale + logf(total);
+    }
+    store_rows<D, M>(out, (size_t)a->ldo, rows, a->HS, tile, o, 1.0f);
+}
+
+template <int D, int KEYS>
+constexpr size_t forward_shared_bytes() {
+    return (QUERY_TILE + 4 * KEYS) * D * sizeof(bf16);
+}
+
+template <int D, int KEYS>
+static __global__ void __launch_bounds__(TILE_THREADS, 2)
+    forward_kernel(bf16* out, float* lse, Attention a, const int* n_tiles, const Tile* tiles) {
+    DYNAMIC_SHARED(bf16, shared);
+    int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH, mine = (int)(threadIdx.x / 32) * WARP_QUERIES;
+    if (index >= *n_tiles) return;
+    Tile t = tiles[index];
+    int seen = MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1)), rows = t.n_rows - mine;  // of the warp, or negative
+    bf16 *stages = shared + QUERY_TILE * D, *my_q = shared + mine * D;
+    Source k = {a.k, a.ldkv}, v = {a.v, a.ldkv};
+    int end = t.other + t.n_other;
+    constexpr bool HOLD = D <= 64;  // Q in registers; else there is no room for it
+    unsigned held[HOLD ? D / 16 : 1][M][4];
+    float o[M][D / 8][4], largest[M][2], sum[M][2];
+    clear<M, D / 8>(o);
+    UNROLL
+    for (int m = 0; m < M; m++) largest[m][0] = largest[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0;
+    if (seen > 0) {
+        const bf16* q = (const bf16*)a.q + (size_t)t.row * a.ldq + h * a.HS;
+        copy_rows<D, QUERY_TILE>(shared, q, (size_t)a.ldq, t.n_rows, a.HS);
+        copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, h, a.HS);
+    }
+    // What is left of the document's keys; row i of the warp sees the first diagonal + i of them.
+    int n_keys = t.n_other, diagonal = rows > 0 ? t.diagonal + mine : -WARP_QUERIES, unseen = t.n_other - seen;
+    for (int stage = 0; n_keys > unseen; n_keys -= KEYS, diagonal -= KEYS, stage ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();  // this step's keys are here, and all have done with those of the step before
+        if (n_keys - KEYS > unseen)
+            copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, h, a.HS);
+        if (HOLD && n_keys == t.n_other) {
+            UNROLL
+            for (int i = 0; i < D / 16 * M; i++)
+                load_left<D>(held[HOLD ? i / M : 0][i % M], my_q + i % M * 16 * D, i / M);
+        }
+        if (diagonal + WARP_QUERIES - 1 <= 0) continue;
+        const bf16 *k_tile = stages + stage * 2 * KEYS * D, *v_tile = k_tile + KEYS * D;
+        float s[M][KEYS / 8][4];
+        unsigned p[M][KEYS / 16][4];
+        clear<M, KEYS / 8>(s);
+        UNROLL
+        for (int i = 0; i < D / 16; i++) {
+            unsigned left[M][4];
+            UNROLL
+            for (int m = 0; m < M; m++)
+                if (!HOLD) load_left<D>(left[m], my_q + 16 * m * D, i);
+            multiply_transposed<D, M, KEYS>(s, HOLD ? held[HOLD ? i : 0] : left, k_tile, i);
+        }
+        if (KEYS > MIN(diagonal, n_keys)) hide_from<M, KEYS / 8>(s, diagonal, n_keys);
+        softmax<D, KEYS>(p, s, o, largest, sum, a.scale * LOG2_E);
+        multiply<D, D, M, KEYS / 16>(o, p, v_tile, 0);
+    }
+    int row = t.row + mine;
+    finish<D>(out + (size_t)row * a.ldo + h * a.HS, lse + (size_t)h * a.Nq + row, &a, rows, my_q, o, largest, sum);
+}
+
+// ---- entries
+
+template <int D, int KEYS>
+static void forward(bf16* out, float* lse, const Attention* a, Stream s) {
+    constexpr size_t bytes = forward_shared_bytes<D, KEYS>();
+    TileList list = attention_list_at((char*)cuda_scratch(attention_list_bytes(a->Nq)), a->Nq, a->n_docs, QUERY_TILE);
+    attention_list(&list, NULL, 0, a, s);
+    cuda_allow_shared(forward_kernel<D, KEYS>, bytes);
+    LAUNCH((forward_kernel<D, KEYS>), (unsigned)list.most * (unsigned)a->NH, TILE_THREADS, bytes, cuda_stream(s), out,
+           lse, *a, list.n, list.tiles);
+}
+
+void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    if (a->Nq == 0 || a->n_docs == 0) return;
+    if (!attention_tiles_fit(a, dt) || (uintptr_t)out % 16) return cuda_attention_plain_forward(out, lse, a, dt, s);
+    if (a->HS <= 32) return forward<32, 64>((bf16*)out, lse, a, s);
+    if (a->HS <= 64) return forward<64, 64>((bf16*)out, lse, a, s);
+    return forward<128, 48>((bf16*)out, lse, a, s);
+}

@@ -1,0 +1,348 @@
+// attention_backward.cu - the backward pass of attention on tensor cores. With P = exp(S - lse), S = scale Q K^T:
+//     dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dK = scale dS^T Q,  dQ = scale dS K
+//
+// P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. Two kernels, one
+// over tiles of keys for dK and dV, one over tiles of queries for dQ, each keep their sums in registers and add in a
+// fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key), 14 HS instead of the 10 HS that are needed. With
+// fast_backward there is only the first kernel, which also adds its part of dQ to fp32 in memory by atomics: 5
+// matmuls, but the order of additions, and so the last bits, differ between runs.
+//
+// For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
+// 32 keys a warp and HS = 64, 128 mma (205 cycles of an H100's tensor cores, at the 62% of their peak that mma.sync
+// reaches) go with 24 KiB from shared memory (192 cycles), so both are near their limits; for queries it is 16 KiB.
+// With HS = 128 a warp has registers for 16 keys only, and shared memory is the limit: 288 cycles for each 205 of mma.
+#include "kernels/cuda/attention_tiles.cuh"
+
+// What each query needs: P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query that sees no key: P = 0.
+struct __align__(8) Statistics {
+    float lse2, D;
+};
+
+enum { CHUNK = 32 };  // columns of scores that a warp has in registers at a time
+
+// Keys of a tile and of a warp, and queries of a step, for dK and dV.
+template <int D>
+struct KeySide {
+    static constexpr int M = D <= 64 ? 2 : 1, WARP_KEYS = 16 * M, KEYS = TILE_WARPS * WARP_KEYS;
+    static constexpr int QUERIES = D <= 64 ? 64 : 32;
+};
+
+// Queries of a warp, and keys of a step, for dQ.
+template <int D>
+struct QuerySide {
+    static constexpr int M = QUERY_TILE / TILE_WARPS / 16, WARP_QUERIES = 16 * M;
+    static constexpr int KEYS = D <= 64 ? 64 : 32;
+};
+
+// ---- statistics (NH,Nq): reads dout and out once, 4 bytes an element, at the speed of memory
+
+template <int LANES>
+static __global__ void statistics_kernel(Statistics* statistics, const bf16* dout, const bf16* out, const float* lse,
+                                         Attention a) {
+    size_t n = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES;  // row and head
+    int lane = (int)threadIdx.x % LANES, h = (int)(n % a.NH);
+    size_t row = n / a.NH;
+    bool inside = row < (size_t)a.Nq;
+    float sum = 0;
+    if (inside && 8 * lane < a.HS) {
+        size_t at = row * a.ldo + h * a.HS + 8 * lane;
+        Pack<bf16> x = load_pack(dout + at), y = load_pack(out + at);
+        for (int i = 0; i < 8; i++) sum += widen(x.v[i]) * widen(y.v[i]);
+    }
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, lanes);
+    if (!inside || lane > 0) return;
+    float l = lse[h * (size_t)a.Nq + row];
+    statistics[h * (size_t)a.Nq + row] = {l == -INFINITY ? INFINITY : l * LOG2_E, sum};
+}
+
+// ---- shared by both kernels
+
+// s (16 M, CHUNK) = rows columns^T, both of D elements.
+template <int D, int M>
+__device__ __forceinline__ void products(float s[M][CHUNK / 8][4], const bf16* rows, const bf16* columns) {
+    clear<M, CHUNK / 8>(s);
+    UNROLL
+    for (int k = 0; k < D / 16; k++) {
+        unsigned left[M][4];
+        UNROLL
+        for (int m = 0; m < M; m++) load_left<D>(left[m], rows + 16 * m * D, k);
+        multiply_transposed<D, M, CHUNK>(s, left, columns, k);
+    }
+}
+
+// ---- dQ: tiles of queries
+
+// From s = Q K^T and dp = dO V^T: ds = P (dp - D), packed.
+template <int M>
+__device__ __forceinline__ void query_gradient(unsigned ds[M][CHUNK / 16][4], float s[M][CHUNK / 8][4],
+                                               const float dp[M][CHUNK / 8][4], const Statistics* rows, float scale2) {
+    UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        int m = i / 2, half = i % 2;
+        Statistics row = rows[8 * i + lane_index() / 4];
+        UNROLL
+        for (int n = 0; n < CHUNK / 8; n++) {
+            UNROLL
+            for (int j = 2 * half; j < 2 * half + 2; j++)
+                s[m][n][j] = fast_exp2(s[m][n][j] * scale2 - row.lse2) * (dp[m][n][j] - row.D);
+        }
+    }
+    pack_left<M, CHUNK / 8>(ds, s);
+}
+
+template <int D>
+constexpr size_t query_shared_bytes() {
+    return (2 * QUERY_TILE + 4 * QuerySide<D>::KEYS) * D * sizeof(bf16) + QUERY_TILE * sizeof(Statistics);
+}
+
+template <int D>
+static __global__ void __launch_bounds__(TILE_THREADS, 2)
+    query_kernel(bf16* dq, const bf16* dout, const Statistics* statistics, Attention a, const int* n_tiles,
+                 const Tile* tiles) {
+    constexpr int M = QuerySide<D>::M, WARP_QUERIES = QuerySide<D>::WARP_QUERIES, KEYS = QuerySide<D>::KEYS;
+    DYNAMIC_SHARED(bf16, shared);
+    int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH;
+    if (index >= *n_tiles) return;
+    Tile t = tiles[index];
+    int seen = MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1)), mine = (int)(threadIdx.x / 32) * WARP_QUERIES;
+    int rows = t.n_rows - mine;                          // of the warp, may be negative
+    bf16 *q = shared, *stages = q + 2 * QUERY_TILE * D;  // q, and dout after it
+    Source k = {a.k, a.ldkv}, v = {a.v, a.ldkv};
+    Statistics* of = (Statistics*)(stages + 4 * KEYS * D);  // of the tile's queries
+    int row = (int)threadIdx.x;
+    of[row] = {INFINITY, 0};
+    if (row < t.n_rows) of[row] = statistics[(size_t)h * a.Nq + t.row + row];
+    float sum[M][D / 8][4];
+    clear<M, D / 8>(sum);
+    if (seen > 0) {
+        copy_stage<D, QUERY_TILE>(q, {a.q, a.ldq}, {dout, a.ldo}, t.row, t.n_rows, h, a.HS);
+        copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, h, a.HS);
+    }
+    const bf16 *my_q = q + mine * D, *my_dout = my_q + QUERY_TILE * D;
+    // What is left of the document's keys; row i of the warp sees the first diagonal + i of them.
+    int n_keys = t.n_other, diagonal = rows > 0 ? t.diagonal + mine : -WARP_QUERIES, unseen = t.n_other - seen,
+        end = t.other + t.n_other;
+    for (int stage = 0; n_keys > unseen; stage ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();  // this step's keys are here, and all have done with those of the step before
+        if (n_keys - KEYS > unseen)
+            copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, h, a.HS);
+        for (int chunk = 0; chunk < KEYS; chunk += CHUNK, n_keys -= CHUNK, diagonal -= CHUNK) {
+            if (diagonal + WARP_QUERIES - 1 <= 0 || n_keys <= 0) continue;
+            const bf16 *k_chunk = stages + (stage * 2 * KEYS + chunk) * D, *v_chunk = k_chunk + KEYS * D;
+            float s[M][CHUNK / 8][4], dp[M][CHUNK / 8][4];
+            unsigned ds[M][CHUNK / 16][4];
+            products<D, M>(s, my_q, k_chunk);
+            products<D, M>(dp, my_dout, v_chunk);
+            if (CHUNK > MIN(diagonal, n_keys)) hide_from<M, CHUNK / 8>(s, diagonal, n_keys);
+            query_gradient<M>(ds, s, dp, of + mine, a.scale * LOG2_E);
+            multiply<D, D, M, CHUNK / 16>(sum, ds, k_chunk, 0);
+        }
+    }
+    store_rows<D, M>(dq + (size_t)(t.row + mine) * a.ldq + h * a.HS, (size_t)a.ldq, rows, a.HS, shared + mine * D, sum,
+                     a.scale);
+}
+
+// ---- dK and dV: tiles of keys
+
+// From s = K Q^T and dp = V dO^T: p = P^T and ds = P^T (dp - D), packed.
+template <int M>
+__device__ __forceinline__ void key_gradients(unsigned p[M][CHUNK / 16][4], unsigned ds[M][CHUNK / 16][4],
+                                              float s[M][CHUNK / 8][4], float dp[M][CHUNK / 8][4],
+                                              const Statistics* columns, float scale2) {
+    columns += threadIdx.x % 4 * 2;
+    UNROLL
+    for (int n = 0; n < CHUNK / 8; n++) {
+        float4 two = *(const float4*)(columns + 8 * n);
+        UNROLL
+        for (int m = 0; m < M; m++) {
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                s[m][n][j] = fast_exp2(s[m][n][j] * scale2 - (j % 2 ? two.z : two.x));
+                dp[m][n][j] = s[m][n][j] * (dp[m][n][j] - (j % 2 ? two.w : two.y));
+            }
+        }
+    }
+    pack_left<M, CHUNK / 8>(p, s);
+    pack_left<M, CHUNK / 8>(ds, dp);
+}
+
+// dQ of a step's queries from ds^T (KEYS,QUERIES) and k (KEYS,D) in shared memory, added to `to`, rows of C elements:
+// each warp takes half of the queries and half of the columns.
+template <int D>
+__device__ __forceinline__ void add_query_gradient(float* to, size_t C, int n_queries, int HS, const bf16* ds,
+                                                   const bf16* k) {
+    constexpr int KEYS = KeySide<D>::KEYS, QUERIES = KeySide<D>::QUERIES, M = QUERIES / 32;
+    unsigned warp = threadIdx.x / 32, lane = lane_index(), query = warp % 2 * 16 * M, chunk = warp / 2 * D / 16;
+    unsigned at = farther(chunk_at<QUERIES>(lane % 8 + lane / 16 * 8, lane / 8 % 2), query / 8);
+    float sum[M][D / 16][4];
+    clear<M, D / 16>(sum);
+    for (int key = 0; key < KEYS; key += 16) {
+        unsigned left[M][1][4];
+        UNROLL
+        for (int m = 0; m < M; m++)
+            ldmatrix_x4_transposed(left[m][0], ds + key * QUERIES + farther(at, 2 * (unsigned)m));
+        multiply<D, D / 2, M, 1>(sum, left, k + key * D, chunk);
+    }
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int n = 0; n < D / 16; n++) {
+            UNROLL
+            for (int half = 0; half < 2; half++) {
+                unsigned row = query + 16 * m + 8 * half + lane / 4, column = 8 * (chunk + n) + lane % 4 * 2;
+                if ((int)row < n_queries && (int)column < HS)
+                    add_two(to + row * C + column, sum[m][n][2 * half], sum[m][n][2 * half + 1]);
+            }
+        }
+    }
+}
+
+template <int D, bool FAST>
+constexpr size_t key_shared_bytes() {
+    constexpr int KEYS = KeySide<D>::KEYS, QUERIES = KeySide<D>::QUERIES;
+    return (2 * KEYS * D + 4 * QUERIES * D + (FAST ? KEYS * QUERIES : 0)) * sizeof(bf16) +
+           2 * QUERIES * sizeof(Statistics);
+}
+
+// dq_sum (Nq,NH,HS) fp32 += with FAST.
+template <int D, bool FAST>
+static __global__ void __launch_bounds__(TILE_THREADS, 2)
+    key_kernel(bf16* dk, bf16* dv, float* dq_sum, const bf16* dout, const Statistics* statistics, Attention a,
+               const int* n_tiles, const Tile* tiles) {
+    constexpr int M = KeySide<D>::M, WARP_KEYS = KeySide<D>::WARP_KEYS, KEYS = KeySide<D>::KEYS;
+    constexpr int QUERIES = KeySide<D>::QUERIES;
+    DYNAMIC_SHARED(bf16, shared);
+    int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH, thread = (int)threadIdx.x;
+    if (index >= *n_tiles) return;
+    Tile t = tiles[index];
+    int mine = (int)(threadIdx.x / 32) * WARP_KEYS, rows = t.n_rows - mine;  // of the warp, may be negative
+    int begin = MAX(0, 1 - t.diagonal);                                      // the first query that sees any key
+    bf16 *k = shared, *v = k + KEYS * D, *stages = v + KEYS * D, *ds_tile = stages + 4 * QUERIES * D;
+    Statistics* columns = (Statistics*)(ds_tile + (FAST ? KEYS * QUERIES : 0));  // of two stages
+    Source q = {a.q, a.ldq}, go = {dout, a.ldo};
+    statistics += (size_t)h * a.Nq;
+    const Statistics none = {INFINITY, 0};
+    Statistics coming = none;  // of one query of the next step
+    float dk_sum[M][D / 8][4], dv_sum[M][D / 8][4];
+    clear<M, D / 8>(dk_sum);
+    clear<M, D / 8>(dv_sum);
+    // What is left of the document's queries; column i sees the warp's rows before diagonal + i.
+    int n_queries = t.n_other - begin, diagonal = t.diagonal + begin - mine, end = t.other + t.n_other;
+    if (n_queries > 0) {
+        copy_stage<D, KEYS>(k, {a.k, a.ldkv}, {a.v, a.ldkv}, t.row, t.n_rows, h, a.HS);
+        copy_stage<D, QUERIES>(stages, q, go, end - n_queries, n_queries, h, a.HS);
+        if (thread < MIN(QUERIES, n_queries)) coming = statistics[end - n_queries + thread];
+    }
+    for (int stage = 0; n_queries > 0; stage ^= 1) {
+        if (thread < QUERIES) columns[stage * QUERIES + thread] = coming;
+        cp_async_wait<0>();
+        __syncthreads();  // this step's queries are here, and all have done with those of the step before
+        if (n_queries > QUERIES) {
+            int next = end - n_queries + QUERIES;
+            copy_stage<D, QUERIES>(stages + (stage ^ 1) * 2 * QUERIES * D, q, go, next, end - next, h, a.HS);
+            coming = thread < MIN(QUERIES, end - next) ? statistics[next + thread] : none;
+        }
+        for (int chunk = 0; chunk < QUERIES; chunk += CHUNK, n_queries -= CHUNK, diagonal += CHUNK) {
+            const bf16 *q_chunk = stages + (stage * 2 * QUERIES + chunk) * D, *dout_chunk = q_chunk + QUERIES * D;
+            unsigned p[M][CHUNK / 16][4], ds[M][CHUNK / 16][4];
+            if (diagonal + CHUNK - 1 > 0 && n_queries > 0 && rows > 0) {
+                float s[M][CHUNK / 8][4], dp[M][CHUNK / 8][4];
+                products<D, M>(s, k + mine * D, q_chunk);
+                products<D, M>(dp, v + mine * D, dout_chunk);
+                if (WARP_KEYS > MIN(diagonal, rows)) hide_upto<M, CHUNK / 8>(s, diagonal, rows);
+                key_gradients<M>(p, ds, s, dp, columns + stage * QUERIES + chunk, a.scale * LOG2_E);
+                multiply<D, D, M, CHUNK / 16>(dv_sum, p, dout_chunk, 0);
+                multiply<D, D, M, CHUNK / 16>(dk_sum, ds, q_chunk, 0);
+            } else {
+                UNROLL
+                for (int i = 0; i < M * CHUNK / 4; i++) ds[i / (CHUNK / 4)][i / 4 % (CHUNK / 16)][i % 4] = 0;
+            }
+            if (FAST) put_left<QUERIES, M, CHUNK / 16>(ds_tile + mine * QUERIES, ds, (unsigned)chunk / 8);
+        }
+        if (!FAST) continue;
+        __syncthreads();  // all of ds is here
+        size_t C = (size_t)a.NH * a.HS, first = (size_t)(end - n_queries - QUERIES);
+        add_query_gradient<D>(dq_sum + first * C + h * a.HS, C, n_queries + QUERIES, a.HS, ds_tile, k);
+    }
+    __syncthreads();  // k and v are free
+    size_t to = (size_t)(t.row + mine) * a.ldkv + h * a.HS;
+    store_rows<D, M>(dk + to, (size_t)a.ldkv, rows, a.HS, k + mine * D, dk_sum, a.scale);
+    store_rows<D, M>(dv + to, (size_t)a.ldkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);
+}
+
+// dq = scale * sum, rounded; 8 elements a thread, at the speed of memory.
+static __global__ void convert_kernel(bf16* dq, const float* sum, Attention a) {
+    size_t C = (size_t)a.NH * a.HS, i = 8 * ((size_t)blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= C * a.Nq) return;
+    Pack<float> low = load_pack(sum + i), high = load_pack(sum + i + 4);
+    Pack<bf16> x;
+    for (int j = 0; j < 4; j++) {
+        x.v[j] = narrow<bf16>(low.v[j] * a.scale);
+        x.v[4 + j] = narrow<bf16>(high.v[j] * a.scale);
+    }
+    store_pack(dq + i / C * a.ldq + i % C, x);
+}
+
+// ---- entry. Scratch: statistics, list of query tiles, list of key tiles, sums of dQ
+
+static size_t statistics_bytes(int NH, int N) { return ROUND_UP((size_t)NH * N * sizeof(Statistics), (size_t)256); }
+static size_t dq_sum_bytes(int NH, int HS, int N) { return (size_t)NH * HS * N * sizeof(float); }
+
+size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
+    size_t bytes = statistics_bytes(limits->NH, limits->N) + 2 * attention_list_bytes(limits->N);
+    if (limits->fast_backward) bytes += dq_sum_bytes(limits->NH, limits->HS, limits->N);
+    return MAX(bytes, cuda_attention_plain_scratch_bytes(limits));
+}
+
+template <int D, bool FAST>
+static void launch_keys(bf16* dk, bf16* dv, float* dq_sum, const bf16* dout, const Statistics* statistics,
+                        const Attention* a, const TileList* keys, cudaStream_t stream) {
+    constexpr size_t bytes = key_shared_bytes<D, FAST>();
+    if (keys->most == 0) return;
+    cuda_allow_shared(key_kernel<D, FAST>, bytes);
+    LAUNCH((key_kernel<D, FAST>), (unsigned)keys->most * (unsigned)a->NH, TILE_THREADS, bytes, stream, dk, dv, dq_sum,
+           dout, statistics, *a, keys->n, keys->tiles);
+}
+
+template <int D>
+static void backward(bf16* dq, bf16* dk, bf16* dv, const bf16* dout, const bf16* out, const float* lse,
+                     const Attention* a, Stream s) {
+    cudaStream_t stream = cuda_stream(s);
+    int fast = cuda.limits.fast_backward;
+    size_t list_bytes = attention_list_bytes(a->Nq), bytes = statistics_bytes(a->NH, a->Nq), sum_bytes = 0;
+    if (fast) sum_bytes = dq_sum_bytes(a->NH, a->HS, a->Nq);
+    char* scratch = (char*)cuda_scratch(bytes + list_bytes + attention_list_bytes(a->Nk) + sum_bytes);
+    Statistics* statistics = (Statistics*)scratch;
+    TileList queries = attention_list_at(scratch + bytes, a->Nq, a->n_docs, QUERY_TILE);
+    TileList keys = attention_list_at(scratch + bytes + list_bytes, a->Nk, a->n_docs, KeySide<D>::KEYS);
+    float* dq_sum = (float*)(scratch + bytes + list_bytes + attention_list_bytes(a->Nk));
+    attention_list(&queries, &keys, KeySide<D>::KEYS, a, s);
+    if (a->Nq)
+        LAUNCH((statistics_kernel<D / 8>), cuda_blocks((size_t)a->Nq * a->NH * (D / 8), 256), 256, 0, stream,
+               statistics, dout, out, lse, *a);
+    if (!fast) {
+        launch_keys<D, false>(dk, dv, NULL, dout, statistics, a, &keys, stream);
+        if (queries.most == 0) return;
+        cuda_allow_shared(query_kernel<D>, query_shared_bytes<D>());
+        LAUNCH((query_kernel<D>), (unsigned)queries.most * (unsigned)a->NH, TILE_THREADS, query_shared_bytes<D>(),
+               stream, dq, dout, statistics, *a, queries.n, queries.tiles);
+        return;
+    }
+    CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
+    launch_keys<D, true>(dk, dv, dq_sum, dout, statistics, a, &keys, stream);
+    if (a->Nq)
+        LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * a->NH * a->HS / 8, 256), 256, 0, stream, dq, dq_sum, *a);
+}
+
+void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                             const Attention* a, DType dt, Stream s) {
+    if (a->n_docs == 0) return;
+    uintptr_t pointers = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv | (uintptr_t)dout | (uintptr_t)out;
+    if (!attention_tiles_fit(a, dt) || pointers % 16)
+        return cuda_attention_plain_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+    bf16 *q = (bf16*)dq, *k = (bf16*)dk, *v = (bf16*)dv;
+    if (a->HS <= 32) return backward<32>(q, k, v, (const bf16*)dout, (const bf16*)out, lse, a, s);
+    if (a->HS <= 64) return backward<64>(q, k, v, (const bf16*)dout, (const bf16*)out, lse, a, s);
+    return backward<128>(q, k, v, (const bf16*)dout, (const bf16*)out, lse, a, s);
+}

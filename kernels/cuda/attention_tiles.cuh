@@ -1,0 +1,263 @@
+// attention_tiles.cuh - what the attention kernels on tensor cores share: the list of tiles, tiles of bf16 rows in
+// shared memory, and products of such tiles by one warp.
+//
+// A tile in shared memory holds rows of D elements (D = 32, 64 or 128; a head size below D is filled up with zeros).
+// Its 16-byte chunks are permuted within each line of 128 bytes, so that the 8 rows of one ldmatrix, and 8 lanes that
+// copy along a row, fall into different banks. Every product is "rows times columns": a warp owns some rows of the
+// result, 16 to a fragment, and walks over columns that all warps of the block share. Scores and probabilities stay
+// in registers: the fp32 result of one mma is, rounded and packed, the left operand of the next (Dao 2023).
+#pragma once
+#include "kernels/cuda/cuda.h"
+
+#include <math.h>
+
+// Before loops over arrays that must lie in registers.
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
+// ---- which calls these kernels take; the others go to attention_plain.cu
+
+void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
+void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                                   const Attention* a, DType dt, Stream s);
+size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
+
+// 1 when rows of all heads begin at multiples of 16 bytes and the head fits into a tile. A scale that is not positive
+// would turn the maximum of the scaled scores into a minimum.
+static inline int attention_tiles_fit(const Attention* a, DType dt) {
+    return dt == DT_BF16 && a->HS <= 128 && (a->HS | a->ldq | a->ldkv | a->ldo) % 8 == 0 && a->scale > 0 &&
+           ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v) % 16 == 0;
+}
+
+// ---- the list of tiles: rows of one document that one block works on, for each head
+
+// Row i of the tile and row j of the other side belong to a pair (query, key) that sees each other when j < n_other
+// and
+//   tile of queries: j < i + diagonal        tile of keys: i < j + diagonal
+typedef struct Tile {
+    int row, n_rows;     // rows of the tile in the packed tensor
+    int other, n_other;  // rows of its document on the other side
+    int diagonal;        // so large that it hides nothing when the document is not causal
+    int unused[3];
+} Tile;
+
+enum { QUERY_TILE = 128 };  // queries of a tile; the keys of one depend on the head size
+
+typedef struct TileList {
+    int most;  // tiles that there may be, known on the host
+    int* n;    // tiles that there are
+    Tile* tiles;
+} TileList;
+
+size_t attention_list_bytes(int N);
+// Lays the list for N rows at p; N documents at most.
+TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile);
+// Writes the lists of query tiles and, when key_tiles is not NULL, of key tiles; those with the most work first.
+void attention_list(const TileList* query_tiles, const TileList* key_tiles, int rows_of_key_tile, const Attention* a,
+                    Stream s);
+
+// ---- tiles in shared memory
+
+enum { TILE_THREADS = 128, TILE_WARPS = TILE_THREADS / 32 };
+
+// Where 16-byte chunk `chunk` of a row begins, in elements from the tile's first row.
+template <int D>
+__device__ __forceinline__ unsigned chunk_at(unsigned row, unsigned chunk) {
+    constexpr unsigned rows_of_line = D < 64 ? 64 / D : 1, chunks = D < 64 ? D / 8 : 8;
+    return row * D + 8 * (chunk / chunks * chunks + (chunk % chunks ^ row / rows_of_line % chunks));
+}
+
+// From `at`, in the chunk `first` of a row, to the same place in chunk first + chunk; the two have no bits in common.
+__device__ __forceinline__ unsigned farther(unsigned at, unsigned chunk) {
+    return (at ^ 8 * (chunk % 8)) + 8 * (chunk / 8 * 8);
+}
+
+__device__ __forceinline__ unsigned lane_index() { return threadIdx.x % 32; }
+
+// Begins to copy `rows` rows of HS elements, ld apart, to a tile of ROWS rows; the rest becomes zero, and its addresses
+// are never read.
+template <int D, int ROWS>
+__device__ __forceinline__ void copy_rows(bf16* tile, const bf16* from, size_t ld, int rows, int HS) {
+    constexpr unsigned step = TILE_THREADS / (D / 8);  // a multiple of 8: the permutation is the same for all steps
+    unsigned row = threadIdx.x / (D / 8), chunk = threadIdx.x % (D / 8);
+    int left = 8 * (int)chunk < HS ? rows - (int)row : 0;
+    tile += chunk_at<D>(row, chunk);
+    from += row * ld + 8 * chunk;
+    UNROLL
+    for (unsigned i = 0; i < ROWS; i += step, from += step * ld)
+        cp_async_16(tile + i * D, from, (int)i < left ? 16 : 0);
+}
+
+// Begins to copy rows `row` and on of a head of two tensors to one stage: two tiles, one after the other. What depends
+// on the row is added last, so that fewer pointers are kept in registers.
+struct Source {
+    const void* p;
+    int ld;
+};
+template <int D, int ROWS>
+__device__ __forceinline__ void copy_stage(bf16* stage, Source x, Source y, int row, int n_rows, int h, int HS) {
+    copy_rows<D, ROWS>(stage, (const bf16*)x.p + ((size_t)row * x.ld + h * HS), (size_t)x.ld, n_rows, HS);
+    copy_rows<D, ROWS>(stage + ROWS * D, (const bf16*)y.p + ((size_t)row * y.ld + h * HS), (size_t)y.ld, n_rows, HS);
+    cp_async_commit();
+}
+
+// Left operand: 16 rows of a tile, columns 16 k and on.
+template <int D>
+__device__ __forceinline__ void load_left(unsigned a[4], const bf16* rows, int k) {
+    unsigned lane = lane_index(), at = chunk_at<D>(lane % 16, lane / 16);
+    ldmatrix_x4(a, rows + farther(at, 2 * (unsigned)k));
+}
+
+// s (16 M, N) += left (16 M, 16) columns (N, 16)^T: columns 16 k and on of the first N rows of a tile.
+template <int D, int M, int N>
+__device__ __forceinline__ void multiply_transposed(float s[M][N / 8][4], const unsigned left[M][4],
+                                                    const bf16* columns, int k) {
+    unsigned lane = lane_index(), at = chunk_at<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    UNROLL
+    for (int n = 0; n < N / 8; n += 2) {
+        unsigned b[4];
+        ldmatrix_x4(b, columns + farther(at, 2 * (unsigned)k) + 8 * n * D);
+        UNROLL
+        for (int m = 0; m < M; m++) {
+            mma_m16n8k16(s[m][n], left[m], b);
+            mma_m16n8k16(s[m][n + 1], left[m], b + 2);
+        }
+    }
+}
+
+// o (16 M, W) += p (16 M, 16 K) rows (16 K, W): columns first_chunk * 8 and on of a tile.
+template <int D, int W, int M, int K>
+__device__ __forceinline__ void multiply(float o[M][W / 8][4], const unsigned p[M][K][4], const bf16* rows,
+                                         unsigned first_chunk) {
+    unsigned lane = lane_index(), at = farther(chunk_at<D>(lane % 16, lane / 16), first_chunk);
+    UNROLL
+    for (int k = 0; k < K; k++) {
+        UNROLL
+        for (int n = 0; n < W / 8; n += 2) {
+            unsigned b[4];
+            ldmatrix_x4_transposed(b, rows + farther(at, (unsigned)n) + 16 * k * D);
+            UNROLL
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16(o[m][n], p[m][k], b);
+                mma_m16n8k16(o[m][n + 1], p[m][k], b + 2);
+            }
+        }
+    }
+}
+
+#define LOG2_E 1.44269504f
+
+template <int M, int N>
+__device__ __forceinline__ void clear(float x[M][N][4]) {
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int n = 0; n < N; n++) {
+            UNROLL
+            for (int i = 0; i < 4; i++) x[m][n][i] = 0;
+        }
+    }
+}
+
+// A result as the left operand of the next product.
+template <int M, int N>
+__device__ __forceinline__ void pack_left(unsigned p[M][N / 2][4], const float s[M][N][4]) {
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int n = 0; n < N; n++) {
+            p[m][n / 2][n % 2 * 2] = pack_bf16(s[m][n][0], s[m][n][1]);
+            p[m][n / 2][n % 2 * 2 + 1] = pack_bf16(s[m][n][2], s[m][n][3]);
+        }
+    }
+}
+
+// Of scores, row i keeps the first diagonal + i columns, and not more than n; the rest becomes -infinity.
+template <int M, int N>
+__device__ __forceinline__ void hide_from(float s[M][N][4], int diagonal, int n_columns) {
+    int lane = (int)lane_index();
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            int kept = MIN(n_columns, diagonal + 16 * m + lane / 4 + 8 * (j / 2)) - lane % 4 * 2 - j % 2;
+            UNROLL
+            for (int n = 0; n < N; n++)
+                if (8 * n >= kept) s[m][n][j] = -INFINITY;
+        }
+    }
+}
+
+// The same of transposed scores: column i keeps the rows before diagonal + i, and not more than n_rows.
+template <int M, int N>
+__device__ __forceinline__ void hide_upto(float s[M][N][4], int diagonal, int n_rows) {
+    int lane = (int)lane_index();
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            int row = 16 * m + lane / 4 + 8 * (j / 2), hidden = row - diagonal + 1 - lane % 4 * 2 - j % 2;
+            if (row >= n_rows) hidden = 8 * N;
+            UNROLL
+            for (int n = 0; n < N; n++)
+                if (8 * n < hidden) s[m][n][j] = -INFINITY;
+        }
+    }
+}
+
+// Writes a left operand (16 M, 16 K) into a tile of D columns, from 16-byte chunk first_chunk on.
+template <int D, int M, int K>
+__device__ __forceinline__ void put_left(bf16* tile, const unsigned p[M][K][4], unsigned first_chunk) {
+    unsigned lane = lane_index(), at = farther(chunk_at<D>(lane / 4, 0) + lane % 4 * 2, first_chunk);
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int k = 0; k < K; k++) {
+            UNROLL
+            for (int i = 0; i < 4; i++)
+                *(unsigned*)(tile + (16 * m + i % 2 * 8) * D + farther(at, 2 * (unsigned)k + i / 2)) = p[m][k][i];
+        }
+    }
+}
+
+// Adds to two neighbours in memory, 8-byte aligned; sm_90 has an instruction for both together.
+__device__ __forceinline__ void add_two(float* p, float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    atomicAdd((float2*)p, make_float2(x, y));
+#else
+    atomicAdd(p, x);
+    atomicAdd(p + 1, y);
+#endif
+}
+
+// Rounds a warp's result (16 M, D) and writes its first `rows` rows, HS columns each, to memory with 16 bytes a lane,
+// by way of the warp's own 16 M rows of a tile that it alone still uses.
+template <int D, int M>
+__device__ __forceinline__ void store_rows(bf16* to, size_t ld, int rows, int HS, bf16* tile,
+                                           const float x[M][D / 8][4], float factor) {
+    unsigned lane = lane_index(), at = chunk_at<D>(lane / 4, 0) + lane % 4 * 2;
+    __syncwarp();
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        UNROLL
+        for (int n = 0; n < D / 8; n++) {
+            UNROLL
+            for (int half = 0; half < 2; half++) {
+                const float* two = x[m][n] + 2 * half;
+                *(unsigned*)(tile + (16 * m + 8 * half) * D + farther(at, (unsigned)n)) =
+                    pack_bf16(two[0] * factor, two[1] * factor);
+            }
+        }
+    }
+    __syncwarp();
+    constexpr unsigned step = 32 / (D / 8);
+    unsigned row = lane / (D / 8), chunk = lane % (D / 8);
+    if (8 * (int)chunk >= HS) rows = 0;
+    to += row * ld + 8 * chunk;
+    UNROLL
+    for (unsigned i = 0; i < 16 * M; i += step, to += step * ld)
+        if ((int)(row + i) < rows) store_pack(to, load_pack(tile + chunk_at<D>(row + i, chunk)));
+}

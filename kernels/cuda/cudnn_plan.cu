@@ -1,0 +1,651 @@
+// cudnn_plan.cu - attention described to cuDNN operation by operation, see cudnn_plan.h.
+//
+// cuDNN 9 has no single operation for attention with a causal mask and its gradient; it recognises the chain of
+// matmuls, masks and reductions below and compiles it into one kernel (the documentation's "fused flash attention";
+// the order of operations is that of NVIDIA's cudnn-frontend, whose kernels ours must match). Compiling takes 0.3 to
+// 3 s for every plan and every time, reading a compiled one back milliseconds: so plans are kept on disk.
+#include "kernels/cuda/cudnn_plan.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/cuda/library.h"
+
+typedef cudnnBackendDescriptor_t Descriptor;
+
+// ---- the library
+
+Cudnn cudnn;
+
+int cudnn_load(char* err, size_t errlen) {
+    static const char* const files[] = {"libcudnn.so.9", "libcudnn.so", NULL};
+    const LibrarySymbol symbols[] = {
+        {"cudnnCreate", (void**)&cudnn.create},
+        {"cudnnDestroy", (void**)&cudnn.destroy},
+        {"cudnnSetStream", (void**)&cudnn.set_stream},
+        {"cudnnGetVersion", (void**)&cudnn.get_version},
+        {"cudnnGetErrorString", (void**)&cudnn.error_string},
+        {"cudnnGetLastErrorString", (void**)&cudnn.last_error},
+        {"cudnnBackendCreateDescriptor", (void**)&cudnn.create_descriptor},
+        {"cudnnBackendDestroyDescriptor", (void**)&cudnn.destroy_descriptor},
+        {"cudnnBackendSetAttribute", (void**)&cudnn.set},
+        {"cudnnBackendGetAttribute", (void**)&cudnn.get},
+        {"cudnnBackendFinalize", (void**)&cudnn.finalize},
+        {"cudnnBackendExecute", (void**)&cudnn.execute},
+    };
+    if (cudnn.version) return 0;
+    if (library_open("cuDNN", files, symbols, COUNT(symbols), err, errlen)) return -1;
+    cudnn.version = cudnn.get_version();
+    return 0;
+}
+
+// cuDNN's words for what just failed, in one line.
+static int fail_cudnn(char* err, size_t errlen, const char* what, cudnnStatus_t status) {
+    char words[256] = "";
+    cudnn.last_error(words, sizeof words);
+    words[sizeof words - 1] = 0;
+    for (char* c = words; *c; c++)
+        if (*c == '\n') *c = ' ';
+    return fail(err, errlen, "cuDNN %zu.%zu.%zu: %s: %s; %s", cudnn.version / 10000, cudnn.version / 100 % 100,
+                cudnn.version % 100, what, cudnn.error_string(status), words);
+}
+
+// ---- a graph of operations under construction; after a failure every further step does nothing
+
+enum { MOST_DESCRIPTORS = 256, MOST_OPS = 32, FIRST_VIRTUAL = 1000, ALIGNMENT = 16 };
+
+struct Graph {
+    const PlanShape* shape;
+    Descriptor made[MOST_DESCRIPTORS];  // all that must be destroyed
+    int n_made;
+    Descriptor ops[MOST_OPS];
+    int n_ops;
+    int n_virtual;
+    int failed;
+    char* err;
+    size_t errlen;
+};
+
+static void check(Graph* g, cudnnStatus_t status, const char* what) {
+    if (status != CUDNN_STATUS_SUCCESS && !g->failed) g->failed = fail_cudnn(g->err, g->errlen, what, status);
+}
+
+static Descriptor make(Graph* g, cudnnBackendDescriptorType_t type) {
+    Descriptor d = NULL;
+    if (g->n_made == MOST_DESCRIPTORS) die("a plan has more than %d descriptors", MOST_DESCRIPTORS);
+    if (!g->failed) check(g, cudnn.create_descriptor(type, &d), "creating a descriptor");
+    if (d) g->made[g->n_made++] = d;
+    return d;
+}
+
+static void set(Graph* g, Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
+                const void* values) {
+    if (g->failed) return;
+    char what[40];
+    cudnnStatus_t status = cudnn.set(d, name, type, n, values);
+    if (status != CUDNN_STATUS_SUCCESS) snprintf(what, sizeof what, "setting attribute %d", (int)name);
+    check(g, status, what);
+}
+
+static void set_descriptor(Graph* g, Descriptor d, cudnnBackendAttributeName_t name, Descriptor value) {
+    if (value) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+static void set_integer(Graph* g, Descriptor d, cudnnBackendAttributeName_t name, int64_t value) {
+    set(g, d, name, CUDNN_TYPE_INT64, 1, &value);
+}
+
+static void set_type(Graph* g, Descriptor d, cudnnBackendAttributeName_t name, cudnnDataType_t value) {
+    set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &value);
+}
+
+static void finalize(Graph* g, Descriptor d, const char* what) {
+    if (!g->failed) check(g, cudnn.finalize(d), what);
+}
+
+static void destroy(Graph* g) {
+    while (g->n_made > 0) cudnn.destroy_descriptor(g->made[--g->n_made]);
+}
+
+// ---- tensors
+
+typedef struct Layout {
+    int64_t dims[4], strides[4];
+    Descriptor offsets;  // where each document begins; NULL: strides[0] elements after the last one
+} Layout;
+
+static const cudnnDataType_t F32 = CUDNN_DATA_FLOAT, BF16 = CUDNN_DATA_BFLOAT16, I32 = CUDNN_DATA_INT32,
+                             BOOL = CUDNN_DATA_BOOLEAN;
+
+// id 0: a tensor that exists only between two operations.
+static Descriptor tensor(Graph* g, int id, cudnnDataType_t type, Layout l) {
+    Descriptor d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const bool yes = true;
+    set_integer(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, id ? id : FIRST_VIRTUAL + g->n_virtual++);
+    set_integer(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, ALIGNMENT);
+    set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
+    set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, l.dims);
+    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, l.strides);
+    set_descriptor(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, l.offsets);
+    if (!id) set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    if (id >= PLAN_SCALE && id <= PLAN_ONE) set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    finalize(g, d, "describing a tensor");
+    return d;
+}
+
+static Descriptor vector(Graph* g, int id, cudnnDataType_t type, int64_t n) {
+    return tensor(g, id, type, Layout{{n, 1, 1, 1}, {1, 1, 1, 1}, NULL});
+}
+
+static Descriptor scalar(Graph* g, int id) { return vector(g, id, F32, 1); }
+
+// (B,NH,S,HS) in rows of `row` elements for each token, and the same with the last two axes swapped.
+static Layout heads(const Graph* g, int64_t row, Descriptor offsets) {
+    const PlanShape* s = g->shape;
+    return Layout{{s->B, s->NH, s->S, s->HS}, {s->S * row, s->HS, row, 1}, offsets};
+}
+static Layout transposed(Layout l) {
+    return Layout{{l.dims[0], l.dims[1], l.dims[3], l.dims[2]},
+                  {l.strides[0], l.strides[1], l.strides[3], l.strides[2]},
+                  l.offsets};
+}
+
+// (B,NH,S,HS) with room for S tokens in each document.
+static Layout padded_heads(const Graph* g) {
+    int64_t NH = g->shape->NH, S = g->shape->S, HS = g->shape->HS;
+    return Layout{{g->shape->B, NH, S, HS}, {NH * S * HS, S * HS, HS, 1}, NULL};
+}
+
+// A statistic, (B,NH,S,1).
+static Layout padded_statistic(const Graph* g) {
+    int64_t NH = g->shape->NH, S = g->shape->S;
+    return Layout{{g->shape->B, NH, S, 1}, {NH * S, S, 1, 1}, NULL};
+}
+static Layout statistic(const Graph* g, Descriptor offsets) {
+    int64_t NH = g->shape->NH, S = g->shape->S;
+    return offsets ? Layout{{g->shape->B, NH, S, 1}, {S * NH, 1, NH, 1}, offsets} : padded_statistic(g);
+}
+
+// A tensor of scores, (B,NH,S,S), that no memory ever holds.
+static Layout score_layout(const Graph* g) {
+    int64_t NH = g->shape->NH, S = g->shape->S;
+    return Layout{{g->shape->B, NH, S, S}, {NH * S * S, S * S, S, 1}, NULL};
+}
+static Descriptor scores(Graph* g, cudnnDataType_t type) { return tensor(g, 0, type, score_layout(g)); }
+
+// ---- operations
+
+static void add_op(Graph* g, Descriptor op, const char* what) {
+    finalize(g, op, what);
+    if (g->n_ops == MOST_OPS) die("a plan has more than %d operations", MOST_OPS);
+    g->ops[g->n_ops++] = op;
+}
+
+// y = mode(x), mode(x, b), or, for a selection, mask ? x : b.
+static Descriptor pointwise(Graph* g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int axis, Descriptor x,
+                            Descriptor b, Descriptor mask, Descriptor y) {
+    Descriptor how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set_type(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, precision);
+    if (axis >= 0) set_integer(g, how, CUDNN_ATTR_POINTWISE_AXIS, axis);
+    finalize(g, how, "describing a pointwise operation");
+    Descriptor op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, mask);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    add_op(g, op, "adding a pointwise operation");
+    return y;
+}
+
+// The common case: fp32 scores in, fp32 scores out.
+static Descriptor on_scores(Graph* g, cudnnPointwiseMode_t mode, Descriptor x, Descriptor b) {
+    return pointwise(g, mode, F32, -1, x, b, NULL, scores(g, F32));
+}
+
+static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
+    Descriptor how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), y = tensor(g, 0, F32, padded_statistic(g));
+    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &sum_or_max);
+    set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, F32);
+    finalize(g, how, "describing a reduction");
+    Descriptor op = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    add_op(g, op, "adding a reduction");
+    return y;
+}
+
+// y = a b for each document and head; m, n and k are the lengths of each document along those axes, or NULL.
+static Descriptor matmul(Graph* g, Descriptor a, Descriptor b, Descriptor y, Descriptor m, Descriptor n, Descriptor k) {
+    Descriptor how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    const double padding = 0;
+    set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, F32);
+    if (n && !g->shape->backward) set(g, how, CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, 1, &padding);
+    finalize(g, how, "describing a matmul");
+    Descriptor op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, y);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k);
+    add_op(g, op, "adding a matmul");
+    return y;
+}
+
+static Descriptor reshape(Graph* g, Descriptor x, Descriptor y) {
+    Descriptor op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    add_op(g, op, "adding a transposition");
+    return y;
+}
+
+// ---- attention
+
+enum { QUERY_AXIS = 2, KEY_AXIS = 3 };
+
+typedef struct Lengths {
+    Descriptor q, k;
+} Lengths;
+
+static Descriptor index_along(Graph* g, Descriptor s, int axis, cudnnDataType_t precision) {
+    return pointwise(g, CUDNN_POINTWISE_GEN_INDEX, precision, axis, s, NULL, NULL, scores(g, I32));
+}
+
+// s where query and key are tokens of the document, -infinity elsewhere.
+static Descriptor hide_padding(Graph* g, Descriptor s, Lengths lengths) {
+    Descriptor query = index_along(g, s, QUERY_AXIS, I32), key = index_along(g, s, KEY_AXIS, I32);
+    Descriptor q_real = pointwise(g, CUDNN_POINTWISE_CMP_LT, BOOL, -1, query, lengths.q, NULL, scores(g, BOOL));
+    Descriptor k_real = pointwise(g, CUDNN_POINTWISE_CMP_LT, BOOL, -1, key, lengths.k, NULL, scores(g, BOOL));
+    Descriptor real = pointwise(g, CUDNN_POINTWISE_LOGICAL_AND, BOOL, -1, q_real, k_real, NULL, scores(g, BOOL));
+    return pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, -1, s, scalar(g, PLAN_HIDE_PADDING), real, scores(g, F32));
+}
+
+// s where the key is not after the query, -infinity elsewhere.
+static Descriptor hide_future(Graph* g, Descriptor s) {
+    Descriptor query = index_along(g, s, QUERY_AXIS, F32), key = index_along(g, s, KEY_AXIS, F32);
+    Descriptor past = pointwise(g, CUDNN_POINTWISE_CMP_GE, BOOL, -1, query, key, NULL, scores(g, BOOL));
+    return pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, -1, s, scalar(g, PLAN_HIDE_FUTURE), past, scores(g, F32));
+}
+
+typedef struct Inputs {  // what both passes read
+    Descriptor q, k_transposed, v, lse_offsets, scale;
+    Layout qkv, out;
+    Lengths lengths;
+} Inputs;
+
+static Inputs inputs(Graph* g) {
+    int64_t B = g->shape->B, C = (int64_t)g->shape->NH * g->shape->HS;
+    Inputs in;
+    in.qkv = heads(g, 3 * C, vector(g, PLAN_QKV_OFFSETS, I32, B + 1));
+    in.out = heads(g, C, vector(g, PLAN_OUT_OFFSETS, I32, B + 1));
+    in.lse_offsets = plan_packed(g->shape) ? vector(g, PLAN_LSE_OFFSETS, I32, B + 1) : NULL;
+    in.lengths.q = vector(g, PLAN_Q_LENGTHS, I32, B);
+    in.lengths.k = vector(g, PLAN_K_LENGTHS, I32, B);
+    in.scale = scalar(g, PLAN_SCALE);
+    in.q = tensor(g, PLAN_Q, BF16, in.qkv);
+    in.k_transposed = tensor(g, PLAN_K, BF16, transposed(in.qkv));
+    in.v = tensor(g, PLAN_V, BF16, g->shape->backward ? transposed(in.qkv) : in.qkv);
+    return in;
+}
+
+// out = P v with P = exp(S - max) / sum, lse = max + log(sum).
+static void forward_graph(Graph* g) {
+    Inputs in = inputs(g);
+    Descriptor s = matmul(g, in.q, in.k_transposed, scores(g, F32), in.lengths.q, in.lengths.k, NULL);
+    s = on_scores(g, CUDNN_POINTWISE_MUL, s, in.scale);
+    s = hide_future(g, hide_padding(g, s, in.lengths));
+    Descriptor max = reduce(g, CUDNN_REDUCE_TENSOR_MAX, s);
+    Descriptor e = on_scores(g, CUDNN_POINTWISE_EXP, on_scores(g, CUDNN_POINTWISE_SUB, s, max), NULL);
+    Descriptor sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, e);
+    Descriptor log =
+        pointwise(g, CUDNN_POINTWISE_LOG, F32, -1, sum, NULL, NULL, tensor(g, 0, F32, padded_statistic(g)));
+    pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, max, log, NULL, tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets)));
+    Descriptor p = pointwise(g, CUDNN_POINTWISE_DIV, F32, -1, e, sum, NULL, scores(g, BF16));
+    matmul(g, p, in.v, tensor(g, PLAN_OUT, BF16, in.out), in.lengths.q, NULL, in.lengths.k);
+}
+
+// With P = exp(S - lse) and delta = rows of dout . out:  dv = P^T dout,  dS = scale P (dout v^T - delta),
+// dk = dS^T q,  dq = dS k.
+static void backward_graph(Graph* g) {
+    Inputs in = inputs(g);
+    Lengths n = in.lengths;
+    Descriptor out = tensor(g, PLAN_OUT, BF16, in.out), dout = tensor(g, PLAN_DOUT, BF16, in.out);
+    Descriptor lse = tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets));
+    Descriptor product =
+        pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, dout, out, NULL, tensor(g, 0, F32, padded_heads(g)));
+    Descriptor delta = pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, reduce(g, CUDNN_REDUCE_TENSOR_ADD, product),
+                                 scalar(g, PLAN_ONE), NULL, tensor(g, PLAN_DELTA, F32, statistic(g, in.lse_offsets)));
+    Descriptor s = matmul(g, in.q, in.k_transposed, scores(g, F32), n.q, n.k, NULL);
+    s = on_scores(g, CUDNN_POINTWISE_MUL, s, in.scale);
+    s = on_scores(g, CUDNN_POINTWISE_SUB, hide_padding(g, s, n), lse);
+    Descriptor p = on_scores(g, CUDNN_POINTWISE_EXP, hide_future(g, s), NULL);
+    Layout score_t = transposed(score_layout(g));
+    matmul(g, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, tensor(g, PLAN_DV, BF16, in.out), n.k, NULL, n.q);
+    Descriptor dp = matmul(g, dout, in.v, scores(g, F32), n.q, n.k, NULL);
+    Descriptor ds = on_scores(g, CUDNN_POINTWISE_MUL, on_scores(g, CUDNN_POINTWISE_SUB, dp, delta), p);
+    ds = on_scores(g, CUDNN_POINTWISE_MUL, ds, in.scale);
+    matmul(g, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, tensor(g, PLAN_DK, BF16, in.out), n.k, NULL, n.q);
+    Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.qkv)), dq = tensor(g, PLAN_DQ, BF16, in.out);
+    if (g->shape->deterministic) {
+        matmul(g, ds, k, dq, n.q, NULL, n.k);
+    } else {  // blocks of keys add to dq in any order
+        Layout sum = plan_packed(g->shape) ? in.out : padded_heads(g);
+        Descriptor dq_sum = matmul(g, ds, k, tensor(g, PLAN_DQ_SUM, F32, sum), n.q, NULL, n.k);
+        pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, -1, dq_sum, NULL, NULL, dq);
+    }
+}
+
+// ---- what is supported; sources: cudnn-frontend's sdpa_support_surface.h, and plans that were tried with cuDNN 9.19
+
+// sm_8x ignores the strides of a packed statistic and computes wrong gradients without a word (cudnn-frontend #304);
+// packed sums with a head size that is no multiple of 16 have "a known functional issue" (its infer_properties_node).
+int plan_packed(const PlanShape* shape) { return (shape->sm / 10 == 9 || shape->sm / 10 == 10) && shape->HS % 16 == 0; }
+
+size_t plan_workspace_most(const PlanShape* shape) {
+    size_t rows = (size_t)shape->B * shape->NH * shape->S, bytes = (64 << 10) + (size_t)shape->B * 2048;
+    if (shape->backward && shape->sm / 10 == 8) bytes += rows * shape->HS * 4;  // a second sum of dq
+    if (shape->backward && shape->deterministic && shape->sm / 10 == 9) bytes += rows * shape->S * 2;  // all of dS
+    return bytes;
+}
+
+int plan_check(const PlanShape* shape, size_t version, char* err, size_t errlen) {
+    int major = shape->sm / 10, deterministic = shape->backward && shape->deterministic;
+    char found[40];
+    snprintf(found, sizeof found, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    if (version < 91002)
+        return fail(err, errlen, "%s is too old: attention needs 9.10.2, and 9.10.0 and 9.10.1 compute it wrongly",
+                    found);
+    if (version >= 100000) return fail(err, errlen, "%s is not known to this program: attention needs cuDNN 9", found);
+    if (shape->HS % 8 || shape->HS > 128)
+        return fail(err, errlen, "cuDNN's attention takes head sizes that are multiples of 8, up to 128, not %d",
+                    shape->HS);
+    // A last block of 64 keys can make NaN on sm_90 (cudnn-frontend #628): whole blocks of 128 cannot.
+    if (shape->S % 128)
+        return fail(err, errlen, "documents of at most %d tokens, expected a multiple of 128", shape->S);
+    if (major == 12)
+        return fail(err, errlen, "cuDNN's attention cannot read q, k and v from one interleaved buffer on sm_%d",
+                    shape->sm);
+    if (shape->sm < 80 || shape->sm > 103)
+        return fail(err, errlen, "cuDNN's attention was not tried on sm_%d, only on sm_80 to sm_103", shape->sm);
+    if (major == 8 && version < 91801)
+        return fail(err, errlen, "%s is too old: packed documents on sm_%d need 9.18.1", found, shape->sm);
+    // On sm_100 the engine is pinned by settings that exist from 9.18 to 9.22.
+    if (deterministic && (major == 8 || (major == 10 && (version < 91800 || version >= 92300))))
+        return fail(err, errlen,
+                    "%s has no backward pass of attention for sm_%d that is known to add in one order; it "
+                    "needs --deterministic no",
+                    found, shape->sm);
+    return 0;
+}
+
+// ---- what is kept between runs
+
+typedef struct FileHeader {
+    char magic[8];
+    uint64_t key_bytes, bytes;  // the key follows, then the bytes; nothing else
+    uint64_t hash;              // of both
+} FileHeader;
+
+static const char file_magic[8] = {'r', 'a', 'g', 'g', 'e', 'd', 'c', '1'};
+
+// The file of a key. 0, or -1 where there is no place to keep files.
+static int cache_path(char* path, size_t room, const char* key, int make_folders) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char folder[1024];
+    int n = -1;
+    if (cache && cache[0] == '/') n = snprintf(folder, sizeof folder, "%s", cache);
+    else if (home && home[0] == '/') n = snprintf(folder, sizeof folder, "%s/.cache", home);
+    if (n < 0 || n >= (int)sizeof folder) return -1;
+    if (make_folders) mkdir(folder, 0700);
+    n = snprintf(path, room, "%s/ragged", folder);
+    if (n < 0 || n >= (int)room) return -1;
+    if (make_folders) mkdir(path, 0700);
+    n = snprintf(path, room, "%s/ragged/%016llx", folder, (unsigned long long)hash_bytes(key, strlen(key), 0));
+    return n < 0 || n >= (int)room ? -1 : 0;
+}
+
+static uint64_t file_hash(const char* key, const void* bytes, size_t n) {
+    return hash_bytes(bytes, n, hash_bytes(key, strlen(key), 1));
+}
+
+// A plan holds code that will run: only a file of this user is read.
+static char* read_own_file(const char* path, size_t* size) {
+    const off_t most = 64 << 20;
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    char* text = NULL;
+    if (!fstat(fd, &about) && S_ISREG(about.st_mode) && about.st_uid == geteuid() && about.st_size <= most)
+        text = (char*)malloc((size_t)about.st_size + 1);
+    *size = 0;
+    while (text && *size < (size_t)about.st_size) {
+        ssize_t got = read(fd, text + *size, (size_t)about.st_size - *size);
+        if (got <= 0) break;
+        *size += (size_t)got;
+    }
+    close(fd);
+    return text;
+}
+
+char* cache_read(const char* key, size_t* n) {
+    char path[1100];
+    FileHeader header;
+    size_t size = 0, key_bytes = strlen(key);
+    char* text = cache_path(path, sizeof path, key, 0) ? NULL : read_own_file(path, &size);
+    if (text && size >= sizeof header + key_bytes) {
+        memcpy(&header, text, sizeof header);
+        *n = size - sizeof header - key_bytes;
+        char* bytes = text + sizeof header + key_bytes;
+        if (!memcmp(header.magic, file_magic, sizeof file_magic) && header.key_bytes == key_bytes &&
+            header.bytes == *n && !memcmp(text + sizeof header, key, key_bytes) &&
+            header.hash == file_hash(key, bytes, *n))
+            return (char*)memmove(text, bytes, *n);
+    }
+    free(text);
+    return NULL;
+}
+
+static int write_all(int fd, const void* bytes, size_t n) {
+    for (size_t done = 0; done < n;) {
+        ssize_t wrote = write(fd, (const char*)bytes + done, n - done);
+        if (wrote <= 0) return -1;
+        done += (size_t)wrote;
+    }
+    return 0;
+}
+
+void cache_write(const char* key, const void* bytes, size_t n, int replace) {
+    char path[1100], temporary[1120];
+    FileHeader header;
+    memcpy(header.magic, file_magic, sizeof file_magic);
+    header.key_bytes = strlen(key), header.bytes = n, header.hash = file_hash(key, bytes, n);
+    if (cache_path(path, sizeof path, key, 1)) return;
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int fd = mkstemp(temporary);
+    if (fd < 0) return;
+    int bad = write_all(fd, &header, sizeof header) || write_all(fd, key, strlen(key)) || write_all(fd, bytes, n);
+    bad |= close(fd);
+    // A link fails where the file exists; some file systems have none.
+    if (!bad && (replace || (link(temporary, path) && errno != EEXIST))) bad = rename(temporary, path);
+    unlink(temporary);
+}
+
+// ---- from a graph to a plan
+
+static void set_target(Graph* g, Descriptor d, const PlanTarget* target, cudnnBackendAttributeName_t handle,
+                       cudnnBackendAttributeName_t device) {
+    if (target->handle) set(g, d, handle, CUDNN_TYPE_HANDLE, 1, &target->handle);
+    else set_descriptor(g, d, device, target->device);
+}
+
+// Engines for the graph, best first as cuDNN sees it. Returns their number.
+static int suggested_engines(Graph* g, Descriptor graph, const PlanTarget* target, Descriptor* engines, int most) {
+    Descriptor how = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    int64_t n = 0;
+    set_descriptor(g, how, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    set(g, how, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (!target->handle) set_descriptor(g, how, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target->device);
+    finalize(g, how, "choosing an engine");
+    for (int i = 0; i < most; i++) engines[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (!g->failed)
+        check(g, cudnn.get(how, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &n, engines),
+              "choosing an engine");
+    return (int)MIN(n, (int64_t)most);
+}
+
+typedef struct Knob {
+    cudnnBackendKnobType_t type;
+    int64_t value;
+} Knob;
+
+// On sm_100 the deterministic backward pass is never suggested, but there is one: engine 5 with these choices, as in
+// cudnn-frontend 1.23.
+static Descriptor deterministic_engine_sm100(Graph* g, Descriptor graph, const PlanTarget* target) {
+    static const Knob knobs[] = {{CUDNN_KNOB_TYPE_KERNEL_CFG, 31}, {CUDNN_KNOB_TYPE_STAGES, 2}};
+    Descriptor engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR), choices[COUNT(knobs)];
+    set_descriptor(g, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+    set_integer(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 5);
+    if (!target->handle) set_descriptor(g, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, target->device);
+    finalize(g, engine, "choosing the deterministic engine");
+    for (int i = 0; i < COUNT(knobs); i++) {
+        choices[i] = make(g, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+        set(g, choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knobs[i].type);
+        set_integer(g, choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, knobs[i].value);
+        finalize(g, choices[i], "choosing the deterministic engine");
+    }
+    Descriptor config = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    set_descriptor(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+    set(g, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, COUNT(knobs), choices);
+    finalize(g, config, "choosing the deterministic engine");
+    return config;
+}
+
+cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen) {
+    Graph g = {};
+    g.err = err, g.errlen = errlen;
+    Descriptor device = make(&g, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    set(&g, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
+    finalize(&g, device, "describing a device");
+    if (!g.failed) return device;
+    destroy(&g);
+    return NULL;
+}
+
+static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
+    enum { MOST_ENGINES = 16 };
+    Graph* g = (Graph*)calloc(1, sizeof *g);
+    if (!g) return fail(err, errlen, "no memory for a plan of cuDNN");
+    g->shape = shape, g->err = err, g->errlen = errlen;
+    if (shape->backward) backward_graph(g);
+    else forward_graph(g);
+    Descriptor graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), engines[MOST_ENGINES];
+    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
+    if (target->handle) set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->handle);
+    finalize(g, graph, "checking the operations of attention");
+    int n = 1;
+    if (shape->backward && shape->deterministic && shape->sm / 10 == 10)
+        engines[0] = deterministic_engine_sm100(g, graph, target);
+    else n = suggested_engines(g, graph, target, engines, MOST_ENGINES);
+    cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < n && !g->failed && status != CUDNN_STATUS_SUCCESS; i++) {
+        Descriptor d = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+        set_target(g, d, target, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+        set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engines[i]);
+        if (!g->failed) status = cudnn.finalize(d);
+        if (status == CUDNN_STATUS_SUCCESS) plan->descriptor = d;
+    }
+    plan->graph = g;
+    if (plan->descriptor) return 0;
+    if (!g->failed) fail_cudnn(err, errlen, "compiling attention", status);
+    plan_close(plan);
+    return -1;
+}
+
+// A compiled plan as JSON: with its code, but tied to this device, driver and version of cuDNN.
+static int load(Plan* plan, const PlanTarget* target, const char* json, size_t n) {
+    char err[ERR_BYTES];
+    Graph g = {};
+    g.err = err, g.errlen = sizeof err;
+    Descriptor d = make(&g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    set_target(&g, d, target, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+    set(&g, d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)n, json);
+    finalize(&g, d, "reading a plan");
+    if (g.failed) return destroy(&g), -1;
+    plan->descriptor = d;
+    return 0;
+}
+
+static void keep(const Plan* plan, const char* key) {
+    int64_t n = 0;
+    if (cudnn.get(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &n, NULL))
+        return;
+    char* json = n > 0 ? (char*)malloc((size_t)n) : NULL;
+    int64_t room = n;
+    if (json &&
+        !cudnn.get(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, room, &n, json) &&
+        n <= room)
+        cache_write(key, json, (size_t)n, 1);
+    free(json);
+}
+
+int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
+    enum { GRAPH_VERSION = 1 };  // of the operations above
+    char key[600];
+    size_t n;
+    int64_t one;
+    memset(plan, 0, sizeof *plan);
+    if (plan_check(shape, cudnn.version, err, errlen)) return -1;
+    snprintf(key, sizeof key, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d HS %d, %s%s", GRAPH_VERSION,
+             cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->HS,
+             shape->backward ? "backward" : "forward", shape->backward && shape->deterministic ? " deterministic" : "");
+    char* json = cache_read(key, &n);
+    if (json) plan->was_cached = !load(plan, target, json, n);
+    free(json);
+    if (!plan->was_cached) {
+        if (compile(plan, shape, target, err, errlen)) return -1;
+        keep(plan, key);
+    }
+    cudnnStatus_t status = cudnn.get(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                     &one, &plan->workspace);
+    if (status == CUDNN_STATUS_SUCCESS && plan->workspace >= 0) return 0;
+    fail_cudnn(err, errlen, "asking for the workspace", status);
+    plan_close(plan);
+    return -1;
+}
+
+void plan_close(Plan* plan) {
+    if (plan->graph) destroy(plan->graph);
+    else if (plan->descriptor) cudnn.destroy_descriptor(plan->descriptor);
+    free(plan->graph);
+    memset(plan, 0, sizeof *plan);
+}
+
+int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TENSORS], void* workspace, char* err,
+             size_t errlen) {
+    int64_t ids[PLAN_TENSORS];
+    void* pointers[PLAN_TENSORS];
+    int n = 0;
+    for (int id = 1; id < PLAN_TENSORS; id++)
+        if (tensors[id]) ids[n] = id, pointers[n++] = tensors[id];
+    Graph g = {};
+    g.err = err, g.errlen = errlen;
+    Descriptor pack = make(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    finalize(&g, pack, "binding the memory of attention");
+    if (!g.failed) check(&g, cudnn.execute(handle, plan->descriptor, pack), "running attention");
+    destroy(&g);
+    return g.failed;
+}

@@ -1,0 +1,107 @@
+// cudnn_plan.h - attention over packed documents as plans of cuDNN 9: described, compiled, kept on disk. Nothing here
+// touches a device, so plans can be built for one that is not there.
+#pragma once
+#include <cudnn.h>
+
+extern "C" {
+#include "plan/base.h"
+}
+
+#if CUDNN_VERSION < 91100
+#error "cuDNN's headers are older than 9.11: install newer ones, or build with attention_no_cudnn.cu"
+#endif
+
+// The functions of libcudnn that are used, and the version of the library that was found: 10000 for each major version,
+// 100 for each minor.
+typedef struct Cudnn {
+    size_t version;
+    decltype(&cudnnCreate) create;
+    decltype(&cudnnDestroy) destroy;
+    decltype(&cudnnSetStream) set_stream;
+    decltype(&cudnnGetVersion) get_version;
+    decltype(&cudnnGetErrorString) error_string;
+    decltype(&cudnnGetLastErrorString) last_error;
+    decltype(&cudnnBackendCreateDescriptor) create_descriptor;
+    decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor;
+    decltype(&cudnnBackendSetAttribute) set;
+    decltype(&cudnnBackendGetAttribute) get;
+    decltype(&cudnnBackendFinalize) finalize;
+    decltype(&cudnnBackendExecute) execute;
+} Cudnn;
+extern Cudnn cudnn;
+
+// Fills the table. 0, or -1 with a message; cheap after the first time.
+int cudnn_load(char* err, size_t errlen);
+
+// What a plan is compiled for: any batch of at most B documents of at most S tokens each.
+typedef struct PlanShape {
+    int B, S, NH, HS;
+    int sm;             // 10 times the compute capability: 80, 90, 100, ...
+    int backward;       // 0: the forward pass
+    int deterministic;  // of the backward pass
+} PlanShape;
+
+// Where the plan runs: on the device of `handle`, or, with handle NULL, on one that is only described.
+typedef struct PlanTarget {
+    cudnnHandle_t handle;
+    cudnnBackendDescriptor_t device;  // see plan_describe_device
+    const char* name;                 // of device and driver: part of the name of the file that keeps the plan
+} PlanTarget;
+
+// The memory that a plan works on; its unique ids. Documents lie one after another, C = NH * HS; bf16 if not said.
+// Statistics are fp32: (tokens,NH) where plan_packed, else (B,NH,S).
+typedef enum PlanTensor {
+    PLAN_Q = 1,  // q, k, v: (tokens; stride 3 C)
+    PLAN_K,
+    PLAN_V,
+    PLAN_OUT,           // (tokens,C)
+    PLAN_LSE,           // statistic: natural log-sum-exp of the scaled scores
+    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, 0 at the end where there are fewer than B
+    PLAN_K_LENGTHS,     // the same again
+    PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins, the last one repeated: in rows of 3 C
+    PLAN_OUT_OFFSETS,   // in rows of C
+    PLAN_LSE_OFFSETS,   // in rows of NH; unused where not plan_packed
+    PLAN_SCALE,         // this and the next three: one float of host memory
+    PLAN_HIDE_PADDING,  // -infinity
+    PLAN_HIDE_FUTURE,   // -infinity
+    PLAN_ONE,           // 1; backward only, like all that follow
+    PLAN_DOUT,          // (tokens,C)
+    PLAN_DQ,            // (tokens,C) each
+    PLAN_DK,
+    PLAN_DV,
+    PLAN_DELTA,   // statistic, scratch: rows of dout . out
+    PLAN_DQ_SUM,  // fp32 scratch where not deterministic: (tokens,C) where plan_packed, else (B,NH,S,HS)
+    PLAN_TENSORS
+} PlanTensor;
+
+typedef struct Graph Graph;
+
+typedef struct Plan {
+    cudnnBackendDescriptor_t descriptor;
+    Graph* graph;       // what it was compiled from, and lives as long; NULL when it was read from disk
+    int64_t workspace;  // bytes
+    int was_cached;
+} Plan;
+
+// 1 where statistics and the sum of dq follow the packed tokens, 0 where every document has room for S of them.
+int plan_packed(const PlanShape* shape);
+// Most workspace that cuDNN is expected to want: known before the plan is.
+size_t plan_workspace_most(const PlanShape* shape);
+// 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
+int plan_check(const PlanShape* shape, size_t version, char* err, size_t errlen);
+// Reads the plan from disk or compiles it, which takes up to 3 s. 0, or -1 with a message.
+int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen);
+void plan_close(Plan* plan);
+// Runs on the handle's stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
+int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TENSORS], void* workspace, char* err,
+             size_t errlen);
+
+// A device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
+cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen);
+
+// ---- what is kept between runs: small files of $XDG_CACHE_HOME/ragged or ~/.cache/ragged, one for each key
+
+// The n bytes that were kept under the key, malloc'ed; NULL when there are none, or the file is damaged or not ours.
+char* cache_read(const char* key, size_t* n);
+// Keeps them if the disk lets us. What is there already stays, unless `replace`.
+void cache_write(const char* key, const void* bytes, size_t n, int replace);

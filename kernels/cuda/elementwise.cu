@@ -1,0 +1,158 @@
+// elementwise.cu - GELU and its gradient, sums, conversions, and moves of rows.
+//
+// All are limited by memory, which each tensor crosses once. Bytes an element, fp32 / bf16: GELU 8 / 4, its gradient
+// and add 12 / 6, a move of rows 8 / 4, a conversion between the two types 6. A thread takes 16 bytes at a time of the
+// wider type, and has all its loads under way before it computes. Tensors that do not begin at 16 bytes are read
+// element by element instead, in the same order.
+#include "kernels/cuda/cuda.h"
+
+enum {
+    THREADS = 256,
+    GROUPS = 2,          // groups of elements that a thread of map_kernel loads at once
+    WARPS = 8,           // rows of a block of move_rows_kernel
+    UNITS_IN_FLIGHT = 4  // units of a row that a lane of move_rows_kernel loads at once
+};
+
+// ---- maps: out[i] = f(a[i], b[i])
+
+typedef enum Map { MAP_GELU, MAP_TIMES_SLOPE, MAP_SUM, MAP_SAME } Map;
+
+template <Map MAP>
+__device__ __forceinline__ float map_of(float a, float b) {
+    if (MAP == MAP_GELU) return gelu_of(a);
+    if (MAP == MAP_TIMES_SLOPE) return a * gelu_slope(b);
+    return MAP == MAP_SUM ? a + b : a;
+}
+
+// WIDTH elements that move together.
+template <class T, int WIDTH>
+struct __align__(WIDTH * sizeof(T)) Group {
+    T v[WIDTH];
+};
+
+// Elements i .. i + WIDTH of p: WHOLE as one vector, else one by one as far as there are n.
+template <bool WHOLE, int WIDTH, class T>
+__device__ __forceinline__ Group<T, WIDTH> load_group(const T* p, size_t i, size_t n) {
+    if constexpr (WHOLE) {
+        return *(const Group<T, WIDTH>*)(p + i);
+    } else {
+        Group<T, WIDTH> x;
+        for (int j = 0; j < WIDTH; j++) x.v[j] = i + j < n ? p[i + j] : T(0);
+        return x;
+    }
+}
+
+template <bool WHOLE, int WIDTH, class T>
+__device__ __forceinline__ void store_group(T* p, const Group<T, WIDTH>& x, size_t i, size_t n) {
+    if constexpr (WHOLE) *(Group<T, WIDTH>*)(p + i) = x;
+    else
+        for (int j = 0; j < WIDTH; j++)
+            if (i + j < n) p[i + j] = x.v[j];
+}
+
+// The groups at `first` and each STRIDE further on. out may be a or b: all that a thread writes it alone has read.
+template <Map MAP, bool WHOLE, int WIDTH, class Out, class In>
+__device__ __forceinline__ void map_groups(Out* out, const In* a, const In* b, size_t first, size_t n) {
+    constexpr size_t STRIDE = THREADS * WIDTH;
+    Group<In, WIDTH> x[GROUPS], y[GROUPS];
+    for (int g = 0; g < GROUPS; g++) {
+        x[g] = load_group<WHOLE, WIDTH>(a, first + g * STRIDE, n);
+        y[g] = MAP == MAP_SUM || MAP == MAP_TIMES_SLOPE ? load_group<WHOLE, WIDTH>(b, first + g * STRIDE, n) : x[g];
+    }
+    for (int g = 0; g < GROUPS; g++) {
+        Group<Out, WIDTH> result;
+        for (int j = 0; j < WIDTH; j++) result.v[j] = narrow<Out>(map_of<MAP>(widen(x[g].v[j]), widen(y[g].v[j])));
+        store_group<WHOLE>(out, result, first + g * STRIDE, n);
+    }
+}
+
+template <Map MAP, int WIDTH, class Out, class In>
+static __global__ void map_kernel(Out* out, const In* a, const In* b, size_t n, bool aligned) {
+    size_t first = ((size_t)blockIdx.x * GROUPS * THREADS + threadIdx.x) * WIDTH;
+    bool whole = aligned && first + ((GROUPS - 1) * THREADS + 1) * WIDTH <= n;
+    if (whole) map_groups<MAP, true, WIDTH>(out, a, b, first, n);
+    else map_groups<MAP, false, WIDTH>(out, a, b, first, n);
+}
+
+template <Map MAP, class Out, class In>
+static void map(Out* out, const In* a, const In* b, size_t n, Stream s) {
+    constexpr int WIDTH = 16 / (int)MAX(sizeof(Out), sizeof(In));
+    if (n == 0) return;
+    bool aligned = (uintptr_t)out % sizeof(Group<Out, WIDTH>) == 0 &&
+                   ((uintptr_t)a | (uintptr_t)b) % sizeof(Group<In, WIDTH>) == 0;
+    LAUNCH((map_kernel<MAP, WIDTH, Out, In>), cuda_blocks(n, GROUPS * THREADS * WIDTH), THREADS, 0, cuda_stream(s), out,
+           a, b, n, aligned);
+}
+
+template <Map MAP>
+static void map_dtype(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
+    if (dt == DT_BF16) map<MAP>((bf16*)out, (const bf16*)a, (const bf16*)b, n, s);
+    else map<MAP>((float*)out, (const float*)a, (const float*)b, n, s);
+}
+
+void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
+    map_dtype<MAP_GELU>(out, x, NULL, n, dt, s);
+}
+
+void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s) {
+    map_dtype<MAP_TIMES_SLOPE>(dx, dx, pre, n, dt, s);
+}
+
+void cuda_add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
+    map_dtype<MAP_SUM>(out, a, b, n, dt, s);
+}
+
+void cuda_cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
+    if (n == 0) return;
+    if (out_dt == x_dt)
+        CUDA_CHECK(cudaMemcpyAsync(out, x, n * dtype_bytes(x_dt), cudaMemcpyDeviceToDevice, cuda_stream(s)));
+    else if (out_dt == DT_BF16) map<MAP_SAME>((bf16*)out, (const float*)x, (const float*)NULL, n, s);
+    else map<MAP_SAME>((float*)out, (const bf16*)x, (const bf16*)NULL, n, s);
+}
+
+// ---- moves of rows: a warp takes a row; a unit is 16 bytes, or one element where rows do not begin at 16 bytes
+
+// units, ldo and ldx count units. Gather: out[i] = x[rows[i]], or zeros. Scatter: out[rows[i]] = x[i], or nothing.
+template <class Unit, bool GATHER>
+static __global__ void move_rows_kernel(Unit* out, const Unit* x, const int* rows, int n, int units, int ldo, int ldx) {
+    size_t i = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+    if (i >= (size_t)n) return;
+    int row = rows[i];
+    if (!GATHER && row < 0) return;
+    const Unit* from = x + (GATHER ? (size_t)MAX(row, 0) : i) * ldx;
+    Unit* to = out + (GATHER ? i : (size_t)row) * ldo;
+    for (size_t c = lane; c < (size_t)units; c += UNITS_IN_FLIGHT * 32) {
+        Unit u[UNITS_IN_FLIGHT];
+        for (int k = 0; k < UNITS_IN_FLIGHT; k++)
+            u[k] = row >= 0 && c + 32 * k < (size_t)units ? from[c + 32 * k] : Unit{};
+        for (int k = 0; k < UNITS_IN_FLIGHT; k++)
+            if (c + 32 * k < (size_t)units) to[c + 32 * k] = u[k];
+    }
+}
+
+template <bool GATHER, class Unit>
+static void move_units(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, size_t element_bytes,
+                       Stream s) {
+    int elements = (int)(sizeof(Unit) / element_bytes);
+    LAUNCH((move_rows_kernel<Unit, GATHER>), cuda_blocks(n, WARPS), WARPS * 32, 0, cuda_stream(s), (Unit*)out,
+           (const Unit*)x, rows, n, C / elements, ldo / elements, ldx / elements);
+}
+
+template <bool GATHER>
+static void move_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
+    if (n == 0) return;
+    size_t bytes = dtype_bytes(dt), all = (size_t)C | (size_t)ldo | (size_t)ldx;
+    if ((all * bytes | (uintptr_t)out | (uintptr_t)x) % 16 == 0)
+        move_units<GATHER, uint4>(out, x, rows, n, C, ldo, ldx, bytes, s);
+    else if (dt == DT_BF16) move_units<GATHER, bf16>(out, x, rows, n, C, ldo, ldx, bytes, s);
+    else move_units<GATHER, float>(out, x, rows, n, C, ldo, ldx, bytes, s);
+}
+
+void cuda_gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
+    move_rows<true>(out, x, rows, n, C, ldo, ldx, dt, s);
+}
+
+void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
+    move_rows<false>(out, x, rows, n, C, ldo, ldx, dt, s);
+}

@@ -1,0 +1,295 @@
+// layernorm.cu - LayerNorm, alone or fused with the residual sum before it, and its gradient.
+//
+// One warp works on a row. It keeps the row in shared memory, each lane what it will itself read again, so that
+// several passes (mean, then variance of the centred values, then the result) cost one read. All ops are limited by
+// memory: forward moves 2 N C elements, with the residual sum 4 N C, backward 4 N C (reads dout, x and dx, writes dx)
+// and partial sums, two floats a column for 16 rows or more, written and read once: at most 1/8 more, out of L2.
+//
+// Sums over rows (dweight, dbias) are of a fixed set of rows a block, in order, and then of blocks in order; the number
+// of blocks depends on N alone, so that every GPU gives the same bits. Rows too wide for shared memory are read again
+// from where they lie.
+#include "kernels/cuda/cuda.h"
+
+// column_sum.cu: adds column c of parts (n_parts, columns) to sums[c], or from C on to more_sums[c - C]; in order.
+void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
+                    cudaStream_t stream);
+
+enum {
+    MANY_WARPS = 8,               // of a block, a row each
+    FEW_WARPS = 4,                // where the rows of many would be too large
+    MANY_WARPS_BYTES = 47 << 10,  // of dynamic shared memory, so that static adds up to 48 KiB at most
+    FEW_WARPS_BYTES = 64 << 10,   // all widths of GPT-2, also in fp32
+    FLIGHT = 4,                   // reads that a lane has under way at once
+    RESIDENT = 3,                 // blocks of the backward pass on an SM: at most 85 registers a thread
+    MOST_PARTS = 384,             // blocks of the backward pass: what 128 SMs hold at once
+    PART_ROWS = 2 * MANY_WARPS,   // least rows of one
+};
+
+static constexpr float EPSILON = 1e-5f;
+
+// W elements that a lane moves at once.
+template <class T, int W>
+struct __align__(W * sizeof(T)) Vector {
+    T v[W];
+};
+
+template <int W, class T>
+static __device__ __forceinline__ Vector<T, W> load_vector(const T* p) {
+    return *(const Vector<T, W>*)p;
+}
+
+template <int W, class T>
+static __device__ __forceinline__ void store_vector(T* p, const Vector<T, W>& x) {
+    *(Vector<T, W>*)p = x;
+}
+
+// Elements from one kept row to the next: all begin 16-byte aligned.
+template <class T>
+static __host__ __device__ __forceinline__ size_t kept_stride(int C) {
+    return ROUND_UP((size_t)C, (size_t)Pack<T>::N);
+}
+
+// Warps of a block whose rows are kept, or 0 where they do not fit.
+static int keeping_warps(size_t bytes_of_warp, size_t bytes_of_block) {
+    if (MANY_WARPS * bytes_of_warp + bytes_of_block <= MANY_WARPS_BYTES) return MANY_WARPS;
+    if (FEW_WARPS * bytes_of_warp + bytes_of_block <= FEW_WARPS_BYTES) return FEW_WARPS;
+    return 0;
+}
+
+// ---- forward
+
+// With b not NULL the row is sum = a + b, rounded; sum may be a or b, since each lane reads before it writes. Copies
+// the row to `kept`, if KEPT. Returns the sum of the lane's elements.
+template <class T, int W, bool KEPT>
+static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, const T* b, int C, int lane) {
+    float total = 0;
+    for (int first = 0; first < C; first += 32 * W * FLIGHT) {
+        Vector<T, W> x[FLIGHT], y[FLIGHT];
+        for (int i = 0; i < FLIGHT; i++) {
+            int c = first + (32 * i + lane) * W;
+            if (c < C) x[i] = load_vector<W>(a + c);
+            if (c < C && b) y[i] = load_vector<W>(b + c);
+        }
+        for (int i = 0; i < FLIGHT; i++) {
+            int c = first + (32 * i + lane) * W;
+            if (c >= C) break;
+            if (b) {
+                for (int j = 0; j < W; j++) x[i].v[j] = narrow<T>(widen(x[i].v[j]) + widen(y[i].v[j]));
+                store_vector<W>(sum + c, x[i]);
+            }
+            if (KEPT) store_vector<W>(kept + c, x[i]);
+            for (int j = 0; j < W; j++) total += widen(x[i].v[j]);
+        }
+    }
+    return total;
+}
+
+template <class T, int W, bool KEPT>
+static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight,
+                                      const T* bias, int N, int C) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    size_t n = (size_t)blockIdx.x * (blockDim.x / 32) + warp;
+    if (n >= (size_t)N) return;
+    a += n * C;
+    out += n * C;
+    if (b) b += n * C, sum += n * C;
+    T* kept = NULL;
+    if constexpr (KEPT) {
+        DYNAMIC_SHARED(T, rows);
+        kept = rows + warp * kept_stride<T>(C);
+    }
+    float m = warp_sum(read_row<T, W, KEPT>(kept, sum, a, b, C, lane)) / C, variance = 0;
+    const T* row = KEPT ? kept : b ? sum : a;
+    for (int c = lane * W; c < C; c += 32 * W) {
+        Vector<T, W> x = load_vector<W>(row + c);
+        for (int j = 0; j < W; j++) variance += (widen(x.v[j]) - m) * (widen(x.v[j]) - m);
+    }
+    float r = rsqrtf(warp_sum(variance) / C + EPSILON);
+    for (int c = lane * W; c < C; c += 32 * W) {
+        Vector<T, W> x = load_vector<W>(row + c), w = load_vector<W>(weight + c), shift = load_vector<W>(bias + c);
+        for (int j = 0; j < W; j++) x.v[j] = narrow<T>((widen(x.v[j]) - m) * r * widen(w.v[j]) + widen(shift.v[j]));
+        store_vector<W>(out + c, x);
+    }
+    if (lane == 0) mean[n] = m, rstd[n] = r;
+}
+
+template <class T, int W>
+static void forward(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight, const T* bias,
+                    int N, int C, cudaStream_t stream) {
+    size_t bytes = kept_stride<T>(C) * sizeof(T);
+    int warps = keeping_warps(bytes, 0);
+    unsigned blocks = cuda_blocks((size_t)N, (size_t)(warps ? warps : MANY_WARPS));
+    if (warps) {
+        cuda_allow_shared(forward_kernel<T, W, true>, warps * bytes);
+        LAUNCH((forward_kernel<T, W, true>), blocks, 32 * warps, warps * bytes, stream, sum, out, mean, rstd, a, b,
+               weight, bias, N, C);
+    } else {
+        LAUNCH((forward_kernel<T, W, false>), blocks, 32 * MANY_WARPS, 0, stream, sum, out, mean, rstd, a, b, weight,
+               bias, N, C);
+    }
+}
+
+template <class T>
+static void forward_of(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
+                       const void* bias, int N, int C, cudaStream_t stream) {
+    uintptr_t bits = (uintptr_t)sum | (uintptr_t)out | (uintptr_t)a | (uintptr_t)b | (uintptr_t)weight |
+                     (uintptr_t)bias | (size_t)C * sizeof(T);
+    auto run = bits % 16 == 0 ? forward<T, Pack<T>::N> : forward<T, 1>;
+    run((T*)sum, (T*)out, mean, rstd, (const T*)a, (const T*)b, (const T*)weight, (const T*)bias, N, C, stream);
+}
+
+void cuda_residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                                     const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
+    if (N == 0) return;
+    auto run = dt == DT_BF16 ? forward_of<bf16> : forward_of<float>;
+    run(sum, out, mean, rstd, a, b, weight, bias, N, C, cuda_stream(s));
+}
+
+void cuda_layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
+                            int N, int C, DType dt, Stream s) {
+    cuda_residual_layernorm_forward(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt, s);
+}
+
+// ---- backward: with xhat = (x - mean) rstd and g = dout weight, dx += rstd (g - mean(g) - xhat mean(g xhat))
+
+// One warp, one row.
+template <class T, int W, bool KEPT>
+static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x, const T* dout, const T* x,
+                                                    const T* weight, float mean, float rstd, int C, int lane) {
+    enum { PAIRS = FLIGHT / 2 };  // of reads under way
+    float g_sum = 0, gx_sum = 0;
+    for (int first = 0; first < C; first += 32 * W * PAIRS) {
+        Vector<T, W> ds[PAIRS], xs[PAIRS];
+        for (int i = 0; i < PAIRS; i++) {
+            int c = first + (32 * i + lane) * W;
+            if (c < C) ds[i] = load_vector<W>(dout + c), xs[i] = load_vector<W>(x + c);
+        }
+        for (int i = 0; i < PAIRS; i++) {
+            int c = first + (32 * i + lane) * W;
+            if (c >= C) break;
+            if (KEPT) store_vector<W>(kept_d + c, ds[i]), store_vector<W>(kept_x + c, xs[i]);
+            Vector<T, W> w = load_vector<W>(weight + c);
+            for (int j = 0; j < W; j++) {
+                float g = widen(ds[i].v[j]) * widen(w.v[j]);
+                g_sum += g;
+                gx_sum += g * ((widen(xs[i].v[j]) - mean) * rstd);
+            }
+        }
+    }
+    float g_mean = warp_sum(g_sum) / C, gx_mean = warp_sum(gx_sum) / C;
+    for (int first = 0; first < C; first += 32 * W * PAIRS) {
+        Vector<T, W> result[PAIRS];
+        for (int i = 0; i < PAIRS; i++) {
+            int c = first + (32 * i + lane) * W;
+            if (c < C) result[i] = load_vector<W>(dx + c);
+        }
+        for (int i = 0; i < PAIRS; i++) {
+            int c = first + (32 * i + lane) * W;
+            if (c >= C) break;
+            auto d = load_vector<W>(KEPT ? kept_d + c : dout + c), xs = load_vector<W>(KEPT ? kept_x + c : x + c);
+            auto w = load_vector<W>(weight + c);
+            for (int j = 0; j < W; j++) {
+                float g = widen(d.v[j]) * widen(w.v[j]), xhat = (widen(xs.v[j]) - mean) * rstd;
+                result[i].v[j] = narrow<T>(widen(result[i].v[j]) + rstd * (g - g_mean - xhat * gx_mean));
+            }
+            store_vector<W>(dx + c, result[i]);
+        }
+    }
+}
+
+// Adds `rows` rows, at most the block's warps, to the sums of dweight (C) and dbias (C); each thread has its columns.
+template <class T, int COLUMNS>
+static __device__ __forceinline__ void add_columns(float* sums, const T* dout, const T* x, size_t stride,
+                                                   const float2* moments, int rows, int C) {
+    for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS) {
+        float dweight[COLUMNS] = {}, dbias[COLUMNS] = {};
+        for (int n = 0; n < rows; n++) {
+            auto d = load_vector<COLUMNS>(dout + n * stride + c), xs = load_vector<COLUMNS>(x + n * stride + c);
+            for (int j = 0; j < COLUMNS; j++) {
+                dweight[j] += widen(d.v[j]) * ((widen(xs.v[j]) - moments[n].x) * moments[n].y);
+                dbias[j] += widen(d.v[j]);
+            }
+        }
+        for (int j = 0; j < COLUMNS; j++) sums[c + j] += dweight[j], sums[C + c + j] += dbias[j];
+    }
+}
+
+// parts (gridDim.x, 2 C) =: each block's sums for dweight and for dbias. A block takes its rows by groups of as many as
+// it has warps, first a warp for a row, then a thread for a column.
+template <class T, int W, bool KEPT>
+static __global__ void __launch_bounds__(32 * MANY_WARPS, RESIDENT)
+    backward_kernel(T* __restrict__ dx, float* __restrict__ parts, const T* __restrict__ dout, const T* __restrict__ x,
+                    const T* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, int N,
+                    int C) {
+    constexpr int COLUMNS = W > 1 ? 2 : 1;
+    __shared__ float2 moments[MANY_WARPS];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    size_t stride = KEPT ? kept_stride<T>(C) : (size_t)C;
+    T *kept_d = NULL, *kept_x = NULL;
+    float *part = parts + (size_t)blockIdx.x * 2 * C, *sums = part;
+    if constexpr (KEPT) {
+        DYNAMIC_SHARED(T, rows);
+        kept_d = rows;
+        kept_x = rows + warps * stride;
+        sums = (float*)(rows + 2 * warps * stride);
+    }
+    for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS)
+        for (int j = 0; j < COLUMNS; j++) sums[c + j] = sums[C + c + j] = 0;
+    for (size_t first = (size_t)blockIdx.x * warps; first < (size_t)N; first += (size_t)gridDim.x * warps) {
+        size_t n = first + warp, at = n * C;
+        if (n < (size_t)N) {
+            if (lane == 0) moments[warp] = make_float2(mean[n], rstd[n]);
+            backward_row<T, W, KEPT>(dx + at, KEPT ? kept_d + warp * stride : NULL,
+                                     KEPT ? kept_x + warp * stride : NULL, dout + at, x + at, weight, mean[n], rstd[n],
+                                     C, lane);
+        }
+        __syncthreads();
+        add_columns<T, COLUMNS>(sums, KEPT ? kept_d : dout + first * C, KEPT ? kept_x : x + first * C, stride, moments,
+                                (int)MIN((size_t)warps, N - first), C);
+        __syncthreads();
+    }
+    for (int c = threadIdx.x * COLUMNS; c < C && KEPT; c += blockDim.x * COLUMNS)
+        for (int j = 0; j < COLUMNS; j++) part[c + j] = sums[c + j], part[C + c + j] = sums[C + c + j];
+}
+
+static size_t parts_of(size_t N) { return MIN(CEIL_DIV(N, (size_t)PART_ROWS), (size_t)MOST_PARTS); }
+
+size_t cuda_layernorm_scratch_bytes(const KernelLimits* limits) {
+    return parts_of((size_t)limits->N) * 2 * (size_t)limits->C * sizeof(float);
+}
+
+template <class T, int W>
+static void backward(T* dx, float* parts, const T* dout, const T* x, const T* weight, const float* mean,
+                     const float* rstd, int N, int C, cudaStream_t stream) {
+    size_t row_bytes = 2 * kept_stride<T>(C) * sizeof(T), sum_bytes = 2 * (size_t)C * sizeof(float);
+    int warps = keeping_warps(row_bytes, sum_bytes);
+    unsigned blocks = (unsigned)parts_of((size_t)N);
+    if (warps) {
+        size_t bytes = warps * row_bytes + sum_bytes;
+        cuda_allow_shared(backward_kernel<T, W, true>, bytes);
+        LAUNCH((backward_kernel<T, W, true>), blocks, 32 * warps, bytes, stream, dx, parts, dout, x, weight, mean, rstd,
+               N, C);
+    } else {
+        LAUNCH((backward_kernel<T, W, false>), blocks, 32 * MANY_WARPS, 0, stream, dx, parts, dout, x, weight, mean,
+               rstd, N, C);
+    }
+}
+
+template <class T>
+static void backward_of(void* dx, float* parts, const void* dout, const void* x, const void* weight, const float* mean,
+                        const float* rstd, int N, int C, cudaStream_t stream) {
+    uintptr_t bits = (uintptr_t)dx | (uintptr_t)dout | (uintptr_t)x | (uintptr_t)weight | (size_t)C * sizeof(T);
+    auto run = bits % 16 == 0 ? backward<T, Pack<T>::N> : backward<T, 1>;
+    run((T*)dx, parts, (const T*)dout, (const T*)x, (const T*)weight, mean, rstd, N, C, stream);
+}
+
+void cuda_layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
+                             const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
+                             Stream s) {
+    if (N == 0) return;
+    size_t n_parts = parts_of((size_t)N);
+    float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)C * sizeof(float));
+    auto run = dt == DT_BF16 ? backward_of<bf16> : backward_of<float>;
+    run(dx, parts, dout, x, weight, mean, rstd, N, C, cuda_stream(s));
+    cuda_add_parts(dweight, dbias, parts, (int)n_parts, C, 2 * C, cuda_stream(s));
+}

@@ -1,0 +1,386 @@
+// matmul.cu - the matmuls by cuBLASLt, the unfused passes after them, and a plain kernel for what the library refuses.
+//
+// The limit is the tensor cores' FLOPs, and only NVIDIA's library comes near it on every GPU. It computes column-major
+// D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major (rows, columns) is column-major
+// columns x rows, with columns as the leading dimension. Which of its kernels runs is the first answer of its
+// heuristic, a function of the question alone, and no timing: the same bits on every run.
+//
+// The bias is always added by the library. What else it fuses is the choice of limits.epilogues; where it has no
+// algorithm for a fused form, the plain form and a pass over the result follow, and this is remembered.
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/library.h"
+
+#include <cublasLt.h>
+
+typedef enum Op { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Op;
+
+// One product as the library is asked for it, column-major; weight is C x OC, x and dx are C x N, out and dout OC x N.
+//   FORWARD          out = weight^T x           a = weight, b = x,    d = out
+//   BACKWARD_INPUT   dx = weight dout           a = weight, b = dout, d = dx
+//   BACKWARD_WEIGHT  dweight += x dout^T        a = x,      b = dout, d = dweight, fp32
+typedef struct Product {
+    Op op;
+    int N, C, OC;
+    DType dt;
+    cublasLtEpilogue_t epilogue;
+    const void *a, *b;
+    void* d;
+    const void* bias;  // read by ..._BIAS; BGRADB overwrites it with the sums of dout over N, of the type of d
+    const void* aux;   // GELU_AUX writes GELU's argument there, DGELU reads it; shaped like d
+} Product;
+
+// ---- the library
+
+#define FUNCTIONS(F)                         \
+    F(cublasLtCreate);                       \
+    F(cublasLtDestroy);                      \
+    F(cublasLtGetStatusName);                \
+    F(cublasLtGetStatusString);              \
+    F(cublasLtMatmulDescCreate);             \
+    F(cublasLtMatmulDescDestroy);            \
+    F(cublasLtMatmulDescSetAttribute);       \
+    F(cublasLtMatrixLayoutCreate);           \
+    F(cublasLtMatrixLayoutDestroy);          \
+    F(cublasLtMatrixLayoutSetAttribute);     \
+    F(cublasLtMatmulPreferenceCreate);       \
+    F(cublasLtMatmulPreferenceDestroy);      \
+    F(cublasLtMatmulPreferenceSetAttribute); \
+    F(cublasLtMatmulAlgoGetHeuristic);       \
+    F(cublasLtMatmul);
+
+// One set of descriptors serves all products: to set an attribute is to store a number, and the library has read them
+// when a call returns. So nothing is allocated after open.
+static struct {
+#define POINTER(name) decltype(&::name) name
+    FUNCTIONS(POINTER)
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulPreference_t preference;
+} lt;
+
+// CUDA 12 and 13 agree in all that is used here; the library of the toolkit that compiled this file comes first.
+static const char* const library_files[] = {
+#if CUDART_VERSION >= 13000
+    "libcublasLt.so.13", "libcublasLt.so.12",
+#else
+    "libcublasLt.so.12", "libcublasLt.so.13",
+#endif
+    "libcublasLt.so", NULL};
+
+// As NVIDIA recommends: 32 MiB from sm_90 on. That also stands for a device that was not looked for yet.
+static size_t workspace_bytes() { return (size_t)(cuda.major == 8 ? 4 : 32) << 20; }
+
+// Behind the workspace lies room for the bias gradient of BGRADB, see cuda_matmul_backward_weight.
+size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
+    return workspace_bytes() + (size_t)limits->OC * sizeof(float);
+}
+
+// The forms that limits.epilogues switches on, and that have another way.
+static int is_fused(const Product* p) {
+    return p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+
+static void check_product(cublasStatus_t status, const char* what, const Product* p) {
+    static const char* const names[] = {"forward", "backward_input", "backward_weight"};
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d%s", what,
+        lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status), names[p->op], p->N, p->C, p->OC,
+        dtype_name(p->dt), (int)p->epilogue, is_fused(p) ? "; try --epilogues bias" : "");
+}
+
+static cublasStatus_t create_descriptors() {
+    uint64_t workspace = workspace_bytes();
+    // Split-K may add partial sums in fp32; the other schemes do it in the output's type.
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    cublasStatus_t status = lt.cublasLtCreate(&lt.handle);
+    // fp32 means fp32: CUBLAS_COMPUTE_32F does not allow TF32.
+    if (!status) status = lt.cublasLtMatmulDescCreate(&lt.product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!status) status = lt.cublasLtMatrixLayoutCreate(&lt.a, CUDA_R_32F, 1, 1, 1);
+    if (!status) status = lt.cublasLtMatrixLayoutCreate(&lt.b, CUDA_R_32F, 1, 1, 1);
+    if (!status) status = lt.cublasLtMatrixLayoutCreate(&lt.d, CUDA_R_32F, 1, 1, 1);
+    if (!status) status = lt.cublasLtMatmulPreferenceCreate(&lt.preference);
+    if (!status)
+        status = lt.cublasLtMatmulPreferenceSetAttribute(lt.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                         &workspace, sizeof workspace);
+    if (!status)
+        status = lt.cublasLtMatmulPreferenceSetAttribute(lt.preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                         &schemes, sizeof schemes);
+    return status;
+}
+
+int cuda_matmul_open(char* err, size_t errlen) {
+    LibrarySymbol symbols[20];
+    int n = 0;
+#define SYMBOL(name) symbols[n++] = {#name, (void**)&lt.name}
+    FUNCTIONS(SYMBOL)
+    if (library_open("cuBLASLt", library_files, symbols, n, err, errlen)) return -1;
+    cublasStatus_t status = create_descriptors();
+    if (status == CUBLAS_STATUS_SUCCESS) return 0;
+    fail(err, errlen, "cuBLASLt does not start: %s, %s; is there GPU memory left, is the driver as new as the library?",
+         lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status));
+    cuda_matmul_close();
+    return -1;
+}
+
+// ---- describing a product
+
+template <class V>
+static void set_product(const Product* p, cublasLtMatmulDescAttributes_t attribute, V value) {
+    check_product(lt.cublasLtMatmulDescSetAttribute(lt.product, attribute, &value, sizeof value), "product attribute",
+                  p);
+}
+template <class V>
+static void set_layout(const Product* p, cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+                       V value) {
+    check_product(lt.cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value), "layout attribute", p);
+}
+
+static void set_matrix(const Product* p, cublasLtMatrixLayout_t layout, DType dt, int rows, int columns) {
+    set_layout<uint32_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_TYPE, dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F);
+    set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_ROWS, (uint64_t)rows);
+    set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_COLS, (uint64_t)columns);
+    set_layout<int64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_LD, rows);
+}
+
+// All attributes, each time: none may be left over from the last product. The heuristic looks at the alignment of the
+// epilogue's pointers, so they are set before it is asked.
+static void describe(const Product* p) {
+    int weight_gradient = p->op == BACKWARD_WEIGHT, d_rows = p->op == FORWARD ? p->OC : p->C;
+    set_matrix(p, lt.a, p->dt, p->C, weight_gradient ? p->N : p->OC);
+    set_matrix(p, lt.b, p->dt, p->op == FORWARD ? p->C : p->OC, p->N);
+    set_matrix(p, lt.d, weight_gradient ? DT_F32 : p->dt, d_rows, weight_gradient ? p->OC : p->N);
+    set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSA, p->op == FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSB, weight_gradient ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_product<uint32_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE, p->epilogue);
+    set_product(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias);
+    set_product(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
+    set_product<int64_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->aux ? d_rows : 0);
+}
+
+// ---- choosing an algorithm, and remembering the choice
+//
+// The layers of a GPT share their shapes: 4 matrices and the head, 3 ops each, make 15 questions for a number of
+// tokens N, of 10 to 100 us on the host while the GPU still works on what is queued. Packed rows vary in N, so the
+// table must forget: a question has a place in one set, by its hash, and there displaces the one that was used longest
+// ago. It remembers about 60 different N. N is not rounded up to have fewer questions: an algorithm that was chosen
+// for another size may be slow for this one, or want more workspace. A forgotten choice comes back the same.
+
+enum { SETS = 128, WAYS = 8 };
+static const uintptr_t MOST_ALIGNMENT = 256;  // that the library asks for
+
+// What the heuristic's answer depends on: transposes, types and leading dimensions follow from op, dt and sizes.
+// Without padding, since it is compared and hashed as bytes.
+typedef struct Question {
+    int op, N, C, OC, dt, epilogue;
+    uint16_t alignment_a, alignment_b, alignment_d, alignment_bias, alignment_aux, unused;
+} Question;
+
+typedef struct Choice {
+    Question question;
+    int offered;    // 0: the library has no algorithm for it
+    uint64_t used;  // when it was used last; 0: the place is free
+    cublasLtMatmulAlgo_t algorithm;
+} Choice;
+
+static Choice choices[SETS][WAYS];
+static uint64_t uses;
+
+// The greatest power of two that divides the address, in bytes. NULL is as aligned as can be.
+static uint16_t alignment(const void* p) {
+    uintptr_t lowest_bit = (uintptr_t)p & (0 - (uintptr_t)p);
+    return (uint16_t)(lowest_bit == 0 ? MOST_ALIGNMENT : MIN(lowest_bit, MOST_ALIGNMENT));
+}
+
+static void prefer_alignment(const Product* p, cublasLtMatmulPreferenceAttributes_t attribute, uint32_t bytes) {
+    check_product(lt.cublasLtMatmulPreferenceSetAttribute(lt.preference, attribute, &bytes, sizeof bytes),
+                  "preferred alignment", p);
+}
+
+// Two statuses say that there is no algorithm. A fused form may also be found invalid: the header does not list which
+// types and sizes each has. Anything else is an error of ours or of the installation.
+static void ask_library(Choice* choice, const Product* p) {
+    const Question* q = &choice->question;
+    cublasLtMatmulHeuristicResult_t result = {};
+    int n = 0;
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, q->alignment_a);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, q->alignment_b);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, q->alignment_d);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, q->alignment_d);
+    cublasStatus_t status =
+        lt.cublasLtMatmulAlgoGetHeuristic(lt.handle, lt.product, lt.a, lt.b, lt.d, lt.d, lt.preference, 1, &result, &n);
+    int refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
+                  (status == CUBLAS_STATUS_INVALID_VALUE && is_fused(p));
+    if (!refused) check_product(status, "choice of an algorithm", p);
+    choice->offered = !refused && n > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    choice->algorithm = result.algo;
+}
+
+// The product is described already.
+static const Choice* choose(const Product* p) {
+    Question q = {};
+    q.op = p->op, q.N = p->N, q.C = p->C, q.OC = p->OC, q.dt = p->dt, q.epilogue = p->epilogue;
+    q.alignment_a = alignment(p->a), q.alignment_b = alignment(p->b), q.alignment_d = alignment(p->d);
+    q.alignment_bias = alignment(p->bias), q.alignment_aux = alignment(p->aux);
+    Choice *set = choices[hash_bytes(&q, sizeof q, 0) % SETS], *oldest = set;
+    for (Choice* c = set; c < set + WAYS; c++) {
+        if (c->used > 0 && memcmp(&c->question, &q, sizeof q) == 0) {
+            c->used = ++uses;
+            return c;
+        }
+        if (c->used < oldest->used) oldest = c;
+    }
+    oldest->question = q;
+    oldest->used = ++uses;
+    ask_library(oldest, p);
+    return oldest;
+}
+
+// 0, or -1 where the library has no algorithm for it; then nothing was done.
+static int multiply_by_library(const Product* p, Stream s) {
+    float alpha = 1, beta = p->op == BACKWARD_WEIGHT;
+    describe(p);
+    const Choice* choice = choose(p);
+    if (!choice->offered) return -1;
+    check_product(
+        lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d,
+                          &choice->algorithm, cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s)),
+        "matmul", p);
+    return 0;
+}
+
+void cuda_matmul_close(void) {
+    if (lt.preference) lt.cublasLtMatmulPreferenceDestroy(lt.preference);
+    if (lt.d) lt.cublasLtMatrixLayoutDestroy(lt.d);
+    if (lt.b) lt.cublasLtMatrixLayoutDestroy(lt.b);
+    if (lt.a) lt.cublasLtMatrixLayoutDestroy(lt.a);
+    if (lt.product) lt.cublasLtMatmulDescDestroy(lt.product);
+    if (lt.handle) lt.cublasLtDestroy(lt.handle);
+    memset(&lt, 0, sizeof lt);
+    memset(choices, 0, sizeof choices);
+}
+
+// ---- the plain kernel, for what the library refuses (bf16 at odd addresses, say): always right, never fast
+
+enum { TILE = 32, THREADS = 256, STEP = THREADS / TILE };
+
+// Row-major d (rows, columns) = x y + bias, or += x y, with x (rows, depth) and y (depth, columns) of any strides.
+template <class T, class D>
+struct Plain {
+    D* d;
+    const T *x, *y, *bias;
+    int rows, columns, depth, accumulate;
+    size_t x_row, x_depth, y_depth, y_column;
+};
+
+// A block makes one tile of d, a thread every STEP-th row of one of its columns.
+template <class T, class D>
+static __global__ void __launch_bounds__(THREADS) product_kernel(Plain<T, D> p) {
+    __shared__ float x[TILE][TILE + 1], y[TILE][TILE + 1];  // [depth][row], [depth][column]
+    size_t column_tiles = CEIL_DIV((size_t)p.columns, TILE);
+    size_t first_row = blockIdx.x / column_tiles * TILE, first_column = blockIdx.x % column_tiles * TILE;
+    int fast = (int)threadIdx.x % TILE, slow = (int)threadIdx.x / TILE;
+    float sum[TILE / STEP] = {};
+    for (size_t first = 0; first < (size_t)p.depth; first += TILE) {
+        for (int i = slow; i < TILE; i += STEP) {  // consecutive threads read consecutive elements
+            int x_i = p.x_depth == 1 ? i : fast, x_k = p.x_depth == 1 ? fast : i;
+            int y_i = p.y_depth == 1 ? i : fast, y_k = p.y_depth == 1 ? fast : i;
+            size_t row = first_row + x_i, column = first_column + y_i;
+            int x_inside = row < (size_t)p.rows && first + x_k < (size_t)p.depth;
+            int y_inside = column < (size_t)p.columns && first + y_k < (size_t)p.depth;
+            x[x_k][x_i] = x_inside ? widen(p.x[row * p.x_row + (first + x_k) * p.x_depth]) : 0.0f;
+            y[y_k][y_i] = y_inside ? widen(p.y[column * p.y_column + (first + y_k) * p.y_depth]) : 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < TILE; k++)
+            for (int i = 0; i < TILE / STEP; i++) sum[i] += x[k][slow + i * STEP] * y[k][fast];
+        __syncthreads();
+    }
+    for (int i = 0; i < TILE / STEP; i++) {
+        size_t row = first_row + slow + i * STEP, column = first_column + fast;
+        if (row >= (size_t)p.rows || column >= (size_t)p.columns) continue;
+        D* d = p.d + row * p.columns + column;
+        if (p.accumulate) sum[i] += widen(*d);
+        if (p.bias) sum[i] += widen(p.bias[column]);
+        *d = narrow<D>(sum[i]);
+    }
+}
+
+// In row-major terms the operands change places: d = b a.
+template <class T, class D>
+static void multiply_by_kernel(const Product* p, Stream s) {
+    size_t C = (size_t)p->C, OC = (size_t)p->OC;
+    Plain<T, D> plain = {(D*)p->d, (const T*)p->b, (const T*)p->a, (const T*)p->bias, 0, 0, 0, 0, 0, 0, 0, 0};
+    if (p->op == FORWARD) {
+        plain.rows = p->N, plain.columns = p->OC, plain.depth = p->C;
+        plain.x_row = C, plain.x_depth = 1, plain.y_depth = 1, plain.y_column = C;
+    } else if (p->op == BACKWARD_INPUT) {
+        plain.rows = p->N, plain.columns = p->C, plain.depth = p->OC;
+        plain.x_row = OC, plain.x_depth = 1, plain.y_depth = C, plain.y_column = 1;
+    } else {
+        plain.rows = p->OC, plain.columns = p->C, plain.depth = p->N, plain.accumulate = 1;
+        plain.x_row = 1, plain.x_depth = OC, plain.y_depth = C, plain.y_column = 1;
+    }
+    size_t blocks = (size_t)CEIL_DIV(plain.rows, TILE) * (size_t)CEIL_DIV(plain.columns, TILE);
+    LAUNCH((product_kernel<T, D>), (unsigned)blocks, THREADS, 0, cuda_stream(s), plain);
+}
+
+static void multiply(const Product* p, Stream s) {
+    if (multiply_by_library(p, s) == 0) return;
+    if (p->dt != DT_BF16) multiply_by_kernel<float, float>(p, s);
+    else if (p->op == BACKWARD_WEIGHT) multiply_by_kernel<bf16, float>(p, s);
+    else multiply_by_kernel<bf16, bf16>(p, s);
+}
+
+// ---- the entries of the table
+
+enum { AUX_UNIT = 8 };  // elements of which the library wants a multiple in a row of aux
+
+void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
+                         int OC, DType dt, Stream s) {
+    if (N == 0) return;
+    cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    Product p = {FORWARD, N, C, OC, dt, epilogue, weight, x, out, bias, NULL};
+    if (gelu && cuda.limits.epilogues == EPILOGUE_ALL && OC % AUX_UNIT == 0) {
+        Product fused = p;
+        fused.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        fused.d = gelu;
+        fused.aux = out;
+        if (multiply_by_library(&fused, s) == 0) return;
+    }
+    multiply(&p, s);
+    if (gelu) cuda_gelu_forward(gelu, out, (size_t)N * (size_t)OC, dt, s);
+}
+
+void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
+                                DType dt, Stream s) {
+    if (N == 0) return;
+    Product p = {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, weight, dout, dx, NULL, NULL};
+    if (pre && cuda.limits.epilogues >= EPILOGUE_DGELU && C % AUX_UNIT == 0) {
+        Product fused = p;
+        fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
+        fused.aux = pre;
+        if (multiply_by_library(&fused, s) == 0) return;
+    }
+    multiply(&p, s);
+    if (pre) cuda_gelu_backward(dx, pre, (size_t)N * (size_t)C, dt, s);
+}
+
+// The library overwrites a bias gradient even where it adds to D: its own goes to scratch and is added from there.
+void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                                 DType dt, Stream s) {
+    if (N == 0) return;
+    Product p = {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, x, dout, dweight, NULL, NULL};
+    if (dbias && cuda.limits.epilogues == EPILOGUE_ALL) {
+        float* sums = (float*)((char*)cuda_scratch(workspace_bytes() + (size_t)OC * sizeof(float)) + workspace_bytes());
+        Product fused = p;
+        fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+        fused.bias = sums;
+        if (multiply_by_library(&fused, s) == 0) {
+            cuda_add(dbias, dbias, sums, (size_t)OC, DT_F32, s);
+            return;
+        }
+    }
+    multiply(&p, s);
+    if (dbias) cuda_column_sum(dbias, dout, N, OC, dt, s);
+}

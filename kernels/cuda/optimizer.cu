@@ -1,0 +1,221 @@
+// optimizer.cu - AdamW, the norm of the gradient, and the sum of losses.
+//
+// All are limited by memory. AdamW reads 16 bytes a weight (gradient, master, m, v) and writes 12, besides 2 for a bf16
+// weight or 4 for an fp32 one that is not the master itself. A sum reads 4 bytes an element.
+//
+// Sums have two stages: blocks whose number follows from n alone add chunks of x, and one block adds their results, so
+// that the bits depend on n and x, not on the GPU or on alignment. Nor may an update depend on where a shard of the
+// weights begins: fmaf stands wherever the compiler could else choose which product to fuse, one way for vectors and
+// another for the tail.
+#include "kernels/cuda/cuda.h"
+
+#include <float.h>
+#include <math.h>
+
+enum {
+    THREADS = 256,
+    PACK = Pack<float>::N,
+    PACKS = 4,                       // packs of a chunk that each thread of a sum adds
+    CHUNK = THREADS * PACKS * PACK,  // elements that a block of a sum adds at once
+    MOST_PARTS = 1024                // most blocks of a sum: enough to fill any GPU
+};
+
+// Elements i .. i + PACK of p, for data that is met once: WHOLE as one vector, else one by one, those from n on 0.
+template <bool WHOLE>
+static __device__ __forceinline__ Pack<float> load_floats(const float* p, size_t i, size_t n) {
+    Pack<float> x;
+    if constexpr (WHOLE) {
+        float4 four = load_once((const float4*)(p + i));
+        x = {{four.x, four.y, four.z, four.w}};
+    } else {
+        for (int j = 0; j < PACK; j++) x.v[j] = i + j < n ? p[i + j] : 0.0f;
+    }
+    return x;
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void store_floats(float* p, const Pack<float>& x, size_t i, size_t n) {
+    if constexpr (WHOLE) store_once((float4*)(p + i), make_float4(x.v[0], x.v[1], x.v[2], x.v[3]));
+    else
+        for (int j = 0; j < PACK; j++)
+            if (i + j < n) p[i + j] = x.v[j];
+}
+
+// ---- AdamW
+
+struct __align__(8) FourBf16 {  // the weights that belong to a pack of masters
+    bf16 v[PACK];
+};
+
+typedef struct AdamWFactors {  // of one step, as every weight needs them
+    float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay;
+} AdamWFactors;
+
+// hash64 and bf16_round of plan/base.h: the same bits as on the host.
+static __device__ __forceinline__ uint64_t device_hash64(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t random) {
+    unsigned bits = __float_as_uint(x);
+    if ((~bits & 0x7f800000u) == 0) return narrow<bf16>(x);  // infinite or NaN
+    return (bf16)((bits + (unsigned)(random & 0xffff)) >> 16);
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void store_weights(float* param, const Pack<float>& x, size_t i, size_t n, uint64_t) {
+    store_floats<WHOLE>(param, x, i, n);
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void store_weights(bf16* param, const Pack<float>& x, size_t i, size_t n,
+                                                     uint64_t rounding) {
+    FourBf16 w;
+    for (int j = 0; j < PACK; j++)
+        w.v[j] = rounding ? round_stochastically(x.v[j], device_hash64(rounding ^ (i + j))) : narrow<bf16>(x.v[j]);
+    if constexpr (WHOLE) *(FourBf16*)(param + i) = w;
+    else
+        for (int j = 0; j < PACK; j++)
+            if (i + j < n) param[i + j] = w.v[j];
+}
+
+template <bool WHOLE, class T>
+static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWFactors& k, size_t i) {
+    Pack<float> g = load_floats<WHOLE>(a.grad, i, a.n), x = load_floats<WHOLE>(a.master, i, a.n);
+    Pack<float> m = load_floats<WHOLE>(a.m, i, a.n), v = load_floats<WHOLE>(a.v, i, a.n);
+    float grad_scale = *a.grad_scale;  // read beside the others, not before them
+    if (!(fabsf(grad_scale) <= FLT_MAX)) return;
+    for (int j = 0; j < PACK; j++) {
+        float scaled = g.v[j] * grad_scale;
+        m.v[j] = fmaf(m.v[j], k.m_keep, scaled * k.m_take);
+        v.v[j] = fmaf(v.v[j], k.v_keep, scaled * scaled * k.v_take);
+        float step = m.v[j] / (sqrtf(v.v[j] * k.v_correction) + a.eps) * k.lr_corrected;
+        x.v[j] -= fmaf(x.v[j], k.lr_decay, step);
+    }
+    store_floats<WHOLE>(a.m, m, i, a.n);
+    store_floats<WHOLE>(a.v, v, i, a.n);
+    store_floats<WHOLE>(a.master, x, i, a.n);
+    if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, i, a.n, a.rounding);
+}
+
+template <class T>
+static __global__ void adamw_kernel(AdamW a, AdamWFactors k, bool aligned) {
+    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PACK;
+    if (aligned && i + PACK <= a.n) step_weights<true, T>(a, k, i);
+    else if (i < a.n) step_weights<false, T>(a, k, i);
+}
+
+void cuda_adamw(const AdamW* a, DType dt, Stream s) {
+    if (a->n == 0) return;
+    double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
+    AdamWFactors k = {a->beta1,
+                      (float)(1.0 - a->beta1),
+                      a->beta2,
+                      (float)(1.0 - a->beta2),
+                      (float)(1 / v_correction),
+                      (float)(a->lr / m_correction),
+                      a->lr * a->weight_decay};
+    uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
+    bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
+    unsigned blocks = cuda_blocks(a->n, THREADS * PACK);
+    if (dt == DT_BF16) LAUNCH((adamw_kernel<bf16>), blocks, THREADS, 0, cuda_stream(s), *a, k, aligned);
+    else LAUNCH((adamw_kernel<float>), blocks, THREADS, 0, cuda_stream(s), *a, k, aligned);
+}
+
+// ---- sums
+
+static __device__ __forceinline__ double sum_of(const Pack<float> x[PACKS]) {
+    double sum = 0;
+    for (int k = 0; k < PACKS; k++)
+        for (int j = 0; j < PACK; j++) sum += x[k].v[j];
+    return sum;
+}
+
+// GPUs for desktops add doubles 64 times slower than floats, so a run of 16 squares is added in fp32, as a tree: each
+// square is rounded once and passes four additions, which leaves a relative error of 5 * 2^-24 at most, as in the whole
+// sum, since all terms are positive. Where squares may have over- or underflowed the run is added in double.
+static __device__ __forceinline__ double squares_of(const Pack<float> x[PACKS]) {
+    float s[PACKS];
+    for (int k = 0; k < PACKS; k++) {
+        const float* v = x[k].v;
+        s[k] = fmaf(v[0], v[0], v[1] * v[1]) + fmaf(v[2], v[2], v[3] * v[3]);
+    }
+    float run = (s[0] + s[1]) + (s[2] + s[3]);
+    if (run >= 0x1p-90f && run <= FLT_MAX) return run;
+    double sum = 0;
+    for (int k = 0; k < PACKS; k++)
+        for (int j = 0; j < PACK; j++) sum += (double)x[k].v[j] * x[k].v[j];
+    return sum;
+}
+
+// Thread 0 gets the sum of the block.
+static __device__ __forceinline__ double block_sum(double x) {
+    __shared__ double warps[THREADS / 32];
+    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+    __syncthreads();
+    double sum = 0;
+    for (int w = 0; w < THREADS / 32 && threadIdx.x == 0; w++) sum += warps[w];
+    return sum;
+}
+
+template <bool SQUARES, bool WHOLE>
+static __device__ __forceinline__ double chunk_sum(const float* x, size_t i, size_t n) {
+    Pack<float> run[PACKS];
+    for (int k = 0; k < PACKS; k++) run[k] = load_floats<WHOLE>(x, i + (size_t)k * THREADS * PACK, n);
+    return SQUARES ? squares_of(run) : sum_of(run);
+}
+
+template <bool SQUARES>
+static __global__ void partial_sums_kernel(double* parts, const float* x, size_t n, bool aligned) {
+    double sum = 0;
+    for (size_t begin = (size_t)blockIdx.x * CHUNK; begin < n; begin += (size_t)gridDim.x * CHUNK) {
+        size_t i = begin + threadIdx.x * PACK;
+        sum += aligned && begin + CHUNK <= n ? chunk_sum<SQUARES, true>(x, i, n) : chunk_sum<SQUARES, false>(x, i, n);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// result = or += the sum of the parts.
+static __global__ void total_kernel(double* result, const double* parts, int n_parts, int add) {
+    double sum = 0;
+    for (int p = threadIdx.x; p < n_parts; p += THREADS) sum += parts[p];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *result = add ? *result + sum : sum;
+}
+
+template <bool SQUARES>
+static void sum(double* result, const float* x, size_t n, int add, Stream s) {
+    int n_parts = (int)MIN(CEIL_DIV(n, (size_t)CHUNK), (size_t)MOST_PARTS);
+    double* parts = (double*)cuda_scratch(n_parts * sizeof(double));
+    if (n_parts > 0)
+        LAUNCH((partial_sums_kernel<SQUARES>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), parts, x, n,
+               (uintptr_t)x % 16 == 0);
+    LAUNCH(total_kernel, 1, THREADS, 0, cuda_stream(s), result, parts, n_parts, add);
+}
+
+size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits) {
+    (void)limits;
+    return MOST_PARTS * sizeof(double);
+}
+
+void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s) { sum<true>(result, x, n, 0, s); }
+
+void cuda_add_sum(double* result, const float* x, size_t n, Stream s) {
+    if (n > 0) sum<false>(result, x, n, 1, s);
+}
+
+// ---- clipping
+
+static __global__ void clip_scale_kernel(float* scale, const double* norm2, float clip) {
+    double most = clip > 0 ? clip / sqrt(*norm2) : 1;
+    *scale = !(*norm2 <= DBL_MAX) ? NAN : most < 1 ? (float)most : 1.0f;
+}
+
+void cuda_clip_scale(float* scale, const double* norm2, float clip, Stream s) {
+    LAUNCH(clip_scale_kernel, 1, 1, 0, cuda_stream(s), scale, norm2, clip);
+}

@@ -1,0 +1,164 @@
+// rank_identity.c - who this process is, from the variables that launchers set, see comm.h.
+//
+// A launcher counts only when all of its variables are there: srun sets no RANK, and some platforms export RANK and
+// WORLD_SIZE as the number of the machine for scripts that start torchrun, so that RANK without LOCAL_RANK says
+// nothing. Slurm comes after mpirun, which runs inside its jobs. An empty variable is an unset one. Where no variable
+// tells how many ranks this machine has, local_size is 0 and whoever opens a Comm counts hosts.
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/comm.h"
+
+enum {
+    DEFAULT_PORT = 29500,      // torchrun's
+    SLURM_FIRST_PORT = 15000,  // below the ports that Linux hands out itself (32768 and more)
+    SLURM_PORTS = 10000,       // a job gets the one of its number
+    LAST_PORT = 65535
+};
+
+typedef struct Launcher {
+    const char *source, *rank, *size, *local_rank, *local_size;
+    int local_rank_needed;
+} Launcher;
+
+static const Launcher launchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", 1},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", 1},
+    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, 1},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", 0},  // MPICH's and Intel's
+};
+
+static const char* variable(const char* name) {
+    const char* value = name ? getenv(name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+// A number of digits alone, from `least` to `most`; what is not set leaves *value as it is.
+static int read_number(int* value, const char* name, int least, int most, char* err, size_t errlen) {
+    const char* text = variable(name);
+    long number = 0;
+    if (!text) return 0;
+    for (const char* c = text; *c; c++) {
+        if (!isdigit((unsigned char)*c) || number > most)
+            return fail(err, errlen, "%s is \"%.40s\", expected a number from %d to %d", name, text, least, most);
+        number = 10 * number + (*c - '0');
+    }
+    if (number < least || number > most)
+        return fail(err, errlen, "%s is %.40s, expected %d to %d", name, text, least, most);
+    *value = (int)number;
+    return 0;
+}
+
+// ---- Slurm's lists
+
+// The tasks of machine `node` in a list such as 4(x2),3: 4, 4 and 3. 0 when the list does not say.
+static int tasks_of_node(const char* list, int node) {
+    while (*list) {
+        char* end;
+        long tasks = strtol(list, &end, 10), times = 1;
+        if (end == list || tasks < 1 || tasks > INT_MAX) return 0;
+        if (end[0] == '(' && end[1] == 'x') {
+            times = strtol(end + 2, &end, 10);
+            if (times < 1 || *end++ != ')') return 0;
+        }
+        if (node < times) return (int)tasks;
+        node -= (int)times;
+        if (*end != ',') return 0;
+        list = end + 1;
+    }
+    return 0;
+}
+
+// The first host of a list such as rack[1-2]gpu[07,09-12],login: rack1gpu07. -1 when it is longer than the room.
+static int first_host(char* host, size_t room, const char* list) {
+    size_t length = 0;
+    int choosing = 0;  // between brackets, where the first choice ends at - or ,
+    for (; *list && (choosing || *list != ','); list++) {
+        if (choosing && (*list == '-' || *list == ',')) {
+            while (*list && *list != ']') list++;
+            if (!*list) break;
+        }
+        if (*list == '[' || *list == ']') {
+            choosing = *list == '[';
+        } else {
+            if (length + 1 >= room) return -1;
+            host[length++] = *list;
+        }
+    }
+    host[length] = 0;
+    return 0;
+}
+
+// The step's own count of tasks and those on this machine; the allocation may be larger.
+static int refine_slurm(RankIdentity* id, char* err, size_t errlen) {
+    const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
+    int node = 0, per_node = 0;
+    if (read_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err, errlen)) return -1;
+    if (read_number(&node, "SLURM_NODEID", 0, INT_MAX, err, errlen)) return -1;
+    if (tasks && variable("SLURM_NODEID")) id->local_size = tasks_of_node(tasks, node);
+    if (id->local_size == 0) {  // what was asked for: right only where it divides
+        if (read_number(&per_node, "SLURM_NTASKS_PER_NODE", 1, INT_MAX, err, errlen)) return -1;
+        if (per_node > id->local_rank && id->size % per_node == 0) id->local_size = per_node;
+    }
+    return 0;
+}
+
+// ---- where rank 0 is
+
+static int read_master(RankIdentity* id, char* err, size_t errlen) {
+    const char* address = variable("MASTER_ADDR");
+    const char* hosts = variable("SLURM_STEP_NODELIST");
+    int port = DEFAULT_PORT;
+    if (address) {
+        if (strlen(address) >= sizeof id->master)
+            return fail(err, errlen, "MASTER_ADDR has %zu characters, expected a host name or address",
+                        strlen(address));
+        memcpy(id->master, address, strlen(address) + 1);
+    } else if (strcmp(id->source, "slurm") == 0 && hosts) {
+        if (first_host(id->master, sizeof id->master, hosts))
+            return fail(err, errlen, "SLURM_STEP_NODELIST begins with a name of over %zu characters; set MASTER_ADDR",
+                        sizeof id->master - 1);
+        const char* job = variable("SLURM_JOB_ID");  // two jobs of a machine must not meet at one port
+        if (job) port = SLURM_FIRST_PORT + (int)(strtoul(job, NULL, 10) % SLURM_PORTS);
+    }
+    if (read_number(&port, "MASTER_PORT", 1, LAST_PORT, err, errlen)) return -1;
+    id->master_port = id->master[0] ? port : 0;
+    return 0;
+}
+
+static int read_launcher(RankIdentity* id, const Launcher* l, char* err, size_t errlen) {
+    id->source = l->source;
+    if (read_number(&id->rank, l->rank, 0, INT_MAX - 1, err, errlen)) return -1;
+    if (read_number(&id->size, l->size, 1, INT_MAX, err, errlen)) return -1;
+    id->local_rank = id->rank;
+    id->local_size = 0;
+    if (read_number(&id->local_rank, l->local_rank, 0, INT_MAX - 1, err, errlen)) return -1;
+    if (l->local_size && read_number(&id->local_size, l->local_size, 1, INT_MAX, err, errlen)) return -1;
+    if (strcmp(l->source, "slurm") == 0 && refine_slurm(id, err, errlen)) return -1;
+    if (id->rank >= id->size)
+        return fail(err, errlen, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);
+    if (id->local_rank >= id->size || (id->local_size && id->local_rank >= id->local_size))
+        return fail(err, errlen, "%s is %d, expected less than the number of ranks, %d of which %d on this machine",
+                    l->local_rank, id->local_rank, id->size, id->local_size);
+    if (id->local_size > id->size)
+        return fail(err, errlen, "%d ranks on this machine but %d in all: the variables of %s contradict each other",
+                    id->local_size, id->size, l->source);
+    if (id->size == 1) id->local_size = 1;
+    return 0;
+}
+
+int rank_identity(RankIdentity* id, char* err, size_t errlen) {
+    memset(id, 0, sizeof *id);
+    id->source = "alone";
+    id->size = id->local_size = 1;
+    for (int i = 0; i < COUNT(launchers); i++) {
+        const Launcher* l = &launchers[i];
+        if (!variable(l->rank) || !variable(l->size) || (l->local_rank_needed && !variable(l->local_rank))) continue;
+        if (read_launcher(id, l, err, errlen)) return -1;
+        return read_master(id, err, errlen);
+    }
+    return 0;
+}

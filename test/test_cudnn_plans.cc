@@ -1,0 +1,334 @@
+// test_cudnn_plans.cc - cuDNN accepts our description of attention: plans are compiled for devices that are not there,
+// from their descriptions in test/cudnn, and kept on disk. Nothing is executed.
+//
+// cuDNN loads the driver's libcuda.so.1 when it compiles. A stand-in is made here, in a directory of its own, and is
+// gone when the test ends: every function of the toolkit's stub returns 0, cuInit reports no device, and the two
+// functions that hand out code return a handle that is not NULL.
+#if __has_include(<cudnn.h>)
+#include "kernels/cuda/cudnn_plan.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "test/test.h"
+
+static char work[512];            // this test's temporary directory, and its cache
+static const char* why_no_plans;  // NULL when plans can be compiled on this machine
+static char err[ERR_BYTES];
+
+static int shell(const char* format, const char* a, const char* b, const char* c) {
+    char command[4096];
+    snprintf(command, sizeof command, format, a, b, c);
+    return system(command);
+}
+
+static void begin(void) {
+    const char *base = getenv("TMPDIR"), *toolkit = getenv("CUDA_HOME");
+    char path[600];
+    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(work)) {
+        printf("cannot make a temporary directory %s\n0 passed, 1 failed\n", work);
+        exit(1);
+    }
+    setenv("XDG_CACHE_HOME", work, 1);
+    if (!toolkit) toolkit = "/usr/local/cuda";
+    snprintf(path, sizeof path, "%s/lib64/stubs/libcuda.so", toolkit);
+    if (shell("command -v gcc nm awk > '%s/tools'", work, "", "")) why_no_plans = "gcc, nm or awk is missing";
+    else if (access(path, R_OK)) why_no_plans = "the CUDA toolkit's stub of libcuda is missing";
+    else if (shell(
+                 "cd '%s' && { echo 'static char code; int cuInit(void) { return 100; }';"
+                 " echo 'int cuLibraryLoadData(void** p) { *p = &code; return 0; }';"
+                 " echo 'int cuLibraryGetKernel(void** p) { *p = &code; return 0; }';"
+                 " nm -D --defined-only '%s' | awk '$2 == \"T\" && $3 !~ /^cu(Init|LibraryLoadData|LibraryGetKernel)$/"
+                 " { print \"int \" $3 \"(void) { return 0; }\" }'; } > standin.c &&"
+                 " gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 standin.c -o libcuda.so.1%s",
+                 work, path, ""))
+        why_no_plans = "gcc cannot make a stand-in for libcuda";
+    snprintf(path, sizeof path, "%s/libcuda.so.1", work);
+    // Whoever asks for libcuda.so.1 from now on gets this one.
+    if (!why_no_plans && !dlopen(path, RTLD_NOW | RTLD_GLOBAL)) why_no_plans = "the stand-in for libcuda does not load";
+    if (!why_no_plans && cudnn_load(err, sizeof err)) why_no_plans = err;
+}
+
+static PlanShape shape(int sm, int backward, int deterministic) {
+    return PlanShape{4, 256, 3, 64, sm, backward, deterministic};
+}
+
+static PlanTarget target(const char* name) {
+    char path[100], json[4096] = "";
+    snprintf(path, sizeof path, "test/cudnn/%s.json", name);
+    FILE* file = fopen(path, "r");
+    CHECK(file != NULL);
+    size_t n = file ? fread(json, 1, sizeof json - 1, file) : 0;
+    if (file) fclose(file);
+    CHECK(n > 0);
+    PlanTarget t = {NULL, plan_describe_device(json, err, sizeof err), name};
+    if (!t.device) printf("    %s\n", err);
+    CHECK(t.device != NULL);
+    return t;
+}
+
+static void empty_cache(void) { CHECK(shell("rm -rf '%s/ragged'%s%s", work, "", "") == 0); }
+
+// Compiles the plan, then reads it back from disk.
+static void check_plan(const char* device, const PlanShape* s) {
+    PlanTarget t = target(device);
+    Plan compiled, kept;
+    empty_cache();
+    double started = now_seconds();
+    int failed = plan_open(&compiled, s, &t, err, sizeof err);
+    double to_compile = now_seconds() - started;
+    if (failed) printf("    %s\n", err);
+    CHECK(!failed && !compiled.was_cached);
+    started = now_seconds();
+    CHECK(plan_open(&kept, s, &t, err, sizeof err) == 0);
+    double to_read = now_seconds() - started;
+    CHECK(kept.was_cached && kept.workspace == compiled.workspace && to_read < to_compile);
+    CHECK((size_t)compiled.workspace <= plan_workspace_most(s));
+    // The large workspaces are a formula, not a guess: it is met within the small change that it allows.
+    CHECK((size_t)compiled.workspace + (128 << 10) >= plan_workspace_most(s));
+    printf("    %s %s%s, head size %d: compiled in %.2f s, read in %.3f s, workspace %.2f MiB\n", device,
+           s->backward ? "backward" : "forward", s->backward && s->deterministic ? " deterministic" : "", s->HS,
+           to_compile, to_read, (double)compiled.workspace / (1 << 20));
+    plan_close(&compiled);
+    plan_close(&kept);
+    if (t.device) cudnn.destroy_descriptor(t.device);
+}
+
+#define NEEDS_PLANS \
+    if (why_no_plans) SKIP(why_no_plans)
+
+static void a100_has_both_passes(void) {
+    NEEDS_PLANS;
+    PlanShape forward = shape(80, 0, 0), backward = shape(80, 1, 0);
+    check_plan("a100", &forward);
+    check_plan("a100", &backward);
+}
+
+static void h100_has_both_passes_and_a_deterministic_one(void) {
+    NEEDS_PLANS;
+    PlanShape forward = shape(90, 0, 0), backward = shape(90, 1, 0), deterministic = shape(90, 1, 1);
+    check_plan("h100", &forward);
+    check_plan("h100", &backward);
+    check_plan("h100", &deterministic);
+}
+
+static void b200_has_both_passes_and_a_deterministic_one(void) {
+    NEEDS_PLANS;
+    PlanShape forward = shape(100, 0, 0), backward = shape(100, 1, 0), deterministic = shape(100, 1, 1);
+    check_plan("b200", &forward);
+    check_plan("b200", &backward);
+    check_plan("b200", &deterministic);
+}
+
+static void head_sizes_that_cannot_be_packed_are_padded(void) {
+    NEEDS_PLANS;
+    PlanShape backward = shape(90, 1, 0);
+    backward.HS = 24;
+    CHECK(!plan_packed(&backward));
+    check_plan("h100", &backward);
+}
+
+// ---- support in words
+
+static int refused(PlanShape s, size_t version, const char* word) {
+    err[0] = 0;
+    return plan_check(&s, version, err, sizeof err) == -1 && strstr(err, word) != NULL;
+}
+
+static void what_is_not_supported_is_refused_in_words(void) {
+    PlanShape odd = shape(90, 0, 0), wide = odd, ragged = odd;
+    odd.HS = 60, wide.HS = 136, ragged.S = 192;
+    CHECK(refused(odd, 91900, "60"));
+    CHECK(refused(wide, 91900, "136"));
+    CHECK(refused(ragged, 91900, "192"));
+    CHECK(refused(shape(90, 0, 0), 90700, "9.7.0"));
+    CHECK(refused(shape(90, 0, 0), 91000, "9.10.2"));
+    CHECK(refused(shape(90, 0, 0), 91001, "9.10.2"));
+    CHECK(refused(shape(90, 0, 0), 100000, "cuDNN 9"));
+    CHECK(refused(shape(75, 0, 0), 91900, "sm_75"));
+    CHECK(refused(shape(110, 0, 0), 91900, "sm_110"));
+    CHECK(refused(shape(120, 1, 0), 91900, "interleaved"));
+    CHECK(refused(shape(86, 0, 0), 91800, "9.18.1"));
+    CHECK(refused(shape(89, 1, 1), 91900, "--deterministic no"));
+    CHECK(refused(shape(100, 1, 1), 91700, "--deterministic no"));
+    CHECK(refused(shape(100, 1, 1), 92300, "--deterministic no"));
+    const PlanShape good[] = {shape(80, 0, 1), shape(86, 1, 0), shape(90, 1, 1), shape(100, 1, 1), shape(103, 1, 0)};
+    for (int i = 0; i < COUNT(good); i++) CHECK(plan_check(&good[i], 91900, err, sizeof err) == 0);
+    CHECK(!plan_packed(&good[0]) && !plan_packed(&good[1]) && plan_packed(&good[2]) && plan_packed(&good[3]));
+}
+
+// ---- what is kept
+
+// The only file of the cache: its bytes go to text. Returns its path.
+static const char* only_file(char* text, size_t room, size_t* n) {
+    static char path[1024];
+    char folder[600];
+    int files = 0;
+    snprintf(folder, sizeof folder, "%s/ragged", work);
+    DIR* dir = opendir(folder);
+    for (struct dirent* entry; dir && (entry = readdir(dir));)
+        if (entry->d_name[0] != '.') files++, snprintf(path, sizeof path, "%s/%.255s", folder, entry->d_name);
+    if (dir) closedir(dir);
+    CHECK(files == 1);
+    FILE* file = fopen(path, "rb");
+    *n = file ? fread(text, 1, room, file) : 0;
+    if (file) fclose(file);
+    return path;
+}
+
+static void write_file(const char* path, const char* bytes, size_t n) {
+    FILE* file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, n, file) == n);
+    if (file) fclose(file);
+}
+
+static int reads(const char* key, const char* expected) {
+    size_t n = 0;
+    char* bytes = cache_read(key, &n);
+    int same = bytes && n == strlen(expected) && !memcmp(bytes, expected, n);
+    free(bytes);
+    return same;
+}
+
+static int reads_nothing(const char* key) {
+    size_t n = 0;
+    char* bytes = cache_read(key, &n);
+    free(bytes);
+    return !bytes;
+}
+
+static void a_kept_file_is_read_whole_or_not_at_all(void) {
+    static char good[4096], bad[4096];
+    const char *key = "a key", *value = "thirty-one bytes that were kept";
+    size_t n;
+    empty_cache();
+    CHECK(reads_nothing(key));
+    cache_write(key, value, strlen(value), 0);
+    CHECK(reads(key, value));
+    cache_write(key, "later", 5, 0);
+    CHECK(reads(key, value));
+    cache_write(key, "later", 5, 1);
+    CHECK(reads(key, "later"));
+    cache_write(key, value, strlen(value), 1);
+    const char* path = only_file(good, sizeof good, &n);
+    CHECK(n > strlen(value));
+    for (size_t i = 0; i < n; i++) {  // every prefix, and every byte changed
+        write_file(path, good, i);
+        CHECK(reads_nothing(key));
+        memcpy(bad, good, n);
+        bad[i] = (char)(bad[i] ^ 0x10);
+        write_file(path, bad, n);
+        CHECK(reads_nothing(key));
+    }
+    memcpy(bad, good, n);
+    write_file(path, bad, n + 1);
+    CHECK(reads_nothing(key));
+    write_file(path, good, n);
+    CHECK(reads(key, value));
+}
+
+static void files_of_others_are_not_read(void) {
+    static char mine[4096];
+    char elsewhere[600];
+    size_t n;
+    empty_cache();
+    cache_write("key 1", "one", 3, 0);
+    const char* path = only_file(mine, sizeof mine, &n);
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", work);
+    CHECK(rename(path, elsewhere) == 0 && symlink(elsewhere, path) == 0);
+    CHECK(reads_nothing("key 1"));
+    CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    CHECK(reads_nothing("key 1"));
+    CHECK(unlink(path) == 0);
+    cache_write("key 2", "two", 3, 0);  // key 1's file under the name of key 2's
+    static char other[4096];
+    size_t other_n;
+    write_file(only_file(other, sizeof other, &other_n), mine, n);
+    CHECK(reads_nothing("key 2"));
+    if (geteuid() == 0) {
+        write_file(path, other, other_n);
+        CHECK(reads("key 2", "two"));
+        CHECK(chown(path, 1, 1) == 0);
+        CHECK(reads_nothing("key 2"));
+    }
+}
+
+static void without_a_place_nothing_is_kept_and_nothing_fails(void) {
+    const char* places[] = {"/proc/no/such/place", "relative"};
+    char* home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    unsetenv("HOME");
+    for (int i = 0; i < COUNT(places); i++) {
+        setenv("XDG_CACHE_HOME", places[i], 1);
+        cache_write("key", "value", 5, 1);
+        CHECK(reads_nothing("key"));
+    }
+    unsetenv("XDG_CACHE_HOME");
+    setenv("HOME", work, 1);
+    cache_write("at home", "value", 5, 1);
+    CHECK(reads("at home", "value"));
+    setenv("XDG_CACHE_HOME", work, 1);
+    CHECK(reads_nothing("at home"));
+    if (home) setenv("HOME", home, 1);
+    free(home);
+}
+
+static void a_damaged_plan_is_compiled_anew(void) {
+    NEEDS_PLANS;
+    static char good[1 << 20];
+    size_t n;
+    PlanShape s = shape(80, 0, 0);
+    Plan plan;
+    empty_cache();
+    PlanTarget t = target("a100");
+    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && !plan.was_cached);
+    plan_close(&plan);
+    const char* path = only_file(good, sizeof good, &n);
+    CHECK(n > 10000 && n < sizeof good);
+    write_file(path, good, n / 2);
+    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && !plan.was_cached);
+    plan_close(&plan);
+    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && plan.was_cached);
+    plan_close(&plan);
+    // A sound file with a plan that cuDNN does not take.
+    const char* end = (const char*)memchr(good, '{', n);
+    const char* begin = (const char*)memmem(good, n, "plan ", 5);
+    CHECK(begin && end && begin < end);
+    char* key = begin && end ? strndup(begin, (size_t)(end - begin)) : NULL;
+    if (key) cache_write(key, "{}", 2, 1);
+    CHECK(key && reads(key, "{}"));
+    free(key);
+    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && !plan.was_cached);
+    plan_close(&plan);
+    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && plan.was_cached);
+    plan_close(&plan);
+    if (t.device) cudnn.destroy_descriptor(t.device);
+}
+
+int main(void) {
+    begin();
+    RUN(what_is_not_supported_is_refused_in_words);
+    RUN(a_kept_file_is_read_whole_or_not_at_all);
+    RUN(files_of_others_are_not_read);
+    RUN(without_a_place_nothing_is_kept_and_nothing_fails);
+    RUN(a_damaged_plan_is_compiled_anew);
+    RUN(a100_has_both_passes);
+    RUN(h100_has_both_passes_and_a_deterministic_one);
+    RUN(b200_has_both_passes_and_a_deterministic_one);
+    RUN(head_sizes_that_cannot_be_packed_are_padded);
+    shell("rm -rf '%s'%s%s", work, "", "");
+    return test_done();
+}
+
+#else
+#include "test/test.h"
+
+static void plans_of_cudnn(void) { SKIP("cuDNN's headers are missing"); }
+
+int main(void) {
+    RUN(plans_of_cudnn);
+    return test_done();
+}
+#endif
