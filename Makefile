@@ -34,7 +34,11 @@ CUDA      ?= $(if $(NVCC),$(GPU),no)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_INCLUDES := $(wildcard $(CUDA_HOME)/include $(VIRTUAL_ENV)/lib/python3*/site-packages/nvidia/*/include)
 cuda_header = $(if $(wildcard $(addsuffix /$(1),$(CUDA_INCLUDES) /usr/include /usr/include/$(machine))),yes,no)
-CUDNN ?= $(call cuda_header,cudnn.h)
+H := \#
+ifndef CUDNN
+CUDNN := $(if $(NVCC),$(shell printf '$(H)include <cudnn.h>\n$(H)if CUDNN_VERSION < 91100\n$(H)error\n$(H)endif\n' | \
+  $(CXX) -x c++ -fsyntax-only $(CUDA_INCLUDES:%=-isystem %) - 2>/dev/null && echo yes || echo no),no)
+endif
 NCCL  ?= $(call cuda_header,nccl.h)
 EMU   ?= no
 
@@ -231,6 +235,13 @@ $(build)/test_on_gpu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
 	@mkdir -p $(@D)
 	$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(MPI_FLAGS) -x cu -c $< -o $@
 
+# Plans of cuDNN need its header, not a GPU. Without the header the test says so.
+$(build)/test/test_cudnn_plans: test/test_cudnn_plans.cc $(build)/ragged.a $(if $(filter yes,$(CUDNN)),$(\
+                                )kernels/cuda/cudnn_plan.cu kernels/cuda/library.cu)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -O1 -g $(WARNINGS) -I. $(CUDA_INCLUDES:%=-isystem %) -x c++ $(filter %.cc %.cu,$^) -x none \
+	  $(build)/ragged.a -o $@ -lm -ldl
+
 $(build)/test_on_gpu/%.o: test/%.c $(build)/flags
 	@mkdir -p $(@D)
 	$(CC) $(COMMON) $(ISA_DEFINE) -DTEST_DEVICE='"cuda"' -c $< -o $@
@@ -265,8 +276,7 @@ emulated_again := $(device_tests:%=build/sanitize/test_on_emu/%) $(device_tests:
 ifeq ($(EMULATED),yes)
 suite_emulated = $(emulated) $(emulated_again) '$(build)/test/test_golden@$(build)/train_emu --device emu' \
   '$(build)/test/test_device@$(build)/train_emu --device emu' test/emu/faults.sh test/cuda_compiles.sh \
-  $(if $(filter yes,$(MPI)),'$(ranks) $(build)/test_on_emu/test_comm_nccl') \
-  $(if $(filter yes,$(CUDNN)),$(build)/test/test_cudnn_plans)
+  $(if $(filter yes,$(MPI)),'$(ranks) $(build)/test_on_emu/test_comm_nccl') $(build)/test/test_cudnn_plans
 endif
 
 test: report
@@ -285,8 +295,7 @@ ifeq ($(config),release)
 endif
 ifeq ($(EMULATED),yes)
 	@$(MAKE) --no-print-directory -s $(build)/train_emu $(emulated) $(build)/test/test_device \
-	  $(if $(filter yes,$(MPI)),$(build)/test_on_emu/test_comm_nccl) \
-	  $(if $(filter yes,$(CUDNN)),$(build)/test/test_cudnn_plans)
+	  $(if $(filter yes,$(MPI)),$(build)/test_on_emu/test_comm_nccl) $(build)/test/test_cudnn_plans
 	@$(MAKE) --no-print-directory -s config=sanitize $(filter build/sanitize/%,$(emulated_again))
 	@$(MAKE) --no-print-directory -s config=race $(filter build/race/%,$(emulated_again))
 endif

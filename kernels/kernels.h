@@ -196,7 +196,7 @@ typedef struct Kernels {
 } Kernels;
 
 // The backend for a device: "cpu"; "cuda"; "emu", the CUDA code on an emulated GPU; "auto", a GPU where there is one
-// and this build can use it. And on the CPU an instruction set: "auto" picks the best that this processor has; "reference"
-// is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one. NULL with a message when the
-// device or the instruction set is missing. The table is constant and lives for ever.
+// and this build can use it. And on the CPU an instruction set: "auto" picks the best that this processor has;
+// "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one. NULL with a
+// message when the device or the instruction set is missing. The table is constant and lives for ever.
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);

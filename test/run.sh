@@ -12,7 +12,7 @@ for name in "$@"; do
     test=${name%%@*} program=$given
     [ "$test" = "$name" ] || program=${name#*@}
     out=build/$(echo "$name" | tr '/ @' '----').out
-    timeout "${TEST_SECONDS:-600}" $test "$program" > "$out" 2>&1 < /dev/null
+    timeout "${TEST_SECONDS:-1200}" $test "$program" > "$out" 2>&1 < /dev/null
     status=$?
     cat "$out"
     # The last one: what a launcher says about ranks that failed comes after it.

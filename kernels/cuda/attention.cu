@@ -2,12 +2,14 @@
 //
 // FlashAttention-2 (Dao 2023): a block owns 128 queries of one document and head, 32 a warp, and meets the keys that
 // they see in tiles of 64. Scores never leave registers; the running maximum and sum of each query (Milakov &
-// Gimelshein 2018) are kept in base 2. Pairs (query, key) cost 4 HS FLOPs: 4 HS NH sum over documents of T (T + 1) / 2,
-// against the tensor cores (mma.sync reaches about 62% of the 989 TFLOP/s of an H100, whose last third needs wgmma).
-// Beside them, a tile of 128 x 64 with HS = 64 takes of a multiprocessor of an H100: about 820 cycles of mma, 512 of
-// exponentials (16 a cycle), about 350 to issue the rest of the softmax, and 640 to read K and V from shared memory
-// (128 bytes a cycle; 32 queries a warp: with 16 it would be twice that and the limit). All four are different units,
-// and two blocks a multiprocessor let one's softmax run beside the other's mma.
+// Gimelshein 2018) are kept in base 2. A pair (query, key) costs 4 HS FLOPs, a causal document of T tokens 2 HS T^2,
+// against tensor cores: mma.sync reaches about 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the rest needs wgmma.
+//
+// A tile of 128 x 64 with HS = 64 takes of one multiprocessor of an H100, in cycles: 825 of mma; 512 of exponentials,
+// 16 a cycle; 640 of shared memory, 128 bytes a cycle, to write K and V once and read them once a warp (with 16 queries
+// a warp it would be 1152, and the limit); 650 instructions a warp to issue, that is 650 of a scheduler's cycles. These
+// are different units: the two blocks that fit (at most 255 registers a thread) let one's softmax run beside the
+// other's mma. All accesses of shared memory are free of bank conflicts, see attention_tiles.cuh.
 #include "kernels/cuda/attention_tiles.cuh"
 
 // ---- the list of tiles: a counting sort by work, stable, in one block, each warp on a share of the documents
@@ -216,8 +218,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     bf16 *stages = shared + QUERY_TILE * D, *my_q = shared + mine * D;
     Source k = {a.k, a.ldkv}, v = {a.v, a.ldkv};
     int end = t.other + t.n_other;
-    constexpr bool HOLD = D <= 64;  // Q in registers; else there is no room for it
-    unsigned held[HOLD ? D / 16 : 1][M][4];
+    unsigned held[D / 16][M][4];  // Q
     float o[M][D / 8][4], largest[M][2], sum[M][2];
     clear<M, D / 8>(o);
     UNROLL
@@ -234,24 +235,13 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         __syncthreads();  // this step's keys are here, and all have done with those of the step before
         if (n_keys - KEYS > unseen)
             copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, h, a.HS);
-        if (HOLD && n_keys == t.n_other) {
-            UNROLL
-            for (int i = 0; i < D / 16 * M; i++)
-                load_left<D>(held[HOLD ? i / M : 0][i % M], my_q + i % M * 16 * D, i / M);
-        }
+        if (D <= MOST_HELD && n_keys == t.n_other) hold_rows<D, M>(held, my_q);
         if (diagonal + WARP_QUERIES - 1 <= 0) continue;
         const bf16 *k_tile = stages + stage * 2 * KEYS * D, *v_tile = k_tile + KEYS * D;
         float s[M][KEYS / 8][4];
         unsigned p[M][KEYS / 16][4];
-        clear<M, KEYS / 8>(s);
-        UNROLL
-        for (int i = 0; i < D / 16; i++) {
-            unsigned left[M][4];
-            UNROLL
-            for (int m = 0; m < M; m++)
-                if (!HOLD) load_left<D>(left[m], my_q + 16 * m * D, i);
-            multiply_transposed<D, M, KEYS>(s, HOLD ? held[HOLD ? i : 0] : left, k_tile, i);
-        }
+        if (D <= MOST_HELD) products_held<D, M, KEYS>(s, held, k_tile);
+        else products<D, M, KEYS>(s, my_q, k_tile);
         if (KEYS > MIN(diagonal, n_keys)) hide_from<M, KEYS / 8>(s, diagonal, n_keys);
         softmax<D, KEYS>(p, s, o, largest, sum, a.scale * LOG2_E);
         multiply<D, D, M, KEYS / 16>(o, p, v_tile, 0);
@@ -275,6 +265,7 @@ static void forward(bf16* out, float* lse, const Attention* a, Stream s) {
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     if (a->Nq == 0 || a->n_docs == 0) return;
     if (!attention_tiles_fit(a, dt) || (uintptr_t)out % 16) return cuda_attention_plain_forward(out, lse, a, dt, s);
+    // With HS = 128, 64 keys would not fit into the registers, nor two blocks into the shared memory of an sm_80.
     if (a->HS <= 32) return forward<32, 64>((bf16*)out, lse, a, s);
     if (a->HS <= 64) return forward<64, 64>((bf16*)out, lse, a, s);
     return forward<128, 48>((bf16*)out, lse, a, s);

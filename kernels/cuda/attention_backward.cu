@@ -8,9 +8,9 @@
 // matmuls, but the order of additions, and so the last bits, differ between runs.
 //
 // For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
-// 32 keys a warp and HS = 64, 128 mma (205 cycles of an H100's tensor cores, at the 62% of their peak that mma.sync
-// reaches) go with 24 KiB from shared memory (192 cycles), so both are near their limits; for queries it is 16 KiB.
-// With HS = 128 a warp has registers for 16 keys only, and shared memory is the limit: 288 cycles for each 205 of mma.
+// 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores, at the 62% of their peak that mma.sync
+// reaches) go with 24 KiB from shared memory (192 cycles), so both are near their limits; for queries it is 21 KiB.
+// With HS = 128 a warp has registers for 16 keys only, and shared memory is the limit: 320 cycles for each 206 of mma.
 #include "kernels/cuda/attention_tiles.cuh"
 
 // What each query needs: P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query that sees no key: P = 0.
@@ -55,21 +55,6 @@ static __global__ void statistics_kernel(Statistics* statistics, const bf16* dou
     statistics[h * (size_t)a.Nq + row] = {l == -INFINITY ? INFINITY : l * LOG2_E, sum};
 }
 
-// ---- shared by both kernels
-
-// s (16 M, CHUNK) = rows columns^T, both of D elements.
-template <int D, int M>
-__device__ __forceinline__ void products(float s[M][CHUNK / 8][4], const bf16* rows, const bf16* columns) {
-    clear<M, CHUNK / 8>(s);
-    UNROLL
-    for (int k = 0; k < D / 16; k++) {
-        unsigned left[M][4];
-        UNROLL
-        for (int m = 0; m < M; m++) load_left<D>(left[m], rows + 16 * m * D, k);
-        multiply_transposed<D, M, CHUNK>(s, left, columns, k);
-    }
-}
-
 // ---- dQ: tiles of queries
 
 // From s = Q K^T and dp = dO V^T: ds = P (dp - D), packed.
@@ -112,6 +97,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     int row = (int)threadIdx.x;
     of[row] = {INFINITY, 0};
     if (row < t.n_rows) of[row] = statistics[(size_t)h * a.Nq + t.row + row];
+    unsigned held[D / 16][M][4];  // Q
     float sum[M][D / 8][4];
     clear<M, D / 8>(sum);
     if (seen > 0) {
@@ -127,13 +113,15 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         __syncthreads();  // this step's keys are here, and all have done with those of the step before
         if (n_keys - KEYS > unseen)
             copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, h, a.HS);
+        if (D <= MOST_HELD && n_keys == t.n_other) hold_rows<D, M>(held, my_q);
         for (int chunk = 0; chunk < KEYS; chunk += CHUNK, n_keys -= CHUNK, diagonal -= CHUNK) {
             if (diagonal + WARP_QUERIES - 1 <= 0 || n_keys <= 0) continue;
             const bf16 *k_chunk = stages + (stage * 2 * KEYS + chunk) * D, *v_chunk = k_chunk + KEYS * D;
             float s[M][CHUNK / 8][4], dp[M][CHUNK / 8][4];
             unsigned ds[M][CHUNK / 16][4];
-            products<D, M>(s, my_q, k_chunk);
-            products<D, M>(dp, my_dout, v_chunk);
+            if (D <= MOST_HELD) products_held<D, M, CHUNK>(s, held, k_chunk);
+            else products<D, M, CHUNK>(s, my_q, k_chunk);
+            products<D, M, CHUNK>(dp, my_dout, v_chunk);
             if (CHUNK > MIN(diagonal, n_keys)) hide_from<M, CHUNK / 8>(s, diagonal, n_keys);
             query_gradient<M>(ds, s, dp, of + mine, a.scale * LOG2_E);
             multiply<D, D, M, CHUNK / 16>(sum, ds, k_chunk, 0);
@@ -245,20 +233,19 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         }
         for (int chunk = 0; chunk < QUERIES; chunk += CHUNK, n_queries -= CHUNK, diagonal += CHUNK) {
             const bf16 *q_chunk = stages + (stage * 2 * QUERIES + chunk) * D, *dout_chunk = q_chunk + QUERIES * D;
-            unsigned p[M][CHUNK / 16][4], ds[M][CHUNK / 16][4];
-            if (diagonal + CHUNK - 1 > 0 && n_queries > 0 && rows > 0) {
-                float s[M][CHUNK / 8][4], dp[M][CHUNK / 8][4];
-                products<D, M>(s, k + mine * D, q_chunk);
-                products<D, M>(dp, v + mine * D, dout_chunk);
-                if (WARP_KEYS > MIN(diagonal, rows)) hide_upto<M, CHUNK / 8>(s, diagonal, rows);
-                key_gradients<M>(p, ds, s, dp, columns + stage * QUERIES + chunk, a.scale * LOG2_E);
-                multiply<D, D, M, CHUNK / 16>(dv_sum, p, dout_chunk, 0);
-                multiply<D, D, M, CHUNK / 16>(dk_sum, ds, q_chunk, 0);
-            } else {
-                UNROLL
-                for (int i = 0; i < M * CHUNK / 4; i++) ds[i / (CHUNK / 4)][i / 4 % (CHUNK / 16)][i % 4] = 0;
+            unsigned p[M][CHUNK / 16][4], ds[M][CHUNK / 16][4] = {};
+            if (diagonal + CHUNK - 1 <= 0 || n_queries <= 0 || rows <= 0) {
+                if (FAST) put_left<QUERIES, M, CHUNK / 16>(ds_tile + mine * QUERIES, ds, (unsigned)chunk / 8);
+                continue;
             }
+            float s[M][CHUNK / 8][4], dp[M][CHUNK / 8][4];
+            products<D, M, CHUNK>(s, k + mine * D, q_chunk);
+            products<D, M, CHUNK>(dp, v + mine * D, dout_chunk);
+            if (WARP_KEYS > MIN(diagonal, rows)) hide_upto<M, CHUNK / 8>(s, diagonal, rows);
+            key_gradients<M>(p, ds, s, dp, columns + stage * QUERIES + chunk, a.scale * LOG2_E);
             if (FAST) put_left<QUERIES, M, CHUNK / 16>(ds_tile + mine * QUERIES, ds, (unsigned)chunk / 8);
+            multiply<D, D, M, CHUNK / 16>(dv_sum, p, dout_chunk, 0);
+            multiply<D, D, M, CHUNK / 16>(dk_sum, ds, q_chunk, 0);
         }
         if (!FAST) continue;
         __syncthreads();  // all of ds is here

@@ -13,8 +13,6 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn_plan.h"
 
-const char* cuda_cudnn_choice(void);
-
 enum {
     BUCKETS = 3,
     BUCKET_STEP = 4,
@@ -422,7 +420,7 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
 }
 
 int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen) {
-    char why_not[sizeof choice];
+    char why_not[sizeof choice] = "";
     cuda_cudnn_close();
     if (!open_state(limits, why_not, sizeof why_not)) return 0;
     cuda_cudnn_close();
@@ -431,6 +429,7 @@ int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen) {
 }
 
 void cuda_cudnn_close(void) {
+    if (state.handle) CUDA_CHECK(cudaDeviceSynchronize());  // its kernels may still run
     for (int i = 0; i < BUCKETS; i++) plan_close(&state.buckets[i].forward), plan_close(&state.buckets[i].backward);
     if (state.handle) cudnn.destroy(state.handle);
     memset(&state, 0, sizeof state);

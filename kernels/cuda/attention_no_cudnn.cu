@@ -2,8 +2,6 @@
 // built: every call falls to our own kernels.
 #include "kernels/cuda/cuda.h"
 
-const char* cuda_cudnn_choice(void);
-
 static const char reason[] =
     "this program was built without cuDNN's headers; install cuDNN 9 for developers and build again, or use "
     "--attention own";

@@ -37,12 +37,12 @@ static inline int attention_tiles_fit(const Attention* a, DType dt) {
 // Row i of the tile and row j of the other side belong to a pair (query, key) that sees each other when j < n_other
 // and
 //   tile of queries: j < i + diagonal        tile of keys: i < j + diagonal
-typedef struct Tile {
+struct __align__(16) Tile {
     int row, n_rows;     // rows of the tile in the packed tensor
     int other, n_other;  // rows of its document on the other side
     int diagonal;        // so large that it hides nothing when the document is not causal
     int unused[3];
-} Tile;
+};
 
 enum { QUERY_TILE = 128 };  // queries of a tile; the keys of one depend on the head size
 
@@ -160,6 +160,36 @@ __device__ __forceinline__ void clear(float x[M][N][4]) {
             for (int i = 0; i < 4; i++) x[m][n][i] = 0;
         }
     }
+}
+
+// s (16 M, N) = rows (16 M, D) columns (N, D)^T, of two tiles.
+template <int D, int M, int N>
+__device__ __forceinline__ void products(float s[M][N / 8][4], const bf16* rows, const bf16* columns) {
+    clear<M, N / 8>(s);
+    UNROLL
+    for (int k = 0; k < D / 16; k++) {
+        unsigned left[M][4];
+        UNROLL
+        for (int m = 0; m < M; m++) load_left<D>(left[m], rows + 16 * m * D, k);
+        multiply_transposed<D, M, N>(s, left, columns, k);
+    }
+}
+
+// The same for rows that a warp uses so often that it holds them in registers, where these are enough.
+enum { MOST_HELD = 64 };  // elements of such a row
+
+template <int D, int M>
+__device__ __forceinline__ void hold_rows(unsigned held[D / 16][M][4], const bf16* rows) {
+    UNROLL
+    for (int i = 0; i < D / 16 * M; i++) load_left<D>(held[i / M][i % M], rows + i % M * 16 * D, i / M);
+}
+
+template <int D, int M, int N>
+__device__ __forceinline__ void products_held(float s[M][N / 8][4], const unsigned held[D / 16][M][4],
+                                              const bf16* columns) {
+    clear<M, N / 8>(s);
+    UNROLL
+    for (int k = 0; k < D / 16; k++) multiply_transposed<D, M, N>(s, held[k], columns, k);
 }
 
 // A result as the left operand of the next product.

@@ -143,7 +143,6 @@ static void close_cuda(void) {
 }
 
 static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
-    size_t bytes = workspace_bytes(limits);
     if (users == 0) {
         if (cuda_find_device(err, errlen)) return -1;
         CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
@@ -151,6 +150,7 @@ static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
     }
     users++;
     cuda.limits = *limits;
+    size_t bytes = workspace_bytes(limits);
     if (bytes > cuda.scratch_bytes) {
         CUDA_CHECK(cudaDeviceSynchronize());
         free_memory(cuda.scratch);
@@ -177,8 +177,7 @@ static const char* choices(void) {
 }
 
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    if (!use_cudnn || cuda_cudnn_forward(out, lse, a, dt, s))
-        cuda_attention_forward(out, lse, a, dt, s);
+    if (!use_cudnn || cuda_cudnn_forward(out, lse, a, dt, s)) cuda_attention_forward(out, lse, a, dt, s);
 }
 
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,

@@ -18,12 +18,6 @@ enum {
 
 // ---- stage 1
 
-// W elements that a thread reads at once.
-template <class T, int W>
-struct __align__(W * sizeof(T)) Vector {
-    T v[W];
-};
-
 // Threads side by side in a row: 128 bytes of it, or 32 single elements where rows are not aligned.
 template <class T, int W>
 struct Tile {
@@ -42,9 +36,9 @@ static __global__ void column_parts_kernel(float* parts, const T* x, int N, int 
     size_t begin = (size_t)blockIdx.y * part_rows, end = MIN((size_t)N, begin + part_rows);
     float sum[W] = {};
     for (size_t n = begin + down; n < end && c < (size_t)C; n += DOWN * FLIGHT) {
-        Vector<T, W> rows[FLIGHT] = {};
+        Pack<T, W> rows[FLIGHT] = {};
         for (int i = 0; i < FLIGHT; i++)
-            if (n + i * DOWN < end) rows[i] = *(const Vector<T, W>*)(x + (n + i * DOWN) * C + c);
+            if (n + i * DOWN < end) rows[i] = load_pack<W>(x + (n + i * DOWN) * C + c);
         for (int j = 0; j < W; j++) {
             float few = 0;  // summed first, so that no chain of additions is as long as the column
             for (int i = 0; i < FLIGHT; i++) few += widen(rows[i].v[j]);
@@ -80,7 +74,7 @@ static __global__ void add_parts_kernel(float* sums, float* more_sums, const flo
     *to += total;
 }
 
-// Also for layernorm.cu, whose parts hold dweight and dbias side by side.
+// layernorm.cu uses it too: its parts hold dweight and dbias side by side.
 void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
                     cudaStream_t stream) {
     LAUNCH(add_parts_kernel, cuda_blocks((size_t)columns, ADD_COLUMNS), 32 * ADD_WARPS, 0, stream, sums, more_sums,

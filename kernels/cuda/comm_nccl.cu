@@ -36,11 +36,12 @@
 
 // ---- the library
 
-#define NCCL_CALLS(CALL)                                                                                              \
-    CALL(GetUniqueId)                                                                                                 \
-    CALL(CommInitRankConfig)                                                                                          \
-    CALL(CommSplit) CALL(CommFinalize) CALL(CommDestroy) CALL(CommAbort) CALL(CommGetAsyncError) CALL(GetErrorString) \
-        CALL(GetLastError) CALL(GroupStart) CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter)  \
+#define NCCL_CALLS(CALL)                                                                                             \
+    CALL(GetUniqueId)                                                                                                \
+    CALL(CommInitRankConfig)                                                                                         \
+    CALL(CommSplit)                                                                                                  \
+    CALL(CommFinalize) CALL(CommDestroy) CALL(CommAbort) CALL(CommGetAsyncError) CALL(GetErrorString)                \
+        CALL(GetLastError) CALL(GroupStart) CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) \
             CALL(AllGather) CALL(Broadcast)
 
 static struct {

@@ -84,6 +84,9 @@ void cuda_layernorm_backward(void* dx, float* dweight, float* dbias, const void*
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
 size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits);
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);
+// Column c of parts (n_parts, columns) is added to sums[c], or from C on to more_sums[c - C]; in order.
+void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
+                    cudaStream_t stream);
 // matmul.cu
 int cuda_matmul_open(char* err, size_t errlen);
 void cuda_matmul_close(void);
@@ -136,22 +139,27 @@ __device__ __forceinline__ bf16 narrow<bf16>(float x) {
     return (bf16)pack_bf16(x, 0.0f);
 }
 
-// 16 bytes of elements: what one thread reads or writes at a time.
-template <class T>
-struct __align__(16) Pack {
-    static constexpr int N = 16 / (int)sizeof(T);
-    T v[N];
+// W elements that one thread reads or writes at a time, 16 bytes of them unless W says otherwise.
+template <class T, int W = 16 / (int)sizeof(T)>
+struct __align__(W * sizeof(T)) Pack {
+    static constexpr int N = W;
+    T v[W];
 };
 
-// p must be 16-byte aligned.
+// p must be aligned like the pack. load_pack<4>(p) loads 4 elements.
 template <class T>
 __device__ __forceinline__ Pack<T> load_pack(const T* p) {
     return *(const Pack<T>*)p;
 }
-template <class T>
-__device__ __forceinline__ void store_pack(T* p, const Pack<T>& x) {
-    *(Pack<T>*)p = x;
+template <int W, class T>
+__device__ __forceinline__ Pack<T, W> load_pack(const T* p) {
+    return *(const Pack<T, W>*)p;
 }
+template <class T, int W>
+__device__ __forceinline__ void store_pack(T* p, const Pack<T, W>& x) {
+    *(Pack<T, W>*)p = x;
+}
+
 // Every lane gets the sum, or the maximum, of all 32; a fixed tree.
 __device__ __forceinline__ float warp_sum(float x) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);

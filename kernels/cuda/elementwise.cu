@@ -24,27 +24,21 @@ __device__ __forceinline__ float map_of(float a, float b) {
     return MAP == MAP_SUM ? a + b : a;
 }
 
-// WIDTH elements that move together.
-template <class T, int WIDTH>
-struct __align__(WIDTH * sizeof(T)) Group {
-    T v[WIDTH];
-};
-
 // Elements i .. i + WIDTH of p: WHOLE as one vector, else one by one as far as there are n.
 template <bool WHOLE, int WIDTH, class T>
-__device__ __forceinline__ Group<T, WIDTH> load_group(const T* p, size_t i, size_t n) {
+__device__ __forceinline__ Pack<T, WIDTH> load_part(const T* p, size_t i, size_t n) {
     if constexpr (WHOLE) {
-        return *(const Group<T, WIDTH>*)(p + i);
+        return load_pack<WIDTH>(p + i);
     } else {
-        Group<T, WIDTH> x;
+        Pack<T, WIDTH> x;
         for (int j = 0; j < WIDTH; j++) x.v[j] = i + j < n ? p[i + j] : T(0);
         return x;
     }
 }
 
 template <bool WHOLE, int WIDTH, class T>
-__device__ __forceinline__ void store_group(T* p, const Group<T, WIDTH>& x, size_t i, size_t n) {
-    if constexpr (WHOLE) *(Group<T, WIDTH>*)(p + i) = x;
+__device__ __forceinline__ void store_part(T* p, const Pack<T, WIDTH>& x, size_t i, size_t n) {
+    if constexpr (WHOLE) store_pack(p + i, x);
     else
         for (int j = 0; j < WIDTH; j++)
             if (i + j < n) p[i + j] = x.v[j];
@@ -52,17 +46,17 @@ __device__ __forceinline__ void store_group(T* p, const Group<T, WIDTH>& x, size
 
 // The groups at `first` and each STRIDE further on. out may be a or b: all that a thread writes it alone has read.
 template <Map MAP, bool WHOLE, int WIDTH, class Out, class In>
-__device__ __forceinline__ void map_groups(Out* out, const In* a, const In* b, size_t first, size_t n) {
+__device__ __forceinline__ void map_packs(Out* out, const In* a, const In* b, size_t first, size_t n) {
     constexpr size_t STRIDE = THREADS * WIDTH;
-    Group<In, WIDTH> x[GROUPS], y[GROUPS];
+    Pack<In, WIDTH> x[GROUPS], y[GROUPS];
     for (int g = 0; g < GROUPS; g++) {
-        x[g] = load_group<WHOLE, WIDTH>(a, first + g * STRIDE, n);
-        y[g] = MAP == MAP_SUM || MAP == MAP_TIMES_SLOPE ? load_group<WHOLE, WIDTH>(b, first + g * STRIDE, n) : x[g];
+        x[g] = load_part<WHOLE, WIDTH>(a, first + g * STRIDE, n);
+        y[g] = MAP == MAP_SUM || MAP == MAP_TIMES_SLOPE ? load_part<WHOLE, WIDTH>(b, first + g * STRIDE, n) : x[g];
     }
     for (int g = 0; g < GROUPS; g++) {
-        Group<Out, WIDTH> result;
+        Pack<Out, WIDTH> result;
         for (int j = 0; j < WIDTH; j++) result.v[j] = narrow<Out>(map_of<MAP>(widen(x[g].v[j]), widen(y[g].v[j])));
-        store_group<WHOLE>(out, result, first + g * STRIDE, n);
+        store_part<WHOLE>(out, result, first + g * STRIDE, n);
     }
 }
 
@@ -70,16 +64,16 @@ template <Map MAP, int WIDTH, class Out, class In>
 static __global__ void map_kernel(Out* out, const In* a, const In* b, size_t n, bool aligned) {
     size_t first = ((size_t)blockIdx.x * GROUPS * THREADS + threadIdx.x) * WIDTH;
     bool whole = aligned && first + ((GROUPS - 1) * THREADS + 1) * WIDTH <= n;
-    if (whole) map_groups<MAP, true, WIDTH>(out, a, b, first, n);
-    else map_groups<MAP, false, WIDTH>(out, a, b, first, n);
+    if (whole) map_packs<MAP, true, WIDTH>(out, a, b, first, n);
+    else map_packs<MAP, false, WIDTH>(out, a, b, first, n);
 }
 
 template <Map MAP, class Out, class In>
 static void map(Out* out, const In* a, const In* b, size_t n, Stream s) {
     constexpr int WIDTH = 16 / (int)MAX(sizeof(Out), sizeof(In));
     if (n == 0) return;
-    bool aligned = (uintptr_t)out % sizeof(Group<Out, WIDTH>) == 0 &&
-                   ((uintptr_t)a | (uintptr_t)b) % sizeof(Group<In, WIDTH>) == 0;
+    bool aligned =
+        (uintptr_t)out % sizeof(Pack<Out, WIDTH>) == 0 && ((uintptr_t)a | (uintptr_t)b) % sizeof(Pack<In, WIDTH>) == 0;
     LAUNCH((map_kernel<MAP, WIDTH, Out, In>), cuda_blocks(n, GROUPS * THREADS * WIDTH), THREADS, 0, cuda_stream(s), out,
            a, b, n, aligned);
 }

@@ -18,17 +18,6 @@ enum {
     RUN_STARTS = 8,  // sorted places whose runs a warp adds
 };
 
-// W elements that a lane moves at once.
-template <class T, int W>
-struct __align__(W * sizeof(T)) Vector {
-    T v[W];
-};
-
-template <int W, class T>
-static __device__ __forceinline__ Vector<T, W> load_vector(const T* p) {
-    return *(const Vector<T, W>*)p;
-}
-
 // ---- forward: a warp a row
 
 template <class T, int W>
@@ -39,9 +28,9 @@ static __global__ void forward_kernel(T* __restrict__ out, const int* __restrict
     if (n >= (size_t)N) return;
     const T *token = wte + (size_t)tokens[n] * C, *position = wpe + (size_t)positions[n] * C;
     for (int c = threadIdx.x % 32 * W; c < C; c += 32 * W) {
-        Vector<T, W> x = load_vector<W>(token + c), y = load_vector<W>(position + c);
+        Pack<T, W> x = load_pack<W>(token + c), y = load_pack<W>(position + c);
         for (int j = 0; j < W; j++) x.v[j] = narrow<T>(widen(x.v[j]) + widen(y.v[j]));
-        *(Vector<T, W>*)(out + n * C + c) = x;
+        store_pack(out + n * C + c, x);
     }
 }
 
@@ -202,13 +191,13 @@ static int sort_rows(const Sort* sort, const int* keys, int end, int N, cudaStre
 // Adds `count` rows, whose indices the lanes from `lane` on hold, in order, after asking for all of them. Lanes beyond
 // the last channel only hold indices.
 template <class T, int W>
-static __device__ __forceinline__ void add_rows(Vector<float, W>* sum, const T* dout, int row, int lane, int count,
+static __device__ __forceinline__ void add_rows(Pack<float, W>* sum, const T* dout, int row, int lane, int count,
                                                 size_t c, int C) {
-    Vector<T, W> d[32];
+    Pack<T, W> d[32];
     for (int i = 0; i < 32; i++) {
         if (i >= count) break;
         size_t n = (size_t)__shfl_sync(FULL_WARP, row, lane + i);
-        if (c < (size_t)C) d[i] = load_vector<W>(dout + n * C + c);
+        if (c < (size_t)C) d[i] = load_pack<W>(dout + n * C + c);
     }
     for (int i = 0; i < 32; i++) {
         if (i >= count || c >= (size_t)C) break;
@@ -242,9 +231,9 @@ static __global__ void add_runs_kernel(float* table, const T* dout, const int* k
     for (; starts; starts &= starts - 1) {
         int from = __ffs(starts) - 1, key = __shfl_sync(FULL_WARP, here.key, from);
         if (key < 0) break;  // beyond the last row
-        Vector<float, W> sum;
+        Pack<float, W> sum;
         float* to = table + (size_t)key * C + c;
-        if (c < (size_t)C) sum = load_vector<W>((const float*)to);
+        if (c < (size_t)C) sum = load_pack<W>((const float*)to);
         Window window = here;
         for (size_t first = begin;; from = 0) {
             int count = __popc(__ballot_sync(FULL_WARP, window.key == key));
@@ -255,7 +244,7 @@ static __global__ void add_runs_kernel(float* table, const T* dout, const int* k
             if (!more) break;
             window = next;
         }
-        if (c < (size_t)C) *(Vector<float, W>*)to = sum;
+        if (c < (size_t)C) *(Pack<float, W>*)to = sum;
     }
 }
 

@@ -10,10 +10,6 @@
 // from where they lie.
 #include "kernels/cuda/cuda.h"
 
-// column_sum.cu: adds column c of parts (n_parts, columns) to sums[c], or from C on to more_sums[c - C]; in order.
-void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
-                    cudaStream_t stream);
-
 enum {
     MANY_WARPS = 8,               // of a block, a row each
     FEW_WARPS = 4,                // where the rows of many would be too large
@@ -26,22 +22,6 @@ enum {
 };
 
 static constexpr float EPSILON = 1e-5f;
-
-// W elements that a lane moves at once.
-template <class T, int W>
-struct __align__(W * sizeof(T)) Vector {
-    T v[W];
-};
-
-template <int W, class T>
-static __device__ __forceinline__ Vector<T, W> load_vector(const T* p) {
-    return *(const Vector<T, W>*)p;
-}
-
-template <int W, class T>
-static __device__ __forceinline__ void store_vector(T* p, const Vector<T, W>& x) {
-    *(Vector<T, W>*)p = x;
-}
 
 // Elements from one kept row to the next: all begin 16-byte aligned.
 template <class T>
@@ -64,20 +44,20 @@ template <class T, int W, bool KEPT>
 static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, const T* b, int C, int lane) {
     float total = 0;
     for (int first = 0; first < C; first += 32 * W * FLIGHT) {
-        Vector<T, W> x[FLIGHT], y[FLIGHT];
+        Pack<T, W> x[FLIGHT], y[FLIGHT];
         for (int i = 0; i < FLIGHT; i++) {
             int c = first + (32 * i + lane) * W;
-            if (c < C) x[i] = load_vector<W>(a + c);
-            if (c < C && b) y[i] = load_vector<W>(b + c);
+            if (c < C) x[i] = load_pack<W>(a + c);
+            if (c < C && b) y[i] = load_pack<W>(b + c);
         }
         for (int i = 0; i < FLIGHT; i++) {
             int c = first + (32 * i + lane) * W;
             if (c >= C) break;
             if (b) {
                 for (int j = 0; j < W; j++) x[i].v[j] = narrow<T>(widen(x[i].v[j]) + widen(y[i].v[j]));
-                store_vector<W>(sum + c, x[i]);
+                store_pack(sum + c, x[i]);
             }
-            if (KEPT) store_vector<W>(kept + c, x[i]);
+            if (KEPT) store_pack(kept + c, x[i]);
             for (int j = 0; j < W; j++) total += widen(x[i].v[j]);
         }
     }
@@ -101,14 +81,14 @@ static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, 
     float m = warp_sum(read_row<T, W, KEPT>(kept, sum, a, b, C, lane)) / C, variance = 0;
     const T* row = KEPT ? kept : b ? sum : a;
     for (int c = lane * W; c < C; c += 32 * W) {
-        Vector<T, W> x = load_vector<W>(row + c);
+        Pack<T, W> x = load_pack<W>(row + c);
         for (int j = 0; j < W; j++) variance += (widen(x.v[j]) - m) * (widen(x.v[j]) - m);
     }
     float r = rsqrtf(warp_sum(variance) / C + EPSILON);
     for (int c = lane * W; c < C; c += 32 * W) {
-        Vector<T, W> x = load_vector<W>(row + c), w = load_vector<W>(weight + c), shift = load_vector<W>(bias + c);
+        Pack<T, W> x = load_pack<W>(row + c), w = load_pack<W>(weight + c), shift = load_pack<W>(bias + c);
         for (int j = 0; j < W; j++) x.v[j] = narrow<T>((widen(x.v[j]) - m) * r * widen(w.v[j]) + widen(shift.v[j]));
-        store_vector<W>(out + c, x);
+        store_pack(out + c, x);
     }
     if (lane == 0) mean[n] = m, rstd[n] = r;
 }
@@ -159,16 +139,16 @@ static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x,
     enum { PAIRS = FLIGHT / 2 };  // of reads under way
     float g_sum = 0, gx_sum = 0;
     for (int first = 0; first < C; first += 32 * W * PAIRS) {
-        Vector<T, W> ds[PAIRS], xs[PAIRS];
+        Pack<T, W> ds[PAIRS], xs[PAIRS];
         for (int i = 0; i < PAIRS; i++) {
             int c = first + (32 * i + lane) * W;
-            if (c < C) ds[i] = load_vector<W>(dout + c), xs[i] = load_vector<W>(x + c);
+            if (c < C) ds[i] = load_pack<W>(dout + c), xs[i] = load_pack<W>(x + c);
         }
         for (int i = 0; i < PAIRS; i++) {
             int c = first + (32 * i + lane) * W;
             if (c >= C) break;
-            if (KEPT) store_vector<W>(kept_d + c, ds[i]), store_vector<W>(kept_x + c, xs[i]);
-            Vector<T, W> w = load_vector<W>(weight + c);
+            if (KEPT) store_pack(kept_d + c, ds[i]), store_pack(kept_x + c, xs[i]);
+            Pack<T, W> w = load_pack<W>(weight + c);
             for (int j = 0; j < W; j++) {
                 float g = widen(ds[i].v[j]) * widen(w.v[j]);
                 g_sum += g;
@@ -178,21 +158,21 @@ static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x,
     }
     float g_mean = warp_sum(g_sum) / C, gx_mean = warp_sum(gx_sum) / C;
     for (int first = 0; first < C; first += 32 * W * PAIRS) {
-        Vector<T, W> result[PAIRS];
+        Pack<T, W> result[PAIRS];
         for (int i = 0; i < PAIRS; i++) {
             int c = first + (32 * i + lane) * W;
-            if (c < C) result[i] = load_vector<W>(dx + c);
+            if (c < C) result[i] = load_pack<W>(dx + c);
         }
         for (int i = 0; i < PAIRS; i++) {
             int c = first + (32 * i + lane) * W;
             if (c >= C) break;
-            auto d = load_vector<W>(KEPT ? kept_d + c : dout + c), xs = load_vector<W>(KEPT ? kept_x + c : x + c);
-            auto w = load_vector<W>(weight + c);
+            auto d = load_pack<W>(KEPT ? kept_d + c : dout + c), xs = load_pack<W>(KEPT ? kept_x + c : x + c);
+            auto w = load_pack<W>(weight + c);
             for (int j = 0; j < W; j++) {
                 float g = widen(d.v[j]) * widen(w.v[j]), xhat = (widen(xs.v[j]) - mean) * rstd;
                 result[i].v[j] = narrow<T>(widen(result[i].v[j]) + rstd * (g - g_mean - xhat * gx_mean));
             }
-            store_vector<W>(dx + c, result[i]);
+            store_pack(dx + c, result[i]);
         }
     }
 }
@@ -204,7 +184,7 @@ static __device__ __forceinline__ void add_columns(float* sums, const T* dout, c
     for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS) {
         float dweight[COLUMNS] = {}, dbias[COLUMNS] = {};
         for (int n = 0; n < rows; n++) {
-            auto d = load_vector<COLUMNS>(dout + n * stride + c), xs = load_vector<COLUMNS>(x + n * stride + c);
+            auto d = load_pack<COLUMNS>(dout + n * stride + c), xs = load_pack<COLUMNS>(x + n * stride + c);
             for (int j = 0; j < COLUMNS; j++) {
                 dweight[j] += widen(d.v[j]) * ((widen(xs.v[j]) - moments[n].x) * moments[n].y);
                 dbias[j] += widen(d.v[j]);

@@ -43,10 +43,6 @@ static __device__ __forceinline__ void store_floats(float* p, const Pack<float>&
 
 // ---- AdamW
 
-struct __align__(8) FourBf16 {  // the weights that belong to a pack of masters
-    bf16 v[PACK];
-};
-
 typedef struct AdamWFactors {  // of one step, as every weight needs them
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay;
 } AdamWFactors;
@@ -73,10 +69,10 @@ static __device__ __forceinline__ void store_weights(float* param, const Pack<fl
 template <bool WHOLE>
 static __device__ __forceinline__ void store_weights(bf16* param, const Pack<float>& x, size_t i, size_t n,
                                                      uint64_t rounding) {
-    FourBf16 w;
+    Pack<bf16, PACK> w;
     for (int j = 0; j < PACK; j++)
         w.v[j] = rounding ? round_stochastically(x.v[j], device_hash64(rounding ^ (i + j))) : narrow<bf16>(x.v[j]);
-    if constexpr (WHOLE) *(FourBf16*)(param + i) = w;
+    if constexpr (WHOLE) store_pack(param + i, w);
     else
         for (int j = 0; j < PACK; j++)
             if (i + j < n) param[i + j] = w.v[j];

@@ -48,7 +48,7 @@ struct Thread {
     State state = DONE;
     int index = 0, warp = 0;
     unsigned mask = 0;             // of the warp operation it waits in
-    const void* caller = nullptr;  // where it waits
+    int line = 0;                  // of the barrier it waits at
     Snapshot* snapshot = nullptr;  // of its last warp operation
     Copy copies[MOST_COPIES];      // cp.async that were not waited for
     int n_copies = 0, open_group = 0;
@@ -114,8 +114,8 @@ void fail(const char* format, ...) {
     for (int i = 0; i < gpu.n && shown < 8; i++) {
         const Thread* t = gpu.threads[i];
         if (t->state != AT_BARRIER && t->state != AT_WARP_OPERATION) continue;
-        fprintf(stderr, "  thread %d waits at a %s, called from %p\n", i,
-                t->state == AT_BARRIER ? "__syncthreads" : "warp operation", t->caller);
+        if (t->state == AT_BARRIER) fprintf(stderr, "  thread %d waits at the __syncthreads in line %d\n", i, t->line);
+        else fprintf(stderr, "  thread %d waits at a warp operation of lanes %08x\n", i, t->mask);
         shown++;
     }
     abort();
@@ -179,12 +179,12 @@ static void run_another() {
 // ---- __syncthreads
 
 static void open_barrier() {
-    const void* caller = nullptr;
+    int line = 0;
     for (int i = 0; i < gpu.n; i++) {
         Thread* t = gpu.threads[i];
         if (t->state != AT_BARRIER) continue;
-        if (caller && t->caller != caller) fail("threads of one block wait at different __syncthreads");
-        caller = t->caller;
+        if (line && t->line != line) fail("threads of one block wait at different __syncthreads");
+        line = t->line;
     }
     if (gpu.left) fail("%d threads returned before a __syncthreads that others wait at", gpu.left);
     for (int i = 0; i < gpu.n; i++) gpu.threads[i]->state = READY;
@@ -192,10 +192,10 @@ static void open_barrier() {
     gpu.barrier.generation++;
 }
 
-__attribute__((noinline)) void block_barrier() {
+void block_barrier(int line) {
     Thread* me = gpu.current;
     void* object = gpu.barrier.object();
-    me->caller = __builtin_return_address(0);
+    me->line = line;
     me->state = AT_BARRIER;
     release(object);
     if (++gpu.arrived + gpu.left == gpu.n) open_barrier();
@@ -234,7 +234,7 @@ static void open_warp_operation(Warp& w, Meeting* m, int first, unsigned mask) {
     }
 }
 
-__attribute__((noinline)) const Gathered* gather(unsigned mask, const void* value, size_t bytes) {
+const Gathered* gather(unsigned mask, const void* value, size_t bytes) {
     Thread* me = gpu.current;
     Warp& w = gpu.warps[me->warp];
     int first = me->warp * WARP, lanes = gpu.n - first;
@@ -243,7 +243,6 @@ __attribute__((noinline)) const Gathered* gather(unsigned mask, const void* valu
     if (mask & w.left) fail("a warp operation names lanes that have returned (mask %08x)", mask & w.left);
     forget_snapshot(me);
     copy_bytes(w.value[me->position.lane], value, bytes);
-    me->caller = __builtin_return_address(0);
     me->state = AT_WARP_OPERATION;
     me->mask = mask;
     Meeting* m = meeting(w, mask);

@@ -58,7 +58,7 @@ struct Gathered {
 };
 
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
-void block_barrier();
+void block_barrier(int line);
 const Gathered* gather(unsigned mask, const void* value, size_t bytes);
 void read_lane(void* value, const Gathered* g, int lane, size_t offset, size_t bytes);
 void* dynamic_shared();
@@ -120,7 +120,8 @@ T shuffle(unsigned mask, T value, int from_lane) {
 
 // ---- built-in functions
 
-inline void __syncthreads() { emu::block_barrier(); }
+// The line tells barriers apart: compilers may copy one to several addresses.
+inline void __syncthreads(int line = __builtin_LINE()) { emu::block_barrier(line); }
 inline void __syncwarp(unsigned mask = ~0u) { emu::gather(mask, nullptr, 0); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
@@ -171,12 +172,12 @@ inline unsigned __match_any_sync(unsigned mask, int value) {
 
 inline int __syncthreads_or(int predicate) {
     static int any;  // not __shared__: set again at every use
-    emu::block_barrier();
+    __syncthreads();
     if (emu::position->thread.x + emu::position->thread.y + emu::position->thread.z == 0)
         __atomic_store_n(&any, 0, __ATOMIC_RELAXED);
-    emu::block_barrier();
+    __syncthreads();
     if (predicate) __atomic_store_n(&any, 1, __ATOMIC_RELAXED);
-    emu::block_barrier();
+    __syncthreads();
     return __atomic_load_n(&any, __ATOMIC_RELAXED);
 }
 
