@@ -271,6 +271,9 @@ ranks     := mpirun --oversubscribe -n 4
 
 # The emulator's part of the suite needs a C++ compiler and an x86-64.
 EMULATED ?= $(if $(and $(filter release,$(config)),$(findstring x86_64,$(machine)),$(shell command -v $(CXX))),yes,no)
+emu-objects:
+	@echo $(notdir $(emu_objects))
+
 emulated := $(device_tests:%=$(build)/test_on_emu/%)
 emulated_again := $(device_tests:%=build/sanitize/test_on_emu/%) $(device_tests:%=build/race/test_on_emu/%)
 ifeq ($(EMULATED),yes)
@@ -345,4 +348,4 @@ clean:
 -include $(shell find build -name '*.d' 2>/dev/null)
 always:
 .SECONDARY:
-.PHONY: all always report test test-programs run-tests test-gpu bench-gpu bench check fuzz fuzz-programs clean
+.PHONY: all always report test test-programs run-tests emu-objects test-gpu bench-gpu bench check fuzz fuzz-programs clean

@@ -5,11 +5,11 @@
 // Gimelshein 2018) are kept in base 2. A pair (query, key) costs 4 HS FLOPs, a causal document of T tokens 2 HS T^2,
 // against tensor cores: mma.sync reaches about 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the rest needs wgmma.
 //
-// A tile of 128 x 64 with HS = 64 takes of one multiprocessor of an H100, in cycles: 825 of mma; 512 of exponentials,
-// 16 a cycle; 640 of shared memory, 128 bytes a cycle, to write K and V once and read them once a warp (with 16 queries
-// a warp it would be 1152, and the limit); 650 instructions a warp to issue, that is 650 of a scheduler's cycles. These
-// are different units: the two blocks that fit (at most 255 registers a thread) let one's softmax run beside the
-// other's mma. All accesses of shared memory are free of bank conflicts, see attention_tiles.cuh.
+// By count, a tile of 128 x 64 with HS = 64 takes of one multiprocessor of an H100, in cycles: 825 of mma; 512 of
+// exponentials, 16 a cycle; 640 of shared memory, 128 bytes a cycle, to write K and V once and read them once a warp
+// (with 16 queries a warp it would be 1152, and the limit); 650 to issue a warp's instructions, one warp a scheduler.
+// These are different units: the two blocks that fit (at most 255 registers a thread) let one's softmax run beside the
+// other's mma.
 #include "kernels/cuda/attention_tiles.cuh"
 
 // ---- the list of tiles: a counting sort by work, stable, in one block, each warp on a share of the documents

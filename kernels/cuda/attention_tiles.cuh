@@ -6,6 +6,9 @@
 // copy along a row, fall into different banks. Every product is "rows times columns": a warp owns some rows of the
 // result, 16 to a fragment, and walks over columns that all warps of the block share. Scores and probabilities stay
 // in registers: the fp32 result of one mma is, rounded and packed, the left operand of the next (Dao 2023).
+//
+// Probabilities and dS are rounded to bf16 on the way, one part in 256 at most. A hidden pair has P = 0, but 0 * NaN is
+// NaN: a NaN in a row can reach the rows of the same document that meet its tile, never another document.
 #pragma once
 #include "kernels/cuda/cuda.h"
 
