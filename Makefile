@@ -25,6 +25,10 @@ ISAS    ?= $(if $(and $(findstring x86_64,$(machine)),$(filter-out sanitize race
              )compiles,-mavx512bf16),no)
 AMX     ?= $(if $(filter yes,$(ISAS)),$(call compiles,-mamx-tile -mamx-bf16),no)
 MPI     ?= $(if $(shell command -v mpicxx 2>/dev/null),yes,no)
+ifeq ($(MPI),yes)
+MPI_COMPILE := -DHAVE_MPI $(filter -I%,$(shell mpicxx --showme:compile))
+MPI_LINK    := $(filter -L% -l%,$(shell mpicxx --showme:link))
+endif
 
 # CUDA: the compiler, a GPU (without one CUDA is left out, unless asked for), and headers in the toolkit, the system's
 # packages or a Python environment. Libraries other than the runtime are opened when the program needs them.
@@ -120,8 +124,7 @@ else
 link = $(CC) $(COMMON) $(1) -o $@ -lm -ldl
 endif
 # The stand-ins for libraries are looked up in the program itself.
-link_emu = $(CXX) $(filter-out -std=gnu11,$(COMMON)) $(1) -rdynamic -o $@ -lm -ldl \
-  $(if $(filter yes,$(MPI)),$(shell mpicxx --showme:link))
+link_emu = $(CXX) $(filter-out -std=gnu11,$(COMMON)) $(1) -rdynamic -o $@ -lm -ldl $(MPI_LINK)
 
 benches := $(patsubst dev/%.c,$(build)/dev/%,$(filter-out %/bench_gpu.c,$(wildcard dev/bench_*.c)))
 tests := $(patsubst test/%.c,$(build)/test/%,$(filter-out %/test_device.c,$(wildcard test/test_*.c)))
@@ -187,7 +190,7 @@ $(build)/kernels/cuda/%.o: kernels/cuda/%.cu
 
 # The emulator's headers come first, so that they stand in for NVIDIA's. It runs fast enough at -O2 only.
 EMU_FLAGS = -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
-  -fno-math-errno $(if $(filter yes,$(MPI)),-DHAVE_MPI $(shell mpicxx --showme:compile))
+  -fno-math-errno $(MPI_COMPILE)
 # ThreadSanitizer must not watch the machine itself.
 emu_machine := $(build)/emu/emulator.o $(build)/emu/cudart.o
 ifeq ($(config),race)
@@ -233,7 +236,11 @@ $(build)/test_on_emu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
 
 $(build)/test_on_gpu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
 	@mkdir -p $(@D)
-	$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(MPI_FLAGS) -x cu -c $< -o $@
+	$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(MPI_COMPILE) -x cu -c $< -o $@
+
+$(build)/test_on_gpu/test_comm_nccl: $(build)/test_on_gpu/test_comm_nccl.o $(build)/ragged.a
+	$(call link,$(filter %.o %.a,$^)) $(MPI_LINK)
+$(build)/kernels/cuda/comm_nccl.o: NVCC_EXTRA += $(MPI_COMPILE)
 
 # Plans of cuDNN need its header, not a GPU. Without the header the test says so.
 $(build)/test/test_cudnn_plans: test/test_cudnn_plans.cc $(build)/ragged.a $(if $(filter yes,$(CUDNN)),$(\
@@ -348,4 +355,5 @@ clean:
 -include $(shell find build -name '*.d' 2>/dev/null)
 always:
 .SECONDARY:
-.PHONY: all always report test test-programs run-tests emu-objects test-gpu bench-gpu bench check fuzz fuzz-programs clean
+.PHONY: all always report test test-programs run-tests emu-objects test-gpu bench-gpu \
+  bench check fuzz fuzz-programs clean
