@@ -163,10 +163,10 @@ $(build)/flags: always
 $(objects) $(emu_objects) $(build)/train_gpt.o $(build)/kernels/cpu/matmul_amx_emulated.o: $(build)/flags
 
 $(build)/train: $(build)/train_gpt.o $(build)/ragged.a
-	$(call link,$(filter %.o %.a,$^))
+	$(call link,$(filter %.o,$^) $(filter %.a,$^))
 
 $(build)/train_emu: $(build)/train_gpt.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
-	$(call link_emu,$(filter %.o %.a,$^))
+	$(call link_emu,$(filter %.o,$^) $(filter %.a,$^))
 
 $(build)/ragged.a: $(objects)
 	@rm -f $@
@@ -217,7 +217,7 @@ endef
 $(foreach s,$(sets) amx,$(eval $(call family_rule,$(s))))
 
 $(build)/test/%: $(build)/test/%.o $(build)/ragged.a
-	$(call link,$(filter %.o %.a,$^))
+	$(call link,$(filter %.o,$^) $(filter %.a,$^))
 
 # The tests of ops once more, for a device instead of the CPU's instruction sets.
 device_tests := test_ops test_attention test_matmul
@@ -227,7 +227,7 @@ $(build)/test_on_emu/%.o: test/%.c $(build)/flags
 	$(CC) $(COMMON) $(ISA_DEFINE) -DTEST_DEVICE='"emu"' -c $< -o $@
 
 $(build)/test_on_emu/%: $(build)/test_on_emu/%.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
-	$(call link_emu,$(filter %.o %.a,$^))
+	$(call link_emu,$(filter %.o,$^) $(filter %.a,$^))
 
 # The one test in C++ includes the backend's own header.
 $(build)/test_on_emu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
@@ -239,7 +239,7 @@ $(build)/test_on_gpu/test_comm_nccl.o: test/test_comm_nccl.cc $(build)/flags
 	$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(MPI_COMPILE) -x cu -c $< -o $@
 
 $(build)/test_on_gpu/test_comm_nccl: $(build)/test_on_gpu/test_comm_nccl.o $(build)/ragged.a
-	$(call link,$(filter %.o %.a,$^)) $(MPI_LINK)
+	$(call link,$(filter %.o,$^) $(filter %.a,$^)) $(MPI_LINK)
 $(build)/kernels/cuda/comm_nccl.o: NVCC_EXTRA += $(MPI_COMPILE)
 
 # Plans of cuDNN need its header, not a GPU. Without the header the test says so.
@@ -254,7 +254,7 @@ $(build)/test_on_gpu/%.o: test/%.c $(build)/flags
 	$(CC) $(COMMON) $(ISA_DEFINE) -DTEST_DEVICE='"cuda"' -c $< -o $@
 
 $(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/ragged.a
-	$(call link,$(filter %.o %.a,$^))
+	$(call link,$(filter %.o,$^) $(filter %.a,$^))
 
 # The AMX matmul on emulated tiles: the same source, for processors that have none.
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o

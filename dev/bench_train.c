@@ -12,9 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "data/json.h"
 
-enum { STEPS = 5, BATCH_TOKENS = 4096, MOST_LINES = 64 };
+enum { STEPS = 5, BATCH_TOKENS = 4096 };
 
 typedef struct Result {
     double tokens_per_second, mfu;     // medians, the first step left out
@@ -41,24 +40,6 @@ static void write_shard(const char* path, int mean, int n_tokens) {
     if (file) bad |= fclose(file);
     if (bad) exit((fprintf(stderr, "bench_train: cannot write %s\n", path), 1));
     free(tokens);
-}
-
-static double median_of_log(const char* path, const char* member) {
-    double values[MOST_LINES];
-    char* line = NULL;
-    size_t room = 0;
-    ssize_t length;
-    int n = 0, lines = 0;
-    FILE* file = fopen(path, "r");
-    while (file && n < MOST_LINES && (length = getline(&line, &room, file)) > 0) {
-        Json json;
-        if (json_parse(&json, line, (size_t)length, NULL, 0)) break;
-        if (lines++ > 0 && json_double(json_get(&json, json.values, member), &values[n]) == 0) n++;
-        json_free(&json);
-    }
-    free(line);
-    if (file) fclose(file);
-    return n ? bench_median(values, n) : 0;
 }
 
 // "  total    3456.7 MiB" and "matmul limit 350 GFLOP/s" of what the program printed.
@@ -93,8 +74,8 @@ static Result run(const char* work, const char* dtype, const char* shard) {
     wait4(pid, &status, 0, &usage);
     if (status) exit((fprintf(stderr, "bench_train: %s ended with %d\n", command, status), 1));
     snprintf(path, sizeof path, "%s/run/log.jsonl", work);
-    r.tokens_per_second = median_of_log(path, "tokens_per_second");
-    r.mfu = median_of_log(path, "mfu");
+    r.tokens_per_second = bench_median_of_log(path, "tokens_per_second", 1);
+    r.mfu = bench_median_of_log(path, "mfu", 1);
     r.peak_bytes = 1024.0 * (double)usage.ru_maxrss;
     snprintf(path, sizeof path, "%s/out", work);
     read_header(path, &r);

@@ -56,7 +56,7 @@ typedef struct Attention {
     int ldq, ldkv, ldo;  // row strides in elements
     int n_docs, NH, HS;
     int causal;
-    const int* causal_offset;  // (n_docs) int32, may be negative; NULL: k_len - q_len
+    const int* causal_offset;  // (n_docs) int32, from -2^30 to 2^30; NULL: k_len - q_len
     float scale;               // of the scores, usually 1 / sqrt(HS)
 } Attention;
 

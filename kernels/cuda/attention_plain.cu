@@ -16,11 +16,6 @@
 
 #include <math.h>
 
-void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                                   const Attention* a, DType dt, Stream s);
-size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
-
 enum { SIDE = 16, THREADS = SIDE * SIDE, MOST_HS = 256 };
 
 // Sizes by padded head size HSp: 64, 128 or 256.

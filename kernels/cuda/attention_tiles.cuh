@@ -23,11 +23,6 @@
 
 // ---- which calls these kernels take; the others go to attention_plain.cu
 
-void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                                   const Attention* a, DType dt, Stream s);
-size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
-
 // 1 when rows of all heads begin at multiples of 16 bytes and the head fits into a tile. A scale that is not positive
 // would turn the maximum of the scaled scores into a minimum.
 static inline int attention_tiles_fit(const Attention* a, DType dt) {

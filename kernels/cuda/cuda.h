@@ -102,6 +102,11 @@ size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                              const Attention* a, DType dt, Stream s);
+// attention_plain.cu: what attention.cu hands on, any element type and head sizes to 256
+size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
+void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
+void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                                   const Attention* a, DType dt, Stream s);
 // attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward and backward
 // return 0, or -1 when cuDNN cannot do this very call (then nothing was done)
 int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen);
