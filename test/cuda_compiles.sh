@@ -1,14 +1,33 @@
 #!/bin/sh
-# cuda_compiles.sh - every CUDA source compiles with nvcc for each architecture that the program supports, and no kernel
-# of the fast attention spills registers on those that are found in data centres.
+# cuda_compiles.sh - every CUDA source compiles for the emulator with clang too, and with nvcc for each architecture that
+# the program supports; no kernel of the fast attention spills registers on those that are found in data centres.
 cd "$(dirname "$0")/.." || exit 1
 nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null)}
+passed=0 failed=0 skipped=0
+if command -v clang++ > /dev/null 2>&1; then
+    errors=$(for file in kernels/cuda/*.cu; do
+        case $file in
+            *cudnn_plan.cu | */attention_cudnn.cu | */library.cu) continue ;; # not part of the emulator
+        esac
+        clang++ -std=c++17 -Wall -Wextra -Itest/emu -I. -x c++ -fsyntax-only "$file" 2>&1
+    done)
+    if [ -z "$errors" ]; then
+        passed=$((passed + 1))
+        echo "  ok      the emulator's sources compile with clang"
+    else
+        failed=$((failed + 1))
+        echo "  FAILED  with clang:" && echo "$errors" | head -n 5
+    fi
+else
+    skipped=$((skipped + 1))
+    echo "  skipped the emulator's sources with clang: no clang++ here"
+fi
 if [ -z "$nvcc" ]; then
     echo "  skipped cuda_sources_compile_for_every_architecture: no nvcc here"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
+    echo "$passed passed, $failed failed, $((skipped + 1)) skipped"
+    exit $failed
 fi
-work=build/cuda_compiles passed=0 failed=0
+work=build/cuda_compiles
 mkdir -p $work
 archs="" includes=$(dirname "$(dirname "$nvcc")")/include
 for a in 80 89 90 100 120; do archs="$archs -gencode arch=compute_$a,code=sm_$a"; done
@@ -42,5 +61,5 @@ else
     failed=$((failed + 1))
     echo "  FAILED  attention spills registers:" && echo "$spills"
 fi
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped" | sed 's/, 0 skipped//'
 [ $failed = 0 ]
