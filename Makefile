@@ -284,7 +284,9 @@ emu-objects:
 emulated := $(device_tests:%=$(build)/test_on_emu/%)
 emulated_again := $(device_tests:%=build/sanitize/test_on_emu/%) $(device_tests:%=build/race/test_on_emu/%)
 ifeq ($(EMULATED),yes)
-suite_emulated = $(emulated) $(emulated_again) '$(build)/test/test_golden@$(build)/train_emu --device emu' \
+# In every order of threads; races where one warp runs ahead.
+suite_emulated = $(foreach o,0 1 2 3,$(emulated:%='env EMU_ORDER=$(o) %')) \
+  $(emulated_again:%='env EMU_ORDER=2 %') '$(build)/test/test_golden@$(build)/train_emu --device emu' \
   '$(build)/test/test_device@$(build)/train_emu --device emu' test/emu/faults.sh test/cuda_compiles.sh \
   $(if $(filter yes,$(MPI)),'$(ranks) $(build)/test_on_emu/test_comm_nccl') $(build)/test/test_cudnn_plans
 endif

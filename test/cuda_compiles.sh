@@ -1,6 +1,6 @@
 #!/bin/sh
-# cuda_compiles.sh - every CUDA source compiles for the emulator with clang too, and with nvcc for each architecture that
-# the program supports; no kernel of the fast attention spills registers on those that are found in data centres.
+# cuda_compiles.sh - every CUDA source compiles for the emulator with clang too, and with nvcc for each architecture
+# that the program supports; no kernel of the fast attention spills registers on those that are found in data centres.
 cd "$(dirname "$0")/.." || exit 1
 nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null)}
 passed=0 failed=0 skipped=0
