@@ -61,7 +61,7 @@ static const Option options[] = {
     {"--temperature",  REAL,   AT(temperature),  "0.8",      0, 100,  NULL, "0: always the most likely token", NULL},
     {"--top-k",        INT,    AT(top_k),        "0",        0, 1 << 20, NULL, "sample among the k most likely tokens; 0: among all", NULL},
 
-    {"--device",       CHOICE, AT(device),       "auto",     0, 0,    "auto|cpu|cuda|emu", "where to compute", NULL},
+    {"--device",       CHOICE, AT(device),       "auto",     0, 0,    "auto|cpu|cuda|emu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU", NULL},
     {"--cpu-isa",      CHOICE, AT(cpu_isa),      "auto",     0, 0,    "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best set this processor has", NULL},
     {"--dtype",        CHOICE, AT(dtype),        "auto",     0, 0,    "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it faster, else fp32", NULL},
     {"--rounding",     CHOICE, AT(rounding),     "nearest",  0, 0,    "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16", NULL},
