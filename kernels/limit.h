@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/kernels.h"
 
-// FLOP/s of a large matmul (1024 x 1024 x 1024, forward) on the given backend: the best of runs that take about a
-// tenth of a second in all. Opens and closes the backend, so nothing may be open. Negative with a message when that
+// FLOP/s of a square matmul, forward, of random values: of edge k->full_matmul, or as large as takes a quarter of a
+// second on a slow device. Opens and closes the backend, so nothing may be open. Negative with a message when that
 // fails.
 double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen);

@@ -41,18 +41,6 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(unsigned r[4], const void
                  : "r"((unsigned)__cvta_generic_to_shared(row))
                  : "memory");
 }
-__device__ __forceinline__ void ldmatrix_x2(unsigned r[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2_transposed(unsigned r[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
-}
 
 // Copies 16 bytes from global to shared memory without waiting; only the first `bytes` (0 to 16) are read, the rest is
 // filled with zeros. Both addresses 16-byte aligned. Copies between two commits are a group; wait returns when at most

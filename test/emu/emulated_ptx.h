@@ -53,8 +53,6 @@ inline void emulated_ldmatrix(unsigned* r, const void* row, int matrices, bool t
 }
 inline void ldmatrix_x4(unsigned r[4], const void* row) { emulated_ldmatrix(r, row, 4, false); }
 inline void ldmatrix_x4_transposed(unsigned r[4], const void* row) { emulated_ldmatrix(r, row, 4, true); }
-inline void ldmatrix_x2(unsigned r[2], const void* row) { emulated_ldmatrix(r, row, 2, false); }
-inline void ldmatrix_x2_transposed(unsigned r[2], const void* row) { emulated_ldmatrix(r, row, 2, true); }
 
 inline void cp_async_16(void* shared, const void* global, int bytes) { emu::async_copy(shared, global, bytes); }
 inline void cp_async_commit() { emu::async_commit(); }

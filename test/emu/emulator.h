@@ -123,8 +123,6 @@ T shuffle(unsigned mask, T value, int from_lane) {
 // The line tells barriers apart: compilers may copy one to several addresses.
 inline void __syncthreads(int line = __builtin_LINE()) { emu::block_barrier(line); }
 inline void __syncwarp(unsigned mask = ~0u) { emu::gather(mask, nullptr, 0); }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
@@ -158,7 +156,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
-inline unsigned __activemask() { return ~0u; }
 inline unsigned __match_any_sync(unsigned mask, int value) {
     const emu::Gathered* g = emu::gather(mask, &value, sizeof value);
     unsigned result = 0;
@@ -168,17 +165,6 @@ inline unsigned __match_any_sync(unsigned mask, int value) {
         result |= (unsigned)(other == value) << lane;
     }
     return result;
-}
-
-inline int __syncthreads_or(int predicate) {
-    static int any;  // not __shared__: set again at every use
-    __syncthreads();
-    if (emu::position->thread.x + emu::position->thread.y + emu::position->thread.z == 0)
-        __atomic_store_n(&any, 0, __ATOMIC_RELAXED);
-    __syncthreads();
-    if (predicate) __atomic_store_n(&any, 1, __ATOMIC_RELAXED);
-    __syncthreads();
-    return __atomic_load_n(&any, __ATOMIC_RELAXED);
 }
 
 // Atomics are atomic for ThreadSanitizer too.
