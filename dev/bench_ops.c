@@ -41,8 +41,21 @@ static int* integers(size_t n, int below) {
 static Attention attention(void) {
     size_t third = C * dtype_bytes(w.dt);
     const char* qkv = (const char*)w.a;
-    return (Attention){qkv, qkv + third, qkv + 2 * third, w.cu, w.cu, N, N, 3 * C, 3 * C, C, DOCS, NH, HS,
-                       1,   NULL,        0.125f};
+    return (Attention){.q = qkv,
+                       .k = qkv + third,
+                       .v = qkv + 2 * third,
+                       .cu_q = w.cu,
+                       .cu_k = w.cu,
+                       .Nq = N,
+                       .Nk = N,
+                       .ldq = 3 * C,
+                       .ldkv = 3 * C,
+                       .ldo = C,
+                       .n_docs = DOCS,
+                       .NH = NH,
+                       .HS = HS,
+                       .causal = 1,
+                       .scale = 0.125f};
 }
 
 static void run_copy(void) {
@@ -82,7 +95,7 @@ static void run_attention_backward(void) {
 static void run_classifier(void) { w.k->classifier(w.losses, w.logits, w.targets, 1e-4f, 1, ROWS, V, VP, w.dt, NULL); }
 static void run_adamw(void) {
     static const float scale = 1;
-    AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, &scale, 10, 0};
+    AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, 0, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, &scale, 10, 0};
     w.k->adamw(&a, w.dt, NULL);
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }

@@ -28,10 +28,11 @@ typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues
 
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
 typedef struct KernelLimits {
-    int N;        // tokens of a row
-    int C;        // the widest matrix input: 4 times the channels in a GPT-2
-    int OC;       // the widest matrix output: that, or the padded vocabulary
-    int NH, HS;   // heads, head size
+    int N;       // tokens of a row
+    int spread;  // attention may be called with up to N * spread tokens of NH / spread heads; 1 without groups of ranks
+    int C;       // the widest matrix input: 4 times the channels in a GPT-2
+    int OC;      // the widest matrix output: that, or the padded vocabulary
+    int NH, HS;  // heads, head size
     int context;  // the longest document
     int threads;  // CPU threads; 0: one for each core that the process may use
     DType dt;
@@ -44,20 +45,25 @@ typedef struct KernelLimits {
 // 0 .. i + (k_len - q_len) of the same document: causal, aligned at the end, so that a few new queries may follow a
 // cache of older keys. With causal_offset it sees the keys 0 .. i + causal_offset[b] instead: for pieces of a document
 // that lie elsewhere, as on a ring of ranks. With causal = 0 it sees every key of its document. A query that sees no
-// key (possible with causal_offset only) has out = 0, lse = -infinity and gradients 0.
+// key has out = 0, lse = -infinity and gradients 0; documents without queries or without keys are fine.
 // Element (row n, head h, j) of q lies at q[n * ldq + h * HS + j]; likewise k and v with ldkv, out with ldo.
 typedef struct Attention {
     const void* q;       // (cu_q[n_docs], NH, HS)
     const void* k;       // (cu_k[n_docs], NH, HS)
     const void* v;       // (cu_k[n_docs], NH, HS)
     const int* cu_q;     // (n_docs + 1) int32, cu_q[0] = 0: where each document's queries begin
-    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin; k_len >= q_len without causal_offset
+    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin
     int Nq, Nk;          // cu_q[n_docs], cu_k[n_docs]: known on the host too
     int ldq, ldkv, ldo;  // row strides in elements
     int n_docs, NH, HS;
     int causal;
     const int* causal_offset;  // (n_docs) int32, from -2^30 to 2^30; NULL: k_len - q_len
     float scale;               // of the scores, usually 1 / sqrt(HS)
+    // 1: a part of a larger attention, over some of its keys. The forward pass writes out in fp32, for attention_merge;
+    // the backward pass is given the merged out and lse, both as without this flag, and adds its share to dq (stride
+    // ld_dq), dk and dv (stride ld_dkv), which are fp32 and `+=`.
+    int partial;
+    int ld_dq, ld_dkv;
 } Attention;
 
 // AdamW on one tensor (Loshchilov & Hutter 2019), with bias correction by the 1-based step t:
@@ -70,11 +76,13 @@ typedef struct AdamW {
     float *m, *v;       // (n) updated
     const float* grad;  // (n)
     size_t n;
+    size_t first;  // of the n elements in their tensor, for `rounding`: a rank may own a part of a tensor
     float lr, beta1, beta2, eps, weight_decay;
     const float* grad_scale;  // (1) on the device: see clip_scale
     int t;                    // 1 for the first step
     // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): element i of the tensor is
-    // the upper half of (bits of master[i]) + (hash64(rounding ^ i) & 0xffff), so that its expected value is master[i].
+    // the upper half of (bits of master[i]) + (hash64(rounding ^ (first + i)) & 0xffff), so that its expected value is
+    // master[i].
     uint64_t rounding;
 } AdamW;
 
@@ -83,6 +91,8 @@ typedef struct Kernels {
 
     // 1 when matmuls of bf16 run much faster than those of fp32, so that --dtype auto means bf16.
     int prefers_bf16;
+    // 1 when memory of alloc is ordinary host memory.
+    int on_host;
     // Edge of the square matmul that fills the device: what kernels_matmul_limit measures.
     int full_matmul;
 
@@ -158,6 +168,13 @@ typedef struct Kernels {
     void (*attention_backward)(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s);
 
+    // Two parts of an attention over disjoint keys into one. With M = max(lse, part_lse), a = exp(lse - M),
+    // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). Where both are -infinity nothing
+    // changes. No difference of the two overflows. out (N,NH,HS) fp32 and lse (NH,N) fp32 updated; part (N,NH,HS) fp32,
+    // part_lse (NH,N) fp32.
+    void (*attention_merge)(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                            Stream s);
+
     // ---- elementwise
 
     // GELU by tanh (Hendrycks & Gimpel 2016): 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). out (n) =, x (n).
@@ -170,8 +187,14 @@ typedef struct Kernels {
     // ---- moves of rows, between packed rows of different order
 
     // out[i] = x[rows[i]] for i < n: rows of C elements, ldo and ldx elements apart; zeros where rows[i] is negative.
-    // out (n,C; ldo) =, x (any,C; ldx), rows (n) int32.
+    // out (n,C; ldo) =, x (any,C; ldx), rows (n) int32 or NULL for rows[i] = i.
     void (*gather_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
+    // From tokens to heads, for ranks that each compute some heads: x (N,M,NH,HS) is M matrices (3: queries, keys and
+    // values) of every token; out = for each slice i < d one after another (N,M,heads of i,HS), heads of i being those
+    // from i NH / d to (i + 1) NH / d, both rounded down.
+    void (*split_heads)(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
+    // And back: out (N,M,NH,HS) = from the out of split_heads.
+    void (*join_heads)(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
     // out[rows[i]] = x[i] for i < n, where rows[i] is not negative; no two of them are the same.
     void (*scatter_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
 
@@ -189,7 +212,7 @@ typedef struct Kernels {
     // ---- optimizer
 
     void (*adamw)(const AdamW* a, DType dt, Stream s);
-    // result (1) double = sum of x[i]^2 in a fixed order; on the device.
+    // result (1) double += sum of x[i]^2 in a fixed order; on the device.
     void (*sum_of_squares)(double* result, const float* x, size_t n, Stream s);
     // scale (1) fp32 = min(1, clip / sqrt(norm2)), 1 with clip = 0; NaN where norm2 is not finite. Both on the device.
     void (*clip_scale)(float* scale, const double* norm2, float clip, Stream s);

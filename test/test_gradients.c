@@ -185,7 +185,7 @@ static void matmul_with_gelu_gives_what_two_ops_give(void) {
 enum { A_NH = 2, A_HS = 3, A_LDQ = 8, A_LDKV = 7, A_LDO = 9, A_NQ = 3 + 4, A_NK = 5 + 4 };
 static const int cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 9};
 static double q[A_NQ * A_LDQ], k[A_NK * A_LDKV], v[A_NK * A_LDKV], w_out[A_NQ * A_LDO];
-static Attention attention = {q, k, v, cu_q, cu_k, 0, 0, A_LDQ, A_LDKV, A_LDO, 2, A_NH, A_HS, 1, NULL, 0.7f};
+static Attention attention = {q, k, v, cu_q, cu_k, 0, 0, A_LDQ, A_LDKV, A_LDO, 2, A_NH, A_HS, 1, NULL, 0.7f, 0, 0, 0};
 
 static double attention_loss(void) {
     double out[A_NQ * A_LDO] = {0}, sum = 0;
@@ -208,6 +208,32 @@ static void attention_backward_is_the_slope_of_forward(void) {
         check_gradient(k, COUNT(k), attention_loss, dk, DT_F64, NULL);
         check_gradient(v, COUNT(v), attention_loss, dv, DT_F64, NULL);
     }
+}
+
+// The first document with its keys in two parts, 2 and 3, whose shares of the gradients are added in fp32.
+static void gradients_of_parts_of_attention_add_up_to_the_slope(void) {
+    static const int two_keys[] = {0, 2}, three_keys[] = {0, 3}, first_offset = 2, second_offset = 0;
+    double out[A_NQ * A_LDO] = {0};
+    float lse[A_NH * A_NQ], dq[3 * A_LDQ], dk[5 * A_LDKV], dv[5 * A_LDKV], dq0[3 * A_LDQ], dk0[5 * A_LDKV],
+        dv0[5 * A_LDKV];
+    Attention both = attention;
+    attention.n_docs = 1;
+    for (attention.causal = 0; attention.causal <= 1; attention.causal++) {
+        fill(q, COUNT(q), 23), fill(k, COUNT(k), 24), fill(v, COUNT(v), 25), fill(w_out, COUNT(w_out), 26);
+        fill_before(dq, dq0, COUNT(dq), DT_F32), fill_before(dk, dk0, COUNT(dk), DT_F32);
+        fill_before(dv, dv0, COUNT(dv), DT_F32);
+        REF->attention_forward(out, lse, &attention, DT_F64, NULL);
+        Attention part = attention;
+        part.partial = 1, part.ld_dq = A_LDQ, part.ld_dkv = A_LDKV;
+        part.cu_k = two_keys, part.causal_offset = &first_offset;
+        REF->attention_backward(dq, dk, dv, w_out, out, lse, &part, DT_F64, NULL);
+        part.k = k + 2 * A_LDKV, part.v = v + 2 * A_LDKV, part.cu_k = three_keys, part.causal_offset = &second_offset;
+        REF->attention_backward(dq, dk + 2 * A_LDKV, dv + 2 * A_LDKV, w_out, out, lse, &part, DT_F64, NULL);
+        check_gradient(q, COUNT(dq), attention_loss, dq, DT_F32, dq0);
+        check_gradient(k, COUNT(dk), attention_loss, dk, DT_F32, dk0);
+        check_gradient(v, COUNT(dv), attention_loss, dv, DT_F32, dv0);
+    }
+    attention = both;
 }
 
 // The causal rule itself, which no slope shows: the last query sees every key, each one before it one key less.
@@ -263,7 +289,7 @@ static void adamw_takes_the_steps_of_its_definition(void) {
     float master = 0.8f, m1 = 0, v1 = 0, grad;
     double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1;
     float scale = 0.5f;
-    AdamW a = {&param, &master, &m1, &v1, &grad, 1, 0.01f, 0.9f, 0.99f, 1e-6f, 0.1f, &scale, 0, 0};
+    AdamW a = {&param, &master, &m1, &v1, &grad, 1, 0, 0.01f, 0.9f, 0.99f, 1e-6f, 0.1f, &scale, 0, 0};
     for (a.t = 1; a.t <= 20; a.t++) {
         grad = (float)random_normal(22, (uint64_t)a.t);
         double g = scale * grad;
@@ -287,6 +313,7 @@ int main(void) {
     RUN(matmul_backward_with_pre_is_the_slope_through_gelu);
     RUN(matmul_with_gelu_gives_what_two_ops_give);
     RUN(attention_backward_is_the_slope_of_forward);
+    RUN(gradients_of_parts_of_attention_add_up_to_the_slope);
     RUN(causal_attention_is_aligned_at_the_end);
     RUN(classifier_gradient_is_the_slope_of_its_loss);
     RUN(adamw_takes_the_steps_of_its_definition);

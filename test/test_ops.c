@@ -1,139 +1,13 @@
 // test_ops.c - the fast ops that are not matmul or attention, of every table under test, against the reference table.
-//
-// A claim fills buffers, runs the reference on them, states how far each element may be off (none: the same bits,
-// which also holds for inputs), and compare() repeats the call for every table, from 8192 elements on with 1, 2 and 3
-// threads. Outputs declared `=` start as NaN, buffers begin at odd addresses between guard bytes. E = 2^-24 is half
-// an ulp of fp32; bf16 results may round to either side of a border, which is one ulp, at most 2^-7 of their value.
+// See op_checks.h for how.
 #include <float.h>
 
-#include "test/tables.h"
-
-static const double E = 1.0 / (1 << 24);
-enum { MOST_BUFFERS = 10, GUARD = 3 };
-
-typedef struct Buffer {
-    size_t n;
-    DType dt;
-    char *now, *start, *expected;  // n elements between GUARD elements each
-    double* tolerance;             // (n), NULL: the same bits
-} Buffer;
-
-static struct {
-    Buffer b[MOST_BUFFERS];
-    int n;
-    KernelLimits limits;
-    const Kernels* table;  // that is being called
-} world;
-
-static size_t bytes_of(const Buffer* b) { return (b->n + 2 * GUARD) * dtype_bytes(b->dt); }
-static void* host_data(int i) { return world.b[i].now + GUARD * dtype_bytes(world.b[i].dt); }
-
-// For the table that is being called.
-static void* data(int i) {
-    Buffer* b = &world.b[i];
-    return (char*)there(world.table, b->now, bytes_of(b)) + GUARD * dtype_bytes(b->dt);
-}
-
-static double get_from(const char* bytes, DType dt, size_t i) {
-    const char* p = bytes + (GUARD + i) * dtype_bytes(dt);
-    return dt == DT_BF16 ? bf16_to_float(*(const bf16*)p) : dt == DT_F32 ? *(const float*)p : *(const double*)p;
-}
-
-static double get(int buffer, size_t i) { return get_from(world.b[buffer].expected, world.b[buffer].dt, i); }
-
-static void set(int buffer, size_t i, double x) {
-    void* p = (char*)host_data(buffer) + i * dtype_bytes(world.b[buffer].dt);
-    if (world.b[buffer].dt == DT_BF16) *(bf16*)p = bf16_from_float((float)x);
-    else if (world.b[buffer].dt == DT_F32) *(float*)p = (float)x;
-    else *(double*)p = x;
-}
-
-// A new buffer, all NaN; the index to call it by.
-static int output(size_t n, DType dt) {
-    Buffer* b = &world.b[world.n];
-    *b = (Buffer){.n = n, .dt = dt};
-    b->now = (char*)malloc(bytes_of(b)), b->start = (char*)malloc(bytes_of(b)),
-    b->expected = (char*)malloc(bytes_of(b));
-    memset(b->now, 0xff, bytes_of(b));
-    return world.n++;
-}
-
-static int input(size_t n, DType dt, double mean, double deviation) {
-    int i = output(n, dt);
-    for (size_t k = 0; k < n; k++) set(i, k, mean + deviation * random_normal((uint64_t)i + 1, k));
-    return i;
-}
-
-// Indices lie in buffers of the same size.
-static void set_int(int buffer, size_t i, int x) { memcpy((char*)host_data(buffer) + i * 4, &x, 4); }
-
-static int get_int(int buffer, size_t i) {
-    int x;
-    memcpy(&x, world.b[buffer].expected + (GUARD + i) * 4, 4);
-    return x;
-}
-
-static double* tolerate(int buffer) {
-    Buffer* b = &world.b[buffer];
-    return b->tolerance = (double*)calloc(b->n + 1, sizeof(double));
-}
-
-static void run_reference(void (*call)(const Kernels*)) {
-    for (int i = 0; i < world.n; i++) memcpy(world.b[i].start, world.b[i].now, bytes_of(&world.b[i]));
-    world.table = &cpu_reference_kernels;
-    call(&cpu_reference_kernels);
-    for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
-}
-
-static void compare_buffer(const Buffer* b) {
-    size_t guard = GUARD * dtype_bytes(b->dt);
-    CHECK(memcmp(b->now, b->expected, guard) == 0);
-    CHECK(memcmp(b->now + bytes_of(b) - guard, b->expected + bytes_of(b) - guard, guard) == 0);
-    if (!b->tolerance) CHECK(memcmp(b->now, b->expected, bytes_of(b)) == 0);
-    for (size_t i = 0; i < b->n && b->tolerance; i++) {
-        double found = get_from(b->now, b->dt, i), expected = get_from(b->expected, b->dt, i);
-        double rounding = b->dt == DT_BF16 ? fabs(expected) / 128 : 0;
-        if (isnan(expected)) CHECK(isnan(found));
-        else if (isinf(expected)) CHECK(found == expected);
-        else CHECK_CLOSE(found, expected, b->tolerance[i] + rounding);
-    }
-}
-
-// Runs every table, with 1 thread against the expected values, with more against the bits of 1. Frees the buffers.
-static void compare(void (*call)(const Kernels*)) {
-    const Kernels* tables[CPU_ISAS];
-    int threads_tried = 1;
-    for (int i = 0; i < world.n; i++)
-        if (world.b[i].n >= 8192) threads_tried = most_threads();  // less is done by one thread anyway
-    for (int t = 0, n = tested_tables(tables); t < n; t++) {
-        char *one_thread[MOST_BUFFERS], err[ERR_BYTES];
-        for (int threads = 1; threads <= threads_tried; threads++) {
-            for (int i = 0; i < world.n; i++) memcpy(world.b[i].now, world.b[i].start, bytes_of(&world.b[i]));
-            world.limits.threads = threads;
-            world.table = tables[t];
-            CHECK(tables[t]->open(&world.limits, err, sizeof err) == 0);
-            call(tables[t]);
-            bring_back();
-            tables[t]->close();
-            for (int i = 0; i < world.n; i++) {
-                Buffer* b = &world.b[i];
-                if (threads == 1) {
-                    compare_buffer(b);
-                    one_thread[i] = (char*)memcpy(malloc(bytes_of(b)), b->now, bytes_of(b));
-                }
-                CHECK(memcmp(b->now, one_thread[i], bytes_of(b)) == 0);
-                if (threads == threads_tried) free(one_thread[i]);
-            }
-        }
-    }
-    for (int i = 0; i < world.n; i++)
-        free(world.b[i].now), free(world.b[i].start), free(world.b[i].expected), free(world.b[i].tolerance);
-    world.n = 0;
-}
+#include "test/op_checks.h"
 
 // Dimensions and buffers of the call that a claim is trying; `call` functions read them.
 static struct {
-    int N, C, V, Vp, write_gradient;
+    int N, C, V, Vp, write_gradient, in_order;
+    int M, NH, HS, d;  // matrices, heads and slices of them
     size_t n;
     DType dt, out_dt;
     int out, x, y, weight, bias, mean, rstd, tokens, positions;
@@ -485,6 +359,43 @@ static void adamw_leaves_everything_when_the_norm_was_not_finite(void) {
     }
 }
 
+enum { WHOLE_N = 9001 };
+static const size_t part_begins[] = {0, 1, 130, 4096, 8195, WHOLE_N};
+
+static void call_adamw_in_parts(const Kernels* t) {
+    for (int i = 0; i + 1 < COUNT(part_begins); i++) {
+        AdamW a = k.adamw;
+        size_t first = part_begins[i];
+        a.param = (char*)data(k.out) + first * dtype_bytes(k.dt), a.master = (float*)data(k.x) + first;
+        a.m = (float*)data(k.mean) + first, a.v = (float*)data(k.rstd) + first, a.grad = (float*)data(k.y) + first;
+        a.n = part_begins[i + 1] - first, a.first = first, a.grad_scale = (float*)data(k.losses);
+        t->adamw(&a, k.dt, NULL);
+    }
+}
+
+// Ranks that each own a part of a tensor: the bits of every one of its elements, their rounding included.
+static void updating_parts_of_a_tensor_gives_the_bits_of_the_whole(void) {
+    const Kernels* tables[CPU_ISAS];
+    FOR_DTYPES for (uint64_t rounding = 0; rounding <= 5; rounding += 5) {
+        k.n = WHOLE_N;
+        k.adamw = (AdamW){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3};
+        k.adamw.rounding = rounding;
+        k.losses = output(1, DT_F32), set(k.losses, 0, 0.5);
+        k.x = input(k.n, DT_F32, 0, 1), k.y = input(k.n, DT_F32, 0, 0.01), k.mean = input(k.n, DT_F32, 0, 0.003),
+        k.rstd = input(k.n, DT_F32, 1e-4, 1e-5), k.out = output(k.n, k.dt);
+        run_reference(call_adamw);
+        run_table(&cpu_reference_kernels, 1, call_adamw_in_parts);
+        for (int i = 0; i < world.n; i++) compare_buffer(&world.b[i]);
+        for (int t = 0, n = tested_tables(tables); t < n; t++) {
+            run_table(tables[t], 2, call_adamw);
+            for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
+            run_table(tables[t], 2, call_adamw_in_parts);
+            for (int i = 0; i < world.n; i++) compare_buffer(&world.b[i]);
+        }
+        free_buffers();
+    }
+}
+
 static void call_clip(const Kernels* t) { t->clip_scale((float*)data(k.out), (double*)data(k.x), k.scale, NULL); }
 
 static void clip_scale_is_the_factor_to_the_largest_norm(void) {
@@ -504,7 +415,7 @@ static void clip_scale_is_the_factor_to_the_largest_norm(void) {
 // ---- moves of rows
 
 static void call_gather(const Kernels* t) {
-    t->gather_rows(data(k.out), data(k.x), (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt, NULL);
+    t->gather_rows(data(k.out), data(k.x), k.in_order ? NULL : (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt, NULL);
 }
 static void call_scatter(const Kernels* t) {
     t->scatter_rows(data(k.out), data(k.x), (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt, NULL);
@@ -516,14 +427,151 @@ static void rows_are_moved(void (*call)(const Kernels*)) {
         set_row_size(i);
         k.V = k.C + 8 * pad, k.Vp = k.C + 3 * pad;
         k.tokens = output(k.N, DT_F32);
-        for (int n = 0; n < k.N; n++) set_int(k.tokens, n, n % 5 == 4 ? -1 : k.N - 1 - n);
+        for (int n = 0; n < k.N; n++) set_int(k.tokens, n, k.in_order ? n : n % 5 == 4 ? -1 : k.N - 1 - n);
         k.x = input((size_t)k.N * k.V, k.dt, 0, 1), k.out = input((size_t)k.N * k.Vp, k.dt, 0, 1);
-        run_reference(call), compare(call);
+        run_reference(call);
+        for (size_t i = 0; i < (size_t)k.N * k.Vp && k.in_order; i++) {
+            double before = get_from(world.b[k.out].start, k.dt, i);
+            CHECK(get(k.out, i) == (i % k.Vp < (size_t)k.C ? get(k.x, i / k.Vp * k.V + i % k.Vp) : before));
+        }
+        compare(call);
     }
 }
 
 static void gather_rows_gives_the_same_bits(void) { rows_are_moved(call_gather); }
 static void scatter_rows_gives_the_same_bits(void) { rows_are_moved(call_scatter); }
+
+static void gather_rows_without_indices_keeps_the_order(void) {
+    k.in_order = 1;
+    rows_are_moved(call_gather);
+    k.in_order = 0;
+}
+
+// ---- slices of heads
+
+static void call_split(const Kernels* t) {
+    t->split_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+}
+static void call_join(const Kernels* t) {
+    t->join_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+}
+static void call_split_and_join(const Kernels* t) {
+    t->split_heads(data(k.y), data(k.x), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+    t->join_heads(data(k.out), data(k.y), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+}
+
+// Heads that divide evenly, that do not, slices of one head and of none; more than 8192 elements for the threads.
+static void slices_of_heads(void (*try)(void)) {
+    static const int sizes[][5] = {{0, 3, 4, 8, 2},    {1, 1, 1, 1, 1},  {1, 1, 1, 1, 2},  {5, 3, 4, 8, 3},
+                                   {7, 3, 3, 5, 5},    {9, 2, 5, 3, 2},  {6, 3, 25, 4, 8}, {4, 1, 12, 16, 24},
+                                   {70, 3, 12, 16, 4}, {33, 3, 5, 17, 9}};
+    FOR_DTYPES for (int i = 0; i < COUNT(sizes); i++) {
+        k.N = at_most(sizes[i][0], 20), k.M = sizes[i][1], k.NH = sizes[i][2], k.HS = sizes[i][3], k.d = sizes[i][4];
+        k.n = (size_t)k.N * k.M * k.NH * k.HS;
+        k.x = input(k.n, k.dt, 0, 1), k.out = output(k.n, k.dt);
+        try();
+    }
+}
+
+static void try_split(void) {
+    run_reference(call_split);
+    size_t at = 0;
+    for (int i = 0; i < k.d; i++)
+        for (int row = 0; row < k.N * k.M; row++)
+            for (int h = i * k.NH / k.d; h < (i + 1) * k.NH / k.d; h++)
+                for (int j = 0; j < k.HS; j++) CHECK(get(k.out, at++) == get(k.x, ((size_t)row * k.NH + h) * k.HS + j));
+    CHECK(at == k.n);
+    compare(call_split);
+}
+
+static void try_join(void) { run_reference(call_join), compare(call_join); }
+
+static void try_split_and_join(void) {
+    k.y = output(k.n, k.dt);
+    run_reference(call_split_and_join);
+    for (size_t i = 0; i < k.n; i++) CHECK(get(k.out, i) == get(k.x, i));
+    compare(call_split_and_join);
+}
+
+static void split_heads_gives_each_slice_its_heads(void) { slices_of_heads(try_split); }
+static void join_heads_gives_the_same_bits(void) { slices_of_heads(try_join); }
+static void join_heads_undoes_split_heads(void) { slices_of_heads(try_split_and_join); }
+
+// ---- parts of an attention. With a and b as in kernels.h, d = |lse - part_lse| and e = exp(-d): the exponential is
+// off by 4 E of itself and by E d from its argument, which beside a + b >= 1 is less than 5 E; so the greater factor is
+// off by 12 E of itself, the smaller by (12 + d) E, and lse by 8 E and its own rounding. What is below the smallest
+// normal number may be 0.
+
+static void call_merge(const Kernels* t) {
+    t->attention_merge((float*)data(k.out), (float*)data(k.mean), (float*)data(k.x), (float*)data(k.rstd), k.N, k.NH,
+                       k.HS, NULL);
+}
+
+// Sets both log-sum-exps of pair i. INFINITY: out has seen no key, -INFINITY: part has not, NAN: neither has.
+static void set_difference(size_t i) {
+    static const double bases[] = {0, 0.1, -250, 90, 1e4},
+                        differences[] = {0,   1e-6, -1e-6, 0.5, -3,   20,  -20,  80,   -80,      87.4,      -87.4, 89,
+                                         -89, 104,  -104,  300, -300, 1e4, -1e4, 1e30, INFINITY, -INFINITY, NAN};
+    double base = bases[i / COUNT(differences) % COUNT(bases)], difference = differences[i % COUNT(differences)];
+    set(k.mean, i, isfinite(difference) ? base : difference < 0 ? base : -INFINITY);
+    set(k.rstd, i, isfinite(difference) ? base - difference : difference > 0 ? base : -INFINITY);
+}
+
+// Head h of token n: against the formula in long double, which the reference must meet to its last rounding.
+static void check_merge(size_t n, size_t h, double* out, double* lse) {
+    size_t pair = h * k.N + n;
+    double x = get_from(world.b[k.mean].start, DT_F32, pair), y = get(k.rstd, pair), d = fabs(x - y);
+    if (isinf(x) && isinf(y)) {
+        CHECK(get(k.mean, pair) == x);
+        for (size_t i = (n * k.NH + h) * k.HS; i < (n * k.NH + h + 1) * k.HS; i++)
+            CHECK(get(k.out, i) == get_from(world.b[k.out].start, DT_F32, i));
+        return;
+    }
+    long double max = fmaxl(x, y), a = expl(x - max), b = expl(y - max), merged = max + logl(a + b);
+    CHECK_CLOSE(get(k.mean, pair), (double)merged, E * (fabs((double)merged) + 1e-6));
+    lse[pair] = isinf(x) || isinf(y) ? 0 : 8 * E + 2 * E * fabs((double)merged);
+    for (size_t i = (n * k.NH + h) * k.HS; i < (n * k.NH + h + 1) * k.HS; i++) {
+        long double from_out = a / (a + b) * get_from(world.b[k.out].start, DT_F32, i),
+                    from_part = b / (a + b) * get(k.x, i), sum = from_out + from_part;
+        CHECK_CLOSE(get(k.out, i), (double)sum, E * (fabs((double)sum) + 1e-9));
+        double smaller = (double)fabsl(x < y ? from_out : from_part),
+               both = (double)(fabsl(from_out) + fabsl(from_part));
+        out[i] = isinf(x) || isinf(y) ? 0 : 12 * E * both + d * E * smaller + 8 * FLT_MIN;
+    }
+}
+
+static void merging_is_exact_for_every_difference(void) {
+    static const int sizes[][3] = {{0, 2, 4}, {1, 1, 1}, {115, 1, 3}, {23, 5, 16}, {69, 5, 64}, {39, 3, 17}};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        k.N = sizes[i][0], k.NH = sizes[i][1], k.HS = sizes[i][2];
+        size_t pairs = (size_t)k.N * k.NH;
+        k.out = input(pairs * k.HS, DT_F32, 0, 1), k.x = input(pairs * k.HS, DT_F32, 0, 1);
+        k.mean = output(pairs, DT_F32), k.rstd = output(pairs, DT_F32);
+        for (size_t pair = 0; pair < pairs; pair++) set_difference(pair);
+        run_reference(call_merge);
+        double *out = tolerate(k.out), *lse = tolerate(k.mean);
+        for (size_t pair = 0; pair < pairs; pair++) check_merge(pair % k.N, pair / k.N, out, lse);
+        compare(call_merge);
+    }
+}
+
+// fmax drops a NaN; what is merged must not.
+static void merging_shows_nan_of_either_part(void) {
+    k.N = 4, k.NH = 2, k.HS = 5;
+    k.out = input(k.N * k.NH * k.HS, DT_F32, 0, 1), k.x = input(k.N * k.NH * k.HS, DT_F32, 0, 1);
+    k.mean = input(k.N * k.NH, DT_F32, 0, 1), k.rstd = input(k.N * k.NH, DT_F32, 0, 1);
+    set(k.mean, 1, NAN), set(k.rstd, 2, NAN), set(k.rstd, 6, NAN), set(k.mean, 6, -INFINITY);
+    run_reference(call_merge);
+    for (int pair = 0; pair < k.N * k.NH; pair++) {
+        int nan = pair == 1 || pair == 2 || pair == 6;
+        CHECK(isnan(get(k.mean, pair)) == nan);
+        for (int j = 0; j < k.HS; j++) CHECK(isnan(get(k.out, (pair % k.N * k.NH + pair / k.N) * k.HS + j)) == nan);
+    }
+    double *out = tolerate(k.out), *lse = tolerate(k.mean);
+    for (int i = 0; i < k.N * k.NH * k.HS; i++) out[i] = 64 * E;
+    for (int i = 0; i < k.N * k.NH; i++) lse[i] = 16 * E;
+    compare(call_merge);
+}
 
 // ---- sums in double: n additions at most
 
@@ -541,13 +589,15 @@ static double sum_of_squares_error(void) {
 #endif
 }
 
-static void sum_of_squares_matches_the_reference(void) {
+static void sum_of_squares_adds_what_the_reference_adds(void) {
     static const size_t more[] = {100000, 1048576, 1100001};
     for (int i = 0; i < COUNT(flat_sizes) + COUNT(more); i++) {
         k.n = i < COUNT(flat_sizes) ? flat_size(i) : (size_t)at_most((int)more[i - COUNT(flat_sizes)], 5000 + i);
         k.x = input(k.n, DT_F32, 0, 3), k.out = output(1, DT_F64);
+        set(k.out, 0, 100);
         run_reference(call_sum_of_squares);
-        tolerate(k.out)[0] = sum_of_squares_error() * get(k.out, 0) + (double)k.n * DBL_EPSILON * get(k.out, 0);
+        CHECK(get(k.out, 0) >= 100 && (k.n == 0 || get(k.out, 0) > 100));
+        tolerate(k.out)[0] = sum_of_squares_error() * get(k.out, 0) + (double)(k.n + 2) * DBL_EPSILON * get(k.out, 0);
         compare(call_sum_of_squares);
     }
 }
@@ -572,6 +622,8 @@ static void instruction_set_is_tested_here(void) {
     CHECK(t->layernorm_forward != r->layernorm_forward && t->layernorm_backward != r->layernorm_backward);
     CHECK(t->residual_layernorm_forward != r->residual_layernorm_forward && t->gelu_forward != r->gelu_forward);
     CHECK(t->add != r->add && t->cast != r->cast && t->classifier != r->classifier);
+    CHECK(t->attention_merge != r->attention_merge && t->gather_rows != r->gather_rows);
+    CHECK(t->split_heads != r->split_heads && t->join_heads != r->join_heads && t->scatter_rows != r->scatter_rows);
     CHECK(t->adamw != r->adamw && t->sum_of_squares != r->sum_of_squares);
 }
 #endif
@@ -599,10 +651,17 @@ int main(void) {
     RUN(adamw_matches_the_reference);
     RUN(stochastic_rounding_gives_the_same_bits_and_the_right_mean);
     RUN(adamw_leaves_everything_when_the_norm_was_not_finite);
+    RUN(updating_parts_of_a_tensor_gives_the_bits_of_the_whole);
     RUN(clip_scale_is_the_factor_to_the_largest_norm);
     RUN(gather_rows_gives_the_same_bits);
     RUN(scatter_rows_gives_the_same_bits);
-    RUN(sum_of_squares_matches_the_reference);
+    RUN(gather_rows_without_indices_keeps_the_order);
+    RUN(split_heads_gives_each_slice_its_heads);
+    RUN(join_heads_gives_the_same_bits);
+    RUN(join_heads_undoes_split_heads);
+    RUN(merging_is_exact_for_every_difference);
+    RUN(merging_shows_nan_of_either_part);
+    RUN(sum_of_squares_adds_what_the_reference_adds);
     RUN(add_sum_matches_the_reference);
     return test_done();
 }

@@ -25,18 +25,19 @@ typedef struct Span {  // rows of one document
     int offset;  // causal: query i sees the first i + 1 + offset keys
 } Span;
 
-// With causal_offset only the queries that see a key and the keys that a query sees; see blank_queries, blank_keys.
+// Only the queries that see a key and the keys that a query sees; see blank_queries, blank_keys.
 static Span document(const Attention* a, int b) {
     Span d = {(size_t)a->cu_q[b], (size_t)a->cu_k[b], a->cu_q[b + 1] - a->cu_q[b], a->cu_k[b + 1] - a->cu_k[b], 0};
-    d.offset = d.k_len - d.q_len;
-    if (a->causal && a->causal_offset) {
-        int blind = MIN(d.q_len, MAX(0, -a->causal_offset[b]));
-        d.offset = a->causal_offset[b] + blind;
-        d.q0 += (size_t)blind, d.q_len -= blind;
-        d.k_len = d.q_len ? MIN(d.k_len, d.q_len + d.offset) : 0;
-    }
+    if (a->causal) d.offset = a->causal_offset ? a->causal_offset[b] : d.k_len - d.q_len;
+    int blind = d.k_len == 0 ? d.q_len : MIN(d.q_len, MAX(0, -d.offset));
+    d.q0 += (size_t)blind, d.q_len -= blind, d.offset += blind;
+    if (d.q_len == 0) d.k_len = 0;
+    else if (a->causal) d.k_len = MIN(d.k_len, d.q_len + d.offset);
     return d;
 }
+
+// A part of a larger attention leaves its result, and its share of gradients, in fp32.
+static DType result_type(const Attention* a, DType dt) { return a->partial ? DT_F32 : dt; }
 
 // Keys that query i of the document sees.
 static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
@@ -135,9 +136,10 @@ static void forward_item(void* out, float* lse, const Attention* a, Span d, int 
                               j0 == 0 ? SET : RESCALE);
         }
     }
+    DType out_dt = result_type(a, dt);
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
-        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), dt), lse + h * Nq + d.q0 + i, a->ldo,
-                     o + g * block, &w->running[g], MIN(BLOCK, i1 - i), HS, dt, k);
+        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), out_dt), lse + h * Nq + d.q0 + i, a->ldo,
+                     o + g * block, &w->running[g], MIN(BLOCK, i1 - i), HS, out_dt, k);
 }
 
 // ---- backward: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
@@ -145,6 +147,7 @@ static void forward_item(void* out, float* lse, const Attention* a, Span d, int 
 
 typedef struct Gradients {
     void *dq, *dk, *dv;
+    int ld_dq, ld_dkv;
     const void* dout;
     const float *lse, *D;  // (NH,Nq)
 } Gradients;
@@ -230,6 +233,14 @@ static void pack_keys(KeyBlock* b, const Attention* a, Span d, int h, int j, DTy
     memset(b->dv, 0, ROUND_UP(b->nk, TILE_ROWS) * HSp * sizeof(float));
 }
 
+// n rows of dq, dk or dv from row `row` on: stored, or, of a part, added.
+static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h, const float* x, int n, float scale,
+                         DType dt) {
+    size_t first = at(row, ld, h, a->HS);
+    if (a->partial) add_rows((float*)to + first, ld, x, n, a->HS, scale);
+    else store_rows((void*)element(to, first, dt), ld, x, n, a->HS, scale, dt);
+}
+
 // GROUP blocks of keys share each packed block of queries. Queries add to dk and dv, keys to dq in rising order,
 // also when other parts of the document are other items.
 static void backward_item(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
@@ -257,13 +268,12 @@ static void backward_item(const Gradients* g, const Attention* a, Span d, int h,
                 if (i + nq > b[t].first) backward_block(&b[t], &r, w, a->causal, part.want_dkv, HS);
         }
         for (int t = 0; t < n && part.want_dkv; t++) {
-            size_t key = at(d.k0 + j0 + t * BLOCK, a->ldkv, h, HS);
-            store_rows((void*)element(g->dk, key, dt), a->ldkv, b[t].dk, b[t].nk, HS, a->scale, dt);
-            store_rows((void*)element(g->dv, key, dt), a->ldkv, b[t].dv, b[t].nk, HS, 1, dt);
+            size_t key = d.k0 + j0 + t * BLOCK;
+            put_gradient(g->dk, a, key, g->ld_dkv, h, b[t].dk, b[t].nk, a->scale, dt);
+            put_gradient(g->dv, a, key, g->ld_dkv, h, b[t].dv, b[t].nk, 1, dt);
         }
     }
-    void* to = (void*)element(g->dq, at(d.q0 + part.i_begin, a->ldq, h, HS), dt);
-    if (part.want_dq) store_rows(to, a->ldq, dq, i_end - part.i_begin, HS, a->scale, dt);
+    if (part.want_dq) put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, i_end - part.i_begin, a->scale, dt);
 }
 
 // ---- the list of work: items are dealt out in falling order of size
@@ -278,8 +288,15 @@ typedef struct Item {
 
 enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ item: they share the transposition of each block of keys
 
+// Rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NH / s heads, rounded up, which
+// are fewer than NH + s pairs for each of N.
+static size_t most_rows(const KernelLimits* limits) { return (size_t)limits->N * (size_t)MAX(1, limits->spread); }
+static size_t most_pairs(const KernelLimits* limits) {
+    return (size_t)limits->N * (size_t)(limits->NH + MAX(1, limits->spread) - 1);
+}
+
 // One for each row at most: blocks have at least one, and a document that is split has more rows than pieces.
-static size_t most_items(const KernelLimits* limits) { return (size_t)limits->N; }
+static size_t most_items(const KernelLimits* limits) { return most_rows(limits); }
 
 // Pairs (query, key) that see each other, for queries [i, i + n).
 static float n_pairs(const Attention* a, Span d, int i, int n) {
@@ -308,7 +325,7 @@ static int list_backward(Item* items, const Attention* a) {
         float pairs = n_pairs(a, d, 0, d.q_len);
         int split = cpu_threads() > 1 && d.q_len > BLOCK && pairs * (float)cpu_threads() > 0.4f * total * (float)a->NH;
         if (!split) {
-            if (d.k_len > 0) items[n++] = (Item){b, 0, BACKWARD, 5 * pairs};
+            if (d.q_len > 0) items[n++] = (Item){b, 0, BACKWARD, 5 * pairs};
             continue;
         }
         for (int i = 0; i < d.q_len; i += DQ_ROWS)
@@ -363,9 +380,9 @@ static void blank_rows(void* x, size_t first, size_t end, int ld, const Attentio
         memset((char*)x + n * ld * dtype_bytes(dt), 0, (size_t)a->NH * a->HS * dtype_bytes(dt));
 }
 
-// Queries that see no key, which only causal_offset makes, are in no item: out or dq 0, lse (unless NULL) -infinity.
+// Queries that see no key are in no item: out or dq 0, lse (unless NULL) -infinity.
 static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* a, DType dt) {
-    for (int b = 0; b < a->n_docs && a->causal && a->causal_offset; b++) {
+    for (int b = 0; b < a->n_docs; b++) {
         size_t end = document(a, b).q0;
         blank_rows(out_or_dq, (size_t)a->cu_q[b], end, ld, a, dt);
         for (int h = 0; h < a->NH && lse; h++)
@@ -374,7 +391,7 @@ static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* 
 }
 
 static void blank_keys(void* dk, void* dv, const Attention* a, DType dt) {
-    for (int b = 0; b < a->n_docs && a->causal && a->causal_offset; b++) {
+    for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
         blank_rows(dk, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a, dt);
         blank_rows(dv, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a, dt);
@@ -401,7 +418,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
         ForwardScratch* w = (ForwardScratch*)cpu_thread_scratch(omp_get_thread_num());
         forward_item(out, lse, a, document(a, item.doc), h, item.begin, dt, w);
     }
-    blank_queries(out, lse, a->ldo, a, dt);
+    blank_queries(out, lse, a->ldo, a, result_type(a, dt));
 }
 
 // D (NH,Nq) = dout . out by row and head.
@@ -432,7 +449,8 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
     row_dots(D, dout, out, a, dt);
     Work work = sort_items(items, list_backward(items, a), a->NH);
     size_t n = (size_t)work.n * a->NH;
-    Gradients g = {dq, dk, dv, dout, lse, D};
+    Gradients g = {dq, dk, dv, a->ldq, a->ldkv, dout, lse, D};
+    if (a->partial) g.ld_dq = a->ld_dq, g.ld_dkv = a->ld_dkv;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
     for (size_t t = 0; t < n; t++) {
         int h;
@@ -444,6 +462,7 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         if (item.kind == BACKWARD_DKV) part = (Part){0, d.q_len, item.begin, item.begin + GROUP * BLOCK, 0, 1};
         backward_item(&g, a, d, h, part, dt, w);
     }
+    if (a->partial) return;  // nothing to add
     blank_queries(dq, NULL, a->ldq, a, dt);
     blank_keys(dk, dv, a, dt);
 }
@@ -456,8 +475,8 @@ static void install(Kernels* table) {
 static CpuScratch scratch(const KernelLimits* limits) {
     size_t HSp = padded(limits->HS), rows = ROUND_UP((size_t)MAX(limits->context, (int)DQ_ROWS), (size_t)BLOCK);
     return (CpuScratch){
-        .shared_bytes = ROUND_UP((size_t)limits->N * limits->NH, (size_t)16) * sizeof(float) +
-                        2 * most_items(limits) * sizeof(Item),
+        .shared_bytes =
+            ROUND_UP(most_pairs(limits), (size_t)16) * sizeof(float) + 2 * most_items(limits) * sizeof(Item),
         .thread_bytes = sizeof(BackwardScratch) + ((2 + 5 * GROUP) * BLOCK + rows) * HSp * sizeof(float),
     };
 }

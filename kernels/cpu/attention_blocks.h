@@ -110,6 +110,13 @@ static void store_rows(void* to, int ld, const float* x, int n, int HS, float sc
     else store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_F32);
 }
 
+// The same, added to rows of fp32.
+static void add_rows(float* to, int ld, const float* x, int n, int HS, float scale) {
+    for (int r = 0; r < n; r++, to += ld, x += padded(HS))
+        FOR_VECTORS(c, lanes, 0, HS,
+                    vf_put(to, c, lanes, vf_get(to, c, lanes, DT_F32) + vf_load(x + c) * scale, DT_F32););
+}
+
 // to (cols,rows; ldto) = scale * from (rows,cols; ldfrom)^T; both multiples of SIMD_FLOATS.
 static void transpose(float* to, size_t ldto, const float* from, size_t ldfrom, int rows, int cols, float scale) {
     for (int r = 0; r < rows; r += SIMD_FLOATS)

@@ -1,4 +1,5 @@
-// elementwise.c - ops that are limited by memory: embedding, LayerNorm, residual sum, GELU, conversions.
+// elementwise.c - ops that are limited by memory: embedding, LayerNorm, residual sum, GELU, conversions, merges of
+// attention, moves.
 //
 // Each reads its tensors once and computes in fp32. A row of C elements stays in the first cache while it is
 // normalised. Rows are dealt to threads in one static piece each; sums over rows (LayerNorm's weight gradients) use
@@ -244,6 +245,74 @@ static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, S
     }
 }
 
+// ---- parts of an attention become one
+
+// With d = lse - part_lse and e = exp(-|d|), at most 1, the factors are 1 / (1 + e) and e / (1 + e). A NaN stays one.
+static void merge_head(float* out, float* lse, const float* part, float part_lse, size_t HS) {
+    float d = *lse - part_lse, e = expf(-fabsf(d)), greater = 1 / (1 + e), smaller = e / (1 + e);
+    float keep = d > 0 ? greater : smaller, take = d > 0 ? smaller : greater;
+    FOR_VECTORS(i, n, 0, HS,
+                vf_put(out, i, n, vf_get(out, i, n, DT_F32) * keep + vf_get(part, i, n, DT_F32) * take, DT_F32););
+    *lse = (d > 0 ? *lse : part_lse) + log1pf(e);
+}
+
+static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                            Stream s) {
+    (void)s;
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * NH * HS >= SERIAL)
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t h = 0; h < (size_t)NH; h++) {
+            size_t first = (n * NH + h) * HS, i = h * N + n;
+            if (part_lse[i] != -INFINITY) merge_head(out + first, lse + i, part + first, part_lse[i], (size_t)HS);
+        }
+}
+
+// ---- moves
+
+static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
+#pragma omp parallel num_threads(cpu_threads()) if ((size_t)n * C >= SERIAL)
+    {
+        size_t begin, end;
+        cpu_share((size_t)n, 1, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
+        cpu_reference_kernels.gather_rows((void*)row_of(out, begin, (size_t)ldo, dt),
+                                          rows ? x : row_of(x, begin, (size_t)ldx, dt), rows ? rows + begin : NULL,
+                                          (int)(end - begin), C, ldo, ldx, dt, s);
+    }
+}
+
+static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
+                         Stream s) {
+#pragma omp parallel num_threads(cpu_threads()) if ((size_t)n * C >= SERIAL)
+    {
+        size_t begin, end;
+        cpu_share((size_t)n, 1, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
+        cpu_reference_kernels.scatter_rows(out, row_of(x, begin, (size_t)ldx, dt), rows + begin, (int)(end - begin), C,
+                                           ldo, ldx, dt, s);
+    }
+}
+
+// Between x (rows,NH,HS) and its d slices of heads, one after another: the heads of a slice are one run of bytes.
+static void move_heads(char* slices, char* x, int split, size_t rows, int NH, int d, size_t head_bytes) {
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (rows * NH * head_bytes >= 2 * SERIAL)
+    for (size_t row = 0; row < rows; row++)
+        for (int i = 0; i < d; i++) {
+            size_t first = (size_t)(i * NH / d), n = (size_t)((i + 1) * NH / d) - first;
+            char* slice = slices + (rows * first + row * n) * head_bytes;
+            char* whole = x + (row * NH + first) * head_bytes;
+            memcpy(split ? slice : whole, split ? whole : slice, n * head_bytes);
+        }
+}
+
+static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    (void)s;
+    move_heads((char*)out, (char*)x, 1, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
+}
+
+static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    (void)s;
+    move_heads((char*)x, (char*)out, 0, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
+}
+
 static void install(Kernels* table) {
     table->embedding_forward = embedding_forward;
     table->embedding_backward = embedding_backward;
@@ -253,6 +322,11 @@ static void install(Kernels* table) {
     table->gelu_forward = gelu_forward;
     table->add = add;
     table->cast = cast;
+    table->attention_merge = attention_merge;
+    table->gather_rows = gather_rows;
+    table->scatter_rows = scatter_rows;
+    table->split_heads = split_heads;
+    table->join_heads = join_heads;
 }
 
 static CpuScratch scratch(const KernelLimits* limits) {

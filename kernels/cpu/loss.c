@@ -86,7 +86,7 @@ SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t e
         if (a->param != (void*)a->master) vf_put(a->param, i, n, x, dt);
     });
     for (size_t i = begin; i < end && dt == DT_BF16 && a->rounding; i++)
-        ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, i);
+        ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, a->first + i);
 }
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
@@ -131,7 +131,7 @@ static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t p = 0; p < parts; p++) part[p] = squares(x, p * each, MIN((p + 1) * each, n));
     for (size_t p = 0; p < parts; p++) total += part[p];
-    *result = total;
+    *result += total;
 }
 
 static void install(Kernels* table) {

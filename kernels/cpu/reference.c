@@ -204,6 +204,7 @@ static void visible_keys(const Attention* a, int b, int i, size_t* begin, size_t
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     (void)s;
     size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
+    DType out_dt = a->partial ? DT_F32 : dt;
     for (int b = 0; b < a->n_docs; b++)
         for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++)
             for (int h = 0; h < a->NH; h++) {
@@ -218,9 +219,15 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
                     for (size_t k = k0; k < k1; k++)
                         sum +=
                             exp(score(a, query, k, h, dt) - max) / total * load(a->v, k * a->ldkv + h * a->HS + j, dt);
-                    store(out, query * a->ldo + h * a->HS + j, sum, dt);
+                    store(out, query * a->ldo + h * a->HS + j, sum, out_dt);
                 }
             }
+}
+
+// An element of dq, dk or dv: the gradient itself, or, of a part, a share of it.
+static void put_gradient(void* to, size_t i, double x, const Attention* a, DType dt) {
+    if (a->partial) store(to, i, load(to, i, DT_F32) + x, DT_F32);
+    else store(to, i, x, dt);
 }
 
 // With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,  dK = scale
@@ -228,7 +235,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
     (void)s;
-    int HS = a->HS;
+    int HS = a->HS, ld_dq = a->partial ? a->ld_dq : a->ldq, ld_dkv = a->partial ? a->ld_dkv : a->ldkv;
     size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
     for (int b = 0; b < a->n_docs; b++)
         for (int h = 0; h < a->NH; h++) {
@@ -252,15 +259,29 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
                         dk_sum[(k - first_key) * HS + j] += ds * load(a->q, row_q + j, dt);
                         dv_sum[(k - first_key) * HS + j] += p * load(dout, row_o + j, dt);
                     }
-                    store(dq, row_q + j, sum, dt);
+                    put_gradient(dq, query * ld_dq + h * HS + j, sum, a, dt);
                 }
             }
             for (size_t k = 0; k < k_len; k++)
                 for (int j = 0; j < HS; j++) {
-                    store(dk, (first_key + k) * a->ldkv + h * HS + j, dk_sum[k * HS + j], dt);
-                    store(dv, (first_key + k) * a->ldkv + h * HS + j, dv_sum[k * HS + j], dt);
+                    size_t at = (first_key + k) * ld_dkv + h * HS + j;
+                    put_gradient(dk, at, dk_sum[k * HS + j], a, dt);
+                    put_gradient(dv, at, dv_sum[k * HS + j], a, dt);
                 }
             free(dk_sum);
+        }
+}
+
+static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                            Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t h = 0; h < (size_t)NH; h++) {
+            double x = lse[h * N + n], y = part_lse[h * N + n], max = fmax(x, y), a = exp(x - max), b = exp(y - max);
+            if (x == -INFINITY && y == -INFINITY) continue;
+            lse[h * N + n] = (float)(max + log(a + b));
+            for (size_t i = (n * NH + h) * HS; i < (n * NH + h + 1) * HS; i++)
+                out[i] = (float)((a * out[i] + b * part[i]) / (a + b));
         }
 }
 
@@ -276,8 +297,8 @@ static void gather_rows(void* out, const void* x, const int* rows, int n, int C,
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)n; i++) {
         char* to = (char*)out + i * ldo * elem;
-        if (rows[i] < 0) memset(to, 0, C * elem);
-        else memcpy(to, (const char*)x + (size_t)rows[i] * ldx * elem, C * elem);
+        if (rows && rows[i] < 0) memset(to, 0, C * elem);
+        else memcpy(to, (const char*)x + (rows ? (size_t)rows[i] : i) * ldx * elem, C * elem);
     }
 }
 
@@ -287,6 +308,34 @@ static void scatter_rows(void* out, const void* x, const int* rows, int n, int C
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)n; i++)
         if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
+}
+
+// Where head h of matrix m of token n lies, in heads, when d slices of the heads lie one after another.
+static size_t split_head(size_t n, size_t m, int h, int N, int M, int NH, int d) {
+    int slice = 0;
+    while ((slice + 1) * NH / d <= h) slice++;
+    size_t first = (size_t)(slice * NH / d), heads = (size_t)((slice + 1) * NH / d) - first;
+    return N * M * first + (n * M + m) * heads + (h - first);
+}
+
+static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    (void)s;
+    size_t bytes = HS * dtype_bytes(dt);
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t m = 0; m < (size_t)M; m++)
+            for (int h = 0; h < NH; h++)
+                memcpy((char*)out + split_head(n, m, h, N, M, NH, d) * bytes,
+                       (const char*)x + ((n * M + m) * NH + h) * bytes, bytes);
+}
+
+static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    (void)s;
+    size_t bytes = HS * dtype_bytes(dt);
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t m = 0; m < (size_t)M; m++)
+            for (int h = 0; h < NH; h++)
+                memcpy((char*)out + ((n * M + m) * NH + h) * bytes,
+                       (const char*)x + split_head(n, m, h, N, M, NH, d) * bytes, bytes);
 }
 
 static void add_sum(double* result, const float* x, size_t n, Stream s) {
@@ -322,7 +371,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
         a->v[i] = (float)v;
         double step = m / m_correction / (sqrt(v / v_correction) + a->eps) + a->weight_decay * a->master[i];
         a->master[i] = (float)(a->master[i] - a->lr * step);
-        if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, i);
+        if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, a->first + i);
         else if (a->param != a->master) store(a->param, i, a->master[i], dt);
     }
 }
@@ -331,7 +380,7 @@ static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
     (void)s;
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    *result = sum;
+    *result += sum;
 }
 
 static void clip_scale(float* scale, const double* norm2, float clip, Stream s) {
@@ -342,6 +391,7 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
 
 const Kernels cpu_reference_kernels = {
     .name = "cpu reference",
+    .on_host = 1,
     .full_matmul = 1024,
     .memory_available = memory_available,
     .workspace_bytes = workspace_bytes,
@@ -366,10 +416,13 @@ const Kernels cpu_reference_kernels = {
     .matmul_backward_weight = matmul_backward_weight,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
+    .attention_merge = attention_merge,
     .gelu_forward = gelu_forward,
     .add = add,
     .cast = cast,
     .gather_rows = gather_rows,
+    .split_heads = split_heads,
+    .join_heads = join_heads,
     .scatter_rows = scatter_rows,
     .classifier = classifier,
     .add_sum = add_sum,

@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(ListJob query
 
 enum { LIST_HEADER = 256 };
 
-size_t attention_list_bytes(int N) { return LIST_HEADER + ROUND_UP((size_t)N * sizeof(Tile), (size_t)256); }
+size_t attention_list_bytes(size_t N) { return LIST_HEADER + ROUND_UP(N * sizeof(Tile), (size_t)256); }
 
 // Every document adds at most one tile that is not full.
 TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile) {
@@ -184,8 +184,9 @@ __device__ __forceinline__ void softmax(unsigned p[M][KEYS / 16][4], float s[M][
 }
 
 // Divides by the sums, writes out and lse; queries that see no key get 0 and -infinity. tile: the warp's rows of Q.
-template <int D>
-__device__ __forceinline__ void finish(bf16* out, float* lse, const Attention* a, int rows, bf16* tile,
+// Out: bf16, or float for a part of a larger attention.
+template <int D, class Out>
+__device__ __forceinline__ void finish(Out* out, float* lse, const Attention* a, int rows, bf16* tile,
                                        float o[M][D / 8][4], const float largest[M][2], float sum[M][2]) {
     int lane = (int)lane_index();
     UNROLL
@@ -199,7 +200,8 @@ __device__ __forceinline__ void finish(bf16* out, float* lse, const Attention* a
         for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= factor, o[m][n][2 * half + 1] *= factor;
         if (lane % 4 == 0 && row < rows) lse[row] = total == 0 ? -INFINITY : largest[m][half] * a->scale + logf(total);
     }
-    store_rows<D, M>(out, (size_t)a->ldo, rows, a->HS, tile, o, 1.0f);
+    if constexpr (sizeof(Out) == sizeof(bf16)) store_rows<D, M>(out, (size_t)a->ldo, rows, a->HS, tile, o, 1.0f);
+    else store_floats<D, M, false>(out, (size_t)a->ldo, rows, a->HS, o, 1.0f);
 }
 
 template <int D, int KEYS>
@@ -207,9 +209,9 @@ constexpr size_t forward_shared_bytes() {
     return (QUERY_TILE + 4 * KEYS) * D * sizeof(bf16);
 }
 
-template <int D, int KEYS>
+template <int D, int KEYS, class Out>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
-    forward_kernel(bf16* out, float* lse, Attention a, const int* n_tiles, const Tile* tiles) {
+    forward_kernel(Out* out, float* lse, Attention a, const int* n_tiles, const Tile* tiles) {
     DYNAMIC_SHARED(bf16, shared);
     int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH, mine = (int)(threadIdx.x / 32) * WARP_QUERIES;
     if (index >= *n_tiles) return;
@@ -252,21 +254,27 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
 
 // ---- entries
 
-template <int D, int KEYS>
-static void forward(bf16* out, float* lse, const Attention* a, Stream s) {
+template <int D, int KEYS, class Out>
+static void forward(Out* out, float* lse, const Attention* a, Stream s) {
     constexpr size_t bytes = forward_shared_bytes<D, KEYS>();
     TileList list = attention_list_at((char*)cuda_scratch(attention_list_bytes(a->Nq)), a->Nq, a->n_docs, QUERY_TILE);
     attention_list(&list, NULL, 0, a, s);
-    cuda_allow_shared(forward_kernel<D, KEYS>, bytes);
-    LAUNCH((forward_kernel<D, KEYS>), (unsigned)list.most * (unsigned)a->NH, TILE_THREADS, bytes, cuda_stream(s), out,
-           lse, *a, list.n, list.tiles);
+    cuda_allow_shared(forward_kernel<D, KEYS, Out>, bytes);
+    LAUNCH((forward_kernel<D, KEYS, Out>), (unsigned)list.most * (unsigned)a->NH, TILE_THREADS, bytes, cuda_stream(s),
+           out, lse, *a, list.n, list.tiles);
+}
+
+template <class Out>
+static void forward_any(Out* out, float* lse, const Attention* a, Stream s) {
+    // With HS = 128, 64 keys would not fit into the registers, nor two blocks into the shared memory of an sm_80.
+    if (a->HS <= 32) return forward<32, 64>(out, lse, a, s);
+    if (a->HS <= 64) return forward<64, 64>(out, lse, a, s);
+    return forward<128, 48>(out, lse, a, s);
 }
 
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     if (a->Nq == 0 || a->n_docs == 0) return;
     if (!attention_tiles_fit(a, dt) || (uintptr_t)out % 16) return cuda_attention_plain_forward(out, lse, a, dt, s);
-    // With HS = 128, 64 keys would not fit into the registers, nor two blocks into the shared memory of an sm_80.
-    if (a->HS <= 32) return forward<32, 64>((bf16*)out, lse, a, s);
-    if (a->HS <= 64) return forward<64, 64>((bf16*)out, lse, a, s);
-    return forward<128, 48>((bf16*)out, lse, a, s);
+    if (a->partial) return forward_any((float*)out, lse, a, s);
+    return forward_any((bf16*)out, lse, a, s);
 }

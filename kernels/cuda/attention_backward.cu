@@ -18,6 +18,10 @@ struct __align__(8) Statistics {
     float lse2, D;
 };
 
+// Gradients are written as bf16, or, with Attention.partial, added to what is there in fp32.
+template <class Gradient>
+constexpr bool ADDS = sizeof(Gradient) == sizeof(float);
+
 enum { CHUNK = 32 };  // columns of scores that a warp has in registers at a time
 
 // Keys of a tile and of a warp, and queries of a step, for dK and dV.
@@ -55,6 +59,19 @@ static __global__ void statistics_kernel(Statistics* statistics, const bf16* dou
     statistics[h * (size_t)a.Nq + row] = {l == -INFINITY ? INFINITY : l * LOG2_E, sum};
 }
 
+// Puts a warp's sums, times factor, where they belong: rounded to bf16 by way of the warp's own rows of a tile, or, for
+// a part of a larger attention, added to fp32. Nobody else has these rows and columns, so no atomics are needed.
+template <int D, int M>
+__device__ __forceinline__ void put_gradient(bf16* to, size_t ld, int rows, int HS, bf16* tile,
+                                             const float sum[M][D / 8][4], float factor) {
+    store_rows<D, M>(to, ld, rows, HS, tile, sum, factor);
+}
+template <int D, int M>
+__device__ __forceinline__ void put_gradient(float* to, size_t ld, int rows, int HS, bf16*,
+                                             const float sum[M][D / 8][4], float factor) {
+    store_floats<D, M, true>(to, ld, rows, HS, sum, factor);
+}
+
 // ---- dQ: tiles of queries
 
 // From s = Q K^T and dp = dO V^T: ds = P (dp - D), packed.
@@ -80,9 +97,9 @@ constexpr size_t query_shared_bytes() {
     return (2 * QUERY_TILE + 4 * QuerySide<D>::KEYS) * D * sizeof(bf16) + QUERY_TILE * sizeof(Statistics);
 }
 
-template <int D>
+template <int D, class Gradient>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
-    query_kernel(bf16* dq, const bf16* dout, const Statistics* statistics, Attention a, const int* n_tiles,
+    query_kernel(Gradient* dq, const bf16* dout, const Statistics* statistics, Attention a, const int* n_tiles,
                  const Tile* tiles) {
     constexpr int M = QuerySide<D>::M, WARP_QUERIES = QuerySide<D>::WARP_QUERIES, KEYS = QuerySide<D>::KEYS;
     DYNAMIC_SHARED(bf16, shared);
@@ -127,8 +144,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
             multiply<D, D, M, CHUNK / 16>(sum, ds, k_chunk, 0);
         }
     }
-    store_rows<D, M>(dq + (size_t)(t.row + mine) * a.ldq + h * a.HS, (size_t)a.ldq, rows, a.HS, shared + mine * D, sum,
-                     a.scale);
+    put_gradient<D, M>(dq + (size_t)(t.row + mine) * a.ld_dq + h * a.HS, (size_t)a.ld_dq, rows, a.HS, shared + mine * D,
+                       sum, a.scale);
 }
 
 // ---- dK and dV: tiles of keys
@@ -155,11 +172,11 @@ __device__ __forceinline__ void key_gradients(unsigned p[M][CHUNK / 16][4], unsi
     pack_left<M, CHUNK / 8>(ds, dp);
 }
 
-// dQ of a step's queries from ds^T (KEYS,QUERIES) and k (KEYS,D) in shared memory, added to `to`, rows of C elements:
-// each warp takes half of the queries and half of the columns.
+// dQ of a step's queries from ds^T (KEYS,QUERIES) and k (KEYS,D) in shared memory, times factor, added to `to`, rows of
+// ld elements: each warp takes half of the queries and half of the columns.
 template <int D>
-__device__ __forceinline__ void add_query_gradient(float* to, size_t C, int n_queries, int HS, const bf16* ds,
-                                                   const bf16* k) {
+__device__ __forceinline__ void add_query_gradient(float* to, size_t ld, int n_queries, int HS, const bf16* ds,
+                                                   const bf16* k, float factor) {
     constexpr int KEYS = KeySide<D>::KEYS, QUERIES = KeySide<D>::QUERIES, M = QUERIES / 32;
     unsigned warp = threadIdx.x / 32, lane = lane_index(), query = warp % 2 * 16 * M, chunk = warp / 2 * D / 16;
     unsigned at = farther(chunk_at<QUERIES>(lane % 8 + lane / 16 * 8, lane / 8 % 2), query / 8);
@@ -180,7 +197,7 @@ __device__ __forceinline__ void add_query_gradient(float* to, size_t C, int n_qu
             for (int half = 0; half < 2; half++) {
                 unsigned row = query + 16 * m + 8 * half + lane / 4, column = 8 * (chunk + n) + lane % 4 * 2;
                 if ((int)row < n_queries && (int)column < HS)
-                    add_two(to + row * C + column, sum[m][n][2 * half], sum[m][n][2 * half + 1]);
+                    add_two(to + row * ld + column, sum[m][n][2 * half] * factor, sum[m][n][2 * half + 1] * factor);
             }
         }
     }
@@ -193,11 +210,11 @@ constexpr size_t key_shared_bytes() {
            2 * QUERIES * sizeof(Statistics);
 }
 
-// dq_sum (Nq,NH,HS) fp32 += with FAST.
-template <int D, bool FAST>
+// dq_sum (Nq,NH,HS; stride ld_sum) fp32 += with FAST: dq itself, or what convert_kernel makes dq of.
+template <int D, bool FAST, class Gradient>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
-    key_kernel(bf16* dk, bf16* dv, float* dq_sum, const bf16* dout, const Statistics* statistics, Attention a,
-               const int* n_tiles, const Tile* tiles) {
+    key_kernel(Gradient* dk, Gradient* dv, float* dq_sum, int ld_sum, const bf16* dout, const Statistics* statistics,
+               Attention a, const int* n_tiles, const Tile* tiles) {
     constexpr int M = KeySide<D>::M, WARP_KEYS = KeySide<D>::WARP_KEYS, KEYS = KeySide<D>::KEYS;
     constexpr int QUERIES = KeySide<D>::QUERIES;
     DYNAMIC_SHARED(bf16, shared);
@@ -249,13 +266,14 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         }
         if (!FAST) continue;
         __syncthreads();  // all of ds is here
-        size_t C = (size_t)a.NH * a.HS, first = (size_t)(end - n_queries - QUERIES);
-        add_query_gradient<D>(dq_sum + first * C + h * a.HS, C, n_queries + QUERIES, a.HS, ds_tile, k);
+        float* to = dq_sum + (size_t)(end - n_queries - QUERIES) * ld_sum + h * a.HS;
+        add_query_gradient<D>(to, (size_t)ld_sum, n_queries + QUERIES, a.HS, ds_tile, k,
+                              ADDS<Gradient> ? a.scale : 1.0f);
     }
     __syncthreads();  // k and v are free
-    size_t to = (size_t)(t.row + mine) * a.ldkv + h * a.HS;
-    store_rows<D, M>(dk + to, (size_t)a.ldkv, rows, a.HS, k + mine * D, dk_sum, a.scale);
-    store_rows<D, M>(dv + to, (size_t)a.ldkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);
+    size_t to = (size_t)(t.row + mine) * a.ld_dkv + h * a.HS;
+    put_gradient<D, M>(dk + to, (size_t)a.ld_dkv, rows, a.HS, k + mine * D, dk_sum, a.scale);
+    put_gradient<D, M>(dv + to, (size_t)a.ld_dkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);
 }
 
 // dq = scale * sum, rounded; 8 elements a thread, at the speed of memory.
@@ -268,7 +286,7 @@ static __global__ void convert_kernel(bf16* dq, const float* sum, Attention a) {
         x.v[j] = narrow<bf16>(low.v[j] * a.scale);
         x.v[4 + j] = narrow<bf16>(high.v[j] * a.scale);
     }
-    store_pack(dq + i / C * a.ldq + i % C, x);
+    store_pack(dq + i / C * a.ld_dq + i % C, x);
 }
 
 // ---- entry. Scratch: statistics, list of query tiles, list of key tiles, sums of dQ
@@ -276,60 +294,80 @@ static __global__ void convert_kernel(bf16* dq, const float* sum, Attention a) {
 static size_t statistics_bytes(int NH, int N) { return ROUND_UP((size_t)NH * N * sizeof(Statistics), (size_t)256); }
 static size_t dq_sum_bytes(int NH, int HS, int N) { return (size_t)NH * HS * N * sizeof(float); }
 
+// More tokens than N come with so few heads that there are no more pairs of token and head; but tiles are of tokens.
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
-    size_t bytes = statistics_bytes(limits->NH, limits->N) + 2 * attention_list_bytes(limits->N);
+    size_t most_tokens = (size_t)limits->N * (size_t)MAX(1, limits->spread);
+    size_t bytes = statistics_bytes(limits->NH, limits->N) + 2 * attention_list_bytes(most_tokens);
     if (limits->fast_backward) bytes += dq_sum_bytes(limits->NH, limits->HS, limits->N);
     return MAX(bytes, cuda_attention_plain_scratch_bytes(limits));
 }
 
-template <int D, bool FAST>
-static void launch_keys(bf16* dk, bf16* dv, float* dq_sum, const bf16* dout, const Statistics* statistics,
-                        const Attention* a, const TileList* keys, cudaStream_t stream) {
+template <int D, bool FAST, class Gradient>
+static void launch_keys(Gradient* dk, Gradient* dv, float* dq_sum, int ld_sum, const bf16* dout,
+                        const Statistics* statistics, const Attention* a, const TileList* keys, cudaStream_t stream) {
     constexpr size_t bytes = key_shared_bytes<D, FAST>();
     if (keys->most == 0) return;
-    cuda_allow_shared(key_kernel<D, FAST>, bytes);
-    LAUNCH((key_kernel<D, FAST>), (unsigned)keys->most * (unsigned)a->NH, TILE_THREADS, bytes, stream, dk, dv, dq_sum,
-           dout, statistics, *a, keys->n, keys->tiles);
+    cuda_allow_shared(key_kernel<D, FAST, Gradient>, bytes);
+    LAUNCH((key_kernel<D, FAST, Gradient>), (unsigned)keys->most * (unsigned)a->NH, TILE_THREADS, bytes, stream, dk, dv,
+           dq_sum, ld_sum, dout, statistics, *a, keys->n, keys->tiles);
 }
 
-template <int D>
-static void backward(bf16* dq, bf16* dk, bf16* dv, const bf16* dout, const bf16* out, const float* lse,
+template <int D, class Gradient>
+static void launch_queries(Gradient* dq, const bf16* dout, const Statistics* statistics, const Attention* a,
+                           const TileList* queries, cudaStream_t stream) {
+    constexpr size_t bytes = query_shared_bytes<D>();
+    if (queries->most == 0) return;
+    cuda_allow_shared(query_kernel<D, Gradient>, bytes);
+    LAUNCH((query_kernel<D, Gradient>), (unsigned)queries->most * (unsigned)a->NH, TILE_THREADS, bytes, stream, dq,
+           dout, statistics, *a, queries->n, queries->tiles);
+}
+
+template <int D, class Gradient>
+static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout, const bf16* out, const float* lse,
                      const Attention* a, Stream s) {
     cudaStream_t stream = cuda_stream(s);
-    int fast = cuda.limits.fast_backward;
-    size_t list_bytes = attention_list_bytes(a->Nq), bytes = statistics_bytes(a->NH, a->Nq), sum_bytes = 0;
-    if (fast) sum_bytes = dq_sum_bytes(a->NH, a->HS, a->Nq);
-    char* scratch = (char*)cuda_scratch(bytes + list_bytes + attention_list_bytes(a->Nk) + sum_bytes);
+    int fast = cuda.limits.fast_backward, C = a->NH * a->HS;
+    size_t list_bytes = attention_list_bytes((size_t)a->Nq), bytes = statistics_bytes(a->NH, a->Nq), sum_bytes = 0;
+    size_t key_list_bytes = attention_list_bytes((size_t)a->Nk);
+    if (fast && !ADDS<Gradient>) sum_bytes = dq_sum_bytes(a->NH, a->HS, a->Nq);
+    char* scratch = (char*)cuda_scratch(bytes + list_bytes + key_list_bytes + sum_bytes);
     Statistics* statistics = (Statistics*)scratch;
     TileList queries = attention_list_at(scratch + bytes, a->Nq, a->n_docs, QUERY_TILE);
     TileList keys = attention_list_at(scratch + bytes + list_bytes, a->Nk, a->n_docs, KeySide<D>::KEYS);
-    float* dq_sum = (float*)(scratch + bytes + list_bytes + attention_list_bytes(a->Nk));
     attention_list(&queries, &keys, KeySide<D>::KEYS, a, s);
     if (a->Nq)
         LAUNCH((statistics_kernel<D / 8>), cuda_blocks((size_t)a->Nq * a->NH * (D / 8), 256), 256, 0, stream,
                statistics, dout, out, lse, *a);
     if (!fast) {
-        launch_keys<D, false>(dk, dv, NULL, dout, statistics, a, &keys, stream);
-        if (queries.most == 0) return;
-        cuda_allow_shared(query_kernel<D>, query_shared_bytes<D>());
-        LAUNCH((query_kernel<D>), (unsigned)queries.most * (unsigned)a->NH, TILE_THREADS, query_shared_bytes<D>(),
-               stream, dq, dout, statistics, *a, queries.n, queries.tiles);
-        return;
+        launch_keys<D, false>(dk, dv, NULL, 0, dout, statistics, a, &keys, stream);
+        launch_queries<D>(dq, dout, statistics, a, &queries, stream);
+    } else if constexpr (ADDS<Gradient>) {
+        launch_keys<D, true>(dk, dv, dq, a->ld_dq, dout, statistics, a, &keys, stream);
+    } else {
+        float* dq_sum = (float*)(scratch + bytes + list_bytes + key_list_bytes);
+        CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
+        launch_keys<D, true>(dk, dv, dq_sum, C, dout, statistics, a, &keys, stream);
+        if (a->Nq) LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * C / 8, 256), 256, 0, stream, dq, dq_sum, *a);
     }
-    CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
-    launch_keys<D, true>(dk, dv, dq_sum, dout, statistics, a, &keys, stream);
-    if (a->Nq)
-        LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * a->NH * a->HS / 8, 256), 256, 0, stream, dq, dq_sum, *a);
+}
+
+template <class Gradient>
+static void backward_any(void* dq, void* dk, void* dv, const bf16* dout, const bf16* out, const float* lse,
+                         const Attention* a, Stream s) {
+    Gradient *q = (Gradient*)dq, *k = (Gradient*)dk, *v = (Gradient*)dv;
+    if (a->HS <= 32) return backward<32>(q, k, v, dout, out, lse, a, s);
+    if (a->HS <= 64) return backward<64>(q, k, v, dout, out, lse, a, s);
+    return backward<128>(q, k, v, dout, out, lse, a, s);
 }
 
 void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                             const Attention* a, DType dt, Stream s) {
-    if (a->n_docs == 0) return;
+                             const Attention* attention, DType dt, Stream s) {
+    Attention a = *attention;
+    if (!a.partial) a.ld_dq = a.ldq, a.ld_dkv = a.ldkv;
+    if (a.n_docs == 0) return;
     uintptr_t pointers = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv | (uintptr_t)dout | (uintptr_t)out;
-    if (!attention_tiles_fit(a, dt) || pointers % 16)
-        return cuda_attention_plain_backward(dq, dk, dv, dout, out, lse, a, dt, s);
-    bf16 *q = (bf16*)dq, *k = (bf16*)dk, *v = (bf16*)dv;
-    if (a->HS <= 32) return backward<32>(q, k, v, (const bf16*)dout, (const bf16*)out, lse, a, s);
-    if (a->HS <= 64) return backward<64>(q, k, v, (const bf16*)dout, (const bf16*)out, lse, a, s);
-    return backward<128>(q, k, v, (const bf16*)dout, (const bf16*)out, lse, a, s);
+    if (!attention_tiles_fit(&a, dt) || pointers % 16 || (a.ld_dq | a.ld_dkv) % 8)
+        return cuda_attention_plain_backward(dq, dk, dv, dout, out, lse, &a, dt, s);
+    if (a.partial) return backward_any<float>(dq, dk, dv, (const bf16*)dout, (const bf16*)out, lse, &a, s);
+    return backward_any<bf16>(dq, dk, dv, (const bf16*)dout, (const bf16*)out, lse, &a, s);
 }

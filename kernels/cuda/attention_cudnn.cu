@@ -2,10 +2,11 @@
 //
 // A plan of cuDNN (cudnn_plan.h) serves every row of at most B documents, and its launch costs a little for each of the
 // B, real or not. So there are plans for B0, 4 B0 and 16 B0 documents, where B0 documents of the full context fill a
-// row; a row takes the first that holds it, and one with more documents our own kernels. The kernels here only move:
-// offsets of documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's
-// backward pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token
-// over the memory bus, little beside the attention itself.
+// row; a row takes the first that holds it. Rows with more documents take our own kernels, and so do rows that ranks
+// share: some of the heads of more tokens, or parts of a larger attention. The kernels here only move: offsets of
+// documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's backward
+// pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token over the
+// memory bus, little beside the attention itself.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,8 +183,8 @@ static int find_bucket(const Attention* a, DType dt) {
     const KernelLimits* limits = &state.limits;
     int C = a->NH * a->HS;
     // Only training rows have one array for queries and keys: end-aligned and begin-aligned causal are the same there.
-    int fits = dt == DT_BF16 && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk && a->Nq > 0 &&
-               a->Nq <= limits->N && a->NH == limits->NH && a->HS == limits->HS && a->ldq == 3 * C &&
+    int fits = dt == DT_BF16 && !a->partial && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk &&
+               a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->HS == limits->HS && a->ldq == 3 * C &&
                a->ldkv == 3 * C && a->ldo == C && a->n_docs > 0;
     for (int i = 0; i < state.n_buckets && fits; i++)
         if (a->n_docs <= bucket_shape(limits, i, 0).B) return i;
@@ -299,9 +300,15 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
     CUDA_CHECK(cudaMemcpyAsync(device_cu, cu, (size_t)(n_docs + 1) * sizeof(int), cudaMemcpyHostToDevice, cuda.stream));
     CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
     free(cu);
-    t->attention =
-        Attention{t->qkv, t->qkv + C, t->qkv + 2 * C, device_cu,  device_cu,  N, N,    3 * C,
-                  3 * C,  C,          n_docs,         limits->NH, limits->HS, 1, NULL, 1.0f / sqrtf((float)limits->HS)};
+    Attention* a = &t->attention;
+    *a = Attention{};
+    a->q = t->qkv, a->k = t->qkv + C, a->v = t->qkv + 2 * C;
+    a->cu_q = a->cu_k = device_cu;
+    a->Nq = a->Nk = N, a->n_docs = n_docs;
+    a->ldq = a->ldkv = 3 * C, a->ldo = C;
+    a->NH = limits->NH, a->HS = limits->HS;
+    a->causal = 1;
+    a->scale = 1.0f / sqrtf((float)limits->HS);
     return base;
 }
 

@@ -139,15 +139,19 @@ static __device__ __forceinline__ void share_scores(float* p, const float (&s)[T
     __syncwarp();
 }
 
-// Writes a thread's part of the first n rows, times factor[r].
-template <class T, int HSp>
-static __device__ __forceinline__ void store_rows(T* to, int ld, const Pack<float> (&sum)[Tiles<HSp>::R][Tiles<HSp>::K],
+// Writes a thread's part of the first n rows, times factor[r], or with ADD adds it to what is there.
+template <int HSp, bool ADD, class Out>
+static __device__ __forceinline__ void store_rows(Out* to, int ld,
+                                                  const Pack<float> (&sum)[Tiles<HSp>::R][Tiles<HSp>::K],
                                                   const float (&factor)[Tiles<HSp>::R], int n, int HS, int y, int x) {
     for (int r = 0; r < Tiles<HSp>::R; r++)
         for (int k = 0; k < Tiles<HSp>::K; k++)
             for (int e = 0; e < 4; e++) {
                 int row = y + r * SIDE, c = (k * SIDE + x) * 4 + e;
-                if (row < n && c < HS) to[(size_t)row * ld + c] = narrow<T>(sum[r][k].v[e] * factor[r]);
+                if (row >= n || c >= HS) continue;
+                Out* at = to + (size_t)row * ld + c;
+                float value = sum[r][k].v[e] * factor[r];
+                *at = narrow<Out>(ADD ? widen(*at) + value : value);
             }
 }
 
@@ -184,8 +188,8 @@ static __device__ __forceinline__ float softmax_row(float (&s)[S], float* max, f
     return keep;
 }
 
-template <class T, int HSp>
-static __global__ void __launch_bounds__(THREADS) forward_kernel(T* out, float* lse, Attention a, int aligned) {
+template <class T, int HSp, class Out>
+static __global__ void __launch_bounds__(THREADS) forward_kernel(Out* out, float* lse, Attention a, int aligned) {
     typedef Tiles<HSp> M;
     DYNAMIC_SHARED(float, q);
     float *k = q + M::ROWS * M::LD, *v = k + M::COLS * M::LD, *p = v + M::COLS * M::LD;
@@ -221,7 +225,7 @@ static __global__ void __launch_bounds__(THREADS) forward_kernel(T* out, float* 
         if (x == 0 && y + r * SIDE < n_rows) lse[(size_t)h * a.Nq + row] = max[r] + logf(total);
         sum[r] = total == 0.0f ? 0.0f : 1.0f / total;  // 0: a query that sees no key; NaN stays NaN
     }
-    store_rows<T, HSp>(row_of(out, d.q0 + first, a.ldo, h, HS), a.ldo, o, sum, n_rows, HS, y, x);
+    store_rows<HSp, false>(row_of(out, d.q0 + first, a.ldo, h, HS), a.ldo, o, sum, n_rows, HS, y, x);
 }
 
 // ---- backward: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
@@ -263,10 +267,12 @@ static __device__ __forceinline__ void probabilities(float (&s)[R][S], float (&d
         }
 }
 
-// KEYS: ds = dk and dp = dv of a tile of keys, whose transposed scores have queries as columns; else ds = dq.
-template <class T, int HSp, bool KEYS>
+// KEYS: ds = dk and dp = dv of a tile of keys, whose transposed scores have queries as columns; else ds = dq. With ADD
+// they are fp32 and added to.
+template <class T, int HSp, bool KEYS, bool ADD, class Gradient>
 static __global__ void __launch_bounds__(THREADS)
-    gradients_kernel(T* ds, T* dp, const T* dout, const float* lse, const float* D, Attention a, int aligned) {
+    gradients_kernel(Gradient* ds, Gradient* dp, const T* dout, const float* lse, const float* D, Attention a,
+                     int aligned) {
     typedef Tiles<HSp> M;
     DYNAMIC_SHARED(float, rows_s);
     float *rows_dp = rows_s + M::ROWS * M::LD, *cols_s = rows_dp + M::ROWS * M::LD, *cols_dp = cols_s + M::COLS * M::LD;
@@ -309,8 +315,9 @@ static __global__ void __launch_bounds__(THREADS)
     float scale[M::R], one[M::R];
     for (int r = 0; r < M::R; r++) scale[r] = a.scale, one[r] = 1.0f;
     size_t row = (KEYS ? d.k0 : d.q0) + first;
-    store_rows<T, HSp>(row_of(ds, row, rows.lds, h, HS), rows.lds, sum_s, scale, n_rows, HS, y, x);
-    if (KEYS) store_rows<T, HSp>(row_of(dp, row, rows.lddp, h, HS), rows.lddp, sum_dp, one, n_rows, HS, y, x);
+    int ld = KEYS ? a.ld_dkv : a.ld_dq;
+    store_rows<HSp, ADD>(row_of(ds, row, ld, h, HS), ld, sum_s, scale, n_rows, HS, y, x);
+    if (KEYS) store_rows<HSp, ADD>(row_of(dp, row, ld, h, HS), ld, sum_dp, one, n_rows, HS, y, x);
 }
 
 // ---- entries
@@ -337,58 +344,70 @@ static int inputs_aligned(const Attention* a) {
            is_aligned<T>(a->v, a->ldkv, a->HS);
 }
 
-template <class T, int HSp>
-static void forward(T* out, float* lse, const Attention* a, Stream s) {
+template <class T, int HSp, class Out>
+static void forward(Out* out, float* lse, const Attention* a, Stream s) {
     dim3 grid(n_slots(a->Nq, a->n_docs, Tiles<HSp>::ROWS), (unsigned)a->NH);
     size_t shared = Tiles<HSp>::FORWARD_BYTES;
-    cuda_allow_shared(forward_kernel<T, HSp>, shared);
-    LAUNCH((forward_kernel<T, HSp>), grid, THREADS, shared, cuda_stream(s), out, lse, *a, inputs_aligned<T>(a));
+    cuda_allow_shared(forward_kernel<T, HSp, Out>, shared);
+    LAUNCH((forward_kernel<T, HSp, Out>), grid, THREADS, shared, cuda_stream(s), out, lse, *a, inputs_aligned<T>(a));
 }
 
-template <class T, int HSp>
-static void backward(T* dq, T* dk, T* dv, const T* dout, const float* lse, const float* D, const Attention* a,
-                     Stream s) {
+template <class T, int HSp, bool KEYS, bool ADD, class Gradient>
+static void gradients(Gradient* ds, Gradient* dp, const T* dout, const float* lse, const float* D, const Attention* a,
+                      Stream s) {
     int aligned = inputs_aligned<T>(a) && is_aligned<T>(dout, a->ldo, a->HS);
-    dim3 key_tiles(n_slots(a->Nk, a->n_docs, Tiles<HSp>::ROWS), (unsigned)a->NH);
-    dim3 query_tiles(n_slots(a->Nq, a->n_docs, Tiles<HSp>::ROWS), (unsigned)a->NH);
+    dim3 grid(n_slots(KEYS ? a->Nk : a->Nq, a->n_docs, Tiles<HSp>::ROWS), (unsigned)a->NH);
     size_t shared = Tiles<HSp>::BACKWARD_BYTES;
-    cuda_allow_shared(gradients_kernel<T, HSp, true>, shared);
-    cuda_allow_shared(gradients_kernel<T, HSp, false>, shared);
-    LAUNCH((gradients_kernel<T, HSp, true>), key_tiles, THREADS, shared, cuda_stream(s), dk, dv, dout, lse, D, *a,
-           aligned);
-    LAUNCH((gradients_kernel<T, HSp, false>), query_tiles, THREADS, shared, cuda_stream(s), dq, (T*)NULL, dout, lse, D,
+    cuda_allow_shared(gradients_kernel<T, HSp, KEYS, ADD, Gradient>, shared);
+    LAUNCH((gradients_kernel<T, HSp, KEYS, ADD, Gradient>), grid, THREADS, shared, cuda_stream(s), ds, dp, dout, lse, D,
            *a, aligned);
 }
 
-template <class T>
-static void forward_any(T* out, float* lse, const Attention* a, Stream s) {
+template <class T, class Out>
+static void forward_any(Out* out, float* lse, const Attention* a, Stream s) {
     if (a->HS <= 64) forward<T, 64>(out, lse, a, s);
     else if (a->HS <= 128) forward<T, 128>(out, lse, a, s);
     else forward<T, MOST_HS>(out, lse, a, s);
 }
 
-template <class T>
-static void backward_any(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse, const Attention* a,
-                         Stream s) {
+template <class T, int HSp, bool ADD, class Gradient>
+static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const T* dout, const float* lse, const float* D,
+                     const Attention* a, Stream s) {
+    gradients<T, HSp, true, ADD>(dk, dv, dout, lse, D, a, s);
+    gradients<T, HSp, false, ADD>(dq, (Gradient*)NULL, dout, lse, D, a, s);
+}
+
+template <bool ADD, class T, class Gradient>
+static void backward_any(Gradient* dq, Gradient* dk, Gradient* dv, const T* dout, const T* out, const float* lse,
+                         const Attention* a, Stream s) {
     size_t rows = (size_t)a->Nq * a->NH;
     float* D = (float*)cuda_scratch(rows * sizeof(float));
     if (rows) LAUNCH(row_dots_kernel<T>, cuda_blocks(rows, THREADS / 32), THREADS, 0, cuda_stream(s), D, dout, out, *a);
-    if (a->HS <= 64) backward<T, 64>(dq, dk, dv, dout, lse, D, a, s);
-    else if (a->HS <= 128) backward<T, 128>(dq, dk, dv, dout, lse, D, a, s);
-    else backward<T, MOST_HS>(dq, dk, dv, dout, lse, D, a, s);
+    if (a->HS <= 64) backward<T, 64, ADD>(dq, dk, dv, dout, lse, D, a, s);
+    else if (a->HS <= 128) backward<T, 128, ADD>(dq, dk, dv, dout, lse, D, a, s);
+    else backward<T, MOST_HS, ADD>(dq, dk, dv, dout, lse, D, a, s);
 }
 
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     check_head_size(a);
     if (a->Nq == 0) return;
-    if (dt == DT_BF16) forward_any((bf16*)out, lse, a, s);
-    else forward_any((float*)out, lse, a, s);
+    if (dt == DT_F32) forward_any<float>((float*)out, lse, a, s);
+    else if (a->partial) forward_any<bf16>((float*)out, lse, a, s);
+    else forward_any<bf16>((bf16*)out, lse, a, s);
+}
+
+template <class T>
+static void backward_of(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                        const Attention* a, Stream s) {
+    const T *go = (const T*)dout, *o = (const T*)out;
+    if (a->partial) backward_any<true>((float*)dq, (float*)dk, (float*)dv, go, o, lse, a, s);
+    else backward_any<false>((T*)dq, (T*)dk, (T*)dv, go, o, lse, a, s);
 }
 
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                    const Attention* a, DType dt, Stream s) {
     check_head_size(a);
     if (a->Nq == 0 && a->Nk == 0) return;
-    if (dt == DT_BF16) backward_any((bf16*)dq, (bf16*)dk, (bf16*)dv, (const bf16*)dout, (const bf16*)out, lse, a, s);
-    else backward_any((float*)dq, (float*)dk, (float*)dv, (const float*)dout, (const float*)out, lse, a, s);
+    if (dt == DT_BF16) backward_of<bf16>(dq, dk, dv, dout, out, lse, a, s);
+    else backward_of<float>(dq, dk, dv, dout, out, lse, a, s);
 }

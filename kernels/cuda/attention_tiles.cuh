@@ -50,7 +50,7 @@ typedef struct TileList {
     Tile* tiles;
 } TileList;
 
-size_t attention_list_bytes(int N);
+size_t attention_list_bytes(size_t N);
 // Lays the list for N rows at p; N documents at most.
 TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile);
 // Writes the lists of query tiles and, when key_tiles is not NULL, of key tiles; those with the most work first.
@@ -288,4 +288,27 @@ __device__ __forceinline__ void store_rows(bf16* to, size_t ld, int rows, int HS
     UNROLL
     for (unsigned i = 0; i < 16 * M; i += step, to += step * ld)
         if ((int)(row + i) < rows) store_pack(to, load_pack(tile + chunk_at<D>(row + i, chunk)));
+}
+
+// The same in fp32: written, or with ADD added to what is there. A lane has 8 bytes of a row side by side, so four
+// lanes fill a sector of memory.
+template <int D, int M, bool ADD>
+__device__ __forceinline__ void store_floats(float* to, size_t ld, int rows, int HS, const float x[M][D / 8][4],
+                                             float factor) {
+    unsigned lane = lane_index();
+    to += lane / 4 * ld + lane % 4 * 2;
+    UNROLL
+    for (int i = 0; i < 2 * M; i++, to += 8 * ld) {
+        if (8 * i + (int)lane / 4 >= rows) continue;
+        float2 two[D / 8];
+        UNROLL
+        for (int n = 0; n < D / 8; n++) two[n] = ADD && 8 * n < HS ? *(float2*)(to + 8 * n) : make_float2(0, 0);
+        UNROLL
+        for (int n = 0; n < D / 8; n++) {
+            const float* mine = x[i / 2][n] + i % 2 * 2;
+            two[n].x += mine[0] * factor;
+            two[n].y += mine[1] * factor;
+            if (8 * n < HS) *(float2*)(to + 8 * n) = two[n];
+        }
+    }
 }

@@ -170,9 +170,10 @@ static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
 // ---- attention: whose kernels
 
 static const char* choices(void) {
-    static char text[ERR_BYTES + 64];
+    static char text[ERR_BYTES + 128];
     if (cuda.limits.attention == ATTENTION_OWN) return "";
-    snprintf(text, sizeof text, "%s attention (%s)", use_cudnn ? "cuDNN's" : "own", cuda_cudnn_choice());
+    snprintf(text, sizeof text, "%s attention (%s)%s", use_cudnn ? "cuDNN's" : "own", cuda_cudnn_choice(),
+             use_cudnn && cuda.limits.spread > 1 ? ", own for documents on several ranks" : "");
     return text;
 }
 
@@ -190,6 +191,7 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
 const Kernels cuda_kernels = {
     device_name,
     1,     // prefers_bf16
+    0,     // on_host
     8192,  // full_matmul
     memory_available,
     workspace_bytes,
@@ -214,10 +216,13 @@ const Kernels cuda_kernels = {
     cuda_matmul_backward_weight,
     attention_forward,
     attention_backward,
+    cuda_attention_merge,
     cuda_gelu_forward,
     cuda_add,
     cuda_cast,
     cuda_gather_rows,
+    cuda_split_heads,
+    cuda_join_heads,
     cuda_scatter_rows,
     cuda_classifier,
     cuda_add_sum,

@@ -65,7 +65,11 @@ void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s)
 void cuda_add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
 void cuda_cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s);
 void cuda_gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
+void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
+void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
 void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
+void cuda_attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                          Stream s);
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
 void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
@@ -97,12 +101,13 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
                                 DType dt, Stream s);
 void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                  DType dt, Stream s);
-// attention.cu
+// attention.cu, attention_backward.cu
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                              const Attention* a, DType dt, Stream s);
-// attention_plain.cu: what attention.cu hands on, any element type and head sizes to 256
+// attention_plain.cu: what the two hand on, any element type and head sizes to 256; backward: with ld_dq and ld_dkv set
+// whether the attention is partial or not
 size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,

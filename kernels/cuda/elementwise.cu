@@ -1,16 +1,18 @@
-// elementwise.cu - GELU and its gradient, sums, conversions, and moves of rows.
+// elementwise.cu - GELU and its gradient, sums, conversions, moves of rows and heads, and the merge of two attentions.
 //
 // All are limited by memory, which each tensor crosses once. Bytes an element, fp32 / bf16: GELU 8 / 4, its gradient
-// and add 12 / 6, a move of rows 8 / 4, a conversion between the two types 6. A thread takes 16 bytes at a time of the
-// wider type, and has all its loads under way before it computes. Tensors that do not begin at 16 bytes are read
-// element by element instead, in the same order.
+// and add 12 / 6, a move of rows or heads 8 / 4, a conversion between the two types 6, a merge 12 (it has fp32 only). A
+// thread takes 16 bytes at a time of the wider type, and has all its loads under way before it computes. Tensors that
+// do not begin at 16 bytes are read element by element instead, in the same order.
 #include "kernels/cuda/cuda.h"
+
+#include <math.h>
 
 enum {
     THREADS = 256,
     GROUPS = 2,          // groups of elements that a thread of map_kernel loads at once
-    WARPS = 8,           // rows of a block of move_rows_kernel
-    UNITS_IN_FLIGHT = 4  // units of a row that a lane of move_rows_kernel loads at once
+    WARPS = 8,           // rows of a block that moves rows or heads
+    UNITS_IN_FLIGHT = 4  // units of a row that a lane of it loads at once
 };
 
 // ---- maps: out[i] = f(a[i], b[i])
@@ -106,13 +108,14 @@ void cuda_cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Str
 
 // ---- moves of rows: a warp takes a row; a unit is 16 bytes, or one element where rows do not begin at 16 bytes
 
-// units, ldo and ldx count units. Gather: out[i] = x[rows[i]], or zeros. Scatter: out[rows[i]] = x[i], or nothing.
+// units, ldo and ldx count units. Gather: out[i] = x[rows[i]], or zeros. Scatter: out[rows[i]] = x[i], or nothing. With
+// rows NULL, rows[i] = i.
 template <class Unit, bool GATHER>
 static __global__ void move_rows_kernel(Unit* out, const Unit* x, const int* rows, int n, int units, int ldo, int ldx) {
     size_t i = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     if (i >= (size_t)n) return;
-    int row = rows[i];
+    int row = rows ? rows[i] : (int)i;
     if (!GATHER && row < 0) return;
     const Unit* from = x + (GATHER ? (size_t)MAX(row, 0) : i) * ldx;
     Unit* to = out + (GATHER ? i : (size_t)row) * ldo;
@@ -149,4 +152,93 @@ void cuda_gather_rows(void* out, const void* x, const int* rows, int n, int C, i
 
 void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
     move_rows<false>(out, x, rows, n, C, ldo, ldx, dt, s);
+}
+
+// ---- moves of heads: a warp takes one of the N M rows of all heads, which x or out has in slices
+
+// SPLIT: out (slices) = x (rows, NH * of_head units); else out (rows, NH * of_head) = x (slices). Head h lies in the
+// slice i with floor(i NH / d) <= h < floor((i + 1) NH / d): i = ceil((h + 1) d / NH) - 1.
+template <class Unit, bool SPLIT>
+static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t rows, unsigned NH, unsigned of_head,
+                                         unsigned d) {
+    size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row >= rows) return;
+    unsigned units = NH * of_head;
+    size_t whole = row * units;
+    for (unsigned first = threadIdx.x % 32; first < units; first += UNITS_IN_FLIGHT * 32) {
+        Unit u[UNITS_IN_FLIGHT];
+        size_t sliced[UNITS_IN_FLIGHT];
+        for (unsigned k = 0; k < UNITS_IN_FLIGHT; k++) {
+            unsigned c = first + 32 * k, slice = ((c / of_head + 1) * d - 1) / NH;
+            unsigned begin = slice * NH / d, end = (slice + 1) * NH / d;
+            sliced[k] = (rows * begin + row * (end - begin)) * of_head + (c - begin * of_head);
+            if (c < units) u[k] = x[SPLIT ? whole + c : sliced[k]];
+        }
+        for (unsigned k = 0; k < UNITS_IN_FLIGHT; k++)
+            if (first + 32 * k < units) out[SPLIT ? sliced[k] : whole + first + 32 * k] = u[k];
+    }
+}
+
+template <class Unit, bool SPLIT>
+static void move_head_units(void* out, const void* x, size_t rows, int NH, size_t head_bytes, int d, Stream s) {
+    LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks(rows, WARPS), WARPS * 32, 0, cuda_stream(s), (Unit*)out,
+           (const Unit*)x, rows, (unsigned)NH, (unsigned)(head_bytes / sizeof(Unit)), (unsigned)d);
+}
+
+template <bool SPLIT>
+static void move_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    size_t head_bytes = (size_t)HS * dtype_bytes(dt), rows = (size_t)N * M,
+           all = head_bytes | (uintptr_t)out | (uintptr_t)x;
+    if (rows == 0) return;
+    if (all % 16 == 0) move_head_units<uint4, SPLIT>(out, x, rows, NH, head_bytes, d, s);
+    else if (dt == DT_BF16) move_head_units<bf16, SPLIT>(out, x, rows, NH, head_bytes, d, s);
+    else move_head_units<float, SPLIT>(out, x, rows, NH, head_bytes, d, s);
+}
+
+void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    move_heads<true>(out, x, N, M, NH, HS, d, dt, s);
+}
+
+void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    move_heads<false>(out, x, N, M, NH, HS, d, dt, s);
+}
+
+// ---- merge: 12 bytes an element, and 12 a token and head for the log-sum-exps
+
+// 2^log2_lanes lanes take a token and head, WIDTH elements each at a time.
+template <int WIDTH>
+static __global__ void merge_kernel(float* out, float* lse, const float* part, const float* part_lse, int N, int NH,
+                                    int HS, int log2_lanes) {
+    size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x, pair = thread >> log2_lanes, token = pair / NH;
+    int lanes = 1 << log2_lanes, lane = (int)threadIdx.x & (lanes - 1);
+    bool inside = token < (size_t)N;
+    size_t of_pair = pair % NH * N + token;
+    float mine = inside ? lse[of_pair] : -INFINITY, other = inside ? part_lse[of_pair] : -INFINITY;
+    __syncwarp();  // all lanes have read lse
+    if (mine == -INFINITY && other == -INFINITY) return;
+    float top = fmaxf(mine, other), a = expf(mine - top), b = expf(other - top), sum = a + b;
+    if (lane == 0) lse[of_pair] = top + logf(sum);
+    a /= sum, b /= sum;
+    out += pair * HS, part += pair * HS;
+    for (int c = lane * WIDTH; c < HS; c += lanes * WIDTH) {
+        Pack<float, WIDTH> x = load_pack<WIDTH>(out + c), y = load_pack<WIDTH>(part + c);
+        for (int j = 0; j < WIDTH; j++) x.v[j] = a * x.v[j] + b * y.v[j];
+        store_pack(out + c, x);
+    }
+}
+
+template <int WIDTH>
+static void merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS, Stream s) {
+    int log2_lanes = 0;
+    while (log2_lanes < 5 && WIDTH << log2_lanes < HS) log2_lanes++;
+    LAUNCH(merge_kernel<WIDTH>, cuda_blocks((size_t)N * NH << log2_lanes, THREADS), THREADS, 0, cuda_stream(s), out,
+           lse, part, part_lse, N, NH, HS, log2_lanes);
+}
+
+void cuda_attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                          Stream s) {
+    if (N == 0 || NH == 0) return;
+    bool aligned = HS % 4 == 0 && ((uintptr_t)out | (uintptr_t)part) % 16 == 0;
+    if (aligned) merge<4>(out, lse, part, part_lse, N, NH, HS, s);
+    else merge<1>(out, lse, part, part_lse, N, NH, HS, s);
 }

@@ -62,20 +62,20 @@ static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t ra
 }
 
 template <bool WHOLE>
-static __device__ __forceinline__ void store_weights(float* param, const Pack<float>& x, size_t i, size_t n, uint64_t) {
-    store_floats<WHOLE>(param, x, i, n);
+static __device__ __forceinline__ void store_weights(float* param, const Pack<float>& x, size_t i, const AdamW& a) {
+    store_floats<WHOLE>(param, x, i, a.n);
 }
 
 template <bool WHOLE>
-static __device__ __forceinline__ void store_weights(bf16* param, const Pack<float>& x, size_t i, size_t n,
-                                                     uint64_t rounding) {
+static __device__ __forceinline__ void store_weights(bf16* param, const Pack<float>& x, size_t i, const AdamW& a) {
     Pack<bf16, PACK> w;
     for (int j = 0; j < PACK; j++)
-        w.v[j] = rounding ? round_stochastically(x.v[j], device_hash64(rounding ^ (i + j))) : narrow<bf16>(x.v[j]);
+        w.v[j] = a.rounding ? round_stochastically(x.v[j], device_hash64(a.rounding ^ (a.first + i + j)))
+                            : narrow<bf16>(x.v[j]);
     if constexpr (WHOLE) store_pack(param + i, w);
     else
         for (int j = 0; j < PACK; j++)
-            if (i + j < n) param[i + j] = w.v[j];
+            if (i + j < a.n) param[i + j] = w.v[j];
 }
 
 template <bool WHOLE, class T>
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWF
     store_floats<WHOLE>(a.m, m, i, a.n);
     store_floats<WHOLE>(a.v, v, i, a.n);
     store_floats<WHOLE>(a.master, x, i, a.n);
-    if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, i, a.n, a.rounding);
+    if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, i, a);
 }
 
 template <class T>
@@ -176,22 +176,22 @@ static __global__ void partial_sums_kernel(double* parts, const float* x, size_t
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// result = or += the sum of the parts.
-static __global__ void total_kernel(double* result, const double* parts, int n_parts, int add) {
+// result += the sum of the parts.
+static __global__ void total_kernel(double* result, const double* parts, int n_parts) {
     double sum = 0;
     for (int p = threadIdx.x; p < n_parts; p += THREADS) sum += parts[p];
     sum = block_sum(sum);
-    if (threadIdx.x == 0) *result = add ? *result + sum : sum;
+    if (threadIdx.x == 0) *result += sum;
 }
 
 template <bool SQUARES>
-static void sum(double* result, const float* x, size_t n, int add, Stream s) {
+static void sum(double* result, const float* x, size_t n, Stream s) {
+    if (n == 0) return;
     int n_parts = (int)MIN(CEIL_DIV(n, (size_t)CHUNK), (size_t)MOST_PARTS);
     double* parts = (double*)cuda_scratch(n_parts * sizeof(double));
-    if (n_parts > 0)
-        LAUNCH((partial_sums_kernel<SQUARES>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), parts, x, n,
-               (uintptr_t)x % 16 == 0);
-    LAUNCH(total_kernel, 1, THREADS, 0, cuda_stream(s), result, parts, n_parts, add);
+    LAUNCH((partial_sums_kernel<SQUARES>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), parts, x, n,
+           (uintptr_t)x % 16 == 0);
+    LAUNCH(total_kernel, 1, THREADS, 0, cuda_stream(s), result, parts, n_parts);
 }
 
 size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits) {
@@ -199,11 +199,9 @@ size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits) {
     return MOST_PARTS * sizeof(double);
 }
 
-void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s) { sum<true>(result, x, n, 0, s); }
+void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s) { sum<true>(result, x, n, s); }
 
-void cuda_add_sum(double* result, const float* x, size_t n, Stream s) {
-    if (n > 0) sum<false>(result, x, n, 1, s);
-}
+void cuda_add_sum(double* result, const float* x, size_t n, Stream s) { sum<false>(result, x, n, s); }
 
 // ---- clipping
 

@@ -1,0 +1,378 @@
+// test_attention_parts.c - an attention that is computed in parts, by every table under test, is the whole attention.
+//
+// Documents are cut into pieces, each kind of row by a Cut of its own; piece c of all documents lies together, a unit.
+// A call of the kernels joins one unit of queries with one of keys; partial outputs are merged, gradients add up.
+//
+// Tolerances, beside those of attention_checks.h, with P parts of each query, L the largest |lse|:
+//   a part's lse is off by l = dS + (4 + L) e, and a merge adds (8 + 2 L) e;
+//   a merge weighs by w and 1 - w, off by w (1 - w) 2 l <= l / 2 from lse and by 12 e from itself, what differs by 2 V
+//   at most: out is off by r V of its parts and (l + 24 e) V of each merge;
+//   a gradient adds P numbers to what was there: each of the P sums rounds once more.
+// The backward pass of the whole is given the out and lse that the merge left, so that errors of the two do not add.
+#include "test/attention_checks.h"
+
+enum { MOST_PIECES = 10, MOST_CALLS = MOST_PIECES * (MOST_PIECES + 1) / 2 };
+
+typedef struct Cut {
+    int pieces, n_docs;
+    int border[MOST_DOCS][MOST_PIECES + 1];  // piece c of document b: rows border[b][c] .. border[b][c + 1] of it
+    int cu[MOST_PIECES][MOST_DOCS + 1];      // where the documents' pieces begin in unit c
+    int start[MOST_PIECES + 1];              // where units begin
+} Cut;
+
+typedef struct Call {
+    int q, k, causal;  // units
+    int with_offsets, offsets[MOST_DOCS];
+} Call;
+
+typedef struct Parts {
+    Problem* p;
+    Cut q_cut, k_cut;
+    Call calls[MOST_CALLS];
+    int n_calls;
+    Tensor q, k, v, dout, out, dq, dk, dv;  // rows in the order of units
+    Tensor merged, part, lse, part_lse;     // fp32; lse of a unit of n rows: (NH,n), one after another
+} Parts;
+
+// Borders are set; the rest follows.
+static void finish_cut(Cut* cut) {
+    for (int c = 0; c < cut->pieces; c++) {
+        for (int b = 0; b < cut->n_docs; b++)
+            cut->cu[c][b + 1] = cut->cu[c][b] + cut->border[b][c + 1] - cut->border[b][c];
+        cut->start[c + 1] = cut->start[c] + cut->cu[c][cut->n_docs];
+    }
+}
+
+// Chunks of equal size, up to one row.
+static Cut equal_pieces(const int* cu, int n_docs, int pieces) {
+    Cut cut = {.pieces = pieces, .n_docs = n_docs};
+    for (int b = 0; b < n_docs; b++)
+        for (int c = 0; c <= pieces; c++) cut.border[b][c] = (cu[b + 1] - cu[b]) * c / pieces;
+    finish_cut(&cut);
+    return cut;
+}
+
+static Cut random_pieces(const int* cu, int n_docs, int pieces, uint64_t seed) {
+    Cut cut = {.pieces = pieces, .n_docs = n_docs};
+    for (int b = 0; b < n_docs; b++) {
+        int len = cu[b + 1] - cu[b];
+        cut.border[b][pieces] = len;
+        for (int c = pieces - 1; c > 0; c--)
+            cut.border[b][c] = (int)(hash64(seed * 1000 + b * 16 + c) % (uint64_t)(cut.border[b][c + 1] + 1));
+    }
+    finish_cut(&cut);
+    return cut;
+}
+
+// The row of unit order at which row i of document b lies.
+static size_t unit_row(const Cut* cut, int b, int i) {
+    int c = 0;
+    while (i >= cut->border[b][c + 1]) c++;
+    return cut->start[c] + cut->cu[c][b] + i - cut->border[b][c];
+}
+
+// x with its rows in the order of units, or back in that of documents.
+static Tensor reorder(Tensor x, const Cut* cut, const int* cu, int back) {
+    Tensor y = tensor(x.rows, x.width, x.ld - x.width, x.dt);
+    for (int b = 0; b < cut->n_docs; b++)
+        for (int i = 0; i < cu[b + 1] - cu[b]; i++) {
+            size_t row = cu[b] + i, there = unit_row(cut, b, i);
+            for (size_t c = 0; c < x.width; c++) set(y, back ? row : there, c, get(x, back ? there : row, c));
+        }
+    return y;
+}
+
+// (NH,Nq) in the order of documents, from the lse of units.
+static Tensor whole_lse(const Parts* t) {
+    const Problem* p = t->p;
+    Tensor y = tensor(p->a.NH, p->q.rows, 0, DT_F32);
+    for (int b = 0; b < p->a.n_docs; b++)
+        for (int i = 0; i < p->cu_q[b + 1] - p->cu_q[b]; i++) {
+            size_t row = unit_row(&t->q_cut, b, i);
+            int c = 0;
+            while (row >= (size_t)t->q_cut.start[c + 1]) c++;
+            size_t first = t->q_cut.start[c], n = t->q_cut.start[c + 1] - first;
+            for (int h = 0; h < p->a.NH; h++)
+                set(y, h, p->cu_q[b] + i, get(t->lse, 0, first * p->a.NH + h * n + row - first));
+        }
+    return y;
+}
+
+// ---- the two ways to cut that are claimed
+
+// Each unit of keys meets all queries. Piece c of the keys of a document begins border[c] behind its first.
+static void keys_in_pieces(Parts* t, int pieces, uint64_t seed) {
+    const Problem* p = t->p;
+    t->q_cut = equal_pieces(p->cu_q, p->a.n_docs, 1);
+    t->k_cut = random_pieces(p->cu_k, p->a.n_docs, pieces, seed);
+    t->n_calls = pieces;
+    for (int c = 0; c < pieces; c++) {
+        t->calls[c] = (Call){.k = c, .causal = p->a.causal, .with_offsets = p->a.causal};
+        for (int b = 0; b < p->a.n_docs; b++)
+            t->calls[c].offsets[b] =
+                p->cu_k[b + 1] - p->cu_k[b] - (p->cu_q[b + 1] - p->cu_q[b]) - t->k_cut.border[b][c];
+    }
+}
+
+// A ring of d places: place a has chunks a and 2 d - 1 - a of each document, and meets the keys of the places in the
+// order a, a - 1 and so on around the ring. Chunks see those before them, and of themselves the causal half.
+static void zigzag_ring(Parts* t, int d) {
+    t->q_cut = equal_pieces(t->p->cu_q, t->p->a.n_docs, 2 * d);
+    t->k_cut = equal_pieces(t->p->cu_k, t->p->a.n_docs, 2 * d);
+    for (int place = 0; place < d; place++)
+        for (int step = 0; step < d; step++) {
+            int from = (place - step + d) % d, q[2] = {place, 2 * d - 1 - place}, k[2] = {from, 2 * d - 1 - from};
+            for (int i = 0; i < 4; i++)
+                if (k[i % 2] <= q[i / 2])
+                    t->calls[t->n_calls++] = (Call){.q = q[i / 2], .k = k[i % 2], .causal = k[i % 2] == q[i / 2]};
+        }
+    CHECK(t->n_calls == d * (2 * d + 1));
+}
+
+// ---- a table computes all parts
+
+static void* from_row(const Kernels* k, Tensor t, size_t row) {
+    return (char*)data_for(k, t) + row * t.ld * dtype_bytes(t.dt);
+}
+
+static Attention call_arguments(const Kernels* k, Parts* t, Call* c) {
+    Attention a = t->p->a;
+    size_t q = t->q_cut.start[c->q], key = t->k_cut.start[c->k];
+    a.q = from_row(k, t->q, q), a.k = from_row(k, t->k, key), a.v = from_row(k, t->v, key);
+    a.cu_q = (int*)there(k, t->q_cut.cu, sizeof t->q_cut.cu) + c->q * (MOST_DOCS + 1);
+    a.cu_k = (int*)there(k, t->k_cut.cu, sizeof t->k_cut.cu) + c->k * (MOST_DOCS + 1);
+    a.Nq = t->q_cut.cu[c->q][a.n_docs], a.Nk = t->k_cut.cu[c->k][a.n_docs];
+    a.ldq = (int)t->q.ld, a.ldkv = (int)t->k.ld, a.ldo = (int)t->out.ld;
+    a.ld_dq = (int)t->dq.ld, a.ld_dkv = (int)t->dk.ld;
+    a.causal = c->causal, a.partial = 1;
+    if (c->with_offsets) a.causal_offset = (int*)there(k, c->offsets, sizeof c->offsets);
+    return a;
+}
+
+static void run_parts(Parts* t, const Kernels* k) {
+    int seen[MOST_PIECES] = {0}, NH = t->p->a.NH, HS = t->p->a.HS;
+    CHECK(open_table(k, t->p, 2) == 0);
+    for (int i = 0; i < t->n_calls; i++) {
+        Attention a = call_arguments(k, t, &t->calls[i]);
+        size_t row = t->q_cut.start[t->calls[i].q];
+        float* lse = (float*)data_for(k, t->lse) + row * NH;
+        float* part_lse = (float*)data_for(k, t->part_lse) + row * NH;
+        float *merged = (float*)from_row(k, t->merged, row), *part = (float*)from_row(k, t->part, row);
+        int first = !seen[t->calls[i].q]++;
+        k->attention_forward(first ? merged : part, first ? lse : part_lse, &a, t->p->dt, NULL);
+        if (!first) k->attention_merge(merged, lse, part, part_lse, a.Nq, NH, HS, NULL);
+    }
+    k->cast(data_for(k, t->out), t->p->dt, data_for(k, t->merged), DT_F32, t->out.rows * t->out.width, NULL);
+    for (int i = 0; i < t->n_calls; i++) {
+        Attention a = call_arguments(k, t, &t->calls[i]);
+        size_t row = t->q_cut.start[t->calls[i].q], key = t->k_cut.start[t->calls[i].k];
+        k->attention_backward(from_row(k, t->dq, row), from_row(k, t->dk, key), from_row(k, t->dv, key),
+                              from_row(k, t->dout, row), from_row(k, t->out, row),
+                              (float*)data_for(k, t->lse) + row * NH, &a, t->p->dt, NULL);
+    }
+    bring_back();
+    k->close();
+}
+
+// ---- and is compared with the whole attention of the reference, in fp32
+
+static void compare_with_whole(Parts* t, const Result* found, const Result* expected) {
+    Problem* p = t->p;
+    double HS = p->a.HS, scale = p->a.scale, A = scale * largest_norm(p->q, p->a.HS) * largest_norm(p->k, p->a.HS);
+    double dS = (HS + 3) * E * A, r = 2 * dS + (p->longest + 8) * E + rounded_factors(p), P = t->k_cut.pieces, L = 0;
+    for (size_t h = 0; h < expected->lse.rows; h++)
+        for (size_t n = 0; n < expected->lse.width; n++)
+            if (!isinf(get(expected->lse, h, n))) L = fmax(L, fabs(get(expected->lse, h, n)));
+    double l = dS + (4 + L) * E, V = largest(p->v);
+    double g = largest_norm(p->dout, p->a.HS) * fmax(largest_norm(p->v, p->a.HS), largest_norm(expected->out, p->a.HS));
+    double t_dS = (2 * r + 2 * (HS + 3 + P) * E) * 2 * g;
+    check_close(found->out, expected->out, r * V + (P - 1) * (l + 24 * E) * V);
+    check_close(found->lse, expected->lse, l + (P - 1) * (8 + 2 * L) * E);
+    check_close(found->dq, expected->dq, scale * largest(p->k) * t_dS + P * E * largest(expected->dq));
+    check_close(found->dk, expected->dk, 16 * scale * largest(p->q) * t_dS + P * E * largest(expected->dk));
+    check_close(found->dv, expected->dv, 16 * (r + P * E) * largest(p->dout) + P * E * largest(expected->dv));
+}
+
+static void make_parts(Parts* t, const Result* start) {
+    Problem* p = t->p;
+    size_t rows = p->q.rows, width = p->q.width;
+    t->q = reorder(p->q, &t->q_cut, p->cu_q, 0), t->dout = reorder(p->dout, &t->q_cut, p->cu_q, 0);
+    t->k = reorder(p->k, &t->k_cut, p->cu_k, 0), t->v = reorder(p->v, &t->k_cut, p->cu_k, 0);
+    t->dq = reorder(start->dq, &t->q_cut, p->cu_q, 0);
+    t->dk = reorder(start->dk, &t->k_cut, p->cu_k, 0), t->dv = reorder(start->dv, &t->k_cut, p->cu_k, 0);
+    t->merged = tensor(rows, width, 0, DT_F32), t->part = tensor(rows, width, 0, DT_F32);
+    t->out = tensor(rows, width, 0, p->dt);
+    t->lse = tensor(1, rows * p->a.NH, 0, DT_F32), t->part_lse = tensor(1, rows * p->a.NH, 0, DT_F32);
+}
+
+static void free_parts(Parts* t) {
+    Tensor* all[] = {&t->q,  &t->k,  &t->v,      &t->dout, &t->out, &t->dq,
+                     &t->dk, &t->dv, &t->merged, &t->part, &t->lse, &t->part_lse};
+    for (int i = 0; i < COUNT(all); i++) free(all[i]->bytes);
+}
+
+static void check_parts(Parts* t) {
+    Tensor written[] = {t->out, t->dq, t->dk, t->dv, t->merged, t->part, t->lse, t->part_lse};
+    for (int i = 0; i < COUNT(written); i++) check_untouched_around(written[i]);
+    for (size_t r = 0; r < t->out.rows; r++)  // one rounding
+        for (size_t c = 0; c < t->out.width; c++) {
+            float merged = (float)get(t->merged, r, c);
+            CHECK(get(t->out, r, c) == (t->p->dt == DT_BF16 ? bf16_to_float(bf16_from_float(merged)) : merged));
+        }
+}
+
+// `cut` fills the cuts and calls from a number.
+static void try_parts_with(const Kernels* k, Problem* p, void (*cut)(Parts*, int, uint64_t), int n, uint64_t seed) {
+    Parts t = {.p = p};
+    p->a.partial = 1;
+    Result expected = result(p);
+    cut(&t, n, seed);
+    make_parts(&t, &expected);
+    run_parts(&t, k);
+    check_parts(&t);
+    Result found = {reorder(t.merged, &t.q_cut, p->cu_q, 1), whole_lse(&t), reorder(t.dq, &t.q_cut, p->cu_q, 1),
+                    reorder(t.dk, &t.k_cut, p->cu_k, 1), reorder(t.dv, &t.k_cut, p->cu_k, 1)};
+    Result from = {.out = reorder(t.out, &t.q_cut, p->cu_q, 1), .lse = found.lse};
+    run(&expected, &cpu_reference_kernels, p, &from, 1);
+    compare_with_whole(&t, &found, &expected);
+    free(from.out.bytes), free_result(found), free_result(expected), free_parts(&t);
+}
+
+// Through the reference too, which so is shown to be right by its own whole attention.
+static void try_parts(const Case* c, DType dt, void (*cut)(Parts*, int, uint64_t), int n, uint64_t seed) {
+    const Kernels* tables[CPU_ISAS + 1];
+    int failures = test_failures_in_claim, n_tables = tested_tables(tables);
+    tables[n_tables++] = &cpu_reference_kernels;
+    Problem p = problem(c, dt);
+    free(p.dout.bytes);
+    p.dout = tensor(p.q.rows, p.q.width, 0, dt), fill(p.dout, 4, 1);  // merged rows lie without gaps, and dout as out
+    for (int i = 0; i < n_tables; i++) try_parts_with(tables[i], &p, cut, n, seed);
+    if (test_failures_in_claim > failures)
+        printf("    head size %d, %s, cut by %d, seed %d\n", c->HS, dtype_name(dt), n, (int)seed);
+    free_problem(p);
+}
+
+static void cut_keys(Parts* t, int n, uint64_t seed) { keys_in_pieces(t, n, seed); }
+static void cut_ring(Parts* t, int n, uint64_t seed) { (void)seed, zigzag_ring(t, n); }
+
+// ---- claims
+
+static void merged_parts_are_the_whole_attention(void) {
+    static const Case cases[] = {
+        {16, 2, 1, 3, {{1, 1}, {2, 2}, {65, 65}, {130, 130}, {16, 70}, {1, 9}, {NONE, 3}, {17, 17}}},
+        {16, 2, 0, 1, {{1, 1}, {70, 3}, {64, 65}, {5, 130}, {4, NONE}, {66, 1}}},
+        {64, 1, 1, 8, {{3, 3}, {66, 70}}},
+        {8, 3, 1, 0, {{9, 4}, {100, 90}, {3, 2}}}};  // whose first queries see no key at all
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++)
+            for (int pieces = 2; pieces <= (WATCHED ? 2 : 4); pieces += 2)
+                try_parts(&cases[i], (DType)dt, cut_keys, pieces, (uint64_t)(i * 10 + pieces));
+}
+
+#define RAGGED \
+    {1, 1}, {2, 2}, {3, 3}, {1, 1}, {260, 260}, {9, 9}, {10, 10}, {11, 11}, {77, 77}, { 2, 2 }
+
+static void zigzag_rings_are_the_whole_attention(void) {
+    static const Case cases[] = {{8, 2, 1, 3, {RAGGED}},
+                                 {64, 1, 1, 8, {{1, 1}, {2, 2}, {3, 3}, {73, 73}, {30, 30}, {11, 11}}}};
+    static const int degrees[] = {1, 2, 3, 5};
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int d = 0; d < (WATCHED ? 2 : COUNT(degrees)); d++)
+            for (int dt = i == 0 ? DT_F32 : DT_BF16; dt <= DT_BF16; dt++)
+                try_parts(&cases[i], (DType)dt, cut_ring, degrees[d], 0);
+}
+
+static void rings_of_the_shortest_documents_are_the_whole_attention(void) {
+    static const Case c = {8, 3, 1, 1, {{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 1}}};
+    for (int d = 2; d <= 5; d++) try_parts(&c, DT_F32, cut_ring, d, 0);
+}
+
+// Alone: with its own strides, adding to what is there, given a merged lse above its own.
+static void one_part_matches_the_reference(void) {
+    static const Case cases[] = {
+        {16, 2, 1, 3, {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {64, 64, 0}, {3, 130, 65}, {9, 130, -200}, {1, 1}}},
+        {4, 3, 0, 1, {{1, 130}, {16, 17}, {63, 65}, {NONE, 5}, {65, 65}, {100, 3}, {7, NONE}}},
+        {24, 1, 1, 0, {{1, 1}, {2, 2}, {15, 15}, {64, 64}, {65, 65}, {130, 130}}}};
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) try_case_as(&cases[i], (DType)dt, 1);
+}
+
+static void one_part_with_aligned_rows_matches_the_reference(void) {
+    static const Case cases[] = {{64, 2, 1, 8, {{70, 70, -3}, {66, 40, 100}, {3, 130, 65}, {9, 130, -200}}},
+                                 {64, 1, 0, 8, {{3, 3}, {66, 70}, {NONE, 9}, {9, NONE}}},
+                                 {32, 2, 1, 8, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
+                                 {128, 1, 1, 8, {{3, 3}, {40, 70}}}};
+    for (any_order = 0; any_order <= 1; any_order++)
+        for (int i = 0; i < (WATCHED ? 1 : COUNT(cases)); i++) try_case_as(&cases[i], DT_BF16, 1);
+    any_order = 0;
+}
+
+// The reference rounds a whole attention once: as a part it leaves what was rounded.
+static void the_reference_rounds_what_a_part_leaves(void) {
+    static const Case c = {8, 2, 1, 3, {{5, 5}, {9, 17}}};
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        Problem p = problem(&c, (DType)dt);
+        Result whole = result(&p);
+        run(&whole, &cpu_reference_kernels, &p, &whole, 1);
+        p.a.partial = 1;
+        Result part = result(&p);
+        fill(part.dq, 0, 0), fill(part.dk, 0, 0), fill(part.dv, 0, 0);
+        run(&part, &cpu_reference_kernels, &p, &whole, 1);
+        Tensor wholes[] = {whole.out, whole.lse, whole.dq, whole.dk, whole.dv},
+               parts[] = {part.out, part.lse, part.dq, part.dk, part.dv};
+        for (int i = 0; i < COUNT(wholes); i++)
+            for (size_t r = 0; r < wholes[i].rows; r++)
+                for (size_t col = 0; col < wholes[i].width; col++) {
+                    float x = (float)get(parts[i], r, col);
+                    CHECK(get(wholes[i], r, col) == (wholes[i].dt == DT_BF16 ? bf16_to_float(bf16_from_float(x)) : x));
+                }
+        free_result(whole), free_result(part), free_problem(p);
+    }
+}
+
+// Documents of one token: out is v, dv is dout, and each is an item of work of its own. KernelLimits.spread makes room.
+static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) {
+    enum { SPREAD = 6, HEADS = 2 };  // of 7: ranks have one or two
+    const Kernels* tables[CPU_ISAS];
+#ifdef TEST_DEVICE
+    int N = 100;
+#else
+    int N = at_most(100000, 100);
+#endif
+    size_t rows = (size_t)N * SPREAD;
+    int* cu = (int*)malloc((rows + 1) * sizeof(int));
+    for (size_t i = 0; i <= rows; i++) cu[i] = (int)i;
+    Tensor x = tensor(rows, HEADS, 0, DT_F32), dout = tensor(rows, HEADS, 0, DT_F32);
+    fill(x, 1, 1), fill(dout, 2, 1);
+    KernelLimits limits = {.N = N, .spread = SPREAD, .C = 28, .OC = 28, .NH = 7, .HS = 1, .context = 4, .threads = 2};
+    limits.attention = ATTENTION_OWN;
+    for (int i = 0, n = tested_tables(tables); i < n; i++) {
+        const Kernels* k = tables[i];
+        char err[ERR_BYTES];
+        Tensor y[5];
+        for (int j = 0; j < 5; j++) y[j] = tensor(rows, HEADS, 0, DT_F32);
+        CHECK(k->open(&limits, err, sizeof err) == 0);
+        Attention a = {data_for(k, x), data_for(k, x), data_for(k, x), .Nq = (int)rows, .Nk = (int)rows};
+        a.cu_q = a.cu_k = (int*)there(k, cu, (rows + 1) * sizeof(int));
+        a.ldq = a.ldkv = a.ldo = HEADS, a.n_docs = (int)rows, a.NH = HEADS, a.HS = 1, a.causal = 1, a.scale = 1;
+        k->attention_forward(data_for(k, y[0]), (float*)data_for(k, y[1]), &a, DT_F32, NULL);
+        k->attention_backward(data_for(k, y[2]), data_for(k, y[3]), data_for(k, y[4]), data_for(k, dout),
+                              data_for(k, y[0]), (float*)data_for(k, y[1]), &a, DT_F32, NULL);
+        bring_back();
+        k->close();
+        check_close(y[0], x, 0), check_close(y[4], dout, 0);  // 4 roundings: of p, the sum and the quotient
+        for (int j = 0; j < 5; j++) free(y[j].bytes);
+    }
+    free(cu), free(x.bytes), free(dout.bytes);
+}
+
+int main(void) {
+    RUN(one_part_matches_the_reference);
+    RUN(one_part_with_aligned_rows_matches_the_reference);
+    RUN(the_reference_rounds_what_a_part_leaves);
+    RUN(merged_parts_are_the_whole_attention);
+    RUN(zigzag_rings_are_the_whole_attention);
+    RUN(rings_of_the_shortest_documents_are_the_whole_attention);
+    RUN(a_group_of_ranks_brings_more_tokens_of_fewer_heads);
+    return test_done();
+}
