@@ -3,11 +3,16 @@
 // Contract of every entry, unless it says otherwise:
 //   - all ranks of the Comm call it in the same order with matching sizes;
 //   - memory is the device's that the Comm was opened for; work is ordered on the stream and may not have finished on
-//     return. Nothing is allocated;
-//   - sums are taken in the element type, in an order that depends only on the number of ranks: the same bits each run;
+//     return (on the CPU it has). Nothing is allocated;
+//   - sums are taken in the element type (bf16 on the CPU in fp32, rounded once; NCCL may round in between), in an
+//     order that depends only on the number of ranks: the same bits each run, on every rank;
 //   - a count of 0 is fine and does nothing;
-//   - a rank that has died or a broken link never hangs the others for ever: `wait` and the ..._host entries return -1
-//     with words after at most `timeout_seconds`.
+//   - a rank that has died or a broken link never hangs the others for ever: entries return as soon as that is known,
+//     with whatever memory holds, and every later one at once; `wait` and the ..._host entries then return -1 with
+//     words that name the rank. At the latest after timeout_seconds without any progress.
+//
+// Exchanges of a Comm happen one after another in the order of the calls, begun ones too. Ranks that follow one global
+// order of all exchanges therefore never wait for each other in a circle.
 #pragma once
 #include "kernels/kernels.h"
 
@@ -20,25 +25,49 @@ typedef struct Transfer {
     size_t bytes;  // 0: no message; both sides must agree
 } Transfer;
 
+// What bytes are sent for: see Comm.sent.
+typedef enum CommPurpose {
+    COMM_OTHER,
+    COMM_HEADS,       // tokens to heads and back
+    COMM_RING,        // keys, values and their gradients
+    COMM_GRADIENTS,   // reduce-scatter
+    COMM_PARAMETERS,  // all-gather
+    COMM_STATE,       // optimizer state: nothing in this program sends any
+    COMM_HOST,        // agreement: hashes, losses
+    N_PURPOSES
+} CommPurpose;
+
+// An exchange that has begun; 0: one that is over.
+typedef uint64_t Ticket;
+
 typedef struct CommTable {
-    const char* name;  // "nccl", ...
+    const char* name;  // "self", "mpi", "nccl"
 
     // x (n) = sum over ranks of x (n), on every rank. dt F32, BF16 or F64.
     void (*all_reduce)(Comm* c, void* x, size_t n, DType dt, Stream s);
-    // out (n) = this rank's part of the sum over ranks of in (size * n); out may be in + rank * n.
-    void (*reduce_scatter)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
-    // out (size * n) = the `in` (n) of all ranks in rank order; in may be out + rank * n.
-    void (*all_gather)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     void (*broadcast)(Comm* c, void* x, size_t bytes, int root, Stream s);
+
+    // These begin: they may send what s has computed so far, and computing may go on while they run. Until `end` their
+    // memory must be left alone; work that s is given after `end` sees what came and may overwrite what was sent.
+    // Tickets may be ended in any order. In a Comm without overlap they have finished on return.
+
+    // out (n) = this rank's part of the sum over ranks of in (size * n); out may be in + rank * n.
+    Ticket (*begin_reduce_scatter)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
+    // out (size * n) = the `in` (n) of all ranks in rank order; in may be out + rank * n.
+    Ticket (*begin_all_gather)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     // All messages at once; between two ranks they match in order. Messages to oneself are copies. Covers all-to-all
-    // with unequal counts and the steps of a ring. Ranks that neither send nor receive need not call it.
-    void (*exchange)(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives, Stream s);
+    // with unequal counts and the steps of a ring. The lists themselves may be forgotten on return. Ranks that neither
+    // send nor receive need not call it.
+    Ticket (*begin_exchange)(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                             Stream s);
+    void (*end)(Comm* c, Ticket ticket, Stream s);
 
     // Values in host memory, for small things (a plan's hash, speeds): have finished on return. 0, or -1 with words.
     int (*all_gather_host)(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
     int (*broadcast_host)(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen);
-    // Waits until the work on s is done. 0; or -1 with words when a rank or a link failed, or nothing moved for
-    // timeout_seconds. After -1 the Comm is aborted: only close may follow.
+    int (*barrier)(Comm* c, char* err, size_t errlen);
+    // Waits until the work on s and all exchanges that have begun are done. 0; or -1 with words when a rank or a link
+    // failed, or nothing moved for timeout_seconds. After -1 the Comm is aborted: only close may follow.
     int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
 
     // The ranks with equal color become a Comm of their own, in the order of key (then of rank). A negative color:
@@ -51,9 +80,31 @@ struct Comm {
     const CommTable* table;
     int rank, size;
     int local_rank, local_size;  // among the ranks of this machine; of the world
+    const int* node;             // (size) which machine each rank is on, numbered in rank order from 0
     double timeout_seconds;
+    int overlap;          // 0: begin_... finish before they return. May be changed when nothing is under way
+    CommPurpose purpose;  // of the calls that follow
+    // Bytes that this rank has handed to other ranks: [purpose][0] to ranks of its own machine, [1] to others. Counted
+    // as if every rank sent each other rank its part directly: reduce-scatter and all-gather n to each other rank,
+    // all-reduce both with n / size rounded up, broadcast everything from the root, exchange what it is told.
+    uint64_t sent[N_PURPOSES][2];
+    // Seconds that the host stood still in entries of this table: communication that nothing hid. Not known for NCCL,
+    // whose waits are the device's: stays 0.
+    double exposed_seconds;
     void* state;  // the transport's
 };
+
+// The same, begun and ended.
+static inline void comm_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+    c->table->end(c, c->table->begin_reduce_scatter(c, out, in, n, dt, s), s);
+}
+static inline void comm_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+    c->table->end(c, c->table->begin_all_gather(c, out, in, n, dt, s), s);
+}
+static inline void comm_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                 Stream s) {
+    c->table->end(c, c->table->begin_exchange(c, sends, n_sends, receives, n_receives, s), s);
+}
 
 // Who this process is among those that were started together, from the environment: torchrun's variables, mpirun's,
 // Slurm's; alone without any. local_size is 0 where the launcher does not say it; comm_open_nccl then counts the ranks
@@ -68,6 +119,14 @@ typedef struct RankIdentity {
 // 0, or -1 with a message when variables contradict each other (a rank beyond the size, no number).
 int rank_identity(RankIdentity* id, char* err, size_t errlen);
 
-// NCCL over all ranks of the identity, on the current CUDA device. 0 with *world, or -1 with words (NCCL missing, a
-// rank that does not come, two ranks on one GPU). With size 1 no NCCL communicator is made: entries copy.
+// The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
+// need MPI, several on GPUs need NCCL. 0 with *world, or -1 with words (a build without MPI, a rank that does not come,
+// two ranks on one GPU). For tests, RAGGED_NODE_SIZE=k in the environment of all ranks pretends, in Comm.node alone,
+// that every k ranks make one machine.
+int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);
+
+// The transports that comm_open chooses from. comm_open_self: host memory and one rank. comm_open_mpi: host memory.
+// comm_open_nccl: the current CUDA device; with size 1 no NCCL communicator is made, entries copy.
+int comm_open_self(Comm** world, double timeout_seconds, char* err, size_t errlen);
+int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);
 int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);

@@ -1,6 +1,7 @@
-// open.c - the one place that knows which backends this build has.
+// open.c - the one place that knows which backends and transports this build has.
 //
 // HAVE_CUDA: the CUDA sources by nvcc. HAVE_EMU: the same sources for the emulator, in their place.
+#include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/kernels.h"
 
@@ -35,4 +36,15 @@ const Kernels* kernels_find(const char* device, const char* isa, char* err, size
     fail(err, errlen, "this program was built without %s; try --device cpu, or build it: make %s=yes", device,
          !strcmp(device, "emu") ? "EMU" : "CUDA");
     return NULL;
+}
+
+int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, char* err,
+              size_t errlen) {
+    *world = NULL;
+#if defined(HAVE_CUDA) || defined(HAVE_EMU)
+    if (!k->on_host) return comm_open_nccl(world, id, timeout_seconds, err, errlen);
+#endif
+    if (!k->on_host) return fail(err, errlen, "this build has no exchanges for memory of %s", k->name);
+    if (id->size == 1) return comm_open_self(world, timeout_seconds, err, errlen);
+    return comm_open_mpi(world, id, timeout_seconds, err, errlen);
 }

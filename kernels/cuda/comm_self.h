@@ -1,4 +1,4 @@
-// comm_self.h - the Comm of one rank. NCCL would take 512 MiB of GPU memory for it; here every entry is a copy.
+// comm_self.h - the Comm of one rank in device memory. NCCL would take 512 MiB of it; here every entry is a copy.
 #pragma once
 
 extern "C" {
@@ -6,7 +6,7 @@ extern "C" {
 }
 
 // local_rank and local_size are those of the world that the Comm is part of. 0, or -1 with words.
-int comm_open_self(Comm** c, int local_rank, int local_size, double timeout_seconds, char* err, size_t errlen);
+int comm_open_cuda_self(Comm** c, int local_rank, int local_size, double timeout_seconds, char* err, size_t errlen);
 
 // The messages of an exchange that this rank sends to itself: the first such send goes to the first such receive, and
 // so on. Dies when they do not match.

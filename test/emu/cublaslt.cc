@@ -361,7 +361,8 @@ static void multiply(const Problem* p, const cublasLtMatmulDescOpaque_t* product
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta,
                               const void* C, cublasLtMatrixLayout_t c, void* D, cublasLtMatrixLayout_t d,
-                              const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes, cudaStream_t) {
+                              const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
     Problem p;
     Algorithm algorithm;
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
@@ -377,6 +378,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         !aligned(C, algorithm.alignment_c) || !aligned(D, algorithm.alignment_d) ||
         !aligned(product->bias, algorithm.alignment_bias) || !aligned(product->aux, algorithm.alignment_aux))
         return CUBLAS_STATUS_INVALID_VALUE;
+    emu::finish_work(stream);
     float *a_panels = (float*)malloc(ROUND_UP(p.m, (uint64_t)MR) * p.k * sizeof(float)),
           *b_panels = (float*)malloc(ROUND_UP(p.n, (uint64_t)NR) * p.k * sizeof(float));
     if (a_panels && b_panels) {

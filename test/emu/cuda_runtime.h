@@ -1,6 +1,7 @@
 // cuda_runtime.h - stands in for NVIDIA's header of that name when the CUDA sources are compiled for the emulator: the
 // vector types, and the part of the runtime that the backend calls. Device memory is host memory, filled with NaN when
-// it is allocated; a stream does its work at once.
+// it is allocated. A stream does its work at once, unless it waits for other ranks; with EMU_STREAMS=late it does as
+// late as it may, see streams.h.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -68,7 +69,9 @@ cudaError_t cudaFreeHost(void* p);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t s);
 cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);

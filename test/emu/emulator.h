@@ -37,6 +37,8 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
+struct CUstream_st;
+
 namespace emu {
 
 constexpr int WARP = 32, LANE_BYTES = 64;
@@ -64,6 +66,9 @@ void read_lane(void* value, const Gathered* g, int lane, size_t offset, size_t b
 void* dynamic_shared();
 
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* context);
+
+// Lets a stream do all that it was given before: see streams.h.
+void finish_work(CUstream_st* stream);
 
 template <class F>
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F&& call) {
@@ -115,7 +120,7 @@ T shuffle(unsigned mask, T value, int from_lane) {
 #define warpSize 32
 
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    ((void)(stream), emu::launch(#kernel, (grid), (block), (shared_bytes), [&] { kernel(__VA_ARGS__); }))
+    (emu::finish_work(stream), emu::launch(#kernel, (grid), (block), (shared_bytes), [&] { kernel(__VA_ARGS__); }))
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emu::dynamic_shared()
 
 // ---- built-in functions

@@ -1,14 +1,17 @@
 // nccl.cc - the calls of test/emu/nccl.h by MPI.
 //
-// Every operation is a set of messages between pairs of ranks: posted by the call, which then returns ncclInProgress,
-// and moved on by ncclCommGetAsyncError, as a nonblocking NCCL communicator may do. So data that is used before the
-// communicator has been polled to its end is wrong here, not only on a bad day; and a rank that does not come leaves
-// the others waiting without blocking them. A blocking communicator polls itself.
+// Every operation is a set of messages between pairs of ranks. Opening, splitting and finalizing are posted by the
+// call, which then returns ncclInProgress, and are moved on by ncclCommGetAsyncError. Exchanges are work on their
+// stream (streams.h), which reads and writes memory when the stream comes to it; but they get there only when the
+// communicator is polled for the first time, as a nonblocking NCCL communicator may do. So an event that is recorded
+// too early, and data that is used too early, are wrong here, not only on a bad day; and a rank that does not come
+// leaves the others waiting without blocking them. A blocking communicator polls itself. Parts that share resources
+// share errors and abort.
 //
 // What NCCL would do silently wrong, or hang on, ends the program here or is an error: a call on a communicator that
-// has another in progress, messages of other lengths than expected, groups over two communicators. A message's tag
-// holds the communicator's number and the operation, so that different operations never meet. Sums are taken in rank
-// order, in the element type.
+// has another in progress, messages of other lengths than expected, groups over two communicators or streams, a
+// communicator that is destroyed before its work is done or used afterwards. A message's tag holds the communicator's
+// number and the operation, so that different operations never meet. Sums are taken in rank order, in the element type.
 #include "nccl.h"
 
 #define OMPI_SKIP_MPICXX 1
@@ -23,6 +26,8 @@
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include "streams.h"
 
 extern "C" {
 #include "plan/base.h"
@@ -43,14 +48,19 @@ struct Message {
     size_t bytes;
 };
 
-// What a communicator is doing.
 struct Operation {
     Kind kind;
     std::vector<Message> messages;
     std::vector<std::unique_ptr<Bytes>> sent;  // copies, for MPI may still read what was given up
-    std::vector<MPI_Request> requests;
+    std::vector<MPI_Request> requests;         // of the messages; none before they are posted
     std::function<void()> finish;
     double start;
+};
+
+// What communicators that share resources have in common.
+struct Fate {
+    ncclResult_t error;
+    bool aborted;
 };
 
 }  // namespace
@@ -60,7 +70,11 @@ struct ncclComm {
     std::vector<int> world;  // the MPI rank of each rank
     bool blocking;
     ncclResult_t state;
-    std::unique_ptr<Operation> doing;
+    std::shared_ptr<Fate> fate;
+    std::unique_ptr<Operation> doing = nullptr;  // opening, splitting, finalizing
+    std::function<void()> launch = nullptr;      // puts the exchange that was called on its stream
+    int on_stream = 0;                           // exchanges there
+    bool destroyed = false;
     int size() const { return (int)world.size(); }
 };
 
@@ -71,7 +85,9 @@ int next_number = 1;                           // for a communicator, on this ra
 std::vector<std::unique_ptr<Bytes>> given_up;  // sends that nobody received
 int group_depth;
 ncclComm* group_comm;
+cudaStream_t group_stream;
 std::vector<Message> group;
+std::vector<std::unique_ptr<ncclComm>> communicators;  // all that there ever were, for work on streams knows them
 
 [[noreturn]] void stop(const char* what) {
     int rank = 0;
@@ -109,8 +125,8 @@ size_t type_bytes(ncclDataType_t type) {
 
 // ---- operations
 
-void post(ncclComm* c) {
-    Operation* o = c->doing.get();
+void post(const ncclComm* c, Operation* o) {
+    o->start = now_seconds();
     for (const Message& m : o->messages) {
         if (m.peer < 0 || m.peer >= c->size()) stop("a message names a rank that the communicator does not have");
         if (m.bytes > INT_MAX) stop("a message of over 2 GiB");
@@ -127,10 +143,8 @@ void post(ncclComm* c) {
 }
 
 // Takes back what was posted.
-void give_up(ncclComm* c) {
-    if (!c->doing) return;
-    Operation* o = c->doing.get();
-    for (size_t i = 0, sends = 0; i < o->messages.size(); i++) {
+void give_up(Operation* o) {
+    for (size_t i = 0, sends = 0; i < o->requests.size(); i++) {
         bool is_send = o->messages[i].is_send;
         if (is_send) given_up.push_back(std::move(o->sent[sends++]));
         if (o->requests[i] == MPI_REQUEST_NULL) continue;
@@ -141,12 +155,11 @@ void give_up(ncclComm* c) {
             MPI_Wait(&o->requests[i], MPI_STATUS_IGNORE);
         }
     }
-    c->doing.reset();
+    o->requests.clear();
 }
 
-void progress(ncclComm* c) {
-    if (!c->doing) return;
-    Operation* o = c->doing.get();
+// Whether what was posted is over: it has arrived, or it is given up since it came to nothing in the time allowed.
+bool progress(ncclComm* c, Operation* o) {
     int late = -1;
     for (size_t i = 0; i < o->requests.size(); i++) {
         if (o->requests[i] == MPI_REQUEST_NULL) continue;
@@ -162,28 +175,72 @@ void progress(ncclComm* c) {
         if ((size_t)bytes != o->messages[i].bytes) stop("a message is shorter than its receiver expects");
     }
     if (late < 0) {
+        if (o->finish) o->finish();
+        return true;
+    }
+    if (now_seconds() - o->start <= seconds_allowed()) return false;
+    give_up(o);
+    char words[64];
+    snprintf(words, sizeof words, "no message from or to rank %d", late);
+    c->fate->error = failed(ncclRemoteError, words);
+    return true;
+}
+
+// Moves on what is in progress.
+void poll(ncclComm* c) {
+    if (c->state != ncclInProgress) return;
+    if (c->launch) {
+        c->launch();
+        c->launch = nullptr;
         c->state = ncclSuccess;
-        std::unique_ptr<Operation> finished = std::move(c->doing);
-        if (finished->finish) finished->finish();
-    } else if (now_seconds() - o->start > seconds_allowed()) {
-        give_up(c);
-        char words[64];
-        snprintf(words, sizeof words, "no message from or to rank %d", late);
-        c->state = failed(ncclRemoteError, words);
+    } else if (progress(c, c->doing.get())) {
+        c->doing.reset();
+        c->state = ncclSuccess;
     }
 }
 
-ncclResult_t start(ncclComm* c, Kind kind, std::vector<Message> messages, std::function<void()> finish) {
-    if (c->state != ncclSuccess) return failed(ncclInvalidUsage, "the communicator has failed or is in progress");
-    c->doing = std::make_unique<Operation>();
-    c->doing->kind = kind;
-    c->doing->messages = std::move(messages);
-    c->doing->finish = std::move(finish);
-    c->doing->start = now_seconds();
+ncclResult_t in_progress(ncclComm* c) {
     c->state = ncclInProgress;
-    post(c);
-    while (c->blocking && c->state == ncclInProgress) progress(c), sched_yield();
+    while (c->blocking && c->state == ncclInProgress) poll(c), sched_yield();
     return c->state;
+}
+
+// Whether the communicator can be called.
+bool is_ready(const ncclComm* c) {
+    if (c->destroyed) stop("a communicator is used after its end");
+    return c->state == ncclSuccess && c->fate->error == ncclSuccess && !c->fate->aborted;
+}
+
+ncclResult_t not_ready() { return failed(ncclInvalidUsage, "the communicator has failed or is in progress"); }
+
+ncclResult_t start(ncclComm* c, Kind kind, std::vector<Message> messages, std::function<void()> finish) {
+    if (!is_ready(c)) return not_ready();
+    c->doing.reset(new Operation{kind, std::move(messages), {}, {}, std::move(finish), 0});
+    post(c, c->doing.get());
+    return in_progress(c);
+}
+
+// An exchange on a stream. What it sends and what it does at its end is asked for when the stream has come to it.
+ncclResult_t start_on(cudaStream_t stream, ncclComm* c, Kind kind, std::function<void(Operation*)> prepare) {
+    if (!is_ready(c)) return not_ready();
+    auto o = std::make_shared<Operation>(Operation{kind, {}, {}, {}, nullptr, 0});
+    auto work = [c, o, prepare] {
+        bool ended = c->fate->aborted || c->fate->error != ncclSuccess, first = o->start == 0;
+        if (ended) {
+            give_up(o.get());
+        } else if (first) {
+            prepare(o.get());
+            post(c, o.get());
+        }
+        bool over = ended || progress(c, o.get());
+        c->on_stream -= over;
+        return over;
+    };
+    c->launch = [c, stream, work] {
+        c->on_stream++;
+        emu::put_on_stream(stream, work);
+    };
+    return in_progress(c);
 }
 
 // Every rank's `bytes` into `all`, in rank order.
@@ -234,15 +291,22 @@ void agree_on_number(const std::vector<Member>& members) {
 
 void check_gpus(ncclComm* c) {
     if (!getenv("EMU_NCCL_ONE_GPU")) return;
-    c->state = failed(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
+    c->fate->error = failed(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
 }
 
-void make_part(ncclComm* c, ncclComm** part, const std::vector<Member>& members, bool blocking) {
+ncclComm* add_communicator(int number, int rank, bool blocking, std::shared_ptr<Fate> fate) {
+    communicators.push_back(std::unique_ptr<ncclComm>(new ncclComm{number, rank, {}, blocking, ncclSuccess, fate}));
+    return communicators.back().get();
+}
+
+std::shared_ptr<Fate> new_fate() { return std::make_shared<Fate>(Fate{ncclSuccess, false}); }
+
+void make_part(ncclComm* c, ncclComm** part, const std::vector<Member>& members, bool blocking, bool share) {
     const Member& own = members[(size_t)c->rank];
     agree_on_number(members);
     int number = next_number++;
     if (own.color < 0) return;
-    auto* p = new ncclComm{number, 0, {}, blocking, ncclSuccess, nullptr};
+    ncclComm* p = add_communicator(number, 0, blocking, share ? c->fate : new_fate());
     for (size_t r = 0; r < members.size(); r++) {
         const Member& m = members[r];
         if (m.color != own.color) continue;
@@ -274,7 +338,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     *comm = nullptr;
     if (rank != mpi_rank || size > mpi_size) return failed(ncclInvalidArgument, "a rank must be the MPI rank");
     memcpy(&number, id.internal, sizeof number);
-    auto* c = new ncclComm{number, rank, {}, config->blocking != 0, ncclSuccess, nullptr};
+    ncclComm* c = add_communicator(number, rank, config->blocking != 0, new_fate());
     for (int r = 0; r < size; r++) c->world.push_back(r);
     *comm = c;
     if (number < NAMED) next_number = MAX(next_number, number + 1);
@@ -290,10 +354,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
     auto members = std::make_shared<std::vector<Member>>((size_t)comm->size());
     Member own = {color, key, next_number};
-    bool blocking = config ? config->blocking != 0 : comm->blocking;
+    bool blocking = config ? config->blocking != 0 : comm->blocking, share = config && config->splitShare == 1;
     *part = nullptr;
     auto messages = gather_messages(comm, &own, members->data(), sizeof own);
-    return start(comm, SPLIT, messages, [=] { make_part(comm, part, *members, blocking); });
+    return start(comm, SPLIT, messages, [=] { make_part(comm, part, *members, blocking, share); });
 }
 
 // The ranks of a machine wait for each other.
@@ -304,22 +368,31 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return start(comm, FINALIZE, messages, [all] {});
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    if (comm && comm->doing) stop("a communicator is destroyed while it is in progress");
-    delete comm;
+static ncclResult_t end_communicator(ncclComm* c) {
+    if (c->destroyed) stop("a communicator is used after its end");
+    if (c->doing) give_up(c->doing.get());
+    c->doing.reset();
+    c->launch = nullptr;
+    c->destroyed = true;
     return ncclSuccess;
 }
 
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    if (comm->state == ncclInProgress) stop("a communicator is destroyed while it is in progress");
+    if (comm->on_stream > 0) stop("a communicator is destroyed while its work is on a stream");
+    return end_communicator(comm);
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    if (comm) give_up(comm);
-    delete comm;
-    return ncclSuccess;
+    comm->fate->aborted = true;
+    return end_communicator(comm);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     if (!comm) return failed(ncclInvalidArgument, "no communicator");
-    progress(comm);
-    *state = comm->state;
+    if (comm->destroyed) stop("a communicator is used after its end");
+    poll(comm);
+    *state = comm->fate->error != ncclSuccess ? comm->fate->error : comm->state;
     return ncclSuccess;
 }
 
@@ -349,25 +422,26 @@ ncclResult_t ncclGroupEnd() {
     if (--group_depth > 0 || !group_comm) return ncclSuccess;
     ncclComm* c = group_comm;
     group_comm = nullptr;
-    return start(c, SEND, std::move(group), nullptr);
+    return start_on(group_stream, c, SEND, [messages = group](Operation* o) { o->messages = messages; });
 }
 
-static ncclResult_t message(Message m, ncclComm_t comm) {
+static ncclResult_t message(Message m, ncclComm_t comm, cudaStream_t stream) {
     ncclGroupStart();
-    if (group_comm && group_comm != comm) stop("a group over two communicators");
+    if (group_comm && (group_comm != comm || group_stream != stream)) stop("a group over two communicators or streams");
     if (m.peer == comm->rank) stop("a message to oneself");
     if (!group_comm) group.clear();
     group_comm = comm;
+    group_stream = stream;
     group.push_back(m);
     return ncclGroupEnd();
 }
 
-ncclResult_t ncclSend(const void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t) {
-    return message({true, peer, (void*)data, n * type_bytes(type)}, comm);
+ncclResult_t ncclSend(const void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
+    return message({true, peer, (void*)data, n * type_bytes(type)}, comm, s);
 }
 
-ncclResult_t ncclRecv(void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t) {
-    return message({false, peer, data, n * type_bytes(type)}, comm);
+ncclResult_t ncclRecv(void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
+    return message({false, peer, data, n * type_bytes(type)}, comm, s);
 }
 
 // ---- collectives
@@ -377,42 +451,46 @@ static void not_in_group() {
 }
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t n, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
-                           cudaStream_t) {
+                           cudaStream_t s) {
     not_in_group();
-    size_t bytes = n * type_bytes(type);
-    auto all = std::make_shared<Bytes>((size_t)comm->size() * bytes);
-    auto messages = gather_messages(comm, in, all->data(), bytes);
-    return start(comm, ALL_REDUCE, messages, [=] { sum_rows(out, *all, n, comm->size(), type); });
+    return start_on(s, comm, ALL_REDUCE, [=](Operation* o) {
+        size_t bytes = n * type_bytes(type);
+        auto all = std::make_shared<Bytes>((size_t)comm->size() * bytes);
+        o->messages = gather_messages(comm, in, all->data(), bytes);
+        o->finish = [=] { sum_rows(out, *all, n, comm->size(), type); };
+    });
 }
 
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t n, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
-                               cudaStream_t) {
+                               cudaStream_t s) {
     not_in_group();
-    size_t bytes = n * type_bytes(type);
-    auto all = std::make_shared<Bytes>((size_t)comm->size() * bytes);
-    std::vector<Message> messages;
-    for (int r = 0; r < comm->size(); r++) {
-        char *part = (char*)in + (size_t)r * bytes, *row = all->data() + (size_t)r * bytes;
-        if (r == comm->rank) memcpy(row, part, bytes);
-        else messages.push_back({true, r, part, bytes}), messages.push_back({false, r, row, bytes});
-    }
-    return start(comm, REDUCE_SCATTER, messages, [=] { sum_rows(out, *all, n, comm->size(), type); });
+    return start_on(s, comm, REDUCE_SCATTER, [=](Operation* o) {
+        size_t bytes = n * type_bytes(type);
+        auto all = std::make_shared<Bytes>((size_t)comm->size() * bytes);
+        for (int r = 0; r < comm->size(); r++) {
+            char *part = (char*)in + (size_t)r * bytes, *row = all->data() + (size_t)r * bytes;
+            if (r == comm->rank) memcpy(row, part, bytes);
+            else o->messages.push_back({true, r, part, bytes}), o->messages.push_back({false, r, row, bytes});
+        }
+        o->finish = [=] { sum_rows(out, *all, n, comm->size(), type); };
+    });
 }
 
-ncclResult_t ncclAllGather(const void* in, void* out, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t) {
+ncclResult_t ncclAllGather(const void* in, void* out, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t s) {
     not_in_group();
-    return start(comm, ALL_GATHER, gather_messages(comm, in, out, n * type_bytes(type)), nullptr);
+    return start_on(s, comm, ALL_GATHER,
+                    [=](Operation* o) { o->messages = gather_messages(comm, in, out, n * type_bytes(type)); });
 }
 
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t) {
+                           cudaStream_t s) {
     not_in_group();
-    size_t bytes = n * type_bytes(type);
-    std::vector<Message> messages;
     if (root < 0 || root >= comm->size()) return failed(ncclInvalidArgument, "no such root");
-    for (int r = 0; r < comm->size() && comm->rank == root; r++)
-        if (r != root) messages.push_back({true, r, (void*)in, bytes});
-    if (comm->rank != root) messages.push_back({false, root, out, bytes});
-    else if (in != out) memcpy(out, in, bytes);
-    return start(comm, BROADCAST, messages, nullptr);
+    return start_on(s, comm, BROADCAST, [=](Operation* o) {
+        size_t bytes = n * type_bytes(type);
+        for (int r = 0; r < comm->size() && comm->rank == root; r++)
+            if (r != root) o->messages.push_back({true, r, (void*)in, bytes});
+        if (comm->rank != root) o->messages.push_back({false, root, out, bytes});
+        else if (in != out) memcpy(out, in, bytes);
+    });
 }

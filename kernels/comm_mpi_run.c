@@ -1,0 +1,208 @@
+// comm_mpi_run.c - each operation as messages between two ranks.
+//
+// reduce-scatter: every rank receives its part from all others directly, a chunk of each at a time, and adds the chunks
+// in the order of ranks, in the element type, bf16 in fp32: element i is ((x_0[i] + x_1[i]) + x_2[i]) + ... So the bits
+// depend on nothing but the number of ranks. While one chunk is added the next one is on its way.
+// all-gather: every rank sends its part to all others. All-reduce: both, with parts of n / size rounded up; or, where
+// that is only latency, all x to all ranks, which add in the same order to the same bits.
+// Broadcast: a binomial tree. Barrier: in round i a rank hears from the one 2^i before it (Hensgen et al. 1988).
+#include "kernels/comm_mpi.h"
+#include "kernels/comm_self.h"
+
+enum {
+    LARGEST_CHUNK = 256 << 10,  // bytes from each rank at a time: it should stay in a core's cache until it is added
+    SMALLEST_CHUNK = 4 << 10,
+    MOST_SCRATCH = 8 << 20,      // for the chunks of all ranks, unless they are the smallest
+    SMALL_SUM = SMALLEST_CHUNK,  // bytes of an all-reduce below which latency is all
+    BLOCK = 1024                 // elements that are added at a time
+};
+
+// ---- sums
+
+// The same on all ranks of a Comm.
+static size_t chunk_bytes(int size) {
+    size_t share = MOST_SCRATCH / (2 * (size_t)MAX(1, size - 1));
+    return MIN(MAX(share / SMALLEST_CHUNK * SMALLEST_CHUNK, SMALLEST_CHUNK), LARGEST_CHUNK);
+}
+
+// Two chunks of each other rank; enough also for any smaller Comm.
+size_t operation_scratch(int size) {
+    size_t others = (size_t)MAX(1, size - 1);
+    return MIN(2 * others * LARGEST_CHUNK, MAX(MOST_SCRATCH, 2 * others * SMALLEST_CHUNK));
+}
+
+static void add_f32(float* out, const void** terms, int n_terms, size_t first, int n) {
+    float sum[BLOCK];
+    memcpy(sum, (const float*)terms[0] + first, (size_t)n * sizeof *sum);
+    for (int t = 1; t < n_terms; t++) {
+        const float* x = (const float*)terms[t] + first;
+        for (int i = 0; i < n; i++) sum[i] += x[i];
+    }
+    memcpy(out + first, sum, (size_t)n * sizeof *sum);
+}
+
+static void add_f64(double* out, const void** terms, int n_terms, size_t first, int n) {
+    double sum[BLOCK];
+    memcpy(sum, (const double*)terms[0] + first, (size_t)n * sizeof *sum);
+    for (int t = 1; t < n_terms; t++) {
+        const double* x = (const double*)terms[t] + first;
+        for (int i = 0; i < n; i++) sum[i] += x[i];
+    }
+    memcpy(out + first, sum, (size_t)n * sizeof *sum);
+}
+
+static void add_bf16(bf16* out, const void** terms, int n_terms, size_t first, int n) {
+    float sum[BLOCK];
+    for (int i = 0; i < n; i++) sum[i] = bf16_to_float(((const bf16*)terms[0])[first + (size_t)i]);
+    for (int t = 1; t < n_terms; t++) {
+        const bf16* x = (const bf16*)terms[t] + first;
+        for (int i = 0; i < n; i++) sum[i] += bf16_to_float(x[i]);
+    }
+    for (int i = 0; i < n; i++) out[first + (size_t)i] = bf16_from_float(sum[i]);
+}
+
+// out (n) = terms[0] (n) + terms[1] (n) + ... in that order; out may be one of them.
+static void add_in_order(void* out, const void** terms, int n_terms, size_t n, DType dt) {
+    for (size_t i = 0; i < n; i += BLOCK) {
+        int block = (int)MIN((size_t)BLOCK, n - i);
+        if (dt == DT_F64) add_f64((double*)out, terms, n_terms, i, block);
+        else if (dt == DT_F32) add_f32((float*)out, terms, n_terms, i, block);
+        else add_bf16((bf16*)out, terms, n_terms, i, block);
+    }
+}
+
+// ---- parts
+
+// n things in parts of `part` for each rank, the last ones shorter or empty.
+typedef struct Parts {
+    size_t n, part;
+} Parts;
+
+static size_t part_start(Parts p, int rank) { return MIN(p.n, (size_t)rank * p.part); }
+static size_t part_length(Parts p, int rank) { return part_start(p, rank + 1) - part_start(p, rank); }
+
+// The i-th rank after this one: all ranks together then never send to one at the same time.
+static int rank_after(const Comm* c, int i) { return (c->rank + i) % c->size; }
+
+// Where the chunk of the i-th rank after this one is received; even and odd chunks alternate.
+static char* chunk_of(const MpiComm* c, size_t index, int i) {
+    size_t others = (size_t)c->comm.size - 1, bytes = chunk_bytes(c->comm.size);
+    return c->world->scratch + (index % 2 * others + (size_t)(i - 1)) * bytes;
+}
+
+// Chunk `index` of each part, `chunk` elements, goes to its owner and this rank's own comes.
+static int start_chunk(MpiComm* m, const char* in, Parts p, size_t index, size_t chunk, size_t element) {
+    Messages* group = &m->world->groups[index % 2];
+    size_t first = index * chunk;
+    for (int i = 1; i < m->comm.size; i++) {
+        int from = m->comm.size - i, length = part_length(p, m->comm.rank) > first;
+        size_t n = length ? MIN(chunk, part_length(p, m->comm.rank) - first) : 0;
+        if (n > 0 && messages_receive(m, group, rank_after(&m->comm, from), chunk_of(m, index, from), n * element))
+            return -1;
+    }
+    for (int i = 1; i < m->comm.size; i++) {
+        int to = rank_after(&m->comm, i);
+        size_t n = part_length(p, to) > first ? MIN(chunk, part_length(p, to) - first) : 0;
+        if (n > 0 && messages_send(m, group, to, in + (part_start(p, to) + first) * element, n * element)) return -1;
+    }
+    return 0;
+}
+
+// out = this rank's part of the sum of `in`, which is laid out by p.
+static int reduce_parts(MpiComm* m, void* out, const void* in, Parts p, DType dt) {
+    const Comm* c = &m->comm;
+    size_t element = dtype_bytes(dt), chunk = chunk_bytes(c->size) / element, n = part_length(p, c->rank);
+    size_t chunks = CEIL_DIV(MIN(p.part, p.n), chunk);
+    const char* own = (const char*)in + part_start(p, c->rank) * element;
+    if (chunks > 0 && start_chunk(m, (const char*)in, p, 0, chunk, element)) return -1;
+    for (size_t k = 0; k < chunks; k++) {
+        size_t first = k * chunk;
+        if (k + 1 < chunks && start_chunk(m, (const char*)in, p, k + 1, chunk, element)) return -1;
+        if (messages_finish(m, &m->world->groups[k % 2])) return -1;
+        if (n <= first) continue;
+        m->world->terms[c->rank] = own + first * element;
+        for (int i = 1; i < c->size; i++) m->world->terms[rank_after(c, i)] = chunk_of(m, k, i);
+        add_in_order((char*)out + first * element, m->world->terms, c->size, MIN(chunk, n - first), dt);
+    }
+    return 0;
+}
+
+// out, laid out by p in bytes = the parts of all ranks; this rank's is `in`.
+static int gather_parts(MpiComm* m, void* out, const void* in, Parts p) {
+    Messages* group = &m->world->groups[0];
+    char* own = (char*)out + part_start(p, m->comm.rank);
+    size_t bytes = part_length(p, m->comm.rank);
+    for (int i = 1; i < m->comm.size; i++) {
+        int from = rank_after(&m->comm, m->comm.size - i);
+        if (part_length(p, from) > 0 &&
+            messages_receive(m, group, from, (char*)out + part_start(p, from), part_length(p, from)))
+            return -1;
+    }
+    for (int i = 1; i < m->comm.size && bytes > 0; i++)
+        if (messages_send(m, group, rank_after(&m->comm, i), in, bytes)) return -1;
+    if (bytes > 0 && own != in) memmove(own, in, bytes);
+    return messages_finish(m, group);
+}
+
+static int all_reduce(MpiComm* m, void* x, size_t n, DType dt) {
+    size_t size = (size_t)m->comm.size, element = dtype_bytes(dt), part = CEIL_DIV(n, size);
+    if (n * element > SMALL_SUM) {
+        char* own = (char*)x + part_start((Parts){n, part}, m->comm.rank) * element;
+        if (reduce_parts(m, own, x, (Parts){n, part}, dt)) return -1;
+        return gather_parts(m, x, own, (Parts){n * element, part * element});
+    }
+    if (gather_parts(m, m->world->scratch, x, (Parts){size * n * element, n * element})) return -1;
+    for (size_t r = 0; r < size; r++) m->world->terms[r] = m->world->scratch + r * n * element;
+    add_in_order(x, m->world->terms, (int)size, n, dt);
+    return 0;
+}
+
+// ---- the others
+
+static int exchange(const Operation* o) {
+    MpiComm* m = o->c;
+    Messages* group = &m->world->groups[0];
+    for (int i = 0; i < o->n_receives; i++) {
+        const Transfer* t = &o->receives[i];
+        if (t->bytes > 0 && t->peer != m->comm.rank && messages_receive(m, group, t->peer, t->data, t->bytes))
+            return -1;
+    }
+    for (int i = 0; i < o->n_sends; i++) {
+        const Transfer* t = &o->sends[i];
+        if (t->bytes > 0 && t->peer != m->comm.rank && messages_send(m, group, t->peer, t->data, t->bytes)) return -1;
+    }
+    comm_copy_to_self(&m->comm, o->sends, o->n_sends, o->receives, o->n_receives);
+    return messages_finish(m, group);
+}
+
+// Rank i, counted from the root, has it from i without its lowest bit, and sends it to i plus each lower bit.
+static int broadcast(MpiComm* m, void* x, size_t bytes, int root) {
+    Messages* group = &m->world->groups[0];
+    int size = m->comm.size, i = (m->comm.rank - root + size) % size, bit = 1;
+    while (bit < size && !(i & bit)) bit *= 2;
+    if (i > 0 && (messages_receive(m, group, (i - bit + root) % size, x, bytes) || messages_finish(m, group)))
+        return -1;
+    for (bit /= 2; bit > 0; bit /= 2)
+        if (i + bit < size && messages_send(m, group, (i + bit + root) % size, x, bytes)) return -1;
+    return messages_finish(m, group);
+}
+
+static int barrier(MpiComm* m) {
+    Messages* group = &m->world->groups[0];
+    for (int distance = 1; distance < m->comm.size; distance *= 2)
+        if (messages_receive(m, group, rank_after(&m->comm, m->comm.size - distance), NULL, 0) ||
+            messages_send(m, group, rank_after(&m->comm, distance), NULL, 0) || messages_finish(m, group))
+            return -1;
+    return 0;
+}
+
+void operation_run(const Operation* o) {
+    size_t parts = (size_t)o->c->comm.size;
+    if (atomic_load(&o->c->world->failed)) return;
+    if (o->kind == OP_ALL_REDUCE) all_reduce(o->c, o->out, o->n, o->dt);
+    else if (o->kind == OP_BROADCAST) broadcast(o->c, o->out, o->n, o->root);
+    else if (o->kind == OP_REDUCE_SCATTER) reduce_parts(o->c, o->out, o->in, (Parts){parts * o->n, o->n}, o->dt);
+    else if (o->kind == OP_ALL_GATHER) gather_parts(o->c, o->out, o->in, (Parts){parts * o->n, o->n});
+    else if (o->kind == OP_EXCHANGE) exchange(o);
+    else barrier(o->c);
+}

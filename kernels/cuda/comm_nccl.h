@@ -1,0 +1,105 @@
+// comm_nccl.h - inside the NCCL transport: the library's calls, the state of its Comms, and how they fail. The idea is
+// told in comm_nccl.cu.
+#pragma once
+#include <nccl.h>
+
+extern "C" {
+#include "kernels/comm.h"
+}
+#include "kernels/cuda/cuda.h"
+
+#if NCCL_VERSION_CODE < 21800
+#error "nccl.h is older than 2.18, which brought ncclCommSplit: install a newer NCCL"
+#endif
+
+// ---- the library, opened when it is needed (comm_nccl_library.cu)
+
+#define NCCL_CALLS(CALL)                                                                                       \
+    CALL(GetUniqueId)                                                                                          \
+    CALL(CommInitRankConfig)                                                                                   \
+    CALL(CommSplit)                                                                                            \
+    CALL(CommFinalize)                                                                                         \
+    CALL(CommDestroy)                                                                                          \
+    CALL(CommAbort)                                                                                            \
+    CALL(CommGetAsyncError) CALL(GetErrorString) CALL(GetLastError) CALL(GroupStart) CALL(GroupEnd) CALL(Send) \
+        CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) CALL(AllGather) CALL(Broadcast)
+
+typedef struct NcclLibrary {
+#define MEMBER(name) decltype(&nccl##name) name;
+    NCCL_CALLS(MEMBER)
+#undef MEMBER
+} NcclLibrary;
+extern NcclLibrary nccl;
+
+int nccl_load(char* err, size_t errlen);
+
+// A nonblocking call may have more to do, which nccl_settle follows.
+static inline int nccl_started(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+// ---- state
+
+enum {
+    TICKETS = 64,        // whose events are kept
+    NCCL_ALIGNMENT = 16  // bytes, of parts of the staging memory
+};
+
+// What the Comms that come from one comm_open_nccl share.
+typedef struct World {
+    int comms;   // not yet closed
+    int failed;  // then `words` say why, and nothing is started any more
+    char words[ERR_BYTES];
+    cudaStream_t side;               // all exchanges, in the order of the calls
+    cudaEvent_t computed;            // as far as the caller's stream had come when the last exchange began
+    cudaEvent_t finished;            // of the wait that is going on
+    cudaEvent_t exchanged[TICKETS];  // that of ticket t at t % TICKETS
+    Ticket last;                     // begun; they are counted from 1
+    char *staging, *pinned;          // staging_bytes on the device, and as many page-locked on the host
+    size_t staging_bytes;
+    int finalize_mpi;  // MPI was initialised here
+} World;
+
+typedef struct NcclComm {
+    Comm comm;
+    World* world;
+    int* node;        // Comm.node
+    ncclComm_t nccl;  // NULL after a failure
+} NcclComm;
+
+static inline NcclComm* nccl_of(Comm* c) { return (NcclComm*)c->state; }
+static inline World* nccl_world(Comm* c) { return nccl_of(c)->world; }
+
+// ---- exchanges (comm_nccl.cu)
+
+extern const CommTable nccl_table;
+
+// all_gather_host that counts nothing; out NULL: no result is wanted.
+int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
+
+// ---- opening (comm_nccl_open.cu, comm_nccl_id.cu)
+
+int nccl_split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen);
+void nccl_close(Comm* c);
+
+// Rank 0's id on all ranks. 0, or -1 with words. *finalize becomes 1 where that has initialised MPI, which whoever
+// closes the world then gives to nccl_finalize_mpi.
+int nccl_share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, int* finalize, char* err,
+                  size_t errlen);
+void nccl_finalize_mpi(void);
+
+// ---- failures (comm_nccl_library.cu)
+
+// What a person may try.
+const char* nccl_advice(ncclResult_t result, const char* details);
+
+// Records the words of the first failure and aborts the communicator; -1.
+__attribute__((format(printf, 2, 3))) int nccl_broken(Comm* c, const char* format, ...);
+int nccl_broken_call(Comm* c, ncclResult_t result, const char* what);
+
+// The words of the world's failure; -1.
+int nccl_words(Comm* c, char* err, size_t errlen);
+
+// Follows what the communicator is doing to its end, and then the event, when there is one. 0, or -1 after a failure.
+int nccl_settle(Comm* c, cudaEvent_t event, const char* what);
+
+// Polls as fast as it can for a moment, since most waits are short, then ever more slowly.
+void nccl_pause(double waited);

@@ -1,0 +1,101 @@
+// comm_nccl_library.cu - how the NCCL transport finds its library, waits for it and fails.
+//
+// Communicators are nonblocking: a call may return ncclInProgress, and then its kernel may not be on the stream yet, so
+// every call is followed to its end by nccl_settle, which gives up after timeout_seconds. Work that is on a stream is
+// waited for by an event, never by a call that blocks. Giving up aborts the communicator, which makes its kernels end,
+// and every later call on a Comm of this world fails with the same words. Parts share the channels of the world, and
+// with them its errors and its end.
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "kernels/cuda/comm_nccl.h"
+#include "kernels/cuda/library.h"
+
+NcclLibrary nccl;
+
+int nccl_load(char* err, size_t errlen) {
+    static const char* const files[] = {"libnccl.so.2", NULL};
+    static const LibrarySymbol symbols[] = {
+#define SYMBOL(name) {"nccl" #name, (void**)&nccl.name},
+        NCCL_CALLS(SYMBOL)
+#undef SYMBOL
+    };
+    return library_open("NCCL", files, symbols, COUNT(symbols), err, errlen);
+}
+
+const char* nccl_advice(ncclResult_t result, const char* details) {
+    if (strstr(details, "Duplicate GPU"))
+        return "two ranks have the same GPU: start no more ranks on a machine than it has GPUs (nvidia-smi -L), and "
+               "let CUDA_VISIBLE_DEVICES show every rank all of them, or one of its own";
+    if (result == ncclUnhandledCudaError)
+        return "is the driver new enough for this NCCL, and GPU memory left? (nvidia-smi)";
+    if (result == ncclSystemError)
+        return "is the network right? NCCL_SOCKET_IFNAME names the interface; the address in MASTER_ADDR or "
+               "NCCL_COMM_ID must be in a subnet of every machine, and its port free";
+    if (result == ncclRemoteError) return "another rank ended or its link broke: see the first error among the ranks";
+    return "NCCL_DEBUG=INFO tells more";
+}
+
+int nccl_broken(Comm* c, const char* format, ...) {
+    World* w = nccl_world(c);
+    if (!w->failed) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(w->words, sizeof w->words, format, arguments);
+        va_end(arguments);
+        w->failed = 1;
+    }
+    if (nccl_of(c)->nccl) nccl.CommAbort(nccl_of(c)->nccl);
+    nccl_of(c)->nccl = NULL;
+    return -1;
+}
+
+int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
+    const char* details = nccl.GetLastError(NULL);
+    if (!details) details = "";
+    return nccl_broken(c, "rank %d of %d: %s: %s: %.160s; %s", c->rank, c->size, what, nccl.GetErrorString(result),
+                       details, nccl_advice(result, details));
+}
+
+int nccl_words(Comm* c, char* err, size_t errlen) { return fail(err, errlen, "%s", nccl_world(c)->words); }
+
+void nccl_pause(double waited) {
+    const double SPIN = 200e-6, SHORTEST = 20e-6, LONGEST = 1e-3;
+    if (waited < SPIN) {
+        sched_yield();
+        return;
+    }
+    struct timespec t = {0, (long)(1e9 * MIN(MAX(waited / 20, SHORTEST), LONGEST))};
+    nanosleep(&t, NULL);
+}
+
+// 1 when the event has happened or there is none, 0 when not yet, -1 after nccl_broken.
+static int happened(Comm* c, cudaEvent_t event, const char* what) {
+    cudaError_t error = event ? cudaEventQuery(event) : cudaSuccess;
+    if (error == cudaSuccess) return 1;
+    cudaGetLastError();  // kept by CUDA otherwise, though to be not ready is no error
+    if (error == cudaErrorNotReady) return 0;
+    return nccl_broken(c, "rank %d of %d: %s: CUDA: %s", c->rank, c->size, what, cudaGetErrorString(error));
+}
+
+// The event comes first: an exchange that NCCL ends because of an error must not pass for one that is done.
+int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
+    for (double start = now_seconds();;) {
+        int done = happened(c, event, what);
+        if (done < 0) return -1;
+        ncclResult_t state = ncclSuccess;
+        ncclResult_t asked = nccl.CommGetAsyncError(nccl_of(c)->nccl, &state);
+        if (asked != ncclSuccess) state = asked;
+        if (!nccl_started(state)) return nccl_broken_call(c, state, what);
+        if (state == ncclSuccess && done) return 0;
+        double waited = now_seconds() - start;
+        if (waited > c->timeout_seconds)
+            return nccl_broken(c,
+                               "rank %d of %d: %s: not done after %g s: a rank is missing, has ended, or is not at the "
+                               "same exchange; see the first error among the ranks, NCCL_DEBUG=INFO tells more",
+                               c->rank, c->size, what, c->timeout_seconds);
+        nccl_pause(waited);
+    }
+}
