@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <time.h>
 
+static int this_rank = -1;
+
+void die_as_rank(int rank) { this_rank = rank; }
+
 void die_at(const char* file, int line, const char* format, ...) {
     char message[2048];
     va_list args;
@@ -15,7 +19,10 @@ void die_at(const char* file, int line, const char* format, ...) {
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     fflush(stdout);
-    fprintf(stderr, "train: %s (%s:%d)\n", message, file, line);
+    struct timespec turn = {0, 400000000};
+    if (this_rank > 0) nanosleep(&turn, NULL);
+    if (this_rank >= 0) fprintf(stderr, "train: rank %d: %s (%s:%d)\n", this_rank, message, file, line);
+    else fprintf(stderr, "train: %s (%s:%d)\n", message, file, line);
     exit(1);
 }
 

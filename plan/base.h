@@ -65,6 +65,9 @@ __attribute__((noreturn, format(printf, 3, 4)))
 #endif
 void die_at(const char* file, int line, const char* format, ...);
 #define die(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
+// From here on such a line names the rank. All but rank 0 first wait a moment: most errors are the same on all ranks,
+// and the launcher ends the others when the first one is gone, so that the line appears once.
+void die_as_rank(int rank);
 
 // For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a
 // reader can end with `return fail(err, errlen, "...")`. Prints nothing.

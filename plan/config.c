@@ -20,7 +20,8 @@ typedef struct Option {
 } Option;
 
 #define AT(field) offsetof(Config, field)
-#define ONE_RANK "this version runs one rank"
+#define NO_TP "this version has no tensor parallelism"
+#define NO_BALANCE "this version does not balance slow ranks"
 
 // clang-format off
 static const Option options[] = {
@@ -70,21 +71,24 @@ static const Option options[] = {
     {"--attention",    CHOICE, AT(attention),    "auto",     0, 0,    "auto|own|cudnn", "attention kernels on a CUDA device; auto: what was measured to be faster", NULL},
     {"--deterministic", CHOICE, AT(deterministic), "yes",    0, 0,    "yes|no", "no: the backward pass of attention may add in any order on a CUDA device, which is faster", NULL},
     {"--epilogues",    CHOICE, AT(epilogues),    "dgelu",    0, 0,    "bias|dgelu|all", "what cuBLASLt computes together with a matmul: the bias; also the slope of GELU; also GELU and bias gradients", NULL},
-    {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row; 0: as many as half of the free memory holds, at most 8192", NULL},
+    {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192", NULL},
 
-    {"--tp",           INT,    AT(tp),           "1",        1, 1024, NULL, "ranks of a tensor-parallel group", ONE_RANK},
-    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "ZeRO stage over the ranks", ONE_RANK},
-    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "step planner (one rank: every plan is the same)", ONE_RANK},
-    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks of a group under --plan static; 0: chosen", ONE_RANK},
-    {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "attention over several ranks", ONE_RANK},
-    {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a node; 0: detected", ONE_RANK},
-    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks", ONE_RANK},
-    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test", ONE_RANK},
-    {"--refresh",      INT,    AT(refresh),      "20",       1, 1e9,  NULL, "steps between exchanges of rank speeds", ONE_RANK},
+    {"--tp",           INT,    AT(tp),           "1",        1, 1024, NULL, "ranks of a tensor-parallel group", NO_TP},
+    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the items of a step in rounds", NULL},
+    {"--reduce",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks", NULL},
+    {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on", NULL},
+    {"--plan",         CHOICE, AT(plan),         "static",   0, 0,    "static|random", "which ranks share which documents: one degree for all, or anything valid (for tests)", NULL},
+    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document under --plan static; 0: the least that --capacity allows", NULL},
+    {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across", NULL},
+    {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected", NULL},
+    {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up", NULL},
+    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks", NO_BALANCE},
+    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test", NO_BALANCE},
+    {"--refresh",      INT,    AT(refresh),      "20",       1, 1e9,  NULL, "steps between exchanges of rank speeds", NO_BALANCE},
 
     {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine", "this version has no cost model"},
-    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "print the plan of a step and its alternatives", "this version has no step planner"},
-    {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs", "this version has no step planner"},
+    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "print the plan of a step and its alternatives", "this version has no cost model"},
+    {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs", NULL},
     {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only", NULL},
     {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, stop", NULL},
     {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text", NULL},
@@ -281,8 +285,8 @@ int config_set(Config* config, const char* name, const char* value, char* err, s
 
 // Options that say what this invocation does rather than what the run is.
 static int is_of_the_moment(const Option* o) {
-    const char* names[] = {"--out",  "--resume", "--init",    "--sample", "--dump-grads",
-                           "--help", "--device", "--cpu-isa", "--threads"};
+    const char* names[] = {"--out",    "--resume",  "--init",    "--sample",    "--dump-grads", "--help",
+                           "--device", "--cpu-isa", "--threads", "--node-size", "--overlap",    "--timeout"};
     for (int i = 0; i < COUNT(names); i++)
         if (!strcmp(o->name, names[i])) return 1;
     return 0;
@@ -337,7 +341,8 @@ void config_help(FILE* out) {
     }
     fprintf(out,
             "\nStart:  ./train                                  Use:  ./train --sample \"int main(\"\n"
-            "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n");
+            "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n"
+            "Ranks:  mpirun -n 4 ./train --degree 2           Jobs: scripts/one_node.sh, many_nodes.sh, slurm.sh\n");
 }
 
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
@@ -378,9 +383,10 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
         return fail(err, errlen,
                     "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
                     config->batch_tokens, config->context, config->context);
-    if (config->capacity && config->capacity < config->context)
-        return fail(err, errlen,
-                    "--capacity %d cannot hold one document of up to --context %d tokens; try --capacity %d",
-                    config->capacity, config->context, config->context);
+    if (config->capacity && config->capacity < config->context && !config->several_ranks)
+        return fail(
+            err, errlen,
+            "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d",
+            config->capacity, config->context, config->context);
     return 0;
 }

@@ -50,12 +50,15 @@ typedef struct Config {
     int degree;
     const char *kind, *attention;
     int node_size;
+    const char *reduce, *overlap;
+    double timeout;
     const char *balance, *straggle;
     int refresh;
     // looking inside
     int probe, explain, overfit, check_plan;
     const char* dump_grads;
     int help;
+    int several_ranks;  // not an option: documents may be shared, so that one need not fit on a rank
     // not an option: bit i is set when row i of the table was given on the command line
     uint64_t given;
     void* strings;  // values that were read from a file: a list of blocks, freed by config_free

@@ -7,7 +7,7 @@
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
 
 Shape shape_make(int layers, int width, int heads, int vocab, int context) {
-    Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context};
+    Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context, .shards = 1};
     shape.Vp = ROUND_UP(vocab, VOCAB_MULTIPLE);
     return shape;
 }
@@ -76,17 +76,56 @@ static size_t padded_elems(const Shape* shape, ParamId id) {
     return ROUND_UP((size_t)rows * cols, (size_t)ALIGN_ELEMS);
 }
 
+// A bucket's tensors are param_table's rows [first, end): those before the layers, those of a layer, those after them.
+typedef struct BucketRows {
+    int first, end;
+} BucketRows;
+
+static BucketRows bucket_rows(const Shape* shape, int b) {
+    if (b == 0) return (BucketRows){0, LN1W};
+    return b <= shape->L ? (BucketRows){LN1W, LNFW} : (BucketRows){LNFW, N_PARAMS};
+}
+
+static size_t bucket_elems(const Shape* shape, int b) {
+    BucketRows rows = bucket_rows(shape, b);
+    size_t elems = 0;
+    for (int i = rows.first; i < rows.end; i++) elems += padded_elems(shape, (ParamId)i);
+    return ROUND_UP(elems, (size_t)ALIGN_ELEMS * (size_t)shape->shards);
+}
+
+int shape_buckets(const Shape* shape) { return shape->L + 2; }
+
+Bucket shape_bucket(const Shape* shape, int b) {
+    Bucket bucket = {0, bucket_elems(shape, b)};
+    if (b > 0) bucket.offset = bucket_elems(shape, 0) + (size_t)(b - 1) * bucket_elems(shape, 1);
+    return bucket;
+}
+
+int shape_bucket_of(const ParamTensor* tensor, const Shape* shape) {
+    return tensor->id < LN1W ? 0 : tensor->id < LNFW ? 1 + tensor->layer : shape->L + 1;
+}
+
 ParamTensor shape_param(const Shape* shape, ParamId id, int layer) {
     ParamTensor t = {.id = id, .layer = layer};
     param_dims(shape, id, &t.rows, &t.cols);
     t.elems = (size_t)t.rows * t.cols;
-    size_t layer_elems = 0;
-    for (int i = LN1W; i < LNFW; i++) layer_elems += padded_elems(shape, (ParamId)i);
-    for (int i = 0; i < (int)id; i++)
-        if (!param_table[i].per_layer || param_table[id].per_layer) t.offset += padded_elems(shape, (ParamId)i);
-    // A layer's tensors follow those of the layers before it; lnf follows all of them.
-    t.offset += layer_elems * (size_t)(param_table[id].per_layer ? layer : id > LN1W ? shape->L : 0);
+    int b = shape_bucket_of(&t, shape);
+    t.offset = shape_bucket(shape, b).offset;
+    for (int i = bucket_rows(shape, b).first; i < (int)id; i++) t.offset += padded_elems(shape, (ParamId)i);
     return t;
+}
+
+Segment shape_segment(const Shape* shape, int i, int rank) {
+    Segment segment = {.tensor = shape_tensor(shape, i)};
+    const ParamTensor* t = &segment.tensor;
+    Bucket bucket = shape_bucket(shape, shape_bucket_of(t, shape));
+    size_t piece = bucket.elems / (size_t)shape->shards, begin = bucket.offset + piece * (size_t)rank;
+    size_t low = MAX(begin, t->offset), high = MIN(begin + piece, t->offset + t->elems);
+    if (low >= high) return segment;
+    segment.first = low - t->offset;
+    segment.n = high - low;
+    segment.at = bucket.offset / (size_t)shape->shards + (low - begin);
+    return segment;
 }
 
 int shape_tensors(const Shape* shape) { return 2 + (LNFW - LN1W) * shape->L + 2; }
@@ -99,8 +138,8 @@ ParamTensor shape_tensor(const Shape* shape, int i) {
 }
 
 size_t shape_param_elems(const Shape* shape) {
-    ParamTensor last = shape_param(shape, LNFB, 0);
-    return ROUND_UP(last.offset + last.elems, (size_t)ALIGN_ELEMS);
+    Bucket last = shape_bucket(shape, shape_buckets(shape) - 1);
+    return last.offset + last.elems;
 }
 
 size_t shape_param_count(const Shape* shape) {
@@ -167,6 +206,8 @@ static const ActRow act_table[N_ACTS] = {
     [D_RESIDUAL] = {"d residual",  1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
     [D_NARROW]   = {"d ln, att",   1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
     [D_WIDE]     = {"d fc, qkv",   1,          4, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [ATT_HEADS]  = {"attention, heads", PER_LAYER, 1, 'C', 0, FOR_GROUPS,  RECOMPUTE_BLOCK},
+    [QKV_TOKENS] = {"qkv, tokens", 1,          3, 'C', 0, FOR_GROUPS,   (Recompute)NEVER_SHARED},
     [KV]         = {"kv cache",    PER_LAYER,  3, 'K', 0, FOR_SAMPLING, (Recompute)NEVER_SHARED},
 };
 // clang-format on
@@ -196,8 +237,9 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
         // Without a backward pass nothing is kept for one.
         if (!needs->training && row->when == FOR_EVER) a.copies = 1;
         if (needs->recompute >= row->shared_from) a.copies = 1;
-        if ((row->when == FOR_TRAINING && !needs->training) || (row->when == FOR_SAMPLING && !needs->sampling))
-            a.copies = 0;
+        int unwanted[] = {
+            [FOR_TRAINING] = !needs->training, [FOR_SAMPLING] = !needs->sampling, [FOR_GROUPS] = !needs->groups};
+        if (row->when != FOR_EVER && unwanted[row->when]) a.copies = 0;
         a.dtype = row->fp32 ? DT_F32 : needs->dt;
         a.elems = act_elems(shape, needs, row);
         a.copy_bytes = ROUND_UP(a.elems * dtype_bytes(a.dtype), (size_t)ALIGN_BYTES);

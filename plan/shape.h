@@ -7,6 +7,7 @@ typedef struct Shape {
     int L, C, NH, V;  // layers, channels, heads, vocabulary
     int context;      // longest document, rows of the position table
     int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
+    int shards;       // ranks that the parameters are divided among: 1 by shape_make, see Bucket
 } Shape;
 
 Shape shape_make(int layers, int width, int heads, int vocab, int context);
@@ -55,6 +56,27 @@ size_t shape_param_elems(const Shape* shape);         // of the whole block, gap
 size_t shape_param_count(const Shape* shape);         // parameters as people count them: without padding
 void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes);
 
+// Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf. Each is
+// padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns the piece of its number
+// in every bucket, and optimizer state exists for what it owns only. Arrays of owned elements hold the pieces of all
+// buckets one after another, bucket b at offset / shards.
+typedef struct Bucket {
+    size_t offset, elems;  // in the whole block
+} Bucket;
+
+int shape_buckets(const Shape* shape);
+Bucket shape_bucket(const Shape* shape, int b);
+int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
+
+// The part of a tensor that `rank` owns: elements [first, first + n) of it, n = 0 for none, at `at` in the arrays of
+// owned elements.
+typedef struct Segment {
+    ParamTensor tensor;
+    size_t first, n, at;
+} Segment;
+
+Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tensor
+
 // Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
 // tensor, index), so that threads may share the work.
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
@@ -71,12 +93,14 @@ typedef enum ActId {
     LN2, LN2_MEAN, LN2_RSTD, FC, FC_GELU,               // per layer
     PROJ, LNF, LNF_MEAN, LNF_RSTD, LOGITS, LOSSES,      // once
     D_RESIDUAL, D_NARROW, D_WIDE,                       // gradients, once
+    ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
+    QKV_TOKENS,                                         // once, groups of ranks: qkv before heads are exchanged
     KV,                                                 // generation: queries, keys and values of the tokens so far
     N_ACTS
 } ActId;
 // clang-format on
 
-typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING } ActWhen;
+typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS } ActWhen;
 
 // What a program needs activations for.
 typedef struct ActNeeds {
@@ -84,6 +108,7 @@ typedef struct ActNeeds {
     int classifier_N;  // rows of one classifier chunk
     Recompute recompute;
     int training, sampling;
+    int groups;  // attention over several ranks
     DType dt;
 } ActNeeds;
 

@@ -1,0 +1,102 @@
+// plan.c - the plan as a value: memory, kinds, rounds, hash; and what fits a group of ranks (planner.h).
+#include <limits.h>
+
+#include "plan/planner.h"
+
+ItemKind item_kind(const Item* item) {
+    if (item->degree == 1) return ITEM_LOCAL;
+    return item->inner == item->degree ? ITEM_HEADS : item->inner == 1 ? ITEM_RING : ITEM_HEADS_RING;
+}
+
+const char* item_kind_name(ItemKind kind) {
+    static const char* const names[] = {"local", "heads", "ring", "heads x ring"};
+    return names[kind];
+}
+
+// ---- memory
+
+static size_t carve_plan(Plan* plan, Carver* c, int n) {
+    plan->items = (Item*)carve(c, sizeof(Item) * (size_t)n);
+    plan->docs = (int*)carve(c, sizeof(int) * (size_t)n);
+    return c->bytes;
+}
+
+size_t plan_bytes(int n) { return carve_plan(&(Plan){0}, &(Carver){0}, n); }
+
+void plan_carve(Plan* plan, void* memory, int n) {
+    *plan = (Plan){0};
+    carve_plan(plan, &(Carver){(char*)memory, 0}, n);
+}
+
+size_t plan_scratch_bytes(int n, const PlanLimits* limits) {
+    size_t most = MAX(plan_static_scratch(n, limits), plan_random_scratch(n, limits));
+    return MAX(most, plan_check_scratch(n, limits));
+}
+
+// ---- rounds, hash
+
+void plan_set_rounds(Plan* plan, int* last) {
+    memset(last, 0, sizeof(int) * (size_t)plan->ranks);
+    plan->n_rounds = 0;
+    for (int i = 0; i < plan->n_items; i++) {
+        Item* item = &plan->items[i];
+        int* of_item = last + item->first_rank;
+        item->round = 0;
+        for (int r = 0; r < item->degree; r++) item->round = MAX(item->round, of_item[r]);
+        for (int r = 0; r < item->degree; r++) of_item[r] = item->round + 1;
+        plan->n_rounds = MAX(plan->n_rounds, item->round + 1);
+    }
+}
+
+uint64_t plan_hash(const Plan* plan, const int* lengths) {
+    _Static_assert(sizeof(Item) == 6 * sizeof(int), "an item has no padding, whose bytes would be hashed");
+    int64_t head[] = {plan->step, plan->ranks, plan->n_docs, plan->n_items, plan->n_rounds};
+    uint64_t h = hash_bytes(head, sizeof head, 0);
+    h = hash_bytes(plan->docs, sizeof(int) * (size_t)plan->n_docs, h);
+    h = hash_bytes(plan->items, sizeof(Item) * (size_t)plan->n_items, h);
+    return hash_bytes(lengths, sizeof(int) * (size_t)plan->n_docs, h);
+}
+
+// ---- what fits
+
+int64_t place_capacity(const PlanLimits* limits, int inner) {
+    return (int64_t)limits->capacity * limits->NH / CEIL_DIV(limits->NH, inner);
+}
+
+int widest_place(int s, int outer) {
+    int widest = 0;
+    // Neighbouring places share borders: low and high walk towards each other.
+    for (int a = 0, low = 0, high = s; a < outer; a++) {
+        int next_low = chunk_border(s, outer, a + 1), next_high = chunk_border(s, outer, 2 * outer - 1 - a);
+        widest = MAX(widest, next_low - low + high - next_high);
+        low = next_low, high = next_high;
+    }
+    return widest;
+}
+
+int longest_fitting(const PlanLimits* limits, int s, int inner, int outer) {
+    int64_t most = place_capacity(limits, inner);
+    s = (int)MIN(s, most * outer);  // the average place has s / outer
+    while (widest_place(s, outer) > most) s--;
+    return s;
+}
+
+int64_t capacity_for(const PlanLimits* limits, int s, int inner, int outer) {
+    return CEIL_DIV((int64_t)widest_place(s, outer) * CEIL_DIV(limits->NH, inner), limits->NH);
+}
+
+int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen) {
+    if (limits->ranks < 1 || limits->node_size < 1 || limits->capacity < 1 || limits->NH < 1 || n < 0)
+        return fail(err, errlen, "no plan for %d documents, %d ranks, %d of a machine, capacity %d, %d heads", n,
+                    limits->ranks, limits->node_size, limits->capacity, limits->NH);
+    int64_t tokens = 0;
+    for (int i = 0; i < n; i++) {
+        if (lengths[i] < 1)
+            return fail(err, errlen, "document %d of the step has %d tokens, expected 1 or more", i, lengths[i]);
+        tokens += lengths[i];
+    }
+    if (tokens > INT_MAX)
+        return fail(err, errlen, "the step has %lld tokens, at most %d can be planned; try fewer --batch-tokens",
+                    (long long)tokens, INT_MAX);
+    return 0;
+}

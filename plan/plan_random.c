@@ -1,0 +1,136 @@
+// plan_random.c - any valid plan, for tests: whatever a planner may come to think of, the program must run.
+//
+// Documents in random order are taken until a random group of ranks is full or has enough of them. A group that does
+// not hold its first document is drawn again, a few times; then all groups are tried in turn, so drawing comes to an
+// end. Documents that only a ring holds go first, while rings have room for them.
+#include "plan/planner.h"
+
+enum { TRIES = 16 };
+
+typedef struct Random {
+    uint64_t seed, index;
+} Random;
+
+// 0 .. n - 1
+static int draw(Random* random, int n) { return (int)(random_uniform(random->seed, random->index++) * n); }
+
+typedef struct Groups {
+    const PlanLimits* limits;
+    Random random;
+    int first, ranks;  // where groups are drawn; when that fails they are looked for everywhere
+    int* ring_docs;    // (limits->ranks) documents in rings so far
+} Groups;
+
+size_t plan_random_scratch(int n, const PlanLimits* limits) {
+    (void)n;
+    return sizeof(int) * (size_t)limits->ranks;
+}
+
+// How many more documents this group may have if it is a ring.
+static int ring_room(const Groups* g, const Item* group) {
+    int room = g->limits->max_ring_docs;
+    for (int r = 0; r < group->degree; r++)
+        room = MIN(room, g->limits->max_ring_docs - g->ring_docs[group->first_rank + r]);
+    return room;
+}
+
+static int fits(const Groups* g, const Item* group, int s) {
+    if (widest_place(s, group->degree / group->inner) > place_capacity(g->limits, group->inner)) return 0;
+    return group->inner == group->degree || ring_room(g, group) > 0;
+}
+
+static Item draw_group(Groups* g) {
+    Item group = {.inner = 1};
+    // Half of them narrow, so that there are many at a time.
+    group.degree = 1 + draw(&g->random, draw(&g->random, 2) ? g->ranks : MIN(4, g->ranks));
+    group.first_rank = g->first + draw(&g->random, g->ranks - group.degree + 1);
+    group.inner = 1 + draw(&g->random, MIN(group.degree, g->limits->NH));
+    while (group.degree % group.inner != 0) group.inner--;
+    return group;
+}
+
+// A group that holds a document of s tokens, degree 0 when there is none.
+static Item find_group(Groups* g, int s) {
+    for (int t = 0; t < TRIES; t++) {
+        Item group = draw_group(g);
+        if (fits(g, &group, s)) return group;
+    }
+    int ranks = g->limits->ranks;
+    for (int degree = 1; degree <= ranks; degree++)
+        for (int inner = MIN(degree, g->limits->NH); inner > 0; inner--) {
+            int windows = ranks - degree + 1, start = draw(&g->random, windows);
+            for (int w = 0; w < windows && degree % inner == 0; w++) {
+                Item group = {.first_rank = (start + w) % windows, .degree = degree, .inner = inner};
+                if (fits(g, &group, s)) return group;
+            }
+        }
+    return (Item){0};
+}
+
+// Documents 0 .. n - 1 in random order; those first that need a ring.
+static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits* limits, Random* random) {
+    int64_t heads_hold = place_capacity(limits, MIN(limits->ranks, limits->NH));
+    for (int i = 0; i < n; i++) {
+        int j = draw(random, i + 1);
+        docs[i] = docs[j];
+        docs[j] = i;
+    }
+    for (int i = 0, long_docs = 0; i < n; i++) {
+        int doc = docs[i];
+        if (lengths[doc] <= heads_hold) continue;
+        docs[i] = docs[long_docs];
+        docs[long_docs++] = doc;
+    }
+}
+
+// The item of the documents that follow docs[first]: as many as fit and as were drawn.
+static Item fill_group(Groups* g, Item group, const int* docs, const int* lengths, int first, int n) {
+    int outer = group.degree / group.inner, want = draw(&g->random, 4) ? 1 + draw(&g->random, 6) : n;
+    if (outer > 1) want = MIN(want, ring_room(g, &group));
+    int64_t room = place_capacity(g->limits, group.inner);
+    group.first_doc = first;
+    for (int i = first; i < n && group.n_docs < want; i++) {
+        room -= widest_place(lengths[docs[i]], outer);
+        if (room < 0) break;
+        group.n_docs++;
+    }
+    for (int r = 0; outer > 1 && r < group.degree; r++) g->ring_docs[group.first_rank + r] += group.n_docs;
+    return group;
+}
+
+static void shuffle_items(Item* items, int n, Random* random) {
+    for (int i = n - 1; i > 0; i--) {
+        int j = draw(random, i + 1);
+        Item item = items[i];
+        items[i] = items[j];
+        items[j] = item;
+    }
+}
+
+int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
+                void* scratch, char* err, size_t errlen) {
+    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+    Groups g = {limits, {seed, 0}, 0, limits->ranks, (int*)scratch};
+    memset(g.ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
+    if (draw(&g.random, 2)) {  // some ranks stay empty, if the others can do without them
+        g.first = draw(&g.random, limits->ranks);
+        g.ranks = 1 + draw(&g.random, limits->ranks - g.first);
+    }
+    plan->step = step;
+    plan->ranks = limits->ranks;
+    plan->n_docs = n;
+    plan->n_items = plan->n_rounds = 0;
+    shuffle_docs(plan->docs, lengths, n, limits, &g.random);
+    for (int first = 0; first < n; first += plan->items[plan->n_items++].n_docs) {
+        int doc = plan->docs[first];
+        Item group = find_group(&g, lengths[doc]);
+        if (group.degree == 0)
+            return fail(err, errlen,
+                        "document %d of the step has %d tokens, and no group of up to %d ranks holds it at capacity "
+                        "%d with at most %d documents in the rings of a rank; try a larger --capacity or more ranks",
+                        doc, lengths[doc], limits->ranks, limits->capacity, limits->max_ring_docs);
+        plan->items[plan->n_items] = fill_group(&g, group, plan->docs, lengths, first, n);
+    }
+    shuffle_items(plan->items, plan->n_items, &g.random);
+    return 0;
+}

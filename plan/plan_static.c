@@ -1,0 +1,219 @@
+// plan_static.c - one degree for all documents of the step, the baseline.
+//
+// The ranks are cut into ranks / degree groups, the rest stays idle. Documents go into rows by best-fit decreasing:
+// first into rows as full as a group allows, which says how many rows a group runs, k. Then into rows as even as this
+// number allows: of total / (groups k) tokens, raised by an eighth until there are no more than groups k rows. Rows are
+// dealt to the groups, the heaviest first, each to the group with the least work so far.
+#include <stdlib.h>
+
+#include "plan/pack.h"
+#include "plan/planner.h"
+
+// Packing counts room in units of a token, of several where a row has more tokens than this: its tree stays small.
+enum { MOST_UNITS = 65535 };
+
+typedef struct Row {
+    double cost;
+    int number;
+} Row;
+
+typedef struct Scratch {
+    int* widest;  // (n) tokens that a document takes of a place
+    int* units;   // (n) the same for packing
+    Packing packing;
+    int *pack, *ring_docs;  // for pack_best_fit; (groups)
+    Row* rows;              // (n)
+    double* load;           // (groups)
+} Scratch;
+
+static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* limits) {
+    Carver c = {(char*)memory, 0};
+    size_t ints = sizeof(int) * (size_t)n;
+    int units = (int)MIN(place_capacity(limits, MIN(limits->ranks, limits->NH)), MOST_UNITS);
+    x->widest = (int*)carve(&c, ints);
+    x->units = (int*)carve(&c, ints);
+    x->packing.order = (int*)carve(&c, ints);
+    x->packing.first = (int*)carve(&c, ints + sizeof(int));
+    x->pack = (int*)carve(&c, sizeof(int) * pack_scratch_ints(n, units));
+    x->ring_docs = (int*)carve(&c, sizeof(int) * (size_t)limits->ranks);
+    x->rows = (Row*)carve(&c, sizeof(Row) * (size_t)n);
+    x->load = (double*)carve(&c, sizeof(double) * (size_t)limits->ranks);
+    return c.bytes;
+}
+
+size_t plan_static_scratch(int n, const PlanLimits* limits) { return carve_scratch(&(Scratch){0}, NULL, n, limits); }
+
+// ---- the degree and how it is divided
+
+// Ranks that share heads in groups of `degree`, 0 where this kind cannot be. Groups begin at multiples of the degree,
+// so runs of `inner` ranks stay inside machines where inner divides node_size.
+static int choose_inner(const PlanLimits* limits, int degree, KindChoice kind) {
+    if (kind == KIND_RING) return 1;
+    if (kind == KIND_HEADS) return degree <= limits->NH ? degree : 0;
+    int node = limits->node_size;
+    if (node >= limits->ranks / degree * degree || node % degree == 0) return degree <= limits->NH ? degree : 1;
+    if (degree > node && degree % node != 0) return 1;  // parts of machines
+    int inner = MIN(degree, limits->NH);
+    while (degree % inner != 0 || node % inner != 0) inner--;
+    return inner;
+}
+
+// Fills widest; the number of the longest document among those that do not fit, -1 when all do.
+static int measure(int* widest, const int* lengths, int n, const PlanLimits* limits, int inner, int outer) {
+    int64_t most = place_capacity(limits, inner);
+    int worst = -1;
+    for (int i = 0; i < n; i++) {
+        widest[i] = widest_place(lengths[i], outer);
+        if (widest[i] > most && (worst < 0 || lengths[i] > lengths[worst])) worst = i;
+    }
+    return worst;
+}
+
+static int refuse_degree(int doc, const int* lengths, const PlanLimits* limits, int degree, int inner, char* err,
+                         size_t errlen) {
+    int s = lengths[doc];
+    return fail(err, errlen,
+                "document %d of the step has %d tokens, and a group of %d rank%s (%s) at capacity %d holds %d; try a "
+                "larger --degree, 0 for the least that suffices, or --capacity %lld",
+                doc, s, degree, degree == 1 ? "" : "s",
+                item_kind_name(item_kind(&(Item){.degree = degree, .inner = inner})), limits->capacity,
+                longest_fitting(limits, s, inner, degree / inner),
+                (long long)capacity_for(limits, s, inner, degree / inner));
+}
+
+static int refuse_all_degrees(int doc, const int* lengths, const PlanLimits* limits, KindChoice kind, char* err,
+                              size_t errlen) {
+    int s = lengths[doc], holds = 0, at = 0;
+    int64_t capacity = 0;
+    for (int degree = 1; degree <= limits->ranks; degree++) {
+        int inner = choose_inner(limits, degree, kind);
+        if (!inner) continue;
+        int fits = longest_fitting(limits, s, inner, degree / inner);
+        int64_t needed = capacity_for(limits, s, inner, degree / inner);
+        if (fits > holds) holds = fits, at = degree;
+        if (!capacity || needed < capacity) capacity = needed;
+    }
+    return fail(err, errlen,
+                "document %d of the step has %d tokens, and no group of up to %d ranks holds more than %d at capacity "
+                "%d (--degree %d does)%s; try --capacity %lld or more ranks",
+                doc, s, limits->ranks, holds, limits->capacity, at,
+                kind == KIND_AUTO    ? ""
+                : kind == KIND_HEADS ? " with --kind heads"
+                                     : " with --kind ring",
+                (long long)capacity);
+}
+
+// Sets *degree where it is 0, *inner and widest.
+static int choose_degree(int* degree, int* inner, int* widest, const int* lengths, int n, const PlanLimits* limits,
+                         KindChoice kind, char* err, size_t errlen) {
+    if (*degree < 0 || *degree > limits->ranks)
+        return fail(err, errlen, "--degree %d, expected 1 to the %d ranks there are, or 0 for the least that suffices",
+                    *degree, limits->ranks);
+    if (*degree > 0) {
+        *inner = choose_inner(limits, *degree, kind);
+        if (!*inner)
+            return fail(err, errlen,
+                        "--degree %d with --kind heads, but the model has %d heads to share; try --kind auto or "
+                        "--degree %d",
+                        *degree, limits->NH, limits->NH);
+        int doc = measure(widest, lengths, n, limits, *inner, *degree / *inner);
+        return doc < 0 ? 0 : refuse_degree(doc, lengths, limits, *degree, *inner, err, errlen);
+    }
+    int longest = 0;
+    for (int i = 1; i < n; i++)
+        if (lengths[i] > lengths[longest]) longest = i;
+    int doc = longest;
+    for (int d = 1; d <= limits->ranks; d++) {
+        *degree = d;
+        *inner = choose_inner(limits, d, kind);
+        if (!*inner) break;  // heads: wider groups neither
+        if (n > 0 && widest_place(lengths[longest], d / *inner) > place_capacity(limits, *inner)) continue;
+        // Borders are rounded, so a document shorter than the longest may take one token more of a place.
+        int worst = measure(widest, lengths, n, limits, *inner, d / *inner);
+        if (worst < 0) return 0;
+        doc = worst;
+    }
+    return refuse_all_degrees(doc, lengths, limits, kind, err, errlen);
+}
+
+// ---- rows
+
+// Rows of documents that take at most `room` tokens of a place together. room is at least what any document takes.
+static int pack(Scratch* x, int n, int64_t room, char* err, size_t errlen) {
+    int64_t unit = CEIL_DIV(room, MOST_UNITS), most = room / unit;
+    // Where rounding up makes a document larger than a row, it fills the row, alone.
+    for (int i = 0; i < n; i++) x->units[i] = (int)MIN(CEIL_DIV(x->widest[i], unit), most);
+    return pack_best_fit(&x->packing, x->units, n, (int)most, x->pack, err, errlen);
+}
+
+static int pack_evenly(Scratch* x, int n, int64_t most, int groups, char* err, size_t errlen) {
+    int64_t total = 0, room = 1;
+    for (int i = 0; i < n; i++) total += x->widest[i], room = MAX(room, x->widest[i]);
+    most = MAX(MIN(most, total), 1);
+    if (pack(x, n, most, err, errlen) < 0) return -1;
+    if (groups == 1 || n == 0) return 0;
+    int rows = groups * CEIL_DIV(x->packing.n_rows, groups);
+    room = MAX(room, CEIL_DIV(total, rows));
+    for (;; room += CEIL_DIV(room, 8)) {
+        if (pack(x, n, MIN(room, most), err, errlen) < 0) return -1;
+        if (room >= most || x->packing.n_rows <= rows) return 0;
+    }
+}
+
+static int heavier_first(const void* a, const void* b) {
+    const Row *x = (const Row*)a, *y = (const Row*)b;
+    return x->cost != y->cost ? (x->cost < y->cost) - (x->cost > y->cost) : x->number - y->number;
+}
+
+static void weigh_rows(Scratch* x, const int* lengths, double quadratic) {
+    const Packing* p = &x->packing;
+    for (int r = 0; r < p->n_rows; r++) {
+        double cost = 0;
+        for (int i = p->first[r]; i < p->first[r + 1]; i++) {
+            double s = lengths[p->order[i]];
+            cost += s + quadratic * s * s;
+        }
+        x->rows[r] = (Row){cost, r};
+    }
+    qsort(x->rows, (size_t)p->n_rows, sizeof(Row), heavier_first);
+}
+
+// Rows become items, in the order in which they are dealt.
+static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int degree, int inner, char* err, size_t errlen) {
+    int groups = limits->ranks / degree, most_docs = inner < degree ? limits->max_ring_docs : plan->n_docs;
+    for (int g = 0; g < groups; g++) x->load[g] = 0, x->ring_docs[g] = 0;
+    for (int i = 0, doc = 0; i < x->packing.n_rows; i++) {
+        const int* first = &x->packing.first[x->rows[i].number];
+        int docs = first[1] - first[0], group = -1;
+        for (int g = 0; g < groups; g++)
+            if (x->ring_docs[g] + docs <= most_docs && (group < 0 || x->load[g] < x->load[group])) group = g;
+        if (group < 0)
+            return fail(err, errlen,
+                        "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --kind "
+                        "heads, a smaller --degree or fewer --batch-tokens",
+                        plan->n_docs, groups, groups == 1 ? "" : "s", degree, most_docs);
+        x->load[group] += x->rows[i].cost;
+        x->ring_docs[group] += docs;
+        plan->items[i] = (Item){group * degree, degree, inner, doc, docs, 0};
+        memcpy(plan->docs + doc, x->packing.order + first[0], sizeof(int) * (size_t)docs);
+        doc += docs;
+    }
+    plan->n_items = x->packing.n_rows;
+    return 0;
+}
+
+int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int degree,
+                KindChoice kind, void* scratch, char* err, size_t errlen) {
+    Scratch x;
+    int inner = 1;
+    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+    carve_scratch(&x, scratch, n, limits);
+    if (choose_degree(&degree, &inner, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
+    plan->step = step;
+    plan->ranks = limits->ranks;
+    plan->n_docs = n;
+    plan->n_items = plan->n_rounds = 0;
+    if (pack_evenly(&x, n, place_capacity(limits, inner), limits->ranks / degree, err, errlen) < 0) return -1;
+    weigh_rows(&x, lengths, limits->quadratic);
+    return deal(plan, &x, limits, degree, inner, err, errlen);
+}

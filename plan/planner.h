@@ -1,0 +1,37 @@
+// planner.h - what the planners share among themselves: which documents a group of ranks can hold, and scratch memory.
+//
+// A group with `inner` ranks for the heads holds documents whose tokens at any place of its ring are at most
+// place_capacity in all. A document of s tokens takes widest_place(s, outer) of that: a row of documents fits where the
+// sum of these does.
+#pragma once
+#include "plan/plan.h"
+
+// Most tokens of a place: those whose attention, at ceil(NH / inner) heads, is capacity * NH pairs of token and head.
+// Never more than inner * capacity, so its ranks have at most capacity tokens each.
+int64_t place_capacity(const PlanLimits* limits, int inner);
+// Most tokens that one place of a ring of `outer` has of a document of s tokens.
+int widest_place(int s, int outer);
+// The greatest length not above s that fits a group by itself. 1 always does.
+int longest_fitting(const PlanLimits* limits, int s, int inner, int outer);
+// The least --capacity with which a group holds a document of s tokens by itself.
+int64_t capacity_for(const PlanLimits* limits, int s, int inner, int outer);
+
+// 0, or -1 with words: limits, lengths below 1, more tokens in all than an int counts.
+int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen);
+
+// Memory in parts: with memory NULL they are only counted.
+typedef struct Carver {
+    char* memory;
+    size_t bytes;
+} Carver;
+
+static inline void* carve(Carver* c, size_t bytes) {
+    void* part = c->memory ? c->memory + c->bytes : NULL;
+    c->bytes += ROUND_UP(bytes, (size_t)16);
+    return part;
+}
+
+// Bytes of scratch that each of them needs; plan_scratch_bytes is the largest.
+size_t plan_static_scratch(int n, const PlanLimits* limits);
+size_t plan_random_scratch(int n, const PlanLimits* limits);
+size_t plan_check_scratch(int n, const PlanLimits* limits);

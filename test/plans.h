@@ -1,0 +1,93 @@
+// plans.h - random steps for the tests of plans: limits, lengths and memory.
+#pragma once
+#include "plan/plan.h"
+#include "test/test.h"
+
+enum { MOST_DOCS = 64, MOST_RANKS = 16 };
+
+typedef struct Step {
+    PlanLimits limits;
+    int lengths[MOST_DOCS], n;
+    Plan plan;
+    char *memory, *scratch;
+    char err[ERR_BYTES];
+} Step;
+
+static inline int pick(uint64_t seed, uint64_t index, int low, int high) {
+    return low + (int)(random_uniform(seed, index) * (high - low + 1));
+}
+
+// Memory for the plan, exactly as large as asked for, so that a sanitizer sees a write beyond it, and dirty.
+static inline void step_memory(Step* step) {
+    size_t bytes = plan_bytes(step->n), scratch = plan_scratch_bytes(step->n, &step->limits);
+    step->memory = (char*)malloc(MAX(bytes, 1));
+    step->scratch = (char*)malloc(scratch);
+    if (!step->memory || !step->scratch) abort();
+    memset(step->memory, 0x5a, bytes);
+    memset(step->scratch, 0xa5, scratch);
+    plan_carve(&step->plan, step->memory, step->n);
+}
+
+static inline void free_step(Step* step) {
+    free(step->memory);
+    free(step->scratch);
+}
+
+// Ragged: mostly short documents, a few long ones. In one of four steps capacity is scarce.
+static inline Step random_step(uint64_t seed) {
+    Step step = {.n = pick(seed, 0, 1, MOST_DOCS)};
+    int longest = 1 << pick(seed, 1, 0, 12), tight = pick(seed, 2, 0, 3) == 0;
+    PlanLimits* l = &step.limits;
+    l->ranks = pick(seed, 3, 1, MOST_RANKS);
+    l->node_size = pick(seed, 4, 1, l->ranks);
+    l->NH = pick(seed, 5, 1, 16);
+    l->capacity = tight ? pick(seed, 6, 1, longest + 300) : pick(seed, 6, 1000, 9000);
+    l->max_ring_docs = pick(seed, 7, 0, 3) ? MOST_DOCS : pick(seed, 8, 0, MOST_DOCS);
+    l->quadratic = pick(seed, 9, 0, 10) / 1024.0;  // costs are exact, in whatever order a test adds them
+    longest = MIN(longest + longest / 4, 5000);
+    for (int i = 0; i < step.n; i++) {
+        double u = random_uniform(seed, 100 + (uint64_t)i);
+        step.lengths[i] = 1 + (int)(u * u * u * (longest - 1));
+    }
+    step_memory(&step);
+    return step;
+}
+
+static inline int step_static(Step* step, int degree, KindChoice kind) {
+    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, degree, kind, step->scratch, step->err,
+                       sizeof step->err);
+}
+
+static inline int step_random(Step* step, uint64_t seed) {
+    return plan_random(&step->plan, 7, step->lengths, step->n, &step->limits, seed, step->scratch, step->err,
+                       sizeof step->err);
+}
+
+static inline int step_check(Step* step) {
+    return plan_check(&step->plan, step->lengths, step->n, &step->limits, step->scratch, step->err, sizeof step->err);
+}
+
+static inline void step_rounds(Step* step) { plan_set_rounds(&step->plan, (int*)step->scratch); }
+
+static inline Step small_step(int ranks, int NH, int capacity, int n, const int* lengths) {
+    Step step = {.n = n, .limits = {ranks, ranks, capacity, NH, MOST_DOCS, 0.001}};
+    memcpy(step.lengths, lengths, sizeof(int) * (size_t)n);
+    step_memory(&step);
+    return step;
+}
+
+// 4 ranks, 4 heads, capacity 1000: a local item on rank 0, heads on 1 and 2, a ring on 2 and 3, both on all.
+static inline Step valid_step(void) {
+    static const int lengths[] = {900, 100, 1200, 800, 1500, 300, 3000, 600};
+    static const Item items[] = {
+        {0, 1, 1, 0, 2, 0}, {1, 2, 2, 2, 2, 0}, {2, 2, 1, 4, 2, 0}, {0, 4, 2, 6, 1, 0}, {3, 1, 1, 7, 1, 0}};
+    Step step = small_step(4, 4, 1000, 8, lengths);
+    step.plan.ranks = 4;
+    step.plan.n_docs = 8;
+    step.plan.n_items = COUNT(items);
+    memcpy(step.plan.items, items, sizeof items);
+    for (int i = 0; i < 8; i++) step.plan.docs[i] = i;
+    step.limits.max_ring_docs = 3;
+    step_rounds(&step);
+    return step;
+}

@@ -1,0 +1,339 @@
+// test_plan.c - the claims of plan/plan.h about planners and the plan as a value. Its proof, rounds and schedules are
+// test_plan_check.c's, what a rank holds of an item test_share.c's.
+#include "plan/pack.h"
+#include "test/plans.h"
+
+// ---- the static planner, against brute force
+
+// 1 when ranks [first, first + n) are on two machines or more.
+static int crosses(const PlanLimits* l, int first, int n) {
+    return first / l->node_size != (first + n - 1) / l->node_size;
+}
+
+static int any_run_crosses(const PlanLimits* l, int degree, int run) {
+    for (int first = 0; first + degree <= l->ranks; first += degree)
+        for (int r = first; r < first + degree; r += run)
+            if (crosses(l, r, run)) return 1;
+    return 0;
+}
+
+// The words of plan.h: heads inside a machine, a ring where heads do not suffice, both across machines, if whole.
+static int expected_inner(const PlanLimits* l, int degree, KindChoice kind) {
+    if (kind == KIND_RING) return 1;
+    if (kind == KIND_HEADS) return degree <= l->NH ? degree : 0;
+    if (!any_run_crosses(l, degree, degree)) return degree <= l->NH ? degree : 1;
+    if (degree > l->node_size && degree % l->node_size != 0) return 1;
+    int inner = 1;
+    for (int d = 2; d <= MIN(degree, l->NH); d++)
+        if (degree % d == 0 && !any_run_crosses(l, degree, d)) inner = d;
+    return inner;
+}
+
+// Whether the rules allow document s alone on a group: capacity counted token by token.
+static int holds(const PlanLimits* l, int s, int degree, int inner) {
+    int outer = degree / inner, heads = CEIL_DIV(l->NH, inner);
+    for (int a = 0; a < outer; a++) {
+        int n = chunk_border(s, outer, a + 1) - chunk_border(s, outer, a) + chunk_border(s, outer, 2 * outer - a) -
+                chunk_border(s, outer, 2 * outer - 1 - a);
+        if (outer == 1) n = s;
+        if ((n + inner - 1) / inner > l->capacity || (int64_t)n * heads > (int64_t)l->capacity * l->NH) return 0;
+    }
+    return 1;
+}
+
+static int holds_all(const Step* step, int degree, KindChoice kind) {
+    int inner = expected_inner(&step->limits, degree, kind);
+    for (int i = 0; i < step->n && inner; i++)
+        if (!holds(&step->limits, step->lengths[i], degree, inner)) return 0;
+    return inner > 0;
+}
+
+// All of one degree and kind, on the groups that begin at its multiples.
+static void check_groups(const Step* step, int degree, KindChoice kind) {
+    int inner = expected_inner(&step->limits, degree, kind);
+    for (int i = 0; i < step->plan.n_items; i++) {
+        const Item* item = &step->plan.items[i];
+        CHECK(item->degree == degree && item->inner == inner && item->first_rank % degree == 0);
+    }
+}
+
+static double item_cost(const Step* step, const Item* item) {
+    double cost = 0;
+    for (int i = 0; i < item->n_docs; i++) {
+        double s = step->lengths[step->plan.docs[item->first_doc + i]];
+        cost += s + step->limits.quadratic * s * s;
+    }
+    return cost;
+}
+
+// The heaviest first, each to the least loaded group (the first of equals), unless rings are short of room.
+static void check_dealing(const Step* step, int degree) {
+    double load[MOST_RANKS] = {0}, before = INFINITY;
+    for (int i = 0; i < step->plan.n_items; i++) {
+        const Item* item = &step->plan.items[i];
+        int least = 0, group = item->first_rank / degree;
+        for (int g = 1; g < step->limits.ranks / degree; g++)
+            if (load[g] < load[least]) least = g;
+        double cost = item_cost(step, item);
+        CHECK(cost <= before);
+        if (step->limits.max_ring_docs >= step->n || item->inner == degree) CHECK(group == least);
+        load[group] += before = cost;
+    }
+}
+
+// A group runs no more rows than best-fit decreasing into full rows would make it, if it dealt them evenly.
+static void check_rows(const Step* step, int degree, int inner) {
+    static int widest[MOST_DOCS], order[MOST_DOCS], first[MOST_DOCS + 1], scratch[1 << 20];
+    char err[ERR_BYTES];
+    int outer = degree / inner, groups = step->limits.ranks / degree;
+    int most = (int)((int64_t)step->limits.capacity * step->limits.NH / CEIL_DIV(step->limits.NH, inner));
+    for (int i = 0; i < step->n; i++) {
+        widest[i] = outer == 1 ? step->lengths[i] : 0;
+        for (int a = 0; a < outer && outer > 1; a++) {
+            int s = step->lengths[i], low = chunk_border(s, outer, a + 1) - chunk_border(s, outer, a);
+            int high = chunk_border(s, outer, 2 * outer - a) - chunk_border(s, outer, 2 * outer - 1 - a);
+            widest[i] = MAX(widest[i], low + high);
+        }
+    }
+    if (most > 65535 || pack_scratch_ints(step->n, most) > COUNT(scratch)) return;
+    Packing p = {0, order, first};
+    CHECK(pack_best_fit(&p, widest, step->n, most, scratch, err, sizeof err) == 0);
+    CHECK(step->plan.n_items <= groups * CEIL_DIV(p.n_rows, groups) && step->plan.n_items >= MIN(p.n_rows, groups));
+}
+
+static void static_plans_hold_and_take_the_least_degree(void) {
+    int planned = 0, refused = 0;
+    for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
+        Step step = random_step(seed);
+        KindChoice kind = (KindChoice)(seed % 3);
+        int asked = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks), degree = asked;
+        for (int d = 1; d <= step.limits.ranks && !degree; d++)
+            if (holds_all(&step, d, kind)) degree = d;
+        if (step_static(&step, asked, kind) == 0) {
+            CHECK(degree > 0 && holds_all(&step, degree, kind) && step.plan.n_items > 0);
+            check_groups(&step, degree, kind);
+            check_dealing(&step, degree);
+            check_rows(&step, degree, expected_inner(&step.limits, degree, kind));
+            CHECK(step_check(&step) == 0);
+            step_rounds(&step);
+            CHECK(step_check(&step) == 0);
+            planned++;
+        } else {
+            int rings_full = strstr(step.err, "each at most") != NULL;
+            CHECK(rings_full ? step.limits.max_ring_docs < step.n : !degree || !holds_all(&step, degree, kind));
+            refused++;
+        }
+        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
+        free_step(&step);
+    }
+    CHECK(planned > 2500 && refused > 200);
+}
+
+static int number_after(const char* text, const char* words) {
+    const char* at = strstr(text, words);
+    return at ? atoi(at + strlen(words)) : -1;
+}
+
+// The capacity that the message names is enough for the document that it names, and one less is not.
+static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(void) {
+    int tried = 0, at_once = 0;
+    for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
+        Step step = random_step(seed);
+        KindChoice kind = (KindChoice)(seed % 3);
+        int degree = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks);
+        step.limits.max_ring_docs = MOST_DOCS;
+        if (step_static(&step, degree, kind) < 0 && strncmp(step.err, "--degree", 8)) {
+            int doc = number_after(step.err, "document "), capacity = number_after(step.err, "--capacity ");
+            CHECK(doc >= 0 && doc < step.n && capacity > step.limits.capacity);
+            CHECK(number_after(step.err, "step has ") == step.lengths[doc]);
+            step.n = 1;
+            step.lengths[0] = step.lengths[doc];
+            step.limits.capacity = capacity - 1;
+            free_step(&step);
+            step_memory(&step);
+            CHECK(step_static(&step, degree, kind) < 0);
+            step.limits.capacity = capacity;
+            free_step(&step);
+            step_memory(&step);
+            at_once += step_static(&step, degree, kind) == 0;
+            tried++;
+        }
+        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
+        free_step(&step);
+    }
+    CHECK(tried > 120 && at_once == tried);
+}
+
+static int refused_with(int ranks, int NH, int capacity, int n, const int* lengths, int degree, KindChoice kind,
+                        const char* a, const char* b, const char* c) {
+    Step step = small_step(ranks, NH, capacity, n, lengths);
+    int refused =
+        step_static(&step, degree, kind) < 0 && strstr(step.err, a) && strstr(step.err, b) && strstr(step.err, c);
+    if (!refused) printf("    %s\n", step.err);
+    free_step(&step);
+    return refused;
+}
+
+static void what_cannot_be_planned_is_refused_with_words(void) {
+    int lengths[] = {5, 900, 7, 901, 3};
+    CHECK(refused_with(4, 4, 200, 5, lengths, 0, KIND_AUTO, "document 3 ", "901 tokens", "more than 800"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, 2, KIND_AUTO, "document 3 ", "holds 400", "--degree"));
+    CHECK(refused_with(8, 3, 200, 5, lengths, 0, KIND_HEADS, "more than 600", "--kind heads", "--capacity 301"));
+    CHECK(refused_with(8, 3, 200, 5, lengths, 4, KIND_HEADS, "--degree 4", "3 heads", "--kind auto"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, 5, KIND_AUTO, "--degree 5", "4 ranks", "0 for"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, -1, KIND_AUTO, "--degree -1", "4 ranks", "0 for"));
+    // 650 tokens on a ring of 2: borders 0 162 325 487 650, so 325 at both places; 641 tokens have 321 at one.
+    lengths[3] = 650, lengths[1] = 1;
+    CHECK(refused_with(2, 4, 320, 5, lengths, 2, KIND_RING, "document 3 ", "holds 640", "--capacity 325"));
+    lengths[4] = 0;
+    CHECK(refused_with(4, 4, 1000, 5, lengths, 0, KIND_AUTO, "document 4 ", "0 tokens", "1 or more"));
+    lengths[4] = 2000000000, lengths[0] = 2000000000;
+    CHECK(refused_with(4, 4, 2000000000, 5, lengths, 0, KIND_AUTO, "tokens", "at most", "--batch-tokens"));
+}
+
+static void no_documents_are_a_plan_without_items(void) {
+    int none[1] = {0};
+    Step step = small_step(4, 4, 100, 0, none);
+    CHECK(step_static(&step, 0, KIND_AUTO) == 0 && step.plan.n_items == 0 && step_check(&step) == 0);
+    CHECK(step_random(&step, 3) == 0 && step.plan.n_items == 0 && step_check(&step) == 0);
+    free_step(&step);
+}
+
+// Borders are rounded down: on a ring of 4 every place has one of 4 tokens, but one place has two of 3. With a ring of
+// 6 that is over.
+static void the_least_degree_holds_shorter_documents_too(void) {
+    int lengths[] = {4, 3};
+    Step step = small_step(6, 4, 1, 2, lengths);
+    CHECK(step_static(&step, 0, KIND_RING) == 0 && step_check(&step) == 0 && step.plan.items[0].degree == 6);
+    CHECK(step_static(&step, 4, KIND_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "holds 2"));
+    free_step(&step);
+}
+
+// Where full rows would leave groups without any, rows are less full.
+static void work_is_shared_where_capacity_would_not_force_it(void) {
+    int lengths[MOST_DOCS];
+    for (int i = 0; i < MOST_DOCS; i++) lengths[i] = 100;
+    Step step = small_step(4, 4, 6400, MOST_DOCS, lengths);
+    CHECK(step_static(&step, 0, KIND_AUTO) == 0 && step.plan.n_items == 4);
+    for (int i = 0; i < 4; i++) CHECK(step.plan.items[i].first_rank == i && step.plan.items[i].n_docs == 16);
+    free_step(&step);
+}
+
+// Rows of more tokens than packing has units.
+static void wide_rows_are_packed_too(void) {
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        int lengths[MOST_DOCS], capacity = pick(seed, 0, 70000, 3000000);
+        for (int i = 0; i < MOST_DOCS; i++) lengths[i] = pick(seed, 1 + (uint64_t)i, 1, capacity);
+        lengths[pick(seed, 99, 0, MOST_DOCS - 1)] = capacity;
+        Step step = small_step(8, 8, capacity, MOST_DOCS, lengths);
+        CHECK(step_static(&step, 1, KIND_AUTO) == 0 && step_check(&step) == 0);
+        CHECK(step_static(&step, 4, KIND_RING) == 0 && step_check(&step) == 0);
+        free_step(&step);
+    }
+}
+
+// ---- the random planner
+
+static void random_plans_hold_and_are_of_every_kind(void) {
+    int kinds[4] = {0}, planned = 0, overlaps = 0, idle = 0;
+    for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
+        Step step = random_step(seed);
+        const PlanLimits* l = &step.limits;
+        int needs_ring = 0, impossible = 0;
+        for (int i = 0; i < step.n; i++) {
+            int heads = 0, any = 0;
+            for (int d = 1; d <= l->ranks; d++)
+                for (int inner = 1; inner <= MIN(d, l->NH); inner++) {
+                    int fits = d % inner == 0 && holds(l, step.lengths[i], d, inner);
+                    any |= fits, heads |= fits && inner == d;
+                }
+            impossible |= !any, needs_ring += any && !heads;
+        }
+        if (step_random(&step, seed) == 0) {
+            unsigned used = 0;
+            CHECK(!impossible && step_check(&step) == 0);
+            step_rounds(&step);
+            CHECK(step_check(&step) == 0);
+            for (int i = 0; i < step.plan.n_items; i++) {
+                const Item* item = &step.plan.items[i];
+                kinds[item_kind(item)]++;
+                used |= ((1u << item->degree) - 1) << item->first_rank;
+                overlaps += item->first_rank % item->degree != 0;
+            }
+            idle += used != (1u << l->ranks) - 1;
+            planned++;
+        } else CHECK(impossible || needs_ring > l->max_ring_docs);
+        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
+        free_step(&step);
+    }
+    CHECK(planned > 4000 && overlaps > 1000 && idle > 400);
+    for (int k = 0; k < 4; k++) CHECK(kinds[k] > 1000);
+}
+
+// ---- the value
+
+static void kinds_have_their_names(void) {
+    static const Item items[] = {{0, 1, 1, 0, 1, 0}, {0, 6, 6, 0, 1, 0}, {0, 6, 1, 0, 1, 0}, {0, 6, 3, 0, 1, 0}};
+    static const char* const names[] = {"local", "heads", "ring", "heads x ring"};
+    for (int i = 0; i < 4; i++) CHECK_STRING(item_kind_name(item_kind(&items[i])), names[i]);
+}
+
+static void the_hash_changes_with_every_number(void) {
+    Step step = valid_step();
+    Plan* p = &step.plan;
+    uint64_t hash = plan_hash(p, step.lengths);
+    p->step++;
+    CHECK(plan_hash(p, step.lengths) != hash);
+    p->step--;
+    int* heads[] = {&p->ranks, &p->n_rounds, &p->n_items, &p->n_docs};
+    for (int i = 0; i < COUNT(heads); i++) {
+        --*heads[i];
+        CHECK(plan_hash(p, step.lengths) != hash);
+        ++*heads[i];
+    }
+    int* arrays[] = {p->docs, (int*)p->items, step.lengths};
+    int counts[] = {p->n_docs, p->n_items * 6, p->n_docs};
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < counts[k]; i++) {
+            arrays[k][i] += 1000;
+            CHECK(plan_hash(p, step.lengths) != hash);
+            arrays[k][i] -= 1000;
+        }
+    CHECK(plan_hash(p, step.lengths) == hash);
+    free_step(&step);
+}
+
+// Every rank may have been compiled by somebody else: the hash of many plans, once and for all, and whatever scratch
+// held before.
+static void plans_are_the_same_with_every_compiler(void) {
+    uint64_t hash[2] = {0};
+    for (int again = 0; again < 2; again++)
+        for (uint64_t seed = 0; seed < 1000; seed++) {
+            Step step = random_step(seed);
+            step.limits.quadratic = random_uniform(seed, 9) / 100;
+            memset(step.scratch, again ? 0x33 : 0xcc, plan_scratch_bytes(step.n, &step.limits));
+            if (step_static(&step, 0, (KindChoice)(seed % 3)) == 0) {
+                step_rounds(&step);
+                hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
+            }
+            if (step_random(&step, seed) == 0) hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
+            free_step(&step);
+        }
+    if (hash[0] != 0x767e5fb68088220bu) printf("    %016llx\n", (unsigned long long)hash[0]);
+    CHECK(hash[0] == hash[1] && hash[0] == 0x767e5fb68088220bu);
+}
+
+int main(void) {
+    RUN(static_plans_hold_and_take_the_least_degree);
+    RUN(a_document_that_does_not_fit_is_named_with_a_capacity_that_helps);
+    RUN(what_cannot_be_planned_is_refused_with_words);
+    RUN(no_documents_are_a_plan_without_items);
+    RUN(the_least_degree_holds_shorter_documents_too);
+    RUN(work_is_shared_where_capacity_would_not_force_it);
+    RUN(wide_rows_are_packed_too);
+    RUN(random_plans_hold_and_are_of_every_kind);
+    RUN(kinds_have_their_names);
+    RUN(the_hash_changes_with_every_number);
+    RUN(plans_are_the_same_with_every_compiler);
+    return test_done();
+}
