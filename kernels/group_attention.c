@@ -1,0 +1,192 @@
+// group_attention.c - tokens to heads and back, around the attention of one place (ring_attention.c).
+//
+// The rows of a rank are cut by heads into one slice for each rank of its place; an all-to-all hands them out, and
+// because peers hold contiguous runs of the place's tokens, what arrives one after another is (n_a, M, H, HS), a
+// packed row as any kernel knows it. The same exchange with senders and receivers swapped brings results back.
+//
+// Where exchanges may overlap, heads are cut into two parts, so that one part travels while the other is computed:
+// slice i * parts + p is part p of rank i. The order of exchanges is the same on all ranks:
+//
+//   in 0, in 1, (wait 0) compute 0, out 0, (wait 1) compute 1, out 1
+#include "kernels/ring_attention.h"
+
+enum {
+    MOST_PARTS = 2,
+    MOST_PEERS = 1024,  // inner <= NH, of which no model has more
+};
+
+// ---- scratch
+
+typedef struct Scratch {
+    void *token_qkv, *token_out;  // slices of all heads, own tokens: (n,3,NH,HS), (n,NH,HS) in the order of split_heads
+    void *head_qkv, *head_out;    // dqkv and dout of own heads, all tokens of the place: (n_a,3,H,HS), (n_a,H,HS)
+    void* kv[2];                  // the rest is PlaceAttention's
+    float *sum, *block[3];
+} Scratch;
+
+static void* take(char* base, size_t* used, size_t bytes) {
+    char* p = base ? base + *used : NULL;
+    *used += ROUND_UP(bytes, (size_t)64);
+    return p;
+}
+
+// Lays scratch out from base (NULL: only counts) and returns its bytes: own and shared are the largest numbers of
+// (token, head) pairs that a rank holds as tokens of all heads, and that it or a place of its ring holds as heads of
+// all tokens.
+static size_t carve(Scratch* m, char* base, size_t own, size_t shared, int HS, int heads, int ring, DType dt) {
+    size_t used = 0, e = dtype_bytes(dt);
+    own *= (size_t)HS, shared *= (size_t)HS;
+    if (heads) {
+        m->token_qkv = take(base, &used, 3 * own * e);
+        m->token_out = take(base, &used, own * e);
+        m->head_qkv = take(base, &used, 3 * shared * e);
+        m->head_out = take(base, &used, shared * e);
+    }
+    if (ring) {
+        for (int i = 0; i < COUNT(m->kv); i++) m->kv[i] = take(base, &used, 2 * shared * e);
+        m->sum = (float*)take(base, &used, shared * sizeof(float));
+        for (int i = 0; i < COUNT(m->block); i++) m->block[i] = (float*)take(base, &used, 2 * shared * sizeof(float));
+    }
+    return used;
+}
+
+size_t group_attention_scratch(int N, int NH, int HS, int ranks, DType dt) {
+    Scratch unused;
+    size_t pairs = (size_t)N * (size_t)NH;
+    return carve(&unused, NULL, pairs, pairs, HS, ranks > 1 && NH > 1, ranks > 1, dt);
+}
+
+// ---- one call
+
+typedef struct Call {
+    const GroupAttention* ga;
+    const Kernels* k;
+    DType dt;
+    Stream s;
+    int parts;   // of the heads
+    int n, n_a;  // tokens of this rank, of its place
+    Scratch m;
+} Call;
+
+// Where slice i of the heads begins, as split_heads cuts them: rank b has slices b * parts up to (b + 1) * parts.
+static int head_border(const Call* c, int i) {
+    return (int)((int64_t)i * c->ga->NH / ((int64_t)c->ga->inner * c->parts));
+}
+
+static int token_border(const Call* c, int b) { return (int)((int64_t)b * c->n_a / c->ga->inner); }
+
+static Call begin_call(const GroupAttention* ga, const Kernels* k, DType dt, Stream s) {
+    Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .n_a = ga->ring_tokens[ga->a]};
+    if (ga->inner > MOST_PEERS) die("%d ranks share heads, at most %d can", ga->inner, MOST_PEERS);
+    if (ga->comm->overlap && ga->inner > 1 && ga->NH > ga->inner) c.parts = MOST_PARTS;
+    c.n = token_border(&c, ga->b + 1) - token_border(&c, ga->b);
+    int H = head_border(&c, (ga->b + 1) * c.parts) - head_border(&c, ga->b * c.parts), most = 0;
+    for (int x = 0; x < ga->outer; x++) most = MAX(most, ga->ring_tokens[x]);
+    carve(&c.m, (char*)ga->scratch, (size_t)c.n * (size_t)ga->NH, (size_t)most * (size_t)H, ga->HS, ga->inner > 1,
+          ga->outer > 1, dt);
+    return c;
+}
+
+// Part p of x, which holds (n_a, M, H_p, elems) of dt for part after part.
+static void* part_of(const Call* c, const void* x, int p, int M, int elems, DType dt) {
+    int before = head_border(c, c->ga->b * c->parts + p) - head_border(c, c->ga->b * c->parts);
+    return (char*)x + (size_t)c->n_a * (size_t)M * (size_t)before * (size_t)elems * dtype_bytes(dt);
+}
+
+static PlaceAttention place_attention(const Call* c, const void* qkv, void* out, float* lse, int p) {
+    int slice = c->ga->b * c->parts + p, HS = c->ga->HS;
+    PlaceAttention place = {.ga = c->ga, .k = c->k, .dt = c->dt, .s = c->s, .sum = c->m.sum};
+    place.H = head_border(c, slice + 1) - head_border(c, slice);
+    place.qkv = part_of(c, qkv, p, 3, HS, c->dt);
+    place.out = part_of(c, out, p, 1, HS, c->dt);
+    place.lse = (float*)part_of(c, lse, p, 1, 1, DT_F32);
+    memcpy(place.kv, c->m.kv, sizeof place.kv);
+    memcpy(place.block, c->m.block, sizeof place.block);
+    return place;
+}
+
+// ---- tokens to heads, or back
+
+typedef enum Direction { TO_HEADS, TO_TOKENS } Direction;
+
+// Begins the exchange of part p of M matrices between tokens, slice after slice (n,M,heads,HS), and heads, part after
+// part (n_a,M,H,HS).
+static Ticket begin_all_to_all(const Call* c, Direction direction, void* tokens, void* heads, int M, int p) {
+    const GroupAttention* ga = c->ga;
+    Transfer token_side[MOST_PEERS], head_side[MOST_PEERS];
+    int own = ga->b * c->parts + p;
+    size_t row = (size_t)M * (size_t)ga->HS * dtype_bytes(c->dt);  // of one head
+    size_t own_row = (size_t)(head_border(c, own + 1) - head_border(c, own)) * row;
+    for (int i = 0; i < ga->inner; i++) {
+        int peer = ga->first_rank + ga->a * ga->inner + i, slice = i * c->parts + p;
+        size_t first_head = (size_t)head_border(c, slice), first_token = (size_t)token_border(c, i);
+        size_t n_heads = (size_t)head_border(c, slice + 1) - first_head;
+        size_t n_tokens = (size_t)token_border(c, i + 1) - first_token;
+        token_side[i] = (Transfer){peer, (char*)tokens + first_head * (size_t)c->n * row, n_heads * (size_t)c->n * row};
+        head_side[i] =
+            (Transfer){peer, (char*)part_of(c, heads, p, M, ga->HS, c->dt) + first_token * own_row, n_tokens * own_row};
+    }
+    return direction == TO_HEADS ? begin_exchange_for(COMM_HEADS, ga->comm, token_side, head_side, ga->inner, c->s)
+                                 : begin_exchange_for(COMM_HEADS, ga->comm, head_side, token_side, ga->inner, c->s);
+}
+
+// What a pass moves: M_in matrices of each token to heads, then M_out back.
+typedef struct Pass {
+    void *token_in, *head_in, *head_out, *token_out;
+    int M_in, M_out;
+    void (*compute)(const Call* c, const struct Pass* pass, const KeptAttention* kept, int p);
+} Pass;
+
+static void run_pass(const Call* c, const Pass* pass, const KeptAttention* kept, void* out, const void* in) {
+    const GroupAttention* ga = c->ga;
+    const CommTable* table = ga->comm->table;
+    Ticket there[MOST_PARTS], back[MOST_PARTS];
+    int slices = ga->inner * c->parts;
+    c->k->split_heads(pass->token_in, in, c->n, pass->M_in, ga->NH, ga->HS, slices, c->dt, c->s);
+    for (int p = 0; p < c->parts; p++)
+        there[p] = begin_all_to_all(c, TO_HEADS, pass->token_in, pass->head_in, pass->M_in, p);
+    for (int p = 0; p < c->parts; p++) {
+        table->end(ga->comm, there[p], c->s);
+        pass->compute(c, pass, kept, p);
+        back[p] = begin_all_to_all(c, TO_TOKENS, pass->token_out, pass->head_out, pass->M_out, p);
+    }
+    for (int p = 0; p < c->parts; p++) table->end(ga->comm, back[p], c->s);
+    c->k->join_heads(out, pass->token_out, c->n, pass->M_out, ga->NH, ga->HS, slices, c->dt, c->s);
+}
+
+// With fewer heads than slices a part may have none.
+static void forward_part(const Call* c, const Pass* pass, const KeptAttention* kept, int p) {
+    PlaceAttention place = place_attention(c, pass->head_in, pass->head_out, kept->lse, p);
+    if (place.H > 0) place_attention_forward(&place);
+}
+
+static void backward_part(const Call* c, const Pass* pass, const KeptAttention* kept, int p) {
+    PlaceAttention place = place_attention(c, kept->qkv, kept->out, kept->lse, p);
+    if (place.H > 0)
+        place_attention_backward(part_of(c, pass->head_out, p, 3, c->ga->HS, c->dt),
+                                 part_of(c, pass->head_in, p, 1, c->ga->HS, c->dt), &place);
+}
+
+void group_attention_forward(void* out, const KeptAttention* kept, const void* qkv, const GroupAttention* ga,
+                             const Kernels* k, DType dt, Stream s) {
+    Call c = begin_call(ga, k, dt, s);
+    if (ga->inner == 1) {
+        PlaceAttention place = place_attention(&c, qkv, out, kept->lse, 0);
+        place_attention_forward(&place);
+        return;
+    }
+    Pass pass = {c.m.token_qkv, kept->qkv, kept->out, c.m.token_out, 3, 1, forward_part};
+    run_pass(&c, &pass, kept, out, qkv);
+}
+
+void group_attention_backward(void* dqkv, const void* dout, const KeptAttention* kept, const GroupAttention* ga,
+                              const Kernels* k, DType dt, Stream s) {
+    Call c = begin_call(ga, k, dt, s);
+    if (ga->inner == 1) {
+        PlaceAttention place = place_attention(&c, kept->qkv, kept->out, kept->lse, 0);
+        place_attention_backward(dqkv, dout, &place);
+        return;
+    }
+    Pass pass = {c.m.token_out, c.m.head_out, c.m.head_qkv, c.m.token_qkv, 1, 3, backward_part};
+    run_pass(&c, &pass, kept, dqkv, dout);
+}

@@ -1,0 +1,201 @@
+// ring_attention.c - attention over the tokens of one place: keys and values travel around the ring, queries stay.
+//
+// Each place keeps its queries and lets the blocks of keys and values of all places come by: at step t place a holds
+// the block of place x = a - t and passes it on while it computes with it. Chunks a (low) and 2 outer - 1 - a (high)
+// of every document are here, chunks x and 2 outer - 1 - x come with block x, so what a query may see is a matter of
+// whole halves:
+//
+//   x = a   low queries x low keys and high x high, causal; high x low, all
+//   x < a   low x low and high x low, all
+//   x > a   high x low and high x high, all
+//
+// Every step but the own is two products of equal size, wherever a is: that is what the zigzag is for. Forward,
+// partial outputs and their log-sum-exp are merged in fp32. Backward, probabilities come from the merged log-sum-exp,
+// so that each pair of halves simply adds its share: dq stays here, dk and dv travel behind their keys in fp32, one
+// step late, and are home after `outer` steps.
+#include "kernels/ring_attention.h"
+
+enum { LOW, HIGH };
+
+typedef struct Half {
+    const int* cu;  // where its documents begin
+    int first, n;   // rows within the place
+} Half;
+
+static Half half_of(const GroupAttention* ga, int x, int which) {
+    const int* cu = ga->cu + (size_t)(2 * x + which) * (size_t)(ga->n_docs + 1);
+    int low = ga->ring_low[x];
+    return which == LOW ? (Half){cu, 0, low} : (Half){cu, low, ga->ring_tokens[x] - low};
+}
+
+typedef struct Pair {
+    int q, k;    // halves: of the queries of this place, of the keys of the block
+    int causal;  // the same chunk
+} Pair;
+
+// What place a computes with block x. The causal pairs come first: each writes its half of out, the others merge.
+static int pairs_of(Pair pairs[3], int a, int x) {
+    static const Pair own[] = {{LOW, LOW, 1}, {HIGH, HIGH, 1}, {HIGH, LOW, 0}};
+    static const Pair lower[] = {{LOW, LOW, 0}, {HIGH, LOW, 0}}, higher[] = {{HIGH, LOW, 0}, {HIGH, HIGH, 0}};
+    memcpy(pairs, x == a ? own : x < a ? lower : higher, x == a ? sizeof own : sizeof lower);
+    return x == a ? COUNT(own) : COUNT(lower);
+}
+
+static size_t width(const PlaceAttention* p) { return (size_t)p->H * (size_t)p->ga->HS; }
+static void* element(const void* x, size_t i, DType dt) { return (char*)x + i * dtype_bytes(dt); }
+
+static Attention pair_attention(const PlaceAttention* p, const void* kv, Half q, Half k, int causal) {
+    size_t W = width(p), key = (size_t)k.first * 2 * W;
+    return (Attention){.q = element(p->qkv, (size_t)q.first * 3 * W, p->dt),
+                       .k = element(kv, key, p->dt),
+                       .v = element(kv, key + W, p->dt),
+                       .cu_q = q.cu,
+                       .cu_k = k.cu,
+                       .Nq = q.n,
+                       .Nk = k.n,
+                       .ldq = (int)(3 * W),
+                       .ldkv = (int)(2 * W),
+                       .ldo = (int)W,
+                       .n_docs = p->ga->n_docs,
+                       .NH = p->H,
+                       .HS = p->ga->HS,
+                       .causal = causal,
+                       .scale = p->ga->scale,
+                       .partial = 1,
+                       .ld_dq = (int)W,
+                       .ld_dkv = (int)(2 * W)};
+}
+
+// ---- around the ring
+
+// The place whose block is here at step t <= outer.
+static int block_at(const GroupAttention* ga, int t) { return (ga->a - t + ga->outer) % ga->outer; }
+
+static size_t block_elems(const PlaceAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * width(p); }
+
+// Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
+static Ticket pass_on(const PlaceAttention* p, int t, void* send, void* receive, DType dt) {
+    const GroupAttention* ga = p->ga;
+    int next = (ga->a + 1) % ga->outer, last = (ga->a + ga->outer - 1) % ga->outer;
+    Transfer to = {ga->first_rank + next * ga->inner + ga->b, send, block_elems(p, block_at(ga, t)) * dtype_bytes(dt)};
+    Transfer from = {ga->first_rank + last * ga->inner + ga->b, receive,
+                     block_elems(p, block_at(ga, t + 1)) * dtype_bytes(dt)};
+    return begin_exchange_for(COMM_RING, ga->comm, &to, &from, 1, p->s);
+}
+
+// kv = the keys and values of this place without the queries between them.
+static void own_block(const PlaceAttention* p, void* kv) {
+    int W = (int)width(p);
+    p->k->gather_rows(kv, element(p->qkv, (size_t)W, p->dt), NULL, p->ga->ring_tokens[p->ga->a], 2 * W, 2 * W, 3 * W,
+                      p->dt, p->s);
+}
+
+// ---- forward: out so far is in sum; block[0] and block[1] hold the out and lse of one pair
+
+static void forward_pair(const PlaceAttention* p, Pair pair, int x, const void* kv) {
+    Half q = half_of(p->ga, p->ga->a, pair.q), k = half_of(p->ga, x, pair.k);
+    Attention a = pair_attention(p, kv, q, k, pair.causal);
+    float *out = p->sum + (size_t)q.first * width(p), *lse = p->lse + (size_t)q.first * (size_t)p->H;
+    if (q.n == 0 || k.n == 0) return;
+    if (pair.causal) {
+        p->k->attention_forward(out, lse, &a, p->dt, p->s);
+        return;
+    }
+    p->k->attention_forward(p->block[0], p->block[1], &a, p->dt, p->s);
+    p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->H, p->ga->HS, p->s);
+}
+
+static void forward_ring(const PlaceAttention* p) {
+    const GroupAttention* ga = p->ga;
+    own_block(p, p->kv[0]);
+    for (int t = 0; t < ga->outer; t++) {
+        void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
+        Ticket ticket = t + 1 < ga->outer ? pass_on(p, t, kv, next, p->dt) : 0;
+        Pair pairs[3];
+        int x = block_at(ga, t), n = pairs_of(pairs, ga->a, x);
+        for (int i = 0; i < n; i++) forward_pair(p, pairs[i], x, kv);
+        if (t + 1 < ga->outer) ga->comm->table->end(ga->comm, ticket, p->s);
+    }
+    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->a] * width(p), p->s);
+}
+
+// ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this place adds to the dk and dv of
+// the block that is here; block[2] receives what places before added
+
+static void backward_pair(const PlaceAttention* p, Pair pair, int x, const void* kv, float* dkv, const void* dout) {
+    Half q = half_of(p->ga, p->ga->a, pair.q), k = half_of(p->ga, x, pair.k);
+    size_t W = width(p), row = (size_t)q.first * W, key = (size_t)k.first * 2 * W;
+    Attention a = pair_attention(p, kv, q, k, pair.causal);
+    if (q.n == 0 || k.n == 0) return;
+    p->k->attention_backward(p->sum + row, dkv + key, dkv + key + W, element(dout, row, p->dt),
+                             element(p->out, row, p->dt), p->lse + (size_t)q.first * (size_t)p->H, &a, p->dt, p->s);
+}
+
+// dqkv = the sums, rounded. Nothing travels any more: kv is free for what is rounded.
+static void store_gradients(void* dqkv, const PlaceAttention* p, const float* dkv) {
+    int W = (int)width(p), n = p->ga->ring_tokens[p->ga->a];
+    size_t elems = (size_t)n * (size_t)W;
+    p->k->cast(p->kv[0], p->dt, p->sum, DT_F32, elems, p->s);
+    p->k->gather_rows(dqkv, p->kv[0], NULL, n, W, 3 * W, W, p->dt, p->s);
+    p->k->cast(p->kv[1], p->dt, dkv, DT_F32, 2 * elems, p->s);
+    p->k->gather_rows(element(dqkv, (size_t)W, p->dt), p->kv[1], NULL, n, 2 * W, 3 * W, 2 * W, p->dt, p->s);
+}
+
+static void backward_ring(void* dqkv, const void* dout, const PlaceAttention* p) {
+    const GroupAttention* ga = p->ga;
+    const CommTable* table = ga->comm->table;
+    float* so_far = p->block[2];
+    Ticket gradients = 0;
+    own_block(p, p->kv[0]);
+    p->k->zero(p->sum, (size_t)ga->ring_tokens[ga->a] * width(p) * sizeof(float), p->s);
+    for (int t = 0; t < ga->outer; t++) {
+        void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
+        Ticket keys = t + 1 < ga->outer ? pass_on(p, t, kv, next, p->dt) : 0;
+        float* dkv = p->block[t % 2];
+        Pair pairs[3];
+        int x = block_at(ga, t), n = pairs_of(pairs, ga->a, x);
+        p->k->zero(dkv, block_elems(p, x) * sizeof(float), p->s);
+        for (int i = 0; i < n; i++) backward_pair(p, pairs[i], x, kv, dkv, dout);
+        if (t + 1 < ga->outer) table->end(ga->comm, keys, p->s);
+        if (t > 0) {
+            table->end(ga->comm, gradients, p->s);
+            p->k->add(dkv, dkv, so_far, block_elems(p, x), DT_F32, p->s);
+        }
+        gradients = pass_on(p, t, dkv, so_far, DT_F32);
+    }
+    table->end(ga->comm, gradients, p->s);
+    store_gradients(dqkv, p, so_far);
+}
+
+// ---- one place: whole documents, the ordinary kernel
+
+static Attention whole_attention(const PlaceAttention* p) {
+    Attention a = pair_attention(p, NULL, (Half){p->ga->cu, 0, p->ga->ring_tokens[0]},
+                                 (Half){p->ga->cu, 0, p->ga->ring_tokens[0]}, 1);
+    a.k = element(p->qkv, width(p), p->dt);
+    a.v = element(p->qkv, 2 * width(p), p->dt);
+    a.ldkv = a.ldq;
+    a.partial = 0;
+    return a;
+}
+
+void place_attention_forward(const PlaceAttention* p) {
+    Attention a;
+    if (p->ga->outer > 1) {
+        forward_ring(p);
+        return;
+    }
+    a = whole_attention(p);
+    p->k->attention_forward(p->out, p->lse, &a, p->dt, p->s);
+}
+
+void place_attention_backward(void* dqkv, const void* dout, const PlaceAttention* p) {
+    Attention a;
+    if (p->ga->outer > 1) {
+        backward_ring(dqkv, dout, p);
+        return;
+    }
+    a = whole_attention(p);
+    p->k->attention_backward(dqkv, element(dqkv, width(p), p->dt), element(dqkv, 2 * width(p), p->dt), dout, p->out,
+                             p->lse, &a, p->dt, p->s);
+}

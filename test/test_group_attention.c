@@ -1,0 +1,452 @@
+// test_group_attention.c - attention of a group of ranks against the plain kernel on whole documents, which every rank
+// computes for itself. mpirun -n 1, 2, 3, 5 and 8 start it.
+//
+// Without a ring the group calls the plain kernel on the same rows, so that bits must be the same. Tolerances of a
+// ring: rounding errors, e = 2^-24 of a term, have either sign, so that a sum of k terms is off by about sqrt(k) e of
+// what its terms can be; six times that is allowed. A probability is off by its score, HS products that A = scale
+// |q_i| |k_j| bounds, and by the sum over n keys in m = 2 outer parts that divides it, 4 roundings for each merge:
+//   r = 6 e (A sqrt(HS) + sqrt(n + 4 m)), n the longest document
+// With V, K, Q, G the largest entries of v, k, q, dout, g = max |dout_i| max(|v_j|, |out_i|), which bounds dP and D in
+// dS = P (dP - D), and c the largest sum of a column of P, results are sums of P times at most
+//   out: V   dq: 2 g scale K   dk: 2 g scale Q c   dv: G c
+// which times r is the tolerance (about 1e-4 of the largest entry). With bf16 out may round to either side of a border,
+// an ulp, at most 2^-7 of its value: D by |dout_i| |out_i| 2^-7; and so may each result. A device multiplies
+// probabilities rounded to bf16, off by 2^-9 of themselves, either way: 2^-8 more in r.
+#include "kernels/group_attention.h"
+#include "test/group_cases.h"
+#include "test/late_comm.h"
+#include "test/ranks.h"
+
+static const double E = 1.0 / (1 << 24);
+enum { MOST_RANKS = 64, MOST_BUFFERS = 16, GUARD = 256 };
+
+static const Kernels* kernels;
+
+// ---- device memory: all of it has guards and holds NaN until it is written
+
+typedef struct Buffer {
+    char* bytes;
+    size_t n;
+} Buffer;
+
+static Buffer buffers[MOST_BUFFERS];
+static int n_buffers;
+
+static void* buffer(const void* content, size_t n) {
+    char *bytes = (char*)kernels->alloc(n + 2 * GUARD), *host = (char*)malloc(n + 2 * GUARD);
+    if (!bytes || !host || n_buffers == MOST_BUFFERS) die("no room for a buffer of %zu bytes", n);
+    memset(host, 0xff, n + 2 * GUARD);
+    if (content) memcpy(host + GUARD, content, n);
+    kernels->upload(bytes, host, n + 2 * GUARD, NULL);
+    free(host);
+    buffers[n_buffers++] = (Buffer){bytes, n};
+    return bytes + GUARD;
+}
+
+static void release_buffers(void) {
+    for (; n_buffers > 0; n_buffers--) {
+        const Buffer* b = &buffers[n_buffers - 1];
+        char guards[2 * GUARD];
+        int damaged = 0;
+        kernels->download(guards, b->bytes, GUARD, NULL);
+        kernels->download(guards + GUARD, b->bytes + GUARD + b->n, GUARD, NULL);
+        for (int i = 0; i < 2 * GUARD; i++) damaged += guards[i] != (char)0xff;
+        CHECK(damaged == 0);
+        kernels->free_memory(b->bytes);
+    }
+}
+
+static void* fetched(const void* device, size_t n) {
+    void* host = malloc(n + 1);
+    kernels->download(host, device, n, NULL);
+    return host;
+}
+
+// ---- the plain kernel
+
+static void plain_attention(Whole* w, const Case* c) {
+    size_t W = (size_t)c->NH * (size_t)c->HS * dtype_bytes(c->dt), n = (size_t)w->tokens;
+    char *qkv = (char*)buffer(w->qkv, 3 * n * W), *dqkv = (char*)buffer(NULL, 3 * n * W);
+    void *out = buffer(NULL, n * W), *dout = buffer(w->dout, n * W);
+    float* lse = (float*)buffer(NULL, n * (size_t)c->NH * sizeof(float));
+    int* cu = (int*)buffer(w->cu, ((size_t)w->n_docs + 1) * sizeof(int));
+    int C = c->NH * c->HS;
+    Attention a = {.q = qkv, .k = qkv + W, .v = qkv + 2 * W, .cu_q = cu, .cu_k = cu, .Nq = w->tokens, .Nk = w->tokens};
+    a.ldq = a.ldkv = 3 * C, a.ldo = C, a.n_docs = w->n_docs, a.NH = c->NH, a.HS = c->HS;
+    a.causal = 1, a.scale = (float)(1 / sqrt(c->HS));
+    kernels->attention_forward(out, lse, &a, c->dt, NULL);
+    kernels->attention_backward(dqkv, dqkv + W, dqkv + 2 * W, dout, out, lse, &a, c->dt, NULL);
+    kernels->download(w->out, out, n * W, NULL);
+    kernels->download(w->dqkv, dqkv, 3 * n * W, NULL);
+    release_buffers();
+}
+
+// ---- the same by the group
+
+typedef struct Held {  // what this rank got of an item
+    Share share;
+    Span spans[2 * MOST_DOCS];
+    void *out, *dqkv;
+} Held;
+
+// This rank's rows of x, which has row_bytes for each token of the whole.
+static void* own_rows(const Held* h, const Whole* w, const Item* item, const void* x, size_t row_bytes) {
+    char* rows = (char*)malloc((size_t)h->share.n * row_bytes + 1);
+    size_t at = 0;
+    for (int i = 0; i < h->share.n_spans; i++) {
+        const Span* span = &h->spans[i];
+        size_t first = (size_t)(w->cu[span->doc - item->first_doc] + span->first);
+        memcpy(rows + at, (const char*)x + first * row_bytes, (size_t)span->length * row_bytes);
+        at += (size_t)span->length * row_bytes;
+    }
+    return rows;
+}
+
+static int heads_of(const Case* c, int inner, int b) { return (b + 1) * c->NH / inner - b * c->NH / inner; }
+
+// Tokens of place x of a ring, from lengths alone.
+static int tokens_of(const Case* c, const Item* item, int outer, int x) {
+    int n = 0;
+    for (int i = 0; i < item->n_docs; i++) {
+        int s = c->lengths[c->docs[item->first_doc + i]], high = 2 * outer - 1 - x;
+        n += chunk_border(s, outer, x + 1) - chunk_border(s, outer, x);
+        n += chunk_border(s, outer, high + 1) - chunk_border(s, outer, high);
+    }
+    return n;
+}
+
+// The formulas of group_attention.h: bytes sent for heads and around the ring, forward and backward.
+static void expected_bytes(uint64_t bytes[2][2], const Case* c, const Item* item) {
+    uint64_t e = dtype_bytes(c->dt), C = (uint64_t)(c->NH * c->HS), kept = 0, all = 0;
+    int inner = item->inner, outer = item->degree / inner, place = rank - item->first_rank;
+    int a = place / inner, b = place % inner;
+    uint64_t n_a = (uint64_t)tokens_of(c, item, outer, a), own_C = (uint64_t)(heads_of(c, inner, b) * c->HS);
+    uint64_t n = ((uint64_t)b + 1) * n_a / (uint64_t)inner - (uint64_t)b * n_a / (uint64_t)inner;
+    for (int x = 0; x < outer; x++) {
+        all += (uint64_t)tokens_of(c, item, outer, x);
+        if (x == (a + 1) % outer) kept = (uint64_t)tokens_of(c, item, outer, x);
+    }
+    bytes[0][0] = e * (3 * n * (C - own_C) + (n_a - n) * own_C);
+    bytes[1][0] = e * (n * (C - own_C) + 3 * (n_a - n) * own_C);
+    bytes[0][1] = outer > 1 ? e * 2 * (all - kept) * own_C : 0;
+    bytes[1][1] = outer > 1 ? bytes[0][1] + 4 * 2 * all * own_C : 0;
+}
+
+static uint64_t sent_for(CommPurpose purpose) { return world->sent[purpose][0] + world->sent[purpose][1]; }
+static uint64_t sent_in_all(void) {
+    uint64_t bytes = 0;
+    for (int p = 0; p < N_PURPOSES; p++) bytes += sent_for((CommPurpose)p);
+    return bytes;
+}
+
+// No rank of the group has more than this of tokens, nor of (token, head) pairs / NH.
+static int largest_share(Case* c, const Item* item) {
+    Plan plan = plan_of(c);
+    int most = 0;
+    for (int r = item->first_rank; r < item->first_rank + item->degree; r++) {
+        Share s = item_share(&plan, item, c->lengths, r, NULL);
+        most = MAX(most, MAX(s.n, CEIL_DIV(s.ring_n * heads_of(c, s.inner, s.b), c->NH)));
+    }
+    return most;
+}
+
+typedef struct Places {
+    int tokens[MOST_RANKS], low[MOST_RANKS];
+} Places;
+
+static GroupAttention group_of(Case* c, const Item* item, const Share* s, Places* places) {
+    Plan plan = plan_of(c);
+    size_t cu_bytes = item_cu_ints(item) * sizeof(int), scratch;
+    int* cu = (int*)malloc(cu_bytes);
+    item_ring_tokens(&plan, item, c->lengths, places->tokens, places->low);
+    item_cu(&plan, item, c->lengths, cu);
+    scratch = group_attention_scratch(largest_share(c, item), c->NH, c->HS, item->degree, c->dt);
+    GroupAttention ga = {.comm = world,
+                         .first_rank = item->first_rank,
+                         .inner = s->inner,
+                         .outer = s->outer,
+                         .a = s->a,
+                         .b = s->b,
+                         .NH = c->NH,
+                         .HS = c->HS,
+                         .n_docs = item->n_docs,
+                         .ring_tokens = places->tokens,
+                         .ring_low = places->low,
+                         .cu = (int*)buffer(cu, cu_bytes),
+                         .scale = (float)(1 / sqrt(c->HS)),
+                         .scratch = buffer(NULL, scratch)};
+    free(cu);
+    return ga;
+}
+
+// Both passes of this rank's part of an item, with what they sent.
+static void run_item(Held* h, Case* c, const Item* item, const Whole* w) {
+    Plan plan = plan_of(c);
+    Places places;
+    h->share = item_share(&plan, item, c->lengths, rank, h->spans);
+    size_t W = (size_t)c->NH * (size_t)c->HS * dtype_bytes(c->dt), n = (size_t)h->share.n;
+    size_t pairs = (size_t)h->share.ring_n * (size_t)heads_of(c, item->inner, h->share.b);
+    size_t head_bytes = pairs * (size_t)c->HS * dtype_bytes(c->dt);
+    void *own_qkv = own_rows(h, w, item, w->qkv, 3 * W), *own_dout = own_rows(h, w, item, w->dout, W);
+    void *qkv = buffer(own_qkv, n * 3 * W), *dout = buffer(own_dout, n * W);
+    void *out = buffer(NULL, n * W), *dqkv = buffer(NULL, n * 3 * W);
+    free(own_qkv), free(own_dout);
+    GroupAttention ga = group_of(c, item, &h->share, &places);
+    KeptAttention kept = {qkv, out, (float*)buffer(NULL, pairs * sizeof(float))};
+    if (item->inner > 1) kept.qkv = buffer(NULL, 3 * head_bytes), kept.out = buffer(NULL, head_bytes);
+    uint64_t expected[2][2], heads = sent_for(COMM_HEADS), ring = sent_for(COMM_RING), all = sent_in_all();
+    expected_bytes(expected, c, item);
+    world->purpose = COMM_STATE;
+    for (int backward = 0; backward < 2; backward++) {
+        if (backward) group_attention_backward(dqkv, dout, &kept, &ga, kernels, c->dt, NULL);
+        else group_attention_forward(out, &kept, qkv, &ga, kernels, c->dt, NULL);
+        heads += expected[backward][0], ring += expected[backward][1];
+        all += expected[backward][0] + expected[backward][1];
+        CHECK(sent_for(COMM_HEADS) == heads && sent_for(COMM_RING) == ring && sent_in_all() == all);
+        CHECK(world->purpose == COMM_STATE);
+    }
+    world->purpose = COMM_OTHER;
+    h->out = fetched(out, n * W);
+    h->dqkv = fetched(dqkv, 3 * n * W);
+    release_buffers();
+}
+
+// ---- comparing
+
+// The largest norm of a head's elements, and the largest element, in one of the matrices of x (tokens,matrices,NH,HS).
+static double largest_norm(const void* x, const Whole* w, const Case* c, int matrix, int matrices) {
+    double most = 0;
+    for (size_t t = 0; t < (size_t)w->tokens; t++)
+        for (int h = 0; h < c->NH; h++) {
+            size_t first = ((t * (size_t)matrices + (size_t)matrix) * (size_t)c->NH + (size_t)h) * (size_t)c->HS;
+            double sum = 0;
+            for (int j = 0; j < c->HS; j++) sum += get(x, first + (size_t)j, c->dt) * get(x, first + (size_t)j, c->dt);
+            most = fmax(most, sqrt(sum));
+        }
+    return most;
+}
+
+static double largest(const void* x, const Whole* w, const Case* c, int matrix, int matrices) {
+    double most = 0;
+    size_t C = (size_t)c->NH * (size_t)c->HS;
+    for (size_t t = 0; t < (size_t)w->tokens; t++)
+        for (size_t j = 0; j < C; j++)
+            most = fmax(most, fabs(get(x, (t * (size_t)matrices + (size_t)matrix) * C + j, c->dt)));
+    return most;
+}
+
+// dv where every dout is 1.
+static double largest_column(const Whole* w, const Case* c) {
+    Whole ones = *w;
+    size_t C = (size_t)c->NH * (size_t)c->HS, n = (size_t)w->tokens * C, e = dtype_bytes(c->dt);
+    ones.dout = malloc(n * e), ones.out = malloc(n * e), ones.dqkv = malloc(3 * n * e);
+    for (size_t i = 0; i < n; i++) set(ones.dout, i, 1, c->dt);
+    plain_attention(&ones, c);
+    double most = largest(ones.dqkv, w, c, 2, 3);
+    free(ones.dout), free(ones.out), free(ones.dqkv);
+    return most;
+}
+
+typedef struct Tolerance {
+    double out, dqkv[3];
+} Tolerance;
+
+static Tolerance tolerance(const Whole* w, const Case* c, int outer) {
+    double scale = 1 / sqrt(c->HS), Q = largest(w->qkv, w, c, 0, 3), K = largest(w->qkv, w, c, 1, 3);
+    double V = largest(w->qkv, w, c, 2, 3), G = largest(w->dout, w, c, 0, 1), columns = largest_column(w, c);
+    double A = scale * largest_norm(w->qkv, w, c, 0, 3) * largest_norm(w->qkv, w, c, 1, 3);
+    double dout_norm = largest_norm(w->dout, w, c, 0, 1), out_norm = largest_norm(w->out, w, c, 0, 1);
+    double g = dout_norm * fmax(largest_norm(w->qkv, w, c, 2, 3), out_norm);
+    double rounded = c->dt == DT_BF16 && !kernels->on_host ? 1.0 / 256 : 0;
+    double r = rounded + 6 * E * (A * sqrt(c->HS) + sqrt(w->longest + 8 * outer));
+    double dS = 2 * g * r + (c->dt == DT_BF16 ? dout_norm * out_norm / 128 : 0);
+    return (Tolerance){r * V, {dS * scale * K, dS * scale * Q * columns, r * G * columns}};
+}
+
+static void compare_row(const void* found, size_t f, const void* expected, size_t x, const Case* c, double most) {
+    double rounding = c->dt == DT_BF16 ? 1.0 / 128 : 4 * E;
+    for (int j = 0; j < c->NH * c->HS; j++)
+        CHECK_CLOSE(get(found, f + (size_t)j, c->dt), get(expected, x + (size_t)j, c->dt),
+                    most + rounding * fabs(get(expected, x + (size_t)j, c->dt)));
+}
+
+static void compare(const Held* h, const Case* c, const Item* item, const Whole* w) {
+    size_t C = (size_t)c->NH * (size_t)c->HS, own = 0, n = (size_t)h->share.n;
+    if (h->share.outer == 1) {
+        size_t W = C * dtype_bytes(c->dt);
+        void *out = own_rows(h, w, item, w->out, W), *dqkv = own_rows(h, w, item, w->dqkv, 3 * W);
+        CHECK(memcmp(h->out, out, n * W) == 0);
+        CHECK(memcmp(h->dqkv, dqkv, 3 * n * W) == 0);
+        free(out), free(dqkv);
+        return;
+    }
+    Tolerance most = tolerance(w, c, h->share.outer);
+    for (int i = 0; i < h->share.n_spans; i++) {
+        size_t row = (size_t)(w->cu[h->spans[i].doc - item->first_doc] + h->spans[i].first);
+        for (int t = 0; t < h->spans[i].length; t++, row++, own++) {
+            compare_row(h->out, own * C, w->out, row * C, c, most.out);
+            for (size_t m = 0; m < 3; m++)
+                compare_row(h->dqkv, (own * 3 + m) * C, w->dqkv, (row * 3 + m) * C, c, most.dqkv[m]);
+        }
+    }
+    CHECK(own == n);
+}
+
+enum { BLOCKING, OVERLAPPING, LATE, MODES };
+
+// The emulator has streams that are late by themselves.
+static void set_mode(int mode) {
+    world->overlap = mode != BLOCKING;
+    if (kernels->on_host) set_late(world, mode == LATE);
+    else if (mode == LATE) setenv("EMU_STREAMS", "late", 1);
+    else unsetenv("EMU_STREAMS");
+}
+
+static int takes_part(const Item* item) { return rank >= item->first_rank && rank < item->first_rank + item->degree; }
+
+// All items without overlapping exchanges, with them, and with those that come as late as they may: the same bits, and
+// what whole documents give. Ranks compare at the end, so that nobody holds up the others between items.
+static void run_case(Case* c) {
+    static Held held[MODES][MOST_ITEMS];
+    static Whole whole[MOST_ITEMS];
+    int before = test_failures_in_claim;
+    char err[ERR_BYTES] = "";
+    for (int i = 0; i < c->n_items; i++)
+        if (takes_part(&c->items[i])) fill_whole(&whole[i], c, &c->items[i]);
+    for (int mode = 0; mode < MODES; mode++) {
+        set_mode(mode);
+        for (int i = 0; i < c->n_items; i++)
+            if (takes_part(&c->items[i])) run_item(&held[mode][i], c, &c->items[i], &whole[i]);
+    }
+    for (int i = 0; i < c->n_items; i++) {
+        if (!takes_part(&c->items[i])) continue;
+        size_t bytes = (size_t)held[0][i].share.n * (size_t)(c->NH * c->HS) * dtype_bytes(c->dt);
+        for (int mode = 1; mode < MODES; mode++) {
+            CHECK(memcmp(held[0][i].out, held[mode][i].out, bytes) == 0);
+            CHECK(memcmp(held[0][i].dqkv, held[mode][i].dqkv, 3 * bytes) == 0);
+        }
+        plain_attention(&whole[i], c);
+        compare(&held[0][i], c, &c->items[i], &whole[i]);
+        free_whole(&whole[i]);
+        for (int mode = 0; mode < MODES; mode++) free(held[mode][i].out), free(held[mode][i].dqkv);
+        if (test_failures_in_claim > before)
+            printf("    rank %d, seed %llu, item %d: ranks %d to %d, %d by heads, %d documents, %d heads of %d, %s\n",
+                   rank, (unsigned long long)c->seed, i, c->items[i].first_rank,
+                   c->items[i].first_rank + c->items[i].degree - 1, c->items[i].inner, c->items[i].n_docs, c->NH, c->HS,
+                   dtype_name(c->dt));
+        before = test_failures_in_claim;
+    }
+    set_mode(BLOCKING);
+    CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
+    if (err[0]) printf("    rank %d: %s\n", rank, err);
+}
+
+// ---- claims
+
+static void every_shape_of_group_gives_what_whole_documents_give(void) {
+    uint64_t seed = 1;
+    for (int round = 0; round < few(CEIL_DIV(16, size), 2); round++)
+        for (int inner = 1; inner <= size; inner++)
+            for (int outer = 1; inner * outer <= size; outer++) {
+                Case c = new_case(seed++);
+                c.NH = between(&c, inner, MAX(inner, few(8, 3))), c.dt = round % 2 ? DT_BF16 : DT_F32;
+                add_item(&c, between(&c, 0, size - inner * outer), inner, outer);
+                run_case(&c);
+            }
+}
+
+static void one_rank_sends_nothing_and_is_the_plain_kernel(void) {
+    uint64_t before = sent_in_all();
+    for (uint64_t seed = 100; seed < 100 + (uint64_t)few(4, 1); seed++) {
+        Case c = new_case(seed);
+        for (int r = 0; r < size; r++) add_item(&c, r, 1, 1);  // compared as bits; bytes by the formula
+        run_case(&c);
+    }
+    CHECK(sent_in_all() == before);
+}
+
+static void groups_of_different_ranks_work_side_by_side(void) {
+    if (size < 5) SKIP("needs 5 ranks");
+    for (uint64_t seed = 200; seed < 200 + (uint64_t)few(3, 1); seed++) {
+        Case c = new_case(seed);
+        c.NH = MAX(c.NH, 2);
+        add_item(&c, 0, 2, 1);
+        add_item(&c, 2, 1, 3);
+        add_item(&c, 1, 2, 2);
+        add_item(&c, 0, 1, 1);
+        add_item(&c, 0, 1, size);
+        add_item(&c, 3, 1, 2);
+        add_item(&c, 1, 2, 1);
+        run_case(&c);
+    }
+}
+
+static void groups_that_overlap_follow_one_order(void) {
+    for (uint64_t seed = 300; seed < 300 + (uint64_t)few(4, 1); seed++) {
+        Case c = new_case(seed);
+        for (int i = 0; i < few(8, 4); i++) add_random_item(&c);
+        run_case(&c);
+    }
+}
+
+static void heads_that_do_not_divide_are_shared(void) {
+    uint64_t seed = 400;
+    for (int inner = 2; inner <= MIN(size, 8); inner++)
+        for (int NH = inner; NH <= few(8, 4); NH += 1 + inner / 4) {
+            Case c = new_case(seed++);
+            c.NH = NH, c.HS = 8;
+            add_item(&c, between(&c, 0, size - inner), inner, 1);
+            add_item(&c, 0, inner, size / inner);
+            run_case(&c);
+        }
+}
+
+static void halves_without_tokens_are_fine(void) {
+    for (int outer = 1; outer <= size; outer++) {
+        Case c = new_case(500 + (uint64_t)outer);
+        for (int length = 1; length <= 3; length++) {
+            begin_item(&c, 0, MIN(c.NH, size / outer), outer);
+            add_doc(&c, length);
+        }
+        run_case(&c);
+    }
+}
+
+static void log_sum_exps_far_apart_merge(void) {
+    static const double spreads[] = {80, 400};
+    for (int i = 0; i < few(COUNT(spreads), 1); i++)
+        for (int outer = 1; outer <= size; outer++) {
+            Case c = new_case(600 + (uint64_t)(16 * outer + i));
+            c.spread = spreads[i], c.dt = DT_F32;
+            begin_item(&c, between(&c, 0, size - outer), 1, outer);
+            add_doc(&c, 2 * outer * between(&c, 5, 12));
+            run_case(&c);
+        }
+}
+
+static void open_kernels_and_world(void) {
+    char err[ERR_BYTES] = "";
+    RankIdentity id;
+    KernelLimits limits = {.N = 4096, .spread = size, .C = 256, .OC = 256, .NH = 8, .HS = 32, .context = 4096};
+    limits.threads = 1, limits.dt = DT_F32, limits.attention = ATTENTION_OWN;
+    kernels = kernels_find(TEST_DEVICE, "auto", err, sizeof err);
+    if (!kernels || kernels->open(&limits, err, sizeof err)) die("%s", err);
+    if (kernels->on_host) ranks_open_world();
+    else if (rank_identity(&id, err, sizeof err) || comm_open(&world, kernels, &id, RANKS_PATIENCE, err, sizeof err))
+        die("%s", err);
+}
+
+int main(int n_arguments, char** arguments) {
+    ranks_start(&n_arguments, &arguments);
+    open_kernels_and_world();
+    RUN_TOGETHER(every_shape_of_group_gives_what_whole_documents_give);
+    RUN_TOGETHER(one_rank_sends_nothing_and_is_the_plain_kernel);
+    RUN_TOGETHER(groups_of_different_ranks_work_side_by_side);
+    RUN_TOGETHER(groups_that_overlap_follow_one_order);
+    RUN_TOGETHER(heads_that_do_not_divide_are_shared);
+    RUN_TOGETHER(halves_without_tokens_are_fine);
+    RUN_TOGETHER(log_sum_exps_far_apart_merge);
+    int status = ranks_done();
+    kernels->close();
+    return status;
+}
