@@ -107,12 +107,52 @@ typedef struct Text {
     size_t n;
 } Text;
 
+struct CheckpointFile {
+    char name[NAME_MAX + 1];
+    uint64_t bytes, hash;
+    int listed;  // in the marker's text
+};
+
+static CheckpointFile* find_known(const CheckpointWriter* w, const char* name) {
+    for (int i = 0; i < w->n_known; i++)
+        if (!strcmp(w->known[i].name, name)) return &w->known[i];
+    return NULL;
+}
+
+static void forget_known(CheckpointWriter* w) {
+    free(w->known);
+    w->known = NULL;
+    w->n_known = 0;
+}
+
+// Another process wrote it: is it where this one looks?
+static int check_known(const CheckpointFile* file, const char* path, char* err, size_t errlen) {
+    uint64_t found;
+    char why[ERR_BYTES];
+    int fd = disk_open(path, &found, why, sizeof why);
+    if (fd < 0)
+        return fail(err, errlen, "%s, though it was written; all machines must share the file system of --out", why);
+    close(fd);
+    if (found == file->bytes) return 0;
+    return fail(err, errlen, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, file->bytes, found);
+}
+
+typedef struct Listing {
+    CheckpointWriter* w;
+    Text text;
+} Listing;
+
 // Adds a file to the marker's text once its bytes are on disk.
 static int list_file(void* context, const char* path, const char* name, char* err, size_t errlen) {
     enum { ENTRY = 6 * NAME_MAX + 128 };  // also room for the end of the text
-    Text* text = (Text*)context;
+    Listing* listing = (Listing*)context;
+    Text* text = &listing->text;
     uint64_t bytes, hash;
-    if (disk_hash(path, 1, &bytes, &hash, err, errlen)) return -1;
+    CheckpointFile* known = find_known(listing->w, name);
+    if (known) {
+        if (check_known(known, path, err, errlen)) return -1;
+        bytes = known->bytes, hash = known->hash, known->listed = 1;
+    } else if (disk_hash(path, 1, &bytes, &hash, err, errlen)) return -1;
     char* more = (char*)realloc(text->bytes, text->n + ENTRY);
     if (!more) return fail(err, errlen, "%s: no memory to list it", path);
     text->bytes = more;
@@ -124,17 +164,30 @@ static int list_file(void* context, const char* path, const char* name, char* er
     return 0;
 }
 
-static int write_marker(const char* dir, int64_t step, char* err, size_t errlen) {
-    Text text = {(char*)malloc(64), 0};
-    if (!text.bytes) return fail(err, errlen, "%s: no memory to list its files", dir);
-    text.n = (size_t)sprintf(text.bytes, "{\"step\": %" PRId64 ", \"files\": [", step);
-    int result = visit_dir(dir, list_file, &text, err, errlen);
+// What is in the directory, and what must be: a list of names may be older than files that another machine made.
+static int list_files(Listing* listing, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    CheckpointWriter* w = listing->w;
+    int result = visit_dir(w->dir, list_file, listing, err, errlen);
+    for (int i = 0; i < w->n_known && !result; i++)
+        if (!w->known[i].listed)
+            result = join(path, w->dir, w->known[i].name, err, errlen) ||
+                     list_file(listing, path, w->known[i].name, err, errlen);
+    return result ? -1 : 0;
+}
+
+static int write_marker(CheckpointWriter* w, int64_t step, char* err, size_t errlen) {
+    Listing listing = {w, {(char*)malloc(64), 0}};
+    Text* text = &listing.text;
+    if (!text->bytes) return fail(err, errlen, "%s: no memory to list its files", w->dir);
+    text->n = (size_t)sprintf(text->bytes, "{\"step\": %" PRId64 ", \"files\": [", step);
+    int result = list_files(&listing, err, errlen);
     if (!result) {
-        text.n += (size_t)sprintf(text.bytes + text.n, "\n]}\n");
-        result = write_file(dir, marker, text.bytes, text.n, err, errlen);
+        text->n += (size_t)sprintf(text->bytes + text->n, "\n]}\n");
+        result = write_file(w->dir, marker, text->bytes, text->n, err, errlen);
     }
-    free(text.bytes);
-    return result ? result : disk_sync_dir(dir, err, errlen);
+    free(text->bytes);
+    return result ? result : disk_sync_dir(w->dir, err, errlen);
 }
 
 // One entry of the marker against its file.
@@ -232,12 +285,19 @@ int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_
 
 // ---- a save
 
+// The names of a save.
+static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+    memset(w, 0, sizeof *w);
+    if (step < 0) return fail(err, errlen, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
+    if (step_path(w->dir, run_dir, step, ".tmp", err, errlen) || step_path(w->final, run_dir, step, "", err, errlen))
+        return -1;
+    return 0;
+}
+
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
     CheckpointWriter made;
-    w->dir[0] = w->final[0] = 0;
-    if (step < 0) return fail(err, errlen, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
-    if (step_path(made.dir, run_dir, step, ".tmp", err, errlen) ||
-        step_path(made.final, run_dir, step, "", err, errlen) || disk_make_dirs(run_dir, err, errlen) ||
+    memset(w, 0, sizeof *w);
+    if (prepare(&made, run_dir, step, err, errlen) || disk_make_dirs(run_dir, err, errlen) ||
         disk_remove_tree(made.dir, err, errlen))
         return -1;
     if (mkdir(made.dir, 0777))
@@ -246,14 +306,44 @@ int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, cha
     return 0;
 }
 
+int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+    if (prepare(w, run_dir, step, err, errlen)) return -1;
+    if (disk_is_dir(w->dir)) return 0;
+    return fail(err, errlen,
+                "%s: expected the directory that another process made, found none; all machines must share the file "
+                "system of --out",
+                w->dir);
+}
+
+static int check_name(const CheckpointWriter* w, const char* name, char* err, size_t errlen) {
+    if (is_plain(name) && strcmp(name, marker)) return 0;
+    return fail(err, errlen, "%s: expected a plain file name other than %s, found \"%s\"", w->dir, marker, name);
+}
+
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err,
                           size_t errlen) {
-    if (!is_plain(name) || !strcmp(name, marker))
-        return fail(err, errlen, "%s: expected a plain file name other than %s, found \"%s\"", w->dir, marker, name);
-    return write_file(w->dir, name, bytes, n, err, errlen);
+    return check_name(w, name, err, errlen) ? -1 : write_file(w->dir, name, bytes, n, err, errlen);
+}
+
+int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err,
+                        size_t errlen) {
+    if (check_name(w, name, err, errlen)) return -1;
+    if (strlen(name) > NAME_MAX || find_known(w, name))
+        return fail(err, errlen, "%s: expected each name once and of at most %d bytes, found %.60s", w->dir, NAME_MAX,
+                    name);
+    CheckpointFile* more = (CheckpointFile*)realloc(w->known, sizeof *more * ((size_t)w->n_known + 1));
+    if (!more) return fail(err, errlen, "%s: no memory for the name of %s", w->dir, name);
+    w->known = more;
+    CheckpointFile* file = &w->known[w->n_known++];
+    strcpy(file->name, name);
+    file->bytes = bytes;
+    file->hash = hash;
+    file->listed = 0;
+    return 0;
 }
 
 void checkpoint_abort(CheckpointWriter* w) {
+    forget_known(w);
     if (w->dir[0]) disk_remove_tree(w->dir, NULL, 0);
 }
 
@@ -301,10 +391,11 @@ int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen) {
     if (!slash) return fail(err, errlen, "expected a checkpoint that checkpoint_begin began");
     snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
     int64_t step = step_of_name(slash + 1);
-    if (write_marker(w->dir, step, err, errlen) || publish(w, run_dir, step, err, errlen)) {
+    if (write_marker(w, step, err, errlen) || publish(w, run_dir, step, err, errlen)) {
         checkpoint_abort(w);
         return -1;
     }
+    forget_known(w);
     if (clean_up(run_dir, step, keep, why, sizeof why))
         return fail(err, errlen, "%s is saved, but an older directory could not be removed: %s", w->final, why);
     return 0;

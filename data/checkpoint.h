@@ -5,6 +5,10 @@
 // a directory with its final name and a marker is complete, and nothing else is ever loaded. One process at a time
 // saves into a run directory. Steps are ordered as numbers: step-1000000 comes after step-999999.
 //
+// Several processes can share a save: one begins it, the others join it and write files of their own into its
+// directory; the first is told the size and hash of each by checkpoint_add_file, and commits or aborts when nobody
+// writes any more.
+//
 // The marker is JSON: {"step": 100, "files": [{"name": "config.json", "bytes": 512, "hash": "00c0ffee00c0ffee"}, ...]},
 // the hash that of data/disk.h in hexadecimal.
 #pragma once
@@ -13,17 +17,28 @@
 
 enum { CHECKPOINT_PATH = 4096 };
 
+// A file of which size and hash are known.
+typedef struct CheckpointFile CheckpointFile;
+
 // A save in progress: files are added one by one, then it is committed or dropped.
 typedef struct CheckpointWriter {
     char dir[CHECKPOINT_PATH];    // the temporary directory: put files here (or with checkpoint_write_file)
     char final[CHECKPOINT_PATH];  // its name after the commit
+    CheckpointFile* known;        // (n_known) what checkpoint_add_file was told
+    int n_known;
 } CheckpointWriter;
 
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
 // the same step are removed. 0, or -1 with a message.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
+// The same save for another process, after checkpoint_begin has returned in the first: makes nothing; the temporary
+// directory must be there. 0, or -1 with a message. Neither commit nor abort may follow.
+int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
 // Writes and syncs one small file (config.json, state.json). 0, or -1.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);
+// The file `name` of the save has been written and synced, has this size and this disk_hash: commit does not read it
+// again, but fails when it is not there in this size. 0, or -1 with a message.
+int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err, size_t errlen);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them) and
 // temporary directories are gone. Only checkpoints older than this one are ever removed for `keep`.
 // Where the step has a directory already: one that passes checkpoint_verify stays, and this save is dropped; any other

@@ -6,44 +6,54 @@
 
 #include "data/json.h"
 
+int gpt2_is_matrix(const ParamTensor* tensor) { return tensor->rows > 1 || tensor->id == WTE || tensor->id == WPE; }
+
+static int is_transposed(const ParamTensor* t) { return param_table[t->id].hf_transposed; }
+
+// The i-th tensor as the file shows it.
+static SafeTensor describe(const ModelState* state, StateKind kind, int i) {
+    ParamTensor t = shape_tensor(state->shape, i);
+    SafeTensor shown;
+    memset(&shown, 0, sizeof shown);
+    shape_hf_name(&t, shown.name, sizeof shown.name);
+    shown.dtype = kind == STATE_WEIGHTS ? state->dt : DT_F32;
+    int rows = t.id == WTE ? state->shape->V : t.rows, is_matrix = gpt2_is_matrix(&t);
+    shown.n_dims = is_matrix ? 2 : 1;
+    shown.dims[0] = is_matrix ? (is_transposed(&t) ? t.cols : rows) : t.cols;
+    shown.dims[1] = is_matrix ? (is_transposed(&t) ? rows : t.cols) : 0;
+    shown.bytes = (size_t)rows * t.cols * dtype_bytes(shown.dtype);
+    return shown;
+}
+
 // ---- writing
 
-// The file being written: which tensors, and whose values the staging buffer holds.
+// The file being written, and whose values the staging buffer holds.
 typedef struct Writer {
     const ModelState* state;
-    StateKind kinds[3];       // the kinds written one after another, each with all tensors
-    int hugging_face;         // names and layouts of GPT2LMHeadModel rather than ours
+    StateKind kind;
     int staged;               // index of the tensor in staging, -1: none
     const SafeTensor* extra;  // tensors of the caller's behind the model's
     int n_model, n_extra;
 } Writer;
 
-static const char* kind_prefix(StateKind kind) { return kind == STATE_M ? "m" : kind == STATE_V ? "v" : "master"; }
-
-static ParamTensor tensor_of(const Writer* w, int i, StateKind* kind) {
-    int n = shape_tensors(w->state->shape);
-    *kind = w->kinds[i / n];
-    return shape_tensor(w->state->shape, i % n);
-}
-
-static int is_transposed(const Writer* w, const ParamTensor* t) {
-    return w->hugging_face && param_table[t->id].hf_transposed;
+static void stage(Writer* w, int i) {
+    ParamTensor t = shape_tensor(w->state->shape, i);
+    w->state->fetch(w->state->context, w->kind, &t, w->state->staging);
+    w->staged = i;
 }
 
 // Elements first .. first + n of tensor i as the file has them.
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = (Writer*)context;
-    StateKind kind;
     if (i >= w->n_model) {
         const SafeTensor* t = &w->extra[i - w->n_model];
         memcpy(out, (const char*)t->data + first * dtype_bytes(t->dtype), n * dtype_bytes(t->dtype));
         return;
     }
-    ParamTensor t = tensor_of(w, i, &kind);
+    if (w->staged != i) stage(w, i);
+    ParamTensor t = shape_tensor(w->state->shape, i);
     const float* value = w->state->staging;
-    if (w->staged != i) w->state->fetch(w->state->context, kind, &t, w->state->staging);
-    w->staged = i;
-    int transposed = is_transposed(w, &t), narrow = kind == STATE_WEIGHTS && w->state->dt == DT_BF16;
+    int transposed = is_transposed(&t), narrow = w->kind == STATE_WEIGHTS && w->state->dt == DT_BF16;
     for (size_t j = 0; j < n; j++) {
         size_t at = first + j;
         float x = value[transposed ? at % t.rows * t.cols + at / t.rows : at];
@@ -52,29 +62,11 @@ static void fill(void* context, int i, size_t first, size_t n, void* out) {
     }
 }
 
-static void describe(const Writer* w, int i, SafeTensor* out) {
-    StateKind kind;
-    ParamTensor t = tensor_of(w, i, &kind);
-    const ParamRow* row = &param_table[t.id];
-    memset(out, 0, sizeof *out);
-    if (w->hugging_face) shape_hf_name(&t, out->name, sizeof out->name);
-    else if (row->per_layer) snprintf(out->name, sizeof out->name, "%s.h.%d.%s", kind_prefix(kind), t.layer, row->name);
-    else snprintf(out->name, sizeof out->name, "%s.%s", kind_prefix(kind), row->name);
-    out->dtype = kind == STATE_WEIGHTS ? w->state->dt : DT_F32;
-    int rows = t.id == WTE && w->hugging_face ? w->state->shape->V : t.rows;
-    int is_matrix = t.rows > 1 || t.id == WTE || t.id == WPE;
-    out->n_dims = is_matrix ? 2 : 1;
-    out->dims[0] = is_matrix ? (is_transposed(w, &t) ? t.cols : rows) : t.cols;
-    out->dims[1] = is_matrix ? (is_transposed(w, &t) ? rows : t.cols) : 0;
-    out->bytes = (size_t)rows * t.cols * dtype_bytes(out->dtype);
-}
-
-static int write_kinds(Writer* w, int n_kinds, const char* path, char* err, size_t errlen) {
-    w->n_model = n_kinds * shape_tensors(w->state->shape);
+static int write_model(Writer* w, const char* path, char* err, size_t errlen) {
     int n = w->n_model + w->n_extra;
     SafeTensor* tensors = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)n);
     if (!tensors) return fail(err, errlen, "%s: no memory for a list of %d tensors", path, n);
-    for (int i = 0; i < w->n_model; i++) describe(w, i, &tensors[i]);
+    for (int i = 0; i < w->n_model; i++) tensors[i] = describe(w->state, w->kind, i);
     for (int i = 0; i < w->n_extra; i++) tensors[w->n_model + i] = w->extra[i];
     int result = safetensors_write(path, tensors, n, fill, w, err, errlen);
     free(tensors);
@@ -83,32 +75,13 @@ static int write_kinds(Writer* w, int n_kinds, const char* path, char* err, size
 
 int gpt2_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
                char* err, size_t errlen) {
-    Writer w = {.state = state, .kinds = {kind}, .hugging_face = 1, .staged = -1, .extra = extra, .n_extra = n_extra};
-    return write_kinds(&w, 1, path, err, errlen);
-}
-
-int gpt2_write_optimizer(const ModelState* state, int with_master, const char* path, char* err, size_t errlen) {
-    Writer w = {.state = state, .kinds = {STATE_M, STATE_V, STATE_MASTER}, .staged = -1};
-    return write_kinds(&w, with_master ? 3 : 2, path, err, errlen);
+    Writer w = {state, kind, -1, extra, shape_tensors(state->shape), n_extra};
+    int result = path ? write_model(&w, path, err, errlen) : 0;
+    while (w.staged < w.n_model - 1) stage(&w, w.staged + 1);  // other ranks count on it
+    return result;
 }
 
 // ---- reading
-
-static float element(const SafeTensor* t, size_t i) {
-    if (t->dtype == DT_BF16) {
-        bf16 half;
-        memcpy(&half, (const char*)t->data + 2 * i, sizeof half);
-        return bf16_to_float(half);
-    }
-    if (t->dtype == DT_F64) {
-        double wide;
-        memcpy(&wide, (const char*)t->data + 8 * i, sizeof wide);
-        return (float)wide;
-    }
-    float x;
-    memcpy(&x, (const char*)t->data + 4 * i, sizeof x);
-    return x;
-}
 
 // The tensor that `wanted` describes, under its name or without "transformer.", with the dimensions wanted.
 static const SafeTensor* find_tensor(const SafeTensors* file, const SafeTensor* wanted, const char* path, char* err,
@@ -130,48 +103,39 @@ static const SafeTensor* find_tensor(const SafeTensors* file, const SafeTensor* 
     return NULL;
 }
 
-static void load(const Writer* w, const ParamTensor* t, const SafeTensor* from) {
-    size_t n = 1;
-    for (int d = 0; d < from->n_dims; d++) n *= (size_t)from->dims[d];
-    memset(w->state->staging, 0, t->elems * sizeof(float));  // the padding rows of wte
-    for (size_t i = 0; i < n; i++)
-        w->state->staging[is_transposed(w, t) ? i % t->rows * t->cols + i / t->rows : i] = element(from, i);
+// A tensor of the file in our layout.
+static void load(const ParamTensor* t, const SafeTensor* from, float* value) {
+    enum { PIECE = 1024 };
+    float piece[PIECE];
+    size_t n = from->bytes / dtype_bytes(from->dtype);
+    memset(value + n, 0, (t->elems - n) * sizeof *value);  // the padding rows of wte
+    for (size_t first = 0; first < n; first += PIECE) {
+        size_t count = MIN(n - first, (size_t)PIECE);
+        safetensors_floats(from, first, count, piece);
+        for (size_t i = first; i < first + count; i++)
+            value[is_transposed(t) ? i % t->rows * t->cols + i / t->rows : i] = piece[i - first];
+    }
+}
+
+static int read_tensor(const ModelState* state, int with_master, int i, const SafeTensors* file, const char* path,
+                       char* err, size_t errlen) {
+    Segment own = shape_segment(state->shape, i, state->rank);
+    SafeTensor wanted = describe(state, STATE_WEIGHTS, i);
+    const SafeTensor* from = find_tensor(file, &wanted, path, err, errlen);
+    if (!from) return -1;
+    load(&own.tensor, from, state->staging);
+    // Masters first: putting weights may overwrite the staging buffer.
+    if (with_master && own.n) state->put_owned(state->context, STATE_MASTER, &own, state->staging + own.first);
+    state->put_weights(state->context, &own.tensor, state->staging);
+    return 0;
 }
 
 int gpt2_read(const ModelState* state, int with_master, const char* path, char* err, size_t errlen) {
     SafeTensors file;
-    Writer w = {.state = state, .kinds = {STATE_WEIGHTS}, .hugging_face = 1, .staged = -1};
     if (safetensors_open(&file, path, err, errlen)) return -1;
     int result = 0;
-    for (int i = 0; i < shape_tensors(state->shape) && result == 0; i++) {
-        ParamTensor t = shape_tensor(state->shape, i);
-        SafeTensor wanted;
-        describe(&w, i, &wanted);
-        const SafeTensor* from = find_tensor(&file, &wanted, path, err, errlen);
-        if (!from) result = -1;
-        for (int master = with_master; master >= 0 && from; master--) {
-            load(&w, &t, from);
-            state->put(state->context, master ? STATE_MASTER : STATE_WEIGHTS, &t, state->staging);
-        }
-    }
-    safetensors_close(&file);
-    return result;
-}
-
-int gpt2_read_optimizer(const ModelState* state, int with_master, const char* path, char* err, size_t errlen) {
-    SafeTensors file;
-    Writer w = {.state = state, .kinds = {STATE_M, STATE_V, STATE_MASTER}, .staged = -1};
-    if (safetensors_open(&file, path, err, errlen)) return -1;
-    int result = 0;
-    for (int i = 0; i < (with_master ? 3 : 2) * shape_tensors(state->shape) && result == 0; i++) {
-        StateKind kind;
-        ParamTensor t = tensor_of(&w, i, &kind);
-        SafeTensor wanted;
-        describe(&w, i, &wanted);
-        const SafeTensor* from = find_tensor(&file, &wanted, path, err, errlen);
-        if (!from) result = -1;
-        else load(&w, &t, from), state->put(state->context, kind, &t, state->staging);
-    }
+    for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
+        result = read_tensor(state, with_master, i, &file, path, err, errlen);
     safetensors_close(&file);
     return result;
 }

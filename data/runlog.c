@@ -86,16 +86,16 @@ static void print_step(RunLog* log, const StepRecord* r) {
 }
 
 int runlog_step(RunLog* log, const StepRecord* r) {
-    char loss[32], norm[32], lr[32], seconds[32], speed[32], mfu[32], plan[32];
+    char loss[32], norm[32], lr[32], seconds[32], speed[32], mfu[32], plan[32], exposed[32];
     print_step(log, r);
     return log_line(log,
                     "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": %" PRId64
                     ", \"targets\": %" PRId64
                     ", \"rows\": %d, \"seconds\": %s, \"tokens_per_second\": %s, \"mfu\": %s, "
-                    "\"plan_us\": %s, \"loss_hash\": \"%016" PRIx64 "\"}\n",
+                    "\"plan_us\": %s, \"exposed_seconds\": %s, \"loss_hash\": \"%016" PRIx64 "\"}\n",
                     r->step, number(r->loss, loss), number(r->grad_norm, norm), number(r->lr, lr), r->tokens,
                     r->targets, r->rows, number(r->seconds, seconds), number(r->tokens / r->seconds, speed),
-                    number(r->mfu, mfu), number(r->plan_us, plan), r->loss_hash);
+                    number(r->mfu, mfu), number(r->plan_us, plan), number(r->exposed_seconds, exposed), r->loss_hash);
 }
 
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {

@@ -1,9 +1,9 @@
 // runlog.h - what a run leaves behind and what a person sees: log.jsonl, and one line a step on the terminal.
 //
 // log.jsonl has one object a line: for a training step {"step", "loss", "grad_norm", "lr", "tokens", "targets",
-// "rows", "seconds", "tokens_per_second", "mfu", "plan_us", "loss_hash"}, for an evaluation {"step", "val_loss",
-// "val_targets"}. Numbers are written so that they read back to the same double. On a terminal the line of a step
-// rewrites itself and colour is used; elsewhere every line stays.
+// "rows", "seconds", "tokens_per_second", "mfu", "plan_us", "exposed_seconds", "loss_hash"}, for an evaluation {"step",
+// "val_loss", "val_targets"}. Numbers are written so that they read back to the same double. On a terminal the line of
+// a step rewrites itself and colour is used; elsewhere every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -24,6 +24,7 @@ typedef struct StepRecord {
     int rows;
     double seconds, mfu;  // mfu: fraction of the measured matmul limit
     double plan_us;
+    double exposed_seconds;  // this rank stood still for other ranks
     double seconds_left;
     uint64_t loss_hash;
 } StepRecord;

@@ -209,6 +209,22 @@ const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
     return NULL;
 }
 
+static float as_float(const SafeTensor* t, size_t i) {
+    if (t->dtype == DT_BF16) {
+        bf16 half;
+        memcpy(&half, (const char*)t->data + i * sizeof half, sizeof half);
+        return bf16_to_float(half);
+    }
+    double wide;
+    memcpy(&wide, (const char*)t->data + i * sizeof wide, sizeof wide);
+    return (float)wide;
+}
+
+void safetensors_floats(const SafeTensor* t, size_t first, size_t n, float* out) {
+    if (t->dtype == DT_F32 && n > 0) memcpy(out, (const char*)t->data + first * sizeof *out, n * sizeof *out);
+    for (size_t i = 0; i < n && t->dtype != DT_F32; i++) out[i] = as_float(t, first + i);
+}
+
 // ---- writing
 
 static int check_tensors(const SafeTensor* tensors, int n, char* err, size_t errlen) {

@@ -9,8 +9,8 @@
 
 typedef struct SafeTensor {
     char name[128];
-    DType dtype;      // F32, BF16 or F64; other types are refused by the reader
-    int n_dims;       // 0 .. 4
+    DType dtype;  // F32, BF16 or F64; other types are refused by the reader
+    int n_dims;   // 0 .. 4
     int64_t dims[4];
     const void* data;  // row-major. reading: into the file, at any alignment (use memcpy). writing: see there
     size_t bytes;
@@ -31,6 +31,8 @@ int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errle
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen);
 void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
+// Elements first .. first + n of a tensor, as fp32 whatever its type.
+void safetensors_floats(const SafeTensor* t, size_t first, size_t n, float* out);
 
 // Produces elements first .. first + n of tensor i, as the file shall have them, into out (16-byte aligned). Called in
 // the order of i, then of first.

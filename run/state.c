@@ -1,32 +1,37 @@
 // state.c - weights, moments and gradients between the device and files.
-#define _POSIX_C_SOURCE 200809L
+//
+// A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
+// with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
+// fails where, all ranks learn of it at the next meeting and end with the same words.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "data/disk.h"
 #include "data/gpt2_files.h"
+#include "data/optimizer_files.h"
 #include "run/run.h"
 
-static float* state_block(const Model* m, StateKind kind) {
-    return kind == STATE_MASTER ? m->master : kind == STATE_M ? m->m : kind == STATE_V ? m->v : m->grads;
-}
+// ---- the model's side of files
 
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
-    const Model* m = (const Model*)context;
-    size_t elem = kind == STATE_WEIGHTS ? dtype_bytes(m->dt) : sizeof(float);
-    const char* from = kind == STATE_WEIGHTS ? m->params : (const char*)state_block(m, kind);
-    m->k->download(value, from + tensor->offset * elem, tensor->elems * elem, m->s);
-    if (elem == sizeof(bf16)) bf16_widen_in_place(value, tensor->elems);
+    Model* m = (Model*)context;
+    if (kind == STATE_GRADS) zero_fetch_grads(m, tensor, value);
+    else zero_fetch_weights(m, tensor, value);
 }
 
-// value is fp32; weights are rounded to dt in the staging buffer itself, which is this program's to overwrite.
-static void put_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
+static void put_weights(void* context, const ParamTensor* tensor, float* value) {
+    zero_put_weights((Model*)context, tensor, value);
+}
+
+static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
     const Model* m = (const Model*)context;
-    size_t elem = kind == STATE_WEIGHTS ? dtype_bytes(m->dt) : sizeof(float);
-    char* to = kind == STATE_WEIGHTS ? m->params : (char*)state_block(m, kind);
-    if (kind == STATE_MASTER && !m->master) return;  // not training
-    if (elem == sizeof(bf16)) bf16_narrow_in_place(value, tensor->elems);
-    m->k->upload(to + tensor->offset * elem, value, tensor->elems * elem, m->s);
+    m->k->download(value, zero_owned(m, kind, segment), segment->n * sizeof(float), m->s);
+}
+
+static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
+    const Model* m = (const Model*)context;
+    m->k->upload(zero_owned(m, kind, segment), value, segment->n * sizeof(float), m->s);
     m->k->synchronize(m->s);
 }
 
@@ -34,27 +39,64 @@ static ModelState model_state(Run* run) {
     ModelState state;
     state.shape = &run->model.shape;
     state.dt = run->model.dt;
+    state.rank = run->model.comm->rank;
     state.staging = run->staging;
     state.fetch = fetch_state;
-    state.put = put_state;
+    state.put_weights = put_weights;
+    state.fetch_owned = fetch_owned;
+    state.put_owned = put_owned;
     state.context = &run->model;
     return state;
 }
+
+// Masters exist apart from weights: in training, and where weights are not fp32 themselves.
+static int keeps_master(const Model* m) { return m->zero.master != NULL; }
 
 static void make_path(char* path, const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
 
-// Everything that a later run needs, as one checkpoint. 0, or -1 with a message; older checkpoints stay as they are
-// then.
-static int write_checkpoint(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+// ---- what ranks tell each other
+
+typedef struct Report {
+    int failed;
+    char words[ERR_BYTES];
+    uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
+} Report;
+
+static Report* make_reports(const Comm* c) {
+    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
+    if (!all) die("no memory for the reports of %d ranks", c->size);
+    return all;
+}
+
+// All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not.
+static int meet(Comm* c, const Report* mine, Report* all, char* err, size_t errlen) {
+    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) return -1;
+    int r = 0;
+    while (r < c->size && !all[r].failed) r++;
+    if (r == c->size) return 0;
+    return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
+}
+
+// ---- a save
+
+static int begin_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.comm;
+    Report mine = {0};
+    int is_first = c->rank == 0;
+    if (is_first) mine.failed = checkpoint_begin(w, run->out, run->state.step, mine.words, sizeof mine.words);
+    if (meet(c, &mine, all, err, errlen)) return -1;
+    if (!is_first) mine.failed = checkpoint_join(w, run->out, run->state.step, mine.words, sizeof mine.words);
+    if (!meet(c, &mine, all, err, errlen)) return 0;
+    if (is_first) checkpoint_abort(w);
+    return -1;
+}
+
+// What is neither weights nor optimizer state.
+static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
-    ModelState state = model_state(run);
     char path[CHECKPOINT_PATH], text[2048];
-    make_path(path, w->dir, "model.safetensors");
-    if (gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path, err, errlen)) return -1;
-    make_path(path, w->dir, "optimizer-00000-of-00001.safetensors");
-    if (gpt2_write_optimizer(&state, has_master(m), path, err, errlen)) return -1;
     make_path(path, w->dir, "tokenizer.bin");
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
@@ -68,53 +110,98 @@ static int write_checkpoint(Run* run, CheckpointWriter* w, char* err, size_t err
     return result;
 }
 
+// This rank's files. All ranks fetch all weights, whatever happened to one of them.
+static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
+    ModelState state = model_state(run);
+    char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
+    int is_first = state.rank == 0;
+    make_path(path, w->dir, "model.safetensors");
+    if (gpt2_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words)) return -1;
+    optimizer_name(name, state.rank, state.shape->shards);
+    make_path(path, w->dir, name);
+    if (optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
+        disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words))
+        return -1;
+    return is_first ? write_small_files(run, w, mine->words, sizeof mine->words) : 0;
+}
+
+static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.comm;
+    Report mine = {0};
+    for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
+        char name[OPTIMIZER_NAME];
+        optimizer_name(name, r, c->size);
+        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words, sizeof mine.words);
+        if (mine.failed) checkpoint_abort(w);
+    }
+    if (c->rank == 0 && !mine.failed)
+        mine.failed = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
+    return meet(c, &mine, all, err, errlen);
+}
+
 void run_save_checkpoint(Run* run) {
     char err[ERR_BYTES];
     CheckpointWriter w;
+    Comm* c = run->model.comm;
+    Report mine = {0}, *all = make_reports(c);
     double started = now_seconds();
-    if (checkpoint_begin(&w, run->out, run->state.step, err, sizeof err)) die("%s", err);
-    if (write_checkpoint(run, &w, err, sizeof err)) {
-        checkpoint_abort(&w);
+    if (begin_save(run, &w, all, err, sizeof err)) die("%s", err);
+    mine.failed = write_files(run, &w, &mine);
+    if (meet(c, &mine, all, err, sizeof err)) {
+        if (c->rank == 0) checkpoint_abort(&w);
         die("cannot save step %" PRId64 ": %s; older checkpoints in %s are untouched", run->state.step, err, run->out);
     }
-    if (checkpoint_commit(&w, run->config.keep, err, sizeof err)) die("%s", err);
+    if (commit_save(run, &w, all, err, sizeof err)) die("%s", err);
+    free(all);
     runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
 }
+
+// ---- the beginning
 
 // The model's own initial values; masters first, because putting weights rounds them in the staging buffer.
 static void init_weights(Run* run) {
     enum { PIECE = 1 << 14 };
     Model* m = &run->model;
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        ParamTensor tensor = shape_tensor(&m->shape, i);
+        Segment own = shape_segment(&m->shape, i, m->comm->rank);
+        const ParamTensor* tensor = &own.tensor;
 #pragma omp parallel for
-        for (size_t first = 0; first < tensor.elems; first += PIECE)
-            shape_init_param(&m->shape, &tensor, (uint64_t)run->config.seed, first,
-                             MIN((size_t)PIECE, tensor.elems - first), run->staging);
-        if (has_master(m)) put_state(m, STATE_MASTER, &tensor, run->staging);
-        put_state(m, STATE_WEIGHTS, &tensor, run->staging);
+        for (size_t first = 0; first < tensor->elems; first += PIECE)
+            shape_init_param(&m->shape, tensor, (uint64_t)run->config.seed, first,
+                             MIN((size_t)PIECE, tensor->elems - first), run->staging);
+        if (keeps_master(m) && own.n) put_owned(m, STATE_MASTER, &own, run->staging + own.first);
+        zero_put_weights(m, tensor, run->staging);
     }
 }
 
-// Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without
-// one.
-void run_load_weights(Run* run) {
-    char err[ERR_BYTES], path[CHECKPOINT_PATH];
-    Model* m = &run->model;
+static int read_files(Run* run, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
     ModelState state = model_state(run);
-    if (!run->start_from[0]) {
-        init_weights(run);
-        return;
-    }
+    int with_master = keeps_master(&run->model);
     make_path(path, run->start_from, "model.safetensors");
-    if (gpt2_read(&state, has_master(m), path, err, sizeof err)) die("%s", err);
-    make_path(path, run->start_from, "optimizer-00000-of-00001.safetensors");
-    if (run->config.resume && gpt2_read_optimizer(&state, has_master(m), path, err, sizeof err)) die("%s", err);
+    if (gpt2_read(&state, with_master, path, err, errlen)) return -1;
+    return run->config.resume ? optimizer_read(&state, with_master, run->start_from, err, errlen) : 0;
+}
+
+// Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without
+// one. Each rank reads for itself.
+void run_load_weights(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    Report mine = {0}, *all = make_reports(c);
+    if (run->start_from[0]) mine.failed = read_files(run, mine.words, sizeof mine.words);
+    else init_weights(run);
+    if (meet(c, &mine, all, err, sizeof err)) die("%s", err);
+    free(all);
 }
 
 void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     char err[ERR_BYTES];
+    Comm* c = run->model.comm;
     ModelState state = model_state(run);
-    if (gpt2_write(&state, STATE_GRADS, extra, n_extra, run->config.dump_grads, err, sizeof err))
-        die("--dump-grads: %s", err);
+    Report mine = {0}, *all = make_reports(c);
+    const char* path = c->rank == 0 ? run->config.dump_grads : NULL;
+    mine.failed = gpt2_write(&state, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
+    if (meet(c, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
+    free(all);
 }

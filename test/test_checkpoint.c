@@ -77,6 +77,74 @@ static void a_commit_of_something_else_than_files_fails_and_cleans_up(void) {
     CHECK(!exists(w.dir) && !exists(w.final) && latest_step() == 1);
 }
 
+// ---- a save by several processes
+
+static void another_process_joins_a_save_that_was_begun(void) {
+    CheckpointWriter first, second;
+    fresh("joined");
+    CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == -1 && strstr(err, run_dir) && strstr(err, "--out"));
+    CHECK(!exists(run_dir));
+    begin(&first, 5);
+    CHECK(checkpoint_join(&second, run_dir, 6, err, sizeof err) == -1 && strstr(err, "step-000006.tmp"));
+    CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == 0);
+    CHECK(!strcmp(second.dir, first.dir) && !strcmp(second.final, first.final));
+    CHECK(checkpoint_write_file(&second, "part", "x", 1, err, sizeof err) == 0);
+    CHECK(checkpoint_commit(&first, 0, err, sizeof err) == 0);
+    CHECK(exists(in(first.final, "part")) && exists(in(first.final, "state.json")));
+    CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == -1);
+}
+
+// The last of three is a file of another process, of which this one is told.
+static int commit_with(uint64_t bytes, uint64_t hash, int is_there) {
+    CheckpointWriter w;
+    begin(&w, 2);
+    CHECK(checkpoint_add_file(&w, "other", bytes, hash, err, sizeof err) == 0);
+    if (is_there) write_whole(in(w.dir, "other"), "content", 7);
+    return checkpoint_commit(&w, 1, err, sizeof err);
+}
+
+static void a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again(void) {
+    uint64_t hash = hash_bytes("content", 7, 0);
+    const char* of_step_2 = "step-000002";
+    fresh("told");
+    CHECK(commit_with(7, hash, 1) == 0 && checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == 0);
+    write_whole(in(run_dir, "step-000002/other"), "Content", 7);
+    CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
+    CHECK(commit_with(7, hash + 1, 1) == 0);  // believed, so that it can be found to be wrong
+    CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
+    size_t n = 0;
+    CHECK(commit_with(7, hash, 1) == 0);
+    char* text = checkpoint_read_file(in(run_dir, of_step_2), "DONE", &n, err, sizeof err);
+    const char* at = text ? strstr(text, "\"other\"") : NULL;
+    CHECK(at && !strstr(at + 1, "\"other\"") && strstr(text, "model.safetensors") < at &&
+          at < strstr(text, "state.json"));
+    free(text);
+}
+
+static void a_file_that_never_came_or_came_short_is_not_committed(void) {
+    fresh("untold");
+    save(1, 0);
+    CHECK(commit_with(7, 1, 0) == -1 && strstr(err, "/other") && strstr(err, "--out"));
+    CHECK(latest_step() == 1 && !exists(in(run_dir, "step-000002")) && !exists(in(run_dir, "step-000002.tmp")));
+    CHECK(commit_with(8, 1, 1) == -1 && strstr(err, "/other: expected 8 bytes as written, found 7"));
+    CHECK(latest_step() == 1 && !exists(in(run_dir, "step-000002")) && !exists(in(run_dir, "step-000002.tmp")));
+}
+
+static void names_of_files_of_others_are_plain_and_told_once(void) {
+    static const char* const bad[] = {"", "..", "a/b", "DONE", "told"};
+    char longest[400];
+    CheckpointWriter w;
+    fresh("others");
+    begin(&w, 1);
+    CHECK(checkpoint_add_file(&w, "told", 1, 1, err, sizeof err) == 0);
+    for (int i = 0; i < COUNT(bad); i++) CHECK(checkpoint_add_file(&w, bad[i], 1, 1, err, sizeof err) == -1);
+    memset(longest, 'x', sizeof longest);
+    longest[256] = 0;
+    CHECK(checkpoint_add_file(&w, longest, 1, 1, err, sizeof err) == -1);
+    checkpoint_abort(&w);
+    CHECK(!exists(w.dir));
+}
+
 // ---- what is found
 
 static void only_final_names_with_a_marker_are_found(void) {
@@ -212,6 +280,10 @@ int main(void) {
     RUN(an_aborted_save_leaves_nothing);
     RUN(names_that_leave_the_directory_are_refused);
     RUN(a_commit_of_something_else_than_files_fails_and_cleans_up);
+    RUN(another_process_joins_a_save_that_was_begun);
+    RUN(a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again);
+    RUN(a_file_that_never_came_or_came_short_is_not_committed);
+    RUN(names_of_files_of_others_are_plain_and_told_once);
     RUN(only_final_names_with_a_marker_are_found);
     RUN(steps_are_ordered_as_numbers);
     RUN(a_path_buffer_that_is_too_small_is_an_error);

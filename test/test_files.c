@@ -1,5 +1,7 @@
-// test_files.c - the claims of data/gpt2_files.h, data/run_state.h and data/runlog.h.
+// test_files.c - the claims of data/gpt2_files.h, data/run_state.h and data/runlog.h, and of data/optimizer_files.h for
+// one rank.
 #include "data/gpt2_files.h"
+#include "data/optimizer_files.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "test/program.h"
@@ -13,13 +15,30 @@ static void fetch(void* context, StateKind kind, const ParamTensor* tensor, floa
     memcpy(value, blocks[kind] + tensor->offset, tensor->elems * sizeof(float));
 }
 
-static void put(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
+static void put_weights(void* context, const ParamTensor* tensor, float* value) {
     (void)context;
-    memcpy(blocks[kind] + tensor->offset, value, tensor->elems * sizeof(float));
+    memcpy(blocks[STATE_WEIGHTS] + tensor->offset, value, tensor->elems * sizeof(float));
+    memset(value, 0xff, tensor->elems * sizeof(float));  // as it may
+}
+
+static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
+    (void)context;
+    memcpy(value, blocks[kind] + segment->at, segment->n * sizeof(float));
+}
+
+static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
+    (void)context;
+    memcpy(blocks[kind] + segment->at, value, segment->n * sizeof(float));
 }
 
 static ModelState make_state(DType dt) {
-    ModelState state = {.shape = &shape, .dt = dt, .staging = staging, .fetch = fetch, .put = put};
+    ModelState state = {.shape = &shape,
+                        .dt = dt,
+                        .staging = staging,
+                        .fetch = fetch,
+                        .put_weights = put_weights,
+                        .fetch_owned = fetch_owned,
+                        .put_owned = put_owned};
     return state;
 }
 
@@ -64,12 +83,12 @@ static void weights_and_moments_come_back_as_they_were(void) {
         ModelState state = make_state(dts[d]);
         fill_blocks();
         CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
-        CHECK(gpt2_write_optimizer(&state, 1, path_of("optimizer"), err, sizeof err) == 0);
+        CHECK(optimizer_write(&state, 1, work, err, sizeof err) == 0);
         clear_blocks();
         CHECK(gpt2_read(&state, 1, path_of("model"), err, sizeof err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
-        CHECK(gpt2_read_optimizer(&state, 1, path_of("optimizer"), err, sizeof err) == 0);
+        CHECK(optimizer_read(&state, 1, work, err, sizeof err) == 0);
         check_block(STATE_M, STATE_M);
         check_block(STATE_V, STATE_V);
         check_block(STATE_MASTER, STATE_MASTER);

@@ -102,6 +102,27 @@ static void every_type_and_shape_comes_back_bit_for_bit(void) {
     CHECK(!st.file && !st.tensors && st.n == 0);
 }
 
+static void elements_of_every_type_come_as_fp32(void) {
+    SafeTensor t[5];
+    float found[12];
+    make_tensors(t);
+    for (int i = 0; i < 4; i++)
+        for (size_t n = t[i].bytes / dtype_bytes(t[i].dtype), first = 0; first <= n; first++) {
+            SafeTensor moved = t[i];  // at an odd address, as in a file
+            char* bytes = (char*)malloc(t[i].bytes + 1);
+            moved.data = memcpy(bytes + 1, t[i].data, t[i].bytes);
+            safetensors_floats(&moved, first, n - first, found);
+            for (size_t e = first; e < n; e++) {
+                float expected = i == 0   ? f32_values[e]
+                                 : i == 1 ? bf16_to_float(bf16_values[e])
+                                 : i == 2 ? (float)f64_values[e]
+                                          : scalar;
+                CHECK(!memcmp(&found[e - first], &expected, sizeof expected));
+            }
+            free(bytes);
+        }
+}
+
 static void the_header_is_aligned_json_in_the_given_order(void) {
     SafeTensor t[5];
     size_t n;
@@ -387,6 +408,7 @@ int main(void) {
     if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     RUN(every_type_and_shape_comes_back_bit_for_bit);
+    RUN(elements_of_every_type_come_as_fp32);
     RUN(the_header_is_aligned_json_in_the_given_order);
     RUN(a_file_without_tensors_is_one);
     RUN(a_fill_function_gives_the_values_piece_by_piece);

@@ -1,0 +1,106 @@
+// test_checkpoint_jobs.c - a save that fails on one rank of several: nothing of it stays, every rank ends, the words
+// name the rank, and the checkpoint before it is as it was. Started alone; it starts mpirun itself.
+#include "data/checkpoint.h"
+#include "plan/base.h"
+#include "test/program.h"
+
+#define TINY                                                                                                    \
+    "--data $W/corpus --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 0 --keep 0 " \
+    "--sample-every 0 --threads 1 --dtype bf16 --save-every 2 --timeout 60"
+#define MPIRUN "cd $W && mpirun --oversubscribe "
+
+enum { RANKS = 3 };
+
+// Why several ranks cannot be tried here, or NULL.
+static const char* no_ranks(void) {
+    static char why[256];
+    static int known;
+    if (known++) return why[0] ? why : NULL;
+    if (sh("command -v mpirun")) snprintf(why, sizeof why, "mpirun is not installed");
+    else if (sh(MPIRUN "-n 2 $TRAIN " TINY " --steps 1 --out first") && strstr(errors, "built without MPI"))
+        snprintf(why, sizeof why, "the program was built without MPI");
+    return why[0] ? why : NULL;
+}
+
+// Runs RANKS ranks of the same options, one of them behind a prefix. The exit status.
+static int job(int odd_one, const char* placement, const char* prefix, const char* options) {
+    char parts[RANKS][2048];
+    for (int r = 0; r < RANKS; r++)
+        snprintf(parts[r], sizeof parts[r], "-n 1 %s %s $TRAIN %s", r == odd_one ? placement : "",
+                 r == odd_one ? prefix : "", options);
+    return sh(MPIRUN "%s : %s : %s", parts[0], parts[1], parts[2]);
+}
+
+static void begin_run(const char* name, int zero) {
+    char options[1024];
+    snprintf(options, sizeof options, TINY " --zero %d --steps 2 --out %s", zero, name);
+    int status = job(-1, "", "", options);
+    if (status) printf("    %.1500s\n", errors);
+    CHECK(status == 0);
+}
+
+static void check_untouched(const char* name) {
+    char path[600], err[ERR_BYTES];
+    snprintf(path, sizeof path, "%s/%s/step-000002", work, name);
+    CHECK(checkpoint_verify(path, err, sizeof err) == 0);
+    CHECK(sh("ls -d %s/%s/step-*", work, name) == 0 && !strstr(output, "step-000004"));
+}
+
+// A file there may not grow beyond 32 KiB; log.jsonl and the small files do not.
+static void a_disk_that_is_full_for_one_rank_fails_the_save_for_all(void) {
+    static const char* const files[] = {"rank 0: full/step-000004.tmp/model.safetensors",
+                                        "rank 1: full/step-000004.tmp/optimizer-00001-of-00003.safetensors",
+                                        "rank 2: full/step-000004.tmp/optimizer-00002-of-00003.safetensors"};
+    char limit[256];
+    if (no_ranks()) SKIP(no_ranks());
+    // A signal that is ignored stays so: write returns EFBIG.
+    snprintf(limit, sizeof limit, "sh -c 'trap \"\" XFSZ; ulimit -f 64; exec \"$@\"' x");
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(sh("rm -rf %s/full", work) == 0);
+        begin_run("full", r == 1 ? 1 : 3);
+        int status = job(r, "", limit, "--resume --steps 4 --threads 1 --out full");
+        int says = strstr(errors, "cannot save step 4") && strstr(errors, files[r]) &&
+                   strstr(errors, "cannot write: File too large; older checkpoints in full are untouched");
+        CHECK(status != 0 && says);
+        if (!says) printf("    %.1500s\n", errors);
+        check_untouched("full");
+    }
+    CHECK(job(-1, "", "", "--resume --steps 4 --threads 1 --out full") == 0);
+    CHECK(sh("test -e %s/full/step-000004/DONE", work) == 0);
+}
+
+static void a_rank_that_does_not_see_the_directory_says_what_to_share(void) {
+    if (no_ranks()) SKIP(no_ranks());
+    CHECK(sh("mkdir %s/elsewhere", work) == 0);
+    int status = job(2, "-wdir $W/elsewhere", "", TINY " --steps 2 --out apart");
+    CHECK(status != 0 && strstr(errors, "rank 2: apart/step-000002.tmp: expected the directory"));
+    CHECK(strstr(errors, "all machines must share the file system of --out") != NULL);
+    CHECK(sh("ls -d %s/apart/step-* %s/elsewhere/apart", work, work) != 0 && !strstr(output, "step-000002"));
+}
+
+// A directory of the same name on a machine's own disk: only what rank 0 finds counts.
+static void a_rank_that_writes_elsewhere_is_found_out(void) {
+    if (no_ranks()) SKIP(no_ranks());
+    CHECK(sh("mkdir -p %s/own/away/step-000002.tmp", work) == 0);
+    int status = job(1, "-wdir $W/own", "", TINY " --steps 2 --out away");
+    int says = strstr(errors, "away/step-000002.tmp/optimizer-00001-of-00003.safetensors") &&
+               strstr(errors, "all machines must share the file system of --out");
+    CHECK(status != 0 && says);
+    if (!says) printf("    %.1500s\n", errors);
+    CHECK(sh("ls -d %s/away/step-*", work) != 0);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    char here[2048] = "", train[4096];  // from any directory
+    if (program[0] != '/' && getcwd(here, sizeof here - 1)) strcat(here, "/");
+    snprintf(train, sizeof train, "%s%.2000s", here, program);
+    setenv("TRAIN", train, 1);
+    sh("mkdir $W/corpus && cp plan/*.c plan/*.h $W/corpus");
+    RUN(a_disk_that_is_full_for_one_rank_fails_the_save_for_all);
+    RUN(a_rank_that_does_not_see_the_directory_says_what_to_share);
+    RUN(a_rank_that_writes_elsewhere_is_found_out);
+    return program_end();
+}
