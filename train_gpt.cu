@@ -31,10 +31,14 @@ extern "C" {
 // ---- the model
 
 static void* param(const Model* m, ParamId id, int l) {
-    return m->params + shape_param(&m->shape, id, l).offset * dtype_bytes(m->dt);
+    ParamTensor tensor = shape_param(&m->shape, id, l);
+    return zero_weights(m, &tensor);
 }
 
-static float* grad(const Model* m, ParamId id, int l) { return m->grads + shape_param(&m->shape, id, l).offset; }
+static float* grad(const Model* m, ParamId id, int l) {
+    ParamTensor tensor = shape_param(&m->shape, id, l);
+    return zero_grads(m, &tensor);
+}
 
 // The activation `id` of layer l; of the one copy when layers share it.
 static void* act(const Model* m, ActId id, int l) {
@@ -42,33 +46,43 @@ static void* act(const Model* m, ActId id, int l) {
     return m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0);
 }
 
-// Queries, keys and values of layer l lie interleaved, (N, 3, NH, HS): in QKV, or in the KV cache behind what is there.
+// Queries, keys and values of layer l lie interleaved, (N, 3, NH, HS): in QKV, in the KV cache behind what is there, or
+// where they wait to be exchanged with the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
-    if (!row->use_cache) return (char*)act(m, QKV, l);
-    return (char*)act(m, KV, l) + (size_t)row->cached * 3 * m->shape.C * dtype_bytes(m->dt);
+    if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * m->shape.C * dtype_bytes(m->dt);
+    return (char*)act(m, row->group.inner > 1 ? QKV_TOKENS : QKV, l);
 }
 
-static Attention row_attention(const Model* m, const Row* row, int l) {
+// New queries of one document, its keys so far in the cache.
+static Attention cached_attention(const Model* m, const Row* row, int l) {
     int C = m->shape.C, HS = C / m->shape.NH;
-    char* q = new_qkv(m, row, l);
-    char* first = row->use_cache ? (char*)act(m, KV, l) : q;
+    char* first = (char*)act(m, KV, l);
     Attention a;
-    a.q = q;
+    memset(&a, 0, sizeof a);
+    a.q = new_qkv(m, row, l);
     a.k = first + (size_t)C * dtype_bytes(m->dt);
     a.v = first + (size_t)2 * C * dtype_bytes(m->dt);
-    a.cu_q = row->cu_q;
-    a.cu_k = row->cu_k;
+    a.cu_q = row->cu;
+    a.cu_k = row->cu + 2;
     a.Nq = row->N;
     a.Nk = row->cached + row->N;
     a.ldq = a.ldkv = 3 * C;
     a.ldo = C;
-    a.n_docs = row->n_docs;
+    a.n_docs = 1;
     a.NH = m->shape.NH;
     a.HS = HS;
     a.causal = 1;
-    a.causal_offset = NULL;
     a.scale = 1 / sqrtf((float)HS);
     return a;
+}
+
+// What the backward pass of attention needs, see kernels/group_attention.h.
+static KeptAttention kept_attention(const Model* m, const Row* row, int l) {
+    KeptAttention kept;
+    kept.qkv = act(m, QKV, l);
+    kept.out = act(m, row->group.inner > 1 ? ATT_HEADS : ATT, l);
+    kept.lse = (float*)act(m, LSE, l);
+    return kept;
 }
 
 // In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
@@ -83,9 +97,15 @@ static void block_forward(const Model* m, const Row* row, int l) {
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    Attention a = row_attention(m, row, l);
-    k->matmul_forward(new_qkv(m, row, l), NULL, ACT(LN1), W(QKVW), W(QKVB), N, C, 3 * C, dt, s);
-    k->attention_forward(ACT(ATT), STAT(LSE), &a, dt, s);
+    char* qkv = new_qkv(m, row, l);
+    k->matmul_forward(qkv, NULL, ACT(LN1), W(QKVW), W(QKVB), N, C, 3 * C, dt, s);
+    if (row->use_cache) {
+        Attention a = cached_attention(m, row, l);
+        k->attention_forward(ACT(ATT), STAT(LSE), &a, dt, s);
+    } else {
+        KeptAttention kept = kept_attention(m, row, l);
+        group_attention_forward(ACT(ATT), &kept, qkv, &row->group, k, dt, s);
+    }
     k->matmul_forward(ACT(PROJ), NULL, ACT(ATT), W(ATTPROJW), W(ATTPROJB), N, C, C, dt, s);
     k->residual_layernorm_forward(ACT(RESIDUAL2), ACT(LN2), STAT(LN2_MEAN), STAT(LN2_RSTD), ACT(RESIDUAL), ACT(PROJ),
                                   W(LN2W), W(LN2B), N, C, dt, s);
@@ -94,16 +114,19 @@ static void block_forward(const Model* m, const Row* row, int l) {
 }
 
 // Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul with wte.
-static void model_forward(const Model* m, const Row* row) {
+static void model_forward(Model* m, const Row* row) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C, L = m->shape.L, l = 0;
     DType dt = m->dt;
     Stream s = m->s;
+    zero_use_edges(m);
+    zero_use_layer(m, 0, 1);
     k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), N, C, dt, s);
     k->layernorm_forward(ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), N, C, dt, s);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = ACT(PROJ);
         block_forward(m, row, l++);
+        if (l < L) zero_use_layer(m, l, 1);
         // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
         if (l < L)
             k->residual_layernorm_forward(ACT(RESIDUAL), ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), residual2, proj,
@@ -154,7 +177,7 @@ static void block_backward(const Model* m, const Row* row, int l) {
     Stream s = m->s;
     void *d_residual = ACT(D_RESIDUAL), *d_narrow = ACT(D_NARROW);
     char* d_wide = (char*)ACT(D_WIDE);
-    Attention a = row_attention(m, row, l);
+    KeptAttention kept = kept_attention(m, row, l);
     // MLP
     k->matmul_backward_weight(DW(FCPROJW), DW(FCPROJB), d_residual, ACT(FC_GELU), N, 4 * C, C, dt, s);
     k->matmul_backward_input(d_wide, d_residual, W(FCPROJW), ACT(FC), N, 4 * C, C, dt, s);
@@ -165,8 +188,7 @@ static void block_backward(const Model* m, const Row* row, int l) {
     // attention
     k->matmul_backward_weight(DW(ATTPROJW), DW(ATTPROJB), d_residual, ACT(ATT), N, C, C, dt, s);
     k->matmul_backward_input(d_narrow, d_residual, W(ATTPROJW), NULL, N, C, C, dt, s);
-    size_t third = (size_t)C * dtype_bytes(dt);
-    k->attention_backward(d_wide, d_wide + third, d_wide + 2 * third, d_narrow, ACT(ATT), STAT(LSE), &a, dt, s);
+    group_attention_backward(d_wide, d_narrow, &kept, &row->group, k, dt, s);
     k->matmul_backward_weight(DW(QKVW), DW(QKVB), d_wide, ACT(LN1), N, C, 3 * C, dt, s);
     k->matmul_backward_input(d_narrow, d_wide, W(QKVW), NULL, N, C, 3 * C, dt, s);
     k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), d_narrow, ACT(RESIDUAL), W(LN1W), STAT(LN1_MEAN),
@@ -174,7 +196,7 @@ static void block_backward(const Model* m, const Row* row, int l) {
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads.
-static void model_backward(const Model* m, const Row* row) {
+static void model_backward(Model* m, const Row* row) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C, l = m->shape.L;
     DType dt = m->dt;
@@ -184,106 +206,60 @@ static void model_backward(const Model* m, const Row* row) {
     k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), ACT(D_NARROW), ACT(RESIDUAL), W(LNFW), STAT(LNF_MEAN),
                           STAT(LNF_RSTD), N, C, dt, s);
     while (l-- > 0) {
+        zero_use_layer(m, l, -1);
+        zero_open_grads(m, l);
         recompute_block(m, row, l);
         block_backward(m, row, l);
+        zero_close_grads(m, l);
     }
+    l = 0;
     k->embedding_backward(DW(WTE), DW(WPE), d_residual, row->tokens, row->positions, N, C, dt, s);
+    zero_end_round(m);
 }
 
 // The seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
 static uint64_t rounding_seed(const Config* config, const ParamTensor* tensor, int64_t t) {
     if (!strcmp(config->rounding, "nearest")) return 0;
-    return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^ tensor->offset) | 1;
+    return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^
+                  ((uint64_t)tensor->id << 32 | (uint64_t)tensor->layer)) |
+           1;
 }
 
-// Clips, steps and zeroes the gradients; t is the 1-based step. The squared norm before clipping stays on the device. A
-// norm that is not finite leaves the weights as they were. The host does not wait.
+static void update_segment(Model* m, const Config* config, const Segment* segment, double lr, int64_t t) {
+    const ParamTensor* tensor = &segment->tensor;
+    AdamW a;
+    a.param = zero_owned_weights(m, segment);
+    a.master = (float*)zero_owned(m, STATE_MASTER, segment);
+    a.m = (float*)zero_owned(m, STATE_M, segment);
+    a.v = (float*)zero_owned(m, STATE_V, segment);
+    a.grad = zero_owned_grads(m, segment);
+    a.n = segment->n;
+    a.first = segment->first;
+    a.lr = (float)lr;
+    a.beta1 = (float)config->beta1;
+    a.beta2 = (float)config->beta2;
+    a.eps = 1e-8f;
+    a.weight_decay = param_table[tensor->id].decay ? (float)config->weight_decay : 0;
+    a.grad_scale = m->grad_scale;
+    a.t = (int)MIN(t, (int64_t)1 << 30);
+    a.rounding = rounding_seed(config, tensor, t);
+    m->k->adamw(&a, m->dt, m->s);
+}
+
+// Sums gradients and losses over all ranks, clips, steps what this rank owns and zeroes the gradients; t is the 1-based
+// step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
+// were. The host does not wait. Weights are whole again after zero_gather.
 static void model_update(Model* m, const Config* config, double lr, int64_t t) {
-    size_t elems = shape_param_elems(&m->shape);
-    m->k->sum_of_squares(m->grad_norm2, m->grads, elems, m->s);
+    zero_reduce(m);
+    m->k->zero(m->grad_norm2, sizeof *m->grad_norm2, m->s);
+    zero_sum_of_squares(m);
+    m->comm->table->all_reduce(m->comm, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        ParamTensor tensor = shape_tensor(&m->shape, i);
-        AdamW a;
-        a.param = m->params + tensor.offset * dtype_bytes(m->dt);
-        a.master = m->master + tensor.offset;
-        a.m = m->m + tensor.offset;
-        a.v = m->v + tensor.offset;
-        a.grad = m->grads + tensor.offset;
-        a.n = tensor.elems;
-        a.lr = (float)lr;
-        a.beta1 = (float)config->beta1;
-        a.beta2 = (float)config->beta2;
-        a.eps = 1e-8f;
-        a.weight_decay = param_table[tensor.id].decay ? (float)config->weight_decay : 0;
-        a.grad_scale = m->grad_scale;
-        a.t = (int)MIN(t, (int64_t)1 << 30);
-        a.rounding = rounding_seed(config, &tensor, t);
-        m->k->adamw(&a, m->dt, m->s);
+        Segment segment = shape_segment(&m->shape, i, m->comm->rank);
+        if (segment.n) update_segment(m, config, &segment, lr, t);
     }
-    m->k->zero(m->grads, elems * sizeof(float), m->s);
-}
-
-// ---- the rows of a step
-
-// Packs the n_pieces pieces that stand in b into rows and counts what they hold.
-static void batch_pack(Batch* b) {
-    char err[ERR_BYTES];
-    double started = now_seconds();
-    b->n_tokens = b->n_targets = 0;
-    b->sum_s2 = 0;
-    for (int i = 0; i < b->n_pieces; i++) {
-        b->lengths[i] = b->pieces[i].length;
-        b->n_tokens += b->pieces[i].length;
-        b->n_targets += b->pieces[i].n_targets;
-        b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
-    }
-    if (pack_best_fit(&b->packing, b->lengths, b->n_pieces, b->capacity, b->pack_scratch, err, sizeof err))
-        die("%s", err);
-    b->plan_us = 1e6 * (now_seconds() - started);
-}
-
-// The device's copy of what lies at `host` in the step's indices.
-static int* on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
-
-static void upload_ints(const Batch* b, const Model* m, const int* host, int n) {
-    m->k->upload(on_device(b, host), host, (size_t)n * sizeof(int), m->s);
-}
-
-// Reads the documents of all rows, one after another, and brings them to the device: nothing else is read there until
-// the step is done. Row r has its cu_seqlens, which begin at 0, behind those of the rows before it.
-static void batch_upload(Batch* b, const Sampler* sampler, const Model* m) {
-    char err[ERR_BYTES];
-    int n = 0, *cu = b->cu;
-    for (int r = 0; r < b->packing.n_rows; r++) {
-        b->row_begin[r] = n;
-        for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++) {
-            const Piece* piece = &b->pieces[b->packing.order[i]];
-            if (sampler_read(sampler, piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
-            *cu++ = n - b->row_begin[r];
-            for (int t = 0; t < piece->length; t++) b->positions[n + t] = t;
-            n += piece->length;
-        }
-        *cu++ = n - b->row_begin[r];
-    }
-    b->row_begin[b->packing.n_rows] = n;
-    upload_ints(b, m, b->tokens, n);
-    upload_ints(b, m, b->positions, n);
-    upload_ints(b, m, b->targets, n);
-    upload_ints(b, m, b->cu, (int)(cu - b->cu));
-}
-
-static Row batch_row(const Batch* b, int r) {
-    Row row;
-    int begin = b->row_begin[r];
-    row.N = b->row_begin[r + 1] - begin;
-    row.n_docs = b->packing.first[r + 1] - b->packing.first[r];
-    row.tokens = on_device(b, b->tokens + begin);
-    row.positions = on_device(b, b->positions + begin);
-    row.targets = on_device(b, b->targets + begin);
-    row.cu_q = row.cu_k = on_device(b, b->cu + b->packing.first[r] + r);
-    row.use_cache = row.cached = 0;
-    return row;
+    zero_clear_grads(m);
 }
 
 static volatile sig_atomic_t interrupted;
@@ -294,15 +270,15 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);
 }
 
-// Forward over all rows of the batch, and with train backward: gradients are added up. The sum of the losses of all
-// targets is left on the device; nothing here waits for it.
-static void run_rows(Run* run, const Sampler* sampler, int train) {
-    const Model* m = &run->model;
+// Forward over this rank's items, and with train backward: gradients are added up. The sum of the losses of all targets
+// is left on the device; nothing here waits for it.
+static void run_items(Run* run, const Sampler* sampler, int train) {
+    Model* m = &run->model;
     Batch* b = &run->batch;
     m->k->zero(m->loss_sum, sizeof *m->loss_sum, m->s);
-    batch_upload(b, sampler, m);
-    for (int r = 0; r < b->packing.n_rows; r++) {
-        Row row = batch_row(b, r);
+    batch_upload(b, run, sampler);
+    for (int i = 0; i < b->n_items; i++) {
+        Row row = batch_row(b, run, i);
         model_forward(m, &row);
         classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
         m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
@@ -310,10 +286,14 @@ static void run_rows(Run* run, const Sampler* sampler, int train) {
     }
 }
 
-// Waits for the device, then the sum of the losses of the rows that ran last.
-static double loss_sum(const Run* run) {
+// The sum of the losses of all ranks.
+static double loss_sum(Run* run) {
+    char err[ERR_BYTES];
     double sum = 0;
-    run->model.k->download(&sum, run->model.loss_sum, sizeof sum, run->model.s);
+    const Model* m = &run->model;
+    m->comm->table->all_reduce(m->comm, m->loss_sum, 1, DT_F64, m->s);
+    if (m->comm->table->wait(m->comm, m->s, err, sizeof err)) run_lost(run, err);
+    m->k->download(&sum, m->loss_sum, sizeof sum, m->s);
     return sum;
 }
 
@@ -340,8 +320,8 @@ static double evaluate(Run* run, int64_t* targets) {
     double sum = 0;
     *targets = 0;
     while (draw_val(run, &next, &tokens)) {
-        batch_pack(&run->batch);
-        run_rows(run, run->data.val, 0);
+        batch_plan(&run->batch, run, run->state.step);
+        run_items(run, run->data.val, 0);
         sum += loss_sum(run);
         *targets += run->batch.n_targets;
     }
@@ -392,26 +372,8 @@ static void token_logits(Run* run, int n) {
 // Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
 // host_logits.
 static void decode(Run* run, const int* tokens, int N, int cached) {
-    const Model* m = &run->model;
-    const Batch* b = &run->batch;
-    int cu_k[2] = {0, cached + N};
-    Row row;
-    row.N = N;
-    row.n_docs = 1;
-    row.tokens = on_device(b, b->tokens);
-    row.positions = on_device(b, b->positions);
-    row.targets = NULL;
-    row.cu_q = on_device(b, b->cu);
-    row.cu_k = row.cu_q + 2;
-    row.use_cache = 1;
-    row.cached = cached;
-    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
-    for (int i = 0; i < N; i++) b->positions[i] = cached + i;
-    b->cu[0] = 0, b->cu[1] = N;
-    memcpy(b->cu + 2, cu_k, sizeof cu_k);
-    upload_ints(b, m, b->tokens, N);
-    upload_ints(b, m, b->positions, N);
-    upload_ints(b, m, b->cu, 4);
+    Model* m = &run->model;
+    Row row = batch_cached_row(&run->batch, m, tokens, N, cached);
     model_forward(m, &row);
     token_logits(run, N - 1);
 }
@@ -434,8 +396,8 @@ static void generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
     for (int i = 0; i < n_new; i++) {
         if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
-        decode(run, text + first + cached, n_tokens - first - cached, cached);
-        cached = n_tokens - first;
+        for (int N; (N = MIN(n_tokens - first - cached, c->capacity)) > 0; cached += N)
+            decode(run, text + first + cached, N, cached);
         text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
                                       random_uniform(seed, (uint64_t)i), run->host_scratch);
         print_token(run, text[n_tokens++]);
@@ -458,11 +420,9 @@ static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed)
 // Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, and
 // prints what was understood before anything is taken.
 static void prepare(Run* run) {
-    char err[ERR_BYTES];
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
-        run->matmul_limit = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
-        if (run->matmul_limit < 0) die("%s", err);
+        run_measure_limit(run);
         run_print(run);
         run_print_memory(&plan);
         fflush(stdout);
@@ -471,57 +431,95 @@ static void prepare(Run* run) {
     const char* choices = run->model.k->choices();
     if (run->training && choices[0]) printf("kernels %s\n", choices);
     run_load_weights(run);
+    if (run->model.zero.stage == 3) zero_gather(&run->model);
 }
 
 // ---- the loop
 
-static void draw_step(Run* run) {
-    Batch* b = &run->batch;
+// Draws and plans the step that follows the one at work, into `ahead`.
+static void draw_ahead(Run* run, int64_t step) {
+    Batch* b = &run->ahead;
     SamplerPosition start = {0, 0};
-    if (run->config.overfit) run->state.position = start;
-    b->n_pieces = sampler_draw(run->data.train, &run->state.position, b->pieces, b->max_tokens, b->max_tokens);
-    batch_pack(b);
+    b->after = step == run->state.step + 1 ? run->state.position : run->batch.after;
+    if (run->config.overfit) b->after = start;
+    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
+    batch_plan(b, run, step);
 }
 
-// One optimizer step; fills the record of it. A loss or norm that is not finite ends the run before it touches the
-// weights.
+// Before the first exchange of a step: all ranks have the same plan in `ahead`, or the run ends. A signal that any rank
+// has seen stops all of them at the same step.
+static void agree(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    uint64_t mine[2] = {plan_hash(&run->ahead.plan, run->ahead.lengths), (uint64_t)interrupted};
+    run->stopped_by = interrupted;
+    if (c->size == 1) return;
+    if (c->table->all_gather_host(c, run->agreed, mine, sizeof mine, err, sizeof err)) run_lost(run, err);
+    for (int r = 0; r < c->size; r++) {
+        if (run->agreed[2 * r] != run->agreed[0])
+            die("step %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
+                ": expected the same on all ranks; is it the same program with the same data everywhere?",
+                run->ahead.plan.step, r, run->agreed[2 * r], run->agreed[0]);
+        run->stopped_by = (int)MAX((uint64_t)run->stopped_by, run->agreed[2 * r + 1]);
+    }
+}
+
+static void begin_step(Run* run) {
+    Batch swapped = run->batch;
+    run->batch = run->ahead;
+    run->ahead = swapped;
+}
+
+static void fill_record(Run* run, StepRecord* r, double seconds, double exposed_before) {
+    const Batch* b = &run->batch;
+    r->exposed_seconds = run->model.comm->exposed_seconds - exposed_before;
+    r->seconds = seconds;
+    r->tokens = b->n_tokens;
+    r->targets = b->n_targets;
+    r->rows = b->plan.n_items;
+    r->plan_us = b->plan_us;
+    r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
+}
+
+// One optimizer step of the planned batch; fills the record of it, and plans the next one. A loss or norm that is not
+// finite ends the run before it touches the weights.
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
-    double started = now_seconds(), norm2 = 0;
+    Model* m = &run->model;
+    double started = now_seconds(), exposed_before = m->comm->exposed_seconds, sums[2];
+    begin_step(run);
     r->step = run->state.step + 1;
     r->steps = c->steps;
-    draw_step(run);
     r->lr = schedule_lr(c, r->step);
-    run_rows(run, run->data.train, 1);
-    model_update(&run->model, c, r->lr, r->step);
-    r->loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);  // the one wait of a step
-    run->model.k->download(&norm2, run->model.grad_norm2, sizeof norm2, run->model.s);
-    r->grad_norm = sqrt(norm2);
+    run_items(run, run->data.train, 1);
+    model_update(m, c, r->lr, r->step);
+    draw_ahead(run, r->step + 1);
+    agree(run);
+    zero_gather(m);
+    m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
+    r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
+    r->grad_norm = sqrt(sums[1]);
     if (!isfinite(r->loss) || !isfinite(r->grad_norm))
         die("step %" PRId64
             ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are "
             "untouched, try --resume with a smaller --lr or --clip",
             r->step, r->loss, r->grad_norm, run->out);
-    r->seconds = now_seconds() - started;
-    r->tokens = run->batch.n_tokens;
-    r->targets = run->batch.n_targets;
-    r->rows = run->batch.packing.n_rows;
-    r->plan_us = run->batch.plan_us;
-    r->mfu =
-        shape_training_flops(&run->model.shape, (double)r->tokens, run->batch.sum_s2) / r->seconds / run->matmul_limit;
+    fill_record(run, r, now_seconds() - started, exposed_before);
     run->state.step = r->step;
+    run->state.position = run->batch.after;
     run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
 }
 
-// Logits of the row on the device, fp32, to where its documents stand in the order in which they were drawn.
-static void dump_logits(Run* run, int r, const int64_t* place, float* logits, float* document) {
-    const Model* m = &run->model;
+// Logits of item i on the device, fp32, to where its documents stand in the order in which they were drawn.
+static void dump_logits(Run* run, int i, const int64_t* place, float* logits, float* document) {
+    Model* m = &run->model;
     const Batch* b = &run->batch;
+    const Item* item = b->items[i].item;
     int V = m->shape.V, n = 0;
-    Row row = batch_row(b, r);
+    Row row = batch_row(b, run, i);
     model_forward(m, &row);
-    for (int i = b->packing.first[r]; i < b->packing.first[r + 1]; i++) {
-        int drawn = b->packing.order[i];
+    for (int d = item->first_doc; d < item->first_doc + item->n_docs; d++) {
+        int drawn = b->plan.docs[d];
         for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
             token_logits(run, n);
             memcpy(logits + (place[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
@@ -530,16 +528,20 @@ static void dump_logits(Run* run, int r, const int64_t* place, float* logits, fl
     }
 }
 
-// --dump-grads: the loss and gradients of the next step, which is not taken, and the logits of its tokens in the
-// order in which their documents were drawn, whatever the packing: "logits" (tokens, V) and "documents" (tokens), the
-// ids.
+// --dump-grads: the loss and gradients of the next step, which is not taken. With one rank also the logits of its
+// tokens in the order in which their documents were drawn, whatever the packing: "logits" (tokens, V) and "documents"
+// (tokens), the ids.
 static void dump_gradients(Run* run) {
     enum { MOST_BYTES = 256 << 20 };
     const Batch* b = &run->batch;
-    draw_step(run);
-    run_rows(run, run->data.train, 1);
+    draw_ahead(run, run->state.step + 1);
+    agree(run);
+    begin_step(run);
+    run_items(run, run->data.train, 1);
+    zero_reduce(&run->model);
     double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
-    int V = run->model.shape.V, n_extra = b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
+    int V = run->model.shape.V,
+        n_extra = run->model.comm->size == 1 && b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
     SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float)},
                            {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float)}};
     float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
@@ -547,13 +549,19 @@ static void dump_gradients(Run* run) {
     if (!place || (n_extra && !logits))
         die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
     for (int i = 0; i < b->n_pieces; i++) place[i + 1] = place[i] + b->pieces[i].length;
-    for (int r = 0; r < b->packing.n_rows && n_extra; r++) dump_logits(run, r, place, logits, logits + b->n_tokens * V);
+    for (int i = 0; i < b->n_items && n_extra; i++) dump_logits(run, i, place, logits, logits + b->n_tokens * V);
     extra[0].data = logits;
     extra[1].data = logits ? logits + b->n_tokens * V : NULL;
     run_dump_gradients(run, extra, n_extra);
     printf("loss %.9g over %" PRId64 " targets; gradients in %s\n", loss, b->n_targets, run->config.dump_grads);
     free(place);
     free(logits);
+}
+
+// Alone, the signal itself counts; with others, what all have agreed on.
+static int is_stopped(Run* run) {
+    if (run->model.comm->size == 1) run->stopped_by = interrupted;
+    return run->stopped_by != 0;
 }
 
 static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
@@ -577,6 +585,8 @@ static void sample_now(Run* run) {
                    run->state.step);
         return;
     }
+    // Only where weights are divided do the other ranks have to join in.
+    if (run->model.comm->rank > 0 && run->model.zero.stage < 3) return;
     runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
     print_sample(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
 }
@@ -586,14 +596,19 @@ static void train(Run* run) {
     const Config* c = &run->config;
     StepRecord record;
     int64_t saved = c->resume ? run->state.step : -1;
-    if (disk_make_dirs(run->out, err, sizeof err) || runlog_open(&run->log, run->out, run->state.step, err, sizeof err))
-        die("%s", err);
     run->unigram_loss = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) ? unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGUSR1, on_signal);
+    draw_ahead(run, run->state.step + 1);
+    agree(run);
+    if (run->model.comm->rank == 0 && (disk_make_dirs(run->out, err, sizeof err) ||
+                                       runlog_open(&run->log, run->out, run->state.step, err, sizeof err)))
+        die("%s", err);
+    if (run->model.comm->size > 1) run->log.is_terminal = 0;  // launchers give ranks a terminal that nobody looks at
     double started = now_seconds();
     run->first_step = run->state.step;
-    while (run->state.step < c->steps && !interrupted) {
+    while (run->state.step < c->steps && !is_stopped(run)) {
         train_step(run, &record);
         int64_t step = record.step, done = step - run->first_step;
         int last = step == c->steps;
@@ -603,7 +618,7 @@ static void train(Run* run) {
         if (is_due(step, c->sample_every) || (last && c->sample_every)) sample_now(run);
         if (is_due(step, c->save_every) || (last && c->save_every)) run_save_checkpoint(run), saved = step;
     }
-    if (interrupted && saved != run->state.step) run_save_checkpoint(run);
+    if (is_stopped(run) && saved != run->state.step) run_save_checkpoint(run);
 }
 
 // ---- the end
@@ -612,7 +627,7 @@ static void finish(Run* run, double started) {
     char elapsed[32];
     const Config* c = &run->config;
     runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
-               interrupted ? "stopped" : "done", run->state.step, c->steps,
+               run->stopped_by ? "stopped" : "done", run->state.step, c->steps,
                runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
     if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
     else if (c->resume && run->first_step >= c->steps)
@@ -622,6 +637,8 @@ static void finish(Run* run, double started) {
         printf("use it:   ./train --out %s --sample \"%s\"\n", run->out,
                c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
     else printf("nothing was saved\n");
+    run_print_peak(run);
+    run_print_exchanges(run);
     runlog_close(&run->log);
 }
 
@@ -629,13 +646,16 @@ int main(int argc, char** argv) {
     static Run run;
     double started = now_seconds();
     run_threads_without_spinning(argv);
+    run_find_ranks(&run);
     run_read_options(&run, argc, argv);
     run_open_data(&run);
     run_settle_model(&run);
+    run_join_ranks(&run);
     prepare(&run);
     if (run.config.sample) print_sample(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
     else if (run.config.dump_grads) dump_gradients(&run);
     else train(&run), finish(&run, started);
     run_close(&run);
-    return interrupted ? 128 + interrupted : 0;
+    // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
+    return run.stopped_by && run.identity.size == 1 ? 128 + run.stopped_by : 0;
 }

@@ -1,19 +1,12 @@
 // memory.c - every class of bytes has a name, a size and one allocation, and is in the table before any of it is taken.
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "run/run.h"
 
 enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
-
-static size_t batch_bytes(int max_tokens, int capacity) {
-    size_t ints = 4 * (size_t)max_tokens + 2 + pack_scratch_ints(max_tokens, capacity);
-    return ROUND_UP((size_t)max_tokens * sizeof(Piece) + ints * sizeof(int), (size_t)64);
-}
-
-// Tokens, positions, targets and cu_seqlens of a step; a row holds a document at least, so there are fewer rows than
-// documents, and fewer of these than tokens. Generation needs four of cu.
-static size_t index_bytes(int max_tokens) { return (5 * (size_t)max_tokens + 4) * sizeof(int); }
 
 static void plan_row(MemoryPlan* plan, const char* name, size_t bytes, Where where) {
     MemoryRow row = {name, bytes, where, NULL};
@@ -31,7 +24,8 @@ static void* planned(const MemoryPlan* plan, const char* name) {
 static KernelLimits kernel_limits(const Run* run, int N) {
     const Model* m = &run->model;
     KernelLimits limits;
-    limits.N = N;
+    limits.N = MAX(N, m->shape.context);  // generation may see that many keys
+    limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, m->shape.NH) : 1;
     limits.C = 4 * m->shape.C;
     limits.OC = MAX(4 * m->shape.C, m->shape.Vp);
     limits.NH = m->shape.NH;
@@ -49,57 +43,106 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     return limits;
 }
 
-// Sizes of everything for rows of N tokens.
+// Weights, gradients and optimizer state, by the stage of ZeRO.
+static void plan_states(MemoryPlan* plan, const Run* run) {
+    const Model* m = &run->model;
+    const Zero* z = &m->zero;
+    size_t elems = shape_param_elems(&m->shape), owned = elems / (size_t)m->shape.shards, elem = dtype_bytes(m->dt),
+           layer = shape_bucket(&m->shape, 1).elems, first = shape_bucket(&m->shape, 0).elems,
+           edges = first + shape_bucket(&m->shape, m->shape.L + 1).elems, fp32 = owned * sizeof(float);
+    int train = run->training, narrow = train && m->comm->size > 1 && z->reduce_dt == DT_BF16;
+    plan_row(plan, "parameters", (z->stage == 3 ? owned : elems) * elem, ON_DEVICE);
+    plan_row(plan, "parameters in use", z->stage == 3 ? (edges + 2 * layer) * elem : 0, ON_DEVICE);
+    plan_row(plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
+    plan_row(plan, "gradients", train ? (z->stage > 1 ? owned : elems) * sizeof(float) : 0, ON_DEVICE);
+    plan_row(plan, "gradients in use",
+             train && z->stage > 1 ? (edges + 2 * layer + 2 * layer / (size_t)m->shape.shards) * sizeof(float) : 0,
+             ON_DEVICE);
+    plan_row(plan, "gradients as bf16", narrow ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
+    plan_row(plan, "first moments", train ? fp32 : 0, ON_DEVICE);
+    plan_row(plan, "second moments", train ? fp32 : 0, ON_DEVICE);
+}
+
+static ActNeeds activation_needs(const Run* run, int N) {
+    const Model* m = &run->model;
+    ActNeeds needs;
+    needs.N = N;
+    needs.classifier_N = run->training ? m->classifier_N : 1;
+    needs.recompute = m->recompute;
+    needs.training = run->training;
+    needs.sampling = !run->training || run->config.sample_every > 0;
+    needs.groups = run->limits.ranks > 1 && run->training;
+    needs.dt = m->dt;
+    return needs;
+}
+
+// Sizes of everything for rows of N tokens on this rank.
 static MemoryPlan plan_rows_of(Run* run, int N) {
     Model* m = &run->model;
     MemoryPlan plan;
     memset(&plan, 0, sizeof plan);
-    size_t elems = shape_param_elems(&m->shape), fp32 = elems * sizeof(float),
-           logit_row = (size_t)m->shape.Vp * dtype_bytes(m->dt);
+    run->limits.capacity = N;
+    size_t logit_row = (size_t)m->shape.Vp * dtype_bytes(m->dt);
     ParamTensor wte = shape_param(&m->shape, WTE, 0), fcw = shape_param(&m->shape, FCW, 0),
                 wpe = shape_param(&m->shape, WPE, 0);
-    int train = run->training, max_tokens = train ? run->config.batch_tokens : N;
+    int train = run->training, max_tokens = train ? run->config.batch_tokens : m->shape.context;
+    size_t index_bytes = batch_index_ints(run, max_tokens) * sizeof(int);
     // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
     size_t chunk_rows = (size_t)m->k->full_matmul, chunk_bytes = chunk_rows << 17;
     m->classifier_N = MIN(N, (int)MIN(chunk_rows, MAX(chunk_bytes / logit_row, (size_t)64)));
-    ActNeeds needs;
-    needs.N = N;
-    needs.classifier_N = train ? m->classifier_N : 1;
-    needs.recompute = m->recompute;
-    needs.training = train;
-    needs.sampling = !train || run->config.sample_every > 0;
-    needs.dt = m->dt;
+    ActNeeds needs = activation_needs(run, N);
     KernelLimits limits = kernel_limits(run, N);
-    plan_row(&plan, "parameters", elems * dtype_bytes(m->dt), ON_DEVICE);
-    plan_row(&plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
-    plan_row(&plan, "gradients", train ? fp32 : 0, ON_DEVICE);
-    plan_row(&plan, "first moments", train ? fp32 : 0, ON_DEVICE);
-    plan_row(&plan, "second moments", train ? fp32 : 0, ON_DEVICE);
+    plan_states(&plan, run);
     plan_row(&plan, "activations", shape_activations(&m->shape, &needs, m->act_table), ON_DEVICE);
+    plan_row(&plan, "group attention",
+             needs.groups ? group_attention_scratch(N, m->shape.NH, limits.HS, run->limits.ranks, m->dt) : 0,
+             ON_DEVICE);
     plan_row(&plan, "sums", SUMS_BYTES, ON_DEVICE);
-    plan_row(&plan, "step indices", index_bytes(max_tokens), ON_DEVICE);
+    plan_row(&plan, "step indices", index_bytes, ON_DEVICE);
     plan_row(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
-    plan_row(&plan, "step indices, host", index_bytes(max_tokens), ON_HOST_PINNED);
-    plan_row(&plan, "step buffers", batch_bytes(max_tokens, N), ON_HOST);
+    plan_row(&plan, "step indices, host", index_bytes, ON_HOST_PINNED);
+    plan_row(&plan, "step buffers", batch_bytes(run, max_tokens), ON_HOST);
+    plan_row(&plan, "next step's buffers", train ? batch_bytes(run, max_tokens) : 0, ON_HOST);
     plan_row(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     plan_row(&plan, "file staging", MAX(MAX(wte.elems, wpe.elems), fcw.elems) * sizeof(float), ON_HOST);
     return plan;
 }
 
-// The longest row, up to 8192 tokens, whose memory fits in half of what is available; never shorter than a document.
-static int settle_capacity(Run* run) {
-    Config* c = &run->config;
-    if (!run->training) return c->context;
-    if (c->capacity) return MIN(c->capacity, MAX(c->batch_tokens, c->context));
+// What one rank may take: ranks on the CPU share the memory of their machine.
+static size_t available_memory(const Run* run) {
+    const Model* m = &run->model;
+    return m->k->memory_available() / (size_t)(m->k->on_host ? MAX(m->comm->local_size, 1) : 1);
+}
+
+// The longest row, up to 8192 tokens, whose memory fits in half of what is available; on one rank never shorter than a
+// document.
+static int longest_row(Run* run) {
+    const Config* c = &run->config;
+    int ranks = run->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
     int N = MAX(MIN(c->batch_tokens, 8192), c->context);
-    while (N / 2 >= c->context && plan_rows_of(run, N).total > run->model.k->memory_available() / 2) N /= 2;
+    while (N / 2 >= least && plan_rows_of(run, N).total > available_memory(run) / 2) N /= 2;
     return N;
+}
+
+// All ranks plan with one capacity: the least of what each has room for.
+static int settle_capacity(Run* run) {
+    const Config* c = &run->config;
+    Comm* comm = run->model.comm;
+    char err[ERR_BYTES];
+    if (!run->training) return c->context;
+    int mine = c->capacity ? MIN(c->capacity, MAX(c->batch_tokens, c->context)) : longest_row(run), least = mine;
+    int* all = (int*)calloc((size_t)comm->size, sizeof mine);
+    if (!all || comm->table->all_gather_host(comm, all, &mine, sizeof mine, err, sizeof err))
+        die("capacity: %s", all ? err : "no memory");
+    for (int r = 0; r < comm->size; r++) least = MIN(least, all[r]);
+    free(all);
+    return least;
 }
 
 static void allocate(Run* run, MemoryPlan* plan) {
     char err[ERR_BYTES];
     Model* m = &run->model;
-    size_t available = m->k->memory_available();
+    size_t available = available_memory(run);
     if (plan->total > available)
         die("expected %zu MiB of memory as in the table above, found %zu MiB available; try a smaller --capacity, "
             "--recompute block, or a "
@@ -119,39 +162,54 @@ static void allocate(Run* run, MemoryPlan* plan) {
     }
 }
 
-static void batch_carve(Batch* b, char* memory, int* indices, int* device_indices, int max_tokens, int capacity) {
-    b->max_tokens = max_tokens;
-    b->capacity = capacity;
-    b->pieces = (Piece*)memory;
-    int* p = (int*)(b->pieces + max_tokens);
-    b->lengths = p, p += max_tokens;
-    b->packing.order = p, p += max_tokens;
-    b->packing.first = p, p += max_tokens + 1;
-    b->row_begin = p, p += max_tokens + 1;
-    b->pack_scratch = p;
-    b->indices = indices;
-    b->device_indices = device_indices;
-    b->tokens = indices;
-    b->positions = b->tokens + max_tokens;
-    b->targets = b->positions + max_tokens;
-    b->cu = b->targets + max_tokens;
+// The parts of a window in one allocation.
+static void carve_window(Window* w, const Model* m, char* memory, size_t elem) {
+    w->whole = NULL;
+    for (int i = 0; i < 2; i++) {
+        w->edge[i] = memory, memory += shape_bucket(&m->shape, i ? m->shape.L + 1 : 0).elems * elem;
+        w->layer[i] = memory, memory += shape_bucket(&m->shape, 1).elems * elem;
+    }
+}
+
+static void carve_states(Model* m, const MemoryPlan* plan) {
+    Zero* z = &m->zero;
+    size_t layer = shape_bucket(&m->shape, 1).elems,
+           edges = shape_bucket(&m->shape, 0).elems + shape_bucket(&m->shape, m->shape.L + 1).elems;
+    z->weights.whole = (char*)planned(plan, "parameters");
+    z->grads.whole = (char*)planned(plan, "gradients");
+    if (z->stage == 3) {
+        z->owned_weights = z->weights.whole;
+        carve_window(&z->weights, m, (char*)planned(plan, "parameters in use"), dtype_bytes(m->dt));
+    }
+    if (z->stage > 1 && z->grads.whole) {
+        z->owned_grads = (float*)z->grads.whole;
+        float* in_use = (float*)planned(plan, "gradients in use");
+        carve_window(&z->grads, m, (char*)in_use, sizeof(float));
+        for (int i = 0; i < 2; i++)
+            z->piece[i] = in_use + edges + 2 * layer + (size_t)i * layer / (size_t)m->shape.shards;
+    }
+    z->narrow[0] = (char*)planned(plan, "gradients as bf16");
+    if (z->narrow[0]) z->narrow[1] = z->narrow[0] + MAX(shape_bucket(&m->shape, 0).elems, layer) * sizeof(bf16);
+    z->master = (float*)planned(plan, "master weights");
+    z->m = (float*)planned(plan, "first moments");
+    z->v = (float*)planned(plan, "second moments");
+    for (int i = 0; i < 2; i++) z->layer_in[i] = z->layer_out[i] = -1;
 }
 
 // Hands the planned memory to those who use it.
 static void carve(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
-    int N = run->config.capacity;
-    m->params = (char*)planned(plan, "parameters");
-    m->master = (float*)(has_master(m) ? planned(plan, "master weights") : m->params);
-    m->grads = (float*)planned(plan, "gradients");
-    m->m = (float*)planned(plan, "first moments");
-    m->v = (float*)planned(plan, "second moments");
+    int max_tokens = run->training ? run->config.batch_tokens : m->shape.context;
+    int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
+    carve_states(m, plan);
     m->acts = (char*)planned(plan, "activations");
+    m->group_scratch = planned(plan, "group attention");
     m->loss_sum = (double*)planned(plan, "sums");
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
-    batch_carve(&run->batch, (char*)planned(plan, "step buffers"), (int*)planned(plan, "step indices, host"),
-                (int*)planned(plan, "step indices"), run->training ? run->config.batch_tokens : N, N);
+    batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
+    if (run->training)
+        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices, on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");
@@ -162,7 +220,25 @@ MemoryPlan run_plan_memory(Run* run) {
     return plan_rows_of(run, run->config.capacity);
 }
 
+// Bytes of this process that are in memory now.
+static double resident_now(void) {
+    long all = 0, pages = 0;
+    FILE* file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld %ld", &all, &pages) != 2) pages = 0;
+    if (file) fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+void run_print_peak(const Run* run) {
+    struct rusage usage;
+    if (!run->model.k->on_host || run->resident_before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
+    double most = (double)usage.ru_maxrss * 1024, before = run->resident_before;
+    printf("memory at most %.1f MiB%s: %.1f for the table above, %.1f before it\n", most / (1 << 20),
+           run->model.comm->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
+}
+
 void run_take_memory(Run* run, MemoryPlan* plan) {
+    run->resident_before = resident_now();
     allocate(run, plan);
     carve(run, plan);
 }

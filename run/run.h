@@ -10,52 +10,67 @@
 #include "data/safetensors.h"
 #include "data/sampler.h"
 #include "data/tokenizer.h"
+#include "kernels/comm.h"
+#include "kernels/group_attention.h"
 #include "kernels/kernels.h"
 #include "plan/config.h"
-#include "plan/pack.h"
+#include "plan/plan.h"
 #include "plan/shape.h"
+#include "run/zero.h"
 
-typedef struct Model {
+struct Model {
     Shape shape;
     DType dt;
     Recompute recompute;
     const Kernels* k;
     Stream s;
-    char* params;                   // shape_param_elems, dt
-    float *master, *m, *v;          // the same in fp32; master is params itself when dt is fp32; NULL unless training
-    float* grads;                   // sums over the rows of a step
-    double *loss_sum, *grad_norm2;  // (1) each, on the device: of the rows of a step
+    Comm* comm;                     // all ranks; rank and size are in it
+    Zero zero;                      // who holds what of the following: see run/zero.h
+    double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
     float* grad_scale;              // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];
-    int classifier_N;  // rows of one chunk of the classifier
-} Model;
+    int classifier_N;     // rows of one chunk of the classifier
+    void* group_scratch;  // for attention over several ranks
+};
 
-// A packed row on the device: N tokens of n_docs documents. Training: cu_k = cu_q. Generation: `cached` tokens of one
-// document lie in the KV cache already and the N new ones follow them.
+// A row on the device: N tokens that this rank holds of an item's documents. Generation: one document, of which
+// `cached` tokens lie in the KV cache and N new ones follow them.
 typedef struct Row {
-    int N, n_docs;
+    int N;
     int *tokens, *positions, *targets;  // (N)
-    int *cu_q, *cu_k;                   // (n_docs + 1)
+    GroupAttention group;               // the documents, and the ranks that share them
+    int* cu;                            // generation: (2) for the queries, (2) for the keys
     int use_cache, cached;
 } Row;
 
-// Host side of a step: the pieces of documents that were drawn, their packing into rows, and the arrays of one row.
+// An item of the plan as this rank sees it.
+typedef struct RankItem {
+    const Item* item;  // NULL: nothing to do in this round
+    Share share;
+    int tokens, cu, ring;  // where its values begin in Batch.tokens, .cu and .ring
+} RankItem;
+
+// Host side of a step: the pieces of documents that were drawn, the plan, and what this rank does of it.
 typedef struct Batch {
-    int max_tokens, capacity;       // of a step, of a row
-    Piece* pieces;                  // (max_tokens)
-    int* lengths;                   // (max_tokens)
-    int *pack_scratch, *row_begin;  // row_begin (max_tokens + 1): the first token of each row
-    Packing packing;
-    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
-    // device's copy. Tokens of all rows one after another; cu_seqlens of row r at cu + packing.first[r] + r.
-    int *indices, *device_indices;      // (5 * max_tokens)
-    int *tokens, *positions, *targets;  // (max_tokens) in indices
-    int* cu;                            // (2 * max_tokens) in indices
+    int max_tokens;
+    Piece* pieces;  // (max_tokens) of all ranks
+    int* lengths;   // (max_tokens)
     int n_pieces;
     int64_t n_tokens, n_targets;
-    double sum_s2;  // sum of squared lengths, for the FLOP count
+    double sum_s2;          // sum of squared lengths, for the FLOP count
+    SamplerPosition after;  // where the next step's documents begin
+    Plan plan;
     double plan_us;
+    RankItem* items;  // (max_tokens) in the order in which this rank runs them
+    int n_items;
+    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
+    // device's copy; one of each for all Batches, so that only one of them can be at work.
+    int *indices, *device_indices;
+    int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's items one after another
+    int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
+    Span* spans;                        // (2 * max_tokens) of one item
+    void* plan_scratch;
 } Batch;
 
 typedef struct Data {
@@ -69,7 +84,9 @@ typedef struct Run {
     Config config;
     Data data;
     Model model;
-    Batch batch;
+    RankIdentity identity;
+    Batch batch, ahead;  // the step at work, and the next one, planned already
+    PlanLimits limits;
     float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
     float* staging;                     // the largest tensor, on its way to or from a file
     RunLog log;
@@ -77,13 +94,40 @@ typedef struct Run {
     char out[CHECKPOINT_PATH];         // the run directory
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
     int training;
-    int64_t first_step;   // steps done before this invocation
-    double matmul_limit;  // FLOP/s, measured
-    double unigram_loss;  // of the validation targets under the frequencies of the training tokens
+    uint64_t* agreed;        // (2 * ranks) what all ranks said last: hash of the plan, signal
+    int stopped_by;          // the signal that ends the run after this step, 0 none
+    int64_t first_step;      // steps done before this invocation
+    double resident_before;  // bytes of this process before the table's memory was taken
+    double matmul_limit;     // FLOP/s, measured, of all ranks together
+    double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 } Run;
 
 // master lies apart from params only when params are not fp32 themselves.
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }
+
+// ---- ranks.c
+
+void run_find_ranks(Run* run);       // who this process is among the ranks; all but rank 0 are silent from here on
+void run_join_ranks(Run* run);       // opens the Comm and proves that all ranks mean the same run
+void run_measure_limit(Run* run);    // of all ranks together, each on its own
+void run_print_exchanges(Run* run);  // bytes sent and time not hidden, of all ranks together
+// Ends the program because ranks can no longer work together.
+void run_lost(const Run* run, const char* words);
+
+// ---- batch.c
+
+size_t batch_bytes(const Run* run, int max_tokens);  // of the host's arrays of one Batch
+size_t batch_index_ints(const Run* run, int max_tokens);
+void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens);
+void batch_plan(Batch* b, const Run* run, int64_t step);  // of the pieces that stand in b
+// The items of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do. batch_plan has
+// done it already.
+void batch_list(Batch* b, const Run* run);
+// Reads the tokens of this rank's share and sends them to the device with all that kernels need to know.
+void batch_upload(Batch* b, const Run* run, const Sampler* sampler);
+Row batch_row(const Batch* b, const Run* run, int i);  // item i of this rank
+// For generation: N tokens of a document that follow `cached` others in the KV cache.
+Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, int cached);
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 
@@ -99,7 +143,7 @@ void run_close(Run* run);
 
 // ---- memory.c
 
-enum { MEMORY_ROWS = 14 };
+enum { MEMORY_ROWS = 20 };
 
 typedef enum Where { ON_DEVICE, ON_HOST, ON_HOST_PINNED } Where;
 
@@ -119,6 +163,7 @@ typedef struct MemoryPlan {
 
 MemoryPlan run_plan_memory(Run* run);  // settles --capacity
 void run_take_memory(Run* run, MemoryPlan* plan);
+void run_print_peak(const Run* run);  // at the end, where memory is the host's: what was really taken
 
 // ---- show.c
 

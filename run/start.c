@@ -36,17 +36,19 @@ static void find_start(Run* run, Shape* shape) {
     char err[ERR_BYTES];
     Config* c = &run->config;
     int64_t step = 0;
+    int first = run->identity.rank == 0;  // one rank reads all files for their hashes; if they are bad it ends the job
     const char* why = c->resume ? "--resume" : "--sample";
     if (c->init && !c->resume) {
         snprintf(run->start_from, sizeof run->start_from, "%s", c->init);
-        if (!checkpoint_is_foreign(c->init) && checkpoint_verify(c->init, err, sizeof err)) die("--init: %s", err);
+        if (first && !checkpoint_is_foreign(c->init) && checkpoint_verify(c->init, err, sizeof err))
+            die("--init: %s", err);
     } else {
         if (!c->out && newest_run() < 0) die("%s: expected a run in ./runs, found none; try --out DIR", why);
         int found = checkpoint_latest(run->out, run->start_from, sizeof run->start_from, &step, err, sizeof err);
         if (found < 0) die("%s: %s", why, err);
         if (!found)
             die("%s: no complete checkpoint in %s; try another --out, or start anew without %s", why, run->out, why);
-        if (checkpoint_verify(run->start_from, err, sizeof err)) die("%s: %s", why, err);
+        if (first && checkpoint_verify(run->start_from, err, sizeof err)) die("%s: %s", why, err);
     }
     size_t n = 0;
     char* text = checkpoint_read_file(run->start_from, "config.json", &n, err, sizeof err);
@@ -149,6 +151,7 @@ void run_settle_model(Run* run) {
     if (run->start_from[0] && is_text && (d->guessed_bytes ? vocab != c->vocab : vocab > c->vocab))
         die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
             run->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
+    c->several_ranks = run->identity.size > 1;
     if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
     m->k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!m->k) die("%s", err);
@@ -175,5 +178,7 @@ void run_close(Run* run) {
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
+    run->model.comm->table->close(run->model.comm);
+    free(run->agreed);
     config_free(&run->config);
 }

@@ -28,7 +28,7 @@ static void mistaken_options_get_one_line(void) {
     refused("--capacity 100 --context 256", "--capacity 100", "--capacity 256");
     refused("--width 130 --heads 4", "--width 130", "--width 132");
     refused("--device cuda", "cuda", "--device cpu");
-    refused("--tp 2", "--tp 2", "one rank");
+    refused("--tp 2", "--tp 2", "tensor parallelism");
     refused("--sample", "--sample", "value");
     refused("train.txt", "train.txt", "--data");
 }

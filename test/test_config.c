@@ -56,8 +56,8 @@ static void values_out_of_range_are_refused_with_the_range(void) {
 }
 
 static void options_that_are_not_built_say_so(void) {
-    CHECK(parse("--tp 2") < 0 && strstr(err, "--tp 2") && strstr(err, "one rank"));
-    CHECK(parse("--tp 1 --plan flex --balance off") == 0);
+    CHECK(parse("--tp 2") < 0 && strstr(err, "--tp 2") && strstr(err, "tensor parallelism"));
+    CHECK(parse("--tp 1 --plan static --balance off") == 0);
     CHECK(parse("--explain") < 0);
 }
 

@@ -1,0 +1,181 @@
+// batch.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
+//
+// Only the tokens of this rank's share are read. Every item becomes a row; cu_seqlens of its documents and, on a ring,
+// of the chunks of all places stand in one array that goes to the device at once.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/run.h"
+
+// ---- memory
+
+size_t batch_bytes(const Run* run, int max_tokens) {
+    size_t n = (size_t)max_tokens;
+    return ROUND_UP(n * (sizeof(Piece) + sizeof(int) + sizeof(RankItem) + 2 * sizeof(Span)), (size_t)64) +
+           ROUND_UP(plan_bytes(max_tokens), (size_t)64) + plan_scratch_bytes(max_tokens, &run->limits);
+}
+
+// A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. An item holds a
+// document at least.
+static size_t ring_ints(const Run* run) { return 2 * (size_t)run->limits.ranks * (size_t)run->limits.max_ring_docs; }
+
+// Tokens, positions and targets; cu_seqlens of whole documents, which have one more entry a row; generation needs four.
+size_t batch_index_ints(const Run* run, int max_tokens) {
+    return 5 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
+}
+
+void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens) {
+    size_t n = (size_t)max_tokens;
+    char* p = (char*)memory;
+    b->max_tokens = max_tokens;
+    b->pieces = (Piece*)p;
+    b->items = (RankItem*)(b->pieces + n);
+    b->spans = (Span*)(b->items + n);
+    b->lengths = (int*)(b->spans + 2 * n);
+    p += ROUND_UP((size_t)((char*)(b->lengths + n) - p), (size_t)64);
+    plan_carve(&b->plan, p, max_tokens);
+    b->plan_scratch = p + ROUND_UP(plan_bytes(max_tokens), (size_t)64);
+    b->indices = indices;
+    b->device_indices = device_indices;
+    b->tokens = indices;
+    b->positions = b->tokens + n;
+    b->targets = b->positions + n;
+    b->cu = b->targets + n;
+    b->ring = indices + batch_index_ints(run, max_tokens) - (run->limits.ranks > 1 ? ring_ints(run) : 0);
+}
+
+static int* on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
+
+// ---- the plan
+
+static KindChoice kind_choice(const Config* c) {
+    return !strcmp(c->kind, "heads") ? KIND_HEADS : !strcmp(c->kind, "ring") ? KIND_RING : KIND_AUTO;
+}
+
+void batch_list(Batch* b, const Run* run) {
+    int rank = run->model.comm->rank, in_rounds = run->model.zero.stage > 1 && run->limits.ranks > 1;
+    RankItem nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
+    b->n_items = in_rounds ? b->plan.n_rounds : 0;
+    for (int r = 0; r < b->n_items; r++) b->items[r] = nothing;
+    for (int i = 0; i < b->plan.n_items; i++) {
+        const Item* item = &b->plan.items[i];
+        if (rank < item->first_rank || rank >= item->first_rank + item->degree) continue;
+        RankItem* mine = &b->items[in_rounds ? item->round : b->n_items++];
+        *mine = nothing;
+        mine->item = item;
+    }
+}
+
+void batch_plan(Batch* b, const Run* run, int64_t step) {
+    const Config* c = &run->config;
+    char err[ERR_BYTES];
+    double started = now_seconds();
+    b->n_tokens = b->n_targets = 0;
+    b->sum_s2 = 0;
+    for (int i = 0; i < b->n_pieces; i++) {
+        b->lengths[i] = b->pieces[i].length;
+        b->n_tokens += b->pieces[i].length;
+        b->n_targets += b->pieces[i].n_targets;
+        b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
+    }
+    int failed = !strcmp(c->plan, "random")
+                     ? plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
+                                   hash64((uint64_t)c->seed ^ (uint64_t)step), b->plan_scratch, err, sizeof err)
+                     : plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->degree, kind_choice(c),
+                                   b->plan_scratch, err, sizeof err);
+    if (failed) die("step %lld: %s", (long long)step, err);
+    if (run->limits.ranks > 1) plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+    if (c->check_plan && plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, b->plan_scratch, err, sizeof err))
+        die("step %lld: this plan is wrong: %s", (long long)step, err);
+    batch_list(b, run);
+    b->plan_us = 1e6 * (now_seconds() - started);
+}
+
+// ---- the tokens
+
+// Reads one item's share behind the n tokens that stand in the batch; returns how many stand there now.
+static int read_item(Batch* b, const Sampler* sampler, RankItem* mine, int rank, int n) {
+    char err[ERR_BYTES];
+    mine->share = item_share(&b->plan, mine->item, b->lengths, rank, b->spans);
+    for (int i = 0; i < mine->share.n_spans; i++) {
+        const Span* span = &b->spans[i];
+        Piece part = b->pieces[span->doc];
+        // Only the end of a piece can lack a label.
+        int is_end = span->first + span->length == part.length, unlabelled = part.length - part.n_targets;
+        part.first += span->first;
+        part.length = span->length;
+        part.n_targets = span->length - (is_end ? unlabelled : 0);
+        if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+        for (int t = 0; t < span->length; t++) b->positions[n + t] = span->first + t;
+        n += span->length;
+    }
+    return n;
+}
+
+static void upload_ints(const Batch* b, const Model* m, const int* host, int n) {
+    m->k->upload(on_device(b, host), host, (size_t)n * sizeof(int), m->s);
+}
+
+void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
+    const Model* m = &run->model;
+    int n = 0, cu = 0, ring = 0;
+    for (int i = 0; i < b->n_items; i++) {
+        RankItem* mine = &b->items[i];
+        mine->tokens = n, mine->cu = cu, mine->ring = ring;
+        if (!mine->item) continue;
+        n = read_item(b, sampler, mine, m->comm->rank, n);
+        item_cu(&b->plan, mine->item, b->lengths, b->cu + cu);
+        cu += (int)item_cu_ints(mine->item);
+        if (mine->share.outer == 1) continue;
+        item_ring_tokens(&b->plan, mine->item, b->lengths, b->ring + ring, b->ring + ring + mine->share.outer);
+        ring += 2 * mine->share.outer;
+    }
+    upload_ints(b, m, b->tokens, n);
+    upload_ints(b, m, b->positions, n);
+    upload_ints(b, m, b->targets, n);
+    upload_ints(b, m, b->cu, cu);
+}
+
+Row batch_row(const Batch* b, const Run* run, int i) {
+    const Model* m = &run->model;
+    const RankItem* mine = &b->items[i];
+    Row row;
+    memset(&row, 0, sizeof row);
+    row.N = mine->share.n;
+    row.tokens = on_device(b, b->tokens + mine->tokens);
+    row.positions = on_device(b, b->positions + mine->tokens);
+    row.targets = on_device(b, b->targets + mine->tokens);
+    GroupAttention* g = &row.group;
+    g->comm = m->comm;
+    g->first_rank = mine->item ? mine->item->first_rank : m->comm->rank;
+    g->n_docs = mine->item ? mine->item->n_docs : 0;
+    g->inner = mine->share.inner, g->outer = mine->share.outer;
+    g->a = mine->share.a, g->b = mine->share.b;
+    g->NH = m->shape.NH;
+    g->HS = m->shape.C / m->shape.NH;
+    g->ring_tokens = g->outer > 1 ? b->ring + mine->ring : &mine->share.ring_n;
+    g->ring_low = g->outer > 1 ? g->ring_tokens + g->outer : g->ring_tokens;
+    g->cu = on_device(b, b->cu + mine->cu);
+    g->scale = 1 / sqrtf((float)g->HS);
+    g->scratch = m->group_scratch;
+    return row;
+}
+
+Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, int cached) {
+    Row row;
+    memset(&row, 0, sizeof row);
+    row.N = N;
+    row.tokens = on_device(b, b->tokens);
+    row.positions = on_device(b, b->positions);
+    row.cu = on_device(b, b->cu);
+    row.use_cache = 1;
+    row.cached = cached;
+    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
+    for (int i = 0; i < N; i++) b->positions[i] = cached + i;
+    b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
+    upload_ints(b, m, b->tokens, N);
+    upload_ints(b, m, b->positions, N);
+    upload_ints(b, m, b->cu, 4);
+    return row;
+}

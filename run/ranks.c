@@ -1,0 +1,170 @@
+// ranks.c - the processes of a job find each other, prove that they mean the same run, and part.
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels/limit.h"
+#include "run/run.h"
+
+void run_find_ranks(Run* run) {
+    char err[ERR_BYTES];
+    if (rank_identity(&run->identity, err, sizeof err)) die("%s", err);
+    if (run->identity.size == 1) return;
+    die_as_rank(run->identity.rank);
+    if (run->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
+}
+
+void run_lost(const Run* run, const char* words) {
+    const char* saved = run->training && run->config.save_every ? run->out : NULL;
+    die("step %" PRId64 ": %s; %s%s", run->state.step + 1, words,
+        saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
+}
+
+// ---- one run
+
+// A hash of everything that must be the same on all ranks.
+static void add_option(void* context, const char* name, const char* value) {
+    uint64_t* hash = (uint64_t*)context;
+    *hash = hash_bytes(value, strlen(value), hash_bytes(name, strlen(name), *hash));
+}
+
+typedef struct Meaning {
+    uint64_t options, data, shape;
+} Meaning;
+
+static Meaning meaning_of(const Run* run) {
+    Meaning m = {0, run->training ? docs_fingerprint(run->data.docs) : 0, 0};
+    const Shape* s = &run->model.shape;
+    int dims[] = {s->L, s->C, s->NH, s->V, s->context, (int)run->model.dt, run->training};
+    config_visit(&run->config, add_option, &m.options);
+    m.options = hash_bytes(run->start_from, strlen(run->start_from), hash_bytes(run->out, strlen(run->out), m.options));
+    m.shape = hash_bytes(dims, sizeof dims, 0);
+    return m;
+}
+
+static void prove_same(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    Meaning mine = meaning_of(run), *all = (Meaning*)calloc((size_t)c->size, sizeof mine);
+    if (!all) die("no memory for %d ranks", c->size);
+    if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) die("%s", err);
+    for (int r = 1; r < c->size; r++) {
+        const char* what = all[r].options != all[0].options ? "other options or another --out"
+                           : all[r].data != all[0].data     ? "other documents in --data"
+                           : all[r].shape != all[0].shape   ? "another model, or other hardware (see --dtype)"
+                                                            : NULL;
+        if (what) die("rank %d was started with %s than rank 0; start all ranks with one command", r, what);
+    }
+    free(all);
+}
+
+static int cores_of(pid_t process) {
+    cpu_set_t set;
+    return sched_getaffinity(process, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+}
+
+static void say_where(const Run* run) {
+    const Comm* c = run->model.comm;
+    int nodes = c->node[c->size - 1] + 1;
+    int cores = cores_of(getppid());
+    printf("ranks   %d on %d machine%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
+    if (run->model.zero.stage > 1)
+        printf(
+            "zero    stage %d: ranks go through the items of a step in rounds, with empty ones where they have none\n",
+            run->model.zero.stage);
+    if (run->model.k->on_host && c->local_size * run->config.threads > cores)
+        printf("        %d ranks of %d threads share %d cores: expect no speed from that%s\n", c->local_size,
+               run->config.threads, cores,
+               getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
+}
+
+// The cores of the launcher are those of this machine or container; a rank has its part of them, or what the launcher
+// has bound it to.
+static void settle_threads(Run* run) {
+    Config* c = &run->config;
+    int local = MAX(run->model.comm->local_size, 1);
+    if (c->threads == 0) c->threads = MAX(1, MIN(cores_of(0), cores_of(getppid()) / local));
+}
+
+// For plans, which must be the same on all ranks even where machines have unlike numbers of them.
+static int ranks_of_first_machine(const Comm* c) {
+    int n = 0;
+    while (n < c->size && c->node[n] == c->node[0]) n++;
+    return MAX(n, 1);
+}
+
+void run_join_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Model* m = &run->model;
+    if (comm_open(&m->comm, m->k, &run->identity, c->timeout, err, sizeof err)) die("%s", err);
+    m->comm->overlap = !strcmp(c->overlap, "yes");
+    m->zero.stage = m->comm->size > 1 ? c->zero : 1;
+    m->zero.reduce_dt = !strcmp(c->reduce, "bf16") ? DT_BF16 : DT_F32;
+    m->shape.shards = m->comm->size;
+    run->limits.ranks = m->comm->size;
+    run->limits.node_size = c->node_size ? c->node_size : ranks_of_first_machine(m->comm);
+    run->limits.NH = m->shape.NH;
+    run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
+    run->limits.quadratic = 1.0 / (12 * m->shape.C);
+    run->agreed = (uint64_t*)calloc(2 * (size_t)m->comm->size, sizeof *run->agreed);
+    if (!run->agreed) die("no memory for %d ranks", m->comm->size);
+    if (m->comm->size == 1) return;
+    settle_threads(run);
+    prove_same(run);
+    say_where(run);
+}
+
+void run_measure_limit(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err),
+           *all = (double*)calloc((size_t)c->size, sizeof mine);
+    if (mine < 0) die("%s", err);
+    if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err))
+        die("%s", all ? err : "no memory");
+    run->matmul_limit = 0;
+    for (int r = 0; r < c->size; r++) run->matmul_limit += all[r];
+    free(all);
+}
+
+// ---- the end
+
+static const char* const purposes[N_PURPOSES] = {"other",      "heads",           "ring",     "gradients",
+                                                 "parameters", "optimizer state", "agreement"};
+
+typedef struct Sent {
+    uint64_t bytes[N_PURPOSES][2];
+    double exposed;
+} Sent;
+
+void run_print_exchanges(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    if (c->size == 1) return;
+    Sent mine, sum, *all = (Sent*)calloc((size_t)c->size, sizeof mine);
+    memset(&sum, 0, sizeof sum);
+    memcpy(mine.bytes, c->sent, sizeof mine.bytes);
+    mine.exposed = c->exposed_seconds;
+    if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) {
+        free(all);
+        return;
+    }
+    double least = all[0].exposed;
+    for (int r = 0; r < c->size; r++) {
+        for (int p = 0; p < N_PURPOSES; p++)
+            for (int link = 0; link < 2; link++) sum.bytes[p][link] += all[r].bytes[p][link];
+        sum.exposed = MAX(sum.exposed, all[r].exposed);
+        least = MIN(least, all[r].exposed);
+    }
+    printf("sent by all ranks, MiB inside machines + between them:");
+    for (int p = 0; p < N_PURPOSES; p++)
+        if (sum.bytes[p][0] + sum.bytes[p][1] > 0)
+            printf(" %s %.1f + %.1f", purposes[p], (double)sum.bytes[p][0] / (1 << 20),
+                   (double)sum.bytes[p][1] / (1 << 20));
+    printf("\nwaiting for exchanges took a rank %.1f to %.1f s\n", least, sum.exposed);
+    free(all);
+}

@@ -1,0 +1,81 @@
+// zero.h - who holds which weights, gradients and moments: ZeRO (Rajbhandari et al. 2020).
+//
+// The parameters are cut into buckets, each bucket into one piece for each rank (plan/shape.h); a rank owns its piece
+// of every bucket. Stage 1: every rank has all weights and sums all gradients; after the last item of a step gradients
+// are reduce-scattered, the owner of a piece updates it (fp32 master, moments), and weights are all-gathered while the
+// next step begins. Stage 2: of the gradients a rank keeps only the sums of its pieces; those of a layer are reduced as
+// soon as its backward pass is through. Stage 3: of the weights too; a layer's are gathered while the layer before it
+// computes. The embeddings and the final norm, which a step needs at both ends, are whole all the time while it runs.
+// Optimizer state never moves.
+//
+// With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
+#pragma once
+#include "data/gpt2_files.h"
+#include "kernels/comm.h"
+#include "plan/shape.h"
+
+typedef struct Model Model;
+
+// Memory for whole buckets: all of them one after another, or with `whole` NULL those in use: the embeddings and the
+// final norm, the layers by turns.
+typedef struct Window {
+    char* whole;
+    char* edge[2];   // buckets 0 and L + 1
+    char* layer[2];  // of even and odd layers
+} Window;
+
+enum { MAX_BUCKETS = 1002 };
+
+typedef struct Zero {
+    int stage;
+    DType reduce_dt;        // of gradients on their way
+    Window weights, grads;  // of dt; fp32
+    char* owned_weights;    // dt; stage 3, else NULL: they lie in weights.whole
+    float* owned_grads;     // stages 2 and 3, else NULL: they lie in grads.whole
+    float *master, *m, *v;  // owned; master NULL where dt is fp32: the owned weights are it; all NULL unless training
+    float* piece[2];        // stages 2 and 3: a reduced piece of an even and of an odd layer
+    char* narrow[2];        // bf16 copies of gradients on their way; NULL when these are fp32
+    Ticket arriving[MAX_BUCKETS];  // gathers of weights that have begun
+    int layer_in[2];               // stage 3: whose weights are in weights.layer, -1 none
+    Ticket leaving[2];             // reductions that have begun, of layer_out
+    int layer_out[2];              // stages 2 and 3: whose gradients are in grads.layer, -1 none
+} Zero;
+
+// ---- where things are
+
+// Weights and gradient sums of a tensor while its bucket is in use.
+char* zero_weights(const Model* m, const ParamTensor* tensor);
+float* zero_grads(const Model* m, const ParamTensor* tensor);
+// The part of a tensor that this rank owns: its weights (dt), its gradients (complete after zero_reduce).
+char* zero_owned_weights(const Model* m, const Segment* segment);
+float* zero_owned_grads(const Model* m, const Segment* segment);
+// fp32: STATE_MASTER, STATE_M, STATE_V.
+char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
+
+// ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
+
+// From here on the weights of layer l may be read, until the layer after the next is used; begins to gather the one
+// that comes after it in `direction` (1 forward, -1 backward, 0 none). The edges: zero_use_edges.
+void zero_use_layer(Model* m, int l, int direction);
+void zero_use_edges(Model* m);
+// Around the backward pass of layer l: its gradients may be added to between the two.
+void zero_open_grads(Model* m, int l);
+void zero_close_grads(Model* m, int l);
+void zero_end_round(Model* m);  // after the backward pass of a round: stages 2 and 3
+void zero_reduce(Model* m);     // after the last item: now the owned gradients are sums over all ranks
+// Adds the squares of the owned gradients to m->grad_norm2.
+void zero_sum_of_squares(Model* m);
+void zero_clear_grads(Model* m);  // for the next step
+// The owned weights have changed: begins to gather what this stage keeps whole.
+void zero_gather(Model* m);
+// Waits for all that zero_gather began.
+void zero_settle(Model* m);
+
+// ---- whole tensors, for files
+
+// value (elems) fp32 on the host. Collective: all ranks in the same order; every rank gets the whole tensor.
+void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value);
+void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value);  // after zero_reduce
+// Stores a whole tensor of weights (value is overwritten) where this rank keeps it: all of it, or in stage 3 its own
+// part. Not collective; when all are stored, zero_gather.
+void zero_put_weights(Model* m, const ParamTensor* tensor, float* value);
