@@ -117,3 +117,24 @@ static inline double bench_peak(BenchUnit unit, int threads) {
     }
     return best;
 }
+
+// A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at
+// least 8.
+static inline void bench_write_shard(const char* path, int mean, int n_tokens) {
+    int header[256] = {20240520, 1, n_tokens};
+    uint16_t* tokens = (uint16_t*)malloc(sizeof(uint16_t) * (size_t)n_tokens);
+    int64_t next = 0;
+    for (int i = 0, docs = 0; i < n_tokens; i++) {
+        tokens[i] = (uint16_t)(hash64((uint64_t)i) % 50256);
+        if (i < next) continue;
+        tokens[i] = 50256;
+        double length = mean ? -mean * log(1 - random_uniform(1, (uint64_t)docs++)) : 1024;
+        next += (int64_t)MAX(length, 8);
+    }
+    FILE* file = fopen(path, "wb");
+    int bad = !file || fwrite(header, sizeof header, 1, file) != 1 ||
+              fwrite(tokens, 2, (size_t)n_tokens, file) != (size_t)n_tokens;
+    if (file) bad |= fclose(file);
+    if (bad) exit((fprintf(stderr, "bench: cannot write %s\n", path), 1));
+    free(tokens);
+}

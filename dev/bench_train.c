@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-
 enum { STEPS = 5, BATCH_TOKENS = 4096 };
 
 typedef struct Result {
@@ -20,27 +19,6 @@ typedef struct Result {
     double peak_bytes, planned_bytes;  // resident memory of the process; the table's total
     double limit_flops;
 } Result;
-
-// A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at
-// least 8.
-static void write_shard(const char* path, int mean, int n_tokens) {
-    int header[256] = {20240520, 1, n_tokens};
-    uint16_t* tokens = (uint16_t*)malloc(sizeof(uint16_t) * (size_t)n_tokens);
-    int64_t next = 0;
-    for (int i = 0, docs = 0; i < n_tokens; i++) {
-        tokens[i] = (uint16_t)(hash64((uint64_t)i) % 50256);
-        if (i < next) continue;
-        tokens[i] = 50256;
-        double length = mean ? -mean * log(1 - random_uniform(1, (uint64_t)docs++)) : 1024;
-        next += (int64_t)MAX(length, 8);
-    }
-    FILE* file = fopen(path, "wb");
-    int bad = !file || fwrite(header, sizeof header, 1, file) != 1 ||
-              fwrite(tokens, 2, (size_t)n_tokens, file) != (size_t)n_tokens;
-    if (file) bad |= fclose(file);
-    if (bad) exit((fprintf(stderr, "bench_train: cannot write %s\n", path), 1));
-    free(tokens);
-}
 
 // "  total    3456.7 MiB" and "matmul limit 350 GFLOP/s" of what the program printed.
 static void read_header(const char* path, Result* r) {
@@ -124,9 +102,9 @@ int main(int argc, char** argv) {
     char work[] = "/tmp/ragged-bench-XXXXXX", path[64], command[128];
     if (!mkdtemp(work)) return perror("bench_train"), 1;
     snprintf(path, sizeof path, "%s/full.bin", work);
-    write_shard(path, 0, 1 << 17);
+    bench_write_shard(path, 0, 1 << 17);
     snprintf(path, sizeof path, "%s/ragged.bin", work);
-    write_shard(path, 300, 1 << 17);
+    bench_write_shard(path, 300, 1 << 17);
     printf("training GPT-2 124M, %d tokens a step, median of %d steps\n", BATCH_TOKENS, STEPS - 1);
     const char* dtypes[] = {"bf16", "fp32"};
     for (int i = 0; i < 2; i++)

@@ -35,7 +35,7 @@ for file in kernels/cuda/*.cu; do
     name=$(basename "$file" .cu)
     case $name in
         attention_cudnn | cudnn_plan) header=cudnn.h ;;
-        comm_nccl) header=nccl.h ;;
+        comm_nccl*) header=nccl.h ;;
         *) header=stdio.h ;;
     esac
     if ! echo "#include <$header>" | ${CXX:-c++} -I"$includes" -x c++ -fsyntax-only - 2> /dev/null; then
