@@ -171,7 +171,7 @@ static int exchange(const Operation* o) {
         const Transfer* t = &o->sends[i];
         if (t->bytes > 0 && t->peer != m->comm.rank && messages_send(m, group, t->peer, t->data, t->bytes)) return -1;
     }
-    comm_copy_to_self(&m->comm, o->sends, o->n_sends, o->receives, o->n_receives);
+    comm_copy_to_self(&m->comm, o->sends, o->n_sends, o->receives, o->n_receives, comm_copy_host, NULL);
     return messages_finish(m, group);
 }
 

@@ -4,19 +4,29 @@
 
 #include <stdlib.h>
 
-static void copy(void* to, const void* from, size_t bytes) {
+void comm_copy_host(void* to, const void* from, size_t bytes, Stream s) {
+    (void)s;
     if (bytes > 0 && to != from) memmove(to, from, bytes);
 }
 
-void comm_copy_to_self(const Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives) {
+static void check_peers(const Comm* c, const Transfer* messages, int n) {
+    for (int i = 0; i < n; i++)
+        if (messages[i].peer < 0 || messages[i].peer >= c->size)
+            die("message %d of an exchange names rank %d of a Comm of %d", i, messages[i].peer, c->size);
+}
+
+void comm_copy_to_self(const Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                       CopyBytes copy, Stream s) {
     int r = 0;
+    check_peers(c, sends, n_sends);
+    check_peers(c, receives, n_receives);
     for (int i = 0; i < n_sends; i++) {
         if (sends[i].peer != c->rank || sends[i].bytes == 0) continue;
         while (r < n_receives && (receives[r].peer != c->rank || receives[r].bytes == 0)) r++;
         if (r == n_receives || receives[r].bytes != sends[i].bytes)
             die("rank %d sends itself %zu bytes as message %d, but receives %zu", c->rank, sends[i].bytes, i,
                 r == n_receives ? (size_t)0 : receives[r].bytes);
-        copy(receives[r++].data, sends[i].data, sends[i].bytes);
+        copy(receives[r++].data, sends[i].data, sends[i].bytes, s);
     }
     for (; r < n_receives; r++)
         if (receives[r].peer == c->rank && receives[r].bytes > 0)
@@ -32,21 +42,13 @@ static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
 // A reduce-scatter or an all-gather of one rank.
 static Ticket begin_copy(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     (void)c, (void)s;
-    copy(out, in, n * dtype_bytes(dt));
+    comm_copy_host(out, in, n * dtype_bytes(dt), NULL);
     return 0;
-}
-
-static void check_alone(const Transfer* messages, int n) {
-    for (int i = 0; i < n; i++)
-        if (messages[i].peer != 0) die("message %d of an exchange names rank %d of a Comm of 1", i, messages[i].peer);
 }
 
 static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
                              Stream s) {
-    (void)s;
-    check_alone(sends, n_sends);
-    check_alone(receives, n_receives);
-    comm_copy_to_self(c, sends, n_sends, receives, n_receives);
+    comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_host, s);
     return 0;
 }
 
@@ -54,7 +56,7 @@ static void end(Comm* c, Ticket ticket, Stream s) { (void)c, (void)ticket, (void
 
 static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
     (void)c, (void)err, (void)errlen;
-    copy(out, in, bytes);
+    comm_copy_host(out, in, bytes, NULL);
     return 0;
 }
 

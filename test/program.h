@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "data/json.h"
@@ -50,6 +51,27 @@ __attribute__((format(printf, 1, 2))) static inline int sh(const char* format, .
     read_text(path, errors, sizeof errors);
     snprintf(output + n, sizeof output - n, "%s", errors);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// The same in the background, with its output in the file `background`; returns its process id.
+__attribute__((format(printf, 1, 2))) static inline pid_t start(const char* format, ...) {
+    char command[8192], whole[9000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    snprintf(whole, sizeof whole, "exec %s > %s/background 2>&1", command, work);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", whole, (char*)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static inline void sleep_ms(int ms) {
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&t, NULL);
 }
 
 static inline void write_text(const char* name, const void* bytes, size_t n) {

@@ -1,7 +1,6 @@
 // test_ranks.c - the whole program on several ranks: the same losses, checkpoints that move between numbers of ranks,
 // ranks that die, plans that differ, signals. Started alone; it starts mpirun itself.
 #include <signal.h>
-#include <time.h>
 
 #include "data/checkpoint.h"
 #include "data/safetensors.h"
@@ -118,22 +117,6 @@ static void a_run_goes_on_with_another_number_of_ranks(void) {
 
 // ---- ends
 
-static pid_t start(int ranks, const char* options) {
-    char command[4096];
-    snprintf(command, sizeof command, "exec " MPIRUN TINY "%s > %s/background 2>&1", ranks, program, options, work);
-    pid_t pid = fork();
-    if (pid == 0) {
-        execl("/bin/sh", "sh", "-c", command, (char*)NULL);
-        _exit(127);
-    }
-    return pid;
-}
-
-static void sleep_ms(int ms) {
-    struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
-    nanosleep(&t, NULL);
-}
-
 static int steps_logged(const char* run) {
     static double values[100000];
     return log_values(run, "loss", values, 100000);
@@ -163,7 +146,7 @@ static void read_background(void) {
 
 static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes(void) {
     sh("rm -rf %s/killed", work);
-    pid_t job = start(3, "--steps 100000 --save-every 40 --degree 3 --out $W/killed");
+    pid_t job = start(MPIRUN TINY "--steps 100000 --save-every 40 --degree 3 --out $W/killed", 3, program);
     wait_for_steps("killed", 45);
     // The second rank, by its place in the environment.
     CHECK(sh("for p in $(pgrep -f '[o]ut %s/killed'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | "
@@ -179,7 +162,7 @@ static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes
     CHECK(names_rank && names_step);
     CHECK(sh("pgrep -f '[o]ut %s/killed'", work) != 0);  // nobody is left
     int before = steps_logged("killed");
-    job = start(2, "--resume --steps 100000 --degree 2 --out $W/killed");
+    job = start(MPIRUN TINY "--resume --steps 100000 --degree 2 --out $W/killed", 2, program);
     for (int i = 0; i < 300 && steps_logged("killed") <= before; i++) sleep_ms(100);
     read_background();
     if (steps_logged("killed") <= before) printf("    %.3000s\n", output);
@@ -191,7 +174,7 @@ static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes
 static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
     double whole[150], parts[150];
     sh("rm -rf %s/stopped", work);
-    pid_t job = start(3, "--steps 150 --save-every 1000 --plan random --out $W/stopped");
+    pid_t job = start(MPIRUN TINY "--steps 150 --save-every 1000 --plan random --out $W/stopped", 3, program);
     wait_for_steps("stopped", 5);
     kill(job, SIGUSR1);  // which mpirun hands to all ranks at once
     CHECK(ended_within(job, 30) == 0);

@@ -1,6 +1,5 @@
 // test_resume.c - a run that was stopped, killed or moved to another place continues bit for bit.
 #include <signal.h>
-#include <time.h>
 
 #include "data/checkpoint.h"
 #include "plan/base.h"
@@ -46,23 +45,6 @@ static void resume(const char* dtype) {
 static void a_resumed_run_repeats_losses_weights_and_log_in_fp32(void) { resume("fp32"); }
 static void a_resumed_run_repeats_losses_weights_and_log_in_bf16(void) { resume("bf16"); }
 
-// Starts the program in the background; returns its process id.
-static pid_t start(const char* arguments) {
-    char command[2048];
-    snprintf(command, sizeof command, "exec %s %s > %s/background 2>&1", program, arguments, work);
-    pid_t pid = fork();
-    if (pid == 0) {
-        execl("/bin/sh", "sh", "-c", command, (char*)NULL);
-        _exit(127);
-    }
-    return pid;
-}
-
-static void sleep_ms(int ms) {
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
-
 static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit(void) {
     char arguments[1024], whole[17], parts[17], path[CHECKPOINT_PATH], err[ERR_BYTES];
     int64_t step = 0, last = 0;
@@ -72,7 +54,7 @@ static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_
     snprintf(arguments, sizeof arguments, TINY " --steps 400 --save-every 1 --keep 2 --out %s/killed", work);
     int wait = 300;  // until it saves; longer where the machine is busy and nothing was saved
     for (int kill_n = 0; kill_n < 12; kill_n++) {
-        pid_t pid = start(arguments);
+        pid_t pid = start("%s %s", program, arguments);
         sleep_ms(wait + (int)(hash64((uint64_t)kill_n) % 400));
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
@@ -101,7 +83,7 @@ static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
     snprintf(arguments, sizeof arguments, TINY " --steps 100000 --save-every 0 --out %s/interrupted", work);
     struct stat st;
     snprintf(path, sizeof path, "%s/interrupted/log.jsonl", work);
-    pid_t pid = start(arguments);
+    pid_t pid = start("%s %s", program, arguments);
     for (int i = 0; i < 300 && (stat(path, &st) || st.st_size == 0); i++) sleep_ms(100);  // the first step is done
     kill(pid, SIGINT);
     waitpid(pid, &status, 0);

@@ -50,8 +50,8 @@ typedef struct TileList {
     Tile* tiles;
 } TileList;
 
+// What a list of N rows takes, however they are divided into documents; and such a list at p.
 size_t attention_list_bytes(size_t N);
-// Lays the list for N rows at p; N documents at most.
 TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile);
 // Writes the lists of query tiles and, when key_tiles is not NULL, of key tiles; those with the most work first.
 void attention_list(const TileList* query_tiles, const TileList* key_tiles, int rows_of_key_tile, const Attention* a,

@@ -125,7 +125,7 @@ static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const 
     int remote = 0;
     int messages = count_messages(c, sends, n_sends, &remote) + count_messages(c, receives, n_receives, &remote);
     if (messages == 0 || begin(c, s)) return 0;
-    comm_copy_own(c, sends, n_sends, receives, n_receives, (Stream)nccl_world(c)->side);
+    comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, (Stream)nccl_world(c)->side);
     if (remote > 0 && follow(c, send_and_receive(c, sends, n_sends, receives, n_receives), "exchange")) return 0;
     comm_count_exchange(c, sends, n_sends);
     return give_ticket(c, s);
