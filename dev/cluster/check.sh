@@ -67,18 +67,20 @@ cluster --once -- sh -c 'mpirun --hostfile "$CLUSTER_HOSTS" hostname'
 claim "a_script_that_calls_mpirun_finds_the_nodes" [ "$(sort "$work/out" | tr '\n' ' ')" = "node0 node0 node1 node1 " ]
 
 # Ranks that end well when USR1 comes: run.sh hands it to mpirun, and that to all.
+rm "$work/out"
 CLUSTER_CHECK=$work ./run.sh -- sh -c 'trap "echo told; exit 0" USR1; echo ready; while :; do sleep 0.1; done' \
     > "$work/out" 2> "$work/err" &
 job=$!
-await 20 sh -c "[ \$(grep -c ready '$work/out') = 4 ]"
+await 20 sh -c "[ \$(grep -cs ready '$work/out') = 4 ]" 2> /dev/null
 kill -USR1 $job
 wait $job
 status=$?
 claim "usr1_reaches_every_rank" [ "$(grep -c told "$work/out") $status" = "4 0" ]
 
+rm "$work/out" # what the last job said must not be taken for this one's
 CLUSTER_CHECK=$work ./run.sh -- sh -c 'echo ready; sleep 60' > "$work/out" 2> "$work/err" &
 job=$!
-await 20 sh -c "[ \$(grep -c ready '$work/out') = 4 ]"
+await 20 sh -c "[ \$(grep -cs ready '$work/out') = 4 ]" 2> /dev/null
 started=$(processes | wc -l)
 kill -KILL $job
 wait $job 2> /dev/null
