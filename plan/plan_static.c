@@ -154,7 +154,7 @@ static int pack_evenly(Scratch* x, int n, int64_t most, int groups, char* err, s
     if (groups == 1 || n == 0) return 0;
     int rows = groups * CEIL_DIV(x->packing.n_rows, groups);
     room = MAX(room, CEIL_DIV(total, rows));
-    for (;; room += CEIL_DIV(room, 8)) {
+    for (;; room += CEIL_DIV(room, 32)) {
         if (pack(x, n, MIN(room, most), err, errlen) < 0) return -1;
         if (room >= most || x->packing.n_rows <= rows) return 0;
     }
