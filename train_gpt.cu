@@ -1,9 +1,10 @@
 // train_gpt.cu - GPT-2 as a sequence of ops, and the loop that trains it.
 //
 // How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward,
-// update), the rows that a step is packed into, evaluation, sampling, the loop. The objects and the phases before the
-// first step are in run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in
-// plan/shape.h.
+// update), the items of a step, evaluation, sampling, the loop. The objects and the phases before the first step are in
+// run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h. What many ranks
+// add: plans in plan/plan.h, attention shared by ranks in kernels/group_attention.h, who holds which weights and
+// gradients in run/zero.h, exchanges in kernels/comm.h.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <errno.h>
@@ -596,7 +597,8 @@ static void train(Run* run) {
     const Config* c = &run->config;
     StepRecord record;
     int64_t saved = c->resume ? run->state.step : -1;
-    run->unigram_loss = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) ? unigram_loss(run) : NAN;
+    int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.comm->rank == 0;
+    run->unigram_loss = tells ? unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     signal(SIGUSR1, on_signal);

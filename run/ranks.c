@@ -162,7 +162,7 @@ void run_print_exchanges(Run* run) {
     }
     printf("sent by all ranks, MiB inside machines + between them:");
     for (int p = 0; p < N_PURPOSES; p++)
-        if (sum.bytes[p][0] + sum.bytes[p][1] > 0)
+        if (sum.bytes[p][0] + sum.bytes[p][1] >= (1 << 20) / 20)  // else it would read 0.0
             printf(" %s %.1f + %.1f", purposes[p], (double)sum.bytes[p][0] / (1 << 20),
                    (double)sum.bytes[p][1] / (1 << 20));
     printf("\nwaiting for exchanges took a rank %.1f to %.1f s\n", least, sum.exposed);

@@ -170,7 +170,7 @@ static void one_case(uint64_t seed) {
 }
 
 static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
-    int cases = getenv("LAW_CASES") ? atoi(getenv("LAW_CASES")) : 12;
+    int cases = getenv("LAW_CASES") ? atoi(getenv("LAW_CASES")) : 30;
     uint64_t first = getenv("LAW_SEED") ? (uint64_t)atoi(getenv("LAW_SEED")) : 1000 * (uint64_t)size;
     for (int i = 0; i < cases && test_failures_in_claim == 0; i++) {
         one_case(first + (uint64_t)i);
