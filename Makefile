@@ -2,6 +2,7 @@
 # make test                 everything that can be proved here; ends with "N passed, N failed"
 # make test-long            the first law on 1,000 random plans
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
+# make simulate             build/simulate: every planner on the same batches, in the cost model
 # make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: its speeds, to dev/results/
 # make check                layering, line length, options: the house rules as greps
 # make fuzz                 every reader under libFuzzer, a minute each (FUZZ_SECONDS=60); needs clang
@@ -99,8 +100,8 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDES
 families := matmul attention elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
-plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c data/*.c run/*.c kernels/*.c)) \
-  $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
+plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/rivals/*.c data/*.c \
+  run/*.c kernels/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o))
 ifeq ($(ISAS),yes)
 ISA_DEFINE := -DHAVE_X86_ISAS
@@ -158,6 +159,12 @@ all: report train
 
 # Compared, not dated: another config may have been here since.
 train: $(build)/train$(if $(filter yes,$(EMU)),_emu) always
+	@cmp -s $< $@ || { cp $< $@.tmp && mv $@.tmp $@; }
+
+# Plans of every system on the same batches, in the cost model: build/simulate --help.
+simulate: build/simulate
+build/simulate: $(build)/dev/simulate always
+	@mkdir -p $(@D)
 	@cmp -s $< $@ || { cp $< $@.tmp && mv $@.tmp $@; }
 
 # ---- what was found
@@ -291,13 +298,18 @@ $(build)/dev/%: dev/%.c $(build)/ragged.a
 	$(CC) $(COMMON) $(ISA_DEFINE) $(MPI_COMPILE) $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN) -c $< -o $@.o
 	$(call link,$@.o $(build)/ragged.a) $(if $(filter yes,$(ONEDNN)),-ldnnl)
 
+simulate_objects := $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simulate*.c))
+$(simulate_objects): $(build)/flags
+$(build)/dev/simulate: $(simulate_objects) $(build)/ragged.a
+	$(call link,$(filter %.o,$^) $(filter %.a,$^))
+
 # ---- proofs
 
 # Readers and planners run a second time under sanitizers; so do the CUDA kernels on the emulator, which has every
 # operation of the device tests, whole runs, and the mistakes that it must find.
 sanitized := $(addprefix build/sanitize/test/test_,json safetensors checkpoint checkpoint_damage tokenizer \
                tokenizer_files docs docs_tokens sampler pack config files rank_identity \
-               checkpoint_ranks plan plan_check share)
+               checkpoint_ranks plan plan_check share cost machine lengths bound timeline step refine explain)
 # Ranks share this machine's cores: one thread each, bound to none.
 mpirun     = env OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -n $(1)
 suite_ranked = $(if $(filter yes,$(MPI)),$(foreach t,$(ranked),$(foreach n,$(ranks_of_$(t)),$(\
@@ -329,10 +341,11 @@ test: report
 
 run-tests:
 	@$(if $(filter yes,$(MPI)),:,echo "MPI is not here: exchanges between ranks were not tried")
-	@sh test/run.sh $(build)/train $(tests) $(suite_ranked) $(if $(filter release,$(config)),$(sanitized)) \
+	@sh test/run.sh $(build)/train $(filter-out %/test_simulate,$(tests)) \
+	  '$(build)/test/test_simulate@$(build)/dev/simulate' $(suite_ranked) $(if $(filter release,$(config)),$(sanitized)) \
 	  test/fuzz/smoke.sh $(suite_emulated)
 
-test-programs: $(build)/train $(tests) $(ranked_tests)
+test-programs: $(build)/train $(build)/dev/simulate $(tests) $(ranked_tests)
 ifeq ($(config),release)
 	@$(MAKE) --no-print-directory -s config=sanitize $(sanitized)
 endif
@@ -397,5 +410,5 @@ clean:
 -include $(shell find build $(filter-out build/%,$(build)) -name '*.d' 2>/dev/null)
 always:
 .SECONDARY:
-.PHONY: all always report test test-long test-programs run-tests emu-objects test-gpu bench-gpu \
+.PHONY: all always report simulate test test-long test-programs run-tests emu-objects test-gpu bench-gpu \
   bench check fuzz fuzz-programs clean

@@ -287,6 +287,25 @@ static void run_items(Run* run, const Sampler* sampler, int train) {
     }
 }
 
+// See Run.time_row in run/run.h.
+static double time_row(Run* run, const int* lengths, int n, int repeats) {
+    Model* m = &run->model;
+    Row row = batch_probe_row(&run->batch, run, lengths, n);
+    double least = INFINITY;
+    m->k->synchronize(m->s);
+    for (int i = 0; i < repeats; i++) {
+        double started = now_seconds();
+        model_forward(m, &row);
+        classify(m, &row, 1 / (float)row.N, 1);
+        model_backward(m, &row);
+        m->k->synchronize(m->s);
+        least = MIN(least, 1e3 * (now_seconds() - started));
+    }
+    zero_clear_grads(m);
+    m->k->synchronize(m->s);
+    return least;
+}
+
 // The sum of the losses of all ranks.
 static double loss_sum(Run* run) {
     char err[ERR_BYTES];
@@ -317,11 +336,13 @@ static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
 
 // Mean loss a target over the validation pieces; *targets their number. Overwrites the batch.
 static double evaluate(Run* run, int64_t* targets) {
+    char err[ERR_BYTES];
     int64_t next = 0, tokens = 0;
     double sum = 0;
     *targets = 0;
     while (draw_val(run, &next, &tokens)) {
-        batch_plan(&run->batch, run, run->state.step);
+        if (batch_plan(&run->batch, run, run->state.step, err, sizeof err))
+            die("validation after step %" PRId64 ": %s", run->state.step, err);
         run_items(run, run->data.val, 0);
         sum += loss_sum(run);
         *targets += run->batch.n_targets;
@@ -418,8 +439,8 @@ static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed)
     free(text);
 }
 
-// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, and
-// prints what was understood before anything is taken.
+// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, prints
+// what was understood before anything is taken, and finds what planners need to know of this machine.
 static void prepare(Run* run) {
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
@@ -433,36 +454,45 @@ static void prepare(Run* run) {
     if (run->training && choices[0]) printf("kernels %s\n", choices);
     run_load_weights(run);
     if (run->model.zero.stage == 3) zero_gather(&run->model);
+    run->time_row = time_row;
+    if (run->training) run_find_cost(run);
 }
 
 // ---- the loop
 
-// Draws and plans the step that follows the one at work, into `ahead`.
-static void draw_ahead(Run* run, int64_t step) {
-    Batch* b = &run->ahead;
-    SamplerPosition start = {0, 0};
-    b->after = step == run->state.step + 1 ? run->state.position : run->batch.after;
-    if (run->config.overfit) b->after = start;
-    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
-    batch_plan(b, run, step);
-}
+static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
 
-// Before the first exchange of a step: all ranks have the same plan in `ahead`, or the run ends. A signal that any rank
-// has seen stops all of them at the same step.
+// Before the first exchange of a step: all ranks have the same plan in `ahead`, and have learnt the same for those to
+// come, or the run ends. A signal that any rank has seen stops all of them at the same step. The slowest rank's time of
+// the last step corrects the cost model, on all ranks alike, so that they go on to make the same plans.
 static void agree(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.comm;
-    uint64_t mine[2] = {plan_hash(&run->ahead.plan, run->ahead.lengths), (uint64_t)interrupted};
+    uint64_t plan =
+        hash_bytes(run->refine.theta, sizeof run->refine.theta, plan_hash(&run->ahead.plan, run->ahead.lengths));
+    Agreement mine = {plan, (uint64_t)interrupted, run->last_ms};
+    double ms = mine.ms;
     run->stopped_by = interrupted;
-    if (c->size == 1) return;
-    if (c->table->all_gather_host(c, run->agreed, mine, sizeof mine, err, sizeof err)) run_lost(run, err);
-    for (int r = 0; r < c->size; r++) {
-        if (run->agreed[2 * r] != run->agreed[0])
+    if (c->size > 1 && c->table->all_gather_host(c, run->agreed, &mine, sizeof mine, err, sizeof err))
+        run_lost(run, err);
+    for (int r = 0; r < c->size && c->size > 1; r++) {
+        const Agreement* other = &run->agreed[r];
+        if (other->plan != run->agreed[0].plan)
             die("step %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
                 ": expected the same on all ranks; is it the same program with the same data everywhere?",
-                run->ahead.plan.step, r, run->agreed[2 * r], run->agreed[0]);
-        run->stopped_by = (int)MAX((uint64_t)run->stopped_by, run->agreed[2 * r + 1]);
+                run->ahead.plan.step, r, other->plan, run->agreed[0].plan);
+        run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
+        ms = MAX(ms, other->ms);
     }
+    if (ms > 0) refine_learn(&run->refine, run->last_terms, ms);
+    run->last_ms = 0;
+}
+
+// Draws, plans and agrees on the next step, without a step beside it.
+static void plan_now(Run* run) {
+    ahead_start(run, run->state.step + 1);
+    ahead_wait(run);
+    agree(run);
 }
 
 static void begin_step(Run* run) {
@@ -471,30 +501,29 @@ static void begin_step(Run* run) {
     run->ahead = swapped;
 }
 
-static void fill_record(Run* run, StepRecord* r, double seconds, double exposed_before) {
-    const Batch* b = &run->batch;
-    r->exposed_seconds = run->model.comm->exposed_seconds - exposed_before;
-    r->seconds = seconds;
-    r->tokens = b->n_tokens;
-    r->targets = b->n_targets;
-    r->rows = b->plan.n_items;
-    r->plan_us = b->plan_us;
-    r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
+// While the step at work computes. The cost model changes here, where no plan is being made.
+static void plan_next(Run* run) {
+    int64_t step = run->batch.plan.step;
+    if (run->setting.groups && !run->config.machine && is_due(step, run->config.refresh)) run_set_cost(run);
+    ahead_start(run, step + 1);
 }
 
-// One optimizer step of the planned batch; fills the record of it, and plans the next one. A loss or norm that is not
-// finite ends the run before it touches the weights.
+// One optimizer step of the planned batch; fills the record of it, while the next one is planned. A loss or norm that
+// is not finite ends the run before it touches the weights.
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     Model* m = &run->model;
-    double started = now_seconds(), exposed_before = m->comm->exposed_seconds, sums[2];
+    Comm before = *m->comm;
+    double started = now_seconds(), sums[2];
     begin_step(run);
+    plan_next(run);
+    r->predicted_ms = run->batch.foreseen ? refine_predict(&run->refine, run->batch.terms) : NAN;
     r->step = run->state.step + 1;
     r->steps = c->steps;
     r->lr = schedule_lr(c, r->step);
     run_items(run, run->data.train, 1);
     model_update(m, c, r->lr, r->step);
-    draw_ahead(run, r->step + 1);
+    r->plan_stall_us = 1e6 * ahead_wait(run);
     agree(run);
     zero_gather(m);
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
@@ -505,7 +534,8 @@ static void train_step(Run* run, StepRecord* r) {
             ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are "
             "untouched, try --resume with a smaller --lr or --clip",
             r->step, r->loss, r->grad_norm, run->out);
-    fill_record(run, r, now_seconds() - started, exposed_before);
+    run_fill_record(run, r, now_seconds() - started, &before);
+    run_remember_step(run, r);
     run->state.step = r->step;
     run->state.position = run->batch.after;
     run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
@@ -535,8 +565,7 @@ static void dump_logits(Run* run, int i, const int64_t* place, float* logits, fl
 static void dump_gradients(Run* run) {
     enum { MOST_BYTES = 256 << 20 };
     const Batch* b = &run->batch;
-    draw_ahead(run, run->state.step + 1);
-    agree(run);
+    plan_now(run);
     begin_step(run);
     run_items(run, run->data.train, 1);
     zero_reduce(&run->model);
@@ -559,13 +588,17 @@ static void dump_gradients(Run* run) {
     free(logits);
 }
 
+static void explain(Run* run) {
+    plan_now(run);
+    begin_step(run);
+    if (run->model.comm->rank == 0) run_explain(run);
+}
+
 // Alone, the signal itself counts; with others, what all have agreed on.
 static int is_stopped(Run* run) {
     if (run->model.comm->size == 1) run->stopped_by = interrupted;
     return run->stopped_by != 0;
 }
-
-static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
 
 static void evaluate_now(Run* run) {
     int64_t targets = 0;
@@ -602,8 +635,7 @@ static void train(Run* run) {
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     signal(SIGUSR1, on_signal);
-    draw_ahead(run, run->state.step + 1);
-    agree(run);
+    plan_now(run);
     if (run->model.comm->rank == 0 && (disk_make_dirs(run->out, err, sizeof err) ||
                                        runlog_open(&run->log, run->out, run->state.step, err, sizeof err)))
         die("%s", err);
@@ -640,6 +672,7 @@ static void finish(Run* run, double started) {
                c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
     else printf("nothing was saved\n");
     run_print_peak(run);
+    run_print_planning(run);
     run_print_exchanges(run);
     runlog_close(&run->log);
 }
@@ -655,6 +688,8 @@ int main(int argc, char** argv) {
     run_join_ranks(&run);
     prepare(&run);
     if (run.config.sample) print_sample(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
+    else if (run.config.probe) run_probe(&run);
+    else if (run.config.explain) explain(&run);
     else if (run.config.dump_grads) dump_gradients(&run);
     else train(&run), finish(&run, started);
     run_close(&run);

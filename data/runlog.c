@@ -58,13 +58,28 @@ static const char* number(double x, char text[32]) {
     return text;
 }
 
-static int log_line(RunLog* log, const char* format, ...) {
-    if (!log->file) return 0;
+// Objects are written part by part; end_line reports what failed in any of them.
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static void
+write_part(RunLog* log, const char* format, ...) {
+    if (!log->file) return;
     va_list args;
     va_start(args, format);
-    int written = vfprintf(log->file, format, args);
+    vfprintf(log->file, format, args);
     va_end(args);
-    return written < 0 || fflush(log->file) ? -1 : 0;
+}
+
+static void write_number(RunLog* log, const char* name, double x) {
+    char text[32];
+    write_part(log, ", \"%s\": %s", name, number(x, text));
+}
+
+static int end_line(RunLog* log) {
+    if (!log->file) return 0;
+    write_part(log, "}\n");
+    return fflush(log->file) || ferror(log->file) ? -1 : 0;
 }
 
 static void print_step(RunLog* log, const StepRecord* r) {
@@ -85,23 +100,60 @@ static void print_step(RunLog* log, const StepRecord* r) {
     fflush(stdout);
 }
 
+// Items by degree, ascending.
+static void write_degrees(RunLog* log, const Plan* plan) {
+    write_part(log, ", \"degrees\": {");
+    for (int degree = 0, next = 0; plan; degree = next) {
+        int n = 0;
+        next = 0;
+        for (int i = 0; i < plan->n_items; i++) {
+            int d = plan->items[i].degree;
+            if (d <= degree) continue;
+            if (next == 0 || d < next) next = d, n = 0;
+            n += d == next;
+        }
+        if (next == 0) break;
+        write_part(log, "%s\"%d\": %d", degree ? ", " : "", next, n);
+    }
+    write_part(log, "}");
+}
+
+static void write_planning(RunLog* log, const StepRecord* r) {
+    write_part(log, ", \"plan\": \"%s\"", r->planner ? r->planner : "");
+    write_number(log, "plan_us", r->plan_us);
+    write_number(log, "plan_stall_us", r->plan_stall_us);
+    write_number(log, "predicted_ms", r->predicted_ms);
+    write_number(log, "measured_ms", r->measured_ms);
+    write_number(log, "gap", r->gap);
+    write_degrees(log, r->plan);
+    write_part(log, ", \"bytes\": {\"heads\": %" PRIu64 ", \"ring\": %" PRIu64 ", \"gradients\": %" PRIu64, r->heads,
+               r->ring, r->gradients);
+    write_part(log, ", \"parameters\": %" PRIu64 ", \"inside\": %" PRIu64 ", \"across\": %" PRIu64 "}", r->parameters,
+               r->inside, r->across);
+}
+
 int runlog_step(RunLog* log, const StepRecord* r) {
-    char loss[32], norm[32], lr[32], seconds[32], speed[32], mfu[32], plan[32], exposed[32];
     print_step(log, r);
-    return log_line(log,
-                    "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": %" PRId64
-                    ", \"targets\": %" PRId64
-                    ", \"rows\": %d, \"seconds\": %s, \"tokens_per_second\": %s, \"mfu\": %s, "
-                    "\"plan_us\": %s, \"exposed_seconds\": %s, \"loss_hash\": \"%016" PRIx64 "\"}\n",
-                    r->step, number(r->loss, loss), number(r->grad_norm, norm), number(r->lr, lr), r->tokens,
-                    r->targets, r->rows, number(r->seconds, seconds), number(r->tokens / r->seconds, speed),
-                    number(r->mfu, mfu), number(r->plan_us, plan), number(r->exposed_seconds, exposed), r->loss_hash);
+    write_part(log, "{\"step\": %" PRId64, r->step);
+    write_number(log, "loss", r->loss);
+    write_number(log, "grad_norm", r->grad_norm);
+    write_number(log, "lr", r->lr);
+    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"rows\": %d", r->tokens, r->targets,
+               r->rows);
+    write_number(log, "seconds", r->seconds);
+    write_number(log, "tokens_per_second", (double)r->tokens / r->seconds);
+    write_number(log, "mfu", r->mfu);
+    write_planning(log, r);
+    write_number(log, "exposed_seconds", r->exposed_seconds);
+    write_part(log, ", \"loss_hash\": \"%016" PRIx64 "\"", r->loss_hash);
+    return end_line(log);
 }
 
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {
-    char loss[32];
-    return log_line(log, "{\"step\": %" PRId64 ", \"val_loss\": %s, \"val_targets\": %" PRId64 "}\n", step,
-                    number(val_loss, loss), targets);
+    write_part(log, "{\"step\": %" PRId64, step);
+    write_number(log, "val_loss", val_loss);
+    write_part(log, ", \"val_targets\": %" PRId64, targets);
+    return end_line(log);
 }
 
 void runlog_say(RunLog* log, const char* format, ...) {

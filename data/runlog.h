@@ -1,14 +1,26 @@
 // runlog.h - what a run leaves behind and what a person sees: log.jsonl, and one line a step on the terminal.
 //
-// log.jsonl has one object a line: for a training step {"step", "loss", "grad_norm", "lr", "tokens", "targets",
-// "rows", "seconds", "tokens_per_second", "mfu", "plan_us", "exposed_seconds", "loss_hash"}, for an evaluation {"step",
-// "val_loss", "val_targets"}. Numbers are written so that they read back to the same double. On a terminal the line of
-// a step rewrites itself and colour is used; elsewhere every line stays.
+// log.jsonl has one object a line: for a training step
+//
+//   step, loss, grad_norm, lr, tokens, targets, rows, seconds, tokens_per_second, mfu, exposed_seconds, loss_hash
+//   plan              the planner
+//   plan_us           what planning took, on a thread beside the step before
+//   plan_stall_us     what the step before waited for it
+//   predicted_ms      what the cost model said of this step before it ran, with all that it had learnt by then
+//   measured_ms       what the step took on this rank, plan_stall_us left out
+//   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
+//   degrees           {"1": 12, "4": 2}: how many items are on so many ranks
+//   bytes             sent by this rank for "heads", "ring", "gradients", "parameters"; the same bytes by where they
+//                     went: "inside" its machine, "across"
+//
+// with null for what is not known; for an evaluation {"step", "val_loss", "val_targets"}. Numbers are written so that
+// they read back to the same double. On a terminal the line of a step rewrites itself and colour is used; elsewhere
+// every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
 
-#include "plan/base.h"
+#include "plan/plan.h"
 
 typedef struct RunLog {
     FILE* file;       // NULL: no log
@@ -23,8 +35,12 @@ typedef struct StepRecord {
     int64_t tokens, targets;
     int rows;
     double seconds, mfu;  // mfu: fraction of the measured matmul limit
-    double plan_us;
-    double exposed_seconds;  // this rank stood still for other ranks
+    const char* planner;
+    const Plan* plan;  // NULL: without degrees
+    double plan_us, plan_stall_us;
+    double predicted_ms, measured_ms, gap;                        // NaN: unknown
+    uint64_t heads, ring, gradients, parameters, inside, across;  // bytes
+    double exposed_seconds;                                       // this rank stood still for other ranks
     double seconds_left;
     uint64_t loss_hash;
 } StepRecord;

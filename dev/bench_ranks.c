@@ -17,9 +17,9 @@ enum { ROUNDS = 3, STEPS = 5 };
 static char work[] = "/tmp/ragged-bench-XXXXXX";
 
 // On this project's own sources, by bytes.
-#define MODEL                                                                                                        \
+#define MODEL                                                                                                       \
     "--data plan data run kernels --layers 4 --width 256 --heads 4 --context 256 --batch-tokens 8192 --dtype fp32 " \
-    "--threads 1 --eval-every 0 --sample-every 0 --save-every 0 "
+    "--threads 1 --eval-every 0 --sample-every 0 --save-every 0 --plan static "
 
 typedef struct Kind {
     const char *name, *launch, *options;

@@ -77,17 +77,18 @@ static const Option options[] = {
     {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the items of a step in rounds", NULL},
     {"--reduce",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks", NULL},
     {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on", NULL},
-    {"--plan",         CHOICE, AT(plan),         "static",   0, 0,    "static|random", "which ranks share which documents: one degree for all, or anything valid (for tests)", NULL},
-    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document under --plan static; 0: the least that --capacity allows", NULL},
+    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike degrees, chosen anew for each step; the best single degree of each step; one degree for all; anything valid (for tests)", NULL},
+    {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run", NULL},
+    {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of the cost model that plans use; 0: never", NULL},
+    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows", NULL},
     {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across", NULL},
     {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected", NULL},
     {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up", NULL},
     {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks", NO_BALANCE},
     {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test", NO_BALANCE},
-    {"--refresh",      INT,    AT(refresh),      "20",       1, 1e9,  NULL, "steps between exchanges of rank speeds", NO_BALANCE},
 
-    {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine", "this version has no cost model"},
-    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "print the plan of a step and its alternatives", "this version has no cost model"},
+    {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine", NULL},
+    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "do not train: print the plan of the next step and what other planners would do, and write both as a page (plan.html)", NULL},
     {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs", NULL},
     {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only", NULL},
     {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, stop", NULL},
@@ -285,8 +286,8 @@ int config_set(Config* config, const char* name, const char* value, char* err, s
 
 // Options that say what this invocation does rather than what the run is.
 static int is_of_the_moment(const Option* o) {
-    const char* names[] = {"--out",    "--resume",  "--init",    "--sample",    "--dump-grads", "--help",
-                           "--device", "--cpu-isa", "--threads", "--node-size", "--overlap",    "--timeout"};
+    const char* names[] = {"--out",  "--resume", "--init",    "--sample",  "--dump-grads", "--probe",   "--explain",
+                           "--help", "--device", "--cpu-isa", "--threads", "--node-size",  "--overlap", "--timeout"};
     for (int i = 0; i < COUNT(names); i++)
         if (!strcmp(o->name, names[i])) return 1;
     return 0;
@@ -342,7 +343,7 @@ void config_help(FILE* out) {
     fprintf(out,
             "\nStart:  ./train                                  Use:  ./train --sample \"int main(\"\n"
             "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n"
-            "Ranks:  mpirun -n 4 ./train --degree 2           Jobs: scripts/one_node.sh, many_nodes.sh, slurm.sh\n");
+            "Ranks:  mpirun -n 4 ./train                      Jobs: scripts/one_node.sh, many_nodes.sh, slurm.sh\n");
 }
 
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
@@ -361,10 +362,22 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
     }
 }
 
-// ---- the model's dimensions
+// ---- what goes together
+
+// A degree is what the static planner is told; the others choose it.
+static int settle_plan(Config* config, char* err, size_t errlen) {
+    if (config->degree == 0 || !strcmp(config->plan, "static")) return 0;
+    if (config_was_given(config, "--plan"))
+        return fail(err, errlen,
+                    "--plan %s chooses degrees by itself, found --degree %d; try --plan static or --degree 0",
+                    config->plan, config->degree);
+    config->plan = "static";
+    return 0;
+}
 
 int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
     const Preset* preset = presets;
+    if (settle_plan(config, err, errlen)) return -1;
     while (strcmp(preset->name, config->preset) != 0) preset++;  // CHOICE has checked the name
     if (!config->layers) config->layers = preset->layers;
     if (!config->width) config->width = preset->width;

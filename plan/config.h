@@ -48,7 +48,7 @@ typedef struct Config {
     int tp, zero, capacity;
     const char* plan;
     int degree;
-    const char *kind, *attention;
+    const char *kind, *attention, *machine;
     int node_size;
     const char *reduce, *overlap;
     double timeout;

@@ -28,6 +28,16 @@ void plan_carve(Plan* plan, void* memory, int n) {
     carve_plan(plan, &(Carver){(char*)memory, 0}, n);
 }
 
+void plan_copy(Plan* to, const Plan* from) {
+    int* docs = to->docs;
+    Item* items = to->items;
+    memcpy(docs, from->docs, sizeof(int) * (size_t)from->n_docs);
+    memcpy(items, from->items, sizeof(Item) * (size_t)from->n_items);
+    *to = *from;
+    to->docs = docs;
+    to->items = items;
+}
+
 size_t plan_scratch_bytes(int n, const PlanLimits* limits) {
     size_t most = MAX(plan_static_scratch(n, limits), plan_random_scratch(n, limits));
     return MAX(most, plan_check_scratch(n, limits));

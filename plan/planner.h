@@ -19,6 +19,9 @@ int64_t capacity_for(const PlanLimits* limits, int s, int inner, int outer);
 // 0, or -1 with words: limits, lengths below 1, more tokens in all than an int counts.
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen);
 
+// The same plan in the memory of `to`, which is carved for as many documents.
+void plan_copy(Plan* to, const Plan* from);
+
 // Memory in parts: with memory NULL they are only counted.
 typedef struct Carver {
     char* memory;
@@ -35,3 +38,4 @@ static inline void* carve(Carver* c, size_t bytes) {
 size_t plan_static_scratch(int n, const PlanLimits* limits);
 size_t plan_random_scratch(int n, const PlanLimits* limits);
 size_t plan_check_scratch(int n, const PlanLimits* limits);
+size_t plan_adaptive_scratch(int n, const PlanLimits* limits);  // part of plan_step_scratch

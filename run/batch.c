@@ -1,5 +1,8 @@
 // batch.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
 //
+// Every rank plans the whole step from lengths alone. What the plan should take is foreseen where a cost model is
+// known, whoever made the plan.
+//
 // Only the tokens of this rank's share are read. Every item becomes a row; cu_seqlens of its documents and, on a ring,
 // of the chunks of all places stand in one array that goes to the device at once.
 #include <math.h>
@@ -11,9 +14,9 @@
 // ---- memory
 
 size_t batch_bytes(const Run* run, int max_tokens) {
-    size_t n = (size_t)max_tokens;
+    size_t n = (size_t)max_tokens, scratch = plan_scratch_bytes(max_tokens, &run->limits);
     return ROUND_UP(n * (sizeof(Piece) + sizeof(int) + sizeof(RankItem) + 2 * sizeof(Span)), (size_t)64) +
-           ROUND_UP(plan_bytes(max_tokens), (size_t)64) + plan_scratch_bytes(max_tokens, &run->limits);
+           ROUND_UP(plan_bytes(max_tokens), (size_t)64) + MAX(scratch, plan_step_scratch(max_tokens, &run->limits));
 }
 
 // A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. An item holds a
@@ -49,10 +52,6 @@ static int* on_device(const Batch* b, const int* host) { return b->device_indice
 
 // ---- the plan
 
-static KindChoice kind_choice(const Config* c) {
-    return !strcmp(c->kind, "heads") ? KIND_HEADS : !strcmp(c->kind, "ring") ? KIND_RING : KIND_AUTO;
-}
-
 void batch_list(Batch* b, const Run* run) {
     int rank = run->model.comm->rank, in_rounds = run->model.zero.stage > 1 && run->limits.ranks > 1;
     RankItem nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
@@ -67,10 +66,8 @@ void batch_list(Batch* b, const Run* run) {
     }
 }
 
-void batch_plan(Batch* b, const Run* run, int64_t step) {
-    const Config* c = &run->config;
-    char err[ERR_BYTES];
-    double started = now_seconds();
+// Lengths and what follows from them alone.
+static void count_pieces(Batch* b) {
     b->n_tokens = b->n_targets = 0;
     b->sum_s2 = 0;
     for (int i = 0; i < b->n_pieces; i++) {
@@ -79,17 +76,57 @@ void batch_plan(Batch* b, const Run* run, int64_t step) {
         b->n_targets += b->pieces[i].n_targets;
         b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
     }
-    int failed = !strcmp(c->plan, "random")
-                     ? plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
-                                   hash64((uint64_t)c->seed ^ (uint64_t)step), b->plan_scratch, err, sizeof err)
-                     : plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->degree, kind_choice(c),
-                                   b->plan_scratch, err, sizeof err);
-    if (failed) die("step %lld: %s", (long long)step, err);
+}
+
+// A rank that is alone packs its rows, whatever the planner.
+static int make_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
+    const Config* c = &run->config;
+    const Setting* s = &run->setting;
+    int alone = run->limits.ranks == 1;
+    if (!strcmp(c->plan, "random"))
+        return plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
+                           hash64((uint64_t)c->seed ^ (uint64_t)step), b->plan_scratch, err, errlen);
+    if (alone || !strcmp(c->plan, "static"))
+        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->degree, s->kind, b->plan_scratch,
+                           err, errlen);
+    b->foreseen = 1;
+    int (*plan)(Plan*, Forecast*, int64_t, const int*, int, const Setting*, void*, char*, size_t) =
+        !strcmp(c->plan, "adaptive") ? plan_adaptive : plan_flex;
+    return plan(&b->plan, &b->forecast, step, b->lengths, b->n_pieces, s, b->plan_scratch, err, errlen);
+}
+
+// A forecast's terms as the model had them before anything was learnt: what was learnt are factors of them.
+static void find_terms(Batch* b, const Run* run) {
+    const Cost *now = &run->setting.cost, *before = &run->probed.cost;
+    const CostTerms* t = &b->forecast.critical;
+    double ms[REFINE_TERMS] = {t->quadratic, t->linear, t->exchange, t->item, now->step},
+           is[REFINE_TERMS] = {now->quadratic, now->linear, now->link_scale, now->item, now->step},
+           was[REFINE_TERMS] = {before->quadratic, before->linear, before->link_scale, before->item, before->step};
+    for (int i = 0; i < REFINE_TERMS; i++) b->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
+}
+
+static int foresee(Batch* b, const Run* run, char* err, size_t errlen) {
+    if (!run->setting.groups) return 0;
+    if (!b->foreseen && forecast_plan(&b->forecast, &b->plan, b->lengths, &run->setting, b->plan_scratch, err, errlen))
+        return -1;
+    b->foreseen = 1;
+    find_terms(b, run);
+    return 0;
+}
+
+int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
+    char why[ERR_BYTES];
+    double started = now_seconds();
+    count_pieces(b);
+    b->foreseen = 0;
+    if (make_plan(b, run, step, err, errlen) || foresee(b, run, err, errlen)) return -1;
     if (run->limits.ranks > 1) plan_set_rounds(&b->plan, (int*)b->plan_scratch);
-    if (c->check_plan && plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, b->plan_scratch, err, sizeof err))
-        die("step %lld: this plan is wrong: %s", (long long)step, err);
+    if (run->config.check_plan &&
+        plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, b->plan_scratch, why, sizeof why))
+        return fail(err, errlen, "this plan is wrong: %s", why);
     batch_list(b, run);
     b->plan_us = 1e6 * (now_seconds() - started);
+    return 0;
 }
 
 // ---- the tokens
@@ -178,4 +215,40 @@ Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, i
     upload_ints(b, m, b->positions, N);
     upload_ints(b, m, b->cu, 4);
     return row;
+}
+
+// Reads N tokens and their targets into the batch, from the first training pieces one after another.
+static void read_tokens(Batch* b, const Run* run, int N) {
+    char err[ERR_BYTES];
+    SamplerPosition at = {0, 0};
+    for (int n = 0; n < N; at.index++) {
+        if (at.index == sampler_pieces(run->data.train, SPLIT_TRAIN)) at.index = 0;
+        Piece piece = sampler_train_piece(run->data.train, at);
+        piece.length = MIN(piece.length, N - n);
+        piece.n_targets = MIN(piece.n_targets, piece.length);
+        if (sampler_read(run->data.train, &piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+        n += piece.length;
+    }
+}
+
+Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
+    const Model* m = &run->model;
+    RankItem local = {b->plan.items, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
+    Item item = {m->comm->rank, 1, 1, 0, n, 0};
+    int N = 0;
+    b->plan.items[0] = item;
+    for (int i = 0; i < n; i++) {
+        b->plan.docs[i] = i;
+        b->lengths[i] = lengths[i];
+        for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
+    }
+    local.share = item_share(&b->plan, &item, b->lengths, m->comm->rank, NULL);
+    b->items[0] = local;
+    read_tokens(b, run, N);
+    item_cu(&b->plan, &item, b->lengths, b->cu);
+    upload_ints(b, m, b->tokens, N);
+    upload_ints(b, m, b->positions, N);
+    upload_ints(b, m, b->targets, N);
+    upload_ints(b, m, b->cu, n + 1);
+    return batch_row(b, run, 0);
 }

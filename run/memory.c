@@ -215,9 +215,17 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->staging = (float*)planned(plan, "file staging");
 }
 
+static KindChoice kind_choice(const Config* c) {
+    return !strcmp(c->kind, "heads") ? KIND_HEADS : !strcmp(c->kind, "ring") ? KIND_RING : KIND_AUTO;
+}
+
 MemoryPlan run_plan_memory(Run* run) {
     run->config.capacity = settle_capacity(run);
-    return plan_rows_of(run, run->config.capacity);
+    MemoryPlan plan = plan_rows_of(run, run->config.capacity);
+    run->setting.limits = run->limits;
+    run->setting.kind = kind_choice(&run->config);
+    run->setting.context = run->config.context;
+    return plan;
 }
 
 // Bytes of this process that are in memory now.

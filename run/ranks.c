@@ -110,8 +110,9 @@ void run_join_ranks(Run* run) {
     run->limits.NH = m->shape.NH;
     run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
     run->limits.quadratic = 1.0 / (12 * m->shape.C);
-    run->agreed = (uint64_t*)calloc(2 * (size_t)m->comm->size, sizeof *run->agreed);
-    if (!run->agreed) die("no memory for %d ranks", m->comm->size);
+    run->agreed = (Agreement*)calloc((size_t)m->comm->size, sizeof *run->agreed);
+    run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
+    if (!run->agreed || !run->groups) die("no memory for %d ranks", m->comm->size);
     if (m->comm->size == 1) return;
     settle_threads(run);
     prove_same(run);

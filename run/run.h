@@ -1,7 +1,8 @@
 // run.h - the objects of a run, and the phases that set them up before the first step of train_gpt.cu.
 //
 // Read in the order of main: start.c (options, data, device), memory.c (the memory table), show.c (what is printed),
-// state.c (weights from and to files).
+// state.c (weights from and to files), cost.c (what planners know of this machine), ahead.c (the next step's plan),
+// record.c (what is known of a step afterwards).
 #pragma once
 #include "data/checkpoint.h"
 #include "data/docs.h"
@@ -14,8 +15,10 @@
 #include "kernels/group_attention.h"
 #include "kernels/kernels.h"
 #include "plan/config.h"
-#include "plan/plan.h"
+#include "plan/machine.h"
+#include "plan/refine.h"
 #include "plan/shape.h"
+#include "plan/step.h"
 #include "run/zero.h"
 
 struct Model {
@@ -61,8 +64,11 @@ typedef struct Batch {
     double sum_s2;          // sum of squared lengths, for the FLOP count
     SamplerPosition after;  // where the next step's documents begin
     Plan plan;
-    double plan_us;
-    RankItem* items;  // (max_tokens) in the order in which this rank runs them
+    double plan_us;              // what planning took, all of it
+    int foreseen;                // forecast and terms are known
+    Forecast forecast;           // under the model that planned
+    double terms[REFINE_TERMS];  // of the forecast under the model before it was refined, and Cost.step
+    RankItem* items;             // (max_tokens) in the order in which this rank runs them
     int n_items;
     // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
     // device's copy; one of each for all Batches, so that only one of them can be at work.
@@ -80,7 +86,23 @@ typedef struct Data {
     Sampler *train, *val;   // one and the same unless --val names documents of its own
 } Data;
 
-typedef struct Run {
+// What one rank tells all others before the first exchange of a step.
+typedef struct Agreement {
+    uint64_t plan;    // hash of the plan and of what the cost model has learnt
+    uint64_t signal;  // that asks for an end, 0 none
+    double ms;        // of the last step; 0: nothing to learn from
+} Agreement;
+
+// Of the steps of this invocation.
+typedef struct PlanningSums {
+    int64_t steps, foreseen;
+    double plan_us, worst_us, stall_us, gap;
+} PlanningSums;
+
+typedef struct Ahead Ahead;  // ahead.c
+typedef struct Run Run;
+
+struct Run {
     Config config;
     Data data;
     Model model;
@@ -94,13 +116,26 @@ typedef struct Run {
     char out[CHECKPOINT_PATH];         // the run directory
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
     int training;
-    uint64_t* agreed;        // (2 * ranks) what all ranks said last: hash of the plan, signal
+    // What planners know of the machine. They run on the thread of ahead.c: see ahead_start.
+    Setting setting;    // groups is NULL as long as no cost model is known
+    GroupCost* groups;  // (ranks + 1) for setting
+    Machine probed;     // as measured or read, nothing refined
+    Refine refine;
+    // For run_probe. Forward and backward of the model over one row of documents of these lengths (n, each at most
+    // --context, together at most --capacity) on this rank alone: ms, the least of `repeats`. With ZeRO-2 and 3 all
+    // ranks call it together. Afterwards gradients are zero, and run.batch is to be drawn again.
+    double (*time_row)(Run* run, const int* lengths, int n, int repeats);
+    Ahead* planner;
+    double last_ms;                   // of the step before, 0 when it is not to be learnt from
+    double last_terms[REFINE_TERMS];  // its terms
+    PlanningSums planning;
+    Agreement* agreed;       // (ranks) what all ranks said last
     int stopped_by;          // the signal that ends the run after this step, 0 none
     int64_t first_step;      // steps done before this invocation
     double resident_before;  // bytes of this process before the table's memory was taken
     double matmul_limit;     // FLOP/s, measured, of all ranks together
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
-} Run;
+};
 
 // master lies apart from params only when params are not fp32 themselves.
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }
@@ -119,7 +154,8 @@ void run_lost(const Run* run, const char* words);
 size_t batch_bytes(const Run* run, int max_tokens);  // of the host's arrays of one Batch
 size_t batch_index_ints(const Run* run, int max_tokens);
 void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens);
-void batch_plan(Batch* b, const Run* run, int64_t step);  // of the pieces that stand in b
+// Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
+int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
 // The items of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do. batch_plan has
 // done it already.
 void batch_list(Batch* b, const Run* run);
@@ -128,6 +164,38 @@ void batch_upload(Batch* b, const Run* run, const Sampler* sampler);
 Row batch_row(const Batch* b, const Run* run, int i);  // item i of this rank
 // For generation: N tokens of a document that follow `cached` others in the KV cache.
 Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, int cached);
+
+// One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
+Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n);
+
+// ---- ahead.c: a thread that draws and plans the next step while this one computes
+
+// Begins to draw and plan `step` into run->ahead. Until ahead_wait nobody else touches run->ahead, run->setting or what
+// they point to.
+void ahead_start(Run* run, int64_t step);
+// The plan is in run->ahead. Returns the seconds that this took; ends the program when there is no plan.
+double ahead_wait(Run* run);
+void ahead_close(Run* run);  // ends the thread, if there is one
+
+// ---- record.c
+
+// Of run->batch, which took so long; before: the Comm as it was when the step began. r->plan_stall_us is known.
+void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);
+// Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
+// and opened first: nothing is learnt from it.
+void run_remember_step(Run* run, const StepRecord* r);
+void run_print_planning(const Run* run);  // at the end, with several ranks
+
+// ---- cost.c, probe.c
+
+void run_find_cost(Run* run);  // fills probed, refine, setting.cost and groups; all ranks call it together
+void run_probe(Run* run);      // measures this machine into run->probed
+void run_set_cost(Run* run);   // setting.cost and groups: probed with what refine has learnt
+
+// ---- explain.c
+
+// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
+void run_explain(const Run* run);
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 

@@ -172,6 +172,7 @@ void run_settle_model(Run* run) {
 }
 
 void run_close(Run* run) {
+    ahead_close(run);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
     docs_close(run->data.val_docs);
@@ -180,5 +181,6 @@ void run_close(Run* run) {
     run->model.k->close();
     run->model.comm->table->close(run->model.comm);
     free(run->agreed);
+    free(run->groups);
     config_free(&run->config);
 }

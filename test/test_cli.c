@@ -29,6 +29,8 @@ static void mistaken_options_get_one_line(void) {
     refused("--width 130 --heads 4", "--width 130", "--width 132");
     refused("--device cuda", "cuda", "--device cpu");
     refused("--tp 2", "--tp 2", "tensor parallelism");
+    refused("--plan flexible", "--plan", "flex|adaptive|static|random");
+    refused("--data $W/corpus --plan flex --degree 2", "--plan flex", "--degree 2");
     refused("--sample", "--sample", "value");
     refused("train.txt", "train.txt", "--data");
 }

@@ -57,8 +57,33 @@ static void values_out_of_range_are_refused_with_the_range(void) {
 
 static void options_that_are_not_built_say_so(void) {
     CHECK(parse("--tp 2") < 0 && strstr(err, "--tp 2") && strstr(err, "tensor parallelism"));
-    CHECK(parse("--tp 1 --plan static --balance off") == 0);
-    CHECK(parse("--explain") < 0);
+    CHECK(parse("--tp 1 --balance off") == 0);
+    CHECK(parse("--balance semi") < 0 && strstr(err, "slow ranks"));
+}
+
+static void a_degree_means_a_static_plan(void) {
+    CHECK(parse("") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    CHECK_STRING(config.plan, "flex");
+    CHECK(parse("--degree 2") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    CHECK_STRING(config.plan, "static");
+    CHECK(parse("--degree 2 --plan static") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    const char* both[] = {"--degree 2 --plan flex", "--degree 2 --plan adaptive", "--degree 2 --plan random"};
+    for (int i = 0; i < COUNT(both); i++)
+        CHECK(parse(both[i]) == 0 && config_complete(&config, 257, err, sizeof err) < 0 && strstr(err, "--degree 2"));
+    CHECK(parse("--degree 0 --plan flex") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    // A run that was saved with another planner goes on under the degree that is asked for now.
+    CHECK(parse("--degree 2") == 0 && config_restore(&config, "--plan", "flex", err, sizeof err) == 0);
+    CHECK(config_complete(&config, 257, err, sizeof err) == 0);
+    CHECK_STRING(config.plan, "static");
+}
+
+// Plans follow from the machine file, so it belongs to the run; probing and explaining are of the moment.
+static void what_plans_follow_from_is_saved_with_the_run(void) {
+    CHECK(parse("--plan flex") == 0);
+    CHECK(config_restore(&config, "--machine", "file", err, sizeof err) == 0 && config.machine);
+    CHECK(config_restore(&config, "--refresh", "0", err, sizeof err) == 0 && config.refresh == 0);
+    CHECK(config_restore(&config, "--probe", "1", err, sizeof err) == 0 && !config.probe);
+    CHECK(config_restore(&config, "--explain", "1", err, sizeof err) == 0 && !config.explain);
 }
 
 typedef struct Seen {
@@ -195,6 +220,8 @@ int main(void) {
     RUN(an_unknown_option_names_the_nearest);
     RUN(values_out_of_range_are_refused_with_the_range);
     RUN(options_that_are_not_built_say_so);
+    RUN(a_degree_means_a_static_plan);
+    RUN(what_plans_follow_from_is_saved_with_the_run);
     RUN(what_is_visited_restores_the_same_configuration);
     RUN(presets_fill_in_and_dimensions_must_agree);
     RUN(parameters_do_not_overlap_and_count_as_known);

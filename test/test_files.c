@@ -233,6 +233,45 @@ static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
     CHECK(strstr(text, "val_loss") == NULL && text[strlen(text) - 1] == '\n');
 }
 
+static void a_log_line_has_degrees_in_order_bytes_by_kind_and_null_for_what_is_unknown(void) {
+    RunLog log;
+    Item items[] = {
+        {0, 4, 4, 0, 1, 0}, {0, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {2, 2, 1, 3, 1, 0}, {0, 12, 4, 4, 1, 0}};
+    Plan plan = {.ranks = 12, .n_items = COUNT(items), .items = items};
+    StepRecord r = {.step = 1, .steps = 5, .seconds = 1, .planner = "flex", .predicted_ms = NAN, .gap = 0.25};
+    char dir[600], text[4096];
+    r.plan = &plan;
+    r.heads = UINT64_C(1) << 60, r.across = 7;
+    snprintf(dir, sizeof dir, "%s/planned", work);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, err, sizeof err) == 0);
+    r.step = 2;  // no progress line
+    log.last_print = now_seconds();
+    CHECK(runlog_step(&log, &r) == 0);
+    r.plan = NULL;
+    CHECK(runlog_step(&log, &r) == 0);
+    runlog_close(&log);
+    read_text(path_of("planned/log.jsonl"), text, sizeof text);
+    CHECK(strstr(text, "\"plan\": \"flex\"") && strstr(text, "\"predicted_ms\": null") &&
+          strstr(text, "\"gap\": 0.25"));
+    CHECK(strstr(text, "\"degrees\": {\"1\": 2, \"2\": 1, \"4\": 1, \"12\": 1}"));
+    CHECK(strstr(text, "\"bytes\": {\"heads\": 1152921504606846976, \"ring\": 0,") && strstr(text, "\"across\": 7}"));
+    const char* second = strchr(text, '\n');
+    CHECK(second && strstr(second, "\"degrees\": {}"));
+    double gaps[4];
+    CHECK(log_values("planned", "gap", gaps, 4) == 2);
+}
+
+static void a_log_that_cannot_be_written_says_so(void) {
+    RunLog log;
+    StepRecord r = {.step = 2, .steps = 5, .seconds = 1};
+    memset(&log, 0, sizeof log);
+    log.last_print = now_seconds();
+    log.file = fopen("/dev/full", "w");
+    if (!log.file) SKIP("there is no /dev/full");
+    CHECK(runlog_step(&log, &r) < 0);
+    runlog_close(&log);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     shape = shape_make(2, 24, 3, 70, 10);
@@ -246,6 +285,8 @@ int main(int argc, char** argv) {
     RUN(configs_of_other_models_are_refused_by_name);
     RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
     RUN(a_log_forgets_steps_after_the_one_it_continues_from);
+    RUN(a_log_line_has_degrees_in_order_bytes_by_kind_and_null_for_what_is_unknown);
+    RUN(a_log_that_cannot_be_written_says_so);
     for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
     free(staging);
     return program_end();

@@ -2,9 +2,10 @@
 //
 //   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2] [PROGRAM]
 //
-// The trainer itself is in this program. Every case draws ragged documents and a random plan; the reference is the same
-// documents as whole rows on rank 0, the ordinary kernels of one rank. LAW_CASES=N runs N cases instead of a few,
-// LAW_SEED=N starts elsewhere. A failing case prints its seed.
+// The trainer itself is in this program. Every case draws ragged documents and a plan: any valid one, or in every other
+// case plan_flex's on a random machine. The reference is the same documents as whole rows on rank 0, the ordinary
+// kernels of one rank. LAW_CASES=N runs N cases instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints
+// its seed.
 //
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.
@@ -38,12 +39,29 @@ static void write_corpus(void) {
 }
 
 static void open_trainer(int n_options, char** options) {
-    char* arguments[64] = {(char*)"train", (char*)"--data",    work,         (char*)"--layers",
-                           (char*)"2",     (char*)"--width",   (char*)"48",  (char*)"--heads",
-                           (char*)"6",     (char*)"--context", (char*)"192", (char*)"--batch-tokens",
-                           (char*)"1536",  (char*)"--device",  (char*)"cpu", (char*)"--dtype",
-                           (char*)"fp32",  (char*)"--threads", (char*)"1",   (char*)"--sample-every",
-                           (char*)"0"};
+    char* arguments[64] = {(char*)"train",
+                           (char*)"--data",
+                           work,
+                           (char*)"--layers",
+                           (char*)"2",
+                           (char*)"--width",
+                           (char*)"48",
+                           (char*)"--heads",
+                           (char*)"6",
+                           (char*)"--context",
+                           (char*)"192",
+                           (char*)"--batch-tokens",
+                           (char*)"1536",
+                           (char*)"--device",
+                           (char*)"cpu",
+                           (char*)"--dtype",
+                           (char*)"fp32",
+                           (char*)"--threads",
+                           (char*)"1",
+                           (char*)"--sample-every",
+                           (char*)"0",
+                           (char*)"--machine",
+                           (char*)"flexsp-7b"};
     int n = 0;
     while (arguments[n]) n++;
     for (int i = 0; i < n_options && n < 60; i++) arguments[n++] = options[i];
@@ -73,6 +91,12 @@ static void draw_pieces(Batch* b, uint64_t seed) {
     }
 }
 
+// Lengths and counts, with the program's own plan; cases put theirs in its place.
+static void count_pieces(Batch* b, int64_t step) {
+    char why[ERR_BYTES];
+    if (batch_plan(b, &run, step, why, sizeof why)) die("%s", why);
+}
+
 // Everything on rank 0, a row for each document.
 static void plan_alone(Batch* b) {
     for (int i = 0; i < b->n_pieces; i++) {
@@ -83,6 +107,58 @@ static void plan_alone(Batch* b) {
     b->plan.n_docs = b->plan.n_items = b->n_pieces;
     b->plan.ranks = run.limits.ranks;
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+}
+
+// 10^u with u uniform in [least, most)
+static double scale(uint64_t seed, uint64_t index, double least, double most) {
+    return pow(10, least + (most - least) * random_uniform(seed, index));
+}
+
+static LinkTable random_link(uint64_t seed, uint64_t index) {
+    double latency = scale(seed, index, -4, -1);
+    LinkTable link = {2, {64, 1e6}, {latency, latency + scale(seed, index + 1, -3, 0)}};
+    return link;
+}
+
+// Any machine: computing, links and items that are cheap or dear beside each other, and rows that hold little or much.
+static const Setting* random_setting(uint64_t seed) {
+    static GroupCost groups[17];  // point into the setting's cost
+    static Setting s;
+    Setting fresh = {.limits = run.limits, .groups = groups, .context = CONTEXT};
+    s = fresh;
+    int least = size == 1 ? run.limits.capacity : 100;  // two ranks hold any document
+    s.limits.capacity = least + (int)((run.limits.capacity - least) * pow(random_uniform(seed, 1), 3));
+    s.kind = (KindChoice)(3 * random_uniform(seed, 2));
+    s.cost.quadratic = scale(seed, 3, -5, -2);
+    s.cost.linear = scale(seed, 4, -4, -2);
+    s.cost.item = scale(seed, 5, -4, -1);
+    s.cost.link_scale = 1;
+    s.cost.link[LINK_INSIDE] = random_link(seed, 6);
+    s.cost.link[LINK_ACROSS] = random_link(seed, 8);
+    s.cost.layers = LAYERS, s.cost.channels = run.model.shape.C, s.cost.elem_bytes = sizeof(float);
+    cost_groups(s.groups, &s.cost, &s.limits, s.kind);
+    return &s;
+}
+
+static int flex_plans, unlike_degrees;  // plan_flex's plans, and those of them with groups of unlike degrees
+
+static void plan_case(Batch* b, uint64_t seed) {
+    char why[ERR_BYTES];
+    const Setting* s = random_setting(seed);
+    int is_flex = seed & 1;
+    if (is_flex
+            ? plan_flex(&b->plan, &b->forecast, 1, b->lengths, b->n_pieces, s, b->plan_scratch, why, sizeof why)
+            : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run.limits, seed, b->plan_scratch, why, sizeof why))
+        die("seed %" PRIu64 ": %s", seed, why);
+    plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run.limits, b->plan_scratch, why,
+                           sizeof why);
+    if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
+    CHECK(!wrong);
+    int unlike = 0;
+    for (int i = 1; i < b->plan.n_items; i++) unlike |= b->plan.items[i].degree != b->plan.items[0].degree;
+    flex_plans += is_flex;
+    unlike_degrees += is_flex && unlike;
 }
 
 // Forward and backward under the plan in the batch; the loss of all ranks.
@@ -145,22 +221,17 @@ static double sent(CommPurpose purpose) {
 }
 
 static void one_case(uint64_t seed) {
-    char why[ERR_BYTES];
     Batch* b = &run.batch;
     draw_pieces(b, seed);
-    batch_plan(b, &run, 1);  // counts; the plans come now
+    count_pieces(b, 1);
     plan_alone(b);
     reference_loss = step_loss();
     compare_gradients(1);
-    if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run.limits, seed, b->plan_scratch, why, sizeof why))
-        die("seed %" PRIu64 ": %s", seed, why);
-    plan_set_rounds(&b->plan, (int*)b->plan_scratch);
-    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, &run.limits, b->plan_scratch, why, sizeof why);
+    int failures = test_failures_in_claim;
+    plan_case(b, seed);
     double before[2] = {sent(COMM_HEADS), sent(COMM_RING)}, bytes[2];
     double loss = step_loss();
     expected_bytes(bytes);
-    int failures = test_failures_in_claim;
-    CHECK(!wrong);
     CHECK(sent(COMM_HEADS) - before[0] == bytes[0] && sent(COMM_RING) - before[1] == bytes[1]);
     CHECK_CLOSE(loss, reference_loss, 1e-5 * fabs(reference_loss));
     CHECK_CLOSE(compare_gradients(0), 0, 1e-5);
@@ -176,6 +247,9 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
         one_case(first + (uint64_t)i);
         MPI_Allreduce(MPI_IN_PLACE, &test_failures_in_claim, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     }
+    // What the planner is for: were it never seen here, the claim would say less than it seems to.
+    if (flex_plans >= 10 && size > 3) CHECK(unlike_degrees >= flex_plans / 10);
+    if (rank == 0) printf("    %d of %d flexible plans have groups of unlike degrees\n", unlike_degrees, flex_plans);
 }
 
 // ---- what moves, and what is held
@@ -183,7 +257,7 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
 static void documents_on_single_ranks_move_nothing_in_attention(void) {
     Batch* b = &run.batch;
     draw_pieces(b, 7);
-    batch_plan(b, &run, 1);
+    count_pieces(b, 1);
     plan_alone(b);
     for (int i = 0; i < b->plan.n_items; i++) b->plan.items[i].first_rank = i % size;
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
@@ -204,7 +278,7 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     double gradients = sent(COMM_GRADIENTS), weights = sent(COMM_PARAMETERS), state = sent_otherwise();
     for (int step = 1; step <= STEPS; step++) {
         draw_pieces(b, 70 + (uint64_t)step);
-        batch_plan(b, &run, step);
+        count_pieces(b, step);
         if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run.limits, (uint64_t)step, b->plan_scratch, why,
                         sizeof why))
             die("%s", why);
@@ -228,6 +302,25 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     } else CHECK(size == 1 || sent(COMM_GRADIENTS) > gradients);
 }
 
+// A model that has learnt that everything takes twice as long foresees twice the time, and the same terms before that.
+static void terms_are_those_of_the_model_before_it_learnt(void) {
+    double before[REFINE_TERMS], makespan;
+    Batch* b = &run.batch;
+    draw_pieces(b, 11);
+    count_pieces(b, 1);
+    CHECK(b->foreseen && b->forecast.makespan > 0);
+    memcpy(before, b->terms, sizeof before);
+    makespan = b->forecast.makespan;
+    for (int i = 0; i < REFINE_TERMS; i++) run.refine.theta[i] = 2;
+    run_set_cost(&run);
+    count_pieces(b, 1);
+    // Factors of two are exact: any difference would be another plan.
+    CHECK_CLOSE(b->forecast.makespan, 2 * makespan, 1e-9 * makespan);
+    for (int i = 0; i < REFINE_TERMS; i++) CHECK_CLOSE(b->terms[i], before[i], 1e-9 * makespan);
+    refine_start(&run.refine);
+    run_set_cost(&run);
+}
+
 int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     int n_options = n_arguments - 1 - (n_arguments % 2 == 0);  // options come in pairs, then perhaps the program's path
@@ -242,6 +335,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
     RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);
     RUN_TOGETHER(plans_that_change_every_step_never_move_optimizer_state);
+    RUN_TOGETHER(terms_are_those_of_the_model_before_it_learnt);
     free(reference);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {

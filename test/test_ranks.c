@@ -50,6 +50,8 @@ static void any_number_of_ranks_and_any_plan_give_the_same_losses(void) {
         const char* options;
     } runs[] = {
         {2, "--steps 6"},
+        {3, "--steps 6 --refresh 1"},
+        {5, "--steps 6 --plan adaptive --capacity 48"},
         {3, "--steps 6 --degree 3 --kind heads"},
         {3, "--steps 6 --plan random"},
         {4,

@@ -46,7 +46,7 @@ all() { # all NAME OPTIONS...
             awk '{ printf "  %-30s %-7s %8.0f   %5.1f %%\n", $1, $2, $3, 100 * $5 / $4 }'
     done
 }
-all documents-on-one-rank
+all documents-on-one-rank --plan static
 all heads --degree 2 --kind heads
 all ring --degree 2 --kind ring
-all zero-3 --zero 3
+all zero-3 --plan static --zero 3

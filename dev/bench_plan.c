@@ -1,0 +1,127 @@
+// bench_plan.c - the planner for unlike groups (plan_flex): how long it plans, and how close to the lower bound.
+//
+//   build/release/dev/bench_plan                                   all cells
+//   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly
+//
+// A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
+// batches are drawn with seed 1. The gap is makespan / L3 - 1 as the planner forecasts it (plan/bound.h). The time is
+// all of planning: checks, sorting, search, bounds, items; one thread, by the time of the processor, not the clock,
+// because other programs may take turns with this one. In the record the limit beside a figure is the wanted one.
+#include "dev/bench.h"
+#include "plan/lengths.h"
+#include "plan/machine.h"
+#include "plan/step.h"
+
+enum { NODE = 8, CONTEXT = 196608, SEED = 1 };
+
+typedef struct Cell {
+    int ranks, docs;
+    double wanted_gap, wanted_ms;  // in the mean; 0: nothing is
+} Cell;
+
+static const double wanted_worst_gap = 0.08;
+
+typedef struct Figures {
+    double gap_mean, gap_worst, us_mean, us_worst;
+} Figures;
+
+static void stop(const char* message) {
+    fprintf(stderr, "bench_plan: %s\n", message);
+    exit(1);
+}
+
+static double processor_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static Figures measure(const char* machine_name, const char* lengths_name, int ranks, int docs, int batches) {
+    char err[ERR_BYTES];
+    Machine machine;
+    Setting setting;
+    Plan plan;
+    Forecast forecast;
+    Figures f = {0};
+    GroupCost* groups = (GroupCost*)malloc(sizeof(GroupCost) * ((size_t)ranks + 1));
+    const char* text = machine_builtin(machine_name);
+    if (!text) stop("no such machine");
+    if (machine_parse(&machine, text, strlen(text), err, sizeof err) < 0 ||
+        machine_setting(&setting, &machine, ranks, NODE, CONTEXT, groups, err, sizeof err) < 0)
+        stop(err);
+    Lengths* lengths = lengths_open(lengths_name, CONTEXT, setting.limits.capacity, err, sizeof err);
+    if (!lengths) stop(err);
+    int* drawn = (int*)malloc(sizeof(int) * (size_t)docs);
+    void* memory = malloc(plan_bytes(docs));
+    void* scratch = malloc(MAX(plan_step_scratch(docs, &setting.limits), plan_scratch_bytes(docs, &setting.limits)));
+    if (!groups || !drawn || !memory || !scratch) stop("no memory");
+    for (int b = -1; b < batches; b++) {  // the first one is not counted: it finds cold memory
+        lengths_draw(lengths, drawn, docs, SEED, b);
+        plan_carve(&plan, memory, docs);
+        double start = processor_seconds();
+        if (plan_flex(&plan, &forecast, b, drawn, docs, &setting, scratch, err, sizeof err) < 0) stop(err);
+        if (b < 0) continue;
+        double us = 1e6 * (processor_seconds() - start), gap = forecast_gap(&forecast);
+        f.us_mean += us / batches, f.us_worst = MAX(f.us_worst, us);
+        f.gap_mean += gap / batches, f.gap_worst = MAX(f.gap_worst, gap);
+        if (plan_check(&plan, drawn, docs, &setting.limits, scratch, err, sizeof err) < 0) stop(err);
+    }
+    lengths_close(lengths);
+    free(scratch), free(memory), free(drawn), free(groups);
+    return f;
+}
+
+static void print(const Figures* f, const Cell* cell) {
+    printf("%4d x %4d  gap %6.2f %% mean", cell->ranks, cell->docs, 100 * f->gap_mean);
+    if (cell->wanted_gap > 0) printf(" (%.1f)", 100 * cell->wanted_gap);
+    printf(", %6.2f worst (%.0f);  %7.0f us mean", 100 * f->gap_worst, 100 * wanted_worst_gap, f->us_mean);
+    if (cell->wanted_ms > 0) printf(" (%.0f)", 1e3 * cell->wanted_ms);
+    printf(", %7.0f worst%s\n", f->us_worst,
+           (cell->wanted_gap > 0 && f->gap_mean > cell->wanted_gap) || f->gap_worst > wanted_worst_gap ||
+                   (cell->wanted_ms > 0 && f->us_mean > 1e3 * cell->wanted_ms)
+               ? "   <-"
+               : "");
+    fflush(stdout);
+}
+
+static void record(const char* name, const Figures* f, const Cell* cell) {
+    char what[160];
+    snprintf(what, sizeof what, "plan: gap, mean, %s", name);
+    bench_record(what, 100 * f->gap_mean, "%", 100 * cell->wanted_gap);
+    snprintf(what, sizeof what, "plan: gap, worst of 100, %s", name);
+    bench_record(what, 100 * f->gap_worst, "%", 100 * wanted_worst_gap);
+    snprintf(what, sizeof what, "plan: time, %s", name);
+    bench_record(what, f->us_mean, "us", 1e3 * cell->wanted_ms);
+}
+
+int main(int argc, char** argv) {
+    static const Cell cells[] = {{64, 64, 0.04, 0},     {64, 128, 0.03, 0},   {64, 256, 0.02, 0},
+                                 {64, 512, 0.01, 0.3},  {256, 2048, 0.01, 4}, {1024, 2048, 0.03, 0},
+                                 {1024, 4096, 0.02, 15}};
+    static const char* const machines[] = {"a100-7b", "h200-8b"};
+    static const char* const lengths[] = {"wikipedia", "prolong"};
+    if (argc == 6) {
+        Cell cell = {atoi(argv[3]), atoi(argv[4]), 0, 0};
+        if (cell.ranks < 1 || cell.docs < 1 || atoi(argv[5]) < 1) stop("ranks, documents and batches are from 1 on");
+        for (int i = 0; i < COUNT(cells); i++)
+            if (cells[i].ranks == cell.ranks && cells[i].docs == cell.docs) cell = cells[i];
+        Figures f = measure(argv[1], argv[2], cell.ranks, cell.docs, atoi(argv[5]));
+        print(&f, &cell);
+        return 0;
+    }
+    if (argc != 1) stop("arguments are none, or MACHINE LENGTHS RANKS DOCUMENTS BATCHES");
+    printf("plans of unlike groups: makespan over the lower bound, time of planning; 100 batches (wanted)\n");
+    for (int m = 0; m < COUNT(machines); m++)
+        for (int l = 0; l < COUNT(lengths); l++) {
+            printf("%s, %s under %dK, ranks x documents\n", machines[m], lengths[l], CONTEXT / 1024);
+            for (int i = 0; i < COUNT(cells); i++) {
+                char name[100];
+                Figures f = measure(machines[m], lengths[l], cells[i].ranks, cells[i].docs, 100);
+                print(&f, &cells[i]);
+                snprintf(name, sizeof name, "%s, %s, %d ranks x %d", machines[m], lengths[l], cells[i].ranks,
+                         cells[i].docs);
+                record(name, &f, &cells[i]);
+            }
+        }
+    return 0;
+}

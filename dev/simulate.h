@@ -1,0 +1,72 @@
+// simulate.h - what the files of the simulator share: what was asked for, the machine and the lengths, and what became
+// of each planner.
+#pragma once
+#include "plan/lengths.h"
+#include "plan/machine.h"
+#include "plan/rivals/rivals.h"
+
+enum { MOST_TALLIES = 32 };
+
+typedef struct Options {
+    const char *machine, *lengths;         // a name that the program knows, or a file
+    const char *plans, *speeds, *explain;  // NULL: not given
+    int ranks, node_size, docs, context, batches, capacity, json;
+    int64_t seed;
+    double patience;  // seconds of planning that each planner gets; 0: all that it wants
+} Options;
+
+// One planner on all batches.
+typedef struct Tally {
+    const Rival* rival;
+    void* state;
+    int out;              // it plays no more
+    char why[ERR_BYTES];  // for people
+    int batches;          // counted below
+    int left_model;       // it does what the bound knows nothing of: no gap
+    double ms, ms_worst;  // sums over batches, and the worst of one
+    double gap, gap_worst;
+    double us, us_worst;  // of planning
+    double idle, communication;
+} Tally;
+
+typedef struct Simulation {
+    const Options* options;
+    Machine machine;
+    Setting setting;
+    double item_ms;  // what an item takes besides its work, in systems without a barrier
+    double* speeds;
+    Lengths* lengths;
+    int* drawn;     // (docs) the batch
+    int* sorted;    // (docs) the same, descending
+    double l1, l3;  // sums over batches
+    double tokens;
+    int longest;
+    int n_tallies;
+    Tally* tallies;
+} Simulation;
+
+// simulate_options.c: ends the program with a line where the command line is wrong, and for --help.
+Options read_options(int argc, char** argv);
+// Opens all that the options name; the same end where something is wrong. close_simulation frees it.
+void open_simulation(Simulation* s, const Options* options);
+void close_simulation(Simulation* s);
+// Prints "simulate: ..." and ends the program with 1.
+#if defined(__GNUC__)
+__attribute__((noreturn, format(printf, 1, 2)))
+#endif
+void refuse(const char* format, ...);
+// Memory, or the same end.
+void* need(size_t bytes);
+
+// simulate_play.c: all batches with all planners.
+void play_all(Simulation* s);
+// The setting with what the rule adds to every item; its groups are the caller's to free.
+Setting setting_under_rule(const Setting* setting, const PlayRule* rule);
+// Lengths of a batch into s->drawn and s->sorted.
+void draw_batch(Simulation* s, int batch);
+
+// simulate_rivals.c: the planner of this name, n bytes long, also of those that play only when they are named; NULL.
+const Rival* find_rival(const char* name, size_t n);
+
+// simulate_explain.c: the page of the first batch into a file.
+void write_page(Simulation* s);

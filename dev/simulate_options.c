@@ -1,0 +1,234 @@
+// simulate_options.c - the command line of the simulator, and the files that it names.
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "data/disk.h"
+#include "dev/simulate.h"
+
+void refuse(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    fflush(stdout);
+    fprintf(stderr, "simulate: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    exit(1);
+}
+
+void* need(size_t bytes) {
+    void* memory = malloc(MAX(bytes, 1));
+    if (!memory) refuse("no memory for %zu bytes", bytes);
+    return memory;
+}
+
+// ---- options
+
+typedef enum OptionType { TEXT, COUNT_FROM_1, SEED, SECONDS, FLAG } OptionType;
+
+typedef struct OptionRow {
+    const char* name;
+    OptionType type;
+    size_t at;  // in Options
+    const char *value, *words;
+} OptionRow;
+
+static const OptionRow rows[] = {
+    {"--machine", TEXT, offsetof(Options, machine), "flexsp-7b", "a machine that is known by name, or a machine file"},
+    {"--ranks", COUNT_FROM_1, offsetof(Options, ranks), "64", "ranks"},
+    {"--node-size", COUNT_FROM_1, offsetof(Options, node_size), "8", "ranks of a node"},
+    {"--docs", COUNT_FROM_1, offsetof(Options, docs), "512", "documents of a batch"},
+    {"--context", COUNT_FROM_1, offsetof(Options, context), "196608", "longer documents are not drawn"},
+    {"--capacity", COUNT_FROM_1, offsetof(Options, capacity), NULL, "tokens of a rank, instead of the machine's"},
+    {"--lengths", TEXT, offsetof(Options, lengths), "wikipedia", "lengths by name, or a file with one number a line"},
+    {"--batches", COUNT_FROM_1, offsetof(Options, batches), "20", "batches, the same for all planners"},
+    {"--seed", SEED, offsetof(Options, seed), "1", "of the lengths"},
+    {"--plans", TEXT, offsetof(Options, plans), NULL, "planners, with commas; all unless given"},
+    {"--speeds", TEXT, offsetof(Options, speeds), NULL, "RANK=X,...: ranks at X of the usual pace"},
+    {"--patience", SECONDS, offsetof(Options, patience), "60",
+     "seconds of planning before a planner is left out; 0: no end"},
+    {"--json", FLAG, offsetof(Options, json), NULL, "one object for each planner instead of the table"},
+    {"--explain", TEXT, offsetof(Options, explain), NULL, "FILE.html: a page about the first batch"},
+};
+
+static void print_help(void) {
+    printf("simulate - plays the planners of several systems on the same batches, in a cost model\n\n");
+    for (int i = 0; i < COUNT(rows); i++) {
+        printf("  %-12s %s", rows[i].name, rows[i].words);
+        if (rows[i].value) printf(" (%s)", rows[i].value);
+        printf("\n");
+    }
+    printf("\nmachines: %s\nlengths:  %s\nplanners:", machine_names(), lengths_names());
+    for (int i = 0; i < n_rivals; i++) printf("%s %s", i ? "," : "", rivals[i]->name);
+    printf(
+        "\n\ngap: makespan over the lower bound L3 of plan/bound.h under the same fixed costs, less 1; \"-\" where a "
+        "system does what the\nbound knows nothing of. Makespans are from the first document to the end of the last, "
+        "without the step's own time.\n");
+}
+
+static int64_t whole_number(const OptionRow* row, const char* text, int64_t most) {
+    char* end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    int least = row->type == SEED ? 0 : 1;
+    if (errno || end == text || *end || value < least || value > most)
+        refuse("%s %s: expected a whole number from %d to %lld", row->name, text, least, (long long)most);
+    return value;
+}
+
+static void set_option(Options* options, const OptionRow* row, const char* text) {
+    void* at = (char*)options + row->at;
+    char* end;
+    if (row->type == TEXT) {
+        *(const char**)at = text;
+    } else if (row->type == COUNT_FROM_1) {
+        *(int*)at = (int)whole_number(row, text, 1 << 30);
+    } else if (row->type == SEED) {
+        *(int64_t*)at = whole_number(row, text, INT64_MAX);
+    } else if (row->type == SECONDS) {
+        double seconds = strtod(text, &end);
+        if (end == text || *end || !(seconds >= 0)) refuse("%s %s: expected seconds, 0 or more", row->name, text);
+        *(double*)at = seconds;
+    }
+}
+
+Options read_options(int argc, char** argv) {
+    Options options = {0};
+    for (int i = 0; i < COUNT(rows); i++)
+        if (rows[i].value) set_option(&options, &rows[i], rows[i].value);
+    for (int i = 1; i < argc; i++) {
+        const OptionRow* row = NULL;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help();
+            exit(0);
+        }
+        for (int j = 0; j < COUNT(rows); j++)
+            if (strcmp(rows[j].name, argv[i]) == 0) row = &rows[j];
+        if (!row) refuse("unknown option %s; --help lists them", argv[i]);
+        if (row->type == FLAG) {
+            *(int*)((char*)&options + row->at) = 1;
+            continue;
+        }
+        if (i + 1 == argc) refuse("%s needs a value: %s", row->name, row->words);
+        set_option(&options, row, argv[++i]);
+    }
+    return options;
+}
+
+// ---- what the options name
+
+static char* read_whole(const char* path, size_t* bytes, const char* instead) {
+    char err[ERR_BYTES];
+    uint64_t size;
+    if (access(path, F_OK) != 0) refuse("%s", instead);
+    int fd = disk_open(path, &size, err, sizeof err);
+    if (fd < 0) refuse("%s", err);
+    char* text = (char*)need((size_t)size);
+    int64_t n = disk_read(fd, text, (size_t)size);
+    if (n < 0) refuse("cannot read %s: %s", path, strerror(errno));
+    close(fd);
+    *bytes = (size_t)n;
+    return text;
+}
+
+static void open_machine(Machine* machine, const char* name) {
+    char err[ERR_BYTES], unknown[ERR_BYTES];
+    size_t n;
+    const char* known = machine_builtin(name);
+    if (known) {
+        if (machine_parse(machine, known, strlen(known), err, sizeof err) < 0) die("machine %s: %s", name, err);
+        return;
+    }
+    snprintf(unknown, sizeof unknown, "--machine %s is neither a file nor one of %s", name, machine_names());
+    char* text = read_whole(name, &n, unknown);
+    int status = machine_parse(machine, text, n, err, sizeof err);
+    free(text);
+    if (status < 0) refuse("%s: %s", name, err);
+}
+
+// Whether one of names, which are separated by commas and blanks, is this one.
+static int is_listed(const char* names, const char* name) {
+    for (size_t n = strlen(name); *names; names += strcspn(names, ","), names += strspn(names, ", "))
+        if (strcspn(names, ",") == n && strncmp(names, name, n) == 0) return 1;
+    return 0;
+}
+
+static Lengths* open_lengths(const char* name, int context, int capacity) {
+    char err[ERR_BYTES], unknown[ERR_BYTES];
+    size_t n;
+    if (is_listed(lengths_names(), name)) {
+        Lengths* lengths = lengths_open(name, context, capacity, err, sizeof err);
+        if (!lengths) refuse("%s", err);
+        return lengths;
+    }
+    snprintf(unknown, sizeof unknown, "--lengths %s is neither a file nor one of %s", name, lengths_names());
+    char* text = read_whole(name, &n, unknown);
+    Lengths* lengths = lengths_parse(text, n, context, err, sizeof err);
+    free(text);
+    if (!lengths) refuse("%s: %s", name, err);
+    return lengths;
+}
+
+static double* read_speeds(const char* text, int ranks) {
+    double* speeds = (double*)need(sizeof(double) * (size_t)ranks);
+    for (int r = 0; r < ranks; r++) speeds[r] = 1;
+    for (const char* at = text; *at;) {
+        char *equal, *end;
+        long rank = strtol(at, &equal, 10);
+        double speed = *equal == '=' ? strtod(equal + 1, &end) : 0;
+        if (equal == at || !(speed > 0 && speed <= 1e6) || end == equal + 1 || (*end && *end != ','))
+            refuse("--speeds %s: expected RANK=X, ... with X above 0", text);
+        if (rank < 0 || rank >= ranks) refuse("--speeds %s: rank %ld is not one of 0 to %d", text, rank, ranks - 1);
+        speeds[rank] = speed;
+        at = *end ? end + 1 : end;
+    }
+    return speeds;
+}
+
+static void choose_rivals(Simulation* s, const char* plans) {
+    s->tallies = (Tally*)need(sizeof(Tally) * MOST_TALLIES);
+    if (!plans)
+        for (int i = 0; i < n_rivals; i++) s->tallies[s->n_tallies++] = (Tally){.rival = rivals[i]};
+    for (const char* at = plans ? plans : ""; *at;) {
+        size_t n = strcspn(at, ",");
+        const Rival* rival = find_rival(at, n);
+        if (!rival) refuse("--plans: no planner is called \"%.*s\"; --help lists them", (int)n, at);
+        for (int i = 0; i < s->n_tallies; i++)
+            if (s->tallies[i].rival == rival) refuse("--plans: %s is there twice", rival->name);
+        if (s->n_tallies == MOST_TALLIES) refuse("--plans: more than %d planners", MOST_TALLIES);
+        s->tallies[s->n_tallies++] = (Tally){.rival = rival};
+        at += n;
+        if (*at) at++;
+    }
+    if (s->n_tallies == 0) refuse("--plans names no planner");
+}
+
+void open_simulation(Simulation* s, const Options* options) {
+    char err[ERR_BYTES];
+    *s = (Simulation){.options = options};
+    if (options->ranks > 65536) refuse("--ranks %d: at most 65536 can be simulated", options->ranks);
+    open_machine(&s->machine, options->machine);
+    if (options->capacity) s->machine.capacity = options->capacity;
+    GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
+    if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err,
+                        sizeof err) < 0) {
+        free(groups);
+        refuse("%s", err);
+    }
+    s->item_ms = s->setting.cost.item + rival_item_ms(&s->setting.cost);
+    if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
+    s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);
+    s->drawn = (int*)need(sizeof(int) * (size_t)options->docs);
+    s->sorted = (int*)need(sizeof(int) * (size_t)options->docs);
+    choose_rivals(s, options->plans);
+}
+
+void close_simulation(Simulation* s) {
+    for (int i = 0; i < s->n_tallies; i++)
+        if (s->tallies[i].state) s->tallies[i].rival->close(s->tallies[i].state);
+    lengths_close(s->lengths);
+    free(s->tallies), free(s->drawn), free(s->sorted), free(s->speeds), free(s->setting.groups);
+}

@@ -1,0 +1,318 @@
+// bound.c - lower bounds of a step's makespan, see bound.h; L3 after Turek, Wolf and Yu (1992), Ludwig and Tiwari
+// (1994). What whole items add to it is in bound_items.c.
+//
+// Alone on one rank a document does the least work: heads divide evenly there, nothing is exchanged, and V_d / d never
+// falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all groups.
+// For one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over groups, by
+// degree, ends where the least a and b of all that are left cannot win. Bisection remembers for every such document the
+// groups between its two ends that could still change its work, so a guess looks at few.
+#include "plan/bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "plan/bound_items.h"
+#include "plan/planner.h"
+
+// Of L3: from here on an item's own time is so much of it that whole items are looked at.
+static const double dear_item = 0.005;
+
+typedef struct Group {
+    const GroupCost* cost;
+    double time2, time1;    // ms a token^2 and a token of one document, on the fastest rank, without exchanges
+    double work2, work1;    // of w
+    double least2, least1;  // least of work2 and work1 from here on
+} Group;
+
+// What is known of a document between two guesses: its least work at the lower one, and the groups [first, end) of
+// which some may do less at the upper one.
+typedef struct Range {
+    double work;
+    int first, end;
+} Range;
+
+typedef struct Wide {
+    int length, count;  // so many documents of this length
+} Wide;
+
+typedef struct Search {
+    int capacity, n_groups, n_others, n_wide;
+    Group* groups;                 // (n_groups) by degree; [0] is one rank
+    int* first;                    // (ranks + 1) group of a degree; of the next larger where it has none
+    GroupCost* others;             // (GROUP_INNERS ranks) costs of groups that the setting does not have
+    double* speeds;                // (ranks) ascending
+    Wide* wide;                    // (n) documents that look at all groups
+    Range *range, *below, *above;  // (n) of these; below and above a guess
+    DensePart* dense;              // (n) documents and their work
+} Search;
+
+static size_t carve_search(Search* x, void* memory, int n, const PlanLimits* limits) {
+    Carver c = {(char*)memory, 0};
+    size_t ranges = sizeof(Range) * (size_t)n, ranks = (size_t)limits->ranks;
+    x->groups = (Group*)carve(&c, sizeof(Group) * (GROUP_INNERS + 1) * ranks);
+    x->first = (int*)carve(&c, sizeof(int) * (ranks + 1));
+    x->others = (GroupCost*)carve(&c, sizeof(GroupCost) * GROUP_INNERS * ranks);
+    x->speeds = (double*)carve(&c, sizeof(double) * ranks);
+    x->wide = (Wide*)carve(&c, sizeof(Wide) * (size_t)n);
+    x->range = (Range*)carve(&c, ranges);
+    x->below = (Range*)carve(&c, ranges);
+    x->above = (Range*)carve(&c, ranges);
+    x->dense = (DensePart*)carve(&c, sizeof(DensePart) * (size_t)n);
+    return c.bytes;
+}
+
+size_t bounds_scratch(int n, const PlanLimits* limits) { return carve_search(&(Search){0}, NULL, n, limits); }
+
+// ---- what groups cost
+
+static int ascending(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+// Least time a byte of messages up to `bytes`: at a point or at the end, since each straight piece is p + q bytes.
+static double least_byte_ms(const LinkTable* link, double bytes) {
+    if (link->n == 0) return 0;
+    double least = link_ms(link, bytes) / bytes;
+    for (int i = 0; i < link->n && link->bytes[i] <= bytes; i++)
+        if (link->bytes[i] > 0) least = MIN(least, link->ms[i] / link->bytes[i]);
+    return least;
+}
+
+// e_d: tokens of an item are not exchanged for less, whatever else the item holds.
+static double least_token_ms(const GroupCost* g, double most_tokens) {
+    double ms = 0;
+    for (int i = 0; i < g->n_exchanges; i++) {
+        const Exchange* e = &g->exchanges[i];
+        if (e->bytes_per_token > 0)
+            ms += e->count * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
+    }
+    return g->link_linear + g->link_scale * ms;
+}
+
+// slow: V_d
+static void add_group(Search* x, const GroupCost* g, double fastest, double slow) {
+    double tokens = (double)g->degree * x->capacity, shared = least_token_ms(g, tokens) + g->item / tokens;
+    x->groups[x->n_groups++] = (Group){.cost = g,
+                                       .time2 = g->quadratic / fastest,
+                                       .time1 = g->linear / fastest,
+                                       .work2 = g->degree * g->quadratic,
+                                       .work1 = g->degree * g->linear + slow * shared};
+}
+
+// Where the kind leaves a choice, what else inner could be. On a published machine exchanges are the same with all of
+// them, so where heads divide evenly nothing else is better.
+static void add_others(Search* x, const Setting* setting, int degree, double fastest, double slow) {
+    const GroupCost* known = &setting->groups[degree];
+    int inners[GROUP_INNERS], even = known->inner > 0 && setting->limits.NH % known->inner == 0;
+    if (setting->kind != KIND_AUTO || degree == 1 || (setting->cost.n_groups > 0 && even)) return;
+    for (int i = group_inners(inners, &setting->limits, degree) - 1; i >= 0; i--) {
+        if (inners[i] == known->inner) continue;
+        GroupCost* other = &x->others[x->n_others++];
+        *other = cost_group(&setting->cost, &setting->limits, 0, degree, inners[i]);
+        add_group(x, other, fastest, slow);
+    }
+}
+
+// Returns the sum of speeds.
+static double weigh_groups(Search* x, const Setting* setting) {
+    int ranks = setting->limits.ranks;
+    double slow = 0;
+    x->capacity = setting->limits.capacity;
+    x->n_groups = x->n_others = 0;
+    for (int r = 0; r < ranks; r++) x->speeds[r] = setting->speeds ? setting->speeds[r] : 1;
+    if (setting->speeds) qsort(x->speeds, (size_t)ranks, sizeof(double), ascending);
+    for (int d = 1; d <= ranks; d++) {
+        slow += x->speeds[d - 1];
+        x->first[d] = x->n_groups;
+        if (setting->groups[d].inner > 0) add_group(x, &setting->groups[d], x->speeds[ranks - 1], slow);
+        add_others(x, setting, d, x->speeds[ranks - 1], slow);
+    }
+    double least2 = INFINITY, least1 = INFINITY;
+    for (int i = x->n_groups - 1; i >= 0; i--) {
+        least2 = x->groups[i].least2 = MIN(x->groups[i].work2, least2);
+        least1 = x->groups[i].least1 = MIN(x->groups[i].work1, least1);
+    }
+    return slow;
+}
+
+static double time_on(const Group* g, double s) {
+    return g->time2 * s * s + g->time1 * s + group_exchange_ms(g->cost, s) + g->cost->item;
+}
+
+static double work_on(const Group* g, double s) { return g->work2 * s * s + g->work1 * s; }
+
+// No group from g on does less work than this.
+static double least_from(const Group* g, double s) { return g->least2 * s * s + g->least1 * s; }
+
+static int fits_one(const Search* x, int s) { return group_holds(x->groups[0].cost, s); }
+
+// The first group that could hold s tokens.
+static int first_group(const Search* x, int s) { return x->first[CEIL_DIV(s, x->capacity)]; }
+
+// ---- L1 and L2
+
+static double least_work(const Search* x, int s) {
+    double least = INFINITY;
+    for (int i = first_group(x, s); i < x->n_groups && least_from(&x->groups[i], s) < least; i++)
+        if (group_holds(x->groups[i].cost, s)) least = MIN(least, work_on(&x->groups[i], s));
+    return least;
+}
+
+static double least_time(const Search* x, int s, const Group** fastest) {
+    double least = INFINITY;
+    for (int i = first_group(x, s); i < x->n_groups; i++) {
+        const Group* g = &x->groups[i];
+        if (!group_holds(g->cost, s)) continue;
+        double ms = time_on(g, s);
+        if (ms < least) least = ms, *fastest = g;
+    }
+    return least;
+}
+
+static double sum_of_least_work(const Search* x, const int* sorted, int n) {
+    double sum = 0, work = 0;
+    for (int i = 0; i < n; i++) {
+        if (i == 0 || sorted[i] != sorted[i - 1])
+            work = fits_one(x, sorted[i]) ? work_on(&x->groups[0], sorted[i]) : least_work(x, sorted[i]);
+        sum += work;
+    }
+    return sum;
+}
+
+// The longest document's, unless a shorter one does not fit where that is fastest: chunks of a ring are uneven by a
+// token or two.
+static double longest_least_time(const Search* x, const int* sorted, int n, int* longest) {
+    const Group* fastest = x->groups;
+    double most = least_time(x, sorted[0], &fastest);
+    *longest = 0;
+    for (int i = 1; i < n; i++) {
+        int s = sorted[i];
+        if (s == sorted[i - 1]) continue;
+        if (fits_one(x, s) && time_on(&x->groups[0], s) <= most) break;
+        if (group_holds(fastest->cost, s) && time_on(fastest, s) <= most) continue;
+        const Group* other = fastest;
+        double ms = least_time(x, s, &other);
+        if (ms > most) most = ms, fastest = other, *longest = i;
+    }
+    return most;
+}
+
+// ---- L3
+
+// What is known of a document of s tokens at a guess of tau, before any other guess.
+static Range first_range(const Search* x, int s, double tau) {
+    Range range = {INFINITY, x->n_groups, 0};
+    for (int i = first_group(x, s); i < x->n_groups && least_from(&x->groups[i], s) < range.work; i++) {
+        const Group* g = &x->groups[i];
+        if (!group_holds(g->cost, s)) continue;
+        if (time_on(g, s) <= tau) range.work = MIN(range.work, work_on(g, s));
+        else range.first = MIN(range.first, i), range.end = i + 1;
+    }
+    return range;
+}
+
+// Finds the documents that look at all groups, and their ranges at tau; the others stay on one rank. Returns the work
+// of these; *wide is that of the first.
+static double start_search(Search* x, const int* sorted, int n, double tau, double* wide) {
+    double narrow = 0;
+    int i = 0;
+    *wide = 0;
+    x->n_wide = 0;
+    for (; i < n && !(fits_one(x, sorted[i]) && time_on(&x->groups[0], sorted[i]) <= tau); i++) {
+        if (x->n_wide == 0 || sorted[i] != x->wide[x->n_wide - 1].length) {
+            x->range[x->n_wide] = first_range(x, sorted[i], tau);
+            x->wide[x->n_wide++] = (Wide){sorted[i], 0};
+        }
+        x->wide[x->n_wide - 1].count++;
+        *wide += x->range[x->n_wide - 1].work;
+    }
+    for (; i < n; i++) narrow += work_on(&x->groups[0], sorted[i]);
+    return narrow;
+}
+
+// Parts the range of a document at tau.
+static void part(const Search* x, int s, double tau, const Range* range, Range* below, Range* above) {
+    *below = *above = (Range){range->work, x->n_groups, 0};
+    for (int i = range->first; i < range->end; i++) {
+        const Group* g = &x->groups[i];
+        if (!group_holds(g->cost, s)) continue;
+        double work = work_on(g, s);
+        if (work >= range->work) continue;
+        Range* side = time_on(g, s) <= tau ? below : above;
+        if (side == below) above->work = MIN(above->work, work);
+        side->first = MIN(side->first, i);
+        side->end = i + 1;
+    }
+}
+
+// Least tau at which the work fits; low: a lower bound that every document reaches.
+static double bisect(Search* x, const int* sorted, int n, double low, double speeds) {
+    double wide, narrow = start_search(x, sorted, n, low, &wide);
+    double high = (wide + narrow) / speeds;  // there the work is no more than at low, so it fits
+    while (high - low > 1e-6 * low) {
+        double tau = low + (high - low) / 2, sum = narrow;
+        for (int i = 0; i < x->n_wide; i++) {
+            part(x, x->wide[i].length, tau, &x->range[i], &x->below[i], &x->above[i]);
+            sum += x->wide[i].count * x->above[i].work;
+        }
+        Range* range = x->range;
+        if (sum <= tau * speeds) high = tau, x->range = x->below, x->below = range;
+        else low = tau, x->range = x->above, x->above = range;
+    }
+    return low;
+}
+
+// ---- whole items
+
+// Least work of all documents at tau, without the items' own; also of each, into dense unless it is NULL.
+static double work_at(const Search* x, const int* sorted, int n, double tau, DensePart* dense) {
+    double sum = 0, work = 0, item = x->groups[0].cost->item;
+    for (int i = 0; i < n; i++) {
+        double s = sorted[i];
+        if (i == 0 || sorted[i] != sorted[i - 1]) {
+            int narrow = fits_one(x, sorted[i]) && time_on(&x->groups[0], s) <= tau;
+            work = narrow ? work_on(&x->groups[0], s) : first_range(x, sorted[i], tau).work;
+            work -= item * s / x->capacity;
+        }
+        if (dense) dense[i] = (DensePart){s, work};
+        sum += work;
+    }
+    return sum;
+}
+
+// The least tau from l3 on at which whole items suffice, to a relative 1e-4. On ranks of speed 1.
+static double raise_by_items(const Search* x, const int* sorted, int n, int ranks, double l3) {
+    const GroupCost* one = x->groups[0].cost;
+    WholeItems items = {ranks, x->capacity, one->item, one->linear, x->dense, n};
+    double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense);
+    whole_items_sort(&items);
+    while (!whole_items_suffice(&items, high, work)) {
+        low = high, high = l3 * (1 + step), step *= 2;
+        work = work_at(x, sorted, n, high, NULL);
+    }
+    while (high - low > 1e-4 * low) {
+        double tau = low + (high - low) / 2;
+        if (whole_items_suffice(&items, tau, work_at(x, sorted, n, tau, NULL))) high = tau;
+        else low = tau;
+    }
+    return low;
+}
+
+void bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, void* scratch) {
+    Search x;
+    *bounds = (Bounds){.longest = -1};
+    if (n == 0) return;
+    carve_search(&x, scratch, n, &setting->limits);
+    double speeds = weigh_groups(&x, setting);
+    // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
+    double down = 1 - (n + 16) * 0x1p-51;
+    bounds->l1 = sum_of_least_work(&x, sorted, n) / speeds * down;
+    bounds->l2 = longest_least_time(&x, sorted, n, &bounds->longest);
+    bounds->l3 = bisect(&x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
+    if (!setting->speeds && x.groups[0].cost->item > dear_item * bounds->l3)
+        bounds->l3 = raise_by_items(&x, sorted, n, setting->limits.ranks, bounds->l3);
+    bounds->l3 *= down;
+    bounds->l2 *= down;
+    bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
+}

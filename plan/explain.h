@@ -1,0 +1,31 @@
+// explain.h - a plan for people: as a table on the terminal, and as a page with the timeline of every rank.
+#pragma once
+#include <stdio.h>
+
+#include "plan/step.h"
+
+// A plan that was played.
+typedef struct Shown {
+    const char *name, *words;
+    const Plan* plan;
+    const Timeline* timeline;
+    const PlayRule* rule;
+    double plan_us;
+    int chosen;  // the one that would run
+} Shown;
+
+typedef struct Explained {
+    const char* title;  // the run, in a line
+    const int* lengths;
+    int n;
+    const Setting* setting;
+    const Forecast* forecast;  // of the chosen plan
+    const Shown* shown;        // (n_shown), the chosen one first
+    int n_shown;
+} Explained;
+
+// The chosen plan (items by degree and kind, tokens, time), its makespan by term, bounds and gap, searches that were
+// rejected and why, the others beside it.
+void explain_text(FILE* out, const Explained* x);
+// One HTML file that needs nothing else. 0, or -1 when it could not be written.
+int explain_page(FILE* out, const Explained* x);

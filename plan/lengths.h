@@ -1,0 +1,26 @@
+// lengths.h - lengths of documents without documents: synthetic distributions and files of lengths, for the simulator,
+// tests and benches.
+#pragma once
+#include "plan/base.h"
+
+typedef struct Lengths Lengths;
+
+// Generators by name: "wikipedia", "prolong" (quantiles of data sets), "wikipedia-fit", "prolong-fit" (the same by
+// formulas), "github", "sft", "mock", "mock-heavy", "equal", "one-long", "just-above" (s just above multiples of the
+// capacity); lengths_names: all of them, with commas. limit: draws above it are drawn again (of "mock": clipped to
+// 128 .. 8192). capacity: for "just-above". NULL with a message.
+Lengths* lengths_open(const char* name, int limit, int capacity, char* err, size_t errlen);
+// Lengths from text, one whole number a line; those above limit are left out.
+Lengths* lengths_parse(const char* text, size_t n, int limit, char* err, size_t errlen);
+void lengths_close(Lengths* lengths);
+const char* lengths_names(void);
+
+// Batch number `batch` of n documents: the same for the same seed.
+void lengths_draw(const Lengths* lengths, int* out, int n, uint64_t seed, int64_t batch);
+
+// So many millionths of the documents are at most so long; ascending, from 0 to 1000000. In length_tables.c.
+typedef struct LengthQuantile {
+    int ppm, length;
+} LengthQuantile;
+extern const LengthQuantile wikipedia_quantiles[], prolong_quantiles[];
+extern const int n_wikipedia_quantiles, n_prolong_quantiles;

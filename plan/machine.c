@@ -1,0 +1,343 @@
+// machine.c - machine files: one table of keys, by which they are read, checked and written.
+//
+// A key fills fields of Machine. Keys that may come several times (group, link, scheme) fill the next elements of
+// arrays. Memory of a tensor x pipeline replica is Hydraulis' formula (Li et al. 2024, released code), in bytes, beside
+// optimizer state in the layout (dp_o, tp_o, pp_o), for L layers, H channels, V words:
+//   states = L / pp_o H^2 / tp_o B alpha / dp_o + L / pp H^2 / tp B (1 - alpha)
+//          + H V / tp_o e_o alpha / dp_o + H V / tp e (1 - alpha),   e = 32 where that pp is 1, else 16
+//   tokens = (gpu - safety - fixed - states) / (L H / tp A),   rounded down to a multiple of 128
+// Its constants are a line: pipeline_memory L H V B alpha, safety fixed gpu in MiB, A at tp = 1 2 4 8 16 (0: unknown).
+#include "plan/machine.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// ---- the table
+
+enum { MOST_FIELDS = 13, MOST_WORDS = MOST_FIELDS + 3, WORD_BYTES = 64, MOST_TOKENS = 1 << 30 };
+
+typedef enum FieldType { WORD, WHOLE, REAL } FieldType;
+
+typedef struct Field {
+    FieldType type;
+    size_t at;               // in Machine
+    double least, greatest;  // of a word: bytes
+} Field;
+
+typedef struct Key {
+    const char* words[2];  // the second may be NULL
+    const char* values;    // what they are, for messages
+    int n_fields;
+    Field fields[MOST_FIELDS];
+    enum { OPTIONAL, REQUIRED, SEVERAL } occurs;
+    // SEVERAL: where their number is, at most how many, and how far an element is from the next (0: the size of the
+    // field). The first field of a line is greater than that of the line before, the first `ordered` are not less.
+    size_t count_at;
+    int most, ordered;
+    size_t stride;
+} Key;
+
+#define AT(field) offsetof(Machine, field)
+#define LARGE 1e15  // products of a few of these are finite
+#define SMALL 1e-9  // of what is divided by
+
+// clang-format off
+static const Key keys[] = {
+    {{"name"}, "a word", 1, {{WORD, AT(cost.name), 1, COST_NAME - 1}}, .occurs = REQUIRED},
+    {{"quadratic_ms"}, "ms a token^2", 1, {{REAL, AT(cost.quadratic), 0, LARGE}}, .occurs = REQUIRED},
+    {{"linear_ms"}, "ms a token", 1, {{REAL, AT(cost.linear), 0, LARGE}}, .occurs = REQUIRED},
+    {{"item_ms"}, "ms an item", 1, {{REAL, AT(cost.item), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"step_ms"}, "ms a step", 1, {{REAL, AT(cost.step), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"round_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.round), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"heads"}, "heads of the model", 1, {{WHOLE, AT(heads), 0, 1 << 20}}, .occurs = OPTIONAL},
+    {{"capacity"}, "tokens of a rank", 1, {{WHOLE, AT(capacity), 0, MOST_TOKENS}}, .occurs = OPTIONAL},
+    {{"memory"}, "GB, parameters / 2^30, MB a token", 3, {
+        {REAL, AT(memory_gb), 0, LARGE}, {REAL, AT(parameters), 0, LARGE}, {REAL, AT(token_mb), SMALL, LARGE}},
+        .occurs = OPTIONAL},
+    {{"model"}, "layers, channels, bytes of an element", 3, {
+        {WHOLE, AT(cost.layers), 1, 1 << 20}, {WHOLE, AT(cost.channels), 1, 1 << 26},
+        {WHOLE, AT(cost.elem_bytes), 1, 8}}, .occurs = OPTIONAL},
+    {{"link_scale"}, "a factor", 1, {{REAL, AT(cost.link_scale), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"token_bytes"}, "bytes a token", 1, {{REAL, AT(cost.token_bytes), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"group"}, "degree, GB/s of a rank", 2, {
+        {WHOLE, AT(cost.group_degree), 2, 1 << 30}, {REAL, AT(cost.group_gbps), SMALL, LARGE}},
+        .occurs = SEVERAL, .count_at = AT(cost.n_groups), .most = COST_GROUPS, .ordered = 1},
+    {{"link", "inside"}, "bytes, ms", 2, {
+        {REAL, AT(cost.link[LINK_INSIDE].bytes), 0, LARGE}, {REAL, AT(cost.link[LINK_INSIDE].ms), 0, LARGE}},
+        .occurs = SEVERAL, .count_at = AT(cost.link[LINK_INSIDE].n), .most = LINK_POINTS, .ordered = 2},
+    {{"link", "across"}, "bytes, ms", 2, {
+        {REAL, AT(cost.link[LINK_ACROSS].bytes), 0, LARGE}, {REAL, AT(cost.link[LINK_ACROSS].ms), 0, LARGE}},
+        .occurs = SEVERAL, .count_at = AT(cost.link[LINK_ACROSS].n), .most = LINK_POINTS, .ordered = 2},
+    {{"pipeline_memory"}, "layers, width, vocabulary, B, alpha, 3 sizes in MiB, A at tp 1 2 4 8 16", 13, {
+        {REAL, AT(layers), 1, LARGE}, {REAL, AT(hidden), 1, LARGE}, {REAL, AT(vocabulary), 0, LARGE},
+        {REAL, AT(state_bytes), 0, LARGE}, {REAL, AT(alpha), 0, 1}, {REAL, AT(safety_mib), 0, LARGE},
+        {REAL, AT(fixed_mib), 0, LARGE}, {REAL, AT(gpu_mib), 0, LARGE}, {REAL, AT(activation[0]), 0, LARGE},
+        {REAL, AT(activation[1]), 0, LARGE}, {REAL, AT(activation[2]), 0, LARGE}, {REAL, AT(activation[3]), 0, LARGE},
+        {REAL, AT(activation[4]), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"scheme"}, "name, tensor and pipeline ranks, ms a token^2, a token, a micro-batch", 6, {
+        {WORD, AT(schemes[0].name), 1, SCHEME_NAME - 1}, {WHOLE, AT(schemes[0].tp), 1, 1 << 15},
+        {WHOLE, AT(schemes[0].pp), 1, 1 << 15}, {REAL, AT(schemes[0].quadratic), 0, LARGE},
+        {REAL, AT(schemes[0].linear), 0, LARGE}, {REAL, AT(schemes[0].fixed), 0, LARGE}},
+        .occurs = SEVERAL, .count_at = AT(n_schemes), .most = MACHINE_SCHEMES, .stride = sizeof(Scheme)},
+};
+// clang-format on
+_Static_assert(sizeof keys / sizeof *keys <= 64, "a set of keys is a uint64_t");
+
+// What is not in the text.
+static const Machine standard = {.cost = {.link_scale = 1}};
+
+static void* place(const Machine* machine, const Key* key, const Field* field, int element) {
+    size_t size = field->type == WORD    ? (size_t)field->greatest + 1
+                  : field->type == WHOLE ? sizeof(int)
+                                         : sizeof(double);
+    return (char*)machine + field->at + (size_t)element * (key->stride ? key->stride : size);
+}
+
+static double number_at(const Machine* machine, const Key* key, const Field* field, int element) {
+    const void* at = place(machine, key, field, element);
+    return field->type == WHOLE ? *(const int*)at : *(const double*)at;
+}
+
+static int* count_of(const Machine* machine, const Key* key) { return (int*)((char*)machine + key->count_at); }
+
+// ---- reading
+
+typedef struct Word {
+    char text[WORD_BYTES];  // cut off where it is longer, what cannot be printed replaced: for messages
+    size_t n;               // its real length
+    int strange;            // has bytes that are not printable ASCII
+} Word;
+
+typedef struct Reader {
+    const char *at, *end;
+    int line;
+    uint64_t given;
+    char* err;
+    size_t errlen;
+} Reader;
+
+// Splits the line at `at` and moves behind it. The number of its words; only the first MOST_WORDS are filled.
+static int read_line(Reader* reader, Word* words) {
+    int n = 0, in_word = 0, comment = 0;
+    for (; reader->at < reader->end && *reader->at != '\n'; reader->at++) {
+        unsigned char c = (unsigned char)*reader->at;
+        comment |= c == '#';
+        int blank = comment || c == ' ' || c == '\t' || c == '\r';
+        if (!blank && !in_word && n++ < MOST_WORDS) words[n - 1] = (Word){.n = 0};
+        in_word = !blank;
+        if (blank || n > MOST_WORDS) continue;
+        Word* w = &words[n - 1];
+        int printable = c > ' ' && c < 127;
+        if (w->n + 1 < sizeof w->text) w->text[w->n] = (char)(printable ? c : '?');
+        w->strange |= !printable;
+        w->n++;
+    }
+    if (reader->at < reader->end) reader->at++;
+    reader->line++;
+    return n;
+}
+
+static const Key* find_key(const Word* words, int n) {
+    for (int i = 0; i < COUNT(keys); i++) {
+        const Key* key = &keys[i];
+        if (strcmp(words[0].text, key->words[0]) != 0) continue;
+        if (!key->words[1] || (n > 1 && !strcmp(words[1].text, key->words[1]))) return key;
+    }
+    return NULL;
+}
+
+// Infinity may come out, no NaN.
+static int is_number(const Word* word, double* x) {
+    if (word->n >= sizeof word->text || strspn(word->text, "0123456789.eE+-") != word->n) return 0;
+    char* end = NULL;
+    *x = strtod(word->text, &end);  // a point, because the program stays in the "C" locale
+    return end == word->text + word->n;
+}
+
+static int read_field(const Reader* reader, Machine* machine, const Key* key, int i, int element, const Word* word) {
+    const Field* field = &key->fields[i];
+    void* at = place(machine, key, field, element);
+    if (field->type == WORD) {
+        if (word->strange || word->n > (size_t)field->greatest)
+            return fail(reader->err, reader->errlen,
+                        "line %d: \"%s\", expected a word of at most %.0f ASCII characters", reader->line, word->text,
+                        field->greatest);
+        memcpy(at, word->text, word->n + 1);
+        return 0;
+    }
+    double x = 0;
+    if (!is_number(word, &x) || x < field->least || x > field->greatest || (field->type == WHOLE && x != floor(x)))
+        return fail(reader->err, reader->errlen,
+                    "line %d: %s (%s): value %d is \"%s\", expected a %s from %.15g to %.15g", reader->line,
+                    key->words[0], key->values, i + 1, word->text, field->type == WHOLE ? "whole number" : "number",
+                    field->least, field->greatest);
+    if (field->type == WHOLE) *(int*)at = (int)x;
+    else *(double*)at = x == 0 ? 0 : x;  // not -0, which would print another way
+    return 0;
+}
+
+static int check_order(const Reader* reader, const Machine* machine, const Key* key, int element) {
+    for (int i = 0; i < key->ordered; i++) {
+        double last = number_at(machine, key, &key->fields[i], element - 1);
+        double next = number_at(machine, key, &key->fields[i], element);
+        if (next < last || (i == 0 && next == last))
+            return fail(reader->err, reader->errlen, "line %d: %s (%s): value %d is %.15g after %.15g, expected %s",
+                        reader->line, key->words[0], key->values, i + 1, next, last,
+                        i == 0 ? "more than that" : "at least that");
+    }
+    return 0;
+}
+
+static int read_key(Reader* reader, Machine* machine, const Word* words, int n) {
+    const Key* key = find_key(words, n);
+    if (!key)
+        return fail(reader->err, reader->errlen, "line %d: \"%s\" is no key of a machine file (see plan/machine.h)%s",
+                    reader->line, words[0].text,
+                    strcmp(words[0].text, "link") ? "" : "; expected link inside or link across");
+    int first = key->words[1] ? 2 : 1, element = key->occurs == SEVERAL ? *count_of(machine, key) : 0;
+    if (n - first != key->n_fields)
+        return fail(reader->err, reader->errlen, "line %d: %s has %d value%s, expected %d: %s", reader->line,
+                    key->words[0], n - first, n - first == 1 ? "" : "s", key->n_fields, key->values);
+    uint64_t bit = (uint64_t)1 << (key - keys);
+    if (key->occurs != SEVERAL && reader->given & bit)
+        return fail(reader->err, reader->errlen, "line %d: %s is there a second time", reader->line, key->words[0]);
+    if (key->occurs == SEVERAL && element == key->most)
+        return fail(reader->err, reader->errlen, "line %d: %s is there more than %d times", reader->line, key->words[0],
+                    key->most);
+    reader->given |= bit;
+    for (int i = 0; i < key->n_fields; i++)
+        if (read_field(reader, machine, key, i, element, &words[first + i]) < 0) return -1;
+    if (element > 0 && check_order(reader, machine, key, element) < 0) return -1;
+    if (key->occurs == SEVERAL) *count_of(machine, key) = element + 1;
+    return 0;
+}
+
+// What no line by itself can be wrong about.
+static int check_whole(const Reader* reader, const Machine* machine) {
+    const Cost* cost = &machine->cost;
+    const char* wrong = NULL;
+    int links = cost->link[LINK_INSIDE].n + cost->link[LINK_ACROSS].n;
+    for (int i = 0; i < COUNT(keys); i++)
+        if (keys[i].occurs == REQUIRED && !(reader->given >> i & 1))
+            return fail(reader->err, reader->errlen, "line %d: the text ends without %s (%s)", reader->line,
+                        keys[i].words[0], keys[i].values);
+    if (machine->capacity && machine->token_mb > 0) wrong = "both capacity and memory, expected one of them";
+    if (links && cost->n_groups) wrong = "both group and link lines, expected one kind";
+    if (links && !cost->layers) wrong = "link lines without the model whose messages they are";
+    if ((cost->token_bytes > 0) != (cost->n_groups > 0)) wrong = "token_bytes or group lines, expected both or none";
+    return wrong ? fail(reader->err, reader->errlen, "line %d: the text has %s", reader->line, wrong) : 0;
+}
+
+int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen) {
+    Reader reader = {.at = text, .end = n ? text + n : text, .err = err, .errlen = errlen};
+    Word words[MOST_WORDS];
+    *machine = standard;
+    while (reader.at < reader.end) {
+        int n_words = read_line(&reader, words);
+        if (n_words > 0 && read_key(&reader, machine, words, n_words) < 0) return -1;
+    }
+    return check_whole(&reader, machine);
+}
+
+// ---- writing
+
+typedef struct Writer {
+    char* text;
+    size_t bytes, n;
+} Writer;
+
+static void write_words(Writer* w, const char* before, const char* word) {
+    size_t room = w->n < w->bytes ? w->bytes - w->n : 0;
+    w->n += (size_t)snprintf(room ? w->text + w->n : NULL, room, "%s%s", before, word);
+}
+
+static void write_field(Writer* w, const Machine* machine, const Key* key, const Field* field, int element) {
+    char digits[40];
+    if (field->type == WORD) {
+        write_words(w, " ", (const char*)place(machine, key, field, element));
+        return;
+    }
+    double x = number_at(machine, key, field, element);
+    // 15 digits read best; 17 are needed where those do not read back to the same double.
+    snprintf(digits, sizeof digits, "%.15g", x);
+    if (strtod(digits, NULL) != x) snprintf(digits, sizeof digits, "%.17g", x);
+    write_words(w, " ", digits);
+}
+
+static int is_standard(const Machine* machine, const Key* key) {
+    for (int i = 0; i < key->n_fields; i++)
+        if (number_at(machine, key, &key->fields[i], 0) != number_at(&standard, key, &key->fields[i], 0)) return 0;
+    return 1;
+}
+
+size_t machine_print(const Machine* machine, char* text, size_t bytes) {
+    Writer w = {text, bytes, 0};
+    for (int k = 0; k < COUNT(keys); k++) {
+        const Key* key = &keys[k];
+        int lines =
+            key->occurs == SEVERAL ? *count_of(machine, key) : key->occurs == REQUIRED || !is_standard(machine, key);
+        for (int i = 0; i < lines; i++) {
+            write_words(&w, key->words[0], key->words[1] ? " " : "");
+            if (key->words[1]) write_words(&w, key->words[1], "");
+            for (int f = 0; f < key->n_fields; f++) write_field(&w, machine, key, &key->fields[f], i);
+            write_words(&w, "\n", "");
+        }
+    }
+    return w.n;
+}
+
+// ---- what follows from the constants
+
+int machine_capacity(const Machine* machine, int ranks) {
+    if (machine->capacity) return machine->capacity;
+    if (machine->token_mb <= 0) return 0;
+    double states = machine->parameters * 1024 * 16 / ranks;
+    double tokens = floor((machine->memory_gb * 1024 - states) / machine->token_mb);
+    return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
+}
+
+int machine_heads(const Machine* machine) {
+    // 64 times the least common multiple of 1 to 16: also powers of two up to 1024 divide it.
+    return machine->heads ? machine->heads : 64 * 720720;
+}
+
+int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp) {
+    double L = machine->layers, H = machine->hidden, V = machine->vocabulary, alpha = machine->alpha, A = 0;
+    for (int i = 0; i < COUNT(machine->activation); i++)
+        if (scheme->tp == 1 << i) A = machine->activation[i];
+    if (A == 0) return 0;
+    double matrices = L / pp * (H * H / tp) * machine->state_bytes * alpha / dp +
+                      L / scheme->pp * (H * H / scheme->tp) * machine->state_bytes * (1 - alpha);
+    double embeddings =
+        H * V / tp * (pp == 1 ? 32 : 16) * alpha / dp + H * V / scheme->tp * (scheme->pp == 1 ? 32 : 16) * (1 - alpha);
+    double room = (machine->gpu_mib - machine->safety_mib - machine->fixed_mib) * 1024 * 1024 - matrices - embeddings;
+    double tokens = 128 * floor(room / (L * (H / scheme->tp) * A) / 128);
+    return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
+}
+
+int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
+                    char* err, size_t errlen) {
+    const Cost* cost = &machine->cost;
+    if (ranks < 1 || node_size < 1 || context < 1)
+        return fail(err, errlen, "%s: %d ranks, %d of a node, a context of %d tokens, expected 1 or more of each",
+                    cost->name, ranks, node_size, context);
+    int capacity = machine_capacity(machine, ranks);
+    if (!machine->capacity && machine->token_mb <= 0)
+        return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
+                    cost->name);
+    if (capacity < 1)
+        return fail(err, errlen,
+                    "%s: the model's states leave no room for a token on %d rank%s of %.15g GB; try more ranks",
+                    cost->name, ranks, ranks == 1 ? "" : "s", machine->memory_gb);
+    *setting = (Setting){.cost = *cost, .groups = groups, .kind = KIND_AUTO, .context = context};
+    setting->limits = (PlanLimits){.ranks = ranks,
+                                   .node_size = node_size,
+                                   .capacity = capacity,
+                                   .NH = machine_heads(machine),
+                                   .max_ring_docs = INT_MAX,
+                                   .quadratic = cost->linear > 0 ? cost->quadratic / cost->linear : 1};
+    cost_groups(groups, &setting->cost, &setting->limits, setting->kind);
+    return 0;
+}

@@ -1,0 +1,59 @@
+// machine.h - machine files: the constants of a cost model as text that people and --probe write.
+//
+// One key and its values a line; # begins a comment. Unknown keys, missing values, numbers that are not finite or
+// negative are errors that name the line.
+//
+//   name flexsp-7b
+//   quadratic_ms 5.128e-6          ms a token^2            linear_ms 0.1839576   ms a token
+//   item_ms 0    ms an item        step_ms 0  ms a step    round_ms 629.3563     ms a micro-batch with a barrier
+//   heads 64                       of the model; 0: attention divides evenly by any degree
+//   token_bytes 2097152            exchanged a token       group 2 125.34677504  degree, GB/s of a rank (several)
+//   link inside 65536 0.012        bytes, ms (several; or: across)
+//   model 12 768 2                 layers, channels, bytes of an element, for link tables
+//   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
+//   link_scale 1                   exchanges take so much of what the tables say; 1 when left out
+//   capacity 6451                  tokens of a rank; instead of memory
+//   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
+//   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
+#pragma once
+#include "plan/cost.h"
+
+enum { MACHINE_SCHEMES = 24, SCHEME_NAME = 16 };
+
+typedef struct Scheme {
+    char name[SCHEME_NAME];
+    int tp, pp;
+    double quadratic, linear, fixed;  // ms a token^2, a token, a micro-batch
+} Scheme;
+
+typedef struct Machine {
+    Cost cost;
+    int heads;
+    int capacity;                            // 0: from memory
+    double memory_gb, parameters, token_mb;  // 0: unknown
+    int n_schemes;
+    Scheme schemes[MACHINE_SCHEMES];
+    // Hydraulis' memory formula; activation[i] bytes at tensor-parallel degree 1 << i, 0: unknown
+    double layers, hidden, vocabulary, state_bytes, alpha, activation[5], safety_mib, fixed_mib, gpu_mib;
+} Machine;
+
+// text (n) need not end in 0. 0, or -1 with the line and what was expected.
+int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen);
+// The text of a machine that the program knows by name (flexsp-7b, flexsp-13b, flexsp-30b, a100-7b, h200-8b,
+// hydraulis-32b, hydraulis-7b), NULL for another name. machine_names: all of them, with commas.
+const char* machine_builtin(const char* name);
+const char* machine_names(void);
+// Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.
+size_t machine_print(const Machine* machine, char* text, size_t bytes);
+// Tokens of a rank: capacity, or floor((GB 1024 - parameters 1024 16 / ranks) / MB a token) (FlexSP's released cost
+// model, ZeRO-3). 0 or less: the model does not fit.
+int machine_capacity(const Machine* machine, int ranks);
+// Heads for PlanLimits: the machine's, or for 0 a number that all small degrees divide.
+int machine_heads(const Machine* machine);
+// Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp); a multiple of 128, less
+// than 1 where not even the states fit. Hydraulis' formula.
+int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp);
+// A setting for `ranks` ranks of this machine, `node_size` a node, no document beyond `context`; groups (ranks + 1) is
+// the caller's and is filled. 0, or -1 with a message (the model does not fit, ranks below 1).
+int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
+                    char* err, size_t errlen);

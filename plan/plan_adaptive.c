@@ -1,0 +1,165 @@
+// plan_adaptive.c - one degree for all documents, chosen anew for every step: the strongest homogeneous planner.
+//
+// plan_static deals the documents at every degree worth a try, the cost model plays what comes out, and the plan that
+// ends first is kept. Worth a try are the degrees that planners use (GroupCost.canonical) and that hold the longest
+// document.
+//
+// Before a degree is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, no
+// token faster through an exchange than in messages of the best size:
+//   makespan >= (quadratic S2 + linear S + min v (exchange S + item rows)) / sum v,
+// and no item is shorter than that of the longest document. Degrees are tried in the order of this bound: from the
+// first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A group
+// that a border of machines cuts is bounded as if it were inside: links across are taken not to be the faster ones.
+#include "plan/planner.h"
+#include "plan/step.h"
+
+typedef struct Candidate {
+    double bound;  // ms; negative: the longest document does not fit
+    int degree;
+} Candidate;
+
+typedef struct Scratch {
+    Candidate* candidates;  // (ranks)
+    Plan trial;
+    void *planner, *timeline, *player;
+} Scratch;
+
+static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* limits) {
+    Carver c = {(char*)memory, 0};
+    x->candidates = (Candidate*)carve(&c, sizeof(Candidate) * (size_t)limits->ranks);
+    void* trial = carve(&c, plan_bytes(n));
+    x->planner = carve(&c, plan_static_scratch(n, limits));
+    x->timeline = carve(&c, timeline_bytes(n, limits->ranks));
+    x->player = carve(&c, timeline_scratch(n, limits->ranks));
+    if (memory) plan_carve(&x->trial, trial, n);
+    return c.bytes;
+}
+
+size_t plan_adaptive_scratch(int n, const PlanLimits* limits) {
+    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), forecast_scratch(n, limits));
+}
+
+// ---- bounds
+
+typedef struct Work {
+    double s2, tokens;
+    int longest;
+} Work;
+
+// ms a byte that no message of this link beats: it is least at a point of the table, or far beyond the last.
+static double least_rate(const LinkTable* link) {
+    double rate = 0;
+    for (int i = 0; i < link->n; i++) {
+        if (link->bytes[i] <= 0) continue;
+        double at_point = link->ms[i] / link->bytes[i];
+        rate = rate == 0 ? at_point : MIN(rate, at_point);
+    }
+    if (link->n < 2) return 0;  // the same time for any message
+    int last = link->n - 1;
+    double slope = (link->ms[last] - link->ms[last - 1]) / (link->bytes[last] - link->bytes[last - 1]);
+    return MAX(MIN(rate, slope), 0);
+}
+
+// Speeds of the groups of one degree, as plan_static lays them out.
+typedef struct Pace {
+    double sum, least, most;
+} Pace;
+
+static Pace group_pace(const Setting* setting, int degree) {
+    int groups = setting->limits.ranks / degree;
+    if (!setting->speeds) return (Pace){groups, 1, 1};
+    Pace pace = {0};
+    for (int g = 0; g < groups; g++) {
+        double slowest = setting->speeds[g * degree];
+        for (int r = 1; r < degree; r++) slowest = MIN(slowest, setting->speeds[g * degree + r]);
+        pace.sum += slowest;
+        pace.least = g ? MIN(pace.least, slowest) : slowest;
+        pace.most = MAX(pace.most, slowest);
+    }
+    return pace;
+}
+
+static double bound_of_group(const GroupCost* g, const Work* work, const Pace* pace) {
+    double rate = g->link_linear, s = work->longest;
+    for (int i = 0; i < g->n_exchanges; i++) {
+        const Exchange* e = &g->exchanges[i];
+        rate += g->link_scale * e->count * e->bytes_per_token * least_rate(e->link);
+    }
+    double rows = work->tokens / ((double)g->room * (g->degree / g->inner));
+    double area = g->quadratic * work->s2 + g->linear * work->tokens +
+                  pace->least * (rate * work->tokens + g->item * MAX(rows, 1));
+    double item = (g->quadratic * s + g->linear) * s / pace->most + rate * s + g->item;
+    return MAX(area / pace->sum, item);
+}
+
+// The least over every way to divide heads that plan_static may take. Negative: none holds the longest document.
+static double bound_of_degree(const Setting* setting, int degree, const Work* work) {
+    Pace pace = group_pace(setting, degree);
+    double least = -1;
+    for (int inner = MIN(degree, setting->limits.NH); inner > 0; inner--) {
+        if (degree % inner != 0) continue;
+        if (setting->kind == KIND_RING && inner > 1) continue;
+        if (setting->kind == KIND_HEADS && inner < degree) break;
+        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, degree, inner);
+        if (!group_holds(&g, work->longest)) continue;
+        double bound = bound_of_group(&g, work, &pace);
+        if (least < 0 || bound < least) least = bound;
+    }
+    return least;
+}
+
+// Degrees worth a try, the least bound first, of equal bounds the narrower group.
+static int list_candidates(Candidate* list, const Setting* setting, const Work* work) {
+    int n = 0;
+    for (int degree = setting->limits.ranks; degree > 0; degree--) {
+        if (!setting->groups[degree].canonical) continue;
+        double bound = bound_of_degree(setting, degree, work);
+        if (bound < 0) continue;
+        int at = n++;
+        for (; at > 0 && list[at - 1].bound >= bound; at--) list[at] = list[at - 1];
+        list[at] = (Candidate){bound, degree};
+    }
+    return n;
+}
+
+// ---- the search
+
+// The makespan of the trial, negative when the cost model has no such groups.
+static double play(const Scratch* x, const int* lengths, const Setting* setting) {
+    Timeline timeline;
+    timeline_carve(&timeline, x->timeline, x->trial.n_items, x->trial.ranks);
+    return timeline_play(&timeline, &x->trial, lengths, setting, &(PlayRule){0}, x->player, NULL, 0) < 0
+               ? -1
+               : timeline.makespan;
+}
+
+int plan_adaptive(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n, const Setting* setting,
+                  void* scratch, char* err, size_t errlen) {
+    const PlanLimits* limits = &setting->limits;
+    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+    Scratch x = {0};
+    carve_scratch(&x, scratch, n, limits);
+    Work work = {0};
+    for (int i = 0; i < n; i++) {
+        double s = lengths[i];
+        work.s2 += s * s;
+        work.tokens += s;
+        work.longest = MAX(work.longest, lengths[i]);
+    }
+    double best = -1;
+    int candidates = list_candidates(x.candidates, setting, &work);
+    for (int i = 0; i < candidates; i++) {
+        if (best >= 0 && x.candidates[i].bound >= best) break;
+        if (plan_static(&x.trial, step, lengths, n, limits, x.candidates[i].degree, setting->kind, x.planner, NULL, 0) <
+            0)
+            continue;
+        double makespan = play(&x, lengths, setting);
+        if (makespan < 0 || (best >= 0 && makespan >= best)) continue;
+        best = makespan;
+        plan_copy(plan, &x.trial);
+    }
+    // Where none of these can be, either some other degree can or this says why not.
+    if (best < 0 && plan_static(plan, step, lengths, n, limits, 0, setting->kind, x.planner, err, errlen) < 0)
+        return -1;
+    return forecast_plan(forecast, plan, lengths, setting, scratch, err, errlen);
+}

@@ -1,0 +1,33 @@
+// rivals.h - other systems' planners, rebuilt from their papers and released code, so that all can be run on the same
+// batches. They plan for comparison, not for training: they may allocate, and may take long.
+//
+// Each comes to a Plan (items on contiguous ranks) and a rule by which the simulator plays it: with a barrier or
+// without, with its published fixed costs or none.
+#pragma once
+#include "plan/step.h"
+
+typedef struct Rival {
+    const char* name;   // "static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "flex"
+    const char* words;  // a line about it: what it does, whose it is
+    // What is settled before the first step: a system may look at lengths (n_sample) of the data set. NULL: out of
+    // memory or impossible, with a message. The setting outlives the rival.
+    void* (*open)(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen);
+    // Fills plan (carved for n documents) and how it is to be played. 0, or -1 with a message.
+    int (*plan)(void* rival, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+                size_t errlen);
+    void (*close)(void* rival);
+} Rival;
+
+extern const Rival* const rivals[];  // n_rivals of them; pointers, because rows of other files are no C constants
+extern const int n_rivals;
+
+// What a micro-batch of any system takes besides its work, on top of Cost.item: Cost.round, unless that is in
+// Cost.item. Systems without a barrier pay it for every item.
+double rival_item_ms(const Cost* cost);
+
+// The rows of the table, each from its own file.
+extern const Rival rival_static, rival_adaptive, rival_flex;  // rivals.c
+extern const Rival rival_flexsp;                              // flexsp.c
+extern const Rival rival_hydraulis;                           // hydraulis.c
+extern const Rival rival_zeppelin;                            // zeppelin.c
+extern const Rival rival_megatron;                            // megatron.c

@@ -1,0 +1,290 @@
+// zeppelin.c - Zeppelin (arXiv 2509.21841, EuroSys 2026) as a rival: zones of lengths, rings as wide as their zone,
+// routing over all NICs, remapping of tokens for linear modules. A reconstruction: no code of it is public.
+//
+// Zones. A document is worth cutting where its attention takes at least as long as its exchanges:
+//   quadratic(d) s^2 >= exchanges(d, s),  d a whole machine for s0, two machines for s1; exchanges across are routed.
+// Items. Documents on the same window share an item, longest first, as many as the capacity of its ranks takes; the
+// rest goes to further items. Ranks work through what is across machines, then inside, then local. Every cut document
+// is a ring; by heads go only those for which ring documents have run out (PlanLimits.max_ring_docs).
+// How it is played, where in doubt in its favour:
+//   across_scale  routed / direct time of exchanges across machines with as many NICs as ranks, at the best number of
+//                 proxies. A published machine's bandwidths are those of an all-to-all, which uses all NICs already:
+//                 there this flatters Zeppelin.
+//   remap_ms      queries, keys and values to where attention is, outputs back, h + 2 h_kv and h a token, and the same
+//                 backward: the bytes a token that heads exchange. All linear modules are balanced, projections too.
+//                 Transfers are those of zeppelin_remap.c for the whole step at once, the busiest rank sets the time.
+//   Cost.round    is paid once for each micro-batch, ceil(tokens / capacity) of the rank with most of them, and not for
+//                 every item: a micro-batch has all three queues. There is no barrier between micro-batches: all items
+//                 are of one round, which takes the time of all.
+#include "plan/rivals/zeppelin.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "plan/planner.h"
+#include "plan/rivals/longest.h"
+#include "plan/rivals/rivals.h"
+
+// ---- formulas
+
+int64_t zeppelin_pairs(int s, int outer, int a) {
+    int64_t pairs = 0;
+    for (int high = 0; high < 2; high++) {
+        int chunk = high ? 2 * outer - 1 - a : a;
+        int64_t first = chunk_border(s, outer, chunk), end = chunk_border(s, outer, chunk + 1);
+        pairs += (end * (end + 1) - first * (first + 1)) / 2;
+    }
+    return pairs;
+}
+
+double zeppelin_hidden_from(double kv_share, double flops_per_s, double bytes_per_s) {
+    return 2 * kv_share * flops_per_s / bytes_per_s;
+}
+
+double zeppelin_round_bytes(double tokens_of_rank, int width, int elem_bytes) {
+    return 2 * tokens_of_rank * width * elem_bytes;
+}
+
+double zeppelin_routed(int proxies, int nics, double inside, int pipelined) {
+    double deal = inside * (proxies - 1) / proxies, transfer = 1.0 / MIN(proxies, nics);
+    return pipelined ? MAX(deal, transfer) : 2 * deal + transfer;
+}
+
+// ---- what the machine says
+
+static GroupCost ring(const Setting* setting, int degree) {
+    return cost_group(&setting->cost, &setting->limits, 0, degree, 1);
+}
+
+// ms that a rank of such a ring needs for what heads would exchange of a token, all layers, both ways; in the long run.
+static double token_ms(const Setting* setting, int degree) {
+    const Cost* cost = &setting->cost;
+    GroupCost g = ring(setting, degree);
+    if (degree == 1) return 0;
+    if (cost->n_groups > 0) return g.link_linear * degree;
+    const LinkTable* link = &cost->link[g.across ? LINK_ACROSS : LINK_INSIDE];
+    if (link->n == 0) return 0;
+    double per_byte = link->ms[link->n - 1] / MAX(link->bytes[link->n - 1], 1);
+    return cost->link_scale * per_byte * 8 * cost->layers * cost->channels * cost->elem_bytes;
+}
+
+double zeppelin_across_scale(const Setting* setting) {
+    int node = setting->limits.node_size;
+    if (setting->limits.ranks <= node) return 1;
+    double across = token_ms(setting, MIN(2 * node, setting->limits.ranks)), least = 1;
+    if (across <= 0) return 1;
+    for (int proxies = 2; proxies <= node; proxies++)
+        least = MIN(least, zeppelin_routed(proxies, node, token_ms(setting, node) / across, 0));
+    return least;
+}
+
+// The least length whose computing in this ring takes as long as its exchanges.
+static int crossing(const GroupCost* g, double scale) {
+    int low = 0, high = INT_MAX;  // not worth it, taken to be
+    while (high - low > 1) {
+        int s = low + (high - low) / 2;
+        if (g->quadratic * s * s >= scale * group_exchange_ms(g, s)) high = s;
+        else low = s;
+    }
+    return high;
+}
+
+ZeppelinZones zeppelin_zones(const Setting* setting, double scale) {
+    int ranks = setting->limits.ranks, node = MIN(setting->limits.node_size, ranks);
+    GroupCost inside = ring(setting, node), across = ring(setting, MIN(2 * node, ranks));
+    ZeppelinZones zones = {crossing(&inside, 1), ranks > node ? crossing(&across, scale) : INT_MAX};
+    zones.across = MAX(zones.inside, zones.across);
+    return zones;
+}
+
+// ---- items
+
+typedef struct Zeppelin {
+    const Setting* setting;
+    double across_scale;
+    ZeppelinZones zones;
+} Zeppelin;
+
+typedef struct Scratch {
+    Sorted* by_length;                 // (n)
+    int *sorted, *docs, *item, *room;  // (n)
+    ZeppelinWindow* windows;           // (n)
+    int64_t *tokens, *targets, *left;  // (ranks)
+    int64_t* moved[N_LINKS];           // (ranks)
+    int* ring_docs;                    // (ranks)
+    Move* moves;                       // (2 ranks)
+} Scratch;
+
+static size_t carve_scratch(Scratch* x, void* memory, int n, int ranks) {
+    Carver c = {(char*)memory, 0};
+    size_t ints = sizeof(int) * (size_t)n, counts = sizeof(int64_t) * (size_t)ranks;
+    x->by_length = (Sorted*)carve(&c, sizeof(Sorted) * (size_t)n);
+    x->sorted = (int*)carve(&c, ints);
+    x->docs = (int*)carve(&c, ints);
+    x->item = (int*)carve(&c, ints);
+    x->room = (int*)carve(&c, ints);
+    x->windows = (ZeppelinWindow*)carve(&c, sizeof(ZeppelinWindow) * (size_t)n);
+    x->tokens = (int64_t*)carve(&c, counts);
+    x->targets = (int64_t*)carve(&c, counts);
+    x->left = (int64_t*)carve(&c, counts);
+    for (int l = 0; l < N_LINKS; l++) x->moved[l] = (int64_t*)carve(&c, counts);
+    x->ring_docs = (int*)carve(&c, sizeof(int) * (size_t)ranks);
+    x->moves = (Move*)carve(&c, 2 * sizeof(Move) * (size_t)ranks);
+    return c.bytes;
+}
+
+static void sort_documents(Scratch* x, const int* lengths, int n) {
+    for (int i = 0; i < n; i++) x->by_length[i] = (Sorted){lengths[i], i};
+    sort_longest_first(x->by_length, n);
+    for (int i = 0; i < n; i++) x->sorted[i] = x->by_length[i].length, x->docs[i] = x->by_length[i].doc;
+}
+
+// Items of all windows, queue by queue; a document joins the first item of its window that has room.
+static void make_items(Plan* plan, Scratch* x, const PlanLimits* limits) {
+    plan->n_items = 0;
+    for (ZeppelinQueue queue = 0; queue < N_QUEUES; queue++)
+        for (int i = 0, first = plan->n_items; i < plan->n_docs; i++) {
+            const ZeppelinWindow* w = &x->windows[i];
+            if (w->queue != queue) continue;
+            int widest = widest_place(x->sorted[i], w->degree), at = first;
+            for (; at < plan->n_items; at++) {
+                const Item* item = &plan->items[at];
+                if (item->first_rank == w->first_rank && item->degree == w->degree && x->room[at] >= widest) break;
+            }
+            if (at == plan->n_items) {
+                plan->items[plan->n_items++] = (Item){.first_rank = w->first_rank, .degree = w->degree, .inner = 1};
+                x->room[at] = limits->capacity;
+            }
+            x->room[at] -= widest;
+            plan->items[at].n_docs++;
+            x->item[i] = at;
+        }
+    for (int i = 0, docs = 0; i < plan->n_items; i++) {
+        plan->items[i].first_doc = docs;
+        docs += plan->items[i].n_docs;
+        plan->items[i].n_docs = 0;
+    }
+    for (int i = 0; i < plan->n_docs; i++) {
+        Item* item = &plan->items[x->item[i]];
+        plan->docs[item->first_doc + item->n_docs++] = x->docs[i];
+    }
+}
+
+// Items beyond the documents that rings may have share heads.
+static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLimits* limits, char* err, size_t errlen) {
+    memset(x->ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
+    for (int i = 0; i < plan->n_items; i++) {
+        Item* item = &plan->items[i];
+        int most = 0;
+        int64_t tokens = 0;
+        if (item->degree == 1) continue;
+        for (int r = 0; r < item->degree; r++) most = MAX(most, x->ring_docs[item->first_rank + r]);
+        for (int r = 0; r < item->degree && most + item->n_docs <= limits->max_ring_docs; r++)
+            x->ring_docs[item->first_rank + r] += item->n_docs;
+        if (most + item->n_docs <= limits->max_ring_docs) continue;
+        for (int d = 0; d < item->n_docs; d++) tokens += lengths[plan->docs[item->first_doc + d]];
+        if (item->degree > limits->NH || tokens > place_capacity(limits, item->degree))
+            return fail(err, errlen,
+                        "the rings of ranks %d to %d have %d documents, at most %d can be, and they do not fit when %d "
+                        "heads are shared",
+                        item->first_rank, item->first_rank + item->degree - 1, most + item->n_docs,
+                        limits->max_ring_docs, limits->NH);
+        item->inner = item->degree;
+    }
+    return 0;
+}
+
+// ---- the rule
+
+static double transfer_ms(const Setting* setting, LinkKind kind, double tokens) {
+    const Cost* cost = &setting->cost;
+    int ranks = setting->limits.ranks;
+    if (tokens == 0) return 0;
+    if (cost->n_groups > 0)
+        return tokens * token_ms(setting, kind == LINK_ACROSS ? ranks : MIN(setting->limits.node_size, ranks));
+    double tensor = tokens * cost->channels * cost->elem_bytes;
+    return cost->link_scale * 2 * cost->layers *
+           (link_ms(&cost->link[kind], 3 * tensor) + link_ms(&cost->link[kind], tensor));
+}
+
+// Of the rank that takes longest; x->tokens are those of the ranks in attention.
+static double remap_ms(Scratch* x, const Setting* setting, double across_scale) {
+    int ranks = setting->limits.ranks, node = setting->limits.node_size;
+    double most = 0;
+    remap_targets(x->targets, x->tokens, ranks);
+    int n = remap_moves(x->moves, x->tokens, x->targets, x->left, ranks, node);
+    for (int l = 0; l < N_LINKS; l++) memset(x->moved[l], 0, sizeof(int64_t) * (size_t)ranks);
+    for (int i = 0; i < n; i++) {
+        const Move* move = &x->moves[i];
+        int64_t* moved = x->moved[move->from / node != move->to / node ? LINK_ACROSS : LINK_INSIDE];
+        // The way back: who sends and who receives is exchanged, a rank does only one of them.
+        moved[move->from] += move->tokens;
+        moved[move->to] += move->tokens;
+    }
+    for (int r = 0; r < ranks; r++) {
+        double ms = transfer_ms(setting, LINK_INSIDE, (double)x->moved[LINK_INSIDE][r]) +
+                    across_scale * transfer_ms(setting, LINK_ACROSS, (double)x->moved[LINK_ACROSS][r]);
+        most = MAX(most, ms);
+    }
+    return most;
+}
+
+static PlayRule make_rule(const Zeppelin* z, const Plan* plan, const int* lengths, Scratch* x) {
+    const PlanLimits* limits = &z->setting->limits;
+    int64_t most = 0;
+    memset(x->tokens, 0, sizeof(int64_t) * (size_t)limits->ranks);
+    for (int i = 0; i < plan->n_items; i++)
+        for (int r = plan->items[i].first_rank; r < plan->items[i].first_rank + plan->items[i].degree; r++)
+            x->tokens[r] += item_share(plan, &plan->items[i], lengths, r, NULL).n;
+    for (int r = 0; r < limits->ranks; r++) most = MAX(most, x->tokens[r]);
+    return (PlayRule){.in_rounds = 1,
+                      .round_ms = (double)CEIL_DIV(most, limits->capacity) * rival_item_ms(&z->setting->cost),
+                      .across_scale = z->across_scale,
+                      .even_linear = 1,
+                      .remap_ms = remap_ms(x, z->setting, z->across_scale)};
+}
+
+// ---- the rival
+
+static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
+    (void)sample, (void)n_sample;
+    Zeppelin* z = (Zeppelin*)malloc(sizeof *z);
+    if (!z) {
+        fail(err, errlen, "no memory for a planner");
+        return NULL;
+    }
+    double scale = zeppelin_across_scale(setting);
+    *z = (Zeppelin){setting, scale, zeppelin_zones(setting, scale)};
+    return z;
+}
+
+static int zeppelin_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+                         size_t errlen) {
+    const Zeppelin* z = (const Zeppelin*)rival;
+    const PlanLimits* limits = &z->setting->limits;
+    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+    Scratch x;
+    void* memory = malloc(carve_scratch(&x, NULL, n, limits->ranks));
+    if (!memory) return fail(err, errlen, "no memory to plan %d documents", n);
+    carve_scratch(&x, memory, n, limits->ranks);
+    sort_documents(&x, lengths, n);
+    plan->step = step;
+    plan->ranks = limits->ranks;
+    plan->n_docs = n;
+    plan->n_rounds = 0;
+    ZeppelinZones zones = z->zones;
+    int result = zeppelin_partition(x.windows, &zones, x.sorted, x.docs, n, limits, err, errlen);
+    if (result == 0) {
+        make_items(plan, &x, limits);
+        result = limit_rings(plan, &x, lengths, limits, err, errlen);
+    }
+    if (result == 0) *rule = make_rule(z, plan, lengths, &x);
+    free(memory);
+    return result;
+}
+
+const Rival rival_zeppelin = {
+    "zeppelin",
+    "documents cut by length across machines, inside one or not, rings, routing and remapping (Zeppelin, 2025; our "
+    "reconstruction)",
+    zeppelin_open, zeppelin_plan, free};

@@ -1,0 +1,47 @@
+// step_guess.h - one guess of plan_flex: can all documents end before a target time? Private to step.c.
+#pragma once
+#include "plan/planner.h"
+#include "plan/step.h"
+
+// An item under construction, in units of `unit` ranks.
+typedef struct OpenItem {
+    int first, degree;  // units
+    int older;          // the item before it on its unit that may still take documents, -1 none
+    int docs;
+    int64_t room;  // tokens
+    double start;  // ms
+} OpenItem;
+
+// What a guess comes to.
+typedef struct Guess {
+    double makespan;  // ms; above the target: not all fit
+    int n_items;
+    OpenItem* items;  // (n)
+    int* item_of;     // (n) of each document of `sorted`
+} Guess;
+
+// Everything that guesses share. Documents are known by their place in `sorted`.
+typedef struct Search {
+    const Setting* setting;
+    const int* sorted;               // (n) lengths, descending
+    int n, unit;                     // no group is narrower than `unit` ranks, and windows begin at multiples of it
+    int units, node;                 // units in all; units of a machine
+    double* alone;                   // (n) ms on one unit, infinite where it does not fit
+    double* rest;                    // (n + 1) sum of alone from a document on
+    double* load;                    // (units) ms at which a unit is free
+    double* speed;                   // (units) of its slowest rank; NULL: all 1
+    int levels;                      // items that cost something are opened on the emptiest unit, not on the fullest
+    double fastest;                  // of them
+    int* last;                       // (units) the item it runs last, -1 none
+    int* ring_docs;                  // (units)
+    double *node_least, *node_most;  // (nodes) load
+    int* heap;                       // (units)
+    int64_t* local_room;             // (units) most tokens that a one-unit item there still takes, -1: there is none
+    int *wide, n_wide;               // (n) items of several units, in the order in which they were opened
+} Search;
+
+size_t search_bytes(int n, const PlanLimits* limits);
+void search_carve(Search* search, void* memory, int n, const Setting* setting);
+// Before guesses with this unit, which divides ranks, and node_size where that is smaller. sorted must be set.
+void search_set_unit(Search* search, int unit);
+void search_guess(Search* search, Guess* guess, double target);

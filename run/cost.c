@@ -1,0 +1,255 @@
+// cost.c - what planners know of the machine, and where from: a file that was named, what --probe has measured earlier,
+// or an estimate. Rank 0 decides and tells all others, so that every rank plans with the same bits.
+//
+// The estimate: linear work at half of the measured matmul limit, attention at a quarter of it (both are what the CPU
+// kernels reach, roughly); an item moves all weights and gradients once; links are what is usual for the transport.
+// Whatever is wrong with it, refining (plan/refine.h) finds within some steps, except how links differ from each other.
+#define _GNU_SOURCE  // gethostname
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "data/disk.h"
+#include "run/probe.h"
+
+enum { MOST_BYTES = 1 << 20 };  // of a machine file
+
+// ---- the estimate
+
+// One exchange takes so many ms, and bytes / (GB/s) on top.
+static LinkTable straight_link(double latency_ms, double gbps) {
+    LinkTable link = {.n = 2, .bytes = {1 << 10, 1 << 26}};
+    for (int i = 0; i < link.n; i++) link.ms[i] = latency_ms + link.bytes[i] / (1e6 * gbps);
+    return link;
+}
+
+// Reduce-scatter of gradients, update, all-gather of weights, as bytes over links and through memory.
+static double estimated_step(const Run* run, const LinkTable* link, double memory_gbps) {
+    const Model* m = &run->model;
+    double ranks = run->limits.ranks, elems = (double)shape_param_elems(&m->shape), elem = (double)dtype_bytes(m->dt);
+    double state = elems / ranks * (28 + 2 * elem) + 8 * elems;  // AdamW and the norm; clearing gradients
+    double ms = state / (1e6 * memory_gbps);
+    if (ranks == 1) return ms;
+    double others = (ranks - 1) / ranks;
+    return ms + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
+}
+
+void cost_estimate(Machine* machine, const Run* run) {
+    const Model* m = &run->model;
+    const PlanLimits* limits = &run->limits;
+    int on_host = m->k->on_host;
+    double rate = run->matmul_limit / limits->ranks / 1e3;  // FLOP a ms
+    double again = m->recompute == RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
+    double memory_gbps = on_host ? 8 : 2000;
+    double elems = (double)shape_param_elems(&m->shape);
+    memset(machine, 0, sizeof *machine);
+    Cost* cost = &machine->cost;
+    snprintf(cost->name, sizeof cost->name, "estimate");
+    cost->linear = again * shape_training_flops(&m->shape, 1, 0) / (0.5 * rate);
+    cost->quadratic = again * shape_training_flops(&m->shape, 0, 1) / (0.25 * rate);
+    cost->item = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
+    if (!on_host) cost->item += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
+    cost->link_scale = 1;
+    if (limits->ranks > 1) {
+        cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
+        cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
+    }
+    cost->layers = m->shape.L;
+    cost->channels = m->shape.C;
+    cost->elem_bytes = (int)dtype_bytes(m->dt);
+    int several = limits->ranks > limits->node_size;
+    cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
+    machine->heads = limits->NH;
+    machine->capacity = limits->capacity;
+}
+
+// ---- the file that a probe leaves
+
+static void processor_name(char* name, size_t bytes) {
+    struct utsname system;
+    char line[512];
+    FILE* file = fopen("/proc/cpuinfo", "r");
+    snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.machine);
+    while (file && fgets(line, sizeof line, file)) {
+        const char* value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value) continue;
+        snprintf(name, bytes, "%.*s", (int)strcspn(value + 1, "\n"), value + 1);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+// Everything that changes what is measured, as comment lines of a machine file. Returns their length.
+static size_t describe(const Run* run, char* text, size_t bytes) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    const Shape* s = &m->shape;
+    char processor[256], host[256] = "";
+    processor_name(processor, sizeof processor);
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(text, bytes,
+                     "# ragged: cost model measured by --probe\n"
+                     "# device %s, processor %s, host %s\n"
+                     "# ranks %d, %d a machine, over %s, threads %d, zero %d, reduce %s, overlap %s\n"
+                     "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
+                     "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
+                     m->k->name, processor, host, run->limits.ranks, run->limits.node_size, m->comm->table->name,
+                     c->threads, m->zero.stage, c->reduce, c->overlap, s->L, s->C, s->NH, s->V, s->context,
+                     dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
+    return MIN((size_t)MAX(n, 0), bytes - 1);
+}
+
+// The directory for such files.
+static int cache_dir(char* path, size_t bytes, char* err, size_t errlen) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (!cache || cache[0] != '/') cache = NULL;  // the standard for XDG_CACHE_HOME: others are to be ignored
+    if (!cache && (!home || !home[0]))
+        return fail(err, errlen, "there is no place for measurements; set HOME or XDG_CACHE_HOME");
+    int n = snprintf(path, bytes, "%s%s/ragged", cache ? cache : home, cache ? "" : "/.cache");
+    return (size_t)n < bytes ? 0 : fail(err, errlen, "HOME or XDG_CACHE_HOME is too long");
+}
+
+int cost_cache_path(const Run* run, char* path, size_t bytes, char* err, size_t errlen) {
+    char dir[CHECKPOINT_PATH], text[2048];
+    if (cache_dir(dir, sizeof dir, err, errlen)) return -1;
+    size_t n = describe(run, text, sizeof text);
+    int length = snprintf(path, bytes, "%s/cost-%016" PRIx64 ".txt", dir, hash_bytes(text, n, 0));
+    return (size_t)length < bytes ? 0 : fail(err, errlen, "%s: too long a path", dir);
+}
+
+static int write_file(const char* path, const char* text, size_t n, char* err, size_t errlen) {
+    char whole[CHECKPOINT_PATH + 32];
+    snprintf(whole, sizeof whole, "%s.%ld", path, (long)getpid());
+    int fd = disk_create(whole, err, errlen);
+    if (fd < 0 || disk_finish(fd, whole, disk_write(fd, text, n), err, errlen)) return -1;
+    if (rename(whole, path) == 0) return 0;
+    unlink(whole);
+    return fail(err, errlen, "%s: cannot rename a file to this name", path);
+}
+
+int cost_cache_save(const Run* run, char* err, size_t errlen) {
+    enum { ROOM = 1 << 14 };
+    char dir[CHECKPOINT_PATH], path[CHECKPOINT_PATH], text[ROOM];
+    if (cache_dir(dir, sizeof dir, err, errlen) || cost_cache_path(run, path, sizeof path, err, errlen) ||
+        disk_make_dirs(dir, err, errlen))
+        return -1;
+    size_t n = describe(run, text, sizeof text);
+    n += machine_print(&run->probed, text + n, sizeof text - n);
+    if (n >= sizeof text) die("a machine file of %zu bytes", n);
+    return write_file(path, text, n, err, errlen);
+}
+
+// ---- reading
+
+// 0; 1 when there is no such file; -1 with a message.
+static int read_machine(Machine* machine, const char* path, char* err, size_t errlen) {
+    uint64_t bytes = 0;
+    char words[ERR_BYTES];
+    if (access(path, F_OK)) return fail(err, errlen, "%s: no such file", path), 1;
+    int fd = disk_open(path, &bytes, err, errlen);
+    if (fd < 0) return -1;
+    if (bytes > MOST_BYTES) {
+        close(fd);
+        return fail(err, errlen, "%s: expected at most %d bytes, found %" PRIu64, path, MOST_BYTES, bytes);
+    }
+    char* text = (char*)malloc((size_t)bytes + 1);
+    int64_t n = text ? disk_read(fd, text, (size_t)bytes) : -1;
+    int bad = n < 0 ? fail(err, errlen, "%s: cannot read", path)
+              : machine_parse(machine, text, (size_t)n, words, sizeof words) ? fail(err, errlen, "%s: %s", path, words)
+                                                                             : 0;
+    free(text);
+    close(fd);
+    return bad;
+}
+
+// A file may have been measured for planning in terms of tensor-parallel replicas only.
+static int check_machine(const Machine* machine, const char* name, char* err, size_t errlen) {
+    const Cost* cost = &machine->cost;
+    if (cost->linear <= 0 && cost->quadratic <= 0)
+        return fail(err, errlen, "%s: a rank alone has no times here, so it cannot plan for this program", name);
+    return 0;
+}
+
+// --machine FILE|NAME.
+static int named_machine(Machine* machine, const char* name, char* err, size_t errlen) {
+    char words[ERR_BYTES];
+    const char* text = machine_builtin(name);
+    int bad = text ? machine_parse(machine, text, strlen(text), words, sizeof words)
+                   : read_machine(machine, name, words, sizeof words);
+    if (bad > 0)
+        return fail(err, errlen, "--machine %s: no such file, and no machine of this name; there are %s", name,
+                    machine_names());
+    if (!bad) bad = check_machine(machine, name, words, sizeof words);
+    return bad ? fail(err, errlen, "--machine: %s", words) : 0;
+}
+
+// ---- all ranks
+
+typedef struct Found {
+    int failed;
+    char err[ERR_BYTES];
+    char from[CHECKPOINT_PATH + 64];
+    Machine machine;
+} Found;
+
+// What an earlier probe has left for such a run. Returns whether there is something that can be used.
+static int find_measured(Found* found, const Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    if (cost_cache_path(run, path, sizeof path, err, sizeof err)) return 0;
+    int missing = read_machine(&found->machine, path, err, sizeof err);
+    if (!missing) missing = check_machine(&found->machine, path, err, sizeof err);
+    if (missing < 0) fprintf(stderr, "train: %s; going on with an estimate, --probe measures anew\n", err);
+    snprintf(found->from, sizeof found->from, "measured, %s", path);
+    return !missing;
+}
+
+// Rank 0's search.
+static void find(Found* found, const Run* run) {
+    const char* named = run->config.machine;
+    if (named && !run->config.probe) {
+        found->failed = named_machine(&found->machine, named, found->err, sizeof found->err);
+        snprintf(found->from, sizeof found->from, "of --machine %s", named);
+    } else if (run->config.probe || !find_measured(found, run)) {
+        cost_estimate(&found->machine, run);
+        snprintf(found->from, sizeof found->from, "estimated from the matmul limit; --probe measures it");
+    }
+}
+
+static void print_link(const LinkTable* link, const char* where) {
+    if (link->n > 0) printf(", 1 MiB %s %.3g ms", where, link_ms(link, 1 << 20));
+}
+
+static void print_cost(const Run* run, const char* from) {
+    const Cost* c = &run->probed.cost;
+    printf("cost    %s\n        %.3g ms a token, %.3g ms a token^2, %.3g ms an item, %.3g ms a step", from, c->linear,
+           c->quadratic, c->item, c->step);
+    if (run->limits.ranks > 1) {
+        print_link(&c->link[LINK_INSIDE], "inside a machine");
+        if (run->limits.ranks > run->limits.node_size) print_link(&c->link[LINK_ACROSS], "between machines");
+    }
+    printf("\n");
+}
+
+void run_set_cost(Run* run) {
+    refine_apply(&run->setting.cost, &run->probed.cost, &run->refine);
+    cost_groups(run->groups, &run->setting.cost, &run->setting.limits, run->setting.kind);
+    run->setting.groups = run->groups;
+}
+
+void run_find_cost(Run* run) {
+    Found found;
+    char err[ERR_BYTES];
+    Comm* comm = run->model.comm;
+    memset(&found, 0, sizeof found);
+    if (comm->rank == 0) find(&found, run);
+    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+    if (found.failed) die("%s", found.err);
+    run->probed = found.machine;
+    if (run->config.probe) return;
+    refine_start(&run->refine);
+    run_set_cost(run);
+    // One rank has nothing to plan with it.
+    if (run->limits.ranks > 1 || run->config.machine || run->config.explain) print_cost(run, found.from);
+}

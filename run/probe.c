@@ -1,0 +1,405 @@
+// probe.c - --probe: this machine's cost model, measured in some seconds.
+//
+//   rows     forward and backward of rows on every rank at the same time, without exchanges. Rows of as many tokens but
+//            unlike documents tell the quadratic work from the linear, short ones what an item costs anyway. Others are
+//            held out: their error says what the model is worth.
+//   links    an all-to-all among the ranks of each machine; between machines every rank sends to the one in its place
+//            on the next machine, as a ring across them does
+//   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
+//            are zero and no weight changes.
+//
+// Everything is done several times and the least time counts. All ranks measure alike and take the mean of their rows'
+// times, and the slowest rank's of what they do together.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/probe.h"
+
+// ---- helpers
+
+// What all ranks say, in `all` (ranks).
+static void tell_all(Run* run, double* all, double mine) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) run_lost(run, err);
+}
+
+static double slowest(Run* run, double* all, double mine) {
+    double most = 0;
+    tell_all(run, all, mine);
+    for (int r = 0; r < run->limits.ranks; r++) most = MAX(most, all[r]);
+    return most;
+}
+
+static double mean(Run* run, double* all, double mine) {
+    double sum = 0;
+    tell_all(run, all, mine);
+    for (int r = 0; r < run->limits.ranks; r++) sum += all[r];
+    return sum / run->limits.ranks;
+}
+
+static void together(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    if (c->table->barrier(c, err, sizeof err)) run_lost(run, err);
+}
+
+// Until everything that was begun is done.
+static void wait(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.comm;
+    if (c->table->wait(c, run->model.s, err, sizeof err)) run_lost(run, err);
+    run->model.k->synchronize(run->model.s);
+}
+
+// Of n >= 1 numbers, which are sorted.
+static double median(double* x, int n) {
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
+            double swapped = x[j];
+            x[j] = x[j - 1];
+            x[j - 1] = swapped;
+        }
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+// ---- least squares
+
+// Solves a (n,n) x = b by elimination with pivots; a and b are overwritten. 0, or -1 where a is singular.
+static int solve(double a[3][3], double* b, int n) {
+    for (int k = 0; k < n; k++) {
+        int pivot = k;
+        for (int i = k + 1; i < n; i++)
+            if (fabs(a[i][k]) > fabs(a[pivot][k])) pivot = i;
+        if (fabs(a[pivot][k]) < 1e-9) return -1;
+        for (int j = 0; j < n; j++) {
+            double swapped = a[k][j];
+            a[k][j] = a[pivot][j];
+            a[pivot][j] = swapped;
+        }
+        double swapped = b[k];
+        b[k] = b[pivot];
+        b[pivot] = swapped;
+        for (int i = k + 1; i < n; i++) {
+            double factor = a[i][k] / a[k][k];
+            for (int j = k; j < n; j++) a[i][j] -= factor * a[k][j];
+            b[i] -= factor * b[k];
+        }
+    }
+    for (int k = n; k-- > 0;) {
+        for (int j = k + 1; j < n; j++) b[k] -= a[k][j] * b[j];
+        b[k] /= a[k][k];
+    }
+    return 0;
+}
+
+// What constant k of 1 takes of a row's time.
+static double feature(const ProbeTime* row, int k) { return (k == 0 ? row->s2 : k == 1 ? row->tokens : 1) / row->ms; }
+
+// Least squares with the constants whose bits are set; the rest are 0. Returns the sum of squares, infinite where there
+// is no such solution without negative constants.
+static double fit_some(double c[3], int set, const ProbeTime* rows, int n) {
+    double a[3][3] = {{0}}, b[3] = {0}, norm[3], residual = 0;
+    int which[3], m = 0;
+    for (int k = 0; k < 3; k++)
+        if (set >> k & 1) which[m++] = k;
+    for (int i = 0; i < m; i++) {
+        double sum = 0;
+        for (int r = 0; r < n; r++) sum += feature(&rows[r], which[i]) * feature(&rows[r], which[i]);
+        norm[i] = sqrt(sum);
+    }
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < m; i++) {
+            double x = feature(&rows[r], which[i]) / norm[i];
+            b[i] += x;
+            for (int j = 0; j < m; j++) a[i][j] += x * feature(&rows[r], which[j]) / norm[j];
+        }
+    if (solve(a, b, m)) return INFINITY;
+    c[0] = c[1] = c[2] = 0;
+    for (int i = 0; i < m; i++) {
+        if (b[i] < 0) return INFINITY;
+        c[which[i]] = b[i] / norm[i];
+    }
+    for (int r = 0; r < n; r++) {
+        double off = -1;
+        for (int k = 0; k < 3; k++) off += c[k] * feature(&rows[r], k);
+        residual += off * off;
+    }
+    return residual;
+}
+
+void probe_fit(double c[3], const ProbeTime* rows, int n) {
+    static const int sets[] = {2, 1, 4, 3, 6, 5, 7};  // fewer constants first: more must be better
+    double least = INFINITY;
+    c[0] = c[1] = c[2] = 0;
+    for (int i = 0; i < COUNT(sets); i++) {
+        double found[3], residual = fit_some(found, sets[i], rows, n);
+        if (!(residual < least)) continue;
+        least = residual;
+        memcpy(c, found, sizeof found);
+    }
+}
+
+// ---- rows
+
+typedef struct ProbeRow {
+    int parts, of;  // parts / of of the largest row's tokens
+    int cut[2];     // documents by turns: the longest one divided by these
+    int held_out;   // not for the fit
+} ProbeRow;
+
+static const ProbeRow design[] = {
+    {1, 1, {1, 1}, 0}, {1, 1, {8, 8}, 0}, {1, 2, {1, 1}, 0},   {1, 2, {16, 16}, 0}, {1, 4, {2, 2}, 0},
+    {1, 4, {8, 8}, 0}, {1, 8, {4, 4}, 0}, {1, 8, {32, 32}, 0}, {1, 32, {1, 1}, 0},  {3, 4, {3, 3}, 1},
+    {3, 8, {1, 4}, 1}, {1, 2, {2, 8}, 1}, {1, 6, {4, 4}, 1},   {1, 12, {1, 16}, 1}, {7, 8, {1, 5}, 1},
+};
+enum { ROWS = COUNT(design), MOST_ROUNDS = 40, ROWS_MS = 3000 };  // what rounds may take in all
+
+// Lengths of a row; returns their number.
+static int row_lengths(int* lengths, const ProbeRow* row, int most, int longest) {
+    int left = MAX((int)((int64_t)most * row->parts / row->of), 1), n = 0;
+    for (; left > 0; n++) {
+        lengths[n] = MIN(left, MAX(longest / row->cut[n % 2], 1));
+        left -= lengths[n];
+    }
+    return n;
+}
+
+static ProbeTime row_of(const int* lengths, int n) {
+    ProbeTime row = {0, 0, 0};
+    for (int i = 0; i < n; i++) row.tokens += lengths[i], row.s2 += (double)lengths[i] * lengths[i];
+    return row;
+}
+
+static double model_ms(const Cost* c, const ProbeTime* row) {
+    return c->quadratic * row->s2 + c->linear * row->tokens + c->item;
+}
+
+// What the estimate says of all rows of the design, once each.
+static double design_ms(const Run* run, int* lengths, int most, int longest) {
+    double ms = 0;
+    for (int i = 0; i < ROWS; i++) {
+        ProbeTime row = row_of(lengths, row_lengths(lengths, &design[i], most, longest));
+        ms += model_ms(&run->probed.cost, &row);
+    }
+    return ms;
+}
+
+// The most tokens of a row for which three rounds take no longer than the time there is, but not so few that nothing
+// can be told apart. One short row says by how much the estimate is off. The same on all ranks.
+static int largest_row(Run* run, int* lengths, double* all) {
+    const ProbeRow whole = {1, 1, {1, 1}, 0};
+    int most = MIN(run->limits.capacity, run->config.batch_tokens), least = MIN(most, 256);
+    int context = run->config.context, n = row_lengths(lengths, &whole, least, MIN(least, context));
+    ProbeTime row = row_of(lengths, n);
+    together(run);
+    double off = slowest(run, all, run->time_row(run, lengths, n, 2)) / model_ms(&run->probed.cost, &row);
+    while (most / 2 >= least && 3 * off * design_ms(run, lengths, most, MIN(most, context)) > ROWS_MS) most /= 2;
+    return most;
+}
+
+// Times the design, in rounds, so that a disturbance meets some of every row's times and not all of one's. The least of
+// each counts, because what disturbs long rows more often than short ones would look like work. The first round is for
+// caches, and for kernels that are chosen late.
+static void time_rows(Run* run, ProbeTime* rows, double* all) {
+    double least[ROWS], started = now_seconds();
+    int room = MIN(run->limits.capacity, run->config.batch_tokens), *lengths = (int*)malloc((size_t)room * sizeof(int));
+    if (!lengths) die("no memory for %d lengths", room);
+    int most = largest_row(run, lengths, all), longest = MIN(most, run->config.context);
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        for (int i = 0; i < ROWS; i++) {
+            int n = row_lengths(lengths, &design[i], most, longest);
+            rows[i] = row_of(lengths, n);
+            together(run);
+            double ms = run->time_row(run, lengths, n, 1);
+            least[i] = round <= 1 ? ms : MIN(least[i], ms);
+        }
+        if (round > 1 && slowest(run, all, 1e3 * (now_seconds() - started)) > ROWS_MS) break;
+    }
+    for (int i = 0; i < ROWS; i++) rows[i].ms = mean(run, all, least[i]);
+    free(lengths);
+}
+
+static void fit_rows(Cost* cost, const ProbeTime* rows) {
+    ProbeTime fitted[ROWS];
+    double c[3];
+    int n = 0;
+    for (int i = 0; i < ROWS; i++)
+        if (!design[i].held_out) fitted[n++] = rows[i];
+    probe_fit(c, fitted, n);
+    cost->quadratic = c[0];
+    cost->linear = c[1];
+    cost->item = c[2];
+}
+
+static void print_rows(const Cost* cost, const ProbeTime* rows) {
+    double errors[ROWS];
+    int n = 0;
+    printf("probe     tokens  mean document  measured ms     model ms\n");
+    for (int i = 0; i < ROWS; i++) {
+        double ms = model_ms(cost, &rows[i]), error = ms / rows[i].ms - 1;
+        if (design[i].held_out) errors[n++] = fabs(error);
+        printf("      %10.0f %14.0f %12.3f %12.3f  %+6.1f %%%s\n", rows[i].tokens, rows[i].s2 / rows[i].tokens,
+               rows[i].ms, ms, 100 * error, design[i].held_out ? "  held out" : "");
+    }
+    double middle = median(errors, n);
+    printf("held-out error: median %.1f %%, worst %.1f %%%s\n", 100 * middle, 100 * errors[n - 1],
+           middle > 0.06 ? "; over 6 %: is this machine busy with something else?" : "");
+}
+
+// ---- links
+
+// Memory that nothing uses while probing.
+typedef struct Buffer {
+    char* memory;
+    size_t bytes;
+} Buffer;
+
+static Buffer free_memory(const Run* run) {
+    const Model* m = &run->model;
+    Buffer b = {m->acts, 0};
+    for (int i = 0; i < N_ACTS; i++) {
+        const Activation* a = &m->act_table[i];
+        if (a->copies) b.bytes = MAX(b.bytes, a->offset + a->copy_bytes * (size_t)a->copies);
+    }
+    return b;
+}
+
+// All messages of an exchange of `bytes` by this rank. Returns their number; the lists have room for a machine's ranks.
+static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* sends, Transfer* receives) {
+    int ranks = run->limits.ranks, node = run->limits.node_size, rank = run->model.comm->rank, n = 0;
+    Buffer b = free_memory(run);
+    char* in = b.memory + b.bytes / 128 * 64;
+    if (kind == LINK_ACROSS) {
+        sends[0] = (Transfer){(rank + node) % ranks, b.memory, bytes};
+        receives[0] = (Transfer){(rank + ranks - node) % ranks, in, bytes};
+        return 1;
+    }
+    int first = rank / node * node, last = MIN(first + node, ranks);
+    size_t part = last - first > 1 ? bytes / (size_t)(last - first - 1) : 0;
+    for (int peer = first; peer < last; peer++) {
+        if (peer == rank) continue;
+        sends[n] = (Transfer){peer, b.memory + (size_t)n * part, part};
+        receives[n] = (Transfer){peer, in + (size_t)n * part, part};
+        n++;
+    }
+    return n;
+}
+
+// ms of one exchange, of the slowest rank: all ranks get the same number.
+static double time_exchange(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists, double* all) {
+    Comm* c = run->model.comm;
+    Transfer *sends = lists, *receives = lists + run->limits.ranks;
+    int n = messages_of(run, kind, bytes, sends, receives);
+    together(run);
+    double started = now_seconds();
+    for (int i = 0; i < times && n > 0; i++) comm_exchange(c, sends, n, receives, n, run->model.s);
+    wait(run);
+    return slowest(run, all, 1e3 * (now_seconds() - started) / times);
+}
+
+// From 1 KiB to 64 MiB, as far as memory goes and while an exchange is not too slow to wait for.
+static void time_link(Run* run, LinkKind kind, Transfer* lists, double* all) {
+    enum { BATCHES = 5 };
+    const double batch_ms = 15, slow_ms = 250;
+    LinkTable* link = &run->probed.cost.link[kind];
+    size_t most = MIN((size_t)1 << 26, free_memory(run).bytes / 128 * 64);
+    link->n = 0;
+    for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
+        double first = time_exchange(run, kind, bytes, 2, lists, all), ms = first;
+        int repeats = (int)MAX(1, MIN(200, batch_ms / first));
+        for (int i = 0; i < BATCHES && first < slow_ms; i++)
+            ms = MIN(ms, time_exchange(run, kind, bytes, repeats, lists, all));
+        if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
+        link->bytes[link->n] = (double)bytes;
+        link->ms[link->n++] = ms;
+        if (first > slow_ms) break;
+    }
+}
+
+static void time_links(Run* run, double* all) {
+    int ranks = run->limits.ranks, node = run->limits.node_size;
+    Cost* cost = &run->probed.cost;
+    Transfer* lists = (Transfer*)calloc(2 * (size_t)ranks, sizeof *lists);
+    if (!lists) die("no memory for %d messages", ranks);
+    cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
+    if (ranks > 1 && node > 1) time_link(run, LINK_INSIDE, lists, all);
+    if (ranks > node) time_link(run, LINK_ACROSS, lists, all);
+    free(lists);
+}
+
+static void print_links(const Cost* cost) {
+    static const char* const names[N_LINKS] = {"inside a machine", "between machines"};
+    for (int kind = 0; kind < N_LINKS; kind++) {
+        const LinkTable* link = &cost->link[kind];
+        for (int i = 0; i < link->n; i++)
+            printf("%s %10.0f KiB %12.4f ms %8.2f GB/s\n", i == 0 ? names[kind] : "                ",
+                   link->bytes[i] / 1024, link->ms[i], link->bytes[i] / (1e6 * link->ms[i]));
+    }
+}
+
+// ---- the step
+
+// AdamW on zeros, as many as memory has room for, for all that this rank owns.
+static double time_update(Run* run) {
+    const Model* m = &run->model;
+    Buffer b = free_memory(run);
+    size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards, room = b.bytes / (5 * sizeof(float));
+    size_t n = MIN(owned, room / 64 * 64);
+    if (n == 0) return 0;
+    float* part = (float*)b.memory;
+    AdamW a = {.master = part, .m = part + n, .v = part + 2 * n, .grad = part + 3 * n, .n = n, .t = 1, .eps = 1e-8f};
+    a.param = has_master(m) ? (void*)(part + 4 * n) : (void*)a.master;
+    a.grad_scale = m->grad_scale;
+    m->k->zero(b.memory, n * 5 * sizeof(float), m->s);
+    m->k->synchronize(m->s);
+    double started = now_seconds();
+    m->k->adamw(&a, m->dt, m->s);
+    m->k->synchronize(m->s);
+    return 1e3 * (now_seconds() - started) * (double)owned / (double)n;
+}
+
+static double time_step(Run* run, double* all) {
+    enum { TIMES = 4 };
+    Model* m = &run->model;
+    double least = INFINITY;
+    for (int i = 0; i < TIMES; i++) {
+        double update = time_update(run);
+        together(run);
+        double started = now_seconds();
+        zero_reduce(m);
+        zero_sum_of_squares(m);
+        m->comm->table->all_reduce(m->comm, m->loss_sum, 2, DT_F64, m->s);
+        zero_clear_grads(m);
+        zero_gather(m);
+        zero_settle(m);
+        wait(run);
+        least = MIN(least, slowest(run, all, update + 1e3 * (now_seconds() - started)));
+    }
+    return least;
+}
+
+// ---- all of it
+
+void run_probe(Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    ProbeTime rows[ROWS];
+    Cost* cost = &run->probed.cost;
+    double *all = (double*)calloc((size_t)run->limits.ranks, sizeof *all), started = now_seconds();
+    if (!all) die("no memory for %d ranks", run->limits.ranks);
+    time_rows(run, rows, all);
+    fit_rows(cost, rows);
+    time_links(run, all);
+    cost->step = time_step(run, all);
+    free(all);
+    snprintf(cost->name, sizeof cost->name, "probed");
+    if (run->model.comm->rank > 0) return;
+    print_rows(cost, rows);
+    print_links(cost);
+    printf("%.4g ms a token, %.4g ms a token^2, %.4g ms an item, %.4g ms a step; measured in %.1f s\n", cost->linear,
+           cost->quadratic, cost->item, cost->step, now_seconds() - started);
+    if (cost_cache_path(run, path, sizeof path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
+        die("--probe: %s", err);
+    printf("saved %s, which runs like this one find; others take it by --machine\n", path);
+}

@@ -1,0 +1,91 @@
+// micro_batches.h - machines, batches and proofs for the tests of rivals that plan in micro-batches.
+#pragma once
+#include "plan/lengths.h"
+#include "test/settings.h"
+
+enum { WIDEST_RANKS = 1024, WIDEST_BATCH = 4096 };
+
+typedef struct Cluster {
+    Machine machine;
+    Setting setting;
+    GroupCost groups[WIDEST_RANKS + 1];
+    Plan plan;
+    void* memory;
+    char err[ERR_BYTES];
+} Cluster;
+
+// A machine that the program knows, `node` ranks a node.
+static inline Cluster* open_cluster(const char* name, int ranks, int node) {
+    Cluster* c = (Cluster*)calloc(1, sizeof *c);
+    const char* text = machine_builtin(name);
+    c->memory = malloc(plan_bytes(WIDEST_BATCH));
+    if (machine_parse(&c->machine, text, strlen(text), c->err, sizeof c->err) < 0 ||
+        machine_setting(&c->setting, &c->machine, ranks, node, 196608, c->groups, c->err, sizeof c->err) < 0)
+        printf("    %s\n", c->err), abort();
+    plan_carve(&c->plan, c->memory, WIDEST_BATCH);
+    return c;
+}
+
+static inline void close_cluster(Cluster* c) {
+    free(c->memory);
+    free(c);
+}
+
+// Other limits for the same machine.
+static inline void limit_cluster(Cluster* c, int capacity, int NH, KindChoice kind) {
+    c->setting.limits.capacity = capacity;
+    c->setting.limits.NH = NH;
+    c->setting.kind = kind;
+    cost_groups(c->groups, &c->setting.cost, &c->setting.limits, kind);
+}
+
+// In place of its own cost one as a probe may measure it, for a limit_cluster that follows.
+static inline void measure_links(Cluster* c, uint64_t seed) {
+    World world;
+    PlanLimits limits = {MOST_RANKS, MOST_RANKS, 1, 1, 1, 0};
+    random_world(&world, &limits, seed);
+    c->setting.cost = world.setting.cost;
+}
+
+static inline void draw_lengths(int* lengths, int n, const char* name, int limit, uint64_t seed, int64_t batch) {
+    char err[ERR_BYTES];
+    Lengths* source = lengths_open(name, limit, 1000, err, sizeof err);
+    if (!source) printf("    %s\n", err), abort();
+    lengths_draw(source, lengths, n, seed, batch);
+    lengths_close(source);
+}
+
+// plan_check, and what it does not know: items of a micro-batch share no rank, micro-batches follow each other, degrees
+// are powers of two on ranks that begin at their multiples.
+static inline void prove_micro_batches(Cluster* c, const int* lengths, int n) {
+    const Plan* plan = &c->plan;
+    static int used[WIDEST_RANKS];
+    void* scratch = malloc(plan_scratch_bytes(n, &c->setting.limits));
+    int ok = plan_check(plan, lengths, n, &c->setting.limits, scratch, c->err, sizeof c->err) == 0;
+    if (!ok) printf("    %s\n", c->err);
+    CHECK(ok);
+    free(scratch);
+    for (int r = 0; r < plan->ranks; r++) used[r] = -1;
+    for (int i = 0; i < plan->n_items && ok; i++) {
+        const Item* item = &plan->items[i];
+        int before = i > 0 ? plan->items[i - 1].round : 0;
+        CHECK((item->degree & (item->degree - 1)) == 0 && item->first_rank % item->degree == 0);
+        CHECK(item->round >= before && item->round <= before + 1 && (i > 0 || item->round == 0));
+        for (int r = item->first_rank; r < item->first_rank + item->degree; r++) {
+            CHECK(used[r] != item->round);
+            used[r] = item->round;
+        }
+    }
+}
+
+static inline double play_ms(Cluster* c, const PlayRule* rule, const int* lengths) {
+    Timeline timeline;
+    int items = c->plan.n_items, ranks = c->plan.ranks;
+    void *memory = malloc(timeline_bytes(items, ranks) + 1), *scratch = malloc(timeline_scratch(items, ranks) + 1);
+    timeline_carve(&timeline, memory, items, ranks);
+    int result = timeline_play(&timeline, &c->plan, lengths, &c->setting, rule, scratch, c->err, sizeof c->err);
+    double ms = result == 0 ? timeline.makespan : NAN;
+    free(memory);
+    free(scratch);
+    return ms;
+}

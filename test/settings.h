@@ -1,0 +1,208 @@
+// settings.h - machines, random settings, random plans and the exact optimum of small cases, for the tests of bounds,
+// timelines and planners.
+#pragma once
+#include "plan/machine.h"
+#include "plan/planner.h"
+#include "plan/timeline.h"
+#include "test/plans.h"
+
+// A setting with its own memory. speeds: NULL in setting until a test points it here.
+typedef struct World {
+    Setting setting;
+    GroupCost groups[MOST_RANKS + 1];
+    double speeds[MOST_RANKS];
+} World;
+
+// In place: groups point into the setting's cost.
+static inline void named_world(World* world, const char* name, int ranks, int node_size) {
+    const char* text = machine_builtin(name);
+    Machine machine;
+    char err[ERR_BYTES];
+    if (!text || machine_parse(&machine, text, strlen(text), err, sizeof err) < 0 ||
+        machine_setting(&world->setting, &machine, ranks, node_size, 1 << 20, world->groups, err, sizeof err) < 0)
+        die("%s: %s", name, text ? err : "no such machine");
+}
+
+// A table as a probe would measure it, never falling.
+static inline void random_link(LinkTable* link, uint64_t seed, double scale) {
+    link->n = pick(seed, 0, 1, 6);
+    double ms = scale * random_uniform(seed, 1), bytes = 1000;
+    for (int i = 0; i < link->n; i++) {
+        link->bytes[i] = bytes, link->ms[i] = ms;
+        bytes *= 1 + 20 * random_uniform(seed, 10 + (uint64_t)i);
+        ms += scale * random_uniform(seed, 20 + (uint64_t)i) * bytes / 1e5;
+    }
+}
+
+// Any setting that there may be for these limits: published or measured links, items that cost something or nothing,
+// any kind, in one of three cases ranks of unlike speed.
+static inline void random_world(World* world, const PlanLimits* limits, uint64_t seed) {
+    Setting* s = &world->setting;
+    Cost* c = &s->cost;
+    *s = (Setting){.limits = *limits, .groups = world->groups, .kind = (KindChoice)pick(seed, 0, 0, 2)};
+    *c = (Cost){.linear = 0.1 + random_uniform(seed, 1), .link_scale = 1};
+    c->quadratic = c->linear * pick(seed, 2, 0, 4) / 4096.0;
+    c->item = pick(seed, 3, 0, 1) ? 100 * random_uniform(seed, 4) : 0;
+    if (pick(seed, 5, 0, 1)) {
+        c->token_bytes = 1e6 * random_uniform(seed, 6);
+        c->n_groups = pick(seed, 7, 1, 3);
+        for (int i = 0; i < c->n_groups; i++) {
+            c->group_degree[i] = 2 << i;
+            c->group_gbps[i] = (1 + 100 * random_uniform(seed, 8 + (uint64_t)i)) / (1 << 2 * i);
+        }
+    } else {
+        c->layers = 4, c->channels = 64, c->elem_bytes = 2;
+        c->link_scale = pick(seed, 11, 0, 1) ? 1 : random_uniform(seed, 12);
+        random_link(&c->link[LINK_INSIDE], seed ^ 0x1111, 0.5);
+        c->link[LINK_ACROSS] = c->link[LINK_INSIDE];
+        for (int i = 0; i < c->link[LINK_ACROSS].n; i++)
+            c->link[LINK_ACROSS].ms[i] *= 1 + 10 * random_uniform(seed, 13);
+    }
+    for (int r = 0; r < limits->ranks; r++) {
+        double u = random_uniform(seed, 100 + (uint64_t)r);
+        world->speeds[r] = u < 0.2 ? 0.05 + u : 0.5 + u;
+    }
+    if (seed % 3 == 0) s->speeds = world->speeds;
+    cost_groups(s->groups, c, limits, s->kind);
+}
+
+static inline int longer_first(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (x < y) - (x > y);
+}
+
+static inline void sort_descending(int* sorted, const int* lengths, int n) {
+    memcpy(sorted, lengths, sizeof(int) * (size_t)n);
+    qsort(sorted, (size_t)n, sizeof(int), longer_first);
+}
+
+// A step that brute force can solve: at most `most` documents, 4 ranks, on one machine or two.
+static inline Step small_random_step(uint64_t seed, int most) {
+    Step step = {.n = pick(seed, 0, 1, most)};
+    int longest = pick(seed, 1, 1, 3) * 4000;
+    step.limits = (PlanLimits){pick(seed, 2, 1, 4), pick(seed, 3, 1, 4), pick(seed, 4, 1, 8) * 1000,
+                               pick(seed, 5, 1, 8), MOST_DOCS,           0};
+    for (int i = 0; i < step.n; i++) {
+        double u = random_uniform(seed, 100 + (uint64_t)i);
+        step.lengths[i] = 1 + (int)(u * u * longest);
+    }
+    step_memory(&step);
+    return step;
+}
+
+// ---- any plan at all
+
+// Whether document s and those with so many tokens at every place so far fit one item.
+static inline int joins(const GroupCost* g, int64_t* place, int s) {
+    int outer = g->degree / g->inner;
+    int64_t sum = *place + widest_place(s, outer);
+    if (sum > g->room) return 0;
+    *place = sum;
+    return 1;
+}
+
+// Documents in any order, in items of any degree that the setting has, on any ranks, alone or with others. 0, or -1
+// where a document fits no group.
+static inline int scatter(Plan* plan, const int* lengths, int n, const Setting* setting, uint64_t seed) {
+    const PlanLimits* l = &setting->limits;
+    int64_t place = 0;
+    *plan = (Plan){.ranks = l->ranks, .n_docs = n, .docs = plan->docs, .items = plan->items};
+    for (int i = 0; i < n; i++) plan->docs[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        int j = pick(seed, (uint64_t)i, 0, i), doc = plan->docs[i];
+        plan->docs[i] = plan->docs[j], plan->docs[j] = doc;
+    }
+    for (int i = 0; i < n; i++) {
+        int s = lengths[plan->docs[i]], degrees[MOST_RANKS], n_degrees = 0;
+        uint64_t at = 1000 + 4 * (uint64_t)i;
+        Item* last = &plan->items[plan->n_items - (plan->n_items > 0)];
+        if (plan->n_items > 0 && pick(seed, at, 0, 2) && joins(&setting->groups[last->degree], &place, s)) {
+            last->n_docs++;
+            continue;
+        }
+        for (int d = 1; d <= l->ranks; d++)
+            if (group_holds(&setting->groups[d], s)) degrees[n_degrees++] = d;
+        if (!n_degrees) return -1;
+        // The least degree that holds it is taken often, else few items would have several documents.
+        int d = degrees[pick(seed, at + 1, 0, 1) ? 0 : pick(seed, at + 2, 0, n_degrees - 1)];
+        int first = pick(seed, at + 3, 0, l->ranks - d);
+        plan->items[plan->n_items++] = (Item){first, d, setting->groups[d].inner, i, 1, 0};
+        place = widest_place(s, d / setting->groups[d].inner);
+    }
+    return 0;
+}
+
+// ---- the exact optimum, each document an item of its own
+
+enum { OPTIMUM_DOCS = 8, OPTIMUM_RANKS = 4, OPTIMUM_WINDOWS = OPTIMUM_RANKS * (OPTIMUM_RANKS + 1) / 2 };
+
+typedef struct Optimum {
+    int n, ranks, n_windows;
+    int lengths[OPTIMUM_DOCS];
+    int first[OPTIMUM_WINDOWS], end[OPTIMUM_WINDOWS];
+    double ms[OPTIMUM_DOCS][OPTIMUM_WINDOWS];  // INFINITY: does not fit
+    double area[OPTIMUM_DOCS];                 // least ranks x ms
+    double best;
+} Optimum;
+
+// Documents start in the order in which they are placed: any schedule can be written so, and ranks that are free before
+// `start` stay so until then. Of equal documents the first comes first.
+static inline void place_rest(Optimum* o, int done, const double* load, double start, double area) {
+    double taken = area, end = 0;
+    for (int r = 0; r < o->ranks; r++) taken += MAX(load[r], start), end = MAX(end, load[r]);
+    if (taken >= o->best * o->ranks * (1 - 1e-12) || end >= o->best) return;
+    if (done == (1 << o->n) - 1) {
+        o->best = end;
+        return;
+    }
+    for (int i = 0; i < o->n; i++) {
+        int twin = i > 0 && o->lengths[i] == o->lengths[i - 1] && !(done >> (i - 1) & 1);
+        if (done >> i & 1 || twin) continue;
+        for (int w = 0; w < o->n_windows; w++) {
+            double begin = 0, after[OPTIMUM_RANKS];
+            for (int r = o->first[w]; r < o->end[w]; r++) begin = MAX(begin, load[r]);
+            if (begin < start || begin + o->ms[i][w] >= o->best) continue;
+            for (int r = 0; r < o->ranks; r++)
+                after[r] = r >= o->first[w] && r < o->end[w] ? begin + o->ms[i][w] : load[r];
+            place_rest(o, done | 1 << i, after, begin, area - o->area[i]);
+        }
+    }
+}
+
+// Whether planners put groups there: inside a machine, on whole machines, or on all ranks.
+static inline int usual_window(const PlanLimits* l, int first, int end) {
+    int node = l->node_size;
+    return first / node == (end - 1) / node || (first % node == 0 && end % node == 0) || end - first == l->ranks;
+}
+
+// lengths (n) descending. usual: only on usual windows. below: only what is better is looked for, INFINITY for
+// anything; the least makespan, or `below`.
+static inline double optimum(const int* lengths, int n, const Setting* setting, int usual, double below) {
+    const PlanLimits* l = &setting->limits;
+    Optimum o = {.n = n, .ranks = l->ranks, .best = below};
+    double load[OPTIMUM_RANKS] = {0}, area = 0;
+    if (n > OPTIMUM_DOCS || l->ranks > OPTIMUM_RANKS) abort();
+    for (int first = 0; first < l->ranks; first++)
+        for (int end = first + 1; end <= l->ranks; end++) {
+            if (usual && !usual_window(l, first, end)) continue;
+            o.first[o.n_windows] = first, o.end[o.n_windows] = end;
+            GroupCost g = cost_group(&setting->cost, l, first, end - first, setting->groups[end - first].inner);
+            double speed = INFINITY;
+            for (int r = first; r < end; r++) speed = MIN(speed, setting->speeds ? setting->speeds[r] : 1);
+            for (int i = 0; i < n; i++) {
+                double s = lengths[i];
+                CostTerms t = group_terms(&g, s * s, s);
+                int fits = g.inner > 0 && group_holds(&g, lengths[i]);
+                o.ms[i][o.n_windows] = fits ? (t.quadratic + t.linear) / speed + t.exchange + t.item : INFINITY;
+            }
+            o.n_windows++;
+        }
+    for (int i = 0; i < n; i++) {
+        o.lengths[i] = lengths[i];
+        o.area[i] = INFINITY;
+        for (int w = 0; w < o.n_windows; w++) o.area[i] = MIN(o.area[i], o.ms[i][w] * (o.end[w] - o.first[w]));
+        area += o.area[i];
+    }
+    place_rest(&o, 0, load, 0, area);
+    return o.best;
+}

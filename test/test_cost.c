@@ -1,0 +1,409 @@
+// test_cost.c - claims about plan/cost.h: the constants of published systems give their published times, exchanges
+// are the bytes of kernels/group_attention.h, and the groups that planners use are those of the header.
+#include "plan/cost.h"
+
+#include "plan/machine.h"
+#include "plan/planner.h"
+#include "test/test.h"
+
+enum { MOST_RANKS = 1024 };
+static char err[ERR_BYTES];
+static GroupCost groups[MOST_RANKS + 1];
+static Machine machine;
+
+static Setting published(const char* name, int ranks, int node_size) {
+    Setting setting = {0};
+    const char* text = machine_builtin(name);
+    CHECK(text && machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
+    CHECK(machine_setting(&setting, &machine, ranks, node_size, 196608, groups, err, sizeof err) == 0);
+    return setting;
+}
+
+// A measured machine: bytes and then 10 and 1 GB/s behind a latency, for a model of 12 layers of 768 channels in bf16.
+static Cost measured(void) {
+    Cost cost = {.name = "measured", .quadratic = 1e-6, .linear = 0.01, .item = 0.2, .link_scale = 1};
+    cost.link[LINK_INSIDE] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.01, 0.11, 10.01}};
+    cost.link[LINK_ACROSS] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.05, 1.05, 100.05}};
+    cost.layers = 12, cost.channels = 768, cost.elem_bytes = 2;
+    return cost;
+}
+
+static PlanLimits limits_of(int ranks, int node_size, int capacity, int NH) {
+    return (PlanLimits){.ranks = ranks, .node_size = node_size, .capacity = capacity, .NH = NH, .max_ring_docs = 1000};
+}
+
+// ---- published times
+
+static void flexsp_times_are_those_of_its_cost_model(void) {
+    // Printed to 0.01 ms: half of that, and what the decimals of GB/s times 1.048576 leave (1e-9).
+    static const struct {
+        int count, s, degree;
+        double compute, exchange;
+    } golden[] = {
+        {1, 4096, 1, 1468.88, 0},      {1, 4096, 8, 734.30, 10.61},       {4, 8192, 8, 1554.91, 84.89},
+        {1, 16384, 8, 1178.17, 42.45}, {1, 196608, 32, 7954.01, 2068.69}, {1, 393216, 64, 14148.42, 2523.20},
+    };
+    Setting setting = published("flexsp-7b", 64, 8);
+    for (int i = 0; i < COUNT(golden); i++) {
+        double s = golden[i].s, tokens = golden[i].count * s;
+        CostTerms t = group_terms(&groups[golden[i].degree], tokens * s, tokens);
+        CHECK_CLOSE(t.quadratic + t.linear + setting.cost.round, golden[i].compute, 0.01);
+        CHECK_CLOSE(t.exchange, golden[i].exchange, 0.01);
+    }
+}
+
+static void documents_take_what_the_a100_and_h200_models_say(void) {
+    static const struct {
+        const char* name;
+        int s, degree;
+        double ms;
+    } golden[] = {
+        {"a100-7b", 1000, 1, 189.086},    {"a100-7b", 8192, 1, 1851.115},   {"a100-7b", 8192, 2, 997.344},
+        {"a100-7b", 8192, 4, 503.989},    {"a100-7b", 8192, 8, 253.643},    {"a100-7b", 8192, 16, 219.639},
+        {"a100-7b", 8192, 32, 148.230},   {"a100-7b", 65536, 8, 4438.084},  {"a100-7b", 65536, 16, 2961.580},
+        {"a100-7b", 65536, 32, 1788.072}, {"h200-8b", 8192, 1, 798.302},    {"h200-8b", 8192, 8, 104.262},
+        {"h200-8b", 8192, 16, 66.671},    {"h200-8b", 65536, 1, 14391.160}, {"h200-8b", 65536, 4, 3664.070},
+        {"h200-8b", 65536, 8, 1834.686},  {"h200-8b", 65536, 16, 1033.665},
+    };
+    for (int i = 0; i < COUNT(golden); i++) {
+        published(golden[i].name, 64, 8);
+        double s = golden[i].s;
+        CHECK_CLOSE(group_ms(&groups[golden[i].degree], s * s, s), golden[i].ms, 0.001);
+    }
+}
+
+static void a_degree_between_two_counts_as_the_larger(void) {
+    Setting setting = published("a100-7b", 256, 8);
+    static const struct {
+        int degree;
+        double gbps;
+    } ladder[] = {{2, 119.66}, {3, 104.22}, {4, 104.22}, {5, 96.5},  {8, 96.5},  {9, 10.33},
+                  {16, 10.33}, {17, 5.94},  {33, 4.87},  {64, 4.87}, {65, 4.87}, {256, 4.87}};
+    CHECK(groups[1].link_linear == 0);
+    for (int i = 0; i < COUNT(ladder); i++) {
+        double expected = setting.cost.token_bytes / (ladder[i].degree * ladder[i].gbps * 1e6);
+        CHECK_CLOSE(groups[ladder[i].degree].link_linear, expected, 1e-12 * expected);
+    }
+}
+
+// Ranks times time: what a document costs the machine.
+static void wider_groups_never_do_more_with_their_ranks(void) {
+    static const char* const names[] = {"a100-7b", "h200-8b", "flexsp-7b", "flexsp-13b", "flexsp-30b"};
+    for (int m = 0; m < COUNT(names); m++) {
+        published(names[m], MOST_RANKS, 8);
+        // Where heads do not divide, the rank with most of them has up to 1 + d / NH of the mean: with heads 0 that is
+        // below the tolerance, with 64 heads only powers of two are compared.
+        double NH = machine_heads(&machine), tolerance = MOST_RANKS / NH;
+        int powers = machine.heads == 64;
+        if (powers) tolerance = 1e-12;
+        for (double s = 100; s < 300000; s *= 1.7)
+            for (int d = 1, next; next = powers ? 2 * d : d + 1, next <= MOST_RANKS; d = next) {
+                double narrow = d * group_ms(&groups[d], s * s, s), wide = next * group_ms(&groups[next], s * s, s);
+                CHECK(wide >= narrow * (1 - tolerance));
+            }
+    }
+}
+
+// ---- links
+
+static void links_go_straight_between_their_points(void) {
+    LinkTable link = {4, {100, 200, 400, 1000}, {1, 3, 4, 10}};
+    static const double golden[][2] = {{0, 1},   {50, 1},  {100, 1},   {150, 2},   {200, 3},  {300, 3.5},
+                                       {400, 4}, {700, 7}, {1000, 10}, {1100, 11}, {5000, 50}};
+    for (int i = 0; i < COUNT(golden); i++) CHECK_CLOSE(link_ms(&link, golden[i][0]), golden[i][1], 1e-12);
+    for (int i = 0; i < link.n; i++) CHECK(link_ms(&link, link.bytes[i]) == link.ms[i]);
+    CHECK(link_ms(&(LinkTable){0}, 1e9) == 0);
+    CHECK(link_ms(&(LinkTable){1, {100}, {2}}, 1e9) == 2);
+}
+
+// Every number of points, against a walk along the table.
+static void links_of_any_number_of_points_agree_with_a_walk(void) {
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        LinkTable link = {.n = 2 + (int)(seed % (LINK_POINTS - 1))};
+        for (int i = 0; i < link.n; i++) {
+            link.bytes[i] = (i ? link.bytes[i - 1] : 0) + 1 + 1000 * random_uniform(seed, (uint64_t)i);
+            link.ms[i] = (i ? link.ms[i - 1] : 0) + random_uniform(~seed, (uint64_t)i);
+        }
+        double bytes = 1.3 * link.bytes[link.n - 1] * random_uniform(seed, 999), expected = link.ms[0];
+        int k = 0;
+        while (k < link.n - 2 && link.bytes[k + 1] < bytes) k++;
+        if (bytes > link.bytes[0])
+            expected += link.ms[k] - link.ms[0] +
+                        (bytes - link.bytes[k]) * (link.ms[k + 1] - link.ms[k]) / (link.bytes[k + 1] - link.bytes[k]);
+        double found = link_ms(&link, bytes);
+        CHECK_CLOSE(found, expected, 1e-12 * LINK_POINTS * 1000);
+        if (test_failures_in_claim) {
+            printf("    seed %d\n", (int)seed);
+            return;
+        }
+    }
+}
+
+// ---- exchanges
+
+// Bytes that a rank sends in a layer, both ways, when all exchanges are played.
+static double layer_bytes(const GroupCost* g, double tokens, int layers, double* gradients) {
+    double bytes = 0;
+    *gradients = 0;
+    for (int i = 0; i < g->n_exchanges; i++) bytes += g->exchanges[i].count * g->exchanges[i].bytes_per_token * tokens;
+    if (g->inner < g->degree)  // the last ones are the fp32 gradients
+        *gradients = g->exchanges[g->n_exchanges - 1].count * g->exchanges[g->n_exchanges - 1].bytes_per_token * tokens;
+    *gradients /= layers;
+    return bytes / layers;
+}
+
+// The formulas in the header of group attention, which its tests hold against Comm.sent; tokens and heads divide.
+static void exchanges_are_the_bytes_that_group_attention_sends(void) {
+    Cost cost = measured();
+    int NH = 12, HS = 64, C = 768, e = 2;
+    static const int cases[][2] = {{2, 2},  {4, 4}, {12, 12}, {2, 1}, {3, 1},
+                                   {16, 1}, {4, 2}, {24, 12}, {6, 3}, {48, 6}};  // degree, inner
+    PlanLimits limits = limits_of(64, 8, 4096, NH);
+    for (int i = 0; i < COUNT(cases); i++) {
+        int d = cases[i][0], inner = cases[i][1], outer = d / inner, H = NH / inner;
+        double total = 4096 * d, n_a = total / outer, n = total / d, expected = 0, gradients, found_gradients;
+        if (inner > 1) expected += e * (3 * n * (C - H * HS) + (n_a - n) * H * HS);  // forward
+        if (inner > 1) expected += e * (n * (C - H * HS) + 3 * (n_a - n) * H * HS);
+        gradients = outer > 1 ? outer * 4.0 * 2 * n_a * H * HS : 0;
+        expected += 2 * (outer - 1) * (e * 2.0 * n_a * H * HS) + gradients;
+        GroupCost g = cost_group(&cost, &limits, 0, d, inner);
+        CHECK_CLOSE(layer_bytes(&g, total, cost.layers, &found_gradients), expected, 1e-12 * expected);
+        CHECK_CLOSE(found_gradients, gradients, 1e-12 * expected);
+        CHECK(g.inner == inner && g.degree == d && g.n_exchanges == (inner > 1) * 2 + (outer > 1) * 2);
+    }
+}
+
+// Forward bytes of a layer of 32768 tokens, printed to 0.1 MB. Where keys have fewer heads (g = 1/4), the mean tensor
+// that travels by heads has (2 h + 2 g h) / 4 channels, and one around a ring g h.
+static void a_layer_moves_the_published_bytes(void) {
+    static const struct {
+        int d, heads_channels, ring_channels;
+        double heads_mb, ring_mb;
+    } golden[] = {{4, 2560, 1024, 125.8, 100.7}, {8, 2560, 1024, 73.4, 117.4}, {4, 4096, 4096, 201.3, 402.7}};
+    PlanLimits limits = limits_of(8, 8, 32768, 32);
+    for (int i = 0; i < COUNT(golden); i++) {
+        Cost cost = measured();
+        double gradients;
+        cost.channels = golden[i].heads_channels;
+        GroupCost heads = cost_group(&cost, &limits, 0, golden[i].d, golden[i].d);
+        CHECK_CLOSE(layer_bytes(&heads, 32768, 12, &gradients) / 2 / 1e6, golden[i].heads_mb, 0.05);
+        cost.channels = golden[i].ring_channels;
+        GroupCost ring = cost_group(&cost, &limits, 0, golden[i].d, 1);
+        double bytes = layer_bytes(&ring, 32768, 12, &gradients);
+        CHECK_CLOSE((bytes - gradients) / 2 / 1e6, golden[i].ring_mb, 0.05);
+    }
+}
+
+static void exchanges_take_the_link_between_their_ranks(void) {
+    Cost cost = measured();
+    for (uint64_t seed = 0; seed < 20000; seed++) {
+        int node = 1 + (int)(hash64(3 * seed) % 9), inner = 1 + (int)(hash64(3 * seed + 1) % 6);
+        int outer = 1 + (int)(hash64(3 * seed + 2) % 6), first = (int)(hash64(~seed) % 20), heads_across = 0;
+        PlanLimits limits = limits_of(64, node, 4096, 12);
+        GroupCost g = cost_group(&cost, &limits, first, inner * outer, inner);
+        for (int a = 0; a < outer; a++)
+            for (int b = 0; b < inner; b++)
+                heads_across |= (first + a * inner) / node != (first + a * inner + b) / node;
+        int across = first / node != (first + inner * outer - 1) / node, at = 0;
+        CHECK(g.across == across);
+        for (; inner > 1 && at < 2; at++) CHECK(g.exchanges[at].link == &cost.link[heads_across]);
+        for (int end = at + 2; outer > 1 && at < end; at++) CHECK(g.exchanges[at].link == &cost.link[across]);
+        CHECK(g.n_exchanges == at);
+        if (test_failures_in_claim) {
+            printf("    seed %d: node %d, ranks %d + %d x %d\n", (int)seed, node, first, inner, outer);
+            return;
+        }
+    }
+}
+
+static void a_group_takes_the_sum_of_its_exchanges(void) {
+    Cost cost = measured();
+    PlanLimits limits = limits_of(16, 8, 4096, 12);
+    GroupCost g = cost_group(&cost, &limits, 0, 16, 4);
+    // 4 ranks share heads inside, 4 places around a ring across; 10000 tokens: bytes of each message, their times.
+    double tensor = 2.0 * 768 / 16 * 3 / 4 * 1e4, kv = 2.0 * 768 / 4 / 4 * 1e4, ms = 0;
+    ms += 24 * link_ms(&cost.link[LINK_INSIDE], 3 * tensor) + 24 * link_ms(&cost.link[LINK_INSIDE], tensor);
+    ms += 24 * 3 * link_ms(&cost.link[LINK_ACROSS], 2 * kv) + 12 * 4 * link_ms(&cost.link[LINK_ACROSS], 4 * kv);
+    CHECK_CLOSE(link_sum_ms(&g, 1e4), ms, 1e-12 * ms);
+    double compute = (1e-6 * 1e8 + 0.01 * 1e4) / 16;
+    CHECK_CLOSE(group_ms(&g, 1e8, 1e4), compute + ms, 1e-12 * (compute + ms));
+    cost.link_scale = 0.25;
+    g = cost_group(&cost, &limits, 0, 16, 4);
+    CHECK_CLOSE(group_ms(&g, 1e8, 1e4), compute + ms / 4, 1e-12 * (compute + ms));
+    CHECK(g.item == 0.2 && g.room == place_capacity(&limits, 4));
+    cost = measured(), cost.n_groups = 1, cost.group_degree[0] = 2, cost.group_gbps[0] = 10, cost.token_bytes = 1e6;
+    GroupCost whole = cost_group(&cost, &limits, 0, 16, 4);
+    cost.link_scale = 0.25;
+    g = cost_group(&cost, &limits, 0, 16, 4);
+    CHECK(whole.n_exchanges == 0 && whole.link_linear > 0 && g.link_linear == 0.25 * whole.link_linear);
+}
+
+static void the_rank_with_most_heads_sets_the_pace(void) {
+    Cost cost = measured();
+    PlanLimits limits = limits_of(16, 16, 4096, 12);
+    static const int most_heads[] = {0, 12, 6, 4, 3, 3, 2, 2, 2, 2, 2, 2, 1};
+    for (int d = 1; d <= 12; d++) {
+        GroupCost g = cost_group(&cost, &limits, 0, d, d);
+        CHECK_CLOSE(g.quadratic, cost.quadratic * most_heads[d] / 12, 1e-20);
+        CHECK_CLOSE(g.linear, cost.linear / d, 1e-17);
+    }
+    GroupCost ring = cost_group(&cost, &limits, 0, 15, 5);
+    CHECK_CLOSE(ring.quadratic, cost.quadratic * 3 / 12 / 3, 1e-20);
+}
+
+// ---- what planners ask
+
+static void terms_are_the_parts_of_the_time(void) {
+    Cost cost = measured();
+    PlanLimits limits = limits_of(24, 8, 4096, 12);
+    cost_groups(groups, &cost, &limits, KIND_AUTO);
+    for (uint64_t seed = 0; seed < 5000; seed++) {
+        const GroupCost* g = &groups[1 + seed % 24];
+        double tokens = 1 + floor(1e5 * random_uniform(seed, 0)), s2 = tokens * tokens * random_uniform(seed, 1);
+        CostTerms t = group_terms(g, s2, tokens);
+        CHECK(terms_ms(&t) == group_ms(g, s2, tokens) + g->item);
+        CHECK(t.exchange == group_exchange_ms(g, tokens) && t.quadratic == g->quadratic * s2);
+        CHECK(t.linear == g->linear * tokens && t.item == g->item);
+    }
+}
+
+static void a_group_holds_what_its_widest_place_can_take(void) {
+    Cost cost = measured();
+    int held = 0, tried = 0;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        int inner = 1 + (int)(hash64(2 * seed) % 12), outer = 1 + (int)(hash64(2 * seed + 1) % 40);
+        PlanLimits limits = limits_of(1024, 8, 1 + (int)(hash64(~seed) % 3000), 12);
+        GroupCost g = cost_group(&cost, &limits, 0, inner * outer, inner);
+        int at = longest_fitting(&limits, 1 << 22, inner, outer);
+        for (int s = MAX(at - 100, 1); s <= at + 4 * outer; s++) {
+            int holds = widest_place(s, outer) <= place_capacity(&limits, inner);
+            CHECK(group_holds(&g, s) == holds);
+            held += holds, tried++;
+        }
+    }
+    CHECK(held > tried / 10 && held < tried - tried / 10);  // both answers are tried
+    CHECK(!group_holds(&(GroupCost){.degree = 3}, 1));
+}
+
+static void planners_use_machines_whole_or_parts_of_one(void) {
+    Cost cost = measured();
+    static const struct {
+        int ranks, node_size;
+        const char* canonical;  // a digit a degree, from 1 on
+    } cases[] = {
+        {8, 8, "11111111"},  {8, 4, "11110001"},    {10, 4, "1111000101"}, {7, 100, "1111111"},
+        {9, 1, "111111111"}, {10, 3, "1110010011"}, {1, 1, "1"},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        PlanLimits limits = limits_of(cases[i].ranks, cases[i].node_size, 4096, 12);
+        memset(groups, 0xff, sizeof groups);
+        cost_groups(groups, &cost, &limits, KIND_AUTO);
+        CHECK(groups[0].inner == 0 && groups[0].degree == 0);
+        for (int d = 1; d <= cases[i].ranks; d++) {
+            CHECK(groups[d].degree == d && groups[d].inner >= 1);
+            CHECK(groups[d].canonical == cases[i].canonical[d - 1] - '0');
+            CHECK(groups[d].across == (d > cases[i].node_size));
+        }
+    }
+}
+
+static int is_candidate(const PlanLimits* limits, int degree, int inner) {
+    if (degree % inner != 0 || inner > limits->NH) return 0;
+    if (inner == degree || inner == 1) return 1;
+    for (int larger = inner + 1; larger <= limits->NH; larger++)
+        if (degree % larger == 0 && limits->node_size % larger == 0) return 0;
+    return limits->node_size % inner == 0;
+}
+
+static void auto_is_the_kind_that_costs_least(void) {
+    int chosen[4] = {0};
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        Cost cost = measured();
+        static const int nodes[] = {1, 2, 4, 6, 8, 12, 48}, heads[] = {1, 4, 12, 25, 64};
+        PlanLimits limits =
+            limits_of(48, nodes[seed % 7], 1 + (int)(hash64(seed) % (seed % 2 ? 20000 : 60)), heads[seed / 7 % 5]);
+        cost.quadratic *= exp(10 * random_uniform(seed, 9) - 5);
+        for (int k = 0; k < N_LINKS; k++)
+            for (int i = 0; i < 3; i++) cost.link[k].ms[i] *= exp(4 * random_uniform(seed, (uint64_t)k));
+        cost_groups(groups, &cost, &limits, KIND_AUTO);
+        for (int d = 1; d <= limits.ranks; d++) {
+            double tokens = 0.5 * d * limits.capacity, least = INFINITY;
+            int inners[GROUP_INNERS], n = group_inners(inners, &limits, d);
+            for (int inner = 1; inner <= d; inner++) {
+                int listed = 0;
+                for (int i = 0; i < n; i++) listed += inners[i] == inner;
+                CHECK(listed == is_candidate(&limits, d, inner));
+                if (!listed) continue;
+                GroupCost g = cost_group(&cost, &limits, 0, d, inner);
+                least = MIN(least, group_ms(&g, tokens * tokens, tokens));
+            }
+            CHECK(is_candidate(&limits, d, groups[d].inner));
+            CHECK(group_ms(&groups[d], tokens * tokens, tokens) == least);
+            chosen[item_kind(&(Item){.degree = d, .inner = groups[d].inner})]++;
+        }
+    }
+    for (int i = 0; i < 4; i++) CHECK(chosen[i] > 100);  // each is the best one now and then
+}
+
+static void heads_and_rings_can_be_asked_for(void) {
+    Cost cost = measured();
+    PlanLimits limits = limits_of(16, 8, 4096, 12);
+    cost_groups(groups, &cost, &limits, KIND_RING);
+    for (int d = 1; d <= 16; d++) CHECK(groups[d].inner == 1 && groups[d].degree == d);
+    cost_groups(groups, &cost, &limits, KIND_HEADS);
+    for (int d = 1; d <= 16; d++) CHECK(groups[d].inner == (d <= 12 ? d : 0) && groups[d].degree == d);
+    CHECK(!groups[16].canonical && !group_holds(&groups[16], 1));
+    CHECK(cost_group(&cost, &limits, 0, 6, 4).inner == 0 && cost_group(&cost, &limits, 0, 16, 16).inner == 0);
+}
+
+static void published_groups_share_as_many_heads_as_there_are(void) {
+    published("flexsp-7b", 256, 8);
+    static const int golden[][2] = {{1, 1},  {2, 2},    {8, 8},   {63, 63},  {64, 64}, {65, 13},
+                                    {67, 1}, {128, 64}, {96, 48}, {169, 13}, {256, 64}};
+    for (int i = 0; i < COUNT(golden); i++) CHECK(groups[golden[i][0]].inner == golden[i][1]);
+    published("a100-7b", 256, 8);
+    for (int d = 1; d <= 256; d++) {
+        CHECK(groups[d].inner == d);
+        // ceil(NH / d) is at most 1 + d / NH times NH / d.
+        CHECK_CLOSE((double)groups[d].room, 6451.0 * d, 6451.0 * d * d / machine_heads(&machine) + 1);
+    }
+}
+
+// It may run every step: a mistake that makes it quadratic in the ranks takes milliseconds.
+static void a_thousand_groups_are_costed_in_a_moment(void) {
+    static const int nodes[] = {8, 72, 1024};
+    Cost cost = measured();
+    for (int k = 0; k < COUNT(nodes); k++) {
+        PlanLimits limits = limits_of(1024, nodes[k], 4096, 12);
+        double least = INFINITY;
+        for (int i = 0; i < 30; i++) {
+            double start = now_seconds();
+            cost_groups(groups, &cost, &limits, KIND_AUTO);
+            least = MIN(least, now_seconds() - start);
+        }
+        if (getenv("TEST_VERBOSE")) printf("    nodes of %d: %.1f us\n", nodes[k], 1e6 * least);
+        CHECK(least < 2e-3);  // 0.1 ms where it was measured; the rest is for slow machines and sanitizers
+    }
+}
+
+int main(void) {
+    RUN(flexsp_times_are_those_of_its_cost_model);
+    RUN(documents_take_what_the_a100_and_h200_models_say);
+    RUN(a_degree_between_two_counts_as_the_larger);
+    RUN(wider_groups_never_do_more_with_their_ranks);
+    RUN(links_go_straight_between_their_points);
+    RUN(links_of_any_number_of_points_agree_with_a_walk);
+    RUN(exchanges_are_the_bytes_that_group_attention_sends);
+    RUN(a_layer_moves_the_published_bytes);
+    RUN(exchanges_take_the_link_between_their_ranks);
+    RUN(a_group_takes_the_sum_of_its_exchanges);
+    RUN(the_rank_with_most_heads_sets_the_pace);
+    RUN(terms_are_the_parts_of_the_time);
+    RUN(a_group_holds_what_its_widest_place_can_take);
+    RUN(planners_use_machines_whole_or_parts_of_one);
+    RUN(auto_is_the_kind_that_costs_least);
+    RUN(heads_and_rings_can_be_asked_for);
+    RUN(published_groups_share_as_many_heads_as_there_are);
+    RUN(a_thousand_groups_are_costed_in_a_moment);
+    return test_done();
+}

@@ -1,0 +1,203 @@
+// test_explain.c - the claims of plan/explain.h: the text says what was chosen and what was not, the page is one file
+// whose numbers are those of the plan.
+#include "data/json.h"
+#include "plan/explain.h"
+#include "test/settings.h"
+
+// A flex plan of `n` documents and a static one beside it.
+typedef struct Case {
+    World world;
+    int lengths[MOST_DOCS], n;
+    Plan plans[2];
+    Forecast forecast;
+    Timeline timelines[2];
+    Shown shown[2];
+    PlayRule rule;
+    void* memory[6];
+    char text[1 << 17];
+    Explained x;
+} Case;
+
+static void* need(Case* c, int i, size_t bytes) {
+    c->memory[i] = malloc(MAX(bytes, 1));
+    if (!c->memory[i]) abort();
+    return c->memory[i];
+}
+
+static Case* open_case(int n, int same_length) {
+    Case* c = (Case*)calloc(1, sizeof *c);
+    char err[ERR_BYTES];
+    c->n = n;
+    named_world(&c->world, "a100-7b", 16, 8);
+    const PlanLimits* limits = &c->world.setting.limits;
+    for (int i = 0; i < n; i++)
+        c->lengths[i] = same_length ? same_length : 200 + pick(7, (uint64_t)i, 0, 900) + (i % 19 == 5 ? 9000 : 0);
+    size_t scratch_bytes = MAX(plan_step_scratch(n, limits), plan_scratch_bytes(n, limits));
+    void* scratch = need(c, 0, MAX(scratch_bytes, timeline_scratch(n, 16)));
+    for (int p = 0; p < 2; p++) {
+        plan_carve(&c->plans[p], need(c, 1 + p, plan_bytes(n)), n);
+        int failed =
+            p == 0
+                ? plan_flex(&c->plans[p], &c->forecast, 3, c->lengths, n, &c->world.setting, scratch, err, sizeof err)
+                : plan_static(&c->plans[p], 3, c->lengths, n, limits, 8, KIND_AUTO, scratch, err, sizeof err);
+        if (failed) printf("    %s\n", err), abort();
+        timeline_carve(&c->timelines[p], need(c, 3 + p, timeline_bytes(c->plans[p].n_items, 16)), c->plans[p].n_items,
+                       16);
+        if (timeline_play(&c->timelines[p], &c->plans[p], c->lengths, &c->world.setting, &c->rule, scratch, err,
+                          sizeof err))
+            printf("    %s\n", err), abort();
+        c->shown[p] = (Shown){
+            p ? "static" : "flex", p ? "one degree" : "groups", &c->plans[p], &c->timelines[p], &c->rule, 42, p == 0};
+    }
+    c->x = (Explained){"a step </script><b>\"quoted\"", c->lengths, n, &c->world.setting, &c->forecast, c->shown, 2};
+    return c;
+}
+
+static void close_case(Case* c) {
+    for (int i = 0; i < COUNT(c->memory); i++) free(c->memory[i]);
+    free(c);
+}
+
+// What `write` puts into a file.
+static void capture(Case* c, int page) {
+    FILE* file = tmpfile();
+    if (!file) abort();
+    if (page) CHECK(explain_page(file, &c->x) == 0);
+    else explain_text(file, &c->x);
+    rewind(file);
+    size_t n = fread(c->text, 1, sizeof c->text - 1, file);
+    c->text[n] = 0;
+    CHECK(n > 0 && n < sizeof c->text - 1);
+    fclose(file);
+}
+
+static int says(const Case* c, const char* words) {
+    int found = strstr(c->text, words) != NULL;
+    if (!found) printf("    not there: %s\n", words);
+    return found;
+}
+
+static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
+    Case* c = open_case(48, 0);
+    char words[96];
+    capture(c, 0);
+    snprintf(words, sizeof words, "makespan %.2f ms, at least %.2f (L3)", c->forecast.makespan, c->forecast.bounds.l3);
+    CHECK(says(c, words));
+    snprintf(words, sizeof words, "work divided without limit (L1) %.2f ms", c->forecast.bounds.l1);
+    CHECK(says(c, words));
+    CHECK(says(c, "attention ") && says(c, "exchanges ") && says(c, ", chosen"));
+    snprintf(words, sizeof words, "static     %8.2f", c->timelines[1].makespan);
+    CHECK(says(c, words));
+    close_case(c);
+}
+
+// Documents and tokens of the table's rows add up to those of the step.
+static void the_groups_of_the_text_add_up(void) {
+    Case* c = open_case(48, 0);
+    int items = 0, docs = 0, lines = 0;
+    long long tokens = 0, all = 0;
+    capture(c, 0);
+    char* line = strstr(c->text, "  ranks  kind");
+    CHECK(line != NULL);
+    for (line = line ? strchr(line, '\n') : NULL; line; line = strchr(line + 1, '\n')) {
+        int degree, of_group, of_docs;
+        long long of_tokens;
+        char kind[16];
+        if (sscanf(line, " %d %15s %d %d %lld", &degree, kind, &of_group, &of_docs, &of_tokens) != 5) break;
+        items += of_group, docs += of_docs, tokens += of_tokens, lines++;
+    }
+    for (int i = 0; i < c->n; i++) all += c->lengths[i];
+    CHECK(lines > 1 && items == c->plans[0].n_items && docs == c->n && tokens == all);
+    close_case(c);
+}
+
+static const JsonValue* member(const Json* json, const JsonValue* of, const char* name) {
+    const JsonValue* value = json_get(json, of, name);
+    if (!value) printf("    no member %s\n", name);
+    return value;
+}
+
+static double number(const Json* json, const JsonValue* of, const char* name) {
+    double x = NAN;
+    json_double(member(json, of, name), &x);
+    return x;
+}
+
+static void the_page_has_the_numbers_of_the_plan(void) {
+    Case* c = open_case(48, 0);
+    Json json;
+    char err[ERR_BYTES], title[128];
+    capture(c, 1);
+    const char* mark = "type='application/json'>";
+    char *begin = strstr(c->text, mark), *end = begin ? strstr(begin, "</script>") : NULL;
+    CHECK(begin && end);
+    if (begin && end &&
+        !json_parse(&json, begin + strlen(mark), (size_t)(end - begin) - strlen(mark), err, sizeof err)) {
+        const JsonValue* root = json.values;
+        CHECK(json_string(member(&json, root, "title"), title) > 0);
+        CHECK_STRING(title, c->x.title);
+        // Eight digits are written.
+        CHECK_CLOSE(number(&json, root, "makespan"), c->forecast.makespan, 1e-7 * c->forecast.makespan);
+        CHECK_CLOSE(number(&json, root, "l3"), c->forecast.bounds.l3, 1e-7 * c->forecast.bounds.l3);
+        const JsonValue* plans = member(&json, root, "plans");
+        CHECK(plans && plans->n == 2);
+        for (int p = 0; p < 2; p++) {
+            const JsonValue* items = member(&json, json_at(&json, plans, p), "items");
+            double tokens = 0, all = 0, value = 0;
+            CHECK(items && items->n == c->plans[p].n_items);
+            for (int i = 0; i < c->plans[p].n_items; i++) {
+                const JsonValue *item = json_at(&json, items, i), *docs = json_at(&json, item, 6);
+                CHECK(json_double(json_at(&json, item, 0), &value) == 0 && value == c->plans[p].items[i].first_rank);
+                CHECK(docs && docs->n == c->plans[p].items[i].n_docs);
+                CHECK(json_double(json_at(&json, item, 4), &value) == 0);
+                CHECK_CLOSE(value, c->timelines[p].end[i], 1e-5 * value);  // six digits
+                for (int d = 0; d < docs->n; d++)
+                    if (json_double(json_at(&json, docs, d), &value) == 0) tokens += value;
+            }
+            for (int i = 0; i < c->n; i++) all += c->lengths[i];
+            CHECK(tokens == all);
+        }
+        json_free(&json);
+    } else {
+        CHECK(!"the numbers are JSON");
+    }
+    close_case(c);
+}
+
+static int count(const char* text, const char* words) {
+    int n = 0;
+    for (; (text = strstr(text, words)); text++) n++;
+    return n;
+}
+
+static void the_page_needs_nothing_else_and_no_text_escapes_into_it(void) {
+    Case* c = open_case(20, 0);
+    capture(c, 1);
+    CHECK(!strncmp(c->text, "<!doctype html>", 15) && says(c, "</html>"));
+    CHECK(count(c->text, "<script") == 2 && count(c->text, "</script>") == 2);
+    CHECK(!strstr(c->text, "http:") && !strstr(c->text, "https:") && !strstr(c->text, "src=") &&
+          !strstr(c->text, "@import"));
+    CHECK(!strstr(c->text, "<b>"));  // of the title
+    close_case(c);
+}
+
+static void one_document_and_equal_ones_can_be_shown(void) {
+    Case *one = open_case(1, 3000), *equal = open_case(32, 1000);
+    for (int page = 0; page < 2; page++) {
+        capture(one, page);
+        CHECK(!strstr(one->text, "nan") && !strstr(one->text, "inf,"));
+        capture(equal, page);
+        CHECK(!strstr(equal->text, "nan") && !strstr(equal->text, "inf,"));
+    }
+    close_case(one);
+    close_case(equal);
+}
+
+int main(void) {
+    RUN(the_text_has_the_plan_its_time_and_what_was_rejected);
+    RUN(the_groups_of_the_text_add_up);
+    RUN(the_page_has_the_numbers_of_the_plan);
+    RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
+    RUN(one_document_and_equal_ones_can_be_shown);
+    return test_done();
+}

@@ -1,0 +1,340 @@
+// test_planned.c - the whole program under --plan flex: every step has its own groups of unlike degrees, and nothing
+// but rounding tells so. Started alone; it starts mpirun itself.
+//
+// The machine file makes attention dear, links cheap and rows short, so that long documents want many ranks and short
+// ones a rank of their own. Plans follow from it and the lengths alone.
+#include "plan/base.h"
+#include "test/program.h"
+
+#define TINY                                                                                                     \
+    "--data $W/corpus --layers 2 --width 48 --heads 6 --context 512 --batch-tokens 2048 --lr 0.0003 --warmup 0 " \
+    "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --check-plan "
+#define ON_FILE "--machine $W/machine "
+#define MPIRUN "mpirun --oversubscribe -n %d %s "
+
+enum { STEPS = 8, MOST_STEPS = 64 };
+
+// Most documents are short, some are cut into pieces of the whole context.
+static void write_corpus(void) {
+    char name[64], text[4000];
+    CHECK(sh("mkdir -p %s/corpus", work) == 0);
+    for (int d = 0; d < 90; d++) {
+        int n = (int)exp(8.2 * random_uniform(15, (uint64_t)d)) + 1;
+        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(16 + (uint64_t)d, (uint64_t)i)));
+        snprintf(name, sizeof name, "corpus/%02d.txt", d);
+        write_text(name, text, (size_t)n);
+    }
+}
+
+static void write_machine(void) {
+    static const char text[] =
+        "name test\n"
+        "quadratic_ms 1e-4\n"
+        "linear_ms 1e-3\n"
+        "item_ms 1e-3\n"
+        "step_ms 1\n"
+        "link inside 64 0.0005\n"
+        "link inside 1048576 0.01\n"
+        "link across 64 0.001\n"
+        "link across 1048576 0.02\n"
+        "model 2 48 4\n"
+        "capacity 128\n";
+    write_text("machine", text, sizeof text - 1);
+}
+
+// ---- the log
+
+typedef struct Step {
+    double loss, rows, plan_us, stall_us, predicted, measured, gap;
+    double heads, ring, gradients, parameters, inside, across;
+    int n_degrees, degree[16], items[16];
+    char plan[16];
+} Step;
+
+static double number(const Json* json, const JsonValue* object, const char* name) {
+    double x = NAN;
+    const JsonValue* value = json_get(json, object, name);
+    CHECK(value != NULL);
+    if (value && value->type == JSON_NUMBER) json_double(value, &x);
+    return x;
+}
+
+static void read_degrees(const Json* json, Step* step) {
+    const JsonValue* object = json_get(json, json->values, "degrees");
+    CHECK(object && object->type == JSON_OBJECT);
+    if (!object) return;
+    const JsonValue* at = object + 1;
+    for (int i = 0; i < object->n && step->n_degrees < 16; i++) {
+        const JsonValue* count = json->values + at->next;
+        step->degree[step->n_degrees] = atoi(at->text);
+        step->items[step->n_degrees++] = atoi(count->text);
+        at = json->values + count->next;
+    }
+}
+
+static void read_step(const Json* json, Step* s) {
+    const JsonValue *root = json->values, *bytes = json_get(json, root, "bytes"), *plan = json_get(json, root, "plan");
+    CHECK(bytes && plan && plan->length < sizeof s->plan);
+    if (!bytes || !plan || plan->length >= sizeof s->plan) return;
+    json_string(plan, s->plan);
+    s->loss = number(json, root, "loss");
+    s->rows = number(json, root, "rows");
+    s->plan_us = number(json, root, "plan_us");
+    s->stall_us = number(json, root, "plan_stall_us");
+    s->predicted = number(json, root, "predicted_ms");
+    s->measured = number(json, root, "measured_ms");
+    s->gap = number(json, root, "gap");
+    s->heads = number(json, bytes, "heads");
+    s->ring = number(json, bytes, "ring");
+    s->gradients = number(json, bytes, "gradients");
+    s->parameters = number(json, bytes, "parameters");
+    s->inside = number(json, bytes, "inside");
+    s->across = number(json, bytes, "across");
+    read_degrees(json, s);
+}
+
+// The steps in a run's log; lines of evaluations are passed over. Returns their number.
+static int read_steps(const char* run, Step* steps) {
+    char path[600];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
+    memset(steps, 0, MOST_STEPS * sizeof *steps);
+    size_t length = read_text(path, output, sizeof output);
+    for (char *line = output, *end; line < output + length && n < MOST_STEPS; line = end + 1) {
+        Json json;
+        end = strchr(line, '\n');
+        if (!end || json_parse(&json, line, (size_t)(end - line), NULL, 0)) {
+            CHECK(!"a line of the log is no object");
+            break;
+        }
+        if (json_get(&json, json.values, "loss")) read_step(&json, &steps[n++]);
+        json_free(&json);
+    }
+    return n;
+}
+
+static int ascending(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double* values, int n) {
+    qsort(values, (size_t)n, sizeof *values, ascending);
+    return values[n / 2];
+}
+
+static double median_stall(const Step* steps, int n) {
+    double values[MOST_STEPS];
+    for (int i = 0; i < n; i++) values[i] = steps[i].stall_us;
+    return median(values, n);
+}
+
+// The factor by which predictions are off.
+static double median_error(const Step* steps, int n) {
+    double values[MOST_STEPS];
+    for (int i = 0; i < n; i++) values[i] = fabs(log(steps[i].predicted / steps[i].measured));
+    return exp(median(values, n));
+}
+
+// Runs some steps in an empty directory; returns the number of steps in the log.
+static int run_steps(int ranks, const char* options, const char* run, Step* steps) {
+    sh("rm -rf %s/%s", work, run);
+    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, run);
+    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", ranks, options, status, errors);
+    CHECK(status == 0);
+    return read_steps(run, steps);
+}
+
+static int has_unlike_degrees(const Step* step) { return step->n_degrees > 1; }
+
+static int same_degrees(const Step* a, const Step* b) {
+    size_t bytes = sizeof(int) * (size_t)a->n_degrees;
+    return a->n_degrees == b->n_degrees && !memcmp(a->degree, b->degree, bytes) && !memcmp(a->items, b->items, bytes);
+}
+
+// ---- plans
+
+static void check_losses(const Step* one, const Step* other, int n) {
+    // fp32 in another order of sums is off by 1e-7; a lost or repeated token changes the loss by 1e-4 and more.
+    for (int i = 0; i < n; i++) CHECK_CLOSE(other[i].loss, one[i].loss, 1e-5 * one[i].loss);
+}
+
+static void degrees_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank(void) {
+    static Step one[MOST_STEPS], steps[MOST_STEPS];
+    const struct {
+        int ranks;
+        const char* options;
+    } runs[] = {{8, "--steps 8 --capacity 128"},
+                {8, "--steps 8 --capacity 128 --zero 2 --kind ring"},
+                {3, "--steps 8 --capacity 256"},
+                {3, "--steps 8 --capacity 256 --zero 3 --kind heads"}};
+    double val_one, val;
+    CHECK(run_steps(1, "--steps 8 --eval-every 8 " ON_FILE, "one", one) == STEPS);
+    CHECK(log_values("one", "val_loss", &val_one, 1) == 1);
+    for (int i = 0; i < COUNT(runs); i++) {
+        char options[256];
+        snprintf(options, sizeof options, "%s --eval-every 8 " ON_FILE, runs[i].options);
+        CHECK(run_steps(runs[i].ranks, options, "other", steps) == STEPS);
+        check_losses(one, steps, STEPS);
+        CHECK(log_values("other", "val_loss", &val, 1) == 1);
+        CHECK_CLOSE(val, val_one, 1e-5 * val_one);
+        int unlike = 0, changes = 0;
+        for (int t = 0; t < STEPS; t++) {
+            unlike += has_unlike_degrees(&steps[t]);
+            changes += t > 0 && !same_degrees(&steps[t - 1], &steps[t]);
+        }
+        printf("    %d ranks, %s: unlike degrees in %d of %d steps, %d changes\n", runs[i].ranks, runs[i].options,
+               unlike, STEPS, changes);
+        CHECK(changes >= STEPS / 2);
+        if (runs[i].ranks == 8) CHECK(unlike >= STEPS / 2);  // three ranks may do best as one group, or as single ranks
+    }
+}
+
+static void loss_hash(char hash[17]) {
+    const char* at = strstr(output, "loss hash ");
+    CHECK(at != NULL);
+    snprintf(hash, 17, "%.16s", at ? at + 10 : "");
+}
+
+// Times that are measured must not get into plans that follow from a file. A run that was cut has the file from its
+// checkpoint, and has learnt nothing yet when it goes on.
+static void a_machine_file_gives_the_same_plans_and_bits_in_every_run(void) {
+    char whole[17], parts[17];
+    sh("rm -rf $W/parts");
+    CHECK(sh(MPIRUN TINY "--steps 24 --save-every 12 --keep 0 --capacity 128 --refresh 1 --out $W/parts " ON_FILE, 8,
+             program) == 0);
+    loss_hash(whole);
+    CHECK(sh("rm -r $W/parts/step-000024") == 0);
+    CHECK(sh(MPIRUN "--resume --threads 1 --out $W/parts", 8, program) == 0);
+    loss_hash(parts);
+    CHECK_STRING(parts, whole);
+}
+
+static void planners_can_be_named_and_a_bad_machine_is_refused(void) {
+    static Step one[MOST_STEPS], steps[MOST_STEPS];
+    const char* const planners[] = {"adaptive", "static", "random"};
+    CHECK(run_steps(1, "--steps 4 " ON_FILE, "one", one) == 4);
+    CHECK_STRING(one[0].plan, "flex");
+    for (int i = 0; i < COUNT(planners); i++) {
+        char options[128];
+        snprintf(options, sizeof options, "--steps 4 --plan %s " ON_FILE, planners[i]);
+        CHECK(run_steps(4, options, "other", steps) == 4);
+        check_losses(one, steps, 4);
+        for (int t = 0; t < 4; t++) {
+            CHECK_STRING(steps[t].plan, planners[i]);
+            CHECK(steps[t].gap > -1e-6 && steps[t].predicted > 0);  // whoever planned, it is played in the model
+            if (i < 2) CHECK(!has_unlike_degrees(&steps[t]));
+        }
+    }
+    CHECK(sh(MPIRUN TINY "--machine $W/nothing --out $W/x", 2, program) != 0);
+    CHECK(strstr(errors, "--machine") && strstr(errors, "nothing"));
+    write_text("bad", "name x\nquadratic_ms many\n", 25);
+    CHECK(sh(MPIRUN TINY "--machine $W/bad --out $W/x", 2, program) != 0);
+    CHECK(strstr(errors, "bad") && strstr(errors, "2"));
+}
+
+static void a_document_that_nothing_holds_is_named_with_the_limit(void) {
+    sh("rm -rf $W/x");
+    CHECK(sh(MPIRUN TINY "--steps 8 --capacity 100 --out $W/x " ON_FILE, 3, program) == 1);
+    const char *step = strstr(errors, "step "), *document = strstr(errors, "document ");
+    int n = 0, tokens = 0;
+    CHECK(step && document && document > step &&
+          sscanf(document, "document %d of the step has %d tokens", &n, &tokens) == 2);
+    CHECK(tokens > 300 && strstr(errors, "capacity") && strstr(errors, "100"));
+    if (test_failures_in_claim) printf("    %.1000s\n", errors);
+    const char* newline = document ? strchr(document, '\n') : NULL;
+    CHECK(newline && newline - document < 300);
+}
+
+// ---- what is logged
+
+static void check_fields(const Step* s, int ranks) {
+    double items = 0;
+    CHECK_STRING(s->plan, "flex");
+    CHECK(s->plan_us > 0 && s->plan_us < 1e6 && s->stall_us >= 0);
+    CHECK(s->predicted > 0 && s->measured > 0 && s->gap > -1e-6 && s->gap < 10);
+    for (int i = 0; i < s->n_degrees; i++) {
+        CHECK(s->degree[i] >= 1 && s->degree[i] <= ranks && s->items[i] > 0);
+        CHECK(i == 0 || s->degree[i] > s->degree[i - 1]);
+        items += s->items[i];
+    }
+    CHECK(items == s->rows);
+    CHECK(s->gradients > 0 && s->gradients == s->parameters);  // fp32, ZeRO-1: as many bytes out as back
+    CHECK(s->heads + s->ring + s->gradients + s->parameters == s->inside + s->across);
+    CHECK(s->across > 0 && s->inside > 0);
+}
+
+static void every_step_says_how_it_was_planned(void) {
+    static Step steps[MOST_STEPS];
+    // Two machines of four ranks, as far as counting goes.
+    setenv("RAGGED_NODE_SIZE", "4", 1);
+    sh("rm -rf $W/other");
+    CHECK(sh(MPIRUN TINY "--steps 20 --capacity 128 --out $W/other " ON_FILE, 8, program) == 0);
+    CHECK(strstr(output, "planning took ") && strstr(output, " us a step"));
+    CHECK(read_steps("other", steps) == 20);
+    unsetenv("RAGGED_NODE_SIZE");
+    double shared = 0;
+    for (int t = 0; t < 20; t++) {
+        check_fields(&steps[t], 8);
+        shared += steps[t].heads + steps[t].ring;
+        CHECK(t == 0 || steps[t].gradients == steps[t - 1].gradients);
+    }
+    CHECK(shared > 0);  // rank 0 has been in a group
+    double stall = median_stall(steps, 20);
+    printf("    planning took %.0f us in the last step; median stall %.1f us\n", steps[19].plan_us, stall);
+    CHECK(stall < 1000);
+    // The file knows nothing of this machine: what is foreseen well at the end was learnt.
+    printf("    predictions are off by a factor of %.2f in the first steps, %.2f in the last\n", median_error(steps, 3),
+           median_error(steps + 10, 10));
+    CHECK(median_error(steps + 10, 10) < 1.7);
+}
+
+// All ranks learn from the slowest one's time, so they go on to make the same plans: or the run would end.
+static void a_model_that_learns_at_every_step_stays_the_same_on_all_ranks(void) {
+    static Step one[MOST_STEPS], steps[MOST_STEPS];
+    CHECK(run_steps(1, "--steps 30", "one", one) == 30);
+    CHECK(run_steps(3, "--steps 30 --refresh 1 --capacity 256", "other", steps) == 30);
+    for (int t = 0; t < 30; t++) CHECK_CLOSE(steps[t].loss, one[t].loss, 1e-4 * one[t].loss);
+    printf("    predictions are off by a factor of %.2f in the first steps, %.2f in the last\n", median_error(steps, 3),
+           median_error(steps + 15, 15));
+    CHECK(median_error(steps + 15, 15) < 1.7);
+}
+
+// ---- a plan for people
+
+static void check_explained(const char* page) {
+    const char* const planners[] = {"flex", "static", "adaptive"};
+    char path[600];
+    for (int i = 0; i < COUNT(planners); i++) CHECK(strstr(output, planners[i]) != NULL);
+    CHECK(strstr(output, "step 1: ") && strstr(output, page) && !errors[0]);
+    snprintf(path, sizeof path, "%s/%s", work, page);
+    CHECK(read_text(path, output, sizeof output) > 2000 && strstr(output, "<html") && strstr(output, "adaptive"));
+}
+
+static void an_explanation_is_printed_and_written_and_nothing_is_trained(void) {
+    CHECK(sh(MPIRUN TINY "--capacity 128 --explain --out $W/explained " ON_FILE, 8, program) == 0);
+    check_explained("explained/plan.html");
+    CHECK(sh("cd $W/explained && ls") == 0);
+    CHECK_STRING(output, "plan.html\n");
+    char* path = realpath(program, NULL);
+    CHECK(path && sh("cd $W && %s " TINY "--explain", path) == 0);  // one rank, no --out: the page is where one stands
+    free(path);
+    check_explained("plan.html");
+    CHECK(sh("ls $W/runs") != 0);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    write_corpus();
+    write_machine();
+    RUN(degrees_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank);
+    RUN(a_machine_file_gives_the_same_plans_and_bits_in_every_run);
+    RUN(planners_can_be_named_and_a_bad_machine_is_refused);
+    RUN(a_document_that_nothing_holds_is_named_with_the_limit);
+    RUN(every_step_says_how_it_was_planned);
+    RUN(a_model_that_learns_at_every_step_stays_the_same_on_all_ranks);
+    RUN(an_explanation_is_printed_and_written_and_nothing_is_trained);
+    return program_end();
+}

@@ -1,0 +1,294 @@
+// test_probe.c - where a run's cost model comes from: --probe and the file that it leaves, --machine, an estimate. Runs
+// the whole program; several ranks where mpirun is.
+#include "plan/base.h"
+#include "plan/machine.h"
+#include "run/probe.h"
+#include "test/program.h"
+
+#define TINY                                                                                            \
+    "--data $W/corpus --layers 2 --width 64 --heads 4 --context 128 --batch-tokens 512 --eval-every 0 " \
+    "--sample-every 0 --save-every 0 --dtype fp32 --threads 1 "
+#define MPIRUN "mpirun --oversubscribe -n %d "
+
+static char cached[700];  // the one file in the cache, empty when there is none
+
+static int find_cached(void) {
+    CHECK(sh("find $W/cache -type f 2>/dev/null | sort") == 0);
+    snprintf(cached, sizeof cached, "%.*s", (int)strcspn(output, "\n"), output);
+    int n = 0;
+    for (const char* p = output; (p = strchr(p, '\n')); p++) n++;
+    return n;
+}
+
+static Machine read_cached(void) {
+    static char text[1 << 16];
+    char err[ERR_BYTES];
+    Machine machine = {.cost = {.linear = NAN}};
+    size_t n = read_text(cached, text, sizeof text);
+    int bad = machine_parse(&machine, text, n, err, sizeof err);
+    if (bad) printf("    %s: %s\n", cached, err);
+    CHECK(!bad);
+    return machine;
+}
+
+static int lines_in(const char* text) {
+    int n = 0;
+    for (; (text = strchr(text, '\n')); text++) n++;
+    return n;
+}
+
+// A run of some steps on one rank; its status.
+static int run(const char* options) {
+    sh("rm -rf $W/run");
+    return sh("%s " TINY "--steps 3 --out $W/run %s", program, options);
+}
+
+// ---- how times become constants
+
+static ProbeTime row_of(double length, int n, double quadratic, double linear, double item) {
+    ProbeTime row = {n * length * length, n * length, 0};
+    row.ms = quadratic * row.s2 + linear * row.tokens + item;
+    return row;
+}
+
+static void a_fit_finds_the_constants_of_exact_times(void) {
+    const double truth[][3] = {{1e-5, 0.02, 1.5}, {0, 0.02, 1.5}, {1e-5, 0, 1.5}, {1e-5, 0.02, 0}, {0, 0.02, 0}};
+    for (int t = 0; t < COUNT(truth); t++) {
+        const double* c = truth[t];
+        ProbeTime rows[] = {row_of(1024, 1, c[0], c[1], c[2]), row_of(64, 16, c[0], c[1], c[2]),
+                            row_of(512, 1, c[0], c[1], c[2]), row_of(16, 8, c[0], c[1], c[2])};
+        double found[3];
+        probe_fit(found, rows, COUNT(rows));
+        for (int i = 0; i < 3; i++) CHECK_CLOSE(found[i], c[i], 1e-9 * (c[i] + rows[3].ms));
+    }
+}
+
+// Noise that a line through these times would explain with a negative constant.
+static void constants_are_never_negative(void) {
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        ProbeTime rows[6];
+        double c[3];
+        for (int i = 0; i < COUNT(rows); i++) {
+            rows[i] = row_of(16 << i, 1 + i % 3, 1e-9, 0.01, 1e-3);
+            rows[i].ms *= 0.3 + random_uniform(seed, (uint64_t)i);
+        }
+        probe_fit(c, rows, COUNT(rows));
+        for (int i = 0; i < 3; i++) CHECK(c[i] >= 0 && isfinite(c[i]));
+        CHECK(c[0] + c[1] + c[2] > 0);
+        if (test_failures_in_claim) printf("    seed %d: %g %g %g\n", (int)seed, c[0], c[1], c[2]);
+    }
+}
+
+static void rows_that_say_too_little_are_explained_with_few_constants(void) {
+    ProbeTime one = row_of(100, 1, 0, 0.01, 0), same[] = {one, one, one};
+    double c[3];
+    probe_fit(c, &one, 1);
+    CHECK_CLOSE(c[0] * one.s2 + c[1] * one.tokens + c[2], one.ms, 1e-12);
+    CHECK(c[0] == 0 && c[2] == 0);
+    probe_fit(c, same, 3);
+    CHECK_CLOSE(c[1], 0.01, 1e-12);
+}
+
+// Relative errors count: a short row's as much as a long one's.
+static void short_rows_weigh_as_much_as_long_ones(void) {
+    ProbeTime rows[] = {row_of(1, 1000, 0, 1, 0), row_of(1, 1, 0, 1, 0)};
+    rows[0].ms *= 1.1;
+    rows[1].ms /= 1.1;
+    double c[3];
+    probe_fit(c, rows, 2);
+    // To fit both, an item's constant would be negative. What is left is linear alone, the least of
+    // (c / 1.1 - 1)^2 + (1.1 c - 1)^2; absolute errors would give 1.1.
+    CHECK_CLOSE(c[1], (1 / 1.1 + 1.1) / (1 / 1.21 + 1.21), 1e-9);
+    CHECK(c[2] == 0);
+}
+
+// ---- one rank
+
+static void without_a_probe_the_model_is_estimated_and_nothing_is_written(void) {
+    CHECK(run("") == 0);
+    CHECK(strstr(output, "cost    estimated from the matmul limit"));
+    CHECK(errors[0] == 0);
+    CHECK(find_cached() == 0);
+}
+
+static void a_probe_leaves_a_file_and_no_run(void) {
+    sh("rm -rf $W/run");
+    double started = now_seconds(), median = NAN, worst = NAN;
+    CHECK(sh("%s " TINY "--out $W/run --probe", program) == 0);
+    CHECK(now_seconds() - started < 30);
+    const char* at = strstr(output, "held-out error: median");
+    CHECK(at && sscanf(at, "held-out error: median %lf %%, worst %lf", &median, &worst) == 2);
+    CHECK(median >= 0 && worst >= median);
+    printf("    held-out error: median %.1f %%, worst %.1f %%\n", median, worst);
+    CHECK(find_cached() == 1);
+    CHECK(strstr(cached, "/cache/ragged/cost-") && strstr(output, cached));
+    Machine m = read_cached();
+    CHECK(m.cost.linear > 0 && m.cost.step > 0 && m.cost.quadratic >= 0 && m.cost.item >= 0);
+    CHECK(m.cost.layers == 2 && m.cost.channels == 64 && m.cost.elem_bytes == 4 && m.heads == 4);
+    CHECK(m.cost.link[LINK_INSIDE].n == 0 && m.cost.link[LINK_ACROSS].n == 0);
+    CHECK(sh("test -e $W/run") != 0);
+}
+
+// Its first steps take about what it says: units and terms are right. This machine may be as busy as it likes, so only
+// a factor of ten counts.
+static void the_next_run_finds_what_was_measured(void) {
+    double predicted[3], measured[3];
+    Machine m = read_cached();
+    char line[128];
+    CHECK(run("") == 0);
+    CHECK(strstr(output, "cost    measured, ") && strstr(output, cached));
+    snprintf(line, sizeof line, " %.3g ms a token, %.3g ms a token^2, %.3g ms an item, %.3g ms a step", m.cost.linear,
+             m.cost.quadratic, m.cost.item, m.cost.step);
+    CHECK(strstr(output, line));
+    CHECK(log_values("run", "predicted_ms", predicted, 3) == 3 && log_values("run", "measured_ms", measured, 3) == 3);
+    for (int i = 0; i < 3; i++) CHECK(predicted[i] > measured[i] / 10 && predicted[i] < 10 * measured[i]);
+    if (test_failures_in_claim) printf("    %g ms of %g: %.500s\n", predicted[0], measured[0], output);
+}
+
+static void another_model_does_not_find_it(void) {
+    CHECK(run("--width 32") == 0);
+    CHECK(strstr(output, "cost    estimated"));
+}
+
+static void a_measured_file_can_be_named(void) {
+    char options[800];
+    snprintf(options, sizeof options, "--width 32 --machine %s", cached);
+    CHECK(run(options) == 0);
+    CHECK(strstr(output, "cost    of --machine ") && strstr(output, cached));
+    CHECK(run("--machine a100-7b") == 0);
+    CHECK(strstr(output, "cost    of --machine a100-7b\n"));
+}
+
+static void a_broken_file_gets_one_line_and_an_estimate(void) {
+    CHECK(sh("cp %s $W/kept", cached) == 0);
+    const char* const breaks[] = {"head -c 300 $W/kept",
+                                  "cat $W/kept; echo frobnicate 5",
+                                  ":",
+                                  "head -c 5000 /dev/zero",
+                                  "sed s/^linear_ms.*/linear_ms.nan/ $W/kept",
+                                  "yes name | head -c 3000000"};
+    for (int i = 0; i < COUNT(breaks); i++) {
+        CHECK(sh("{ %s ; } > %s", breaks[i], cached) == 0);
+        CHECK(run("") == 0);
+        CHECK(strstr(output, "cost    estimated"));
+        CHECK(lines_in(errors) == 1 && strstr(errors, cached));
+        if (test_failures_in_claim) printf("    %s: %s\n", breaks[i], errors);
+    }
+    CHECK(sh("rm %s; mkdir %s", cached, cached) == 0);
+    CHECK(run("") == 0);
+    CHECK(lines_in(errors) == 1 && strstr(errors, cached));
+    CHECK(sh("rmdir %s; cp $W/kept %s", cached, cached) == 0);
+    CHECK(run("") == 0 && errors[0] == 0 && strstr(output, "cost    measured"));
+}
+
+// The command fails with status 1 and one line on stderr, in which both words occur.
+static void refused(const char* options, const char* word1, const char* word2) {
+    int status = run(options),
+        good = status == 1 && lines_in(errors) == 1 && strstr(errors, word1) && strstr(errors, word2);
+    CHECK(good);
+    if (!good) printf("    %s\n    status %d: %.600s\n", options, status, errors);
+    CHECK(sh("test -e $W/run") != 0);
+}
+
+static void a_machine_that_cannot_be_used_gets_one_line(void) {
+    sh("printf 'name x\\nlinear_ms 1\\nquadratic_ms many\\n' > $W/bad; mkdir -p $W/dir");
+    refused("--machine $W/bad", "/bad", "3");
+    refused("--machine $W/dir", "/dir", "expected a file");
+    refused("--machine $W/nothing", "/nothing", "flexsp-7b");
+    refused("--machine flexsp-8b", "flexsp-8b", "flexsp-7b");
+    refused("--machine hydraulis-7b", "hydraulis-7b", "cannot plan");
+}
+
+static void a_probe_without_a_place_for_its_file_says_so(void) {
+    sh("rm -rf $W/run");
+    CHECK(sh("env -u HOME -u XDG_CACHE_HOME %s " TINY "--out $W/run --probe", program) == 1);
+    CHECK(strstr(errors, "--probe") && strstr(errors, "XDG_CACHE_HOME") && lines_in(errors) == 1);
+    CHECK(sh("env -u HOME -u XDG_CACHE_HOME %s " TINY "--steps 1 --out $W/run", program) == 0);
+    CHECK(strstr(output, "cost    estimated") && errors[0] == 0);
+    sh(": > $W/file");
+    CHECK(sh("XDG_CACHE_HOME=$W/file %s " TINY "--out $W/run2 --probe", program) == 1);
+    CHECK(strstr(errors, "/file") && lines_in(errors) == 1);
+    CHECK(sh("env -u XDG_CACHE_HOME HOME=$W/home %s " TINY "--out $W/run2 --probe", program) == 0);
+    CHECK(sh("ls $W/home/.cache/ragged/cost-*.txt") == 0);
+    CHECK(sh("XDG_CACHE_HOME=relative HOME=$W/home %s " TINY "--steps 1 --out $W/run2", program) == 0);
+    CHECK(strstr(output, "cost    measured"));
+}
+
+// ---- several ranks
+
+static int has_mpirun(void) { return sh("command -v mpirun") == 0; }
+
+static void check_link(const LinkTable* link) {
+    CHECK(link->n >= 4 && link->bytes[0] == 1024);
+    for (int i = 0; i < link->n; i++) CHECK(link->ms[i] > 0 && (i == 0 || link->ms[i] >= link->ms[i - 1]));
+}
+
+// Ranks that did not have the same model would soon make unlike plans, and the run would end.
+static void two_ranks_measure_once_and_plan_alike(void) {
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    sh("rm -rf $W/cache $W/run");
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --out $W/run", 2, program) == 0);
+    CHECK(find_cached() == 1);
+    if (test_failures_in_claim) printf("    %.800s\n", errors);
+    Machine m = read_cached();
+    check_link(&m.cost.link[LINK_INSIDE]);
+    CHECK(m.cost.link[LINK_ACROSS].n == 0);
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 6 --refresh 2 --capacity 128 --out $W/run", 2, program) == 0);
+    CHECK(strstr(output, "cost    measured, ") && strstr(output, "1 MiB inside a machine"));
+    if (test_failures_in_claim) printf("    %.800s\n", errors);
+    CHECK(run("") == 0);
+    CHECK(strstr(output, "cost    estimated"));  // one rank is another machine
+}
+
+static void links_between_machines_are_measured_apart(void) {
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    for (int stage = 1; stage <= 3; stage += 2) {
+        sh("rm -rf $W/cache $W/run");
+        CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --node-size 2 --zero %d --out $W/run", 3, program, stage) ==
+              0);
+        CHECK(find_cached() == 1);
+        if (test_failures_in_claim) printf("    %.800s\n", errors);
+        Machine m = read_cached();
+        check_link(&m.cost.link[LINK_INSIDE]);
+        check_link(&m.cost.link[LINK_ACROSS]);
+    }
+}
+
+static void ranks_refuse_a_bad_machine_with_one_line(void) {
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    CHECK(sh("timeout 60 " MPIRUN "%s " TINY "--machine flexsp-8b --out $W/run", 2, program) == 1);
+    const char* first = strstr(errors, "flexsp-8b");
+    CHECK(first && strstr(errors, "train: rank 0: "));
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    char path[600], text[2000];
+    snprintf(path, sizeof path, "%s/cache", work);
+    setenv("XDG_CACHE_HOME", path, 1);
+    for (int i = 0; i < (int)sizeof text; i++) text[i] = (char)('a' + (int)(6 * random_uniform(1, (uint64_t)i)));
+    sh("mkdir $W/corpus");
+    for (int d = 0; d < 40; d++) {
+        char name[32];
+        snprintf(name, sizeof name, "corpus/%02d.txt", d);
+        write_text(name, text, (size_t)(10 + 1990 * random_uniform(2, (uint64_t)d) * random_uniform(3, (uint64_t)d)));
+    }
+    RUN(a_fit_finds_the_constants_of_exact_times);
+    RUN(constants_are_never_negative);
+    RUN(rows_that_say_too_little_are_explained_with_few_constants);
+    RUN(short_rows_weigh_as_much_as_long_ones);
+    RUN(without_a_probe_the_model_is_estimated_and_nothing_is_written);
+    RUN(a_probe_leaves_a_file_and_no_run);
+    RUN(the_next_run_finds_what_was_measured);
+    RUN(another_model_does_not_find_it);
+    RUN(a_measured_file_can_be_named);
+    RUN(a_broken_file_gets_one_line_and_an_estimate);
+    RUN(a_machine_that_cannot_be_used_gets_one_line);
+    RUN(a_probe_without_a_place_for_its_file_says_so);
+    RUN(two_ranks_measure_once_and_plan_alike);
+    RUN(links_between_machines_are_measured_apart);
+    RUN(ranks_refuse_a_bad_machine_with_one_line);
+    return program_end();
+}

@@ -1,0 +1,408 @@
+// test_rivals.c - the claims of plan/rivals/rivals.h: every row of the table plans every kind of batch, validly, and
+// none beats the lower bound; and those of plan_adaptive (plan/step.h): it is the best single degree.
+#include "plan/rivals/rivals.h"
+
+#include "plan/lengths.h"
+#include "test/settings.h"
+
+enum { MOST_TEST_RANKS = 64, MOST_TEST_DOCS = 256 };
+
+// Machines and steps larger than settings.h has them.
+typedef struct Bench {
+    Machine machine;
+    Setting setting;
+    GroupCost groups[MOST_TEST_RANKS + 1];
+    int lengths[MOST_TEST_DOCS], n;
+    void *plan_memory, *check, *times, *player, *bounds;
+    Plan plan;
+    Timeline timeline;
+    char err[ERR_BYTES];
+} Bench;
+
+static void* dirty(size_t bytes) {
+    void* memory = malloc(MAX(bytes, 1));
+    if (!memory) abort();
+    return memset(memory, 0x5a, bytes);
+}
+
+// 0 where the model does not fit so few ranks.
+static int open_bench(Bench* b, const char* name, int ranks, int context) {
+    const char* text = machine_builtin(name);
+    memset(b, 0, sizeof *b);
+    if (machine_parse(&b->machine, text, strlen(text), b->err, sizeof b->err) < 0) abort();
+    if (machine_setting(&b->setting, &b->machine, ranks, 8, 1, b->groups, b->err, sizeof b->err) < 0) return 0;
+    // Two thirds of what all ranks hold: some power of two holds it.
+    b->setting.context = (int)MIN((int64_t)b->setting.limits.capacity * ranks * 2 / 3, context);
+    b->plan_memory = dirty(plan_bytes(MOST_TEST_DOCS));
+    b->check = dirty(plan_check_scratch(MOST_TEST_DOCS, &b->setting.limits));
+    b->times = dirty(timeline_bytes(MOST_TEST_DOCS, ranks));
+    b->player = dirty(timeline_scratch(MOST_TEST_DOCS, ranks));
+    b->bounds = dirty(bounds_scratch(MOST_TEST_DOCS, &b->setting.limits));
+    return 1;
+}
+
+static void close_bench(Bench* b) {
+    free(b->plan_memory);
+    free(b->check);
+    free(b->times);
+    free(b->player);
+    free(b->bounds);
+}
+
+static double bound(Bench* b) {
+    int sorted[MOST_TEST_DOCS];
+    Bounds bounds;
+    sort_descending(sorted, b->lengths, b->n);
+    bounds_of(&bounds, sorted, b->n, &b->setting, b->bounds);
+    return bounds.l3;
+}
+
+static int leaves_the_model(const PlayRule* rule) {
+    return rule->even_linear || (rule->across_scale > 0 && rule->across_scale < 1);
+}
+
+// What came of a rival on a batch: 1 planned, 0 refused with words, -1 anything else.
+static int try_rival(Bench* b, const Rival* rival, void* state, double l3) {
+    PlayRule rule = {0};
+    memset(b->plan_memory, 0x5a, plan_bytes(MOST_TEST_DOCS));
+    plan_carve(&b->plan, b->plan_memory, b->n);
+    b->err[0] = 0;
+    if (rival->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0) return b->err[0] ? 0 : -1;
+    uint64_t hash = plan_hash(&b->plan, b->lengths);
+    if (plan_check(&b->plan, b->lengths, b->n, &b->setting.limits, b->check, b->err, sizeof b->err) < 0) return -1;
+    timeline_carve(&b->timeline, b->times, b->plan.n_items, b->plan.ranks);
+    if (timeline_play(&b->timeline, &b->plan, b->lengths, &b->setting, &rule, b->player, b->err, sizeof b->err) < 0)
+        return -1;
+    double makespan = b->timeline.makespan;
+    if (!(makespan > 0)) return snprintf(b->err, sizeof b->err, "makespan %g", makespan), -1;
+    if (!leaves_the_model(&rule) && makespan < l3)
+        return snprintf(b->err, sizeof b->err, "makespan %.9g is below L3 = %.9g", makespan, l3), -1;
+    plan_carve(&b->plan, b->plan_memory, b->n);
+    if (rival->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0) return -1;
+    if (plan_hash(&b->plan, b->lengths) != hash) return snprintf(b->err, sizeof b->err, "another plan"), -1;
+    return 1;
+}
+
+// ---- batches
+
+enum { ADVERSARIAL = 6 };
+
+// Nothing but the longest; one of them among single tokens; halves of the capacity and a token more; powers of two; one
+// document; all of one token.
+static void adversarial(Bench* b, int which, int n) {
+    int context = b->setting.context, capacity = b->setting.limits.capacity;
+    b->n = which == 4 ? 1 : which == 0 ? 3 : n;
+    for (int i = 0; i < b->n; i++) {
+        int half = capacity / 2 + 1;
+        int lengths[ADVERSARIAL] = {context, i ? 1 : context, half, 1 << i % 14, context, 1};
+        b->lengths[i] = MIN(lengths[which], context);
+    }
+}
+
+static const char* next_name(const char** at, char* name, size_t bytes) {
+    while (**at == ',' || **at == ' ') ++*at;
+    size_t n = strcspn(*at, ", ");
+    if (n == 0 || n >= bytes) return NULL;
+    memcpy(name, *at, n);
+    name[n] = 0;
+    *at += n;
+    return name;
+}
+
+typedef struct Count {
+    int planned, refused, closed;  // closed: not opened for a setting, with words
+} Count;
+
+// ---- the claims
+
+static void run_batch(Bench* b, Count* counts, void** states, const char* machine, const char* batch) {
+    double l3 = bound(b);
+    for (int i = 0; i < n_rivals; i++) {
+        if (!states[i]) continue;
+        int result = try_rival(b, rivals[i], states[i], l3);
+        if (result < 0)
+            printf("    %s on %s, %d ranks, %s: %s\n", rivals[i]->name, machine, b->setting.limits.ranks, batch,
+                   b->err);
+        CHECK(result >= 0);
+        if (result == 0 && getenv("TEST_SHOW"))
+            printf("    %s on %s, %d ranks, %s refuses: %s\n", rivals[i]->name, machine, b->setting.limits.ranks, batch,
+                   b->err);
+        counts[i].planned += result > 0;
+        counts[i].refused += result == 0;
+    }
+}
+
+static void run_machine(Count* counts, const char* machine, int ranks) {
+    enum { SAMPLE = 512 };
+    Bench b;
+    void* states[16] = {0};
+    int sample[SAMPLE], n = MIN(4 * ranks, 128);
+    char name[64], words[64];
+    if (!open_bench(&b, machine, ranks, 196608)) return;
+    Lengths* typical = lengths_open("wikipedia", b.setting.context, b.setting.limits.capacity, b.err, sizeof b.err);
+    if (!typical) abort();
+    lengths_draw(typical, sample, SAMPLE, 5, -1);
+    lengths_close(typical);
+    for (int i = 0; i < n_rivals; i++) {
+        b.err[0] = 0;
+        states[i] = rivals[i]->open(&b.setting, sample, SAMPLE, b.err, sizeof b.err);
+        counts[i].closed += !states[i];
+        CHECK(states[i] || b.err[0]);
+    }
+    for (const char* at = lengths_names(); next_name(&at, name, sizeof name);) {
+        Lengths* lengths = lengths_open(name, b.setting.context, b.setting.limits.capacity, b.err, sizeof b.err);
+        // One rank holds nothing that is above its capacity.
+        CHECK(lengths || (ranks == 1 && strcmp(name, "just-above") == 0));
+        if (!lengths) continue;
+        b.n = n;
+        lengths_draw(lengths, b.lengths, n, 11, ranks);
+        lengths_close(lengths);
+        run_batch(&b, counts, states, machine, name);
+    }
+    for (int which = 0; which < ADVERSARIAL; which++) {
+        adversarial(&b, which, n);
+        snprintf(words, sizeof words, "adversarial %d", which);
+        run_batch(&b, counts, states, machine, words);
+    }
+    for (int i = 0; i < n_rivals; i++)
+        if (states[i]) rivals[i]->close(states[i]);
+    close_bench(&b);
+}
+
+static void every_row_plans_every_batch_or_says_why_not(void) {
+    static const char* const machines[] = {"a100-7b", "h200-8b", "flexsp-7b"};
+    static const int ranks[] = {1, 4, 8, 16, 64};
+    Count counts[16] = {{0}};
+    for (int m = 0; m < COUNT(machines); m++)
+        for (int r = 0; r < COUNT(ranks); r++) run_machine(counts, machines[m], ranks[r]);
+    for (int i = 0; i < n_rivals; i++) {
+        const Rival* rival = rivals[i];
+        int must =
+            rival == &rival_static || rival == &rival_adaptive || rival == &rival_flex || rival == &rival_zeppelin;
+        printf("    %-10s planned %d, refused %d, not opened %d\n", rival->name, counts[i].planned, counts[i].refused,
+               counts[i].closed);
+        CHECK(counts[i].planned > 0);
+        // Every document of these batches fits some power of two.
+        if (must) CHECK(counts[i].refused == 0 && counts[i].closed == 0);
+    }
+}
+
+static void the_table_has_every_row_once(void) {
+    static const char* const names[] = {"static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "flex"};
+    CHECK(n_rivals == COUNT(names));
+    for (int i = 0; i < n_rivals && i < COUNT(names); i++) {
+        CHECK_STRING(rivals[i]->name, names[i]);
+        CHECK(rivals[i]->words && rivals[i]->words[0]);
+    }
+}
+
+// Plans a document of every length up to the context; the degree of them all, 0 when something is wrong.
+static int degree_of_all(Step* step, const Setting* setting) {
+    PlayRule rule;
+    int degree = 0, ok = 1;
+    void* state = rival_static.open(setting, NULL, 0, step->err, sizeof step->err);
+    if (!state) return 0;
+    for (int s = 1; s <= setting->context && ok; s++) {
+        step->lengths[0] = s;
+        ok = rival_static.plan(state, &step->plan, &rule, 0, step->lengths, 1, step->err, sizeof step->err) == 0;
+        ok = ok && step_check(step) == 0 && (s == 1 || step->plan.items[0].degree == degree);
+        degree = step->plan.items[0].degree;
+    }
+    rival_static.close(state);
+    return ok ? degree : 0;
+}
+
+static void static_holds_any_document_up_to_its_context(void) {
+    World world;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        Step step = small_step(16, 4, pick(seed, 0, 40, 60), 1, (int[]){1});
+        step.limits.node_size = 8;
+        random_world(&world, &step.limits, seed);
+        // 16 ranks hold it: at a place is at most context / 16 + 2.
+        world.setting.context = pick(seed, 1, 1, 14 * step.limits.capacity);
+        if (world.setting.kind == KIND_HEADS)
+            world.setting.context = MIN(world.setting.context, 4 * step.limits.capacity);
+        int degree = degree_of_all(&step, &world.setting), ok = degree > 0 && (degree & (degree - 1)) == 0;
+        // The least: with half of it the longest, or one that the rounding of its chunks makes larger, is too long.
+        int half_holds = degree > 1;
+        for (int s = world.setting.context; half_holds && s > MAX(world.setting.context - 2 * degree, 0); s--) {
+            step.lengths[0] = s;
+            half_holds = step_static(&step, degree / 2, world.setting.kind) == 0;
+        }
+        if (!ok || half_holds) printf("    seed %d: degree %d: %s\n", (int)seed, degree, step.err);
+        CHECK(ok && !half_holds);
+        free_step(&step);
+    }
+    Step step = small_step(4, 4, 100, 1, (int[]){1});
+    random_world(&world, &step.limits, 1);
+    world.setting.context = 500;
+    step.err[0] = 0;
+    CHECK(rival_static.open(&world.setting, NULL, 0, step.err, sizeof step.err) == NULL && strstr(step.err, "500"));
+    free_step(&step);
+}
+
+// A place may have more tokens of a document than of one that is a token longer.
+static void static_holds_shorter_documents_with_wider_places(void) {
+    int found = 0;
+    World world;
+    for (int outer = 2; outer <= 8; outer *= 2)
+        for (int s = 2 * outer; s < 100; s++) {
+            if (widest_place(s, outer) >= widest_place(s - 1, outer)) continue;
+            Step step = small_step(16, 4, widest_place(s, outer), 1, (int[]){1});
+            random_world(&world, &step.limits, 0);
+            world.setting.kind = KIND_RING;
+            cost_groups(world.setting.groups, &world.setting.cost, &step.limits, KIND_RING);
+            world.setting.context = s;
+            CHECK(degree_of_all(&step, &world.setting) > outer);
+            found++;
+            free_step(&step);
+        }
+    CHECK(found > 10);
+}
+
+typedef int (*StepPlanner)(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n,
+                           const Setting* setting, void* scratch, char* err, size_t errlen);
+
+static uint64_t hash_of(Bench* b, StepPlanner planner, const Setting* setting) {
+    static Forecast forecast;
+    void* scratch = dirty(plan_step_scratch(b->n, &setting->limits));
+    plan_carve(&b->plan, b->plan_memory, b->n);
+    int result = planner(&b->plan, &forecast, 0, b->lengths, b->n, setting, scratch, b->err, sizeof b->err);
+    free(scratch);
+    CHECK(result == 0);
+    return plan_hash(&b->plan, b->lengths);
+}
+
+// The rows plan as for a machine whose items cost Cost.round more, and are played so on the machine that there is.
+static void a_fixed_cost_is_known_and_paid_once_an_item(void) {
+    static const StepPlanner planners[] = {plan_adaptive, plan_flex};
+    const Rival* rows[] = {&rival_adaptive, &rival_flex};
+    Bench b;
+    GroupCost groups[MOST_TEST_RANKS + 1];
+    if (!open_bench(&b, "flexsp-7b", 64, 65536)) abort();
+    Lengths* lengths = lengths_open("wikipedia", b.setting.context, 0, b.err, sizeof b.err);
+    Setting costly = b.setting;
+    double item_ms = rival_item_ms(&b.setting.cost);
+    CHECK_CLOSE(item_ms, 629.3563, 1e-9);
+    CHECK(rival_item_ms(&(Cost){.item = 700, .round = 629}) == 0);
+    costly.cost.item += item_ms;
+    costly.groups = groups;
+    cost_groups(groups, &costly.cost, &costly.limits, costly.kind);
+    for (int k = 0; k < COUNT(rows) && lengths; k++) {
+        int differs = 0;
+        void* state = rows[k]->open(&b.setting, NULL, 0, b.err, sizeof b.err);
+        for (int batch = 0; batch < 10; batch++) {
+            PlayRule rule;
+            b.n = 120;
+            lengths_draw(lengths, b.lengths, b.n, 1, batch);
+            // Two items of one document on each rank take less than one of 15 on 8, until items cost something.
+            for (int i = 0; i < b.n && batch == 0; i++) b.lengths[i] = 3300;
+            uint64_t free_items = hash_of(&b, planners[k], &b.setting), known = hash_of(&b, planners[k], &costly);
+            CHECK(rows[k]->plan(state, &b.plan, &rule, 0, b.lengths, b.n, b.err, sizeof b.err) == 0);
+            CHECK(plan_hash(&b.plan, b.lengths) == known);
+            CHECK(rule.item_ms == item_ms && !rule.in_rounds && rule.round_ms == 0);
+            differs += free_items != known;
+        }
+        CHECK(differs > 0);
+        rows[k]->close(state);
+    }
+    CHECK(lengths != NULL);
+    lengths_close(lengths);
+    close_bench(&b);
+}
+
+// ---- plan_adaptive
+
+static int holds(const Setting* setting, int degree, int s) {
+    for (int inner = 1; inner <= degree; inner++) {
+        if (setting->kind == KIND_RING && inner > 1) break;
+        if (setting->kind == KIND_HEADS && inner < degree) continue;
+        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, degree, inner);
+        if (g.inner > 0 && group_holds(&g, s)) return 1;
+    }
+    return 0;
+}
+
+// The best makespan of all degrees that are canonical and hold the longest document; negative where none has a plan.
+static double best_degree(Step* step, const Setting* setting) {
+    double best = -1;
+    int ranks = setting->limits.ranks, longest = 0;
+    for (int i = 0; i < step->n; i++) longest = MAX(longest, step->lengths[i]);
+    for (int d = ranks; d > 0; d--) {
+        if (!setting->groups[d].canonical || !holds(setting, d, longest)) continue;
+        if (step_static(step, d, setting->kind) < 0) continue;
+        Timeline t;
+        void *memory = dirty(timeline_bytes(step->n, ranks)), *scratch = dirty(timeline_scratch(step->n, ranks));
+        timeline_carve(&t, memory, step->plan.n_items, ranks);
+        CHECK(timeline_play(&t, &step->plan, step->lengths, setting, &(PlayRule){0}, scratch, NULL, 0) == 0);
+        if (best < 0 || t.makespan < best) best = t.makespan;
+        free(memory);
+        free(scratch);
+    }
+    return best;
+}
+
+static void adaptive_is_the_best_single_degree(void) {
+    int planned = 0, refused = 0;
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        Step step = random_step(seed);
+        World world;
+        Forecast forecast;
+        random_world(&world, &step.limits, seed);
+        size_t bytes = plan_step_scratch(step.n, &step.limits);
+        void* scratch = dirty(bytes);
+        double best = best_degree(&step, &world.setting);
+        int last = step_static(&step, 0, world.setting.kind), ok = 1;
+        char err[ERR_BYTES];
+        memcpy(err, step.err, sizeof err);
+        int result = plan_adaptive(&step.plan, &forecast, 7, step.lengths, step.n, &world.setting, scratch, step.err,
+                                   sizeof step.err);
+        if (result == 0) {
+            planned++;
+            ok &= step_check(&step) == 0;
+            for (int i = 1; i < step.plan.n_items; i++) ok &= step.plan.items[i].degree == step.plan.items[0].degree;
+            // The same player on the same plans: the best of equal plans is equal to the last bit, but a bound that is
+            // rounded up may hide one that is better by some roundings of sums of up to 64 terms.
+            if (best >= 0) ok &= forecast.makespan >= best && forecast.makespan <= best * (1 + 1e-13);
+            else ok &= last == 0;
+            ok &= forecast.n_tries == 0;
+        } else {
+            refused++;
+            ok &= best < 0 && last < 0 && strcmp(err, step.err) == 0;
+        }
+        if (!ok) printf("    seed %d: makespan %.17g, best %.17g; %s\n", (int)seed, forecast.makespan, best, step.err);
+        CHECK(ok);
+        free(scratch);
+        free_step(&step);
+    }
+    CHECK(planned > 1000 && refused > 10);
+}
+
+// Four ranks that share heads take 0.25 + 0.2 ms a token, a ring of them 1.18, one rank 1.
+static void adaptive_bounds_degrees_by_their_best_kind(void) {
+    Step step = small_step(4, 4, 1000, 1, (int[]){100});
+    World world = {.setting = {.limits = step.limits, .groups = world.groups}};
+    Forecast forecast;
+    Cost* c = &world.setting.cost;
+    *c = (Cost){.linear = 1, .link_scale = 1, .layers = 1, .channels = 64, .elem_bytes = 2};
+    c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
+    cost_groups(world.groups, c, &step.limits, KIND_AUTO);
+    void* scratch = dirty(plan_step_scratch(step.n, &step.limits));
+    CHECK(plan_adaptive(&step.plan, &forecast, 0, step.lengths, 1, &world.setting, scratch, step.err,
+                        sizeof step.err) == 0);
+    CHECK(step.plan.items[0].degree == 4 && step.plan.items[0].inner == 4);
+    CHECK_CLOSE(forecast.makespan, 45, 1e-9);
+    free(scratch);
+    free_step(&step);
+}
+
+int main(void) {
+    RUN(the_table_has_every_row_once);
+    RUN(static_holds_any_document_up_to_its_context);
+    RUN(static_holds_shorter_documents_with_wider_places);
+    RUN(a_fixed_cost_is_known_and_paid_once_an_item);
+    RUN(adaptive_is_the_best_single_degree);
+    RUN(adaptive_bounds_degrees_by_their_best_kind);
+    RUN(every_row_plans_every_batch_or_says_why_not);
+    return test_done();
+}

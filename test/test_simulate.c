@@ -1,0 +1,338 @@
+// test_simulate.c - claims about build/simulate, run as a program: its figures are those that planners, timeline and
+// bounds give, its options do what they say, and mistakes are answered by a line.
+#include "test/program.h"
+
+#include "plan/lengths.h"
+#include "plan/machine.h"
+#include "plan/rivals/rivals.h"
+
+enum { MOST = 16 };
+
+typedef struct Row {
+    char plan[32];
+    double mean_ms, worst_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication;
+    int has_gap;
+} Row;
+
+static Row rows[MOST];
+
+static const char* const fields[] = {"plan",         "mean_ms",       "worst_ms", "gap_mean",     "gap_worst",
+                                     "plan_us_mean", "plan_us_worst", "idle",     "communication"};
+
+static int read_row(Row* row, const char* line, size_t n) {
+    Json json;
+    double* values[] = {NULL,          &row->mean_ms,  &row->worst_ms, &row->gap_mean,     &row->gap_worst,
+                        &row->us_mean, &row->us_worst, &row->idle,     &row->communication};
+    int bad = 0;
+    if (json_parse(&json, line, n, NULL, 0) < 0) return -1;
+    bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != COUNT(fields);
+    for (int i = 0; i < COUNT(fields) && !bad; i++) {
+        const JsonValue* value = json_get(&json, json.values, fields[i]);
+        if (i == 0) bad |= !value || value->length >= sizeof row->plan || json_string(value, row->plan) < 0;
+        else if (value && value->type == JSON_NULL && (i == 3 || i == 4)) *values[i] = 0, row->has_gap = 0;
+        else bad |= json_double(value, values[i]) < 0, row->has_gap |= i == 3;
+    }
+    json_free(&json);
+    return bad ? -1 : 0;
+}
+
+// Runs the simulator with --json; the number of its rows, each of exactly the fields above, in `rows`.
+__attribute__((format(printf, 1, 2))) static int simulate(const char* format, ...) {
+    char options[4096];
+    int n = 0;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(options, sizeof options, format, args);
+    va_end(args);
+    int status = sh("%s --json %s", program, options);
+    CHECK(status == 0);
+    if (status != 0) printf("    simulate %s: %s", options, output);
+    output[strlen(output) - strlen(errors)] = 0;
+    memset(rows, 0, sizeof rows);
+    for (char *line = output, *end; (end = strchr(line, '\n')) && n < MOST; line = end + 1) {
+        int bad = read_row(&rows[n++], line, (size_t)(end - line));
+        CHECK(bad == 0);
+    }
+    return n;
+}
+
+static const Row* row_of(const char* plan) {
+    static const Row none;
+    for (int i = 0; i < MOST; i++)
+        if (strcmp(rows[i].plan, plan) == 0) return &rows[i];
+    printf("    no row of %s\n", plan);
+    test_failures_in_claim++;
+    return &none;
+}
+
+// ---- figures
+
+static void without_options_every_planner_is_in_the_table(void) {
+    CHECK(sh("%s", program) == 0);
+    for (int i = 0; i < n_rivals; i++) {
+        char start[64];
+        snprintf(start, sizeof start, "\n%s ", rivals[i]->name);
+        CHECK(strstr(output, start));
+    }
+    CHECK(strstr(output, "L3/L1"));
+    CHECK(!strstr(output, "left out"));
+    CHECK(!strstr(output, "nan") && !strstr(output, "inf "));
+    CHECK(errors[0] == 0);
+}
+
+// The same planners asked here, batch by batch.
+static void figures_are_those_of_planner_timeline_and_bound(void) {
+    enum { RANKS = 16, DOCS = 40, BATCHES = 3, CONTEXT = 65536, SEED = 5 };
+    static GroupCost groups[RANKS + 1];
+    static int lengths[DOCS];
+    char err[ERR_BYTES];
+    Machine machine;
+    Setting setting;
+    Forecast forecast;
+    const char* text = machine_builtin("h200-8b");
+    double ms = 0, worst = 0, gap = 0, gap_worst = 0, idle = 0, links = 0;
+    CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
+    CHECK(machine_setting(&setting, &machine, RANKS, 4, CONTEXT, groups, err, sizeof err) == 0);
+    Lengths* source = lengths_open("prolong", CONTEXT, setting.limits.capacity, err, sizeof err);
+    void* memory = malloc(plan_bytes(DOCS));
+    void* played = malloc(timeline_bytes(DOCS, RANKS));
+    void* scratch = malloc(MAX(plan_step_scratch(DOCS, &setting.limits), timeline_scratch(DOCS, RANKS)));
+    for (int b = 0; b < BATCHES; b++) {
+        Plan plan;
+        Timeline timeline;
+        lengths_draw(source, lengths, DOCS, SEED, b);
+        plan_carve(&plan, memory, DOCS);
+        CHECK(plan_flex(&plan, &forecast, b, lengths, DOCS, &setting, scratch, err, sizeof err) == 0);
+        timeline_carve(&timeline, played, plan.n_items, RANKS);
+        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &(PlayRule){0}, scratch, err, sizeof err) == 0);
+        double over = timeline.makespan / forecast.bounds.l3 - 1;
+        ms += timeline.makespan / BATCHES, worst = MAX(worst, timeline.makespan);
+        gap += over / BATCHES, gap_worst = MAX(gap_worst, over);
+        idle += timeline.idle / BATCHES, links += timeline.communication / BATCHES;
+    }
+    free(scratch), free(played), free(memory), lengths_close(source);
+    CHECK(simulate("--machine h200-8b --ranks %d --node-size 4 --docs %d --batches %d --context %d --seed %d "
+                   "--lengths prolong --plans flex",
+                   RANKS, DOCS, BATCHES, CONTEXT, SEED) == 1);
+    const Row* row = row_of("flex");
+    // Nine digits are printed.
+    CHECK_CLOSE(row->mean_ms / ms, 1, 1e-8);
+    CHECK_CLOSE(row->worst_ms / worst, 1, 1e-8);
+    CHECK_CLOSE(row->gap_mean, gap, 1e-8);
+    CHECK_CLOSE(row->gap_worst, gap_worst, 1e-8);
+    CHECK_CLOSE(row->idle, idle, 1e-8);
+    CHECK_CLOSE(row->communication, links, 1e-8);
+    CHECK(row->us_mean > 0 && row->us_worst >= row->us_mean);
+}
+
+static void same_seed_same_figures(void) {
+    static Row first[MOST];
+    const char* options = "--machine a100-7b --ranks 16 --context 65536 --docs 64 --batches 2 --seed";
+    int n = simulate("%s 3", options);
+    CHECK(n == n_rivals);
+    memcpy(first, rows, sizeof first);
+    CHECK(simulate("%s 3", options) == n);
+    for (int i = 0; i < n; i++) {
+        rows[i].us_mean = first[i].us_mean, rows[i].us_worst = first[i].us_worst;
+        CHECK(memcmp(&rows[i], &first[i], sizeof rows[i]) == 0);
+    }
+    CHECK(simulate("%s 4", options) == n);
+    for (int i = 0; i < n; i++) CHECK(rows[i].mean_ms != first[i].mean_ms);
+}
+
+// Also where rounds and items have fixed costs, which the bound then has too.
+static void nobody_beats_the_bound(void) {
+    static const char* const cases[] = {"--machine flexsp-7b --docs 200", "--machine flexsp-13b --docs 100",
+                                        "--machine a100-7b --docs 64 --lengths prolong",
+                                        "--machine h200-8b --ranks 16 --docs 10 --lengths github",
+                                        "--machine h200-8b --ranks 12 --docs 30 --speeds 3=0.5,7=0.9"};
+    for (int i = 0; i < COUNT(cases); i++) {
+        int n = simulate("%s --batches 2", cases[i]);
+        CHECK(n > 0);
+        for (int j = 0; j < n; j++) {
+            if (rows[j].has_gap && rows[j].gap_mean < 0) printf("    %s, %s\n", cases[i], rows[j].plan);
+            CHECK(!rows[j].has_gap || (rows[j].gap_mean >= 0 && rows[j].gap_worst >= rows[j].gap_mean));
+            CHECK(rows[j].worst_ms >= rows[j].mean_ms && rows[j].mean_ms > 0);
+            CHECK(rows[j].idle >= 0 && rows[j].idle < 1 && rows[j].communication >= 0 && rows[j].communication < 1);
+        }
+    }
+}
+
+// A document a rank that fills it, all equal: each takes its work and the fixed cost of an item or a round, as the
+// bound says.
+static void fixed_costs_are_in_the_bound(void) {
+    CHECK(simulate("--machine flexsp-7b --docs 64 --lengths equal --capacity 4096 --context 4096 --batches 1 --plans "
+                   "flex,flexsp") == 2);
+    CHECK_CLOSE(row_of("flex")->gap_mean, 0, 1e-5);  // L3 is exact to 1e-6
+    CHECK_CLOSE(row_of("flexsp")->gap_mean, 0, 1e-5);
+    CHECK(row_of("flex")->mean_ms > 629 + 4096 * 0.18);
+}
+
+// Remapping moves linear work off its documents: no gap, in either form of the output.
+static void who_leaves_the_model_has_no_gap(void) {
+    CHECK(simulate("--machine a100-7b --batches 1 --plans zeppelin,flex") == 2);
+    CHECK(!row_of("zeppelin")->has_gap && row_of("flex")->has_gap);
+    CHECK(sh("%s --machine a100-7b --batches 1 --plans zeppelin", program) == 0);
+    CHECK(strstr(output, "  -  "));
+}
+
+static void unlike_groups_beat_single_degrees(void) {
+    CHECK(simulate("--machine a100-7b --batches 5 --plans static,adaptive,flex") == 3);
+    CHECK(row_of("flex")->mean_ms < row_of("adaptive")->mean_ms);
+    CHECK(row_of("adaptive")->mean_ms <= row_of("static")->mean_ms);
+    // The table says how much.
+    CHECK(sh("%s --machine a100-7b --batches 5 --plans static,flex", program) == 0);
+    const char *line = strstr(output, "\nstatic"), *times = line ? strstr(line, "x\n") : NULL;
+    CHECK(times);
+    if (!times) return;
+    while (times[-1] != ' ') times--;
+    CHECK_CLOSE(strtod(times, NULL), row_of("static")->mean_ms / row_of("flex")->mean_ms, 0.00501);
+}
+
+// ---- options
+
+static void files_do_what_names_do(void) {
+    char lengths[] = "4096\n\n 4096 \n";
+    const char* machine = machine_builtin("a100-7b");
+    write_text("lengths.txt", lengths, strlen(lengths));
+    write_text("machine.txt", machine, strlen(machine));
+    const char* options = "--ranks 8 --docs 20 --batches 1 --plans flex";
+    CHECK(simulate("%s --machine a100-7b --lengths equal", options) == 1);
+    double ms = rows[0].mean_ms;
+    CHECK(simulate("%s --machine %s/machine.txt --lengths %s/lengths.txt", options, work, work) == 1);
+    CHECK(rows[0].mean_ms == ms);
+}
+
+static void a_slow_rank_and_a_small_capacity_cost_time(void) {
+    const char* options = "--machine a100-7b --ranks 8 --docs 60 --batches 2 --plans flex,adaptive";
+    CHECK(simulate("%s", options) == 2);
+    double flex = row_of("flex")->mean_ms, adaptive = row_of("adaptive")->mean_ms;
+    CHECK(simulate("%s --speeds 2=0.5", options) == 2);
+    CHECK(row_of("flex")->mean_ms > flex && row_of("adaptive")->mean_ms > adaptive);
+    CHECK(simulate("%s --speeds 0=2,1=2,2=2,3=2,4=2,5=2,6=2,7=2", options) == 2);
+    CHECK(row_of("flex")->mean_ms < flex);
+    CHECK(simulate("%s --context 20000 --capacity 3000", options) == 2);
+    double tight = row_of("flex")->mean_ms;
+    CHECK(simulate("%s --context 20000 --capacity 20000", options) == 2);
+    CHECK(row_of("flex")->mean_ms < tight);
+}
+
+static void planners_are_chosen_by_name(void) {
+    CHECK(simulate("--lengths mock --machine a100-7b --capacity 2048 --context 8192 --docs 64 --ranks 8 --batches 2 "
+                   "--plans balanced,megatron,flex") == 3);
+    CHECK_STRING(rows[0].plan, "balanced");
+    CHECK_STRING(rows[1].plan, "megatron");
+    CHECK_STRING(rows[2].plan, "flex");
+    CHECK(rows[2].mean_ms < rows[0].mean_ms);
+    // Rows of degree 4 hold 8192 tokens, and need no more than 4 ranks.
+    write_text("longest.txt", "8192\n", 5);
+    CHECK(simulate("--lengths %s/longest.txt --machine a100-7b --capacity 2048 --context 8192 --docs 6 --ranks 4 "
+                   "--batches 1 --plans balanced",
+                   work) == 1);
+}
+
+// With one document of 3000 tokens what is sized for a context of 196608 cannot be; everything else can.
+static void who_fails_is_left_out_with_the_reason(void) {
+    write_text("short.txt", "3000\n", 5);
+    const char* options = "--machine a100-7b --ranks 4 --docs 5 --batches 1 --plans static,flex";
+    CHECK(sh("%s %s --lengths %s/short.txt", program, options, work) == 0);
+    CHECK(strstr(output, "left out: static: ") && strstr(output, "196608") && strstr(output, "\nflex "));
+    CHECK(simulate("%s --lengths %s/short.txt", options, work) == 1);
+    CHECK(strncmp(errors, "left out: static: ", 18) == 0);
+    CHECK(sh("%s %s --plans static --lengths $W/short.txt", program, options) == 1);
+    CHECK(strstr(errors, "no planner played all batches"));
+}
+
+static void slow_planners_are_left_out(void) {
+    CHECK(sh("%s --batches 3 --plans static,flex --patience 1e-9", program) == 1);
+    CHECK(strstr(output, "left out: flex: planned for 0 s at 1 of 3 batches; --patience 0 waits"));
+    CHECK(simulate("--batches 3 --plans flex --patience 0") == 1);
+    CHECK(simulate("--batches 1 --plans flex --patience 1e-9") == 1);  // nothing is left to wait for
+}
+
+static void a_thousand_ranks(void) {
+    CHECK(simulate("--machine h200-8b --ranks 1024 --docs 4096 --batches 1 --plans static,adaptive,flex") == 3);
+    CHECK(row_of("flex")->gap_mean < 0.1);
+}
+
+static void a_page_explains_the_first_batch(void) {
+    CHECK(sh("%s --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static,adaptive,flex "
+             "--context 32768 --explain $W/page.html",
+             program) == 0);
+    CHECK(sh("cat $W/page.html") == 0);
+    CHECK(strstr(output, "<html") && strstr(output, "a100-7b, 8 ranks in nodes of 8, 40 documents"));
+    CHECK(strstr(output, "flex") && strstr(output, "adaptive") && strstr(output, "static"));
+    CHECK(sh("%s --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static --context 32768 --explain "
+             "$W/nowhere/page.html",
+             program) == 1);
+    CHECK(strstr(errors, "nowhere/page.html"));
+}
+
+static void help_lists_options_and_names(void) {
+    CHECK(sh("%s --help", program) == 0);
+    CHECK(strstr(output, machine_names()) && strstr(output, lengths_names()));
+    for (int i = 0; i < n_rivals; i++) CHECK(strstr(output, rivals[i]->name));
+    CHECK(strstr(output, "--explain") && strstr(output, "--patience"));
+}
+
+static void mistakes_are_answered_by_a_line(void) {
+    static const struct {
+        const char *options, *line;
+    } bad[] = {
+        {"--rank 4", "unknown option --rank"},
+        {"--ranks", "--ranks needs a value"},
+        {"--ranks 0", "--ranks 0: expected a whole number from 1"},
+        {"--ranks 8x", "--ranks 8x: expected"},
+        {"--ranks 99999999999999999999", "--ranks 99999999999999999999: expected"},
+        {"--ranks 1000000", "at most 65536"},
+        {"--seed -1", "--seed -1: expected"},
+        {"--patience -1", "--patience -1: expected"},
+        {"--patience x", "--patience x: expected"},
+        {"--machine nothing", "--machine nothing is neither a file nor one of"},
+        {"--machine $W", "expected a file"},
+        {"--machine $W/bad.txt", "bad.txt: "},
+        {"--lengths nothing", "--lengths nothing is neither a file nor one of"},
+        {"--lengths $W/bad.txt", "bad.txt: line 2 is \"what\""},
+        {"--lengths $W/empty.txt", "empty.txt: no length"},
+        {"--lengths prolong --context 100", "575 or more"},
+        {"--plans flex,nothing", "no planner is called \"nothing\""},
+        {"--plans ''", "names no planner"},
+        {"--plans flex,flex", "flex is there twice"},
+        {"--speeds 1", "expected RANK=X"},
+        {"--speeds 1=", "expected RANK=X"},
+        {"--speeds 1=0", "expected RANK=X"},
+        {"--speeds 1=nan", "expected RANK=X"},
+        {"--speeds 64=1", "rank 64 is not one of 0 to 63"},
+        {"--machine flexsp-30b --ranks 2", "no room"},
+        {"--machine a100-7b --ranks 4 --lengths one-long", "no group of up to 4 ranks holds it"},
+    };
+    write_text("bad.txt", "7\nwhat\n", 7);
+    write_text("empty.txt", "", 0);
+    for (int i = 0; i < COUNT(bad); i++) {
+        int status = sh("%s --batches 1 %s", program, bad[i].options), lines = 0;
+        for (const char* c = errors; *c; c++) lines += *c == '\n';
+        if (status != 1 || lines != 1 || strncmp(errors, "simulate: ", 10) != 0 || !strstr(errors, bad[i].line))
+            printf("    %s: status %d, %s\n", bad[i].options, status, output), test_failures_in_claim++;
+    }
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    RUN(without_options_every_planner_is_in_the_table);
+    RUN(figures_are_those_of_planner_timeline_and_bound);
+    RUN(same_seed_same_figures);
+    RUN(nobody_beats_the_bound);
+    RUN(fixed_costs_are_in_the_bound);
+    RUN(who_leaves_the_model_has_no_gap);
+    RUN(unlike_groups_beat_single_degrees);
+    RUN(files_do_what_names_do);
+    RUN(a_slow_rank_and_a_small_capacity_cost_time);
+    RUN(planners_are_chosen_by_name);
+    RUN(who_fails_is_left_out_with_the_reason);
+    RUN(slow_planners_are_left_out);
+    RUN(a_thousand_ranks);
+    RUN(a_page_explains_the_first_batch);
+    RUN(help_lists_options_and_names);
+    RUN(mistakes_are_answered_by_a_line);
+    return program_end();
+}

@@ -1,0 +1,293 @@
+// test_timeline.c - the claims of plan/timeline.h: by hand, and against a slow player written from its words.
+#include "plan/timeline.h"
+#include "test/settings.h"
+
+typedef struct Played {
+    Timeline t;
+    void *memory, *scratch;
+    int result;
+    char err[ERR_BYTES];
+} Played;
+
+static Played played(const Plan* plan, const int* lengths, const Setting* setting, const PlayRule* rule) {
+    size_t bytes = timeline_bytes(plan->n_items, plan->ranks), scratch = timeline_scratch(plan->n_items, plan->ranks);
+    Played p = {.memory = malloc(MAX(bytes, 1)), .scratch = malloc(MAX(scratch, 1))};
+    if (!p.memory || !p.scratch) abort();
+    memset(p.memory, 0x5a, bytes);
+    memset(p.scratch, 0xa5, scratch);
+    timeline_carve(&p.t, p.memory, plan->n_items, plan->ranks);
+    p.result = timeline_play(&p.t, plan, lengths, setting, rule, p.scratch, p.err, sizeof p.err);
+    return p;
+}
+
+static void free_played(Played* p) {
+    free(p->memory);
+    free(p->scratch);
+}
+
+// ---- by hand
+
+// a100-7b: T(8192, 2) = 997.344, T(8192, 4) = 503.989, T(1000, 1) = 189.086 ms, each rounded to a microsecond.
+//   rank 0: 8192 on ranks 0 and 1, 8192 on all four
+//   rank 2: 1000, 1000, 8192 on all four        rank 3: 8192 on all four, 1000
+static const int hand_lengths[] = {8192, 8192, 1000, 1000, 1000};
+static int hand_docs[] = {0, 1, 2, 3, 4};
+static Item hand_items[] = {
+    {0, 2, 2, 0, 1, 0}, {2, 1, 1, 2, 1, 0}, {2, 1, 1, 3, 1, 1}, {0, 4, 4, 1, 1, 2}, {3, 1, 1, 4, 1, 3}};
+
+static Plan hand_plan(void) {
+    return (Plan){.ranks = 4, .n_docs = 5, .n_items = 5, .n_rounds = 4, .docs = hand_docs, .items = hand_items};
+}
+
+static void a_plan_by_hand(void) {
+    World world;
+    Plan plan = hand_plan();
+    named_world(&world, "a100-7b", 4, 4);
+    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){0});
+    Timeline* t = &p.t;
+    CHECK(p.result == 0);
+    CHECK(t->start[0] == 0 && t->start[1] == 0);
+    CHECK_CLOSE(t->end[0], 997.344, 0.001);
+    CHECK_CLOSE(t->start[2], 189.086, 0.001);
+    CHECK_CLOSE(t->end[2], 378.172, 0.002);
+    CHECK_CLOSE(t->start[3], 997.344, 0.001);
+    CHECK_CLOSE(t->end[3], 1501.333, 0.002);
+    CHECK_CLOSE(t->makespan, 1690.419, 0.002);
+    for (int r = 0; r < 3; r++) CHECK_CLOSE(t->rank_end[r], 1501.333, 0.002);
+    CHECK(t->rank_end[3] == t->makespan);
+    // Exchanges of 2097152 s / (d GB/s): 71.786 ms at 119.66 GB/s, 41.211 at 104.22.
+    CHECK_CLOSE(t->exchange[0], 71.786, 0.001);
+    CHECK_CLOSE(t->exchange[3], 41.211, 0.001);
+    CHECK_CLOSE(t->communication, (2 * 71.786 + 4 * 41.211) / (4 * 1690.419), 1e-6);
+    CHECK_CLOSE(t->idle, 1 - (2 * 997.344 + 3 * 189.086 + 4 * 503.989) / (4 * 1690.419), 1e-6);
+    // items 0, 3, 4 follow each other
+    CHECK(t->critical_items == 3);
+    CHECK_CLOSE(t->critical.quadratic, 5.128e-6 * (8192. * 8192 * (1 / 2. + 1 / 4.) + 1e6), 1e-9);
+    CHECK_CLOSE(t->critical.linear, 0.1839576 * (8192 * (1 / 2. + 1 / 4.) + 1000), 1e-9);
+    CHECK_CLOSE(t->critical.exchange, 71.786 + 41.211, 0.002);
+    CHECK(t->critical.item == 0);
+    free_played(&p);
+}
+
+// Rounds 0: items 0, 1; 1: item 2; 2: item 3; 3: item 4.
+static void rounds_by_hand(void) {
+    World world;
+    Plan plan = hand_plan();
+    named_world(&world, "a100-7b", 4, 4);
+    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){.in_rounds = 1, .round_ms = 100, .item_ms = 3});
+    Timeline* t = &p.t;
+    CHECK(p.result == 0);
+    CHECK_CLOSE(t->start[2], 997.344 + 3 + 100, 0.001);
+    CHECK_CLOSE(t->start[3], 1000.344 + 100 + 192.086 + 100, 0.002);
+    CHECK_CLOSE(t->makespan, 997.344 + 189.086 + 503.989 + 189.086 + 4 * 103, 0.003);
+    CHECK(t->critical_items == 4);
+    CHECK_CLOSE(terms_ms(&t->critical) + 400, t->makespan, 1e-9);
+    CHECK_CLOSE(t->critical.item, 12, 1e-12);
+    CHECK_CLOSE(t->idle * 4 * t->makespan, 808.258 + 1000.344 + 6 * 192.086, 0.01);
+    free_played(&p);
+}
+
+static void linear_work_can_be_spread_over_all_ranks(void) {
+    World world;
+    Plan plan = hand_plan();
+    named_world(&world, "a100-7b", 4, 4);
+    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){.even_linear = 1, .remap_ms = 7});
+    double linear = 0.1839576 * (2 * 8192 + 3000) / 4, wide = 5.128e-6 * 8192 * 8192, narrow = 5.128;
+    CHECK_CLOSE(p.t.end[0], wide / 2 + 71.786, 0.001);
+    CHECK_CLOSE(p.t.rank_end[0], wide / 2 + wide / 4 + 71.786 + 41.211 + linear + 7, 0.002);
+    CHECK_CLOSE(p.t.makespan, p.t.rank_end[0] + narrow, 1e-9);
+    CHECK_CLOSE(p.t.critical.linear, linear, 1e-9);
+    CHECK_CLOSE(terms_ms(&p.t.critical), p.t.makespan, 1e-9);
+    CHECK_CLOSE(p.t.communication * 4 * p.t.makespan, 2 * 71.786 + 4 * 41.211 + 4 * 7, 0.01);
+    double busy = wide * 2 + 2 * 71.786 + 4 * 41.211 + 3 * narrow + 4 * (linear + 7);
+    CHECK_CLOSE(p.t.idle, 1 - busy / (4 * p.t.makespan), 1e-6);
+    free_played(&p);
+}
+
+// ---- against a slow player
+
+static double item_ms(const Plan* plan, const Item* item, const int* lengths, const Setting* setting,
+                      const PlayRule* rule) {
+    GroupCost g = cost_group(&setting->cost, &setting->limits, item->first_rank, item->degree, item->inner);
+    double s2 = 0, tokens = 0, speed = INFINITY;
+    for (int i = item->first_doc; i < item->first_doc + item->n_docs; i++) {
+        double s = lengths[plan->docs[i]];
+        s2 += s * s, tokens += s;
+    }
+    for (int r = item->first_rank; r < item->first_rank + item->degree; r++)
+        speed = fmin(speed, setting->speeds ? setting->speeds[r] : 1);
+    CostTerms t = group_terms(&g, s2, tokens);
+    if (rule->across_scale > 0 && item->first_rank / setting->limits.node_size !=
+                                      (item->first_rank + item->degree - 1) / setting->limits.node_size)
+        t.exchange *= rule->across_scale;
+    return t.quadratic / speed + (rule->even_linear ? 0 : t.linear / speed) + t.exchange + t.item + rule->item_ms;
+}
+
+static int share_a_rank(const Item* a, const Item* b) {
+    return a->first_rank < b->first_rank + b->degree && b->first_rank < a->first_rank + a->degree;
+}
+
+// The end of the items that i waits for: those before it on its ranks, or all of earlier rounds and their barriers.
+static double ready(const Plan* plan, const double* end, int i, const PlayRule* rule) {
+    const Item* item = &plan->items[i];
+    double ms = 0, barrier = 0;
+    for (int round = 0; round < item->round && rule->in_rounds; round++) {
+        for (int j = 0; j < plan->n_items; j++)
+            if (plan->items[j].round == round) barrier = fmax(barrier, end[j]);
+        barrier += rule->round_ms;
+    }
+    for (int j = 0; j < i; j++)
+        if (share_a_rank(&plan->items[j], item)) ms = fmax(ms, end[j]);
+    return fmax(ms, barrier);
+}
+
+static void check_played(const Step* step, const Setting* setting, const PlayRule* rule) {
+    static double end[MOST_DOCS];
+    const Plan* plan = &step->plan;
+    Played p = played(plan, step->lengths, setting, rule);
+    double busy = 0, exchange = 0, makespan = 0, all = plan->ranks * p.t.makespan;
+    CHECK(p.result == 0);
+    // Ends only grow, so as many passes as items are enough: no item waits for one behind it and itself.
+    for (int i = 0; i < plan->n_items; i++) end[i] = 0;
+    for (int pass = 0, moved = 1; pass <= plan->n_items && moved; pass++) {
+        moved = 0;
+        for (int i = 0; i < plan->n_items; i++) {
+            double now = ready(plan, end, i, rule) + item_ms(plan, &plan->items[i], step->lengths, setting, rule);
+            moved |= now > end[i];
+            end[i] = now;
+        }
+    }
+    for (int i = 0; i < plan->n_items; i++) {
+        const Item* item = &plan->items[i];
+        // A chain of up to 64 sums of a few terms in another order: 64 x 8 x 2^-53 of the end.
+        CHECK_CLOSE(p.t.end[i], end[i], 1e-13 * end[i]);
+        CHECK_CLOSE(p.t.start[i], ready(plan, end, i, rule), 1e-13 * end[i]);
+        busy += item->degree * (p.t.end[i] - p.t.start[i]);
+        exchange += item->degree * p.t.exchange[i];
+        makespan = fmax(makespan, end[i]);
+    }
+    if (rule->in_rounds) busy += plan->ranks * plan->n_rounds * rule->round_ms, makespan += rule->round_ms;
+    CHECK_CLOSE(p.t.makespan, makespan, 1e-13 * makespan);
+    CHECK_CLOSE(p.t.idle, 1 - busy / all, 1e-12);
+    CHECK_CLOSE(p.t.communication, exchange / all, 1e-12);
+    double rounds = rule->in_rounds ? plan->n_rounds * rule->round_ms : 0;
+    CHECK_CLOSE(terms_ms(&p.t.critical) + rounds, makespan, 1e-12 * makespan);
+    CHECK(p.t.critical_items >= 1 && p.t.critical_items <= plan->n_items);
+    free_played(&p);
+}
+
+static void random_plans_as_a_slow_player_plays_them(void) {
+    int tried = 0, rounds = 0;
+    for (uint64_t seed = 0; seed < 6000 && !test_failures_in_claim; seed++) {
+        Step step = random_step(seed);
+        World world;
+        random_world(&world, &step.limits, seed);
+        // Half of them with any inner that a plan may have, the others with the setting's.
+        int result =
+            seed % 2 ? step_random(&step, seed) : scatter(&step.plan, step.lengths, step.n, &world.setting, seed);
+        if (result == 0) {
+            step_rounds(&step);
+            PlayRule rule = {.in_rounds = pick(seed, 60, 0, 1), .item_ms = 10 * pick(seed, 61, 0, 1)};
+            rule.round_ms = rule.in_rounds ? 100 * pick(seed, 62, 0, 2) : 0;
+            rule.across_scale = pick(seed, 63, 0, 1) * random_uniform(seed, 64);
+            check_played(&step, &world.setting, &rule);
+            tried++, rounds += rule.in_rounds;
+        }
+        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
+        free_step(&step);
+    }
+    CHECK(tried > 4000 && rounds > 1500);
+}
+
+// Items of a rank in one round run behind each other, and rounds need not come in the order of the list. One without
+// items (the second here) takes its time, too.
+static void rounds_may_hold_several_items_of_a_rank_in_any_order(void) {
+    Item items[] = {{0, 1, 1, 0, 1, 2}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}};
+    int docs[] = {0, 1, 2}, lengths[] = {1000, 1000, 1000};
+    Plan plan = {.ranks = 2, .n_docs = 3, .n_items = 3, .n_rounds = 3, .docs = docs, .items = items};
+    World world;
+    named_world(&world, "a100-7b", 2, 2);
+    Played p = played(&plan, lengths, &world.setting, &(PlayRule){.in_rounds = 1, .round_ms = 10});
+    CHECK(p.t.start[1] == 0);
+    CHECK_CLOSE(p.t.start[2], 189.086, 0.001);
+    CHECK_CLOSE(p.t.start[0], 378.171 + 20, 0.002);
+    CHECK_CLOSE(p.t.makespan, 567.257 + 30, 0.003);
+    CHECK(p.t.critical_items == 3);
+    free_played(&p);
+}
+
+// ---- speeds
+
+// Computing takes twice as long where one of the ranks is half as fast, exchanges do not.
+static void an_item_goes_at_the_pace_of_its_slowest_rank(void) {
+    int docs[] = {0}, length = 8192;
+    World world;
+    named_world(&world, "a100-7b", 4, 4);
+    world.setting.speeds = world.speeds;
+    for (int slow = 0; slow < 4; slow++) {
+        for (int r = 0; r < 4; r++) world.speeds[r] = r == slow ? 0.5 : 4;
+        Item item = {1, 2, 2, 0, 1, 0};
+        Plan plan = {.ranks = 4, .n_docs = 1, .n_items = 1, .docs = docs, .items = &item};
+        Played p = played(&plan, &length, &world.setting, &(PlayRule){0});
+        double computed = 997.344 - 71.786;
+        CHECK_CLOSE(p.t.makespan, 71.786 + computed / (slow == 1 || slow == 2 ? 0.5 : 4), 0.004);
+        free_played(&p);
+    }
+}
+
+static void ranks_spread_linear_work_at_their_own_pace(void) {
+    World world;
+    Plan plan = {.ranks = 4, .n_docs = 5, .n_items = 1, .docs = hand_docs};
+    Item item = {0, 1, 1, 0, 5, 0};
+    int lengths[] = {1000, 1000, 1000, 1000, 1000};
+    plan.items = &item;
+    named_world(&world, "a100-7b", 4, 4);
+    for (int r = 0; r < 4; r++) world.speeds[r] = 1 + r;
+    world.setting.speeds = world.speeds;
+    Played p = played(&plan, lengths, &world.setting, &(PlayRule){.even_linear = 1});
+    for (int r = 1; r < 4; r++) CHECK_CLOSE(p.t.rank_end[r], 0.1839576 * 1250 / (1 + r), 1e-9);
+    CHECK_CLOSE(p.t.rank_end[0], 5 * 5.128 + 0.1839576 * 1250, 1e-9);
+    free_played(&p);
+}
+
+// ---- what cannot be played, and nothing to play
+
+static void what_cannot_be_played_is_said(void) {
+    World world;
+    int docs[] = {0}, length = 100;
+    Item item = {0, 4, 3, 0, 1, 0};
+    Plan plan = {.ranks = 4, .n_docs = 1, .n_items = 1, .docs = docs, .items = &item};
+    named_world(&world, "a100-7b", 4, 4);
+    Played p = played(&plan, &length, &world.setting, &(PlayRule){0});
+    CHECK(p.result == -1 && strstr(p.err, "item 0") && strstr(p.err, "4 ranks") && strstr(p.err, "3 share heads"));
+    free_played(&p);
+    item = (Item){0, 4, 4, 0, 1, 1};
+    p = played(&plan, &length, &world.setting, &(PlayRule){.in_rounds = 1});
+    CHECK(p.result == -1 && strstr(p.err, "item 0 is in round 1"));
+    free_played(&p);
+}
+
+static void without_documents_nothing_takes_time(void) {
+    World world;
+    Plan plan = {.ranks = 4};
+    named_world(&world, "a100-7b", 4, 4);
+    for (int rounds = 0; rounds < 2; rounds++) {
+        Played p = played(&plan, NULL, &world.setting, &(PlayRule){.in_rounds = rounds, .round_ms = 100});
+        CHECK(p.result == 0 && p.t.makespan == 0 && p.t.idle == 0 && p.t.communication == 0);
+        CHECK(p.t.critical_items == 0 && terms_ms(&p.t.critical) == 0 && p.t.rank_end[3] == 0);
+        free_played(&p);
+    }
+}
+
+int main(void) {
+    RUN(a_plan_by_hand);
+    RUN(rounds_by_hand);
+    RUN(linear_work_can_be_spread_over_all_ranks);
+    RUN(random_plans_as_a_slow_player_plays_them);
+    RUN(rounds_may_hold_several_items_of_a_rank_in_any_order);
+    RUN(an_item_goes_at_the_pace_of_its_slowest_rank);
+    RUN(ranks_spread_linear_work_at_their_own_pace);
+    RUN(what_cannot_be_played_is_said);
+    RUN(without_documents_nothing_takes_time);
+    return test_done();
+}

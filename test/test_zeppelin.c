@@ -1,0 +1,448 @@
+// test_zeppelin.c - the claims of plan/rivals/zeppelin.h: formulas against worked numbers, remapping against its bound,
+// the partition by the rules of its zones, and the plans that come out.
+#include "plan/rivals/zeppelin.h"
+
+#include <limits.h>
+
+#include "plan/rivals/rivals.h"
+#include "test/settings.h"
+
+// ---- formulas
+
+static void every_place_of_a_ring_has_the_same_pairs(void) {
+    static const struct {
+        int s, outer;
+        int64_t pairs[8];
+    } cases[] = {{16, 1, {136}},
+                 {16, 2, {68, 68}},
+                 {16, 4, {34, 34, 34, 34}},
+                 {1000, 3, {167000, 167000, 166500}},
+                 {1000, 4, {125125, 125125, 125125, 125125}},
+                 {1001, 4, {126126, 125125, 125125, 125125}},
+                 {13, 2, {52, 39}},
+                 {4096, 8, {1048832, 1048832, 1048832, 1048832, 1048832, 1048832, 1048832, 1048832}}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        int64_t total = 0, s = cases[i].s;
+        for (int a = 0; a < cases[i].outer; a++) {
+            CHECK(zeppelin_pairs(cases[i].s, cases[i].outer, a) == cases[i].pairs[a]);
+            total += zeppelin_pairs(cases[i].s, cases[i].outer, a);
+        }
+        CHECK(total == s * (s + 1) / 2);
+    }
+}
+
+static void transfers_hide_from_these_lengths_on(void) {
+    // 200 TFLOP/s; exact in floating point but for the rounding of products around 1e14.
+    CHECK_CLOSE(zeppelin_hidden_from(1, 200e12, 25e9), 16000, 1e-9);
+    CHECK_CLOSE(zeppelin_hidden_from(0.25, 200e12, 25e9), 4000, 1e-9);
+    CHECK_CLOSE(zeppelin_hidden_from(0.125, 200e12, 25e9), 2000, 1e-9);
+    CHECK_CLOSE(zeppelin_hidden_from(1, 200e12, 200e9), 2000, 1e-9);
+    CHECK_CLOSE(zeppelin_hidden_from(0.25, 200e12, 200e9), 500, 1e-9);
+    CHECK_CLOSE(zeppelin_hidden_from(0.125, 200e12, 200e9), 250, 1e-9);
+}
+
+static void a_round_of_a_ring_passes_on_keys_and_values(void) {
+    // 64K tokens on 16 ranks, width 3200, bf16; at 25 GB/s.
+    double bytes = zeppelin_round_bytes(65536 / 16, 3200, 2);
+    CHECK(bytes == 52428800);
+    CHECK_CLOSE(bytes / 25e9 * 1e3, 2.097, 0.0005);
+}
+
+static void routing_takes_the_times_of_its_formula(void) {
+    static const double eight[] = {1.000, 0.600, 0.400, 0.300}, four[] = {1.000, 0.600, 0.400, 0.425};
+    for (int i = 0; i < 4; i++) {
+        CHECK_CLOSE(zeppelin_routed(1 << i, 8, 0.1, 0), eight[i], 1e-12);
+        CHECK_CLOSE(zeppelin_routed(1 << i, 4, 0.1, 0), four[i], 1e-12);
+    }
+    CHECK_CLOSE(zeppelin_routed(8, 8, 0.1, 1), 0.125, 1e-12);
+    CHECK_CLOSE(zeppelin_routed(8, 4, 0.1, 1), 0.250, 1e-12);
+}
+
+static void zones_begin_where_attention_takes_as_long_as_exchanges(void) {
+    World world;
+    named_world(&world, "a100-7b", 16, 8);
+    double scale = zeppelin_across_scale(&world.setting);
+    ZeppelinZones zones = zeppelin_zones(&world.setting, scale);
+    // A byte inside takes 10.33 / 96.5 of one across. Two more proxies are worth their dispatch up to all eight.
+    CHECK_CLOSE(scale, 2 * 10.33 / 96.5 * 7 / 8 + 1.0 / 8, 1e-12);
+    // quadratic s^2 / d = token_bytes s / (d GB/s 1e6), rounded up to whole tokens.
+    double inside = 2097152 / 96.5e6 / 5.128e-6, across = scale * 2097152 / 10.33e6 / 5.128e-6;
+    CHECK(zones.inside >= inside && zones.inside < inside + 1);
+    CHECK(zones.across >= across && zones.across < across + 1);
+
+    named_world(&world, "a100-7b", 8, 8);
+    CHECK(zeppelin_across_scale(&world.setting) == 1);
+    CHECK(zeppelin_zones(&world.setting, 1).across == INT_MAX);
+    CHECK(zeppelin_zones(&world.setting, 1).inside == zones.inside);
+}
+
+static void zones_of_measured_machines_follow_their_links(void) {
+    World world;
+    PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0.001};
+    random_world(&world, &limits, 1);
+    Setting* s = &world.setting;
+    s->cost.n_groups = 0;
+    s->cost.linear = 1, s->cost.quadratic = 1e-3, s->cost.link_scale = 1;
+    s->cost.layers = 3, s->cost.channels = 64, s->cost.elem_bytes = 2;
+    // Inside, 0.5 ms a message: 3 layers, 2 hops of keys and values, 2 of their gradients make 6 ms on 2 ranks. Across,
+    // 1e-4 ms a byte: 18 messages of 64 bytes a token, 12 of 128 on 4 ranks make 0.2688 ms a token.
+    s->cost.link[LINK_INSIDE] = (LinkTable){.n = 1, .bytes = {1}, .ms = {0.5}};
+    s->cost.link[LINK_ACROSS] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {1e-4, 2e-4}};
+    ZeppelinZones zones = zeppelin_zones(s, 1), routed = zeppelin_zones(s, 0.5);
+    CHECK(zones.inside == 110);   // 1e-3 / 2 s^2 >= 6: s >= 109.5
+    CHECK(zones.across == 1076);  // 1e-3 / 4 s^2 >= 0.2688 s: s >= 1075.2
+    CHECK(routed.inside == 110 && routed.across == 538);
+}
+
+// ---- remapping
+
+typedef struct Remap {
+    int64_t targets[MOST_RANKS], left[MOST_RANKS], after[MOST_RANKS], across;
+    Move moves[2 * MOST_RANKS];
+    int n;
+} Remap;
+
+static Remap remapped(const int64_t* tokens, int ranks, int node_size) {
+    Remap x = {0};
+    remap_targets(x.targets, tokens, ranks);
+    x.n = remap_moves(x.moves, tokens, x.targets, x.left, ranks, node_size);
+    memcpy(x.after, tokens, sizeof(int64_t) * (size_t)ranks);
+    for (int i = 0; i < x.n; i++) {
+        x.after[x.moves[i].from] -= x.moves[i].tokens;
+        x.after[x.moves[i].to] += x.moves[i].tokens;
+        if (x.moves[i].from / node_size != x.moves[i].to / node_size) x.across += x.moves[i].tokens;
+    }
+    return x;
+}
+
+static void remapping_moves_what_it_must(void) {
+    static const int64_t tokens[][4] = {{100, 60, 30, 10}, {120, 20, 40, 20}, {60, 40, 70, 30}};
+    static const int64_t across[] = {60, 40, 0}, all[] = {60, 70, 30};
+    for (int i = 0; i < 3; i++) {
+        Remap x = remapped(tokens[i], 4, 2);
+        int64_t moved = 0;
+        for (int m = 0; m < x.n; m++) moved += x.moves[m].tokens;
+        for (int r = 0; r < 4; r++) CHECK(x.targets[r] == 50 && x.after[r] == 50);
+        CHECK(x.across == across[i] && moved == all[i]);
+        CHECK(remap_least_across(tokens[i], x.targets, 4, 2) == across[i]);
+    }
+    Remap x = remapped((int64_t[]){1, 4, 5, 0}, 4, 2);
+    CHECK(x.targets[0] == 2 && x.targets[1] == 3 && x.targets[2] == 3 && x.targets[3] == 2);
+}
+
+static void remapping_is_even_and_takes_least_across(void) {
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        int ranks = pick(seed, 0, 1, MOST_RANKS), node = pick(seed, 1, 1, ranks);
+        int64_t tokens[MOST_RANKS], total = 0, sent[MOST_RANKS] = {0}, got[MOST_RANKS] = {0};
+        for (int r = 0; r < ranks; r++) {
+            tokens[r] =
+                pick(seed, 2, 0, 1) ? pick(seed, 10 + (uint64_t)r, 0, 3) : pick(seed, 10 + (uint64_t)r, 0, 9999);
+            total += tokens[r];
+        }
+        Remap x = remapped(tokens, ranks, node);
+        int ok = x.n <= 2 * ranks && x.across == remap_least_across(tokens, x.targets, ranks, node);
+        for (int i = 0; i < x.n; i++) {
+            ok &= x.moves[i].tokens > 0;
+            sent[x.moves[i].from] += x.moves[i].tokens;
+            got[x.moves[i].to] += x.moves[i].tokens;
+        }
+        for (int r = 0; r < ranks; r++) {
+            ok &= x.after[r] == x.targets[r] && x.targets[r] * ranks > total - ranks &&
+                  x.targets[r] * ranks < total + ranks;
+            // Nobody passes tokens on: nothing moves twice.
+            ok &= sent[r] == MAX(tokens[r] - x.targets[r], 0) && got[r] == MAX(x.targets[r] - tokens[r], 0);
+        }
+        if (!ok) printf("    seed %d\n", (int)seed);
+        CHECK(ok);
+    }
+}
+
+// ---- partition
+
+typedef struct Partitioned {
+    ZeppelinWindow windows[MOST_DOCS];
+    ZeppelinZones zones;
+    int sorted[MOST_DOCS], docs[MOST_DOCS], result;
+    char err[ERR_BYTES];
+} Partitioned;
+
+static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limits, ZeppelinZones zones) {
+    Partitioned p = {.zones = zones};
+    sort_descending(p.sorted, lengths, n);
+    for (int i = 0; i < n; i++) p.docs[i] = i;
+    p.result = zeppelin_partition(p.windows, &p.zones, p.sorted, p.docs, n, limits, p.err, sizeof p.err);
+    return p;
+}
+
+static int is_window(const ZeppelinWindow* w, int first_rank, int degree, ZeppelinQueue queue) {
+    return w->first_rank == first_rank && w->degree == degree && w->queue == queue;
+}
+
+static void short_documents_stay_whole(void) {
+    static const int lengths[] = {300, 300, 200, 200, 100, 100, 100, 100};
+    PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0};
+    Partitioned p = partitioned(lengths, 8, &limits, (ZeppelinZones){301, 5000});
+    CHECK(p.result == 0 && p.zones.inside == 301 && p.zones.across == 5000);
+    int64_t tokens[4] = {0};
+    for (int i = 0; i < 8; i++) {
+        CHECK(p.windows[i].degree == 1 && p.windows[i].queue == QUEUE_LOCAL);
+        tokens[p.windows[i].first_rank] += p.sorted[i];
+    }
+    for (int r = 0; r < 4; r++) CHECK(tokens[r] >= 300 && tokens[r] <= 400);
+}
+
+static void one_giant_takes_all_ranks(void) {
+    static const int lengths[] = {80000};
+    PlanLimits limits = {16, 4, 6000, 4, MOST_DOCS, 0};
+    Partitioned p = partitioned(lengths, 1, &limits, (ZeppelinZones){1000, 10000});
+    CHECK(p.result == 0 && is_window(&p.windows[0], 0, 16, QUEUE_ACROSS));
+    limits.node_size = 16;
+    p = partitioned(lengths, 1, &limits, (ZeppelinZones){1000, 10000});
+    CHECK(p.result == 0 && is_window(&p.windows[0], 0, 16, QUEUE_INSIDE));
+}
+
+static void documents_get_the_windows_of_their_zones(void) {
+    // 2 machines of 2 ranks. 4000 + 2000 tokens across: quota 3000, so 4000 takes both and 2000 one machine, which has
+    // least work. There it makes the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The
+    // 1000 is on the other machine, alone in its zone: it takes both ranks. The short ones go where fewest tokens are.
+    static const int lengths[] = {4000, 2000, 1000, 300, 200};
+    PlanLimits limits = {4, 2, 3000, 4, MOST_DOCS, 0};
+    Partitioned p = partitioned(lengths, 5, &limits, (ZeppelinZones){500, 1500});
+    CHECK(p.result == 0 && p.zones.inside == 500 && p.zones.across == 1500);
+    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_ACROSS));
+    CHECK(is_window(&p.windows[1], 0, 2, QUEUE_INSIDE));
+    CHECK(is_window(&p.windows[2], 2, 2, QUEUE_INSIDE));
+    CHECK(is_window(&p.windows[3], 2, 1, QUEUE_LOCAL));
+    CHECK(is_window(&p.windows[4], 3, 1, QUEUE_LOCAL));
+}
+
+static void whole_documents_go_by_tokens_and_cut_ones_by_work(void) {
+    PlanLimits limits = {2, 2, 3000, 4, MOST_DOCS, 0};
+    // 300 | 200 + 200: least work on the second rank, fewest tokens on the first.
+    Partitioned p = partitioned((int[]){300, 200, 200, 50}, 4, &limits, (ZeppelinZones){1000, 1000});
+    CHECK(p.windows[0].first_rank == 0 && p.windows[1].first_rank == 1 && p.windows[2].first_rank == 1);
+    CHECK(is_window(&p.windows[3], 0, 1, QUEUE_LOCAL));
+    // No square is above the mean of a rank, 110000. The third 200 goes to 80000, not to 90000 that are fewer tokens.
+    p = partitioned((int[]){300, 200, 200, 200, 100}, 5, &limits, (ZeppelinZones){1, 1000});
+    CHECK(is_window(&p.windows[3], 1, 1, QUEUE_LOCAL) && is_window(&p.windows[4], 0, 1, QUEUE_LOCAL));
+    // 1000000 / 312500 = 3.2 ranks.
+    limits.ranks = limits.node_size = 4;
+    p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){1, 2000});
+    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_INSIDE) && p.windows[1].degree == 1);
+}
+
+static void long_documents_take_machines_by_tokens_and_by_work(void) {
+    PlanLimits limits = {4, 1, 1000, 4, MOST_DOCS, 0};
+    // 300 of 600 tokens are 2 of 4 machines, 90000 of 120000 tokens^2 are 3.
+    Partitioned p = partitioned((int[]){300, 100, 100, 100}, 4, &limits, (ZeppelinZones){50, 50});
+    CHECK(is_window(&p.windows[0], 0, 3, QUEUE_ACROSS) && is_window(&p.windows[1], 3, 1, QUEUE_LOCAL));
+    // 500 of 1500 tokens are 1.3 of 4 machines, 250000 of 1250000 tokens^2 are 0.8.
+    p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){50, 50});
+    CHECK(p.windows[0].degree == 4 && p.windows[1].degree == 2);
+    // A third of everything is 3 of 9 machines, never 4 by a rounding.
+    limits.ranks = 9;
+    for (int s = 60; s < 200; s++) {
+        p = partitioned((int[]){s, s, s}, 3, &limits, (ZeppelinZones){50, 50});
+        for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 3 * i, 3, QUEUE_ACROSS));
+    }
+    // A quarter each, but a machine holds 120.
+    limits.ranks = 4, limits.capacity = 120;
+    p = partitioned((int[]){300, 300, 300, 300}, 4, &limits, (ZeppelinZones){50, 50});
+    for (int i = 0; i < 4; i++) CHECK(p.windows[i].degree == 3);
+}
+
+static void thresholds_fall_until_it_fits(void) {
+    // Two ranks of one machine with room for 100 tokens: three documents of 66 fit only in halves.
+    static const int lengths[] = {66, 66, 66};
+    PlanLimits limits = {2, 2, 100, 2, MOST_DOCS, 0};
+    Partitioned p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
+    CHECK(p.result == 0 && p.zones.inside == 66);
+    for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 0, 2, QUEUE_INSIDE));
+    // No further than they must.
+    p = partitioned((int[]){66, 66, 66, 1}, 4, &limits, (ZeppelinZones){1000, 1000});
+    CHECK(p.result == 0 && p.zones.inside == 66 && p.windows[2].degree == 2 && p.windows[3].degree == 1);
+    // The same on two machines of a rank each.
+    limits.node_size = 1;
+    p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
+    CHECK(p.result == 0 && p.zones.across == 66 && p.zones.inside <= 66);
+    for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 0, 2, QUEUE_ACROSS));
+}
+
+static void what_is_cut_across_takes_room(void) {
+    // 2 machines of 2 ranks with room for 100 tokens. 160 tokens across leave 60; 35, 35, 30 and 20 for each machine
+    // fill that only when all of them are cut.
+    static const int lengths[] = {160, 35, 35, 35, 35, 30, 30, 20, 20};
+    PlanLimits limits = {4, 2, 100, 4, MOST_DOCS, 0};
+    Partitioned p = partitioned(lengths, 9, &limits, (ZeppelinZones){100, 150});
+    CHECK(p.result == 0 && p.zones.across == 150 && p.zones.inside == 20);
+    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_ACROSS));
+    for (int i = 1; i < 9; i++) CHECK(is_window(&p.windows[i], i % 2 ? 0 : 2, 2, QUEUE_INSIDE));
+}
+
+// What a random partition must be, for lengths of any distribution.
+static int partition_is_valid(const Partitioned* p, int n, const PlanLimits* l, ZeppelinZones before) {
+    int ok = p->zones.inside <= p->zones.across && p->zones.inside <= before.inside;
+    ok &= l->node_size >= l->ranks || p->zones.across <= before.across;
+    for (int i = 0; i < n; i++) {
+        const ZeppelinWindow* w = &p->windows[i];
+        int s = p->sorted[i], first = w->first_rank / l->node_size, node = l->node_size;
+        int last = (w->first_rank + w->degree - 1) / node, node_ranks = MIN(node, l->ranks);
+        ok &= w->first_rank >= 0 && w->degree >= 1 && w->first_rank + w->degree <= l->ranks;
+        ok &= widest_place(s, w->degree) <= l->capacity;
+        ok &= w->queue == (first < last ? QUEUE_ACROSS : w->degree > 1 ? QUEUE_INSIDE : QUEUE_LOCAL);
+        // Shorter than a threshold: no traffic of that kind, where capacity allows.
+        if (s < p->zones.inside && s <= l->capacity) ok &= w->degree == 1;
+        if (s < p->zones.across && widest_place(s, node_ranks) <= l->capacity) ok &= first == last;
+        // Across are whole machines.
+        if (first < last) ok &= w->first_rank % node == 0;
+        if (first < last) ok &= (w->first_rank + w->degree) % node == 0 || w->first_rank + w->degree == l->ranks;
+    }
+    return ok;
+}
+
+static void partitions_follow_their_zones(void) {
+    int fallen = 0, across = 0, inside = 0, refused = 0;
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        Step step = random_step(seed);
+        int s1 = pick(seed, 20, 1, 6000), total = 0;
+        for (int i = 0; i < step.n; i++) total += step.lengths[i];
+        // Hardly room for the step at once.
+        if (seed % 2) step.limits.capacity = CEIL_DIV(total, step.limits.ranks) + pick(seed, 22, 0, 40);
+        ZeppelinZones zones = {pick(seed, 21, 1, s1), s1};
+        Partitioned p = partitioned(step.lengths, step.n, &step.limits, zones);
+        int fits = widest_place(p.sorted[0], step.limits.ranks) <= step.limits.capacity;
+        int ok = (p.result == 0) == fits;
+        if (p.result == 0) ok &= partition_is_valid(&p, step.n, &step.limits, zones);
+        else ok &= strstr(p.err, "document 0 ") != NULL, refused++;
+        if (!ok) printf("    seed %d: %s\n", (int)seed, p.err);
+        CHECK(ok);
+        fallen += p.result == 0 && p.zones.inside < zones.inside;
+        for (int i = 0; i < step.n && p.result == 0; i++)
+            across += p.windows[i].queue == QUEUE_ACROSS, inside += p.windows[i].queue == QUEUE_INSIDE;
+        free_step(&step);
+    }
+    if (!(fallen > 100 && across > 500 && inside > 1000 && refused > 10))
+        printf("    %d fallen, %d across, %d inside, %d refused\n", fallen, across, inside, refused);
+    CHECK(fallen > 100 && across > 500 && inside > 1000 && refused > 10);
+}
+
+// ---- plans
+
+static int run_zeppelin(Step* step, const Setting* setting, PlayRule* rule) {
+    void* rival = rival_zeppelin.open(setting, NULL, 0, step->err, sizeof step->err);
+    if (!rival) return -2;
+    int result = rival_zeppelin.plan(rival, &step->plan, rule, 7, step->lengths, step->n, step->err, sizeof step->err);
+    rival_zeppelin.close(rival);
+    return result;
+}
+
+// Every rank works on what is across machines, then inside, then local; rings, unless they have all documents they may.
+static int queues_in_order(const Step* step) {
+    int ok = 1, node = step->limits.node_size;
+    for (int r = 0; r < step->limits.ranks; r++)
+        for (int i = 0, at = QUEUE_ACROSS; i < step->plan.n_items; i++) {
+            const Item* item = &step->plan.items[i];
+            if (r < item->first_rank || r >= item->first_rank + item->degree) continue;
+            int last = (item->first_rank + item->degree - 1) / node;
+            int queue = item->first_rank / node < last ? QUEUE_ACROSS : item->degree > 1 ? QUEUE_INSIDE : QUEUE_LOCAL;
+            ok &= queue >= at;
+            ok &= item->inner == 1 || step->limits.max_ring_docs < step->n;
+            at = queue;
+        }
+    return ok;
+}
+
+static void plans_are_valid_and_repeat(void) {
+    int planned = 0, refused = 0, heads = 0;
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        Step step = random_step(seed);
+        World world;
+        PlayRule rule, again;
+        random_world(&world, &step.limits, seed);
+        int result = run_zeppelin(&step, &world.setting, &rule), ok = 1, longest = 0;
+        for (int i = 0; i < step.n; i++) longest = MAX(longest, step.lengths[i]);
+        if (result == 0) {
+            uint64_t hash = plan_hash(&step.plan, step.lengths);
+            planned++;
+            ok &= step_check(&step) == 0 && queues_in_order(&step) && step.plan.step == 7;
+            memset(step.memory, 0x77, plan_bytes(step.n));
+            ok &= run_zeppelin(&step, &world.setting, &again) == 0 && plan_hash(&step.plan, step.lengths) == hash;
+            ok &= rule.remap_ms == again.remap_ms && rule.remap_ms >= 0 && rule.even_linear == 1;
+            ok &= rule.across_scale > 0 && rule.across_scale <= 1;
+            for (int i = 0; i < step.plan.n_items; i++) heads += step.plan.items[i].inner > 1;
+        } else {
+            // Too long for all ranks, or too many documents in rings.
+            refused++;
+            ok &= result == -1 && (widest_place(longest, step.limits.ranks) > step.limits.capacity
+                                       ? strstr(step.err, "document ") != NULL
+                                       : step.limits.max_ring_docs < step.n && strstr(step.err, "rings of ") != NULL);
+        }
+        if (!ok) printf("    seed %d: %s\n", (int)seed, step.err);
+        CHECK(ok);
+        free_step(&step);
+    }
+    CHECK(planned > 1000 && refused > 10 && heads > 10);
+}
+
+// The rule for documents that all stay whole, on a100-7b with a fixed cost of 629 ms.
+static PlayRule rule_of_whole(const int* lengths, int n, int ranks, int node_size, int capacity, int items) {
+    Step step = small_step(ranks, 4, capacity, n, lengths);
+    World world;
+    PlayRule rule = {0};
+    step.limits.node_size = node_size;
+    named_world(&world, "a100-7b", ranks, node_size);
+    world.setting.limits = step.limits;
+    world.setting.cost.round = 629;
+    CHECK(run_zeppelin(&step, &world.setting, &rule) == 0);
+    CHECK(step.plan.n_items == items);
+    for (int i = 0; i < step.plan.n_items; i++) CHECK(step.plan.items[i].degree == 1);
+    CHECK(rule.item_ms == 0 && rule.even_linear == 1);
+    free_step(&step);
+    return rule;
+}
+
+static void the_rule_counts_moves_and_micro_batches(void) {
+    // Two micro-batches of four items.
+    PlayRule rule = rule_of_whole((int[]){90, 90, 90, 90}, 4, 2, 2, 100, 4);
+    CHECK(rule.in_rounds == 1 && rule.round_ms == 2 * 629 && rule.remap_ms == 0 && rule.across_scale == 1);
+    // 100, 100, 10 tokens on three ranks: the third takes 60. Bandwidths are GB/s of a rank.
+    rule = rule_of_whole((int[]){100, 100, 10}, 3, 3, 3, 200, 3);
+    CHECK(rule.round_ms == 629);
+    CHECK_CLOSE(rule.remap_ms, 60 * 2097152 / 104.22e6, 1e-9);
+    // 1600 tokens on one of 16 ranks on two machines: 700 go inside, 800 across, routed.
+    rule = rule_of_whole((int[]){1600}, 1, 16, 8, 6000, 1);
+    CHECK(rule.across_scale < 0.5);
+    CHECK_CLOSE(rule.remap_ms, 700 * 2097152 / 96.5e6 + rule.across_scale * 800 * 2097152 / 10.33e6, 1e-9);
+}
+
+static void an_empty_step_has_an_empty_plan(void) {
+    Step step = small_step(4, 4, 100, 0, (int[]){0});
+    World world;
+    PlayRule rule;
+    random_world(&world, &step.limits, 3);
+    CHECK(run_zeppelin(&step, &world.setting, &rule) == 0 && step.plan.n_items == 0 && rule.remap_ms == 0);
+    free_step(&step);
+}
+
+int main(void) {
+    RUN(every_place_of_a_ring_has_the_same_pairs);
+    RUN(transfers_hide_from_these_lengths_on);
+    RUN(a_round_of_a_ring_passes_on_keys_and_values);
+    RUN(routing_takes_the_times_of_its_formula);
+    RUN(zones_begin_where_attention_takes_as_long_as_exchanges);
+    RUN(zones_of_measured_machines_follow_their_links);
+    RUN(remapping_moves_what_it_must);
+    RUN(remapping_is_even_and_takes_least_across);
+    RUN(short_documents_stay_whole);
+    RUN(one_giant_takes_all_ranks);
+    RUN(documents_get_the_windows_of_their_zones);
+    RUN(whole_documents_go_by_tokens_and_cut_ones_by_work);
+    RUN(long_documents_take_machines_by_tokens_and_by_work);
+    RUN(thresholds_fall_until_it_fits);
+    RUN(what_is_cut_across_takes_room);
+    RUN(partitions_follow_their_zones);
+    RUN(plans_are_valid_and_repeat);
+    RUN(the_rule_counts_moves_and_micro_batches);
+    RUN(an_empty_step_has_an_empty_plan);
+    return test_done();
+}
