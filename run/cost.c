@@ -250,6 +250,7 @@ void run_find_cost(Run* run) {
     if (run->config.probe) return;
     refine_start(&run->refine);
     run_set_cost(run);
-    // One rank has nothing to plan with it.
-    if (run->limits.ranks > 1 || run->config.machine || run->config.explain) print_cost(run, found.from);
+    // One rank has nothing to plan with an estimate.
+    if (run->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))
+        print_cost(run, found.from);
 }

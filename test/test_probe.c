@@ -106,7 +106,7 @@ static void short_rows_weigh_as_much_as_long_ones(void) {
 
 static void without_a_probe_the_model_is_estimated_and_nothing_is_written(void) {
     CHECK(run("") == 0);
-    CHECK(strstr(output, "cost    estimated from the matmul limit"));
+    CHECK(!strstr(output, "cost    "));
     CHECK(errors[0] == 0);
     CHECK(find_cached() == 0);
 }
@@ -147,7 +147,7 @@ static void the_next_run_finds_what_was_measured(void) {
 
 static void another_model_does_not_find_it(void) {
     CHECK(run("--width 32") == 0);
-    CHECK(strstr(output, "cost    estimated"));
+    CHECK(!strstr(output, "cost    "));
 }
 
 static void a_measured_file_can_be_named(void) {
@@ -170,7 +170,7 @@ static void a_broken_file_gets_one_line_and_an_estimate(void) {
     for (int i = 0; i < COUNT(breaks); i++) {
         CHECK(sh("{ %s ; } > %s", breaks[i], cached) == 0);
         CHECK(run("") == 0);
-        CHECK(strstr(output, "cost    estimated"));
+        CHECK(!strstr(output, "cost    "));
         CHECK(lines_in(errors) == 1 && strstr(errors, cached));
         if (test_failures_in_claim) printf("    %s: %s\n", breaks[i], errors);
     }
@@ -204,7 +204,7 @@ static void a_probe_without_a_place_for_its_file_says_so(void) {
     CHECK(sh("env -u HOME -u XDG_CACHE_HOME %s " TINY "--out $W/run --probe", program) == 1);
     CHECK(strstr(errors, "--probe") && strstr(errors, "XDG_CACHE_HOME") && lines_in(errors) == 1);
     CHECK(sh("env -u HOME -u XDG_CACHE_HOME %s " TINY "--steps 1 --out $W/run", program) == 0);
-    CHECK(strstr(output, "cost    estimated") && errors[0] == 0);
+    CHECK(!strstr(output, "cost    ") && errors[0] == 0);
     sh(": > $W/file");
     CHECK(sh("XDG_CACHE_HOME=$W/file %s " TINY "--out $W/run2 --probe", program) == 1);
     CHECK(strstr(errors, "/file") && lines_in(errors) == 1);
@@ -227,6 +227,8 @@ static void check_link(const LinkTable* link) {
 static void two_ranks_measure_once_and_plan_alike(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     sh("rm -rf $W/cache $W/run");
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 1 --out $W/run", 2, program) == 0);
+    CHECK(strstr(output, "cost    estimated from the matmul limit"));
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --out $W/run", 2, program) == 0);
     CHECK(find_cached() == 1);
     if (test_failures_in_claim) printf("    %.800s\n", errors);
@@ -237,7 +239,7 @@ static void two_ranks_measure_once_and_plan_alike(void) {
     CHECK(strstr(output, "cost    measured, ") && strstr(output, "1 MiB inside a machine"));
     if (test_failures_in_claim) printf("    %.800s\n", errors);
     CHECK(run("") == 0);
-    CHECK(strstr(output, "cost    estimated"));  // one rank is another machine
+    CHECK(!strstr(output, "cost    "));  // one rank is another machine, and says nothing of an estimate
 }
 
 static void links_between_machines_are_measured_apart(void) {
