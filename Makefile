@@ -1,8 +1,9 @@
-# make                      builds ./train; needs a C compiler and make, nothing else; with CUDA where there is a GPU
+# make                      builds ./train and build/simulate; needs a C compiler and make, nothing else; with CUDA
+#                           where there is a GPU
 # make test                 everything that can be proved here; ends with "N passed, N failed"
 # make test-long            the first law on 1,000 random plans
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
-# make simulate             build/simulate: every planner on the same batches, in the cost model
+# make simulate             build/simulate alone: every planner on the same batches, in the cost model
 # make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: its speeds, to dev/results/
 # make check                layering, line length, options: the house rules as greps
 # make fuzz                 every reader under libFuzzer, a minute each (FUZZ_SECONDS=60); needs clang
@@ -155,7 +156,7 @@ ifneq ($(AMX),yes)
 tests := $(filter-out %/test_matmul_amx,$(tests))  # the compiler does not know the tiles
 endif
 
-all: report train
+all: report train $(if $(wildcard dev/simulate.c),simulate)
 
 # Compared, not dated: another config may have been here since.
 train: $(build)/train$(if $(filter yes,$(EMU)),_emu) always

@@ -6,6 +6,9 @@
 // gaps, and what list scheduling with fixed degrees lacks. Documents so short that they are sand (a hundredth of tau)
 // go to the least loaded unit each, by a heap.
 //
+// Documents join items that are there already where these have room. Where an item costs something by itself, joining
+// one, also a wider one than the document needs, is weighed against opening another.
+//
 // Choosing the allotment by a deadline: Turek, Wolf and Yu 1992, Mounie, Rapine and Trystram 1999. Packing to a
 // deadline by best fit instead of levelling: MULTIFIT, Coffman, Garey and Johnson 1978. Widening on failure is ours.
 #include <math.h>

@@ -13,10 +13,17 @@
 
 // ---- memory
 
-size_t batch_bytes(const Run* run, int max_tokens) {
-    size_t n = (size_t)max_tokens, scratch = plan_scratch_bytes(max_tokens, &run->limits);
+size_t batch_bytes(int max_tokens) {
+    size_t n = (size_t)max_tokens;
     return ROUND_UP(n * (sizeof(Piece) + sizeof(int) + sizeof(RankItem) + 2 * sizeof(Span)), (size_t)64) +
-           ROUND_UP(plan_bytes(max_tokens), (size_t)64) + MAX(scratch, plan_step_scratch(max_tokens, &run->limits));
+           plan_bytes(max_tokens);
+}
+
+// A rank that is alone packs rows and foresees them; others may also search.
+size_t batch_scratch_bytes(const Run* run, int max_tokens) {
+    const PlanLimits* limits = &run->limits;
+    size_t made = plan_scratch_bytes(max_tokens, limits);
+    return MAX(made, limits->ranks == 1 ? forecast_scratch(max_tokens, limits) : plan_step_scratch(max_tokens, limits));
 }
 
 // A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. An item holds a
@@ -28,7 +35,8 @@ size_t batch_index_ints(const Run* run, int max_tokens) {
     return 5 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
 }
 
-void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens) {
+void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
+                 int max_tokens) {
     size_t n = (size_t)max_tokens;
     char* p = (char*)memory;
     b->max_tokens = max_tokens;
@@ -38,7 +46,7 @@ void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* devi
     b->lengths = (int*)(b->spans + 2 * n);
     p += ROUND_UP((size_t)((char*)(b->lengths + n) - p), (size_t)64);
     plan_carve(&b->plan, p, max_tokens);
-    b->plan_scratch = p + ROUND_UP(plan_bytes(max_tokens), (size_t)64);
+    b->plan_scratch = scratch;
     b->indices = indices;
     b->device_indices = device_indices;
     b->tokens = indices;

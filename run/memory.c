@@ -101,8 +101,9 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_row(&plan, "step indices", index_bytes, ON_DEVICE);
     plan_row(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
     plan_row(&plan, "step indices, host", index_bytes, ON_HOST_PINNED);
-    plan_row(&plan, "step buffers", batch_bytes(run, max_tokens), ON_HOST);
-    plan_row(&plan, "next step's buffers", train ? batch_bytes(run, max_tokens) : 0, ON_HOST);
+    plan_row(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
+    plan_row(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
+    plan_row(&plan, "planning", batch_scratch_bytes(run, max_tokens), ON_HOST);
     plan_row(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     plan_row(&plan, "file staging", MAX(MAX(wte.elems, wpe.elems), fcw.elems) * sizeof(float), ON_HOST);
     return plan;
@@ -201,15 +202,16 @@ static void carve(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
     int max_tokens = run->training ? run->config.batch_tokens : m->shape.context;
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
+    void* scratch = planned(plan, "planning");
     carve_states(m, plan);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");
     m->loss_sum = (double*)planned(plan, "sums");
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
-    batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
+    batch_carve(&run->batch, run, planned(plan, "step buffers"), scratch, indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices, on_device, max_tokens);
+        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), scratch, indices, on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");

@@ -76,7 +76,7 @@ typedef struct Batch {
     int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's items one after another
     int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
     Span* spans;                        // (2 * max_tokens) of one item
-    void* plan_scratch;
+    void* plan_scratch;                 // of all Batches: one is planned at a time
 } Batch;
 
 typedef struct Data {
@@ -151,9 +151,11 @@ void run_lost(const Run* run, const char* words);
 
 // ---- batch.c
 
-size_t batch_bytes(const Run* run, int max_tokens);  // of the host's arrays of one Batch
+size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
 size_t batch_index_ints(const Run* run, int max_tokens);
-void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens);
+size_t batch_scratch_bytes(const Run* run, int max_tokens);  // of planning
+void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
+                 int max_tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
 // The items of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do. batch_plan has

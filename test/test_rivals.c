@@ -285,6 +285,7 @@ static void a_fixed_cost_is_known_and_paid_once_an_item(void) {
     double item_ms = rival_item_ms(&b.setting.cost);
     CHECK_CLOSE(item_ms, 629.3563, 1e-9);
     CHECK(rival_item_ms(&(Cost){.item = 700, .round = 629}) == 0);
+    CHECK(rival_item_ms(&(Cost){.item = 200, .round = 629}) == 429);
     costly.cost.item += item_ms;
     costly.groups = groups;
     cost_groups(groups, &costly.cost, &costly.limits, costly.kind);

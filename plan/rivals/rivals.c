@@ -13,7 +13,7 @@
 
 #include "plan/planner.h"
 
-double rival_item_ms(const Cost* cost) { return cost->item >= cost->round ? 0 : cost->round; }
+double rival_item_ms(const Cost* cost) { return MAX(cost->round - cost->item, 0); }
 
 // ---- static
 

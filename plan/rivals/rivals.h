@@ -21,8 +21,8 @@ typedef struct Rival {
 extern const Rival* const rivals[];  // n_rivals of them; pointers, because rows of other files are no C constants
 extern const int n_rivals;
 
-// What a micro-batch of any system takes besides its work, on top of Cost.item: Cost.round, unless that is in
-// Cost.item. Systems without a barrier pay it for every item.
+// What a micro-batch of any system takes besides its work, on top of Cost.item, which is part of it: what Cost.round is
+// more. Systems without a barrier pay it for every item.
 double rival_item_ms(const Cost* cost);
 
 // The rows of the table, each from its own file.
