@@ -17,26 +17,16 @@ typedef struct Table {
     void *plan_memory, *timeline_memory, *scratch;
 } Table;
 
-static int descending(const void* a, const void* b) {
-    int x = *(const int*)a, y = *(const int*)b;
-    return (x < y) - (x > y);
-}
-
 void draw_batch(Simulation* s, int batch) {
     int n = s->options->docs;
     lengths_draw(s->lengths, s->drawn, n, (uint64_t)s->options->seed, batch);
     memcpy(s->sorted, s->drawn, sizeof(int) * (size_t)n);
-    qsort(s->sorted, (size_t)n, sizeof(int), descending);
+    sort_lengths(s->sorted, n);
 }
 
 Setting setting_under_rule(const Setting* setting, const PlayRule* rule) {
-    Setting with = *setting;
-    size_t n = (size_t)setting->limits.ranks + 1;
-    with.groups = (GroupCost*)need(sizeof(GroupCost) * n);
-    memcpy(with.groups, setting->groups, sizeof(GroupCost) * n);
-    for (size_t d = 1; d < n; d++) with.groups[d].item += rule->item_ms;
-    with.cost.item += rule->item_ms;
-    return with;
+    GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
+    return setting_with_item(setting, rule->item_ms, groups);
 }
 
 static int is_held(const Setting* setting, int length) {

@@ -24,6 +24,8 @@ static int descending(const void* a, const void* b) {
     return (x < y) - (x > y);
 }
 
+void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
+
 int forecast_plan(Forecast* forecast, const Plan* plan, const int* lengths, const Setting* setting, void* scratch,
                   char* err, size_t errlen) {
     Scratch s;
@@ -35,7 +37,7 @@ int forecast_plan(Forecast* forecast, const Plan* plan, const int* lengths, cons
     forecast->critical = timeline.critical;
     forecast->n_tries = 0;
     memcpy(s.sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
-    qsort(s.sorted, (size_t)plan->n_docs, sizeof(int), descending);
+    sort_lengths(s.sorted, plan->n_docs);
     bounds_of(&forecast->bounds, s.sorted, plan->n_docs, setting, s.x);
     return 0;
 }

@@ -22,6 +22,8 @@ int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err
 // The same plan in the memory of `to`, which is carved for as many documents.
 void plan_copy(Plan* to, const Plan* from);
 
+void sort_lengths(int* lengths, int n);  // descending, as bounds want them
+
 // Memory in parts: with memory NULL they are only counted.
 typedef struct Carver {
     char* memory;

@@ -17,6 +17,7 @@
 
 #include "plan/planner.h"
 #include "plan/rivals/hydraulis.h"
+#include "plan/rivals/longest.h"
 #include "plan/rivals/rivals.h"
 
 // ---- schemes
@@ -70,19 +71,14 @@ static size_t carve_work(StepWork* w, void* memory, const SchemePool* pool, int 
 
 size_t step_work_bytes(const SchemePool* pool, int n) { return carve_work(&(StepWork){0}, NULL, pool, n); }
 
-// Sorts with an ordinary qsort: a document is its length and its number, in one key.
-static int longer_first(const void* a, const void* b) {
-    int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
-    return (x < y) - (x > y);
-}
-
 void step_work(StepWork* w, void* memory, const SchemePool* pool, const int* lengths, int n) {
     *w = (StepWork){.pool = pool, .lengths = lengths, .n = n};
     carve_work(w, memory, pool, n);
-    int64_t* key = w->room;  // filled below
-    for (int i = 0; i < n; i++) key[i] = ((int64_t)lengths[i] << 32) + (INT_MAX - i);
-    qsort(key, (size_t)n, sizeof *key, longer_first);
-    for (int i = 0; i < n; i++) w->sorted[i] = INT_MAX - (int)(key[i] & INT_MAX);
+    _Static_assert(sizeof(Sorted) <= sizeof *w->room, "documents are sorted where room is filled in below");
+    Sorted* documents = (Sorted*)w->room;
+    for (int i = 0; i < n; i++) documents[i] = (Sorted){lengths[i], i};
+    sort_longest_first(documents, n);
+    for (int i = 0; i < n; i++) w->sorted[i] = documents[i].doc;
     for (int k = 0; k < pool->n; k++) {
         const PipelineScheme* scheme = &pool->scheme[k];
         for (int i = 0; i < n; i++) {

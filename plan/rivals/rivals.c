@@ -15,6 +15,15 @@
 
 double rival_item_ms(const Cost* cost) { return MAX(cost->round - cost->item, 0); }
 
+Setting setting_with_item(const Setting* setting, double item_ms, GroupCost* groups) {
+    Setting with = *setting;
+    memcpy(groups, setting->groups, sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
+    for (int d = 1; d <= setting->limits.ranks; d++) groups[d].item += item_ms;
+    with.groups = groups;
+    with.cost.item += item_ms;
+    return with;
+}
+
 // ---- static
 
 typedef struct Static {
@@ -91,21 +100,16 @@ static void stepwise_close(void* rival) {
 
 static void* stepwise_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     (void)sample, (void)n_sample;
-    size_t bytes = sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1);
     Stepwise* x = (Stepwise*)malloc(sizeof *x);
-    GroupCost* groups = (GroupCost*)malloc(bytes);
+    GroupCost* groups = (GroupCost*)malloc(sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
     if (!x || !groups) {
         free(x);
         free(groups);
         fail(err, errlen, "no memory for a planner");
         return NULL;
     }
-    // Exchanges of the copy still point to the links of the original, which outlives it.
-    *x = (Stepwise){*setting, rival_item_ms(&setting->cost)};
-    memcpy(groups, setting->groups, bytes);
-    for (int d = 1; d <= setting->limits.ranks; d++) groups[d].item += x->item_ms;
-    x->setting.groups = groups;
-    x->setting.cost.item += x->item_ms;
+    x->item_ms = rival_item_ms(&setting->cost);
+    x->setting = setting_with_item(setting, x->item_ms, groups);
     return x;
 }
 

@@ -24,6 +24,8 @@ extern const int n_rivals;
 // What a micro-batch of any system takes besides its work, on top of Cost.item, which is part of it: what Cost.round is
 // more. Systems without a barrier pay it for every item.
 double rival_item_ms(const Cost* cost);
+// The setting with items that cost so much more, in groups (ranks + 1). Its link tables are the original's.
+Setting setting_with_item(const Setting* setting, double item_ms, GroupCost* groups);
 
 // The rows of the table, each from its own file.
 extern const Rival rival_static, rival_adaptive, rival_flex;  // rivals.c
