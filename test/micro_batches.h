@@ -55,6 +55,16 @@ static inline void draw_lengths(int* lengths, int n, const char* name, int limit
     lengths_close(source);
 }
 
+// A machine with scarce room, odd heads, rings, in every other case measured links; fills up to 60 lengths.
+static inline Cluster* scarce_cluster(uint64_t seed, int* lengths, int* n) {
+    Cluster* c = open_cluster("a100-7b", pick(seed, 0, 1, 40), pick(seed, 1, 1, 9));
+    *n = pick(seed, 2, 0, 60);
+    if (seed % 2) measure_links(c, seed);
+    limit_cluster(c, pick(seed, 3, 1, 600), pick(seed, 4, 1, 13), (KindChoice)(seed % 3));
+    draw_lengths(lengths, *n, "wikipedia", 3000, 8, (int64_t)seed);
+    return c;
+}
+
 // plan_check, and what it does not know: items of a micro-batch share no rank, micro-batches follow each other, degrees
 // are powers of two on ranks that begin at their multiples.
 static inline void prove_micro_batches(Cluster* c, const int* lengths, int n) {

@@ -510,11 +510,8 @@ static void every_plan_holds_and_takes_what_it_says(void) {
 static void plans_hold_under_scarce_room_and_odd_heads(void) {
     int planned = 0, refused = 0, lengths[60];
     for (uint64_t seed = 0; seed < 400 && !test_failures_in_claim; seed++) {
-        Cluster* c = open_cluster("a100-7b", pick(seed, 0, 1, 40), pick(seed, 1, 1, 9));
-        int n = pick(seed, 2, 0, 60), widest = 0;
-        if (seed % 2) measure_links(c, seed);
-        limit_cluster(c, pick(seed, 3, 1, 600), pick(seed, 4, 1, 13), (KindChoice)(seed % 3));
-        draw_lengths(lengths, n, "wikipedia", 3000, 8, (int64_t)seed);
+        int n, widest = 0;
+        Cluster* c = scarce_cluster(seed, lengths, &n);
         for (int i = 0; i < n; i++) {
             int fits = 0;
             for (int d = 1; d <= c->setting.limits.ranks; d *= 2)

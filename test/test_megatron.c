@@ -211,11 +211,8 @@ static void every_choice_is_the_schedulers(void) {
 static void plans_hold_under_scarce_room_and_odd_heads(void) {
     int planned = 0, refused = 0, lengths[60];
     for (uint64_t seed = 0; seed < 1000 && !test_failures_in_claim; seed++) {
-        Cluster* c = open_cluster("a100-7b", pick(seed, 0, 1, 40), pick(seed, 1, 1, 9));
-        int n = pick(seed, 2, 0, 60), impossible = 0;
-        if (seed % 2) measure_links(c, seed);
-        limit_cluster(c, pick(seed, 3, 1, 600), pick(seed, 4, 1, 13), (KindChoice)(seed % 3));
-        draw_lengths(lengths, n, "wikipedia", 3000, 8, (int64_t)seed);
+        int n, impossible = 0;
+        Cluster* c = scarce_cluster(seed, lengths, &n);
         for (int i = 0; i < n; i++) impossible |= least_degree(c, lengths[i]) == 0;
         PlayRule rule;
         CHECK(dynamic(c, &rule, lengths, n) == (impossible ? -1 : 0));
