@@ -280,6 +280,14 @@ static void hard_lengths(void) {
     check_hard("no documents", lengths, 0, &world.setting, 0);
 }
 
+// Sanitizers make the same work several times as long; the claim is of the program as it is built for use.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const double at_once = 2e-2;
+#else
+static const double at_once = 1e-3;
+#endif
+
+// The least of many tries: a busy machine may be away for longer than all of one.
 static void what_cannot_be_held_is_said_at_once(void) {
     World world;
     int lengths[MOST_DOCS];
@@ -288,7 +296,7 @@ static void what_cannot_be_held_is_said_at_once(void) {
     lengths[41] = 16 * 6451 + 1;
     for (int which = 0; which < 2; which++) {
         double least = 1;
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 20; i++) {
             double start = now_seconds();
             Trial t = planned(which ? plan_adaptive : plan_flex, lengths, MOST_DOCS, &world.setting);
             least = fmin(least, now_seconds() - start);
@@ -297,7 +305,8 @@ static void what_cannot_be_held_is_said_at_once(void) {
             CHECK(number_after(t.err, "--capacity ") == 6452);
             free_trial(&t);
         }
-        CHECK(least < 1e-3);
+        printf("    said after %.3f ms\n", 1e3 * least);
+        CHECK(least < at_once);
         lengths[5] = 0;
         Trial t = planned(which ? plan_adaptive : plan_flex, lengths, MOST_DOCS, &world.setting);
         CHECK(t.result == -1 && strstr(t.err, "document 5") && strstr(t.err, "0 tokens"));
