@@ -114,8 +114,8 @@ endif
 
 # ---- the CUDA sources, which nvcc compiles, or a C++ compiler for the emulator
 
-cuda_files := backend elementwise optimizer classifier layernorm column_sum embedding matmul attention \
-  attention_backward attention_plain comm_self
+cuda_files := backend elementwise columns optimizer classifier layernorm column_sum embedding matmul attention \
+  attention_backward attention_plain stamps comm_self
 nccl_files := $(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/comm_nccl*.cu))
 cuda_objects := $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library \
   $(if $(filter yes,$(CUDNN)),attention_cudnn cudnn_plan,attention_no_cudnn) \

@@ -4,7 +4,7 @@
 // update), the items of a step, evaluation, sampling, the loop. The objects and the phases before the first step are in
 // run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h. What many ranks
 // add: plans in plan/plan.h, attention shared by ranks in kernels/group_attention.h, who holds which weights and
-// gradients in run/zero.h, exchanges in kernels/comm.h.
+// gradients in run/zero.h, the model divided among ranks in run/tp.h and run/work.h, exchanges in kernels/comm.h.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <errno.h>
@@ -24,6 +24,7 @@ extern "C" {
 #include "plan/base.h"
 #include "plan/choose.h"
 #include "plan/schedule.h"
+#include "run/linear.h"
 #include "run/run.h"
 #ifdef __cplusplus
 }
@@ -47,16 +48,19 @@ static void* act(const Model* m, ActId id, int l) {
     return m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0);
 }
 
-// Queries, keys and values of layer l lie interleaved, (N, 3, NH, HS): in QKV, in the KV cache behind what is there, or
+// Channels of the heads that this rank has.
+static int own_channels(const Model* m) { return m->shape.heads * shape_head_size(&m->shape); }
+
+// Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV, in the KV cache behind what is there, or
 // where they wait to be exchanged with the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
-    if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * m->shape.C * dtype_bytes(m->dt);
+    if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * own_channels(m) * dtype_bytes(m->dt);
     return (char*)act(m, row->group.inner > 1 ? QKV_TOKENS : QKV, l);
 }
 
 // New queries of one document, its keys so far in the cache.
 static Attention cached_attention(const Model* m, const Row* row, int l) {
-    int C = m->shape.C, HS = C / m->shape.NH;
+    int C = own_channels(m), HS = shape_head_size(&m->shape);
     char* first = (char*)act(m, KV, l);
     Attention a;
     memset(&a, 0, sizeof a);
@@ -70,7 +74,7 @@ static Attention cached_attention(const Model* m, const Row* row, int l) {
     a.ldq = a.ldkv = 3 * C;
     a.ldo = C;
     a.n_docs = 1;
-    a.NH = m->shape.NH;
+    a.NH = m->shape.heads;
     a.HS = HS;
     a.causal = 1;
     a.scale = 1 / sqrtf((float)HS);
@@ -92,57 +96,128 @@ static KeptAttention kept_attention(const Model* m, const Row* row, int l) {
 #define W(id) param(m, id, l)
 #define DW(id) grad(m, id, l)
 
+// Attention of layer l from qkv to ATT, over the heads that this rank computes now.
+static void attention_forward(const Model* m, const Row* row, int l, char* qkv) {
+    TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
+    if (row->use_cache) {
+        Attention a = cached_attention(m, row, l);
+        m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
+    } else {
+        KeptAttention kept = kept_attention(m, row, l);
+        GroupAttention group = row->group;
+        group.NH = work_heads(m, l);
+        if (group.NH) group_attention_forward(ACT(ATT), &kept, qkv, &group, m->k, m->dt, m->s);
+    }
+    timer_enter(m->timer, before, m->s);
+}
+
+static void attention_backward(const Model* m, const Row* row, int l, void* d_qkv, const void* d_att) {
+    TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
+    KeptAttention kept = kept_attention(m, row, l);
+    GroupAttention group = row->group;
+    group.NH = work_heads(m, l);
+    if (group.NH) group_attention_backward(d_qkv, d_att, &kept, &group, m->k, m->dt, m->s);
+    timer_enter(m->timer, before, m->s);
+}
+
 // Block l from ln1 to the output of the MLP, which is left in PROJ: whoever comes next adds it to the residual stream.
+// In a tensor-parallel group attention and MLP see all tokens of the row, the rest only this rank's own.
 static void block_forward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
     char* qkv = new_qkv(m, row, l);
-    k->matmul_forward(qkv, NULL, ACT(LN1), W(QKVW), W(QKVB), N, C, 3 * C, dt, s);
-    if (row->use_cache) {
-        Attention a = cached_attention(m, row, l);
-        k->attention_forward(ACT(ATT), STAT(LSE), &a, dt, s);
-    } else {
-        KeptAttention kept = kept_attention(m, row, l);
-        group_attention_forward(ACT(ATT), &kept, qkv, &row->group, k, dt, s);
+    linear_forward(m, LINEAR_QKV, l, qkv, NULL, ACT(LN1), N);
+    attention_forward(m, row, l, qkv);
+    linear_forward(m, LINEAR_ATTPROJ, l, ACT(PROJ), NULL, ACT(ATT), N);
+    tp_reduce(m, ACT(PROJ), row);
+    k->residual_layernorm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD),
+                                  ACT(RESIDUAL), tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), row->own, C, dt, s);
+    tp_gather(m, ACT(LN2), row);
+    linear_forward(m, LINEAR_FC, l, ACT(FC), ACT(FC_GELU), ACT(LN2), N);
+    linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_GELU), N);
+    tp_reduce(m, ACT(PROJ), row);
+}
+
+// RESIDUAL of the first block. Where ranks hold parts of wte, each looks up what it has, and the sum over ranks is the
+// rest.
+static void embed(const Model* m, const Row* row) {
+    const Kernels* k = m->k;
+    int C = m->shape.C, l = 0;
+    if (!m->tp) {
+        k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), row->N, C, m->dt, m->s);
+        return;
     }
-    k->matmul_forward(ACT(PROJ), NULL, ACT(ATT), W(ATTPROJW), W(ATTPROJB), N, C, C, dt, s);
-    k->residual_layernorm_forward(ACT(RESIDUAL2), ACT(LN2), STAT(LN2_MEAN), STAT(LN2_RSTD), ACT(RESIDUAL), ACT(PROJ),
-                                  W(LN2W), W(LN2B), N, C, dt, s);
-    k->matmul_forward(ACT(FC), ACT(FC_GELU), ACT(LN2), W(FCW), W(FCB), N, C, 4 * C, dt, s);
-    k->matmul_forward(ACT(PROJ), NULL, ACT(FC_GELU), W(FCPROJW), W(FCPROJB), N, 4 * C, C, dt, s);
+    void *looked_up = tp_own(m, ACT(PROJ), row), *places = ACT(LN1);
+    k->gather_rows(ACT(PROJ), W(WTE), row->rows, row->N, C, C, C, m->dt, m->s);
+    tp_reduce(m, ACT(PROJ), row);
+    k->gather_rows(places, W(WPE), row->positions + row->first, row->own, C, C, C, m->dt, m->s);
+    k->add(ACT(RESIDUAL), looked_up, places, (size_t)row->own * (size_t)C, m->dt, m->s);
+}
+
+// After the last layer: gradients of what embed has read.
+static void embed_backward(const Model* m, const Row* row) {
+    const Kernels* k = m->k;
+    int C = m->shape.C, l = 0;
+    void *own = ACT(D_RESIDUAL), *all = tp_full(m, own, ACT(D_FULL), row);
+    if (!m->tp) {
+        k->embedding_backward(DW(WTE), DW(WPE), all, row->tokens, row->positions, row->N, C, m->dt, m->s);
+        return;
+    }
+    k->embedding_backward(DW(WTE), NULL, all, row->rows, NULL, row->N, C, m->dt, m->s);
+    k->embedding_backward(NULL, DW(WPE), own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
 }
 
 // Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul with wte.
 static void model_forward(Model* m, const Row* row) {
     const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C, L = m->shape.L, l = 0;
+    int own = row->own, C = m->shape.C, L = m->shape.L, l = 0;
     DType dt = m->dt;
     Stream s = m->s;
     zero_use_edges(m);
     zero_use_layer(m, 0, 1);
-    k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), N, C, dt, s);
-    k->layernorm_forward(ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), N, C, dt, s);
+    embed(m, row);
+    k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), own,
+                         C, dt, s);
     while (l < L) {
-        void *residual2 = ACT(RESIDUAL2), *proj = ACT(PROJ);
+        void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
+        tp_gather(m, ACT(LN1), row);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
         // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
         if (l < L)
-            k->residual_layernorm_forward(ACT(RESIDUAL), ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), residual2, proj,
-                                          W(LN1W), W(LN1B), N, C, dt, s);
+            k->residual_layernorm_forward(ACT(RESIDUAL), tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD),
+                                          residual2, proj, W(LN1W), W(LN1B), own, C, dt, s);
         else
-            k->residual_layernorm_forward(ACT(RESIDUAL), ACT(LNF), STAT(LNF_MEAN), STAT(LNF_RSTD), residual2, proj,
-                                          W(LNFW), W(LNFB), N, C, dt, s);
+            k->residual_layernorm_forward(ACT(RESIDUAL), tp_own(m, ACT(LNF), row), STAT(LNF_MEAN), STAT(LNF_RSTD),
+                                          residual2, proj, W(LNFW), W(LNFB), own, C, dt, s);
     }
+    tp_gather(m, ACT(LNF), row);
+}
+
+// Losses of rows n .. n + N of the row, whose logits are in `logits`, which become their gradients with train. Where
+// ranks hold parts of the vocabulary, each tells the others three numbers a row.
+static void classify_chunk(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train) {
+    const Kernels* k = m->k;
+    int l = 0, rows = m->shape.rows, labels = shape_labels(&m->shape), first = m->shape.first_row;
+    const int* targets = row->targets + n;
+    float *losses = STAT(LOSSES) + n, *stats = STAT(STATS);
+    if (!m->tp) {
+        k->classifier(losses, logits, targets, scale, train, N, labels, rows, m->dt, m->s);
+        return;
+    }
+    float* own = stats + (size_t)tp_rank(m) * 3 * (size_t)N;
+    k->classifier_part(own, logits, targets, first, N, labels, rows, m->dt, m->s);
+    comm_all_gather(m->tp, stats, own, 3 * (size_t)N, DT_F32, m->s);
+    k->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt, m->s);
 }
 
 // Losses of all tokens of the row, and with train the gradients of wte and, in D_NARROW, of LNF. The row goes through
 // in chunks so that logits of a whole row never exist. scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
-    int C = m->shape.C, V = m->shape.V, Vp = m->shape.Vp, l = 0;  // nothing here belongs to a layer
+    int C = m->shape.C, rows = m->shape.rows, l = 0;  // nothing here belongs to a layer
     DType dt = m->dt;
     Stream s = m->s;
     void* logits = ACT(LOGITS);
@@ -150,12 +225,13 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         int N = MIN(m->classifier_N, row->N - n);
         size_t at = (size_t)n * C * dtype_bytes(dt);
         char* lnf = (char*)ACT(LNF) + at;
-        k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, Vp, dt, s);
-        k->classifier(STAT(LOSSES) + n, logits, row->targets + n, scale, train, N, V, Vp, dt, s);
+        k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, rows, dt, s);
+        classify_chunk(m, row, logits, n, N, scale, train);
         if (!train) continue;
-        k->matmul_backward_input((char*)ACT(D_NARROW) + at, logits, W(WTE), NULL, N, C, Vp, m->dt, s);
-        k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, Vp, dt, s);
+        k->matmul_backward_input((char*)ACT(D_NARROW) + at, logits, W(WTE), NULL, N, C, rows, m->dt, s);
+        k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, rows, dt, s);
     }
+    if (train) tp_reduce(m, ACT(D_NARROW), row);
 }
 
 // What the forward pass did not keep of block l.
@@ -164,48 +240,48 @@ static void recompute_block(const Model* m, const Row* row, int l) {
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)N * 4 * C, dt, s);
+    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)N * work_units(m, l), dt, s);
     if (m->recompute != RECOMPUTE_BLOCK) return;
-    k->layernorm_forward(ACT(LN1), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), N, C, dt, s);
+    k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B),
+                         row->own, C, dt, s);
+    tp_gather(m, ACT(LN1), row);
     block_forward(m, row, l);
 }
 
-// On entry D_RESIDUAL is the gradient of what leaves block l, on return of what enters it.
+// On entry D_RESIDUAL is the gradient of what leaves block l, on return of what enters it; both of own tokens.
 static void block_backward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    void *d_residual = ACT(D_RESIDUAL), *d_narrow = ACT(D_NARROW);
-    char* d_wide = (char*)ACT(D_WIDE);
-    KeptAttention kept = kept_attention(m, row, l);
+    void *d_residual = ACT(D_RESIDUAL), *d_narrow = ACT(D_NARROW), *d_wide = ACT(D_WIDE), *d_full;
     // MLP
-    k->matmul_backward_weight(DW(FCPROJW), DW(FCPROJB), d_residual, ACT(FC_GELU), N, 4 * C, C, dt, s);
-    k->matmul_backward_input(d_wide, d_residual, W(FCPROJW), ACT(FC), N, 4 * C, C, dt, s);
-    k->matmul_backward_weight(DW(FCW), DW(FCB), d_wide, ACT(LN2), N, C, 4 * C, dt, s);
-    k->matmul_backward_input(d_narrow, d_wide, W(FCW), NULL, N, C, 4 * C, dt, s);
-    k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), d_narrow, ACT(RESIDUAL2), W(LN2W), STAT(LN2_MEAN),
-                          STAT(LN2_RSTD), N, C, dt, s);
+    d_full = tp_full(m, d_residual, ACT(D_FULL), row);
+    linear_backward(m, LINEAR_FCPROJ, l, d_wide, d_full, ACT(FC_GELU), ACT(FC), N);
+    linear_backward(m, LINEAR_FC, l, d_narrow, d_wide, ACT(LN2), NULL, N);
+    tp_reduce(m, d_narrow, row);
+    k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_narrow, row), ACT(RESIDUAL2), W(LN2W),
+                          STAT(LN2_MEAN), STAT(LN2_RSTD), row->own, C, dt, s);
     // attention
-    k->matmul_backward_weight(DW(ATTPROJW), DW(ATTPROJB), d_residual, ACT(ATT), N, C, C, dt, s);
-    k->matmul_backward_input(d_narrow, d_residual, W(ATTPROJW), NULL, N, C, C, dt, s);
-    group_attention_backward(d_wide, d_narrow, &kept, &row->group, k, dt, s);
-    k->matmul_backward_weight(DW(QKVW), DW(QKVB), d_wide, ACT(LN1), N, C, 3 * C, dt, s);
-    k->matmul_backward_input(d_narrow, d_wide, W(QKVW), NULL, N, C, 3 * C, dt, s);
-    k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), d_narrow, ACT(RESIDUAL), W(LN1W), STAT(LN1_MEAN),
-                          STAT(LN1_RSTD), N, C, dt, s);
+    d_full = tp_full(m, d_residual, ACT(D_FULL), row);
+    linear_backward(m, LINEAR_ATTPROJ, l, d_narrow, d_full, ACT(ATT), NULL, N);
+    attention_backward(m, row, l, d_wide, d_narrow);
+    linear_backward(m, LINEAR_QKV, l, d_narrow, d_wide, ACT(LN1), NULL, N);
+    tp_reduce(m, d_narrow, row);
+    k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_narrow, row), ACT(RESIDUAL), W(LN1W),
+                          STAT(LN1_MEAN), STAT(LN1_RSTD), row->own, C, dt, s);
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads.
 static void model_backward(Model* m, const Row* row) {
     const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C, l = m->shape.L;
+    int own = row->own, C = m->shape.C, l = m->shape.L;
     DType dt = m->dt;
     Stream s = m->s;
     void* d_residual = ACT(D_RESIDUAL);
-    k->zero(d_residual, (size_t)N * C * dtype_bytes(dt), s);
-    k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), ACT(D_NARROW), ACT(RESIDUAL), W(LNFW), STAT(LNF_MEAN),
-                          STAT(LNF_RSTD), N, C, dt, s);
+    k->zero(d_residual, (size_t)own * C * dtype_bytes(dt), s);
+    k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NARROW), row), ACT(RESIDUAL), W(LNFW),
+                          STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, dt, s);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);
         zero_open_grads(m, l);
@@ -213,8 +289,7 @@ static void model_backward(Model* m, const Row* row) {
         block_backward(m, row, l);
         zero_close_grads(m, l);
     }
-    l = 0;
-    k->embedding_backward(DW(WTE), DW(WPE), d_residual, row->tokens, row->positions, N, C, dt, s);
+    embed_backward(m, row);
     zero_end_round(m);
 }
 
@@ -244,6 +319,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.grad_scale = m->grad_scale;
     a.t = (int)MIN(t, (int64_t)1 << 30);
     a.rounding = rounding_seed(config, tensor, t);
+    a.freeze = work_freezes(m) && param_table[tensor->id].shard_axis >= 0 && tensor->id != WTE;
     m->k->adamw(&a, m->dt, m->s);
 }
 
@@ -254,7 +330,7 @@ static void model_update(Model* m, const Config* config, double lr, int64_t t) {
     zero_reduce(m);
     m->k->zero(m->grad_norm2, sizeof *m->grad_norm2, m->s);
     zero_sum_of_squares(m);
-    m->comm->table->all_reduce(m->comm, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
+    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         Segment segment = shape_segment(&m->shape, i, m->comm->rank);
@@ -282,7 +358,7 @@ static void run_items(Run* run, const Sampler* sampler, int train) {
         Row row = batch_row(b, run, i);
         model_forward(m, &row);
         classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
-        m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
+        if (tp_rank(m) == 0) m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
         if (train) model_backward(m, &row);
     }
 }
@@ -311,8 +387,8 @@ static double loss_sum(Run* run) {
     char err[ERR_BYTES];
     double sum = 0;
     const Model* m = &run->model;
-    m->comm->table->all_reduce(m->comm, m->loss_sum, 1, DT_F64, m->s);
-    if (m->comm->table->wait(m->comm, m->s, err, sizeof err)) run_lost(run, err);
+    m->world->table->all_reduce(m->world, m->loss_sum, 1, DT_F64, m->s);
+    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
     m->k->download(&sum, m->loss_sum, sizeof sum, m->s);
     return sum;
 }
@@ -384,11 +460,13 @@ static double unigram_loss(Run* run) {
 // The logits of token n of the row on the device, after model_forward, as fp32 in host_logits.
 static void token_logits(Run* run, int n) {
     const Model* m = &run->model;
-    int Vp = m->shape.Vp, C = m->shape.C, l = 0;
+    int rows = m->shape.rows, C = m->shape.C, l = 0;
     char* lnf = (char*)ACT(LNF) + (size_t)n * C * dtype_bytes(m->dt);
-    m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(WTE), NULL, 1, C, Vp, m->dt, m->s);
-    m->k->download(run->host_logits, ACT(LOGITS), (size_t)Vp * dtype_bytes(m->dt), m->s);
-    if (m->dt == DT_BF16) bf16_widen_in_place(run->host_logits, (size_t)Vp);
+    float* own = run->host_logits + m->shape.first_row;
+    m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(WTE), NULL, 1, C, rows, m->dt, m->s);
+    m->k->download(own, ACT(LOGITS), (size_t)rows * dtype_bytes(m->dt), m->s);
+    if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
+    tp_share_logits(m, run->host_logits);
 }
 
 // Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
@@ -467,7 +545,7 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 // the last step corrects the cost model, on all ranks alike, so that they go on to make the same plans.
 static void agree(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     uint64_t plan =
         hash_bytes(run->refine.theta, sizeof run->refine.theta, plan_hash(&run->ahead.plan, run->ahead.lengths));
     Agreement mine = {plan, (uint64_t)interrupted, run->last_ms};
@@ -513,7 +591,7 @@ static void plan_next(Run* run) {
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     Model* m = &run->model;
-    Comm before = *m->comm;
+    Comm before = run_exchanged(m);
     double started = now_seconds(), sums[2];
     begin_step(run);
     plan_next(run);
@@ -571,7 +649,7 @@ static void dump_gradients(Run* run) {
     zero_reduce(&run->model);
     double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
     int V = run->model.shape.V,
-        n_extra = run->model.comm->size == 1 && b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
+        n_extra = run->model.world->size == 1 && b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
     SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float)},
                            {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float)}};
     float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
@@ -591,12 +669,12 @@ static void dump_gradients(Run* run) {
 static void explain(Run* run) {
     plan_now(run);
     begin_step(run);
-    if (run->model.comm->rank == 0) run_explain(run);
+    if (run->model.world->rank == 0) run_explain(run);
 }
 
 // Alone, the signal itself counts; with others, what all have agreed on.
 static int is_stopped(Run* run) {
-    if (run->model.comm->size == 1) run->stopped_by = interrupted;
+    if (run->model.world->size == 1) run->stopped_by = interrupted;
     return run->stopped_by != 0;
 }
 
@@ -619,7 +697,7 @@ static void sample_now(Run* run) {
                    run->state.step);
         return;
     }
-    // Only where weights are divided do the other ranks have to join in.
+    // Only where weights are divided do other ranks have to join in: those of one tensor-parallel group, or all.
     if (run->model.comm->rank > 0 && run->model.zero.stage < 3) return;
     runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
     print_sample(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
@@ -630,16 +708,16 @@ static void train(Run* run) {
     const Config* c = &run->config;
     StepRecord record;
     int64_t saved = c->resume ? run->state.step : -1;
-    int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.comm->rank == 0;
+    int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
     run->unigram_loss = tells ? unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     signal(SIGUSR1, on_signal);
     plan_now(run);
-    if (run->model.comm->rank == 0 && (disk_make_dirs(run->out, err, sizeof err) ||
-                                       runlog_open(&run->log, run->out, run->state.step, err, sizeof err)))
+    if (run->model.world->rank == 0 && (disk_make_dirs(run->out, err, sizeof err) ||
+                                        runlog_open(&run->log, run->out, run->state.step, err, sizeof err)))
         die("%s", err);
-    if (run->model.comm->size > 1) run->log.is_terminal = 0;  // launchers give ranks a terminal that nobody looks at
+    if (run->model.world->size > 1) run->log.is_terminal = 0;  // launchers give ranks a terminal that nobody looks at
     double started = now_seconds();
     run->first_step = run->state.step;
     while (run->state.step < c->steps && !is_stopped(run)) {

@@ -49,6 +49,18 @@ int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen) 
     return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(error), hint(error));
 }
 
+int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_t errlen) {
+    char whole[PATH_MAX];
+    if ((size_t)snprintf(whole, sizeof whole, "%s.%ld", path, (long)getpid()) >= sizeof whole)
+        return fail(err, errlen, "%.100s...: path too long", path);
+    int fd = disk_create(whole, err, errlen);
+    if (fd < 0 || disk_finish(fd, whole, disk_write(fd, bytes, n), err, errlen)) return -1;
+    if (rename(whole, path) == 0) return 0;
+    int error = errno;
+    unlink(whole);
+    return fail(err, errlen, "%s: cannot rename a file to this name: %s", path, strerror(error));
+}
+
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {
     struct stat s;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // O_NONBLOCK: a named pipe would wait for its writer

@@ -18,6 +18,10 @@ int disk_write(int fd, const void* bytes, size_t n);
 // removed and the message names it. 0, or -1.
 int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen);
 
+// A file with these bytes under this name, in the place of an older one, which stays whole until then and when this
+// fails: written beside it and renamed. 0, or -1 with a message.
+int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_t errlen);
+
 // Opens a regular file for reading; *bytes is its size. A descriptor, or -1 with a message.
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen);
 // Reads n bytes, fewer only where the file ends. Their number, or -1 with errno set.
@@ -29,6 +33,6 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char*
 int disk_is_file(const char* dir, const char* name);  // 1 when DIR/NAME is a regular file
 int disk_is_dir(const char* path);
 // These return 0, or -1 with a message.
-int disk_make_dirs(const char* path, char* err, size_t errlen);  // with its parents; one that exists is fine
-int disk_sync_dir(const char* path, char* err, size_t errlen);   // the names in it, where the system can
+int disk_make_dirs(const char* path, char* err, size_t errlen);    // with its parents; one that exists is fine
+int disk_sync_dir(const char* path, char* err, size_t errlen);     // the names in it, where the system can
 int disk_remove_tree(const char* path, char* err, size_t errlen);  // links are not followed; no such path is fine

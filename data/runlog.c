@@ -51,11 +51,17 @@ void runlog_close(RunLog* log) {
     log->file = NULL;
 }
 
-// JSON has no NaN and no infinity.
-static const char* number(double x, char text[32]) {
+const char* runlog_number(double x, int digits, char text[32]) {
     if (x - x != 0) snprintf(text, 32, "null");
-    else snprintf(text, 32, "%.17g", x);
+    else snprintf(text, 32, "%.*g", digits, x);
     return text;
+}
+
+const char* const rank_field_names[RANK_FIELDS] = {"compute_ms", "wait_ms", "gamma", "sent", "taken", "speed"};
+
+float rank_field(const RankStep* r, int field) {
+    const float values[RANK_FIELDS] = {r->compute_ms, r->wait_ms, r->gamma, r->sent, r->taken, r->speed};
+    return values[field];
 }
 
 // Objects are written part by part; end_line reports what failed in any of them.
@@ -73,7 +79,7 @@ write_part(RunLog* log, const char* format, ...) {
 
 static void write_number(RunLog* log, const char* name, double x) {
     char text[32];
-    write_part(log, ", \"%s\": %s", name, number(x, text));
+    write_part(log, ", \"%s\": %s", name, runlog_number(x, 17, text));
 }
 
 static int end_line(RunLog* log) {
@@ -118,6 +124,31 @@ static void write_degrees(RunLog* log, const Plan* plan) {
     write_part(log, "}");
 }
 
+static void write_bytes(RunLog* log, const StepRecord* r) {
+    const char* const names[] = {"heads", "ring", "gradients", "parameters", "tensor", "slices", "inside", "across"};
+    const uint64_t bytes[] = {r->heads,  r->ring,   r->gradients, r->parameters,
+                              r->tensor, r->slices, r->inside,    r->across};
+    write_part(log, ", \"bytes\": {");
+    for (int i = 0; i < COUNT(bytes); i++) write_part(log, "%s\"%s\": %" PRIu64, i ? ", " : "", names[i], bytes[i]);
+    write_part(log, "}");
+}
+
+static void write_ranks(RunLog* log, const StepRecord* r) {
+    char text[32];
+    if (!r->ranks || r->n_ranks == 0) {
+        write_part(log, ", \"ranks\": null");
+        return;
+    }
+    write_part(log, ", \"ranks\": {");
+    for (int f = 0; f < RANK_FIELDS; f++) {
+        write_part(log, "%s\"%s\": [", f ? ", " : "", rank_field_names[f]);
+        for (int i = 0; i < r->n_ranks; i++)
+            write_part(log, "%s%s", i ? ", " : "", runlog_number(rank_field(&r->ranks[i], f), 4, text));
+        write_part(log, "]");
+    }
+    write_part(log, "}");
+}
+
 static void write_planning(RunLog* log, const StepRecord* r) {
     write_part(log, ", \"plan\": \"%s\"", r->planner ? r->planner : "");
     write_number(log, "plan_us", r->plan_us);
@@ -126,10 +157,9 @@ static void write_planning(RunLog* log, const StepRecord* r) {
     write_number(log, "measured_ms", r->measured_ms);
     write_number(log, "gap", r->gap);
     write_degrees(log, r->plan);
-    write_part(log, ", \"bytes\": {\"heads\": %" PRIu64 ", \"ring\": %" PRIu64 ", \"gradients\": %" PRIu64, r->heads,
-               r->ring, r->gradients);
-    write_part(log, ", \"parameters\": %" PRIu64 ", \"inside\": %" PRIu64 ", \"across\": %" PRIu64 "}", r->parameters,
-               r->inside, r->across);
+    write_bytes(log, r);
+    write_number(log, "emulated_ms", r->emulated_ms);
+    write_ranks(log, r);
 }
 
 int runlog_step(RunLog* log, const StepRecord* r) {

@@ -10,12 +10,17 @@
 //   measured_ms       what the step took on this rank, plan_stall_us left out
 //   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
 //   degrees           {"1": 12, "4": 2}: how many items are on so many ranks
-//   bytes             sent by this rank for "heads", "ring", "gradients", "parameters"; the same bytes by where they
+//   bytes             sent by this rank for "heads", "ring", "gradients", "parameters", "tensor" (activations inside a
+//                     tensor-parallel group), "slices" (work that slow ranks gave away); the same bytes by where they
 //                     went: "inside" its machine, "across"
+//   emulated_ms       what the step would have taken were every rank on a processor of its own: the sum over segments
+//                     between exchanges of the slowest rank's computing
+//   ranks             of every rank, in order of ranks: {"compute_ms": [...], "wait_ms": [...], "gamma": [...],
+//                     "sent": [...], "taken": [...], "speed": [...]}, the fields of RankStep
 //
 // with null for what is not known; for an evaluation {"step", "val_loss", "val_targets"}. Numbers are written so that
-// they read back to the same double. On a terminal the line of a step rewrites itself and colour is used; elsewhere
-// every line stays.
+// they read back to the same double, those of ranks with four digits. On a terminal the line of a step rewrites itself
+// and colour is used; elsewhere every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -29,6 +34,19 @@ typedef struct RunLog {
     double last_print;
 } RunLog;
 
+// One rank in one step. A value that is not finite is not known.
+typedef struct RankStep {
+    float compute_ms, wait_ms;  // computing; standing still for others
+    float gamma;                // fraction of its resizable matmuls that was left out
+    float sent, taken;          // slices, in MLP units' worth: given away, taken over
+    float speed;                // slices a millisecond, as the planner sees it
+} RankStep;
+
+// Its fields by number, for what treats them all alike.
+enum { RANK_FIELDS = 6 };
+extern const char* const rank_field_names[RANK_FIELDS];
+float rank_field(const RankStep* rank, int field);
+
 typedef struct StepRecord {
     int64_t step, steps;  // this one (from 1), and of the whole run
     double loss, grad_norm, lr;
@@ -38,9 +56,11 @@ typedef struct StepRecord {
     const char* planner;
     const Plan* plan;  // NULL: without degrees
     double plan_us, plan_stall_us;
-    double predicted_ms, measured_ms, gap;                        // NaN: unknown
-    uint64_t heads, ring, gradients, parameters, inside, across;  // bytes
-    double exposed_seconds;                                       // this rank stood still for other ranks
+    double predicted_ms, measured_ms, gap, emulated_ms;                           // NaN: unknown
+    uint64_t heads, ring, gradients, parameters, tensor, slices, inside, across;  // bytes
+    const RankStep* ranks;                                                        // (n_ranks); NULL: not known
+    int n_ranks;
+    double exposed_seconds;  // this rank stood still for other ranks
     double seconds_left;
     uint64_t loss_hash;
 } StepRecord;
@@ -61,5 +81,7 @@ void runlog_say(RunLog* log, const char* format, ...);
 const char* runlog_bold(const RunLog* log);  // escape sequences, empty where there is no terminal
 const char* runlog_plain(const RunLog* log);
 
+// A number of JSON with so many digits: null when it is not finite, which JSON has no word for.
+const char* runlog_number(double x, int digits, char text[32]);
 // "1h02m", "3m05s", "42s"
 const char* runlog_duration(double seconds, char text[32]);

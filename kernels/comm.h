@@ -15,6 +15,7 @@
 // order of all exchanges therefore never wait for each other in a circle.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/timer.h"
 
 typedef struct Comm Comm;
 
@@ -32,7 +33,9 @@ typedef enum CommPurpose {
     COMM_RING,        // keys, values and their gradients
     COMM_GRADIENTS,   // reduce-scatter
     COMM_PARAMETERS,  // all-gather
-    COMM_STATE,       // optimizer state: nothing in this program sends any
+    COMM_STATE,       // optimizer state, where tensor-parallel shares change
+    COMM_TENSOR,      // activations of a tensor-parallel group, and gradients of what its ranks all have
+    COMM_SLICES,      // weights of slices that a slow rank gives away for a step, and their gradients
     COMM_HOST,        // agreement: hashes, losses
     N_PURPOSES
 } CommPurpose;
@@ -91,7 +94,8 @@ struct Comm {
     // Seconds that the host stood still in entries of this table: communication that nothing hid. Not known for NCCL,
     // whose waits are the device's: stays 0.
     double exposed_seconds;
-    void* state;  // the transport's
+    Timer* timer;  // of this rank, told when it begins and ends to stand still in an entry; NULL: nobody is told
+    void* state;   // the transport's
 };
 
 // The same, begun and ended.

@@ -96,6 +96,8 @@ void queue_run(const Operation* o);
 // Leaves it to the communication thread, with copies of its lists of messages. Where there can be no thread it runs it
 // here and returns 0.
 Ticket queue_begin(const Operation* o);
+// 1 when queue_begin would not wait. Only the thread that asks may begin operations.
+int queue_has_room(void);
 void queue_end(Ticket ticket);
 // Until all that have begun are over.
 void queue_drain(void);

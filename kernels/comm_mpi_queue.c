@@ -127,6 +127,13 @@ static int copy_into(struct Slot* slot, const Operation* o) {
     return 1;
 }
 
+int queue_has_room(void) {
+    pthread_mutex_lock(&queue.mutex);
+    int room = have_thread() && queue.begun - queue.finished < SLOTS;
+    pthread_mutex_unlock(&queue.mutex);
+    return room;
+}
+
 Ticket queue_begin(const Operation* o) {
     Ticket ticket = 0;
     pthread_mutex_lock(&queue.mutex);

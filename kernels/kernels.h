@@ -39,7 +39,18 @@ typedef struct KernelLimits {
     AttentionKernels attention;
     int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
     Epilogues epilogues;
+    int crowded;  // 1: ranks share cores, so that stamps on the CPU are of processor time
 } KernelLimits;
+
+// Room for marks in the time of a step: see Kernels.stamp.
+enum { MOST_STAMPS = 1 << 14 };
+
+// What scatter_columns writes where nothing was computed.
+typedef enum ColumnFill {
+    FILL_ZERO,
+    FILL_MEAN,  // the mean of what was computed in the same row
+    FILL_KEEP   // nothing: what is there stays
+} ColumnFill;
 
 // Attention over packed documents. Query i of document b (of q_len = cu_q[b+1] - cu_q[b]) sees the keys
 // 0 .. i + (k_len - q_len) of the same document: causal, aligned at the end, so that a few new queries may follow a
@@ -84,6 +95,8 @@ typedef struct AdamW {
     // the upper half of (bits of master[i]) + (hash64(rounding ^ (first + i)) & 0xffff), so that its expected value is
     // master[i].
     uint64_t rounding;
+    // 1: an element whose gradient is exactly 0 is left as it is, with its moments: nothing was computed for it.
+    int freeze;
 } AdamW;
 
 typedef struct Kernels {
@@ -126,6 +139,8 @@ typedef struct Kernels {
     void (*embedding_forward)(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s);
     // dwte (Vp,C) +=, dwpe (context,C) +=, both fp32; dout (N,C). Tokens that occur twice are added in row order.
+    // Rows with a negative token add nothing to dwte: it is of another rank. tokens or positions may be NULL: then that
+    // table is left alone.
     void (*embedding_backward)(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s);
 
@@ -195,6 +210,12 @@ typedef struct Kernels {
     void (*split_heads)(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
     // And back: out (N,M,NH,HS) = from the out of split_heads.
     void (*join_heads)(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
+    // out (N,n) = columns of x (N,any; ldx): out[i][j] = x[i][columns[j]]. columns (n) int32, any order.
+    void (*gather_columns)(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
+    // And back: out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1;
+    // source (K) int32 below n.
+    void (*scatter_columns)(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                            Stream s);
     // out[rows[i]] = x[i] for i < n, where rows[i] is not negative; no two of them are the same.
     void (*scatter_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
 
@@ -206,6 +227,17 @@ typedef struct Kernels {
     void (*classifier)(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s);
 
+    // The same where ranks hold parts of the vocabulary: the columns of logits are the ids first .. first + V, and
+    // padding up to Vp; V may be 0. First what the others need to know of this part: stats (N,3) fp32 = the greatest
+    // logit (-infinity for V = 0), the sum of exp(logit - greatest) (0 for V = 0), the logit of the target (0 where it
+    // is not of this part, or negative).
+    void (*classifier_part)(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                            DType dt, Stream s);
+    // Then, with the stats (parts,N,3) of all parts in rank order: losses (N) = and logits as `classifier` leaves them.
+    // Every part gets the same losses, bit for bit.
+    void (*classifier_join)(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s);
+
     // result (1) double += sum of x[i] in a fixed order, in double; on the device. For losses.
     void (*add_sum)(double* result, const float* x, size_t n, Stream s);
 
@@ -216,6 +248,16 @@ typedef struct Kernels {
     void (*sum_of_squares)(double* result, const float* x, size_t n, Stream s);
     // scale (1) fp32 = min(1, clip / sqrt(norm2)), 1 with clip = 0; NaN where norm2 is not finite. Both on the device.
     void (*clip_scale)(float* scale, const double* norm2, float clip, Stream s);
+
+    // ---- time
+
+    // Seconds on the host's clock of stamps: the wall's, or with KernelLimits.crowded on the CPU the processor time of
+    // this thread.
+    double (*clock)(void);
+    // Mark i < MOST_STAMPS: the moment when all that s was given so far is done. Given again, it is overwritten.
+    void (*stamp)(int i, Stream s);
+    // seconds (n) = of the marks 0 .. n - 1, from any common origin. Waits for them.
+    void (*read_stamps)(double* seconds, int n);
 } Kernels;
 
 // The backend for a device: "cpu"; "cuda"; "emu", the CUDA code on an emulated GPU; "auto", a GPU where there is one

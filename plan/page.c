@@ -1,18 +1,8 @@
 // page.c - a plan as one HTML file that needs nothing else: the timeline of every rank, one for each planner, on one
 // scale of time. The numbers stand in the page as JSON; page_text.c has the page around them, which draws.
 #include "plan/explain.h"
+#include "plan/page_parts.h"
 #include "plan/page_text.h"
-
-// A string as JSON inside a script element: quotes, backslashes, controls, and < so that nothing ends the element.
-static void put_string(FILE* out, const char* text) {
-    fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c < 32 || c == '"' || c == '\\' || c == '<') fprintf(out, "\\u%04x", c);
-        else fputc(c, out);
-    }
-    fputc('"', out);
-}
 
 // [first rank, degree, kind, start, end, exchange, [lengths of its documents]]
 static void put_item(FILE* out, const Explained* x, const Shown* s, int i) {
@@ -26,9 +16,9 @@ static void put_item(FILE* out, const Explained* x, const Shown* s, int i) {
 
 static void put_plan(FILE* out, const Explained* x, const Shown* s) {
     fputs("{\"name\":", out);
-    put_string(out, s->name);
+    page_string(out, s->name);
     fputs(",\"words\":", out);
-    put_string(out, s->words ? s->words : "");
+    page_string(out, s->words ? s->words : "");
     fprintf(
         out,
         ",\"chosen\":%d,\"rounds\":%d,\"makespan\":%.8g,\"idle\":%.6g,\"communication\":%.6g,\"us\":%.6g,\"items\":[",
@@ -47,11 +37,13 @@ static void put_tries(FILE* out, const Forecast* f) {
 int explain_page(FILE* out, const Explained* x) {
     const Forecast* f = x->forecast;
     const PlanLimits* limits = &x->setting->limits;
+    fputs(page_begin, out);
     fputs(page_head, out);
+    fputs(page_numbers, out);
     fputs("{\"title\":", out);
-    put_string(out, x->title);
+    page_string(out, x->title);
     fputs(",\"machine\":", out);
-    put_string(out, x->setting->cost.name);
+    page_string(out, x->setting->cost.name);
     fprintf(out, ",\"ranks\":%d,\"node\":%d,\"capacity\":%d,\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"makespan\":%.8g,",
             limits->ranks, limits->node_size, limits->capacity, f->bounds.l1, f->bounds.l2, f->bounds.l3, f->makespan);
     fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.linear,
@@ -63,6 +55,8 @@ int explain_page(FILE* out, const Explained* x) {
         put_plan(out, x, &x->shown[i]);
     }
     fputs("]}\n", out);
+    fputs(page_functions, out);
     fputs(page_foot, out);
+    fputs(page_end, out);
     return ferror(out) ? -1 : 0;
 }

@@ -8,7 +8,9 @@ enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
 
 Shape shape_make(int layers, int width, int heads, int vocab, int context) {
     Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context, .shards = 1};
-    shape.Vp = ROUND_UP(vocab, VOCAB_MULTIPLE);
+    shape.Vp = shape.rows = ROUND_UP(vocab, VOCAB_MULTIPLE);
+    shape.heads = heads;
+    shape.units = 4 * width;
     return shape;
 }
 
@@ -37,33 +39,33 @@ const ParamRow param_table[N_PARAMS] = {
 // clang-format on
 
 static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
-    int C = shape->C;
+    int C = shape->C, own = shape->heads * shape_head_size(shape), units = shape->units;
     *rows = 1;
     *cols = C;
     switch (id) {
         case WTE:
-            *rows = shape->Vp;
+            *rows = shape->rows;
             break;
         case WPE:
             *rows = shape->context;
             break;
         case QKVW:
-            *rows = 3 * C;
+            *rows = 3 * own;
             break;
         case QKVB:
-            *cols = 3 * C;
+            *cols = 3 * own;
             break;
         case ATTPROJW:
-            *rows = C;
+            *rows = C, *cols = own;
             break;
         case FCW:
-            *rows = 4 * C;
+            *rows = units;
             break;
         case FCB:
-            *cols = 4 * C;
+            *cols = units;
             break;
         case FCPROJW:
-            *rows = C, *cols = 4 * C;
+            *rows = C, *cols = units;
             break;
         default:
             break;
@@ -137,6 +139,12 @@ ParamTensor shape_tensor(const Shape* shape, int i) {
     return shape_param(shape, (ParamId)(LNFW + (i - LN1W - blocks)), 0);
 }
 
+int shape_index(const Shape* shape, const ParamTensor* t) {
+    int per_layer = LNFW - LN1W;
+    if (t->id < LN1W) return (int)t->id;
+    return t->id < LNFW ? (int)t->id + t->layer * per_layer : (int)t->id - per_layer + shape->L * per_layer;
+}
+
 size_t shape_param_elems(const Shape* shape) {
     Bucket last = shape_bucket(shape, shape_buckets(shape) - 1);
     return last.offset + last.elems;
@@ -174,7 +182,9 @@ typedef struct ActRow {
     const char* name;
     int copies;     // -1: L, -2: L + 1
     int per_token;  // elements a token, in units of `unit`
-    char unit;      // 'C' channels, 'H' heads, '1', 'V' padded vocabulary of a classifier chunk, 'K' see KV
+    char unit;      // of all tokens: 'C' channels, 'A' channels of own heads, 'H' own heads, 'U' own MLP units, 'D' the
+                    // wider of 3 A and U, '1'; of own tokens: 'S' channels, 's' one; 'V' own rows of wte for a
+                    // classifier chunk, 'T' what ranks tell each other of one, 'K' see KV
     int fp32;       // statistics stay fp32 whatever the model's type
     ActWhen when;
     Recompute shared_from;  // from this level on, one copy serves all layers
@@ -184,45 +194,61 @@ enum { PER_LAYER = -1, PER_BORDER = -2, NEVER_SHARED = 99 };
 
 // clang-format off
 static const ActRow act_table[N_ACTS] = {
-    [RESIDUAL]   = {"residual",    PER_BORDER, 1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [RESIDUAL]   = {"residual",    PER_BORDER, 1, 'S', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
     [LN1]        = {"ln1",         PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_MEAN]   = {"ln1 mean",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_RSTD]   = {"ln1 rstd",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [QKV]        = {"qkv",         PER_LAYER,  3, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [ATT]        = {"attention",   PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_MEAN]   = {"ln1 mean",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_RSTD]   = {"ln1 rstd",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [QKV]        = {"qkv",         PER_LAYER,  3, 'A', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [ATT]        = {"attention",   PER_LAYER,  1, 'A', 0, FOR_EVER,     RECOMPUTE_BLOCK},
     [LSE]        = {"log-sum-exp", PER_LAYER,  1, 'H', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [RESIDUAL2]  = {"residual2",   PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [RESIDUAL2]  = {"residual2",   PER_LAYER,  1, 'S', 0, FOR_EVER,     RECOMPUTE_BLOCK},
     [LN2]        = {"ln2",         PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_MEAN]   = {"ln2 mean",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_RSTD]   = {"ln2 rstd",    PER_LAYER,  1, '1', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC]         = {"fc",          PER_LAYER,  4, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC_GELU]    = {"gelu",        PER_LAYER,  4, 'C', 0, FOR_EVER,     RECOMPUTE_GELU},
+    [LN2_MEAN]   = {"ln2 mean",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_RSTD]   = {"ln2 rstd",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC]         = {"fc",          PER_LAYER,  1, 'U', 0, FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC_GELU]    = {"gelu",        PER_LAYER,  1, 'U', 0, FOR_EVER,     RECOMPUTE_GELU},
     [PROJ]       = {"projection",  1,          1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
     [LNF]        = {"lnf",         1,          1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF_MEAN]   = {"lnf mean",    1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF_RSTD]   = {"lnf rstd",    1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF_MEAN]   = {"lnf mean",    1,          1, 's', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF_RSTD]   = {"lnf rstd",    1,          1, 's', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
     [LOGITS]     = {"logits of a chunk", 1,    1, 'V', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
     [LOSSES]     = {"losses",      1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [D_RESIDUAL] = {"d residual",  1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_RESIDUAL] = {"d residual",  1,          1, 'S', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
     [D_NARROW]   = {"d ln, att",   1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_WIDE]     = {"d fc, qkv",   1,          4, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [ATT_HEADS]  = {"attention, heads", PER_LAYER, 1, 'C', 0, FOR_GROUPS,  RECOMPUTE_BLOCK},
-    [QKV_TOKENS] = {"qkv, tokens", 1,          3, 'C', 0, FOR_GROUPS,   (Recompute)NEVER_SHARED},
+    [D_WIDE]     = {"d fc, qkv",   1,          1, 'D', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_FULL]     = {"d residual, gathered", 1, 1, 'C', 0, FOR_TENSOR,   (Recompute)NEVER_SHARED},
+    [STATS]      = {"classifier parts", 1,     3, 'T', 1, FOR_TENSOR,   (Recompute)NEVER_SHARED},
+    [ATT_HEADS]  = {"attention, heads", PER_LAYER, 1, 'A', 0, FOR_GROUPS,  RECOMPUTE_BLOCK},
+    [QKV_TOKENS] = {"qkv, tokens", 1,          3, 'A', 0, FOR_GROUPS,   (Recompute)NEVER_SHARED},
     [KV]         = {"kv cache",    PER_LAYER,  3, 'K', 0, FOR_SAMPLING, (Recompute)NEVER_SHARED},
 };
 // clang-format on
 
 static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow* row) {
-    size_t per = (size_t)row->per_token, N = (size_t)needs->N;
+    size_t R = (size_t)needs->tp, C = (size_t)shape->C, n = (size_t)token_share(needs->N, needs->tp),
+           per = (size_t)row->per_token, N = R * n, units = (size_t)shape->units,
+           own = (size_t)shape->heads * (size_t)shape_head_size(shape);
     switch (row->unit) {
         case 'C':
-            return per * N * shape->C;
+            return per * N * C;
+        case 'A':
+            return per * N * own;
         case 'H':
-            return per * N * shape->NH;
+            return per * N * (size_t)shape->heads;
+        case 'U':
+            return per * N * units;
+        case 'D':
+            return per * N * MAX(3 * own, units);
+        case 'S':
+            return per * n * C;
+        case 's':
+            return per * n;
         case 'V':
-            return per * needs->classifier_N * shape->Vp;
+            return per * (size_t)needs->classifier_N * (size_t)MAX(shape->rows, 1);
+        case 'T':
+            return per * R * (size_t)needs->classifier_N;
         case 'K':
-            return per * shape->context * shape->C;
+            return per * (size_t)shape->context * own;
         default:
             return per * N;
     }
@@ -237,8 +263,10 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
         // Without a backward pass nothing is kept for one.
         if (!needs->training && row->when == FOR_EVER) a.copies = 1;
         if (needs->recompute >= row->shared_from) a.copies = 1;
-        int unwanted[] = {
-            [FOR_TRAINING] = !needs->training, [FOR_SAMPLING] = !needs->sampling, [FOR_GROUPS] = !needs->groups};
+        int unwanted[] = {[FOR_TRAINING] = !needs->training,
+                          [FOR_SAMPLING] = !needs->sampling,
+                          [FOR_GROUPS] = !needs->groups,
+                          [FOR_TENSOR] = needs->tp == 1};
         if (row->when != FOR_EVER && unwanted[row->when]) a.copies = 0;
         a.dtype = row->fp32 ? DT_F32 : needs->dt;
         a.elems = act_elems(shape, needs, row);

@@ -8,9 +8,15 @@ typedef struct Shape {
     int context;      // longest document, rows of the position table
     int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
     int shards;       // ranks that the parameters are divided among: 1 by shape_make, see Bucket
+    // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, 4 C, 0 and Vp.
+    int heads, units;     // attention heads, MLP units
+    int first_row, rows;  // of wte
 } Shape;
 
 Shape shape_make(int layers, int width, int heads, int vocab, int context);
+static inline int shape_head_size(const Shape* s) { return s->C / s->NH; }
+// Ids of the vocabulary, padding left out, that the rows of this shape stand for.
+static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_row, s->rows)); }
 
 // ---- parameters, in the order in which they lie in memory: wte, wpe, the 12 of each layer together, lnf
 
@@ -35,7 +41,7 @@ typedef struct ParamRow {
     int hf_transposed;  // Hugging Face keeps these as (in, out): its Conv1D
     Init init;
     int decay;       // weight decay applies: matrices and embeddings
-    int shard_axis;  // axis cut by tensor parallelism: 0 rows (column-parallel), 1 columns (row-parallel), -1 none
+    int shard_axis;  // axis cut by tensor parallelism: 0 outputs (column-parallel), 1 inputs (row-parallel), -1 none
 } ParamRow;
 
 extern const ParamRow param_table[N_PARAMS];
@@ -50,10 +56,11 @@ typedef struct ParamTensor {
 } ParamTensor;
 
 ParamTensor shape_param(const Shape* shape, ParamId id, int layer);
-int shape_tensors(const Shape* shape);                // number of tensors
-ParamTensor shape_tensor(const Shape* shape, int i);  // the i-th in memory order
-size_t shape_param_elems(const Shape* shape);         // of the whole block, gaps between tensors included
-size_t shape_param_count(const Shape* shape);         // parameters as people count them: without padding
+int shape_tensors(const Shape* shape);                           // number of tensors
+ParamTensor shape_tensor(const Shape* shape, int i);             // the i-th in memory order
+int shape_index(const Shape* shape, const ParamTensor* tensor);  // its i
+size_t shape_param_elems(const Shape* shape);                    // of the whole block, gaps between tensors included
+size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
 void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes);
 
 // Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf. Each is
@@ -93,6 +100,7 @@ typedef enum ActId {
     LN2, LN2_MEAN, LN2_RSTD, FC, FC_GELU,               // per layer
     PROJ, LNF, LNF_MEAN, LNF_RSTD, LOGITS, LOSSES,      // once
     D_RESIDUAL, D_NARROW, D_WIDE,                       // gradients, once
+    D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; see classify
     ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
     QKV_TOKENS,                                         // once, groups of ranks: qkv before heads are exchanged
     KV,                                                 // generation: queries, keys and values of the tokens so far
@@ -100,7 +108,7 @@ typedef enum ActId {
 } ActId;
 // clang-format on
 
-typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS } ActWhen;
+typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR } ActWhen;
 
 // What a program needs activations for.
 typedef struct ActNeeds {
@@ -109,8 +117,13 @@ typedef struct ActNeeds {
     Recompute recompute;
     int training, sampling;
     int groups;  // attention over several ranks
+    int tp;      // ranks of the tensor-parallel group; the shape's heads and units are the most that one may compute
     DType dt;
 } ActNeeds;
+
+// Tokens of a row of N that each rank of a tensor-parallel group of R has outside attention and MLP, the last ones
+// fewer: ceil(N / R).
+static inline int token_share(int N, int R) { return CEIL_DIV(N, R); }
 
 // copies 1: shared by all layers; L or L + 1: one for each. 0: not needed.
 typedef struct Activation {

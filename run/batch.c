@@ -30,9 +30,9 @@ size_t batch_scratch_bytes(const Run* run, int max_tokens) {
 // document at least.
 static size_t ring_ints(const Run* run) { return 2 * (size_t)run->limits.ranks * (size_t)run->limits.max_ring_docs; }
 
-// Tokens, positions and targets; cu_seqlens of whole documents, which have one more entry a row; generation needs four.
+// Tokens, positions, targets and rows of wte; cu_seqlens of whole documents, which have one more entry a row; generation needs four.
 size_t batch_index_ints(const Run* run, int max_tokens) {
-    return 5 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
+    return 6 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
 }
 
 void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
@@ -52,7 +52,8 @@ void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* ind
     b->tokens = indices;
     b->positions = b->tokens + n;
     b->targets = b->positions + n;
-    b->cu = b->targets + n;
+    b->rows = b->targets + n;
+    b->cu = b->rows + n;
     b->ring = indices + batch_index_ints(run, max_tokens) - (run->limits.ranks > 1 ? ring_ints(run) : 0);
 }
 
@@ -162,6 +163,24 @@ static void upload_ints(const Batch* b, const Model* m, const int* host, int n) 
     m->k->upload(on_device(b, host), host, (size_t)n * sizeof(int), m->s);
 }
 
+// The rows of wte that this rank holds of the first n tokens.
+static void upload_rows(Batch* b, const Model* m, int n) {
+    if (!m->tp) return;
+    for (int i = 0; i < n; i++) {
+        int row = b->tokens[i] - m->shape.first_row;
+        b->rows[i] = row >= 0 && row < m->shape.rows ? row : -1;
+    }
+    upload_ints(b, m, b->rows, n);
+}
+
+// What of a row of N tokens is this rank's own outside attention and MLP.
+static void share_tokens(Row* row, const Model* m, int N) {
+    row->N = N;
+    row->n = token_share(N, tp_size(m));
+    row->first = MIN(N, tp_rank(m) * row->n);
+    row->own = MIN(row->n, N - row->first);
+}
+
 void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
     const Model* m = &run->model;
     int n = 0, cu = 0, ring = 0;
@@ -180,6 +199,7 @@ void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
     upload_ints(b, m, b->positions, n);
     upload_ints(b, m, b->targets, n);
     upload_ints(b, m, b->cu, cu);
+    upload_rows(b, m, n);
 }
 
 Row batch_row(const Batch* b, const Run* run, int i) {
@@ -187,8 +207,9 @@ Row batch_row(const Batch* b, const Run* run, int i) {
     const RankItem* mine = &b->items[i];
     Row row;
     memset(&row, 0, sizeof row);
-    row.N = mine->share.n;
+    share_tokens(&row, m, mine->share.n);
     row.tokens = on_device(b, b->tokens + mine->tokens);
+    row.rows = on_device(b, b->rows + mine->tokens);
     row.positions = on_device(b, b->positions + mine->tokens);
     row.targets = on_device(b, b->targets + mine->tokens);
     GroupAttention* g = &row.group;
@@ -197,8 +218,8 @@ Row batch_row(const Batch* b, const Run* run, int i) {
     g->n_docs = mine->item ? mine->item->n_docs : 0;
     g->inner = mine->share.inner, g->outer = mine->share.outer;
     g->a = mine->share.a, g->b = mine->share.b;
-    g->NH = m->shape.NH;
-    g->HS = m->shape.C / m->shape.NH;
+    g->NH = m->shape.heads;
+    g->HS = shape_head_size(&m->shape);
     g->ring_tokens = g->outer > 1 ? b->ring + mine->ring : &mine->share.ring_n;
     g->ring_low = g->outer > 1 ? g->ring_tokens + g->outer : g->ring_tokens;
     g->cu = on_device(b, b->cu + mine->cu);
@@ -207,11 +228,12 @@ Row batch_row(const Batch* b, const Run* run, int i) {
     return row;
 }
 
-Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, int cached) {
+Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached) {
     Row row;
     memset(&row, 0, sizeof row);
-    row.N = N;
+    share_tokens(&row, m, N);
     row.tokens = on_device(b, b->tokens);
+    row.rows = on_device(b, b->rows);
     row.positions = on_device(b, b->positions);
     row.cu = on_device(b, b->cu);
     row.use_cache = 1;
@@ -222,6 +244,7 @@ Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, i
     upload_ints(b, m, b->tokens, N);
     upload_ints(b, m, b->positions, N);
     upload_ints(b, m, b->cu, 4);
+    upload_rows(b, m, N);
     return row;
 }
 
@@ -258,5 +281,6 @@ Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
     upload_ints(b, m, b->positions, N);
     upload_ints(b, m, b->targets, N);
     upload_ints(b, m, b->cu, n + 1);
+    upload_rows(b, m, N);
     return batch_row(b, run, 0);
 }

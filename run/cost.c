@@ -241,7 +241,7 @@ void run_set_cost(Run* run) {
 void run_find_cost(Run* run) {
     Found found;
     char err[ERR_BYTES];
-    Comm* comm = run->model.comm;
+    Comm* comm = run->model.world;
     memset(&found, 0, sizeof found);
     if (comm->rank == 0) find(&found, run);
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);

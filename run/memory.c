@@ -21,15 +21,27 @@ static void* planned(const MemoryPlan* plan, const char* name) {
     return NULL;
 }
 
+// With the most heads and units that this rank may ever compute: a helper takes some over from others.
+static Shape widest_shape(const Run* run) {
+    Shape shape = run->model.shape;
+    shape.heads = MAX(shape.heads, run->work_needs.most_heads);
+    shape.units = MAX(shape.units, run->work_needs.most_units);
+    return shape;
+}
+
 static KernelLimits kernel_limits(const Run* run, int N) {
     const Model* m = &run->model;
+    Shape widest = widest_shape(run);
+    int HS = shape_head_size(&widest);
     KernelLimits limits;
+    memset(&limits, 0, sizeof limits);
     limits.N = MAX(N, m->shape.context);  // generation may see that many keys
-    limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, m->shape.NH) : 1;
-    limits.C = 4 * m->shape.C;
-    limits.OC = MAX(4 * m->shape.C, m->shape.Vp);
-    limits.NH = m->shape.NH;
-    limits.HS = m->shape.C / m->shape.NH;
+    limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.heads) : 1;
+    limits.C = MAX(widest.C, widest.units);
+    limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.units)), widest.rows);
+    limits.NH = widest.heads;
+    limits.HS = HS;
+    limits.crowded = run->crowded;
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
     limits.dt = m->dt;
@@ -72,8 +84,44 @@ static ActNeeds activation_needs(const Run* run, int N) {
     needs.training = run->training;
     needs.sampling = !run->training || run->config.sample_every > 0;
     needs.groups = run->limits.ranks > 1 && run->training;
+    needs.tp = tp_size(m);
     needs.dt = m->dt;
     return needs;
+}
+
+static size_t largest_tensor(const Shape* shape) {
+    size_t most = 0;
+    for (int i = 0; i < N_PARAMS; i++) most = MAX(most, shape_param(shape, (ParamId)i, 0).elems);
+    return most;
+}
+
+// What balancing and injected stragglers need.
+static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
+    const Model* m = &run->model;
+    size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C,
+           own = (size_t)widest->heads * (size_t)shape_head_size(widest),
+           widest_row = MAX(C, (size_t)MAX(widest->units, (int)own));
+    size_t again = MAX((size_t)N * MAX(widest_row, 3 * own) * elem, C * MAX(widest_row, 3 * own) * sizeof(float));
+    int active = run->work_needs.most_heads > 0;
+    plan_row(plan, "slices", active ? work_bytes(m, &run->work_needs) : 0, ON_DEVICE);
+    plan_row(plan, "columns", active ? 2 * (size_t)N * widest_row * elem : 0, ON_DEVICE);
+    plan_row(plan, "nothing", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
+    plan_row(plan, "straggling", run->n_stragglers ? again : 0, ON_DEVICE);
+}
+
+static void carve_work(Run* run, const MemoryPlan* plan, int N) {
+    Model* m = &run->model;
+    char *slices = (char*)planned(plan, "slices"), *nothing = (char*)planned(plan, "nothing");
+    Shape widest = widest_shape(run);
+    size_t elem = dtype_bytes(m->dt),
+           widest_row = MAX((size_t)m->shape.C, (size_t)MAX(widest.units, widest.heads * shape_head_size(&widest)));
+    m->discarded = planned(plan, "straggling");
+    if (!slices) return;
+    m->work = work_open(m, &run->work_needs, slices);
+    m->columns[0] = (char*)planned(plan, "columns");
+    m->columns[1] = m->columns[0] + (size_t)N * widest_row * elem;
+    m->spent = nothing;
+    m->zeros = nothing + (size_t)m->shape.C * sizeof(float);
 }
 
 // Sizes of everything for rows of N tokens on this rank.
@@ -82,9 +130,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     MemoryPlan plan;
     memset(&plan, 0, sizeof plan);
     run->limits.capacity = N;
-    size_t logit_row = (size_t)m->shape.Vp * dtype_bytes(m->dt);
-    ParamTensor wte = shape_param(&m->shape, WTE, 0), fcw = shape_param(&m->shape, FCW, 0),
-                wpe = shape_param(&m->shape, WPE, 0);
+    Shape widest = widest_shape(run);
+    size_t logit_row = (size_t)m->shape.rows * dtype_bytes(m->dt), largest = largest_tensor(&m->whole) * sizeof(float);
     int train = run->training, max_tokens = train ? run->config.batch_tokens : m->shape.context;
     size_t index_bytes = batch_index_ints(run, max_tokens) * sizeof(int);
     // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
@@ -93,10 +140,11 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     ActNeeds needs = activation_needs(run, N);
     KernelLimits limits = kernel_limits(run, N);
     plan_states(&plan, run);
-    plan_row(&plan, "activations", shape_activations(&m->shape, &needs, m->act_table), ON_DEVICE);
+    plan_row(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
     plan_row(&plan, "group attention",
-             needs.groups ? group_attention_scratch(N, m->shape.NH, limits.HS, run->limits.ranks, m->dt) : 0,
+             needs.groups ? group_attention_scratch(N, widest.heads, limits.HS, run->limits.ranks, m->dt) : 0,
              ON_DEVICE);
+    plan_work(&plan, run, &widest, N);
     plan_row(&plan, "sums", SUMS_BYTES, ON_DEVICE);
     plan_row(&plan, "step indices", index_bytes, ON_DEVICE);
     plan_row(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
@@ -105,14 +153,14 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_row(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
     plan_row(&plan, "planning", batch_scratch_bytes(run, max_tokens), ON_HOST);
     plan_row(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
-    plan_row(&plan, "file staging", MAX(MAX(wte.elems, wpe.elems), fcw.elems) * sizeof(float), ON_HOST);
+    plan_row(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
     return plan;
 }
 
 // What one rank may take: ranks on the CPU share the memory of their machine.
 static size_t available_memory(const Run* run) {
     const Model* m = &run->model;
-    return m->k->memory_available() / (size_t)(m->k->on_host ? MAX(m->comm->local_size, 1) : 1);
+    return m->k->memory_available() / (size_t)(m->k->on_host ? MAX(m->world->local_size, 1) : 1);
 }
 
 // The longest row, up to 8192 tokens, whose memory fits in half of what is available; on one rank never shorter than a
@@ -128,7 +176,7 @@ static int longest_row(Run* run) {
 // All ranks plan with one capacity: the least of what each has room for.
 static int settle_capacity(Run* run) {
     const Config* c = &run->config;
-    Comm* comm = run->model.comm;
+    Comm* comm = run->model.world;
     char err[ERR_BYTES];
     if (!run->training) return c->context;
     int mine = c->capacity ? MIN(c->capacity, MAX(c->batch_tokens, c->context)) : longest_row(run), least = mine;
@@ -204,6 +252,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
     void* scratch = planned(plan, "planning");
     carve_states(m, plan);
+    carve_work(run, plan, run->config.capacity);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");
     m->loss_sum = (double*)planned(plan, "sums");
@@ -215,6 +264,8 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");
+    run->part = m->tp ? run->staging + largest_tensor(&m->whole) : run->staging;
+    run->others = m->tp ? run->part + largest_tensor(&m->whole) : NULL;
 }
 
 static KindChoice kind_choice(const Config* c) {
@@ -244,7 +295,7 @@ void run_print_peak(const Run* run) {
     if (!run->model.k->on_host || run->resident_before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
     double most = (double)usage.ru_maxrss * 1024, before = run->resident_before;
     printf("memory at most %.1f MiB%s: %.1f for the table above, %.1f before it\n", most / (1 << 20),
-           run->model.comm->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
+           run->model.world->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
 }
 
 void run_take_memory(Run* run, MemoryPlan* plan) {

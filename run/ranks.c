@@ -47,7 +47,7 @@ static Meaning meaning_of(const Run* run) {
 
 static void prove_same(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     Meaning mine = meaning_of(run), *all = (Meaning*)calloc((size_t)c->size, sizeof mine);
     if (!all) die("no memory for %d ranks", c->size);
     if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) die("%s", err);
@@ -67,15 +67,24 @@ static int cores_of(pid_t process) {
 }
 
 static void say_where(const Run* run) {
-    const Comm* c = run->model.comm;
+    const Model* m = &run->model;
+    const Comm* c = m->world;
     int nodes = c->node[c->size - 1] + 1;
     int cores = cores_of(getppid());
     printf("ranks   %d on %d machine%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
+    if (m->tp) {
+        int t = tp_size(m) - 1;
+        printf(
+            "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d MLP units, the "
+            "last one %d and %d\n",
+            m->comm->size, m->comm->size > 1 ? "s" : "", tp_size(m), m->split.head[1], m->split.unit[1],
+            m->split.head[t + 1] - m->split.head[t], m->split.unit[t + 1] - m->split.unit[t]);
+    }
     if (run->model.zero.stage > 1)
         printf(
             "zero    stage %d: ranks go through the items of a step in rounds, with empty ones where they have none\n",
             run->model.zero.stage);
-    if (run->model.k->on_host && c->local_size * run->config.threads > cores)
+    if (run->crowded)
         printf("        %d ranks of %d threads share %d cores: expect no speed from that%s\n", c->local_size,
                run->config.threads, cores,
                getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
@@ -85,8 +94,9 @@ static void say_where(const Run* run) {
 // has bound it to.
 static void settle_threads(Run* run) {
     Config* c = &run->config;
-    int local = MAX(run->model.comm->local_size, 1);
+    int local = MAX(run->model.world->local_size, 1);
     if (c->threads == 0) c->threads = MAX(1, MIN(cores_of(0), cores_of(getppid()) / local));
+    run->crowded = run->model.k->on_host && local * c->threads > cores_of(getppid());
 }
 
 // For plans, which must be the same on all ranks even where machines have unlike numbers of them.
@@ -96,24 +106,50 @@ static int ranks_of_first_machine(const Comm* c) {
     return MAX(n, 1);
 }
 
+// Contiguous ranks make a tensor-parallel group; those with the same number in theirs are data ranks.
+static void split_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    Comm* world = m->world;
+    int R = run->config.tp, t = world->rank % R;
+    world->overlap = !strcmp(run->config.overlap, "yes");
+    m->comm = world;
+    if (world->size % R)
+        die("--tp %d does not divide the %d ranks of this job; try --tp 1 or mpirun -n %d", R, world->size,
+            ROUND_UP(world->size, R));
+    if (R == 1) return;
+    if (R > m->whole.NH)
+        die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
+            m->whole.NH);
+    if (world->table->split(world, &m->tp, world->rank / R, world->rank, err, sizeof err) ||
+        world->table->split(world, &m->comm, t, world->rank, err, sizeof err))
+        die("--tp %d: %s", R, err);
+    m->comm->overlap = world->overlap;
+    m->tp->overlap = 0;
+    m->tp->purpose = COMM_TENSOR;
+    m->split = split_even(&m->whole, R);
+    m->shape = split_shape(&m->whole, &m->split, t);
+}
+
 void run_join_ranks(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
     Model* m = &run->model;
-    if (comm_open(&m->comm, m->k, &run->identity, c->timeout, err, sizeof err)) die("%s", err);
-    m->comm->overlap = !strcmp(c->overlap, "yes");
+    if (comm_open(&m->world, m->k, &run->identity, c->timeout, err, sizeof err)) die("%s", err);
+    split_ranks(run);
     m->zero.stage = m->comm->size > 1 ? c->zero : 1;
     m->zero.reduce_dt = !strcmp(c->reduce, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;
+    m->whole.shards = m->world->size;
     run->limits.ranks = m->comm->size;
-    run->limits.node_size = c->node_size ? c->node_size : ranks_of_first_machine(m->comm);
-    run->limits.NH = m->shape.NH;
+    run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_machine(m->comm);
+    run->limits.NH = m->whole.NH / c->tp;
     run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
     run->limits.quadratic = 1.0 / (12 * m->shape.C);
-    run->agreed = (Agreement*)calloc((size_t)m->comm->size, sizeof *run->agreed);
+    run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
-    if (!run->agreed || !run->groups) die("no memory for %d ranks", m->comm->size);
-    if (m->comm->size == 1) return;
+    if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);
+    if (m->world->size == 1) return;
     settle_threads(run);
     prove_same(run);
     say_where(run);
@@ -121,7 +157,7 @@ void run_join_ranks(Run* run) {
 
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err),
            *all = (double*)calloc((size_t)c->size, sizeof mine);
     if (mine < 0) die("%s", err);
@@ -134,8 +170,22 @@ void run_measure_limit(Run* run) {
 
 // ---- the end
 
-static const char* const purposes[N_PURPOSES] = {"other",      "heads",           "ring",     "gradients",
-                                                 "parameters", "optimizer state", "agreement"};
+static const char* const purposes[N_PURPOSES] = {
+    "other",  "heads",    "ring", "gradients", "parameters", "optimizer state", "tensor parallelism",
+    "slices", "agreement"};
+
+static void add_exchanged(Comm* sum, const Comm* c) {
+    for (int p = 0; p < N_PURPOSES; p++)
+        for (int link = 0; link < 2; link++) sum->sent[p][link] += c->sent[p][link];
+    sum->exposed_seconds += c->exposed_seconds;
+}
+
+Comm run_exchanged(const Model* m) {
+    Comm sum = *m->world;
+    if (m->comm != m->world) add_exchanged(&sum, m->comm);
+    if (m->tp) add_exchanged(&sum, m->tp);
+    return sum;
+}
 
 typedef struct Sent {
     uint64_t bytes[N_PURPOSES][2];
@@ -144,12 +194,13 @@ typedef struct Sent {
 
 void run_print_exchanges(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     if (c->size == 1) return;
     Sent mine, sum, *all = (Sent*)calloc((size_t)c->size, sizeof mine);
     memset(&sum, 0, sizeof sum);
-    memcpy(mine.bytes, c->sent, sizeof mine.bytes);
-    mine.exposed = c->exposed_seconds;
+    Comm total = run_exchanged(&run->model);
+    memcpy(mine.bytes, total.sent, sizeof mine.bytes);
+    mine.exposed = total.exposed_seconds;
     if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) {
         free(all);
         return;

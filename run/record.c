@@ -9,8 +9,8 @@ static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose,
 }
 
 static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
-    const CommPurpose purposes[] = {COMM_HEADS, COMM_RING, COMM_GRADIENTS, COMM_PARAMETERS};
-    uint64_t* const counts[] = {&r->heads, &r->ring, &r->gradients, &r->parameters};
+    const CommPurpose purposes[] = {COMM_HEADS, COMM_RING, COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
+    uint64_t* const counts[] = {&r->heads, &r->ring, &r->gradients, &r->parameters, &r->tensor, &r->slices};
     r->inside = r->across = 0;
     for (int i = 0; i < COUNT(purposes); i++) {
         uint64_t inside = sent_for(c, before, purposes[i], 0), across = sent_for(c, before, purposes[i], 1);
@@ -22,7 +22,8 @@ static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
 
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before) {
     const Batch* b = &run->batch;
-    const Comm* c = run->model.comm;
+    Comm now = run_exchanged(&run->model);
+    const Comm* c = &now;
     r->exposed_seconds = c->exposed_seconds - before->exposed_seconds;
     r->seconds = seconds;
     r->tokens = b->n_tokens;
@@ -52,7 +53,7 @@ void run_remember_step(Run* run, const StepRecord* r) {
 
 void run_print_planning(const Run* run) {
     const PlanningSums* sum = &run->planning;
-    if (run->model.comm->size == 1 || sum->steps == 0) return;
+    if (run->model.world->size == 1 || sum->steps == 0) return;
     printf("planning took %.0f us a step, %.0f at most; steps waited for it %.1f ms in all",
            sum->plan_us / (double)sum->steps, sum->worst_us, sum->stall_us / 1e3);
     if (sum->foreseen)

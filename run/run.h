@@ -19,33 +19,49 @@
 #include "plan/refine.h"
 #include "plan/shape.h"
 #include "plan/step.h"
+#include "plan/straggle.h"
+#include "run/tp.h"
+#include "run/work.h"
 #include "run/zero.h"
 
 struct Model {
-    Shape shape;
+    Shape shape;  // of the part of the model that this rank holds
+    Shape whole;  // of all of it, for files; its shards are all ranks
     DType dt;
     Recompute recompute;
     const Kernels* k;
     Stream s;
-    Comm* comm;                     // all ranks; rank and size are in it
-    Zero zero;                      // who holds what of the following: see run/zero.h
+    Comm* world;    // all ranks
+    Comm* comm;     // the data ranks: those that hold the same part of the model
+    Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
+    TpSplit split;  // how the group divides the model; shape is this rank's part of it
+    Work* work;     // what this rank computes of its part, and of others'; NULL: what it owns, always
+    Zero zero;      // who holds what of the following: see run/zero.h
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
     float* grad_scale;              // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];
     int classifier_N;     // rows of one chunk of the classifier
     void* group_scratch;  // for attention over several ranks
+    Timer* timer;         // where the time of a step goes
+    double again;         // an injected straggler computes its linears so many times more; 0 usually
+    void* discarded;      // what it computes again
+    char* columns[2];     // (N, the widest input of a linear) each, for resized ones
+    void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
 // A row on the device: N tokens that this rank holds of an item's documents. Generation: one document, of which
 // `cached` tokens lie in the KV cache and N new ones follow them.
-typedef struct Row {
+struct Row {
     int N;
+    int n, first, own;                  // of a tensor-parallel group: see run/tp.h. This rank has tokens first ..
+                                        // first + own, own <= n; alone n = own = N
     int *tokens, *positions, *targets;  // (N)
+    int* rows;                          // (N) of wte that this rank holds, -1 where it does not; unused when alone
     GroupAttention group;               // the documents, and the ranks that share them
     int* cu;                            // generation: (2) for the queries, (2) for the keys
     int use_cache, cached;
-} Row;
+};
 
 // An item of the plan as this rank sees it.
 typedef struct RankItem {
@@ -74,6 +90,7 @@ typedef struct Batch {
     // device's copy; one of each for all Batches, so that only one of them can be at work.
     int *indices, *device_indices;
     int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's items one after another
+    int* rows;                          // Row.rows likewise; NULL when alone
     int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
     Span* spans;                        // (2 * max_tokens) of one item
     void* plan_scratch;                 // of all Batches: one is planned at a time
@@ -111,6 +128,8 @@ struct Run {
     PlanLimits limits;
     float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
     float* staging;                     // the largest tensor, on its way to or from a file
+    float *part, *others;               // its largest parts in a tensor-parallel group, see tp_join
+    float* collected;                   // optimizer state on its way to a file, see state.c
     RunLog log;
     RunState state;
     char out[CHECKPOINT_PATH];         // the run directory
@@ -129,13 +148,21 @@ struct Run {
     double last_ms;                   // of the step before, 0 when it is not to be learnt from
     double last_terms[REFINE_TERMS];  // its terms
     PlanningSums planning;
-    Agreement* agreed;       // (ranks) what all ranks said last
+    Agreement* agreed;     // (ranks) what all ranks said last
+    int crowded;           // ranks of this machine share its cores
+    WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
+    Straggler stragglers[MOST_STRAGGLERS];
+    int n_stragglers;
     int stopped_by;          // the signal that ends the run after this step, 0 none
     int64_t first_step;      // steps done before this invocation
     double resident_before;  // bytes of this process before the table's memory was taken
     double matmul_limit;     // FLOP/s, measured, of all ranks together
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 };
+
+// Ranks of the tensor-parallel group, and this one's number among them.
+static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
+static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
 
 // master lies apart from params only when params are not fp32 themselves.
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }
@@ -145,6 +172,7 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 void run_find_ranks(Run* run);       // who this process is among the ranks; all but rank 0 are silent from here on
 void run_join_ranks(Run* run);       // opens the Comm and proves that all ranks mean the same run
 void run_measure_limit(Run* run);    // of all ranks together, each on its own
+Comm run_exchanged(const Model* m);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
 void run_print_exchanges(Run* run);  // bytes sent and time not hidden, of all ranks together
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
@@ -165,7 +193,7 @@ void batch_list(Batch* b, const Run* run);
 void batch_upload(Batch* b, const Run* run, const Sampler* sampler);
 Row batch_row(const Batch* b, const Run* run, int i);  // item i of this rank
 // For generation: N tokens of a document that follow `cached` others in the KV cache.
-Row batch_cached_row(const Batch* b, const Model* m, const int* tokens, int N, int cached);
+Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached);
 
 // One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
 Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n);
@@ -181,7 +209,7 @@ void ahead_close(Run* run);  // ends the thread, if there is one
 
 // ---- record.c
 
-// Of run->batch, which took so long; before: the Comm as it was when the step began. r->plan_stall_us is known.
+// Of run->batch, which took so long; before: run_exchanged as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
 // and opened first: nothing is learnt from it.

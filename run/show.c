@@ -28,7 +28,7 @@ void run_print(const Run* run) {
     printf("\ndevice  %s, %s, matmul limit %.0f GFLOP/s (measured)\n", m->k->name, dtype_name(m->dt),
            run->matmul_limit / 1e9);
     printf("model   GPT-2, %d layers, width %d, %d heads, context %d, vocabulary %d: %.2fM parameters\n", m->shape.L,
-           m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->shape) / 1e6);
+           m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->whole) / 1e6);
     if (!run->training) return;
     const Sampler* s = run->data.train;
     char tokens[32];

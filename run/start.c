@@ -160,7 +160,7 @@ void run_settle_model(Run* run) {
     m->recompute = !strcmp(c->recompute, "block")  ? RECOMPUTE_BLOCK
                    : !strcmp(c->recompute, "gelu") ? RECOMPUTE_GELU
                                                    : RECOMPUTE_NONE;
-    m->shape = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
+    m->shape = m->whole = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
     if (!run->training) return;
     check_token_ids(d->docs, "--data", m->shape.V);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V);
@@ -172,6 +172,7 @@ void run_settle_model(Run* run) {
 }
 
 void run_close(Run* run) {
+    Model* m = &run->model;
     ahead_close(run);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
@@ -179,7 +180,10 @@ void run_close(Run* run) {
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
-    run->model.comm->table->close(run->model.comm);
+    work_close(m->work);
+    if (m->tp) m->tp->table->close(m->tp);
+    if (m->comm != m->world) m->comm->table->close(m->comm);
+    m->world->table->close(m->world);
     free(run->agreed);
     free(run->groups);
     config_free(&run->config);

@@ -1,5 +1,9 @@
 // state.c - weights, moments and gradients between the device and files.
 //
+// Files know whole tensors, and segments of whole tensors, whatever part of the model a rank holds: so any number of
+// ranks, divided in any way, goes on from what any other has saved. In a tensor-parallel group the ranks' parts are put
+// together on the way out, and each takes its own on the way in.
+//
 // A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
 // with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
 // fails where, all ranks learn of it at the next meeting and end with the same words.
@@ -14,38 +18,102 @@
 
 // ---- the model's side of files
 
+// This rank's part of a tensor of the whole model.
+static ParamTensor part_of(const Model* m, const ParamTensor* tensor) {
+    return shape_param(&m->shape, tensor->id, tensor->layer);
+}
+
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
-    Model* m = (Model*)context;
-    if (kind == STATE_GRADS) zero_fetch_grads(m, tensor, value);
-    else zero_fetch_weights(m, tensor, value);
+    Run* run = (Run*)context;
+    Model* m = &run->model;
+    ParamTensor own = part_of(m, tensor);
+    float* part = m->tp ? run->part : value;
+    if (kind == STATE_GRADS) zero_fetch_grads(m, &own, part);
+    else zero_fetch_weights(m, &own, part);
+    tp_join(m, &own, value, part, run->others);
 }
 
 static void put_weights(void* context, const ParamTensor* tensor, float* value) {
-    zero_put_weights((Model*)context, tensor, value);
+    Model* m = &((Run*)context)->model;
+    ParamTensor own = part_of(m, tensor);
+    if (m->tp) split_take(value, value, &m->whole, &m->split, tp_rank(m), tensor->id);
+    zero_put_weights(m, &own, value);
 }
 
-static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
-    const Model* m = (const Model*)context;
-    m->k->download(value, zero_owned(m, kind, segment), segment->n * sizeof(float), m->s);
-}
-
-static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
-    const Model* m = (const Model*)context;
+static void upload_owned(const Model* m, StateKind kind, const Segment* segment, const float* value) {
     m->k->upload(zero_owned(m, kind, segment), value, segment->n * sizeof(float), m->s);
     m->k->synchronize(m->s);
 }
 
+// The segment is of a whole tensor; in a tensor-parallel group it is the tensor, of which this rank takes its own.
+static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
+    Run* run = (Run*)context;
+    const Model* m = &run->model;
+    if (!m->tp) {
+        upload_owned(m, kind, segment, value);
+        return;
+    }
+    ParamTensor part = part_of(m, &segment->tensor);
+    Segment own = shape_segment(&m->shape, shape_index(&m->shape, &part), m->comm->rank);
+    split_take(run->part, value, &m->whole, &m->split, tp_rank(m), part.id);
+    if (own.n) upload_owned(m, kind, &own, run->part + own.first);
+}
+
+// Where collect_state has put them, or straight from the device.
+static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
+    const Run* run = (const Run*)context;
+    const Model* m = &run->model;
+    size_t owned = shape_param_elems(&m->whole) / (size_t)m->whole.shards;
+    if (m->tp)
+        memcpy(value, run->collected + (size_t)(kind - STATE_MASTER) * owned + segment->at, segment->n * sizeof(float));
+    else m->k->download(value, zero_owned(m, kind, segment), segment->n * sizeof(float), m->s);
+}
+
+// In a tensor-parallel group: this rank's segments of whole tensors, put together of the parts that all ranks own.
+// Collective; between steps. Overwrites the staging buffers.
+static void collect_state(Run* run, int with_master) {
+    Model* m = &run->model;
+    const Shape* whole = &m->whole;
+    size_t owned = shape_param_elems(whole) / (size_t)whole->shards;
+    run->collected = (float*)calloc(3 * owned, sizeof(float));
+    if (!run->collected) die("no memory for %zu MiB of optimizer state on its way to a file", 12 * owned >> 20);
+    for (StateKind kind = with_master ? STATE_MASTER : STATE_M; kind <= STATE_V; kind = (StateKind)(kind + 1))
+        for (int i = 0, gathered = -1; i < shape_tensors(whole); i++) {
+            Segment segment = shape_segment(whole, i, m->world->rank);
+            ParamTensor own = part_of(m, &segment.tensor);
+            int b = shape_bucket_of(&own, &m->shape);
+            if (b != gathered) zero_gather_state(m, kind, gathered = b);
+            zero_fetch_state(m, &own, run->part);
+            tp_join(m, &own, run->staging, run->part, run->others);
+            memcpy(run->collected + (size_t)(kind - STATE_MASTER) * owned + segment.at, run->staging + segment.first,
+                   segment.n * sizeof(float));
+        }
+    zero_clear_grads(m);
+}
+
+// What is written: all ranks share in the whole model.
 static ModelState model_state(Run* run) {
     ModelState state;
-    state.shape = &run->model.shape;
+    state.shape = &run->model.whole;
     state.dt = run->model.dt;
-    state.rank = run->model.comm->rank;
+    state.rank = run->model.world->rank;
     state.staging = run->staging;
     state.fetch = fetch_state;
     state.put_weights = put_weights;
     state.fetch_owned = fetch_owned;
     state.put_owned = put_owned;
-    state.context = &run->model;
+    state.context = run;
+    return state;
+}
+
+// What is read: a rank of a tensor-parallel group sees whole tensors pass by.
+static ModelState reading_state(Run* run, Shape* alone) {
+    ModelState state = model_state(run);
+    *alone = run->model.whole;
+    if (!run->model.tp) return state;
+    alone->shards = 1;
+    state.shape = alone;
+    state.rank = 0;
     return state;
 }
 
@@ -82,7 +150,7 @@ static int meet(Comm* c, const Report* mine, Report* all, char* err, size_t errl
 // ---- a save
 
 static int begin_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     Report mine = {0};
     int is_first = c->rank == 0;
     if (is_first) mine.failed = checkpoint_begin(w, run->out, run->state.step, mine.words, sizeof mine.words);
@@ -116,17 +184,21 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
     int is_first = state.rank == 0;
     make_path(path, w->dir, "model.safetensors");
-    if (gpt2_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words)) return -1;
+    int unwritten = gpt2_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
     optimizer_name(name, state.rank, state.shape->shards);
     make_path(path, w->dir, name);
-    if (optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
-        disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words))
-        return -1;
+    if (run->model.tp) collect_state(run, keeps_master(&run->model));  // with all others, whatever has failed
+    int failed = unwritten ||
+                 optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
+                 disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words);
+    free(run->collected);
+    run->collected = NULL;
+    if (failed) return -1;
     return is_first ? write_small_files(run, w, mine->words, sizeof mine->words) : 0;
 }
 
 static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     Report mine = {0};
     for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
         char name[OPTIMIZER_NAME];
@@ -142,7 +214,7 @@ static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, si
 void run_save_checkpoint(Run* run) {
     char err[ERR_BYTES];
     CheckpointWriter w;
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     Report mine = {0}, *all = make_reports(c);
     double started = now_seconds();
     if (begin_save(run, &w, all, err, sizeof err)) die("%s", err);
@@ -163,20 +235,22 @@ static void init_weights(Run* run) {
     enum { PIECE = 1 << 14 };
     Model* m = &run->model;
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor whole = shape_tensor(&m->whole, i), *tensor = &whole;
         Segment own = shape_segment(&m->shape, i, m->comm->rank);
-        const ParamTensor* tensor = &own.tensor;
 #pragma omp parallel for
         for (size_t first = 0; first < tensor->elems; first += PIECE)
-            shape_init_param(&m->shape, tensor, (uint64_t)run->config.seed, first,
+            shape_init_param(&m->whole, tensor, (uint64_t)run->config.seed, first,
                              MIN((size_t)PIECE, tensor->elems - first), run->staging);
-        if (keeps_master(m) && own.n) put_owned(m, STATE_MASTER, &own, run->staging + own.first);
-        zero_put_weights(m, tensor, run->staging);
+        if (m->tp) split_take(run->staging, run->staging, &m->whole, &m->split, tp_rank(m), tensor->id);
+        if (keeps_master(m) && own.n) upload_owned(m, STATE_MASTER, &own, run->staging + own.first);
+        zero_put_weights(m, &own.tensor, run->staging);
     }
 }
 
 static int read_files(Run* run, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
-    ModelState state = model_state(run);
+    Shape alone;
+    ModelState state = reading_state(run, &alone);
     int with_master = keeps_master(&run->model);
     make_path(path, run->start_from, "model.safetensors");
     if (gpt2_read(&state, with_master, path, err, errlen)) return -1;
@@ -187,7 +261,7 @@ static int read_files(Run* run, char* err, size_t errlen) {
 // one. Each rank reads for itself.
 void run_load_weights(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     Report mine = {0}, *all = make_reports(c);
     if (run->start_from[0]) mine.failed = read_files(run, mine.words, sizeof mine.words);
     else init_weights(run);
@@ -197,7 +271,7 @@ void run_load_weights(Run* run) {
 
 void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
+    Comm* c = run->model.world;
     ModelState state = model_state(run);
     Report mine = {0}, *all = make_reports(c);
     const char* path = c->rank == 0 ? run->config.dump_grads : NULL;

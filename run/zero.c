@@ -153,6 +153,7 @@ void zero_open_grads(Model* m, int l) {
 void zero_close_grads(Model* m, int l) {
     Zero* z = &m->zero;
     if (z->grads.whole) return;
+    tp_sum_replicated(m, 1 + l);
     z->leaving[l & 1] = begin_reduce(m, 1 + l, z->piece[l & 1], l & 1);
     z->layer_out[l & 1] = l;
 }
@@ -165,14 +166,28 @@ void zero_end_round(Model* m) {
 
 // Stages 2 and 3 have the edges left, whose gradients are complete only now.
 void zero_reduce(Model* m) {
-    if (m->comm->size == 1) return;
     for (int b = last_bucket(m); b >= 0; b--) {
         if (!m->zero.grads.whole && b != 0 && b != last_bucket(m)) continue;
+        tp_sum_replicated(m, b);
+        if (m->comm->size == 1) continue;
         end_reduce(m, b, owned_grads(m, b), 0, begin_reduce(m, b, owned_grads(m, b), 0));
     }
 }
 
+// Of what all ranks of a tensor-parallel group have, the first one's count alone.
+static void sum_of_own_squares(Model* m) {
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        Segment segment = shape_segment(&m->shape, i, m->comm->rank);
+        if (segment.n && (tp_rank(m) == 0 || !split_is_replicated(segment.tensor.id)))
+            m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), segment.n, m->s);
+    }
+}
+
 void zero_sum_of_squares(Model* m) {
+    if (m->tp) {
+        sum_of_own_squares(m);
+        return;
+    }
     size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
     if (m->zero.owned_grads || m->shape.shards == 1) {
         m->k->sum_of_squares(m->grad_norm2, owned_grads(m, 0), owned, m->s);
@@ -213,14 +228,26 @@ void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
     m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
 }
 
+// State goes through where gradients are summed, which is free between steps.
+void zero_gather_state(Model* m, StateKind kind, int b) {
+    Zero* z = &m->zero;
+    float* all = (float*)bucket_in(m, &z->grads, b, sizeof(float));
+    size_t n = piece_elems(m, b), at = shape_bucket(&m->shape, b).offset / (size_t)m->shape.shards;
+    const float* owned = (kind == STATE_MASTER ? z->master : kind == STATE_M ? z->m : z->v) + at;
+    m->comm->purpose = COMM_STATE;
+    if (m->comm->size > 1) comm_all_gather(m->comm, all, owned, n, DT_F32, m->s);
+    else m->k->cast(all, DT_F32, owned, DT_F32, n, m->s);
+    m->comm->purpose = COMM_OTHER;
+}
+
+void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value) {
+    m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
+}
+
 void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     size_t elem = dtype_bytes(m->dt);
     Segment own = {*tensor, 0, tensor->elems, 0};
-    if (m->zero.owned_weights) {
-        int i = 0;
-        while (shape_tensor(&m->shape, i).offset != tensor->offset) i++;
-        own = shape_segment(&m->shape, i, m->comm->rank);
-    }
+    if (m->zero.owned_weights) own = shape_segment(&m->shape, shape_index(&m->shape, tensor), m->comm->rank);
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);
     m->k->upload(zero_owned_weights(m, &own), (char*)value + own.first * elem, own.n * elem, m->s);
     m->k->synchronize(m->s);

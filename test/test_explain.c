@@ -1,7 +1,7 @@
 // test_explain.c - the claims of plan/explain.h: the text says what was chosen and what was not, the page is one file
 // whose numbers are those of the plan.
-#include "data/json.h"
 #include "plan/explain.h"
+#include "test/page_checks.h"
 #include "test/settings.h"
 
 // A flex plan of `n` documents and a static one beside it.
@@ -111,28 +111,12 @@ static void the_groups_of_the_text_add_up(void) {
     close_case(c);
 }
 
-static const JsonValue* member(const Json* json, const JsonValue* of, const char* name) {
-    const JsonValue* value = json_get(json, of, name);
-    if (!value) printf("    no member %s\n", name);
-    return value;
-}
-
-static double number(const Json* json, const JsonValue* of, const char* name) {
-    double x = NAN;
-    json_double(member(json, of, name), &x);
-    return x;
-}
-
 static void the_page_has_the_numbers_of_the_plan(void) {
     Case* c = open_case(48, 0);
     Json json;
-    char err[ERR_BYTES], title[128];
+    char title[128];
     capture(c, 1);
-    const char* mark = "type='application/json'>";
-    char *begin = strstr(c->text, mark), *end = begin ? strstr(begin, "</script>") : NULL;
-    CHECK(begin && end);
-    if (begin && end &&
-        !json_parse(&json, begin + strlen(mark), (size_t)(end - begin) - strlen(mark), err, sizeof err)) {
+    if (!page_json(&json, c->text)) {
         const JsonValue* root = json.values;
         CHECK(json_string(member(&json, root, "title"), title) > 0);
         CHECK_STRING(title, c->x.title);
@@ -158,25 +142,14 @@ static void the_page_has_the_numbers_of_the_plan(void) {
             CHECK(tokens == all);
         }
         json_free(&json);
-    } else {
-        CHECK(!"the numbers are JSON");
     }
     close_case(c);
-}
-
-static int count(const char* text, const char* words) {
-    int n = 0;
-    for (; (text = strstr(text, words)); text++) n++;
-    return n;
 }
 
 static void the_page_needs_nothing_else_and_no_text_escapes_into_it(void) {
     Case* c = open_case(20, 0);
     capture(c, 1);
-    CHECK(!strncmp(c->text, "<!doctype html>", 15) && says(c, "</html>"));
-    CHECK(count(c->text, "<script") == 2 && count(c->text, "</script>") == 2);
-    CHECK(!strstr(c->text, "http:") && !strstr(c->text, "https:") && !strstr(c->text, "src=") &&
-          !strstr(c->text, "@import"));
+    check_page_needs_nothing_else(c->text);
     CHECK(!strstr(c->text, "<b>"));  // of the title
     close_case(c);
 }

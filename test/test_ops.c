@@ -1,12 +1,12 @@
 // test_ops.c - the fast ops that are not matmul or attention, of every table under test, against the reference table.
-// See op_checks.h for how.
+// See op_checks.h for how. Ops of ranks that hold a part of a tensor are in test_ops_parts.c.
 #include <float.h>
 
 #include "test/op_checks.h"
 
 // Dimensions and buffers of the call that a claim is trying; `call` functions read them.
 static struct {
-    int N, C, V, Vp, write_gradient, in_order;
+    int N, C, V, Vp, write_gradient, in_order, without;
     int M, NH, HS, d;  // matrices, heads and slices of them
     size_t n;
     DType dt, out_dt;
@@ -85,8 +85,9 @@ static void call_embedding_forward(const Kernels* t) {
 }
 
 static void call_embedding_backward(const Kernels* t) {
-    t->embedding_backward((float*)data(k.x), (float*)data(k.y), data(k.out), (int*)data(k.tokens),
-                          (int*)data(k.positions), k.N, k.C, k.dt, NULL);
+    int *tokens = (int*)data(k.tokens), *positions = (int*)data(k.positions);
+    t->embedding_backward((float*)data(k.x), (float*)data(k.y), data(k.out), k.without & 1 ? NULL : tokens,
+                          k.without & 2 ? NULL : positions, k.N, k.C, k.dt, NULL);
 }
 
 static void set_tokens(void) {
@@ -111,6 +112,31 @@ static void embedding_backward_adds_in_row_order(void) {
         k.out = input((size_t)k.N * k.C, k.dt, 0, 1);
         run_reference(call_embedding_backward), compare(call_embedding_backward);
     }
+}
+
+// What a table becomes when rows are added to it in order, in fp32; it keeps its bits without ids.
+static void check_table(int table, int ids, int without) {
+    float sum[1024];
+    for (int id = 0; id < (int)world.b[table].n / k.C; id++) {
+        for (int c = 0; c < k.C; c++) sum[c] = (float)get_from(world.b[table].start, DT_F32, (size_t)id * k.C + c);
+        for (int n = 0; n < k.N && !without; n++)
+            for (int c = 0; c < k.C && get_int(ids, n) == id; c++) sum[c] += (float)get(k.out, (size_t)n * k.C + c);
+        for (int c = 0; c < k.C; c++) CHECK(get(table, (size_t)id * k.C + c) == sum[c]);
+    }
+}
+
+static void embedding_backward_skips_negative_tokens_and_missing_tables(void) {
+    FOR_DTYPES for (k.without = 0; k.without < 4; k.without++) for (int i = k.without; i < COUNT(row_sizes); i += 2) {
+        set_row_size(i), set_tokens();
+        for (int n = 0; n < k.N; n++)
+            if (n % 3 == 1 || i == 9) set_int(k.tokens, n, n % 2 ? -1 : -1000);  // some rows, or all of them
+        k.x = input(11 * k.C, DT_F32, 0, 1), k.y = input(13 * k.C, DT_F32, 0, 1);
+        k.out = input((size_t)k.N * k.C, k.dt, 0, 1);
+        run_reference(call_embedding_backward);
+        check_table(k.x, k.tokens, k.without & 1), check_table(k.y, k.positions, k.without & 2);
+        compare(call_embedding_backward);
+    }
+    k.without = 0;
 }
 
 // ---- GELU: tanh within a few ulp, and 1 + tanh loses what cancels: 8 E |x| in all
@@ -357,6 +383,59 @@ static void adamw_leaves_everything_when_the_norm_was_not_finite(void) {
         for (size_t i = 0; i < k.n; i++) CHECK(get(k.out, i) == get_from(world.b[k.out].start, k.dt, i));
         compare(call_adamw);
     }
+}
+
+// Exactly zero, of either sign: alone and in runs longer than a vector. The smallest number is not zero.
+static void set_zero_gradients(void) {
+    for (size_t i = 0; i < k.n; i++) {
+        if (hash64(i) % 3 == 0 || i / 70 % 4 == 1) set(k.y, i, i % 2 ? 0.0 : -0.0);
+        else if (i % 11 == 0) set(k.y, i, 1e-45);
+    }
+}
+
+// Makes the update without freezing, which has just been run, what must come of one with it.
+static void expect_frozen(void) {
+    const int buffers[] = {k.out, k.x, k.mean, k.rstd};
+    for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
+    for (int b = k.out == k.x; b < COUNT(buffers); b++) {
+        const Buffer* buffer = &world.b[buffers[b]];
+        size_t elem = dtype_bytes(buffer->dt), zeros = 0, differ = 0;
+        for (size_t i = 0; i < k.n; i++) {
+            if (get_from(world.b[k.y].start, DT_F32, i) != 0) continue;
+            size_t at = (GUARD + i) * elem;
+            zeros++;
+            differ += memcmp(buffer->expected + at, buffer->start + at, elem) != 0;
+            memcpy(buffer->expected + at, buffer->start + at, elem);
+        }
+        CHECK(zeros == 0 || differ > 0);  // or freezing would show nothing
+    }
+}
+
+static void try_freeze(const Kernels* t, int threads) {
+    k.adamw.freeze = 0;
+    run_table(t, threads, call_adamw);
+    expect_frozen();
+    k.adamw.freeze = 1;
+    run_table(t, threads, call_adamw);
+    for (int i = 0; i < world.n; i++) compare_buffer(&world.b[i]);
+}
+
+static void frozen_weights_keep_their_bits_and_the_others_are_updated_as_ever(void) {
+    const Kernels* tables[CPU_ISAS];
+    for (int kind = 0; kind < 4; kind++)
+        for (int i = kind % 2; i < COUNT(flat_sizes); i += 2) {
+            k.n = flat_size(i), k.dt = kind < 2 ? DT_F32 : DT_BF16;
+            k.adamw = (AdamW){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3};
+            k.adamw.rounding = kind == 3 ? 5 : 0;
+            k.losses = output(1, DT_F32), set(k.losses, 0, 0.5);
+            k.x = input(k.n, DT_F32, 0, 1), k.y = input(k.n, DT_F32, 0, 0.01), k.mean = input(k.n, DT_F32, 0, 0.003);
+            k.rstd = input(k.n, DT_F32, 1e-4, 1e-5), k.out = kind == 1 ? k.x : input(k.n, k.dt, 0, 1);
+            set_zero_gradients();
+            run_reference(call_adamw);
+            try_freeze(&cpu_reference_kernels, 1);
+            for (int t = 0, n = tested_tables(tables); t < n; t++) try_freeze(tables[t], 1 + t % 3);
+            free_buffers();
+        }
 }
 
 enum { WHOLE_N = 9001 };
@@ -622,6 +701,8 @@ static void instruction_set_is_tested_here(void) {
     CHECK(t->layernorm_forward != r->layernorm_forward && t->layernorm_backward != r->layernorm_backward);
     CHECK(t->residual_layernorm_forward != r->residual_layernorm_forward && t->gelu_forward != r->gelu_forward);
     CHECK(t->add != r->add && t->cast != r->cast && t->classifier != r->classifier);
+    CHECK(t->classifier_part != r->classifier_part && t->classifier_join != r->classifier_join);
+    CHECK(t->gather_columns != r->gather_columns && t->scatter_columns != r->scatter_columns);
     CHECK(t->attention_merge != r->attention_merge && t->gather_rows != r->gather_rows);
     CHECK(t->split_heads != r->split_heads && t->join_heads != r->join_heads && t->scatter_rows != r->scatter_rows);
     CHECK(t->adamw != r->adamw && t->sum_of_squares != r->sum_of_squares);
@@ -641,6 +722,7 @@ int main(void) {
     RUN(cast_keeps_nan);
     RUN(embedding_forward_gives_the_same_bits);
     RUN(embedding_backward_adds_in_row_order);
+    RUN(embedding_backward_skips_negative_tokens_and_missing_tables);
     RUN(gelu_matches_the_reference);
     RUN(layernorm_matches_the_reference);
     RUN(residual_layernorm_matches_the_reference);
@@ -651,6 +733,7 @@ int main(void) {
     RUN(adamw_matches_the_reference);
     RUN(stochastic_rounding_gives_the_same_bits_and_the_right_mean);
     RUN(adamw_leaves_everything_when_the_norm_was_not_finite);
+    RUN(frozen_weights_keep_their_bits_and_the_others_are_updated_as_ever);
     RUN(updating_parts_of_a_tensor_gives_the_bits_of_the_whole);
     RUN(clip_scale_is_the_factor_to_the_largest_norm);
     RUN(gather_rows_gives_the_same_bits);

@@ -46,17 +46,17 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
     }
 }
 
-// Adds columns begin .. end of every row to its token and position.
-SIMD_INLINE void scatter_columns(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
-                                 size_t N, size_t C, size_t begin, size_t end, DType dt) {
+SIMD_INLINE void add_gradient(float* to, const void* from, size_t begin, size_t end, DType dt) {
+    FOR_VECTORS(c, n, begin, end, vf_put(to, c, n, vf_get(to, c, n, DT_F32) + vf_get(from, c, n, dt), DT_F32););
+}
+
+// Adds columns begin .. end of every row to its token and position, where it has them.
+SIMD_INLINE void add_gradients(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
+                               size_t N, size_t C, size_t begin, size_t end, DType dt) {
     for (size_t row = 0; row < N; row++) {
-        float *token = dwte + (size_t)tokens[row] * C, *position = dwpe + (size_t)positions[row] * C;
-        const void* d_row = row_of(dout, row, C, dt);
-        FOR_VECTORS(c, n, begin, end, {
-            vf d = vf_get(d_row, c, n, dt);
-            vf_put(token, c, n, vf_get(token, c, n, DT_F32) + d, DT_F32);
-            vf_put(position, c, n, vf_get(position, c, n, DT_F32) + d, DT_F32);
-        });
+        const void* from = row_of(dout, row, C, dt);
+        if (tokens && tokens[row] >= 0) add_gradient(dwte + (size_t)tokens[row] * C, from, begin, end, dt);
+        if (positions) add_gradient(dwpe + (size_t)positions[row] * C, from, begin, end, dt);
     }
 }
 
@@ -71,7 +71,7 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
     {
         size_t begin, end;
         cpu_share((size_t)C, 16, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
-        WITH_DTYPE(dt, scatter_columns, dwte, dwpe, dout, tokens, positions, (size_t)N, (size_t)C, begin, end);
+        WITH_DTYPE(dt, add_gradients, dwte, dwpe, dout, tokens, positions, (size_t)N, (size_t)C, begin, end);
     }
 }
 
@@ -267,7 +267,7 @@ static void attention_merge(float* out, float* lse, const float* part, const flo
         }
 }
 
-// ---- moves
+// ---- moves of rows and heads
 
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
 #pragma omp parallel num_threads(cpu_threads()) if ((size_t)n * C >= SERIAL)
@@ -313,6 +313,62 @@ static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, i
     move_heads((char*)x, (char*)out, 0, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
 }
 
+// ---- moves of columns
+
+SIMD_INLINE void gather_row(void* out, const void* x, const int* columns, size_t n, DType dt) {
+    for (size_t j = 0; j < n; j++) {
+        if (dt == DT_BF16) ((bf16*)out)[j] = ((const bf16*)x)[columns[j]];
+        else ((float*)out)[j] = ((const float*)x)[columns[j]];
+    }
+}
+
+static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.gather_columns(out, x, columns, N, n, ldx, dt, s);
+        return;
+    }
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * n >= SERIAL)
+    for (size_t i = 0; i < (size_t)N; i++)
+        WITH_DTYPE(dt, gather_row, (void*)row_of(out, i, (size_t)n, dt), row_of(x, i, (size_t)ldx, dt), columns,
+                   (size_t)n);
+}
+
+SIMD_INLINE float row_mean(const void* x, size_t n_columns, DType dt) {
+    vf sum = {0};
+    FOR_VECTORS(j, n, 0, n_columns, sum += vf_get(x, j, n, dt););
+    return vf_sum(sum) / (float)n_columns;
+}
+
+// Without branches, because what is missing may follow no pattern: x[0] is there to be read in vain.
+SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, ColumnFill fill, size_t K, size_t n,
+                             DType dt) {
+    float mean = fill == FILL_MEAN ? row_mean(x, n, dt) : 0;
+    bf16 rounded = bf16_from_float(mean);
+    for (size_t c = 0; c < K; c++) {
+        int from = source[c], there = from >= 0;
+        if (fill == FILL_KEEP && !there) continue;
+        if (dt == DT_BF16) {
+            bf16 here = ((const bf16*)x)[there ? from : 0];
+            ((bf16*)out)[c] = there ? here : rounded;
+        } else {
+            float here = ((const float*)x)[there ? from : 0];
+            ((float*)out)[c] = there ? here : mean;
+        }
+    }
+}
+
+static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                            Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.scatter_columns(out, x, source, fill, N, K, n, dt, s);
+        return;
+    }
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * K >= SERIAL)
+    for (size_t i = 0; i < (size_t)N; i++)
+        WITH_DTYPE(dt, scatter_row, (void*)row_of(out, i, (size_t)K, dt), row_of(x, i, (size_t)n, dt), source, fill,
+                   (size_t)K, (size_t)n);
+}
+
 static void install(Kernels* table) {
     table->embedding_forward = embedding_forward;
     table->embedding_backward = embedding_backward;
@@ -324,6 +380,8 @@ static void install(Kernels* table) {
     table->cast = cast;
     table->attention_merge = attention_merge;
     table->gather_rows = gather_rows;
+    table->gather_columns = gather_columns;
+    table->scatter_columns = scatter_columns;
     table->scatter_rows = scatter_rows;
     table->split_heads = split_heads;
     table->join_heads = join_heads;

@@ -8,6 +8,7 @@
 enum {
     SERIAL = 1 << 14,  // elements below which waking the threads costs more than the work
     CHUNK = 1 << 12,   // elements handled at once
+    PIECE = 1 << 9,    // weights updated at once
     PARTS = 256,       // fixed pieces of sum_of_squares
 };
 
@@ -37,20 +38,29 @@ SIMD_INLINE void log_sum_exp(float* max, float* total, const void* x, size_t V, 
     }
 }
 
+static float logit(const void* logits, size_t v, DType dt) {
+    return dt == DT_BF16 ? bf16_to_float(((const bf16*)logits)[v]) : ((const float*)logits)[v];
+}
+
+// Logits become their gradient, given max and total of the softmax. The target is a column, or not one of these V.
+SIMD_INLINE void write_gradient_row(void* logits, int target, float max, float total, float scale, size_t V, size_t Vp,
+                                    DType dt) {
+    int here = target >= 0 && (size_t)target < V;
+    float factor = scale / total, at_target = here ? logit(logits, (size_t)target, dt) : 0;
+    FOR_VECTORS(v, n, 0, V, vf_put(logits, v, n, vf_exp_bounded(vf_get(logits, v, n, dt) - max) * factor, dt););
+    memset((char*)logits + V * dtype_bytes(dt), 0, (Vp - V) * dtype_bytes(dt));
+    if (here) vf_put(logits, (size_t)target, 1, vf_set1((expf(at_target - max) / total - 1) * scale), dt);
+}
+
 SIMD_INLINE float classify_row(void* logits, int target, float scale, int write_gradient, size_t V, size_t Vp,
                                DType dt) {
     if (target < 0) {
         if (write_gradient) memset(logits, 0, Vp * dtype_bytes(dt));
         return 0;
     }
-    float max, total, at_target = dt == DT_BF16 ? bf16_to_float(((bf16*)logits)[target]) : ((float*)logits)[target];
+    float max, total, at_target = logit(logits, (size_t)target, dt);
     log_sum_exp(&max, &total, logits, V, dt);
-    if (write_gradient) {
-        float factor = scale / total;
-        FOR_VECTORS(v, n, 0, V, vf_put(logits, v, n, vf_exp_bounded(vf_get(logits, v, n, dt) - max) * factor, dt););
-        memset((char*)logits + V * dtype_bytes(dt), 0, (Vp - V) * dtype_bytes(dt));
-        vf_put(logits, (size_t)target, 1, vf_set1((expf(at_target - max) / total - 1) * scale), dt);
-    }
+    if (write_gradient) write_gradient_row(logits, target, max, total, scale, V, Vp, dt);
     return max - at_target + logf(total);
 }
 
@@ -65,6 +75,56 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
         void* row = (char*)logits + n * Vp * dtype_bytes(dt);
         losses[n] = dt == DT_BF16 ? classify_row(row, targets[n], scale, write_gradient, V, Vp, DT_BF16)
                                   : classify_row(row, targets[n], scale, write_gradient, V, Vp, DT_F32);
+    }
+}
+
+// ---- the classifier in parts of the vocabulary
+
+// The stats of a row. Where all logits are -infinity the greatest is too, and the sum is 0.
+SIMD_INLINE void summarize_row(float stats[3], const void* logits, int target, size_t V, DType dt) {
+    log_sum_exp(&stats[0], &stats[1], logits, V, dt);
+    if (stats[1] == 0) stats[0] = -INFINITY;
+    stats[2] = target >= 0 && (size_t)target < V ? logit(logits, (size_t)target, dt) : 0;
+}
+
+// The target's column in a part that begins at `first`: below 0 or from V on where another part has it.
+static int column_of(int target, int first) { return target < first ? -1 : target - first; }
+
+static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                            DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.classifier_part(stats, logits, targets, first, N, V, Vp, dt, s);
+        return;
+    }
+#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
+    for (size_t n = 0; n < (size_t)N; n++) {
+        const void* row = (const char*)logits + n * Vp * dtype_bytes(dt);
+        if (dt == DT_BF16) summarize_row(stats + 3 * n, row, column_of(targets[n], first), (size_t)V, DT_BF16);
+        else summarize_row(stats + 3 * n, row, column_of(targets[n], first), (size_t)V, DT_F32);
+    }
+}
+
+static void join_row(void* logits, CpuSoftmax all, int column, float scale, size_t V, size_t Vp, DType dt) {
+    float max = (float)all.max, total = (float)all.total;
+    if (dt == DT_BF16) write_gradient_row(logits, column, max, total, scale, V, Vp, DT_BF16);
+    else write_gradient_row(logits, column, max, total, scale, V, Vp, DT_F32);
+}
+
+static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
+    if (dt == DT_F64) {
+        cpu_reference_kernels.classifier_join(losses, logits, stats, parts, targets, first, scale, write_gradient, N, V,
+                                              Vp, dt, s);
+        return;
+    }
+#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
+    for (size_t n = 0; n < (size_t)N; n++) {
+        void* row = (char*)logits + n * Vp * dtype_bytes(dt);
+        CpuSoftmax all = cpu_join_softmax(stats, parts, (size_t)N, n);
+        losses[n] = targets[n] < 0 ? 0 : all.loss;
+        if (!write_gradient) continue;
+        if (targets[n] < 0) memset(row, 0, (size_t)Vp * dtype_bytes(dt));
+        else join_row(row, all, column_of(targets[n], first), scale, (size_t)V, (size_t)Vp, dt);
     }
 }
 
@@ -89,6 +149,50 @@ SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t e
         ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, a->first + i);
 }
 
+typedef struct Frozen {  // a piece of the weights and their moments before the update, in the first cache
+    float param[PIECE], master[PIECE], m[PIECE], v[PIECE];
+} Frozen;
+
+static void save(Frozen* old, const AdamW* a, size_t begin, size_t n, DType dt) {
+    memcpy(old->param, (const char*)a->param + begin * dtype_bytes(dt), n * dtype_bytes(dt));
+    memcpy(old->master, a->master + begin, n * sizeof(float));
+    memcpy(old->m, a->m + begin, n * sizeof(float));
+    memcpy(old->v, a->v + begin, n * sizeof(float));
+}
+
+static void restore(const Frozen* old, const AdamW* a, size_t begin, size_t n, DType dt) {
+    const float* grad = a->grad + begin;
+    float *master = a->master + begin, *m = a->m + begin, *v = a->v + begin;
+    for (size_t i = 0; i < n; i++) {
+        master[i] = grad[i] == 0 ? old->master[i] : master[i];
+        m[i] = grad[i] == 0 ? old->m[i] : m[i];
+        v[i] = grad[i] == 0 ? old->v[i] : v[i];
+    }
+    if (dt == DT_BF16) {
+        bf16* param = (bf16*)a->param + begin;
+        for (size_t i = 0; i < n; i++) param[i] = grad[i] == 0 ? ((const bf16*)old->param)[i] : param[i];
+    } else {
+        float* param = (float*)a->param + begin;
+        for (size_t i = 0; i < n; i++) param[i] = grad[i] == 0 ? old->param[i] : param[i];
+    }
+}
+
+// Not inlined, so that there is one copy of it: which product of a sum becomes part of a fused multiply-add is the
+// compiler's choice, and a second copy could give other bits.
+static __attribute__((noinline)) void adamw_unfrozen(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+    if (dt == DT_BF16) adamw_range(a, k, begin, end, DT_BF16);
+    else adamw_range(a, k, begin, end, DT_F32);
+}
+
+// Frozen weights are updated and then put back, not left out of the update: the others are computed by the same
+// instructions with freezing and without.
+static void adamw_piece(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+    Frozen old;
+    if (a->freeze) save(&old, a, begin, end - begin, dt);
+    adamw_unfrozen(a, k, begin, end, dt);
+    if (a->freeze) restore(&old, a, begin, end - begin, dt);
+}
+
 static void adamw(const AdamW* a, DType dt, Stream s) {
     if (dt == DT_F64) {
         cpu_reference_kernels.adamw(a, dt, s);
@@ -106,10 +210,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
                    a->eps,
                    *a->grad_scale};
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (a->n >= SERIAL)
-    for (size_t i = 0; i < a->n; i += CHUNK) {
-        if (dt == DT_BF16) adamw_range(a, k, i, MIN(i + CHUNK, a->n), DT_BF16);
-        else adamw_range(a, k, i, MIN(i + CHUNK, a->n), DT_F32);
-    }
+    for (size_t i = 0; i < a->n; i += PIECE) adamw_piece(a, k, i, MIN(i + PIECE, a->n), dt);
 }
 
 // In double, because a gradient of 10^8 weights adds that many squares.
@@ -136,6 +237,8 @@ static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
 
 static void install(Kernels* table) {
     table->classifier = classifier;
+    table->classifier_part = classifier_part;
+    table->classifier_join = classifier_join;
     table->adamw = adamw;
     table->sum_of_squares = sum_of_squares;
 }

@@ -38,7 +38,7 @@ static size_t memory_available(void) {
 
 static size_t workspace_bytes(const KernelLimits* limits) { return (void)limits, 0; }
 static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
-    return (void)limits, (void)err, (void)errlen, 0;
+    return cpu_open_clock(limits), (void)err, (void)errlen, 0;
 }
 static void close_nothing(void) {}
 static const char* no_choices(void) { return ""; }
@@ -72,8 +72,8 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t c = 0; c < (size_t)C; c++) {
             float d = (float)load(dout, n * C + c, dt);
-            dwte[(size_t)tokens[n] * C + c] += d;
-            dwpe[(size_t)positions[n] * C + c] += d;
+            if (tokens && tokens[n] >= 0) dwte[(size_t)tokens[n] * C + c] += d;
+            if (positions) dwpe[(size_t)positions[n] * C + c] += d;
         }
 }
 
@@ -338,6 +338,29 @@ static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, i
                        (const char*)x + split_head(n, m, h, N, M, NH, d) * bytes, bytes);
 }
 
+static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
+    (void)s;
+    size_t elem = dtype_bytes(dt);
+    for (size_t i = 0; i < (size_t)N; i++)
+        for (size_t j = 0; j < (size_t)n; j++)
+            memcpy((char*)out + (i * n + j) * elem, (const char*)x + (i * ldx + (size_t)columns[j]) * elem, elem);
+}
+
+static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                            Stream s) {
+    (void)s;
+    size_t elem = dtype_bytes(dt);
+    for (size_t i = 0; i < (size_t)N; i++) {
+        double mean = 0;
+        for (size_t j = 0; j < (size_t)n && fill == FILL_MEAN; j++) mean += load(x, i * n + j, dt) / n;
+        for (size_t c = 0; c < (size_t)K; c++) {
+            if (source[c] >= 0)
+                memcpy((char*)out + (i * K + c) * elem, (const char*)x + (i * n + (size_t)source[c]) * elem, elem);
+            else if (fill != FILL_KEEP) store(out, i * K + c, mean, dt);
+        }
+    }
+}
+
 static void add_sum(double* result, const float* x, size_t n, Stream s) {
     (void)s;
     for (size_t i = 0; i < n; i++) *result += x[i];
@@ -359,12 +382,56 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
     }
 }
 
+static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                            DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++) {
+        double max = -INFINITY, total = 0;
+        int target = targets[n] - first, mine = targets[n] >= first && target < V;
+        for (size_t v = 0; v < (size_t)V; v++) max = fmax(max, load(logits, n * Vp + v, dt));
+        for (size_t v = 0; v < (size_t)V; v++) {
+            double x = load(logits, n * Vp + v, dt);
+            if (x != -INFINITY) total += exp(x - max);  // with max = -infinity too it would be a NaN
+        }
+        stats[3 * n] = (float)max;
+        stats[3 * n + 1] = (float)total;
+        stats[3 * n + 2] = mine ? (float)load(logits, n * Vp + (size_t)target, dt) : 0;
+    }
+}
+
+// Sums in rank order. A part whose sum is 0 has nothing that counts, and its greatest is no number to subtract.
+CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
+    double max = -INFINITY, total = 0, at_target = 0;
+    for (size_t p = 0; p < (size_t)parts; p++) max = fmax(max, stats[(p * N + n) * 3]);
+    for (size_t p = 0; p < (size_t)parts; p++) {
+        const float* part = stats + (p * N + n) * 3;
+        if (part[1] != 0) total += part[1] * exp(part[0] - max);
+        at_target += part[2];
+    }
+    return (CpuSoftmax){max, total, (float)(max + log(total) - at_target)};
+}
+
+static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
+    (void)s;
+    for (size_t n = 0; n < (size_t)N; n++) {
+        CpuSoftmax all = cpu_join_softmax(stats, parts, (size_t)N, n);
+        losses[n] = targets[n] < 0 ? 0 : all.loss;
+        for (size_t v = 0; v < (size_t)Vp && write_gradient; v++) {
+            double p = v < (size_t)V ? exp(load(logits, n * Vp + v, dt) - all.max) / all.total : 0;
+            int hit = (size_t)first + v == (size_t)targets[n];
+            store(logits, n * Vp + v, targets[n] < 0 || v >= (size_t)V ? 0 : (p - hit) * scale, dt);
+        }
+    }
+}
+
 // ---- optimizer
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
     (void)s;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t), scale = *a->grad_scale;
     for (size_t i = 0; i < a->n && isfinite(scale); i++) {
+        if (a->freeze && a->grad[i] == 0) continue;
         double g = scale * a->grad[i];
         double m = a->beta1 * a->m[i] + (1.0 - a->beta1) * g, v = a->beta2 * a->v[i] + (1.0 - a->beta2) * g * g;
         a->m[i] = (float)m;
@@ -423,10 +490,17 @@ const Kernels cpu_reference_kernels = {
     .gather_rows = gather_rows,
     .split_heads = split_heads,
     .join_heads = join_heads,
+    .gather_columns = gather_columns,
+    .scatter_columns = scatter_columns,
     .scatter_rows = scatter_rows,
     .classifier = classifier,
+    .classifier_part = classifier_part,
+    .classifier_join = classifier_join,
     .add_sum = add_sum,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
     .clip_scale = clip_scale,
+    .clock = cpu_clock,
+    .stamp = cpu_stamp,
+    .read_stamps = cpu_read_stamps,
 };

@@ -135,6 +135,7 @@ static void close_cuda(void) {
     CUDA_CHECK(cudaDeviceSynchronize());
     cuda_matmul_close();
     cuda_cudnn_close();
+    cuda_stamps_close();
     free_memory(cuda.scratch);
     CUDA_CHECK(cudaStreamDestroy(cuda.stream));
     cuda.scratch = NULL;
@@ -223,10 +224,17 @@ const Kernels cuda_kernels = {
     cuda_gather_rows,
     cuda_split_heads,
     cuda_join_heads,
+    cuda_gather_columns,
+    cuda_scatter_columns,
     cuda_scatter_rows,
     cuda_classifier,
+    cuda_classifier_part,
+    cuda_classifier_join,
     cuda_add_sum,
     cuda_adamw,
     cuda_sum_of_squares,
     cuda_clip_scale,
+    now_seconds,  // clock
+    cuda_stamp,
+    cuda_read_stamps,
 };

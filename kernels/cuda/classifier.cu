@@ -3,7 +3,8 @@
 // A block takes a row and passes over it twice: the first pass finds its maximum and the sum of its exponentials
 // together (online softmax: Milakov & Gimelshein 2018), the second writes the gradient. The limit is memory, 8 bytes
 // a logit in fp32 and 4 in bf16, as long as the rows that are under way fit into the L2 cache: few large blocks, and
-// the second pass runs backwards, since the end of the row was read last.
+// the second pass runs backwards, since the end of the row was read last. Where ranks hold parts of the vocabulary the
+// passes are two kernels, and 12 bytes a row and rank are exchanged between them (Megatron-LM: Shoeybi et al. 2019).
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
@@ -85,31 +86,34 @@ __device__ __forceinline__ Pack<T> gradient_of(const T* row, unsigned i, unsigne
     return x;
 }
 
-// Columns are counted in 32 bits: V + 2 strides stays below 2^32.
+// Columns are counted in 32 bits: V + 2 strides stays below 2^32. This one is none of them.
+constexpr unsigned NOWHERE = 0xffffffffu;
+
+// Every thread gets the greatest of a row's V logits and the sum of exp(logit - greatest): -FLT_MAX and 0 where all are
+// -infinity.
 template <class T>
-static __global__ void __launch_bounds__(MOST_THREADS)
-    classifier_kernel(float* losses, T* logits, const int* targets, float scale, int write_gradient, unsigned V,
-                      unsigned Vp, bool aligned) {
+__device__ __forceinline__ void sum_row(float* max, float* total, const T* row, unsigned V, bool aligned) {
     constexpr unsigned N = Pack<T>::N;
-    T* row = logits + (size_t)blockIdx.x * Vp;
-    int target = targets[blockIdx.x];
-    unsigned first = threadIdx.x * N, stride = blockDim.x * N;
-    float max = -FLT_MAX, total = 0, loss = 0, inverse = 0;
-    if (target >= 0) {
-        for (unsigned i = first; i < V; i += PACKS * stride)
-            if (aligned && i + (PACKS - 1) * stride + N <= V) add_packs<true>(&max, &total, row, i, stride, V);
-            else add_packs<false>(&max, &total, row, i, stride, V);
-        float at_target = widen(row[target]);  // before anyone overwrites it
-        merge_block<T>(&max, &total);
-        loss = max - at_target + logf(total);
-        inverse = 1.0f / total;
-    }
-    if (threadIdx.x == 0) losses[blockIdx.x] = loss;
-    for (unsigned sweep = write_gradient ? CEIL_DIV(Vp, stride) : 0; sweep-- > 0;) {
-        unsigned i = first + sweep * stride;
+    unsigned stride = blockDim.x * N;
+    *max = -FLT_MAX;
+    *total = 0;
+    for (unsigned i = threadIdx.x * N; i < V; i += PACKS * stride)
+        if (aligned && i + (PACKS - 1) * stride + N <= V) add_packs<true>(max, total, row, i, stride, V);
+        else add_packs<false>(max, total, row, i, stride, V);
+    merge_block<T>(max, total);
+}
+
+// Writes the gradient over a row's logits; zeros without a label.
+template <class T>
+__device__ __forceinline__ void write_row(T* row, unsigned V, unsigned Vp, bool labelled, unsigned target, float max,
+                                          float inverse, float scale, bool aligned) {
+    constexpr unsigned N = Pack<T>::N;
+    unsigned stride = blockDim.x * N;
+    for (unsigned sweep = CEIL_DIV(Vp, stride); sweep-- > 0;) {
+        unsigned i = threadIdx.x * N + sweep * stride;
         if (i >= Vp) continue;
         Pack<T> x = {};
-        if (target >= 0) x = gradient_of(row, i, V, target, max, inverse, scale, aligned && i + N <= V);
+        if (labelled) x = gradient_of(row, i, V, target, max, inverse, scale, aligned && i + N <= V);
         if (aligned) store_pack(row + i, x);
         for (unsigned j = 0; j < N && !aligned; j++)
             if (i + j < Vp) row[i + j] = x.v[j];
@@ -117,12 +121,36 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 }
 
 template <class T>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    classifier_kernel(float* losses, T* logits, const int* targets, float scale, int write_gradient, unsigned V,
+                      unsigned Vp, bool aligned) {
+    T* row = logits + (size_t)blockIdx.x * Vp;
+    int target = targets[blockIdx.x];
+    float max = 0, total = 1, loss = 0;
+    if (target >= 0) {
+        float at_target = widen(row[target]);  // before anyone overwrites it
+        sum_row(&max, &total, row, V, aligned);
+        loss = max - at_target + logf(total);
+    }
+    if (threadIdx.x == 0) losses[blockIdx.x] = loss;
+    if (write_gradient) write_row(row, V, Vp, target >= 0, target, max, 1.0f / total, scale, aligned);
+}
+
+static unsigned threads_for(int Vp, int pack) {
+    unsigned packs = cuda_blocks((size_t)Vp, pack), threads = ROUND_UP(CEIL_DIV(packs, (unsigned)PACKS), 32u);
+    return MIN(MAX(threads, 32u), (unsigned)MOST_THREADS);
+}
+
+template <class T>
+static bool rows_are_aligned(const T* logits, int Vp) {
+    return (uintptr_t)logits % 16 == 0 && Vp % Pack<T>::N == 0;
+}
+
+template <class T>
 static void classifier(float* losses, T* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, Stream s) {
-    bool aligned = (uintptr_t)logits % 16 == 0 && Vp % Pack<T>::N == 0;
-    unsigned packs = cuda_blocks(Vp, Pack<T>::N), threads = ROUND_UP(CEIL_DIV(packs, (unsigned)PACKS), 32u);
-    LAUNCH((classifier_kernel<T>), (unsigned)N, MIN(threads, (unsigned)MOST_THREADS), 0, cuda_stream(s), losses, logits,
-           targets, scale, write_gradient, (unsigned)V, (unsigned)Vp, aligned);
+    LAUNCH((classifier_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), losses, logits, targets,
+           scale, write_gradient, (unsigned)V, (unsigned)Vp, rows_are_aligned(logits, Vp));
 }
 
 void cuda_classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
@@ -130,4 +158,82 @@ void cuda_classifier(float* losses, void* logits, const int* targets, float scal
     if (N == 0) return;
     if (dt == DT_BF16) classifier(losses, (bf16*)logits, targets, scale, write_gradient, N, V, Vp, s);
     else classifier(losses, (float*)logits, targets, scale, write_gradient, N, V, Vp, s);
+}
+
+// ---- a part of the vocabulary: the two passes as kernels of their own
+
+typedef struct PartStats {  // of a row, as in kernels.h
+    float max, total, at_target;
+} PartStats;
+
+// NOWHERE when the target is not of this part; a negative one is of none.
+static __device__ __forceinline__ unsigned column_of(int target, int first, unsigned V) {
+    unsigned column = (unsigned)target - (unsigned)first;
+    return target >= 0 && column < V ? column : NOWHERE;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    part_kernel(PartStats* stats, const T* logits, const int* targets, int first, unsigned V, unsigned Vp,
+                bool aligned) {
+    const T* row = logits + (size_t)blockIdx.x * Vp;
+    float max, total;
+    sum_row(&max, &total, row, V, aligned);
+    if (threadIdx.x > 0) return;
+    unsigned column = column_of(targets[blockIdx.x], first, V);
+    stats[blockIdx.x] = {total == 0 ? -INFINITY : max, total, column == NOWHERE ? 0 : widen(row[column])};
+}
+
+// Of the stats of all parts of the block's row. Every thread of every rank adds the same in the same order.
+static __device__ __forceinline__ PartStats join_stats(const PartStats* stats, int parts) {
+    PartStats all = {-INFINITY, 0, 0};
+    for (int p = 0; p < parts; p++) all.max = fmaxf(all.max, stats[(size_t)p * gridDim.x + blockIdx.x].max);
+    for (int p = 0; p < parts; p++) {
+        PartStats part = stats[(size_t)p * gridDim.x + blockIdx.x];
+        all.total = fmaf(part.total, expf(part.max - all.max), all.total);
+        all.at_target += part.at_target;
+    }
+    return all;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    join_kernel(float* losses, T* logits, const PartStats* stats, int parts, const int* targets, int first, float scale,
+                int write_gradient, unsigned V, unsigned Vp, bool aligned) {
+    int target = targets[blockIdx.x];
+    PartStats all = {0, 1, 0};
+    if (target >= 0) all = join_stats(stats, parts);
+    if (threadIdx.x == 0) losses[blockIdx.x] = target >= 0 ? all.max - all.at_target + logf(all.total) : 0;
+    if (write_gradient)
+        write_row(logits + (size_t)blockIdx.x * Vp, V, Vp, target >= 0, column_of(target, first, V), all.max,
+                  1.0f / all.total, scale, aligned);
+}
+
+template <class T>
+static void part(PartStats* stats, const T* logits, const int* targets, int first, int N, int V, int Vp, Stream s) {
+    LAUNCH((part_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), stats, logits, targets, first,
+           (unsigned)V, (unsigned)Vp, rows_are_aligned(logits, Vp));
+}
+
+void cuda_classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                          DType dt, Stream s) {
+    if (N == 0) return;
+    if (dt == DT_BF16) part((PartStats*)stats, (const bf16*)logits, targets, first, N, V, Vp, s);
+    else part((PartStats*)stats, (const float*)logits, targets, first, N, V, Vp, s);
+}
+
+template <class T>
+static void join(float* losses, T* logits, const PartStats* stats, int parts, const int* targets, int first,
+                 float scale, int write_gradient, int N, int V, int Vp, Stream s) {
+    LAUNCH((join_kernel<T>), (unsigned)N, threads_for(write_gradient ? Vp : 0, Pack<T>::N), 0, cuda_stream(s), losses,
+           logits, stats, parts, targets, first, scale, write_gradient, (unsigned)V, (unsigned)Vp,
+           rows_are_aligned(logits, Vp));
+}
+
+void cuda_classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                          float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
+    if (N == 0) return;
+    const PartStats* of_parts = (const PartStats*)stats;
+    if (dt == DT_BF16) join(losses, (bf16*)logits, of_parts, parts, targets, first, scale, write_gradient, N, V, Vp, s);
+    else join(losses, (float*)logits, of_parts, parts, targets, first, scale, write_gradient, N, V, Vp, s);
 }

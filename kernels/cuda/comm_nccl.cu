@@ -12,6 +12,9 @@
 //   side stream                    `--> exchange --------'
 //
 // Values of the host pass through page-locked memory, so that nothing blocks: see comm_nccl_library.cu.
+//
+// The timer is told of two waits: the caller's stream has come to an `end` and the exchange is not over; and the host
+// exchanges values of its own, during which the default stream gets nothing to do.
 #include "kernels/cuda/comm_nccl.h"
 
 extern "C" {
@@ -40,12 +43,25 @@ static int follow(Comm* c, ncclResult_t result, const char* what) {
     return result == ncclSuccess ? 0 : nccl_broken_call(c, result, what);
 }
 
+// Until s has come so far, or never will.
+static void follow_stream(Comm* c, Stream s, const char* what) {
+    World* w = nccl_world(c);
+    CUDA_CHECK(cudaEventRecord(w->finished, cuda_stream(s)));
+    nccl_settle(c, w->finished, what);
+}
+
+// A timer that drags waits for the stream itself, which would be for ever where a rank is missing.
+//
 // An event serves many tickets, one after another: an old ticket waits for a newer exchange, which is more than enough.
 static void end(Comm* c, Ticket ticket, Stream s) {
     World* w = nccl_world(c);
     if (ticket > w->last)
         die("ticket %llu ends, but only %llu have begun", (unsigned long long)ticket, (unsigned long long)w->last);
-    if (ticket > 0 && !w->failed) CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->exchanged[ticket % TICKETS], 0));
+    if (ticket == 0 || w->failed) return;
+    TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
+    CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->exchanged[ticket % TICKETS], 0));
+    if (c->timer && c->timer->on && c->timer->drag > 1) follow_stream(c, s, "waiting for an exchange");
+    timer_enter(c->timer, before, s);
 }
 
 // After the exchange.
@@ -136,10 +152,7 @@ static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const 
 static int wait(Comm* c, Stream s, char* err, size_t errlen) {
     World* w = nccl_world(c);
     end(c, w->last, s);
-    if (!w->failed) {
-        CUDA_CHECK(cudaEventRecord(w->finished, cuda_stream(s)));
-        nccl_settle(c, w->finished, "waiting for the GPU");
-    }
+    if (!w->failed) follow_stream(c, s, "waiting for the GPU");
     return w->failed ? nccl_words(c, err, errlen) : 0;
 }
 
@@ -172,19 +185,27 @@ int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err
     return w->failed ? nccl_words(c, err, errlen) : 0;
 }
 
+static int gather_standing_still(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
+    TimeKind before = timer_enter(c->timer, TIME_WAIT, NULL);
+    int result = nccl_gather_host(c, out, in, bytes, err, errlen);
+    timer_enter(c->timer, before, NULL);
+    return result;
+}
+
 static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
     comm_count_all_gather_host(c, bytes);
-    return nccl_gather_host(c, out, in, bytes, err, errlen);
+    return gather_standing_still(c, out, in, bytes, err, errlen);
 }
 
 static int barrier(Comm* c, char* err, size_t errlen) {
     char here = 1;
-    return nccl_gather_host(c, NULL, &here, sizeof here, err, errlen);
+    return gather_standing_still(c, NULL, &here, sizeof here, err, errlen);
 }
 
 static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen) {
     World* w = nccl_world(c);
     comm_count_broadcast_host(c, bytes, root);
+    TimeKind before = timer_enter(c->timer, TIME_WAIT, NULL);
     for (size_t done = 0, n; done < bytes && !w->failed; done += n) {
         n = MIN(w->staging_bytes, bytes - done);
         if (c->rank == root) {
@@ -195,6 +216,7 @@ static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, s
         if (fetch_staged(c, result, n, "broadcast of host values")) break;
         memcpy((char*)x + done, w->pinned, n);
     }
+    timer_enter(c->timer, before, NULL);
     return w->failed ? nccl_words(c, err, errlen) : 0;
 }
 

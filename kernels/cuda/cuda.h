@@ -70,6 +70,10 @@ void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS, int
 void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
 void cuda_attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
                           Stream s);
+// columns.cu
+void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
+void cuda_scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                          Stream s);
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
 void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
@@ -124,12 +128,20 @@ int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const vo
 // classifier.cu
 void cuda_classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                      int Vp, DType dt, Stream s);
+void cuda_classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                          DType dt, Stream s);
+void cuda_classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                          float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s);
 // optimizer.cu
 size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits);
 void cuda_adamw(const AdamW* a, DType dt, Stream s);
 void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s);
 void cuda_add_sum(double* result, const float* x, size_t n, Stream s);
 void cuda_clip_scale(float* scale, const double* norm2, float clip, Stream s);
+// stamps.cu
+void cuda_stamp(int i, Stream s);
+void cuda_read_stamps(double* seconds, int n);
+void cuda_stamps_close(void);
 
 // ---- device
 

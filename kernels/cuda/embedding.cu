@@ -59,7 +59,7 @@ void cuda_embedding_forward(void* out, const int* tokens, const int* positions, 
 // ---- a stable sort of rows by key
 
 // What a warp has of its block's rows: 32 ROUNDS of them one after another, `key` and `digit` by round and lane. Beyond
-// the last row the digit is DIGITS.
+// the last row the digit is DIGITS. All negative keys become -1, whose digits are the highest.
 typedef struct SortRows {
     size_t first;  // row of round 0 and this lane
     int key[ROUNDS], digit[ROUNDS];
@@ -74,7 +74,7 @@ static __device__ SortRows rank_rows(int* count, const int* keys, int shift, int
     for (int digit = lane; digit <= DIGITS; digit += 32) count[digit] = 0;
     for (int i = 0; i < ROUNDS; i++) {
         size_t n = rows.first + 32 * i;
-        rows.key[i] = n < (size_t)N ? keys[n] : 0;
+        rows.key[i] = n < (size_t)N ? MAX(keys[n], -1) : 0;
         rows.digit[i] = n < (size_t)N ? rows.key[i] >> shift & (DIGITS - 1) : DIGITS;
     }
     __syncwarp();
@@ -169,12 +169,13 @@ static Sort sort_scratch(size_t N) {
     return sort;
 }
 
-// Sorts rows 0 .. N by keys in [0, end); returns which of sort's two buffers then holds the result.
+// Sorts rows 0 .. N by keys in [0, end), and behind them those with negative keys; returns which of sort's two buffers
+// then holds the result. The passes go over the digits of `end` itself, so that no key is all ones, like -1.
 static int sort_rows(const Sort* sort, const int* keys, int end, int N, cudaStream_t stream) {
     unsigned blocks = cuda_blocks((size_t)N, BLOCK_ROWS);
     const int* rows = NULL;
     int to = 1;
-    for (int shift = 0; shift == 0 || (shift < 31 && (end - 1) >> shift > 0); shift += DIGIT_BITS) {
+    for (int shift = 0; shift == 0 || (shift < 31 && end >> shift > 0); shift += DIGIT_BITS) {
         to = !to;
         LAUNCH(count_digits_kernel, blocks, THREADS, 0, stream, sort->counts, keys, shift, N);
         LAUNCH(sum_counts_kernel, DIGITS / WARPS, THREADS, 0, stream, sort->counts, sort->totals, (int)blocks);
@@ -230,7 +231,7 @@ static __global__ void add_runs_kernel(float* table, const T* dout, const int* k
     unsigned starts = __ballot_sync(FULL_WARP, lane < RUN_STARTS && here.key != key_before);
     for (; starts; starts &= starts - 1) {
         int from = __ffs(starts) - 1, key = __shfl_sync(FULL_WARP, here.key, from);
-        if (key < 0) break;  // beyond the last row
+        if (key < 0) break;  // beyond the last row that counts
         Pack<float, W> sum;
         float* to = table + (size_t)key * C + c;
         if (c < (size_t)C) sum = load_pack<W>((const float*)to);
@@ -262,7 +263,7 @@ static void add_runs_of(float* table, const void* dout, const int* keys, const i
     run(table, (const T*)dout, keys, rows, N, C, stream);
 }
 
-// table[keys[n]] += dout[n], in the order of n; keys in [0, end).
+// table[keys[n]] += dout[n], in the order of n, where keys[n] is not negative; it is below end.
 static void add_by_key(float* table, const void* dout, const int* keys, int end, int N, int C, DType dt,
                        cudaStream_t stream) {
     Sort sort = sort_scratch((size_t)N);
@@ -275,6 +276,6 @@ static void add_by_key(float* table, const void* dout, const int* keys, int end,
 void cuda_embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions, int N,
                              int C, DType dt, Stream s) {
     if (N == 0) return;
-    add_by_key(dwte, dout, tokens, cuda.limits.OC, N, C, dt, cuda_stream(s));
-    add_by_key(dwpe, dout, positions, cuda.limits.context, N, C, dt, cuda_stream(s));
+    if (tokens) add_by_key(dwte, dout, tokens, cuda.limits.OC, N, C, dt, cuda_stream(s));
+    if (positions) add_by_key(dwpe, dout, positions, cuda.limits.context, N, C, dt, cuda_stream(s));
 }

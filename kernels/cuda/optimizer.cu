@@ -61,30 +61,34 @@ static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t ra
     return (bf16)((bits + (unsigned)(random & 0xffff)) >> 16);
 }
 
-template <bool WHOLE>
-static __device__ __forceinline__ void store_weights(float* param, const Pack<float>& x, size_t i, const AdamW& a) {
-    store_floats<WHOLE>(param, x, i, a.n);
+// Element i of param from its master.
+static __device__ __forceinline__ float weight_of(const float*, float x, size_t, const AdamW&) { return x; }
+static __device__ __forceinline__ bf16 weight_of(const bf16*, float x, size_t i, const AdamW& a) {
+    return a.rounding ? round_stochastically(x, device_hash64(a.rounding ^ (a.first + i))) : narrow<bf16>(x);
 }
 
-template <bool WHOLE>
-static __device__ __forceinline__ void store_weights(bf16* param, const Pack<float>& x, size_t i, const AdamW& a) {
-    Pack<bf16, PACK> w;
-    for (int j = 0; j < PACK; j++)
-        w.v[j] = a.rounding ? round_stochastically(x.v[j], device_hash64(a.rounding ^ (a.first + i + j)))
-                            : narrow<bf16>(x.v[j]);
-    if constexpr (WHOLE) store_pack(param + i, w);
+// What is frozen, a bit for each element, stays: it may have been rounded at random.
+template <bool WHOLE, class T>
+static __device__ __forceinline__ void store_weights(T* param, const Pack<float>& x, unsigned frozen, size_t i,
+                                                     const AdamW& a) {
+    Pack<T, PACK> w;
+    for (int j = 0; j < PACK; j++) w.v[j] = weight_of(param, x.v[j], i + j, a);
+    if (WHOLE && frozen == 0) store_pack(param + i, w);
     else
         for (int j = 0; j < PACK; j++)
-            if (i + j < a.n) param[i + j] = w.v[j];
+            if (i + j < a.n && !(frozen >> j & 1)) param[i + j] = w.v[j];
 }
 
-template <bool WHOLE, class T>
+template <bool WHOLE, bool FREEZE, class T>
 static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWFactors& k, size_t i) {
     Pack<float> g = load_floats<WHOLE>(a.grad, i, a.n), x = load_floats<WHOLE>(a.master, i, a.n);
     Pack<float> m = load_floats<WHOLE>(a.m, i, a.n), v = load_floats<WHOLE>(a.v, i, a.n);
     float grad_scale = *a.grad_scale;  // read beside the others, not before them
-    if (!(fabsf(grad_scale) <= FLT_MAX)) return;
+    unsigned frozen = 0;
+    for (int j = 0; j < PACK && FREEZE; j++) frozen |= (unsigned)(g.v[j] == 0) << j;
+    if (!(fabsf(grad_scale) <= FLT_MAX) || frozen == (1u << PACK) - 1) return;
     for (int j = 0; j < PACK; j++) {
+        if (frozen >> j & 1) continue;
         float scaled = g.v[j] * grad_scale;
         m.v[j] = fmaf(m.v[j], k.m_keep, scaled * k.m_take);
         v.v[j] = fmaf(v.v[j], k.v_keep, scaled * scaled * k.v_take);
@@ -94,14 +98,21 @@ static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWF
     store_floats<WHOLE>(a.m, m, i, a.n);
     store_floats<WHOLE>(a.v, v, i, a.n);
     store_floats<WHOLE>(a.master, x, i, a.n);
-    if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, i, a);
+    if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, frozen, i, a);
+}
+
+template <class T, bool FREEZE>
+static __global__ void adamw_kernel(AdamW a, AdamWFactors k, bool aligned) {
+    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PACK;
+    if (aligned && i + PACK <= a.n) step_weights<true, FREEZE, T>(a, k, i);
+    else if (i < a.n) step_weights<false, FREEZE, T>(a, k, i);
 }
 
 template <class T>
-static __global__ void adamw_kernel(AdamW a, AdamWFactors k, bool aligned) {
-    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PACK;
-    if (aligned && i + PACK <= a.n) step_weights<true, T>(a, k, i);
-    else if (i < a.n) step_weights<false, T>(a, k, i);
+static void adamw(const AdamW* a, const AdamWFactors* k, bool aligned, cudaStream_t stream) {
+    unsigned blocks = cuda_blocks(a->n, THREADS * PACK);
+    if (a->freeze) LAUNCH((adamw_kernel<T, true>), blocks, THREADS, 0, stream, *a, *k, aligned);
+    else LAUNCH((adamw_kernel<T, false>), blocks, THREADS, 0, stream, *a, *k, aligned);
 }
 
 void cuda_adamw(const AdamW* a, DType dt, Stream s) {
@@ -116,9 +127,8 @@ void cuda_adamw(const AdamW* a, DType dt, Stream s) {
                       a->lr * a->weight_decay};
     uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
     bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
-    unsigned blocks = cuda_blocks(a->n, THREADS * PACK);
-    if (dt == DT_BF16) LAUNCH((adamw_kernel<bf16>), blocks, THREADS, 0, cuda_stream(s), *a, k, aligned);
-    else LAUNCH((adamw_kernel<float>), blocks, THREADS, 0, cuda_stream(s), *a, k, aligned);
+    auto run = dt == DT_BF16 ? adamw<bf16> : adamw<float>;
+    run(a, &k, aligned, cuda_stream(s));
 }
 
 // ---- sums

@@ -1,0 +1,218 @@
+// speeds.c - how fast every rank computes; the formulas and why are in speeds.h.
+//
+// The item's own cost is taken off before dividing because the planner adds it at any speed: whatever really slows
+// down, the speed that is found makes the planner foresee what was measured.
+#include "plan/speeds.h"
+
+#include <math.h>
+
+#include "plan/planner.h"
+
+static const double jump_above = 1.3;      // times the usual, or below its inverse
+static const double band = 1.1;            // around 1 and around what is set
+static const double forgiveness = 1.5;     // a refresh
+static const double least_told = 1.0 / 8;  // of a rank's time that must be work for it to say something
+static const double least_speed = 1.0 / 64, most_speed = 64;
+enum { FIRST_WAIT = 100, LONGEST_WAIT = 1 << 20, IN_FLIGHT = 2 };
+
+// ---- memory
+
+static size_t carve_speeds(Speeds* x, void* memory, int ranks) {
+    Carver c = {(char*)memory, 0};
+    size_t numbers = sizeof(double) * (size_t)ranks;
+    x->slowness = (double*)carve(&c, numbers);
+    x->speeds = (double*)carve(&c, numbers);
+    x->work = (double*)carve(&c, numbers);
+    x->items = (double*)carve(&c, numbers);
+    x->now = (double*)carve(&c, numbers);
+    x->paces = (RankPace*)carve(&c, sizeof(RankPace) * (size_t)ranks);
+    return c.bytes;
+}
+
+size_t speeds_bytes(int ranks) { return carve_speeds(&(Speeds){0}, NULL, ranks); }
+
+void speeds_carve(Speeds* x, void* memory, int ranks) {
+    *x = (Speeds){.ranks = ranks, .held = 1, .common = 1};
+    carve_speeds(x, memory, ranks);
+    for (int r = 0; r < ranks; r++) {
+        x->slowness[r] = x->speeds[r] = 1;
+        x->work[r] = x->items[r] = 0;
+        x->paces[r] = (RankPace){.wait = FIRST_WAIT};
+    }
+}
+
+const double* speeds_in_use(const Speeds* x) {
+    for (int r = 0; r < x->ranks; r++)
+        if (x->speeds[r] != 1) return x->speeds;
+    return NULL;
+}
+
+// ---- small helpers
+
+static double times_off(double a, double b) { return a > b ? a / b : b / a; }
+
+// Sorts values (n, at least 1) in place.
+static double lower_median(double* values, int n) {
+    for (int i = 1; i < n; i++) {
+        double value = values[i];
+        int at = i;
+        for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
+        values[at] = value;
+    }
+    return values[(n - 1) / 2];
+}
+
+// The mean of what is within 10 % of the lower median: that alone would be the slowest of the fast ranks where half of
+// all are slow. Sorts values (n, at least 1) in place.
+static double middle(double* values, int n) {
+    double median = lower_median(values, n), sum = 0;
+    int of = 0;
+    for (int i = 0; i < n; i++)
+        if (times_off(values[i], median) <= band) sum += values[i], of++;
+    return sum / of;
+}
+
+static double usual(const RankPace* pace) {
+    double values[SPEED_MEMORY];
+    memcpy(values, pace->recent, sizeof(double) * (size_t)pace->n);
+    return lower_median(values, pace->n);
+}
+
+// ---- a step
+
+// The model's uneven is the rank with most heads; here every place counts its own.
+static double heads_of_place(const PlanLimits* limits, int inner, int b) {
+    return (double)((int64_t)(b + 1) * limits->NH / inner - (int64_t)b * limits->NH / inner);
+}
+
+static void expect_item(Speeds* x, const Plan* plan, const Item* item, const int* lengths, const Setting* setting) {
+    double s2 = 0, tokens = 0;
+    const Cost* cost = &setting->cost;
+    for (int j = 0; j < item->n_docs; j++) {
+        double s = lengths[plan->docs[item->first_doc + j]];
+        s2 += s * s, tokens += s;
+    }
+    for (int place = 0; place < item->degree; place++) {
+        double heads = heads_of_place(&setting->limits, item->inner, place % item->inner) / setting->limits.NH;
+        x->work[item->first_rank + place] +=
+            cost->quadratic * s2 * heads * item->inner / item->degree + cost->linear * tokens / item->degree;
+        x->items[item->first_rank + place] += cost->item;
+    }
+}
+
+void speeds_expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
+    for (int r = 0; r < x->ranks; r++) x->work[r] = x->items[r] = 0;
+    for (int i = 0; i < plan->n_items; i++) expect_item(x, plan, &plan->items[i], lengths, setting);
+}
+
+static int was_measured(const Speeds* x, const double* compute_ms, int r) {
+    return x->work[r] > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
+}
+
+static double planned_ms(const Speeds* x, int r) { return x->work[r] / x->speeds[r] + x->items[r]; }
+
+// Of the step as a whole; 0: nothing was measured.
+static double common_factor(Speeds* x, const double* compute_ms) {
+    int n = 0;
+    for (int r = 0; r < x->ranks; r++)
+        if (was_measured(x, compute_ms, r)) x->now[n++] = compute_ms[r] / planned_ms(x, r);
+    return n ? middle(x->now, n) : 0;
+}
+
+// Returns whether this rank has changed for good.
+static int remember(RankPace* pace, double slowness) {
+    double before = pace->n ? usual(pace) : slowness;
+    int jump = times_off(slowness, before) <= jump_above ? 0 : slowness > before ? 1 : -1;
+    int changed = jump != 0 && jump == pace->jump;
+    if (changed) pace->recent[0] = pace->recent[pace->n - 1], pace->n = 1;
+    pace->jump = jump;
+    if (pace->n == SPEED_MEMORY) memmove(pace->recent, pace->recent + 1, sizeof(double) * --pace->n);
+    pace->recent[pace->n++] = slowness;
+    pace->idle = 0;
+    pace->told = 1;
+    return changed;
+}
+
+void speeds_measured(Speeds* x, const double* compute_ms) {
+    double c = common_factor(x, compute_ms);
+    x->held = x->in_flight == 0;
+    x->in_flight -= x->in_flight > 0;
+    if (!(c > 0)) return;
+    x->steps++;
+    for (int r = 0; r < x->ranks; r++) {
+        RankPace* pace = &x->paces[r];
+        double ms = compute_ms[r] / c, work = ms - x->items[r];
+        int measured = was_measured(x, compute_ms, r), off = measured && times_off(ms, planned_ms(x, r)) > jump_above;
+        if (off) x->held = 0;
+        if (measured && work >= least_told * ms)
+            x->urgent |= remember(pace, work / x->work[r]) || (off && pace->on_trial);
+        else pace->idle += pace->idle < LONGEST_WAIT;
+    }
+}
+
+void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
+    speeds_expect(x, plan, lengths, setting);
+    speeds_measured(x, compute_ms);
+}
+
+// ---- a refresh
+
+// What the rank's last steps say, or, of one that had no work for long, what is tried.
+static void settle_slowness(Speeds* x, int r, double usual_one) {
+    RankPace* pace = &x->paces[r];
+    if (pace->told) {
+        double found = usual(pace), off = found / x->slowness[r];
+        if (pace->on_trial)
+            pace->wait = off < band ? FIRST_WAIT : (int)MIN(MAX(2 * pace->wait, FIRST_WAIT * off), LONGEST_WAIT);
+        x->slowness[r] = found;
+        pace->told = pace->on_trial = 0;
+    } else if (pace->idle > pace->wait && x->slowness[r] > usual_one) {
+        x->slowness[r] = MAX(x->slowness[r] / forgiveness, usual_one);
+        pace->n = pace->jump = 0;
+        pace->on_trial = 1;
+    }
+}
+
+static double middle_slowness(Speeds* x) {
+    memcpy(x->now, x->slowness, sizeof(double) * (size_t)x->ranks);
+    return middle(x->now, x->ranks);
+}
+
+// From now on slowness counts from a median rank that is so many times slower.
+static void move_origin(Speeds* x, double factor) {
+    for (int r = 0; r < x->ranks; r++) {
+        x->slowness[r] /= factor;
+        for (int i = 0; i < x->paces[r].n; i++) x->paces[r].recent[i] /= factor;
+    }
+}
+
+// 6 significant bits.
+static double quantise(double speed) {
+    int exponent;
+    double fraction = frexp(MIN(MAX(speed, least_speed), most_speed), &exponent);
+    return ldexp(floor(64 * fraction + 0.5) / 64, exponent);
+}
+
+// Returns whether it is another one.
+static int set_speed(Speeds* x, int r, double speed) {
+    RankPace* pace = &x->paces[r];
+    double width = pace->n ? 1 + (band - 1) * sqrt((double)SPEED_MEMORY / pace->n) : band, before = x->speeds[r];
+    int more_is_known = before != 1 && pace->n > pace->behind;
+    if (times_off(speed, before) <= width && !more_is_known) return 0;
+    x->speeds[r] = times_off(speed, 1) <= width ? 1 : quantise(speed);
+    pace->behind = pace->n;
+    return x->speeds[r] != before;
+}
+
+int speeds_refresh(Speeds* x) {
+    int changed = 0;
+    double usual_one = middle_slowness(x);
+    for (int r = 0; r < x->ranks; r++) settle_slowness(x, r, usual_one);
+    x->common = middle_slowness(x);
+    if (times_off(x->common, 1) <= band) x->common = 1;
+    if (x->common != 1) move_origin(x, x->common);
+    for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->slowness[r]);
+    x->urgent = 0;
+    if (changed) x->in_flight = IN_FLIGHT;
+    return changed;
+}

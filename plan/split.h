@@ -1,0 +1,23 @@
+// split.h - how a tensor-parallel group divides the model (Shoeybi et al. 2019, "Megatron-LM").
+//
+// Rank t has the attention heads head[t] .. head[t + 1], the MLP units unit[t] .. unit[t + 1] and the rows row[t] ..
+// row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or columns (the
+// two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
+#pragma once
+#include "plan/balance.h"
+#include "plan/shape.h"
+
+typedef struct TpSplit {
+    int ranks;
+    int head[MOST_TP + 1], unit[MOST_TP + 1], row[MOST_TP + 1];
+} TpSplit;
+
+// As even as whole heads allow; units and rows in multiples of 64 where there are enough. ranks at most NH.
+TpSplit split_even(const Shape* whole, int ranks);
+Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
+// 1 where every rank holds the same values of this tensor: nothing of it is cut.
+int split_is_replicated(ParamId id);
+
+// Between a tensor of the whole model and this rank's part of it, fp32 in host memory.
+void split_take(float* part, const float* whole, const Shape* shape, const TpSplit* split, int rank, ParamId id);
+void split_put(float* whole, const float* part, const Shape* shape, const TpSplit* split, int rank, ParamId id);

@@ -1,0 +1,377 @@
+// kept.c - see kept.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. A list is stored
+// with all that others compute behind it: together that is what was computed, and so what a refresh measures.
+#include "run/kept.h"
+
+#include <stdlib.h>
+
+#include "data/kept_file.h"
+#include "plan/planner.h"
+#include "plan/prune.h"
+#include "run/run.h"
+
+enum { LIST_HEADS = N_LINEARS, LIST_UNITS, N_LISTS };  // behind those of columns, which have the numbers of LinearId
+
+static const char* const list_names[N_LISTS] = {"qkv", "attproj", "fc", "fcproj", "heads", "units"};
+static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
+
+// The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves out
+// too much, the other one makes up for in finer steps.
+static const int columns_in_order[] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC};
+static const int slices_in_order[] = {LIST_HEADS, LIST_UNITS};
+
+typedef struct List {
+    int n;          // of this rank
+    int stay;       // that it has not given away: the first ones
+    float* value;   // (L,n)
+    int* computed;  // (L,n) ascending: those of `stay` that are kept, n_kept of them, then stay .. n
+    int* n_kept;    // (L)
+} List;
+
+struct Kept {
+    const Model* model;
+    Shed shed;
+    Priority priority;
+    int by_layer;
+    uint64_t seed;
+    int L, C, HS;
+    int known;     // `ago` holds weights
+    int left_out;  // in any layer
+    const int* in_order;
+    int n_lists;  // in use: in_order (n_lists)
+    List lists[N_LISTS];
+    KeptLayer* layers;
+    char* ago;            // weights of the last refresh, layer by layer
+    float *now, *then;    // of one linear
+    float *change, *sum;  // of one list; of the columns of one linear
+    int* scratch;
+    double *ratio, *work, *mass;  // (L)
+};
+
+// ---- memory
+
+static int list_length(const Model* m, int i) {
+    int own = m->shape.heads * shape_head_size(&m->shape);
+    return i == LIST_HEADS                         ? m->shape.heads
+           : i == LIST_UNITS || i == LINEAR_FCPROJ ? m->shape.units
+           : i == LINEAR_ATTPROJ                   ? own
+                                                   : m->shape.C;
+}
+
+static size_t layer_elems(const Model* m) {
+    size_t elems = 0;
+    for (int id = 0; id < N_LINEARS; id++) elems += shape_param(&m->shape, matrices[id], 0).elems;
+    return elems;
+}
+
+// Lays everything out in memory of the bytes that it returns; with memory NULL it only counts.
+static size_t lay_out(Kept* k, const Model* m, char* memory) {
+    Carver c = {memory, 0};
+    size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
+    for (int id = 0; id < N_LINEARS; id++) {
+        ParamTensor t = shape_param(&m->shape, matrices[id], 0);
+        matrix = MAX(matrix, t.elems);
+        widest = MAX(widest, (size_t)t.cols);
+    }
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[k->in_order[i]];
+        list->n = list->stay = list_length(m, k->in_order[i]);
+        list->value = (float*)carve(&c, L * (size_t)list->n * sizeof *list->value);
+        list->computed = (int*)carve(&c, L * (size_t)list->n * sizeof *list->computed);
+        list->n_kept = (int*)carve(&c, L * sizeof *list->n_kept);
+    }
+    k->layers = (KeptLayer*)carve(&c, L * sizeof *k->layers);
+    k->ago = (char*)carve(&c, L * layer_elems(m) * dtype_bytes(m->dt));
+    k->now = (float*)carve(&c, matrix * sizeof *k->now);
+    k->then = (float*)carve(&c, matrix * sizeof *k->then);
+    k->change = (float*)carve(&c, widest * sizeof *k->change);
+    k->sum = (float*)carve(&c, widest * sizeof *k->sum);
+    k->scratch = (int*)carve(&c, widest * sizeof *k->scratch);
+    k->ratio = (double*)carve(&c, L * sizeof *k->ratio);
+    k->work = (double*)carve(&c, L * sizeof *k->work);
+    k->mass = (double*)carve(&c, L * sizeof *k->mass);
+    return c.bytes;
+}
+
+static Kept of_shed(Shed shed) {
+    Kept k = {.shed = shed, .in_order = columns_in_order, .n_lists = COUNT(columns_in_order)};
+    if (shed == SHED_SLICES) k.in_order = slices_in_order, k.n_lists = COUNT(slices_in_order);
+    return k;
+}
+
+size_t kept_bytes(const Model* m, Shed shed) {
+    Kept k = of_shed(shed);
+    return sizeof k + lay_out(&k, m, NULL);
+}
+
+static int* row_of(const List* list, int l) { return list->computed + (size_t)l * (size_t)list->n; }
+static float* values_of(const List* list, int l) { return list->value + (size_t)l * (size_t)list->n; }
+
+// The lists as callers see them.
+static void show_layer(Kept* k, int l) {
+    KeptLayer* layer = &k->layers[l];
+    for (int i = 0; i < k->n_lists; i++) {
+        int id = k->in_order[i];
+        KeptList* shown = id < N_LINEARS ? &layer->columns[id] : id == LIST_HEADS ? &layer->heads : &layer->units;
+        *shown = (KeptList){k->lists[id].n_kept[l], row_of(&k->lists[id], l)};
+    }
+}
+
+// Keeps n_kept of those that stay, which stand in the list already, and all that were given away.
+static void end_list(List* list, int l, int n_kept) {
+    list->n_kept[l] = n_kept;
+    for (int j = list->stay; j < list->n; j++) row_of(list, l)[n_kept + j - list->stay] = j;
+}
+
+Kept* kept_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
+    size_t bytes = kept_bytes(m, shed);
+    Kept* k = (Kept*)calloc(1, bytes);
+    if (!k) die("no memory for %zu bytes of older weights and lists", bytes);
+    *k = of_shed(shed);
+    k->model = m, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
+    k->L = m->shape.L, k->C = m->shape.C, k->HS = shape_head_size(&m->shape);
+    lay_out(k, m, (char*)(k + 1));
+    for (int i = 0; i < k->n_lists; i++)
+        for (int l = 0; l < k->L; l++) {
+            List* list = &k->lists[k->in_order[i]];
+            keep_start(values_of(list, l), list->n);
+            for (int j = 0; j < list->n; j++) row_of(list, l)[j] = j;
+            end_list(list, l, list->n);
+        }
+    for (int l = 0; l < k->L; l++) show_layer(k, l);
+    return k;
+}
+
+void kept_close(Kept* kept) { free(kept); }
+
+// ---- what changed
+
+// The weights of a linear into `now`, those of the last refresh into `then`; the new ones take their place.
+static ParamTensor fetch(Kept* k, const Model* m, LinearId id, int l) {
+    ParamTensor t = shape_param(&m->shape, matrices[id], l);
+    size_t elem = dtype_bytes(m->dt), at = (size_t)l * layer_elems(m);
+    for (int i = 0; i < (int)id; i++) at += shape_param(&m->shape, matrices[i], l).elems;
+    char* copy = k->ago + at * elem;
+    memcpy(k->then, copy, t.elems * elem);
+    m->k->download(copy, zero_weights(m, &t), t.elems * elem, m->s);
+    memcpy(k->now, copy, t.elems * elem);
+    if (m->dt == DT_BF16) {
+        bf16_widen_in_place(k->now, t.elems);
+        bf16_widen_in_place(k->then, t.elems);
+    }
+    return t;
+}
+
+// change (n) += of slices of so many rows, from row `first` on.
+static void add_rows(Kept* k, int n, int rows, int first) {
+    for (int s = 0; s < n; s++) {
+        size_t at = (size_t)(first + s * rows) * (size_t)k->C;
+        float sum;
+        keep_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
+        k->change[s] += sum;
+    }
+}
+
+// change (n) += of slices of so many columns.
+static void add_columns(Kept* k, int n, int columns) {
+    keep_change(k->sum, k->now, k->then, k->C, n * columns);
+    for (int s = 0; s < n; s++)
+        for (int j = 0; j < columns; j++) k->change[s] += k->sum[s * columns + j];
+}
+
+static void learn_list(Kept* k, int i, int l) {
+    const List* list = &k->lists[i];
+    if (k->known)
+        keep_learn(values_of(list, l), k->change, list->n, row_of(list, l), list->n_kept[l] + list->n - list->stay);
+}
+
+static void learn_columns(Kept* k, const Model* m, int l) {
+    for (int id = 0; id < N_LINEARS; id++) {
+        ParamTensor t = fetch(k, m, (LinearId)id, l);
+        keep_change(k->change, k->now, k->then, t.rows, t.cols);
+        learn_list(k, id, l);
+    }
+}
+
+static void learn_slices(Kept* k, const Model* m, int l) {
+    int heads = k->lists[LIST_HEADS].n, units = k->lists[LIST_UNITS].n;
+    memset(k->change, 0, (size_t)heads * sizeof *k->change);
+    fetch(k, m, LINEAR_QKV, l);
+    for (int run = 0; run < 3; run++) add_rows(k, heads, k->HS, run * heads * k->HS);
+    fetch(k, m, LINEAR_ATTPROJ, l);
+    add_columns(k, heads, k->HS);
+    learn_list(k, LIST_HEADS, l);
+    memset(k->change, 0, (size_t)units * sizeof *k->change);
+    fetch(k, m, LINEAR_FC, l);
+    add_rows(k, units, 1, 0);
+    fetch(k, m, LINEAR_FCPROJ, l);
+    add_columns(k, units, 1);
+    learn_list(k, LIST_UNITS, l);
+}
+
+// ---- how much is left out
+
+static PruneList prune_list(const Kept* k, int i) {
+    double work[N_LISTS] = {[LINEAR_QKV] = 3.0 * k->lists[LINEAR_ATTPROJ].stay,
+                            [LINEAR_ATTPROJ] = k->C,
+                            [LINEAR_FC] = k->lists[LINEAR_FCPROJ].stay,
+                            [LINEAR_FCPROJ] = k->C,
+                            [LIST_HEADS] = 4.0 * k->HS * k->C,
+                            [LIST_UNITS] = 2.0 * k->C};
+    return (PruneList){k->lists[i].stay, i == LIST_HEADS, work[i]};
+}
+
+static double total_work(const PruneList* lists, int n) {
+    double total = 0;
+    for (int i = 0; i < n; i++) total += lists[i].n * lists[i].work;
+    return total;
+}
+
+// ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
+// mean: its weight is a divisor.
+static void find_ratios(Kept* k, double gamma) {
+    PruneList lists[N_LINEARS];
+    double sum = 0;
+    for (int i = 0; i < k->n_lists; i++) lists[i] = prune_list(k, k->in_order[i]);
+    double most = prune_most(lists, k->n_lists, WORK_TILE) / MAX(1, total_work(lists, k->n_lists));
+    for (int l = 0; l < k->L; l++) {
+        k->ratio[l] = gamma, k->work[l] = 1, k->mass[l] = 0;
+        for (int i = 0; i < k->n_lists; i++) {
+            const List* list = &k->lists[k->in_order[i]];
+            for (int j = 0; j < list->n; j++) k->mass[l] += (double)values_of(list, l)[j];
+        }
+        sum += k->mass[l];
+    }
+    for (int l = 0; l < k->L; l++) k->mass[l] = sum > 0 ? MAX(k->mass[l] / sum, 1e-3 / k->L) : 1;
+    if (k->by_layer) balance_ratios(k->ratio, k->work, k->mass, k->L, gamma * k->L, most);
+}
+
+// ---- a refresh
+
+static void set_stay(Kept* k, SliceCount stay) {
+    int of[N_LISTS] = {k->C, stay.heads * k->HS, k->C, stay.units, stay.heads, stay.units};
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[k->in_order[i]];
+        list->stay = of[k->in_order[i]];
+        if (list->stay < 0 || list->stay > list->n)
+            die("%d of %d %s stay", list->stay, list->n, list_names[k->in_order[i]]);
+    }
+}
+
+// Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
+// next.
+static double choose_layer(Kept* k, int l, double ahead, uint64_t seed) {
+    int dropped[N_LINEARS], half = k->shed == SHED_COLUMNS && !k->by_layer ? 2 : k->n_lists;
+    PruneList lists[N_LINEARS];
+    for (int i = 0; i < k->n_lists; i++) lists[i] = prune_list(k, k->in_order[i]);
+    for (int i = 0; i < k->n_lists; i += half) {
+        double target = k->ratio[l] * total_work(&lists[i], half) - (k->by_layer ? ahead : 0);
+        ahead = prune_counts(&dropped[i], &lists[i], half, target, WORK_TILE) - target;
+    }
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[k->in_order[i]];
+        int n_kept = list->stay - dropped[i];
+        keep_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
+                    hash64(seed ^ (uint64_t)(l * N_LISTS + k->in_order[i])), k->scratch);
+        end_list(list, l, n_kept);
+        k->left_out |= dropped[i] > 0;
+    }
+    show_layer(k, l);
+    return ahead;
+}
+
+const KeptLayer* kept_choose(Kept* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
+    double ahead = 0;
+    for (int l = 0; l < k->L; l++) {
+        if (k->shed == SHED_COLUMNS) learn_columns(k, m, l);
+        else learn_slices(k, m, l);
+    }
+    k->known = 1;
+    set_stay(k, stay);
+    find_ratios(k, gamma > 0 ? MIN(gamma, 1) : 0);
+    k->left_out = 0;
+    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
+    return kept_layers(k);
+}
+
+const KeptLayer* kept_layers(const Kept* k) { return k->left_out ? k->layers : NULL; }
+
+double kept_left_out(const Kept* k) {
+    double all = 0, kept = 0;
+    for (int i = 0; i < k->n_lists; i++) {
+        PruneList list = prune_list(k, k->in_order[i]);
+        for (int l = 0; l < k->L; l++) {
+            all += list.n * list.work;
+            kept += k->lists[k->in_order[i]].n_kept[l] * list.work;
+        }
+    }
+    return all > 0 ? 1 - kept / all : 0;
+}
+
+// ---- files
+
+static size_t list_floats(const Kept* k) {
+    size_t n = 0;
+    for (int i = 0; i < k->n_lists; i++) n += (size_t)k->L * (size_t)k->lists[k->in_order[i]].n;
+    return n;
+}
+
+// Tables whose `kept` lies in memory; its values follow with `values`, else they are those in use.
+static void make_tables(KeptTable* tables, const Kept* k, float* memory, int values) {
+    for (int i = 0; i < k->n_lists; i++) {
+        const List* list = &k->lists[k->in_order[i]];
+        size_t n = (size_t)k->L * (size_t)list->n;
+        tables[i] = (KeptTable){list_names[k->in_order[i]], list->n, list->stay, list->value, memory};
+        if (values) tables[i].value = memory + list_floats(k);
+        memory += n;
+    }
+}
+
+int kept_save(const Kept* k, const char* path, char* err, size_t errlen) {
+    KeptTable tables[N_LISTS];
+    float* memory = (float*)calloc(list_floats(k) + 1, sizeof *memory);
+    if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
+    make_tables(tables, k, memory, 0);
+    for (int i = 0; i < k->n_lists; i++)
+        for (int l = 0; l < k->L; l++) {
+            const List* list = &k->lists[k->in_order[i]];
+            int computed = list->n_kept[l] + list->n - list->stay;
+            for (int j = 0; j < computed; j++)
+                tables[i].kept[(size_t)l * (size_t)list->n + (size_t)row_of(list, l)[j]] = 1;
+        }
+    int result = kept_file_write(tables, k->n_lists, k->L, path, err, errlen);
+    free(memory);
+    return result;
+}
+
+static void take_table(List* list, const KeptTable* table, int l) {
+    const float* kept = table->kept + (size_t)l * (size_t)list->n;
+    int n = 0;
+    for (int j = 0; j < table->stay; j++)
+        if (kept[j] == 1) row_of(list, l)[n++] = j;
+    end_list(list, l, n);
+}
+
+int kept_load(Kept* k, const char* path, char* err, size_t errlen) {
+    KeptTable tables[N_LISTS];
+    float* memory = (float*)calloc(2 * list_floats(k) + 1, sizeof *memory);
+    if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
+    make_tables(tables, k, memory, 1);
+    int result = kept_file_read(tables, k->n_lists, k->L, path, err, errlen);
+    k->left_out = result ? k->left_out : 0;
+    for (int i = 0; i < k->n_lists && !result; i++) {
+        List* list = &k->lists[k->in_order[i]];
+        list->stay = tables[i].stay;
+        memcpy(list->value, tables[i].value, (size_t)k->L * (size_t)list->n * sizeof *list->value);
+        for (int l = 0; l < k->L; l++) {
+            take_table(list, &tables[i], l);
+            k->left_out |= list->n_kept[l] < list->stay;
+        }
+    }
+    for (int l = 0; l < k->L && !result; l++) {
+        show_layer(k, l);
+        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
+    }
+    if (!result) k->known = 1;
+    free(memory);
+    return result;
+}

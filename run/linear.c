@@ -1,0 +1,74 @@
+// linear.c - see linear.h. One list of columns serves the three matmuls of a linear (Wang et al. 2024): the forward pass
+// contracts over them, the gradient of the input exists for them alone, and so does that of the weight. The list of the
+// forward pass is that of the backward pass, because lists change only between steps.
+#include "run/linear.h"
+
+#include "run/run.h"
+
+// The linear, and where nothing is left of its input, one column of zeros instead: a bias remains.
+static Linear linear_of(const Model* m, LinearId id, int l) {
+    Linear w = work_linear(m, id, l);
+    if (w.K > 0) return w;
+    w.K = 1;
+    w.w = m->zeros;
+    w.dw = (float*)m->spent;
+    return w;
+}
+
+// The columns of x (N, width) that the linear uses.
+static const void* kept_columns(const Model* m, const Linear* w, const void* x, void* scratch, int N) {
+    if (w->width == 0) return x ? m->zeros : NULL;
+    if (!w->kept || !x) return x;
+    m->k->gather_columns(scratch, x, w->kept, N, w->K, w->width, m->dt, m->s);
+    return scratch;
+}
+
+// An injected straggler does every matmul again, `again` times, the last time for a part of the rows. Rows of
+// repetition i, 0 when there are no more.
+static int rows_again(const Model* m, int i, int N) {
+    double left = m->again - i;
+    return left >= 1 ? N : left > 0 ? (int)(left * N) : 0;
+}
+
+void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N) {
+    const Kernels* k = m->k;
+    Linear w = linear_of(m, id, l);
+    if (w.OC == 0) return;
+    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
+    x = kept_columns(m, &w, x, m->columns[0], N);
+    k->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
+    for (int i = 0, rows; (rows = rows_again(m, i, N)) > 0; i++)
+        k->matmul_forward(m->discarded, NULL, x, w.w, w.b, rows, w.K, w.OC, m->dt, m->s);
+    timer_enter(m->timer, before, m->s);
+}
+
+static void backward_weight(const Model* m, const Linear* w, const void* dout, const void* x, int N) {
+    const Kernels* k = m->k;
+    x = kept_columns(m, w, x, m->columns[0], N);
+    k->matmul_backward_weight(w->dw, w->db, dout, x, N, w->K, w->OC, m->dt, m->s);
+    for (int i = 0, rows; (rows = rows_again(m, i, N)) > 0; i++)
+        k->matmul_backward_weight((float*)m->discarded, NULL, dout, x, rows, w->K, w->OC, m->dt, m->s);
+}
+
+static void backward_input(const Model* m, const Linear* w, void* dx, const void* dout, const void* pre, int N) {
+    const Kernels* k = m->k;
+    void* computed = w->kept ? m->columns[1] : dx;
+    pre = kept_columns(m, w, pre, m->columns[0], N);
+    k->matmul_backward_input(computed, dout, w->w, pre, N, w->K, w->OC, m->dt, m->s);
+    for (int i = 0, rows; (rows = rows_again(m, i, N)) > 0; i++)
+        k->matmul_backward_input(m->discarded, dout, w->w, NULL, rows, w->K, w->OC, m->dt, m->s);
+    if (w->kept) k->scatter_columns(dx, computed, w->source, w->fill, N, w->width, w->K, m->dt, m->s);
+}
+
+void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
+                     int N) {
+    Linear w = linear_of(m, id, l);
+    if (w.OC == 0) {
+        m->k->zero(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
+        return;
+    }
+    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
+    backward_weight(m, &w, dout, x, N);
+    if (w.width > 0) backward_input(m, &w, dx, dout, pre, N);
+    timer_enter(m->timer, before, m->s);
+}

@@ -1,0 +1,69 @@
+// tp.c - see tp.h.
+#include "run/tp.h"
+
+#include "run/run.h"
+
+static size_t share_elems(const Model* m, const Row* row) { return (size_t)row->n * (size_t)m->shape.C; }
+
+void* tp_own(const Model* m, void* x, const Row* row) {
+    return (char*)x + (size_t)tp_rank(m) * share_elems(m, row) * dtype_bytes(m->dt);
+}
+
+void tp_gather(const Model* m, void* x, const Row* row) {
+    if (!m->tp) return;
+    comm_all_gather(m->tp, x, tp_own(m, x, row), share_elems(m, row), m->dt, m->s);
+}
+
+void tp_reduce(const Model* m, void* x, const Row* row) {
+    if (!m->tp) return;
+    comm_reduce_scatter(m->tp, tp_own(m, x, row), x, share_elems(m, row), m->dt, m->s);
+}
+
+void* tp_full(const Model* m, void* own, void* full, const Row* row) {
+    if (!m->tp) return own;
+    comm_all_gather(m->tp, full, own, share_elems(m, row), m->dt, m->s);
+    return full;
+}
+
+// Runs of tensors that stand one after another are summed at once, with the gaps between them, which are 0.
+void tp_sum_replicated(const Model* m, int b) {
+    float* run = NULL;
+    size_t n = 0;
+    if (!m->tp) return;
+    for (int i = 0; i <= shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, MIN(i, shape_tensors(&m->shape) - 1));
+        int is_end = i == shape_tensors(&m->shape),
+            joins = !is_end && shape_bucket_of(&t, &m->shape) == b && split_is_replicated(t.id);
+        float* grads = joins ? zero_grads(m, &t) : NULL;
+        if (joins && !run) run = grads;
+        if (joins) n = (size_t)(grads - run) + t.elems;
+        if (joins || !run) continue;
+        m->tp->table->all_reduce(m->tp, run, n, DT_F32, m->s);
+        run = NULL;
+    }
+}
+
+void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
+    char err[ERR_BYTES];
+    if (!m->tp || split_is_replicated(tensor->id)) {
+        if (whole != part) memcpy(whole, part, tensor->elems * sizeof(float));
+        return;
+    }
+    Comm* c = m->tp;
+    for (int t = 0; t < c->size; t++) {
+        Shape shape = split_shape(&m->whole, &m->split, t);
+        ParamTensor theirs = shape_param(&shape, tensor->id, tensor->layer);
+        float* value = t == c->rank ? part : others;
+        if (c->table->broadcast_host(c, value, theirs.elems * sizeof(float), t, err, sizeof err)) die("%s", err);
+        split_put(whole, value, &m->whole, &m->split, t, tensor->id);
+    }
+}
+
+void tp_share_logits(const Model* m, float* logits) {
+    char err[ERR_BYTES];
+    for (int t = 0; t < tp_size(m) && m->tp; t++) {
+        size_t rows = (size_t)(m->split.row[t + 1] - m->split.row[t]);
+        if (m->tp->table->broadcast_host(m->tp, logits + m->split.row[t], rows * sizeof(float), t, err, sizeof err))
+            die("%s", err);
+    }
+}

@@ -1,0 +1,274 @@
+// work.c - this rank's work of a step as lists and views: see work.h. A kind of slices of a layer that is computed as
+// it is owned is used in place; of others there are compact copies, whose channels are those that stay, then those that
+// are taken in the order of moves. One list of columns serves a linear's three matmuls (Wang et al. 2024): each costs
+// 2 OC K FLOPs a token, K the columns that are left.
+#include "run/work.h"
+
+#include <stdlib.h>
+
+#include "run/slices.h"
+
+// ---- views
+
+static SliceKind kind_of(LinearId id) { return id == LINEAR_QKV || id == LINEAR_ATTPROJ ? SLICE_HEADS : SLICE_UNITS; }
+static int is_column_parallel(LinearId id) { return id == LINEAR_QKV || id == LINEAR_FC; }
+
+// What differs from what this rank owns; NULL: nothing does.
+static const KindWork* changed(const Model* m, SliceKind kind, int l) {
+    if (!m->work || !m->work->differs) return NULL;
+    const KindWork* w = slice_work(m->work, l, kind);
+    return w->differs ? w : NULL;
+}
+
+// Weights and bias where they are owned.
+static Linear owned_linear(const Model* m, LinearId id, int l) {
+    static const ParamId weights[] = {QKVW, ATTPROJW, FCW, FCPROJW}, biases[] = {QKVB, ATTPROJB, FCB, FCPROJB};
+    ParamTensor w = shape_param(&m->shape, weights[id], l), b = shape_param(&m->shape, biases[id], l);
+    Linear linear = {.w = zero_weights(m, &w), .dw = zero_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
+    if (is_column_parallel(id) || tp_rank(m) == 0) linear.b = zero_weights(m, &b), linear.db = zero_grads(m, &b);
+    return linear;
+}
+
+Linear work_linear(const Model* m, LinearId id, int l) {
+    Linear linear = owned_linear(m, id, l);
+    SliceKind kind = kind_of(id);
+    const KindWork* w = changed(m, kind, l);
+    if (!w) return linear;
+    Slab weights = slices_weights(m->work, l, kind), grads = slices_grads(m->work, l, kind);
+    linear.fill = m->work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
+    if (is_column_parallel(id)) {
+        linear.w = weights.rows, linear.b = weights.bias;
+        linear.dw = (float*)grads.rows, linear.db = (float*)grads.bias;
+        linear.OC = slice_kinds[kind].runs * (w->stay + w->taken);
+        linear.K = w->K;
+        linear.kept = w->kept_in, linear.source = w->place_in;
+    } else {
+        linear.w = weights.columns, linear.dw = (float*)grads.columns;
+        linear.K = w->columns + w->taken;
+        linear.width = w->stay + w->taken;
+        if (w->source_out) linear.kept = w->kept_out, linear.source = w->source_out;
+    }
+    return linear;
+}
+
+static int computed(const Model* m, SliceKind kind, int l, int owned) {
+    const KindWork* w = changed(m, kind, l);
+    return w ? (w->stay + w->taken) / m->work->span[kind] : owned;
+}
+
+int work_heads(const Model* m, int l) { return computed(m, SLICE_HEADS, l, m->shape.heads); }
+int work_units(const Model* m, int l) { return computed(m, SLICE_UNITS, l, m->shape.units); }
+
+void work_flops(const Model* m, double flops[3]) {
+    flops[0] = flops[1] = flops[2] = 0;
+    for (int l = 0; l < m->shape.L; l++)
+        for (int id = 0; id < N_LINEARS; id++) {
+            Linear linear = work_linear(m, (LinearId)id, l);
+            for (int gemm = 0; gemm < 3; gemm++) flops[gemm] += 2.0 * linear.OC * linear.K;
+        }
+}
+
+int work_freezes(const Model* m) { return m->work && m->work->cut; }
+
+// ---- memory
+
+// One after another: kept_in, place_in (C); kept_out, source_out (most); place_out (own). rows is kept_out.
+static size_t list_ints(const Work* work, int kind) {
+    return 2 * (size_t)work->C + 2 * (size_t)work->most[kind] + (size_t)work->own[kind];
+}
+
+static Work dimensions(const Model* m, const WorkNeeds* needs) {
+    const Shape* shape = &m->shape;
+    int HS = shape_head_size(shape);
+    Work work = {.L = shape->L, .C = shape->C, .keep_gradients = needs->keep_gradients, .dt = m->dt};
+    work.span[SLICE_HEADS] = HS, work.span[SLICE_UNITS] = 1;
+    work.own[SLICE_HEADS] = shape->heads * HS, work.own[SLICE_UNITS] = shape->units;
+    work.most[SLICE_HEADS] = MAX(needs->most_heads, shape->heads) * HS;
+    work.most[SLICE_UNITS] = MAX(needs->most_units, shape->units);
+    for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
+        SliceKind k = (SliceKind)kind;
+        size_t *bytes = work.bytes, elem = sizeof(float), L = (size_t)work.L;
+        size_t most = slab_elems(&work, k, work.most[k]);
+        bytes[PART_WEIGHTS] += L * most * dtype_bytes(m->dt);
+        bytes[PART_GRADS] += L * most * elem;
+        bytes[PART_BEFORE] += needs->keep_gradients ? L * slab_elems(&work, k, work.own[k]) * elem : 0;
+        bytes[PART_GIVEN] += packet_elems(&work, k, work.own[k]) * elem;
+        bytes[PART_TAKEN] += packet_elems(&work, k, work.most[k] - work.own[k]) * elem;
+        bytes[PART_SCRATCH] = MAX(bytes[PART_SCRATCH], (size_t)work.C * (size_t)work.own[k] * elem);
+        bytes[PART_LISTS] += L * list_ints(&work, kind) * sizeof(int);
+    }
+    return work;
+}
+
+enum { ALIGN_BYTES = 64 };
+
+size_t work_bytes(const Model* m, const WorkNeeds* needs) {
+    Work work = dimensions(m, needs);
+    size_t bytes = 0;
+    for (int i = 0; i < N_WORK_PARTS; i++) bytes += ROUND_UP(work.bytes[i], (size_t)ALIGN_BYTES);
+    return bytes;
+}
+
+Work* work_open(const Model* m, const WorkNeeds* needs, void* memory) {
+    Work* work = (Work*)malloc(sizeof *work);
+    if (!work) die("no memory for lists of slices");
+    *work = dimensions(m, needs);
+    work->lists = (int*)malloc(work->bytes[PART_LISTS]);
+    work->layers = (KindWork*)calloc((size_t)work->L * N_SLICE_KINDS, sizeof *work->layers);
+    if (!work->lists || !work->layers) die("no memory for lists of slices");
+    char* at = (char*)memory;
+    for (int i = 0; i < N_WORK_PARTS; i++) {
+        work->part[i] = at;
+        at += ROUND_UP(work->bytes[i], (size_t)ALIGN_BYTES);
+    }
+    if (work->keep_gradients) m->k->zero(work->part[PART_BEFORE], work->bytes[PART_BEFORE], m->s);
+    return work;
+}
+
+void work_close(Work* work) {
+    if (!work) return;
+    free(work->lists);
+    free(work->layers);
+    free(work);
+}
+
+// ---- lists
+
+// A list in Work.lists, and how far they reach.
+typedef struct Lists {
+    Work* work;
+    int* end;
+} Lists;
+
+static int* new_list(Lists* lists, int n) {
+    int* list = lists->end;
+    lists->end += n;
+    return list;
+}
+
+// Where a list of Work.lists is on the device.
+static const int* on_device(const Work* work, const int* list) {
+    return (const int*)work->part[PART_LISTS] + (list - work->lists);
+}
+
+static void check_list(const KeptList* list, int of) {
+    for (int i = 0; i < list->n; i++)
+        if (list->index[i] < (i ? list->index[i - 1] + 1 : 0) || list->index[i] >= of)
+            die("entry %d of a list of %d of %d is %d; lists ascend", i, list->n, of, list->index[i]);
+    if (list->n < 0 || list->n > of) die("a list of %d of %d", list->n, of);
+}
+
+// place (n) = where each of 0 .. n - 1 stands in kept (n_kept), or -1.
+static void invert(int* place, int n, const int* kept, int n_kept) {
+    for (int j = 0; j < n; j++) place[j] = -1;
+    for (int j = 0; j < n_kept; j++) place[kept[j]] = j;
+}
+
+// Columns of the input of a column-parallel linear.
+static void cut_inputs(Lists* lists, KindWork* w, const KeptList* columns) {
+    const Work* work = lists->work;
+    int *kept = new_list(lists, columns->n), *place = new_list(lists, work->C);
+    check_list(columns, work->C);
+    if (columns->n == 0) die("all columns of a linear are left out");
+    memcpy(kept, columns->index, (size_t)columns->n * sizeof *kept);
+    invert(place, work->C, kept, columns->n);
+    w->K = columns->n;
+    w->kept_in = on_device(work, kept), w->place_in = on_device(work, place);
+}
+
+// Columns of a row-parallel linear, of `span` channels for each entry. Of slices that go altogether the block computes
+// nothing; otherwise it computes all channels and the linear uses these.
+static void cut_outputs(Lists* lists, SliceKind kind, KindWork* w, const KeptList* list, int span, int slices_go) {
+    const Work* work = lists->work;
+    int own = work->own[kind], n = list->n * span;
+    check_list(list, w->stay / span);
+    int *kept = new_list(lists, n + w->taken), *place = new_list(lists, own);
+    for (int j = 0; j < n; j++) kept[j] = list->index[j / span] * span + j % span;
+    invert(place, own, kept, n);
+    w->columns = n;
+    w->kept_out = on_device(work, kept), w->place_out = on_device(work, place);
+    if (slices_go) {
+        w->rows = w->kept_out;
+        w->stay = n;
+        return;
+    }
+    for (int j = 0; j < w->taken; j++) kept[n + j] = w->stay + j;
+    int width = w->stay + w->taken, *source = new_list(lists, width);
+    if (n + w->taken == 0) die("all columns of a linear are left out");
+    invert(source, width, kept, n + w->taken);
+    w->source_out = on_device(work, source);
+}
+
+// Slices that others gave to this rank need all columns of the input, so nothing is left out of it then.
+static void leave_out(Lists* lists, SliceKind kind, KindWork* w, const KeptLayer* kept, Shed shed) {
+    const Work* work = lists->work;
+    if (shed == SHED_SLICES) {
+        const KeptList* slices = kind == SLICE_HEADS ? &kept->heads : &kept->units;
+        int span = work->span[kind];
+        if (slices->n * span != w->stay) cut_outputs(lists, kind, w, slices, span, 1);
+        return;
+    }
+    const KeptList *in = &kept->columns[2 * kind], *out = &kept->columns[2 * kind + 1];
+    if (in->n != work->C && w->taken == 0) cut_inputs(lists, w, in);
+    if (out->n != w->stay) cut_outputs(lists, kind, w, out, 1, 0);
+}
+
+// ---- a new plan
+
+// Channels that rank gives away, or takes.
+static int moved(const Work* work, const WorkPlan* plan, SliceKind kind, int rank, int taken) {
+    int n = 0, first = work->own[kind], span = work->span[kind];
+    for (int i = 0; i < plan->n_moves; i++) {
+        const Move* move = &plan->moves[i];
+        int slices = kind == SLICE_HEADS ? move->heads : move->units;
+        if ((taken ? move->to : move->from) != rank || slices == 0) continue;
+        n += slices * span;
+        first = MIN(first, (kind == SLICE_HEADS ? move->head : move->unit) * span);
+    }
+    if (!taken && first + n != work->own[kind]) die("rank %d gives away slices that are not its last", rank);
+    return n;
+}
+
+static void set_layer(Lists* lists, int rank, const WorkPlan* plan, int l) {
+    Work* work = lists->work;
+    for (int i = 0; i < N_SLICE_KINDS; i++) {
+        SliceKind kind = (SliceKind)i;
+        int given = moved(work, plan, kind, rank, 0), taken = moved(work, plan, kind, rank, 1);
+        int stay = work->own[kind] - given;
+        KindWork w = {.stay = stay, .taken = taken, .K = work->C, .columns = stay};
+        if (taken > work->most[kind] - work->own[kind]) die("rank %d takes more slices than it has room for", rank);
+        if (plan->kept) leave_out(lists, kind, &w, &plan->kept[l], plan->shed);
+        int cut = w.kept_in || w.kept_out;
+        w.differs = given > 0 || taken > 0 || cut;
+        work->differs |= w.differs;
+        work->cut |= cut;
+        work->layers[l * N_SLICE_KINDS + i] = w;
+    }
+}
+
+void work_set(Model* m, const WorkPlan* plan) {
+    Work* work = m->work;
+    if (plan->n_moves > 0 && !m->tp) die("slices cannot move in a group of one rank");
+    if (plan->imputation == IMPUTE_SAME && !work->keep_gradients) die("gradients of the step before are not kept");
+    Lists lists = {work, work->lists};
+    work->plan = *plan;
+    work->plan.kept = NULL;
+    work->differs = work->cut = 0;
+    if (!plan->active) work->plan.n_moves = 0;
+    for (int l = 0; l < work->L && plan->active; l++) set_layer(&lists, tp_rank(m), plan, l);
+    if (lists.end == work->lists) return;
+    m->k->upload(work->part[PART_LISTS], work->lists, (size_t)(lists.end - work->lists) * sizeof(int), m->s);
+    m->k->synchronize(m->s);
+}
+
+// ---- phases
+
+void work_begin(Model* m) {
+    if (m->work && m->work->differs) slices_fill(m);
+}
+
+void work_end(Model* m) {
+    if (!m->work) return;
+    if (m->work->differs) slices_return(m);
+    if (m->work->keep_gradients) slices_remember(m);
+}

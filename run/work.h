@@ -1,0 +1,92 @@
+// work.h - what this rank computes of the four linears of every layer in a step. Usually what it owns. A slow rank may
+// leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
+// (migration); a helper computes more than it owns.
+//
+// A slice is closed under the block: MLP unit k is row k of FC1 with its bias and column k of FC2; head h its 3 HS rows of
+// QKV with their biases and its HS columns of the attention projection. It reads the block's input, which all ranks have,
+// and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own partial sums,
+// and no activation is sent. The projections' own biases are added by rank 0 of the group alone.
+//
+// While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
+// sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
+// they belong (before any is reduced): both once a step, whatever the number of items. Evaluation, sampling and files
+// come between steps and know only whole weights. Needs ZeRO stage 1, where these are whole on every data rank.
+#pragma once
+#include "kernels/kernels.h"
+#include "plan/balance.h"
+#include "plan/split.h"
+
+typedef struct Model Model;
+
+typedef enum LinearId { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, N_LINEARS } LinearId;
+
+// A linear of a layer as this rank computes it now.
+typedef struct Linear {
+    const void *w, *b;  // (OC,K) and (OC) of dt; b NULL: another rank of the group adds it
+    float *dw, *db;     // the same shapes, fp32, sums; db NULL with b
+    int OC, K;
+    int width;                 // channels of its input: K, and what is left out
+    const int *kept, *source;  // on the device; NULL: all columns. kept (K): columns of the input, ascending; source
+                               // (width): where each of them stands in kept, or -1
+    ColumnFill fill;           // of the input's gradient
+} Linear;
+
+Linear work_linear(const Model* m, LinearId id, int l);
+int work_heads(const Model* m, int l);  // that this rank computes in layer l now
+int work_units(const Model* m, int l);
+
+// ---- what is left out
+
+typedef enum Shed { SHED_COLUMNS, SHED_SLICES } Shed;  // K-resizing as published; whole slices, our own variant
+typedef enum Imputation { IMPUTE_ZERO, IMPUTE_AVERAGE, IMPUTE_SAME } Imputation;
+enum { WORK_TILE = 16 };  // columns and units are left out in multiples of it
+
+// Ascending indices in host memory.
+typedef struct KeptList {
+    int n;
+    int* index;
+} KeptList;
+
+// One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone; SHED_SLICES:
+// heads and units, counted from this rank's first, of those that stay. n = all of them: nothing is left out.
+typedef struct KeptLayer {
+    KeptList columns[N_LINEARS];
+    KeptList heads, units;
+} KeptLayer;
+
+// What all ranks of the group do from the next work_begin on. Moves are the same on all of them; kept is this rank's.
+typedef struct WorkPlan {
+    int active;  // 0: this rank computes what it owns
+    Shed shed;
+    Imputation imputation;
+    int n_moves;
+    Move moves[2 * MOST_TP];
+    const KeptLayer* kept;  // (L); NULL: nothing is left out
+} WorkPlan;
+
+// ---- memory and phases
+
+typedef struct Work Work;
+
+// The most heads and units that this rank may ever compute. Bytes of device memory that work needs, all of it.
+typedef struct WorkNeeds {
+    int most_heads, most_units;
+    int keep_gradients;  // IMPUTE_SAME needs those of the step before
+} WorkNeeds;
+
+size_t work_bytes(const Model* m, const WorkNeeds* needs);
+// Makes m->work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program where there
+// is no memory.
+Work* work_open(const Model* m, const WorkNeeds* needs, void* memory);
+void work_close(Work* work);
+// Between steps; copies what it needs of the plan.
+void work_set(Model* m, const WorkPlan* plan);
+// Around the items of a training step. Both are collective in the group when anything moves, and cost nothing when this
+// rank's work is what it owns. Exchanges run on m->tp for COMM_SLICES.
+void work_begin(Model* m);
+void work_end(Model* m);
+// Whether a tensor's gradients were left out in part, so that what is exactly 0 is to be frozen: AdamW.freeze.
+int work_freezes(const Model* m);
+// FLOPs of the linears a token of this rank, forward and backward, as things stand now, by GEMM: forward, input
+// gradient, weight gradient.
+void work_flops(const Model* m, double flops[3]);

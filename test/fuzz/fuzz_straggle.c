@@ -1,0 +1,41 @@
+// fuzz_straggle.c - specs of --straggle: any bytes give stragglers that make sense and print back, or a line that names
+// a piece. The first byte chooses how many ranks there are.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan/straggle.h"
+
+static void require(int holds) {
+    if (!holds) abort();
+}
+
+static void check_straggler(const Straggler* s, int ranks) {
+    char text[128], err[ERR_BYTES];
+    Straggler again[MOST_STRAGGLERS];
+    int n;
+    require(s->rank >= 0 && s->rank < ranks && s->x >= 1 && s->x <= 1000);
+    require(s->from >= 1 && s->to >= s->from && (s->whole == 0 || s->whole == 1));
+    int length = snprintf(text, sizeof text, "rank=%d,x=%.17g,from=%lld%s", s->rank, s->x, (long long)s->from,
+                          s->whole ? ",whole" : "");
+    if (s->to < INT64_MAX) snprintf(text + length, sizeof text - (size_t)length, ",to=%lld", (long long)s->to);
+    require(straggle_parse(again, &n, text, ranks, err, sizeof err) == 0 && n == 1);
+    require(again->rank == s->rank && again->x == s->x && again->from == s->from && again->to == s->to &&
+            again->whole == s->whole);
+    Slowness slow = straggle_at(again, 1, s->rank, s->from);
+    require(slow.whole == (s->whole ? s->x : 1) && slow.linear == (s->whole ? 1 : s->x));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+    Straggler list[MOST_STRAGGLERS];
+    char err[ERR_BYTES] = "", *spec = (char*)calloc(size + 1, 1);
+    int ranks = size ? 1 + bytes[0] % 16 : 1, n = -1;
+    if (size) memcpy(spec, bytes + 1, size - 1);
+    if (straggle_parse(list, &n, spec, ranks, err, sizeof err)) {
+        require(n == 0 && strstr(err, "piece ") && memchr(err, 0, sizeof err) && !strchr(err, '\n'));
+    } else {
+        require(n >= 0 && n <= MOST_STRAGGLERS && !err[0]);
+        for (int i = 0; i < n; i++) check_straggler(&list[i], ranks);
+    }
+    free(spec);
+    return 0;
+}

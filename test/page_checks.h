@@ -1,0 +1,42 @@
+// page_checks.h - for tests of pages (plan/page_parts.h): the numbers that stand in a page, and what holds for all.
+#pragma once
+#include "data/json.h"
+#include "plan/base.h"
+#include "test/test.h"
+
+static inline const JsonValue* member(const Json* json, const JsonValue* of, const char* name) {
+    const JsonValue* value = json_get(json, of, name);
+    if (!value) printf("    no member %s\n", name);
+    return value;
+}
+
+static inline double number(const Json* json, const JsonValue* of, const char* name) {
+    double x = NAN;
+    json_double(member(json, of, name), &x);
+    return x;
+}
+
+static inline int count(const char* text, const char* words) {
+    int n = 0;
+    for (; (text = strstr(text, words)); text++) n++;
+    return n;
+}
+
+// The numbers of a page, which must outlive them. 0, or -1 when they are no JSON.
+static inline int page_json(Json* json, const char* page) {
+    const char* mark = "type='application/json'>";
+    char err[ERR_BYTES] = "no numbers";
+    const char *begin = strstr(page, mark), *end = begin ? strstr(begin, "</script>") : NULL;
+    if (end) begin += strlen(mark);
+    if (end && !json_parse(json, begin, (size_t)(end - begin), err, sizeof err)) return 0;
+    printf("    %s\n", err);
+    test_failures_in_claim++;
+    return -1;
+}
+
+static inline void check_page_needs_nothing_else(const char* page) {
+    CHECK(!strncmp(page, "<!doctype html>", 15) && strstr(page, "</html>"));
+    CHECK(count(page, "<script") == 2 && count(page, "</script>") == 2);
+    CHECK(count(page, "<style>") == 1 && count(page, "</style>") == 1 && count(page, "<body>") == 1);
+    CHECK(!strstr(page, "http:") && !strstr(page, "https:") && !strstr(page, "src=") && !strstr(page, "@import"));
+}
