@@ -327,6 +327,8 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
 // were. The host does not wait. Weights are whole again after zero_gather.
 static void model_update(Model* m, const Config* config, double lr, int64_t t) {
+    timer_enter(m->timer, TIME_UPDATE, m->s);
+    if (m->work) work_end(m);
     zero_reduce(m);
     m->k->zero(m->grad_norm2, sizeof *m->grad_norm2, m->s);
     zero_sum_of_squares(m);
@@ -533,7 +535,7 @@ static void prepare(Run* run) {
     run_load_weights(run);
     if (run->model.zero.stage == 3) zero_gather(&run->model);
     run->time_row = time_row;
-    if (run->training) run_find_cost(run);
+    if (run->training) run_find_cost(run), balance_ready(run);
 }
 
 // ---- the loop
@@ -543,14 +545,15 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 // Before the first exchange of a step: all ranks have the same plan in `ahead`, and have learnt the same for those to
 // come, or the run ends. A signal that any rank has seen stops all of them at the same step. The slowest rank's time of
 // the last step corrects the cost model, on all ranks alike, so that they go on to make the same plans.
-static void agree(Run* run) {
+static void agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    uint64_t plan =
-        hash_bytes(run->refine.theta, sizeof run->refine.theta, plan_hash(&run->ahead.plan, run->ahead.lengths));
-    Agreement mine = {plan, (uint64_t)interrupted, run->last_ms};
+    uint64_t plan = hash_bytes(run->refine.theta, sizeof run->refine.theta,
+                               plan_hash(&run->ahead.plan, run->ahead.lengths) ^ balance_state_hash(run));
+    Agreement mine = {plan, (uint64_t)interrupted, run->last_ms, *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
+    run->agreed[0] = mine;
     if (c->size > 1 && c->table->all_gather_host(c, run->agreed, &mine, sizeof mine, err, sizeof err))
         run_lost(run, err);
     for (int r = 0; r < c->size && c->size > 1; r++) {
@@ -568,9 +571,10 @@ static void agree(Run* run) {
 
 // Draws, plans and agrees on the next step, without a step beside it.
 static void plan_now(Run* run) {
+    RankReport none = {0};
     ahead_start(run, run->state.step + 1);
     ahead_wait(run);
-    agree(run);
+    agree(run, &none);
 }
 
 static void begin_step(Run* run) {
@@ -593,16 +597,21 @@ static void train_step(Run* run, StepRecord* r) {
     Model* m = &run->model;
     Comm before = run_exchanged(m);
     double started = now_seconds(), sums[2];
+    RankReport report;
     begin_step(run);
+    balance_change(run);
     plan_next(run);
     r->predicted_ms = run->batch.foreseen ? refine_predict(&run->refine, run->batch.terms) : NAN;
     r->step = run->state.step + 1;
     r->steps = c->steps;
     r->lr = schedule_lr(c, r->step);
+    balance_begin(run);
     run_items(run, run->data.train, 1);
     model_update(m, c, r->lr, r->step);
+    balance_measure(run, &report);
     r->plan_stall_us = 1e6 * ahead_wait(run);
-    agree(run);
+    agree(run, &report);
+    balance_hear(run, r);
     zero_gather(m);
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
@@ -706,7 +715,7 @@ static void sample_now(Run* run) {
 static void train(Run* run) {
     char err[ERR_BYTES];
     const Config* c = &run->config;
-    StepRecord record;
+    StepRecord record = {0};
     int64_t saved = c->resume ? run->state.step : -1;
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
     run->unigram_loss = tells ? unigram_loss(run) : NAN;
@@ -752,6 +761,7 @@ static void finish(Run* run, double started) {
     run_print_peak(run);
     run_print_planning(run);
     run_print_exchanges(run);
+    balance_write_page(run);
     runlog_close(&run->log);
 }
 
@@ -764,6 +774,7 @@ int main(int argc, char** argv) {
     run_open_data(&run);
     run_settle_model(&run);
     run_join_ranks(&run);
+    balance_open(&run);
     prepare(&run);
     if (run.config.sample) print_sample(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
     else if (run.config.probe) run_probe(&run);

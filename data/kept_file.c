@@ -113,16 +113,16 @@ int kept_file_take(KeptTable* tables, int n_tables, int layers, const SafeTensor
         if (find_tensor(&tensors[i], file, err, errlen)) return -1;
     }
     if (file->n != n + 1) return fail(err, errlen, "expected %d tensors, found %d", n + 1, file->n);
-    make_check(pieces, tensors, n);
-    for (int i = 0; i < CHECK_PIECES; i++)
-        if (pieces[i] != element(&tensors[n], (size_t)i))
-            return fail(err, errlen, "expected values of the hash in the tensor check; is the file damaged?");
     for (int i = 0; i < n_tables; i++) {
         const SafeTensor* part = &tensors[i * PARTS];
         if (check_values(&part[PART_VALUE], err, errlen) ||
             check_kept(&part[PART_KEPT], &part[PART_STAY], layers, tables[i].n, err, errlen))
             return -1;
     }
+    make_check(pieces, tensors, n);
+    for (int i = 0; i < CHECK_PIECES; i++)
+        if (pieces[i] != element(&tensors[n], (size_t)i))
+            return fail(err, errlen, "expected values of the hash in the tensor check; is the file damaged?");
     for (int i = 0; i < n_tables; i++) {
         const SafeTensor* part = &tensors[i * PARTS];
         size_t elems = (size_t)layers * (size_t)tables[i].n;

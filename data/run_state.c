@@ -45,6 +45,15 @@ static void append_option(void* context, const char* name, const char* value) {
     t->options++;
 }
 
+static void append_balance(Text* t, const RunState* s) {
+    char row[160];
+    for (int r = 0; r < s->balanced; r++) {
+        int n = snprintf(row, sizeof row, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r],
+                         s->sent[r], s->taken[r], s->v[r], s->head_work[r]);
+        append(t, row, (size_t)n);
+    }
+}
+
 char* run_state_text(const RunState* state, const Config* config) {
     Text t = {NULL, 0, 0, 0, 0};
     char head[512], val_loss[32] = "null";
@@ -52,13 +61,33 @@ char* run_state_text(const RunState* state, const Config* config) {
     int n =
         snprintf(head, sizeof head,
                  "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
-                 ", \"corpus\": %" PRIu64 ", \"val_loss\": %s,\n  \"options\": [",
+                 ", \"corpus\": %" PRIu64 ", \"val_loss\": %s,\n  \"balance\": [",
                  state->step, state->position.epoch, state->position.index, state->loss_hash, state->corpus, val_loss);
     append(&t, head, (size_t)n);
+    append_balance(&t, state);
+    append(&t, "],\n  \"options\": [", 17);
     config_visit(config, append_option, &t);
     append(&t, "]}\n", 3);
     if (t.failed) free(t.bytes);
     return t.failed ? NULL : t.bytes;
+}
+
+// Files of older versions have none.
+static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen) {
+    const JsonValue* rows = json_get(json, json->values, "balance");
+    if (!rows) return 0;
+    if (rows->type != JSON_ARRAY || rows->n > MOST_TP)
+        return fail(err, errlen, "state.json: expected an array \"balance\" of at most %d ranks", MOST_TP);
+    for (int r = 0; r < rows->n; r++) {
+        const JsonValue* row = json_at(json, rows, r);
+        double* const values[] = {&s->pruned[r], &s->sent[r], &s->taken[r], &s->v[r], &s->head_work[r]};
+        for (int i = 0; i < COUNT(values); i++)
+            if (json_double(json_at(json, row, i), values[i]) || !(*values[i] >= 0) || *values[i] > 1e12)
+                return fail(err, errlen, "state.json: expected five numbers >= 0 in \"balance\" of rank %d", r);
+        if (s->pruned[r] >= 1) return fail(err, errlen, "state.json: \"balance\": rank %d leaves out everything", r);
+    }
+    s->balanced = rows->n;
+    return 0;
 }
 
 static int restore_options(Config* config, const Json* json, char* err, size_t errlen) {
@@ -90,7 +119,8 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
     if (json_double(json_get(&json, root, "val_loss"), &state->val_loss)) state->val_loss = NAN;
     int result =
         bad ? fail(err, errlen, "state.json: step, epoch, index, loss_hash and corpus must be whole numbers >= 0")
-            : restore_options(config, &json, err, errlen);
+        : parse_balance(state, &json, err, errlen) || restore_options(config, &json, err, errlen) ? -1
+                                                                                                  : 0;
     json_free(&json);
     return result;
 }

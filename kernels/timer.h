@@ -10,6 +10,7 @@ typedef enum TimeKind {
     TIME_OTHER,
     TIME_LINEAR,     // the matmuls of QKV, attention projection and MLP: what can be resized
     TIME_ATTENTION,  // its core: moves with the heads
+    TIME_UPDATE,     // after the last item: optimizer and what goes with it
     TIME_WAIT,       // this rank stood still for others, or sent
     N_TIMES
 } TimeKind;

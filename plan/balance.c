@@ -7,8 +7,11 @@
 //
 // Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours): nothing is done
 // until the slowest rank takes `start` times the median, and it is undone below `stop`. Of an even number of ranks the
-// lower median counts, so that one slow rank of two is seen.
+// lower median counts, so that one slow rank of two is seen. And a decision stays as it is until another is clearly
+// better: speeds are noisy, J is often flat or has two valleys, and rounding changes what is measured.
 #include "plan/balance_parts.h"
+
+static const double CLEARLY = 0.02;
 
 // ---- memory
 
@@ -69,8 +72,36 @@ static void resize(BalanceDecision* d, const BalanceSetting* setting, const Rank
     }
 }
 
+// When a rank ends for which `d` was decided.
+static double end_ms(const BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks, int r) {
+    const RankSpeed* x = &ranks[r];
+    double sent = d->sent[r], taken = d->taken[r];
+    double moving =
+        sent > 0 || taken > 0 ? setting->cost.fixed + sent * setting->cost.send + taken * setting->cost.take : 0;
+    return x->c + (x->n - sent + taken) / x->v * (1 - x->prunable * d->pruned[r]) + moving;
+}
+
+// Whether the last decision is still possible and nearly as good as `now`. Its times become those expected of it now; v
+// stays, so that it is rounded as before.
+static int still_good(BalanceDecision* last, const BalanceDecision* now, const BalanceSetting* setting,
+                      const RankSpeed* ranks) {
+    int lossier = 0;
+    last->step_ms = 0;
+    for (int r = 0; r < setting->ranks; r++) {
+        if (last->sent[r] > ranks[r].movable || last->taken[r] > ranks[r].room) return 0;
+        last->step_ms = MAX(last->step_ms, end_ms(last, setting, ranks, r));
+        lossier = lossier || last->pruned[r] > now->pruned[r] + CLEARLY;
+    }
+    last->idle_ms = now->idle_ms;
+    int semi = setting->mode == BALANCE_SEMI, faster = last->step_ms * (1 + CLEARLY) < now->step_ms;
+    if (semi) last->objective = balance_objective(last, setting, ranks);
+    if (lossier && !faster) return 0;
+    return semi ? last->objective <= (1 + CLEARLY) * now->objective : last->step_ms <= (1 + CLEARLY) * now->step_ms;
+}
+
 BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, RankSpeed* ranks) {
-    BalanceDecision d = {0};
+    BalanceDecision d = {0}, last = memory->last;
+    memory->last = d;
     int known = 1;
     for (int r = 0; r < setting->ranks; r++) {
         ranks[r].v = d.v[r] = memory->v[r];
@@ -81,19 +112,19 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
     if (!known) return d;
     for (int r = 0; r < setting->ranks; r++) d.idle_ms = MAX(d.idle_ms, rank_ms(&ranks[r]));
     d.step_ms = d.idle_ms;
-    double median = lower_median(ranks, setting->ranks);
-    memory->active =
-        setting->mode != BALANCE_OFF && d.idle_ms > (memory->active ? setting->stop : setting->start) * median;
-    if (!memory->active) memory->target = 0;
+    double median = lower_median(ranks, setting->ranks), edge = memory->active ? setting->stop : setting->start;
+    memory->active = setting->mode != BALANCE_OFF && d.idle_ms > edge * median;
     if (!memory->active) return d;
 
     BalanceDecision idle = d;
     double target = resize_ms(setting, ranks, median);
     if (setting->mode == BALANCE_RESIZE) resize(&d, setting, ranks, target);
-    else if (setting->mode == BALANCE_SEMI) balance_semi(&d, &memory->target, setting, ranks, target);
+    else if (setting->mode == BALANCE_SEMI) balance_semi(&d, setting, ranks, target);
     else d.step_ms = balance_move(d.sent, d.taken, ranks, setting->ranks, &setting->cost);
     if (!(d.step_ms < d.idle_ms)) return idle;
     d.active = 1;
+    if (last.active && still_good(&last, &d, setting, ranks)) d = last;
+    memory->last = d;
     return d;
 }
 

@@ -81,8 +81,8 @@ typedef struct RankTimes {
 // What is remembered from decision to decision: un-pruned speeds, smoothed; a jump by more than 30 % starts anew.
 typedef struct BalanceMemory {
     int steps, active;
-    int target;  // of SEMI's: it stays until another's J is 2 % better
     double v[MOST_TP], c[MOST_TP], prunable[MOST_TP];
+    BalanceDecision last;  // stays until another is better by 2 % of J (SEMI), of the step, or of what is left out
 } BalanceMemory;
 
 // times (ranks), agreed by all ranks.

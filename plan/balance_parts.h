@@ -19,7 +19,9 @@ static inline double rank_gain(const RankSpeed* r, const MoveCost* cost) { retur
 void balance_take(double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost, double slices,
                   double target);
 
+// J of balance.h for decision->step_ms and what is left out.
+double balance_objective(const BalanceDecision* decision, const BalanceSetting* setting, const RankSpeed* ranks);
+
 // Both at once: step_ms, objective, pruned, sent and taken of the SEMI decision. resize_ms: the step when stragglers
-// only leave out. target: which of the scanned ones was chosen, from 1 on, the last time and now; 0: none.
-void balance_semi(BalanceDecision* decision, int* target, const BalanceSetting* setting, const RankSpeed* ranks,
-                  double resize_ms);
+// only leave out.
+void balance_semi(BalanceDecision* decision, const BalanceSetting* setting, const RankSpeed* ranks, double resize_ms);

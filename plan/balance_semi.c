@@ -5,15 +5,11 @@
 // What a straggler cannot send it leaves out, z slices of its n, g = z / n; it sends only if that leaves out less than
 // sending nothing. Of the targets the one with the least J(T) = T (1 + lambda sum_s h(g_s) n_s / S) is taken, from 64
 // at equal distances between the step of pure resizing and the lossless one.
-//
-// J is often flat, or has two valleys, and measured speeds are noisy: so the target of the last decision, by its place
-// among the 64, stays until another is clearly better.
 #include <math.h>
 
 #include "plan/balance_parts.h"
 
 enum { SEMI_TARGETS = 64 };
-static const double SEMI_STAYS = 0.02;  // of J
 
 // Ranks from the slowest on, of equal ones the lowest first.
 static void order_by_time(int* order, const RankSpeed* ranks, int n) {
@@ -24,59 +20,59 @@ static void order_by_time(int* order, const RankSpeed* ranks, int n) {
     }
 }
 
-// What straggler r sends, at most `most_sent`, and the fraction of what stays with it that it leaves out, to end by
-// target. Returns the slices left out.
-static double divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,
-                               double most_sent, double target) {
+// What a straggler sends, at most `most_sent`, and the fraction of what stays that it leaves out, to end by target.
+static void divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,
+                             double most_sent, double target) {
     double over = rank_ms(r) - target, gain = rank_gain(r, &setting->cost);
     double left_out = over * r->v / r->prunable;
-    *sent = 0, *pruned = left_out / r->n;
-    if (gain <= 0 || most_sent <= 0) return left_out;
+    *sent = 0, *pruned = MIN(left_out / r->n, setting->most_pruned);
+    if (gain <= 0 || most_sent <= 0) return;
     double needed = (over + setting->cost.fixed) / gain, u = MIN(needed, most_sent);
     double rest = u < needed ? (needed - u) * gain * r->v / r->prunable : 0;
-    if (rest >= left_out || rest > setting->most_pruned * (r->n - u)) return left_out;
+    if (rest >= left_out || rest > setting->most_pruned * (r->n - u)) return;
     *sent = u, *pruned = rest > 0 ? rest / (r->n - u) : 0;
-    return rest;
+}
+
+double balance_objective(const BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks) {
+    double loss = 0, slices = 0;
+    for (int r = 0; r < setting->ranks; r++) {
+        double g = d->pruned[r] * (ranks[r].n - d->sent[r]) / ranks[r].n;
+        loss += (setting->squared ? g * g : g) * ranks[r].n;
+        slices += ranks[r].n;
+    }
+    return d->step_ms * (loss > 0 ? 1 + setting->exchange_rate * loss / slices : 1);  // infinity times 0 is NaN
 }
 
 // The decision for one target.
 static void decide_for(BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks, const int* order,
                        double target) {
-    double supply = 0, slices = 0, all_sent = 0, loss = 0;
+    double supply = 0, all_sent = 0;
     for (int r = 0; r < setting->ranks; r++) {
         supply += rank_takes(&ranks[r], &setting->cost, target);
-        slices += ranks[r].n;
         d->sent[r] = d->pruned[r] = 0;
     }
     for (int i = 0; i < setting->ranks && rank_ms(&ranks[order[i]]) > target; i++) {
         int r = order[i];
         double most = MIN(supply - all_sent, ranks[r].movable);
-        double g = divide_straggler(&d->sent[r], &d->pruned[r], setting, &ranks[r], most, target) / ranks[r].n;
-        loss += (setting->squared ? g * g : g) * ranks[r].n / slices;
+        divide_straggler(&d->sent[r], &d->pruned[r], setting, &ranks[r], most, target);
         all_sent += d->sent[r];
     }
     balance_take(d->taken, ranks, setting->ranks, &setting->cost, all_sent, target);
     d->step_ms = target;
-    d->objective = target * (loss > 0 ? 1 + setting->exchange_rate * loss : 1);
+    d->objective = balance_objective(d, setting, ranks);
 }
 
-void balance_semi(BalanceDecision* decision, int* target, const BalanceSetting* setting, const RankSpeed* ranks,
-                  double resize_ms) {
-    BalanceDecision lossless = *decision, kept = *decision, next = *decision;
-    int order[MOST_TP], before = *target;
+void balance_semi(BalanceDecision* decision, const BalanceSetting* setting, const RankSpeed* ranks, double resize_ms) {
+    BalanceDecision lossless = *decision, next = *decision;
+    int order[MOST_TP], found = 0;
     order_by_time(order, ranks, setting->ranks);
     lossless.step_ms = balance_move(lossless.sent, lossless.taken, ranks, setting->ranks, &setting->cost);
     lossless.objective = lossless.step_ms;
     double width = lossless.step_ms - resize_ms;
-    *target = 0;
-    for (int i = 1; i <= SEMI_TARGETS; i++) {
-        // The last one as balance_move has it: there nothing is left out, not even what rounding would make of it.
-        if (i == SEMI_TARGETS) next = lossless;
-        else if (width <= 0) continue;
-        else decide_for(&next, setting, ranks, order, resize_ms + width * (i - 1) / (SEMI_TARGETS - 1));
-        if (i == before) kept = next;
-        if (*target == 0 || next.objective < decision->objective) *decision = next, *target = i;
+    for (int i = 0; i < SEMI_TARGETS - 1 && width > 0; i++) {
+        decide_for(&next, setting, ranks, order, resize_ms + width * i / (SEMI_TARGETS - 1));
+        if (!found || next.objective < decision->objective) *decision = next, found = 1;
     }
-    int was_tried = before == SEMI_TARGETS || (before > 0 && width > 0);
-    if (was_tried && kept.objective <= (1 + SEMI_STAYS) * decision->objective) *decision = kept, *target = before;
+    // The last target as balance_move has it: there nothing is left out, not even what rounding would make of it.
+    if (!found || lossless.objective < decision->objective) *decision = lossless;
 }

@@ -20,7 +20,6 @@ typedef struct Option {
 } Option;
 
 #define AT(field) offsetof(Config, field)
-#define NO_BALANCE "this version does not balance slow ranks"
 
 // clang-format off
 static const Option options[] = {
@@ -78,13 +77,19 @@ static const Option options[] = {
     {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on", NULL},
     {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike degrees, chosen anew for each step; the best single degree of each step; one degree for all; anything valid (for tests)", NULL},
     {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run", NULL},
-    {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of the cost model that plans use; 0: never", NULL},
+    {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of what is known of ranks: the cost model that plans use, speeds, what slow ranks give away; 0: never", NULL},
     {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows", NULL},
     {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across", NULL},
     {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected", NULL},
     {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up", NULL},
-    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks", NO_BALANCE},
-    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test", NO_BALANCE},
+    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks. All but off: plans give them less, which loses nothing. In a tensor-parallel group also: resize leaves out a part of their matmuls (lossy), migrate lets others compute it, semi weighs both (recommended)", NULL},
+    {"--exchange-rate", REAL,  AT(exchange_rate), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out", NULL},
+    {"--moves",        CHOICE, AT(moves),        "step",     0, 0,    "step|keep", "what is migrated moves for each step and its gradients return; or for good, with its optimizer state", NULL},
+    {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and MLP units, our own variant", NULL},
+    {"--fill",         CHOICE, AT(fill),         "zero",     0, 0,    "zero|average|same", "gradients that resizing has not computed: 0, and their weights rest; the mean of their row; those of the step before", NULL},
+    {"--priority",     CHOICE, AT(priority),     "change",   0, 0,    "change|random|inverse", "what resizing keeps: what changes most; for comparison any, or what changes least", NULL},
+    {"--ratios",       CHOICE, AT(ratios),       "equal",    0, 0,    "equal|layers", "whether resizing leaves out as much of every layer, or more of those that change least", NULL},
+    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test: \"rank=1,x=4,from=20,to=80\" repeats the matmuls of rank 1 in these steps, \",whole\" slows all that it does; several with ; between them", NULL},
 
     {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine", NULL},
     {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "do not train: print the plan of the next step and what other planners would do, and write both as a page (plan.html)", NULL},
@@ -94,7 +99,13 @@ static const Option options[] = {
     {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text", NULL},
 };
 // clang-format on
-_Static_assert(sizeof options / sizeof *options <= 64, "Config.given has 64 bits");
+_Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
+
+static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
+static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - options) / 64]; }
+static int was_given(const Config* config, const Option* o) {
+    return (config->given[(o - options) / 64] & given_bit(o)) != 0;
+}
 
 typedef struct Preset {
     const char* name;
@@ -259,7 +270,7 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
                         argv[i]);
         const Option* o = find(name);
         if (!o) return unknown_option(name, err, errlen);
-        config->given |= (uint64_t)1 << (o - options);
+        *given_word(config, o) |= given_bit(o);
         if (o->type == PATHS) ((PathList*)place(config, o))->n = 0;
         i++;
         if (o->type == FLAG) {
@@ -294,7 +305,7 @@ static int is_of_the_moment(const Option* o) {
 
 int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen) {
     const Option* o = find(name);
-    if (!o || is_of_the_moment(o) || config->given >> (o - options) & 1) return 0;
+    if (!o || is_of_the_moment(o) || was_given(config, o)) return 0;
     return set(config, o, value, err, errlen);
 }
 
@@ -316,7 +327,7 @@ void config_free(Config* config) {
 
 int config_was_given(const Config* config, const char* name) {
     const Option* o = find(name);
-    return o && (config->given >> (o - options) & 1);
+    return o && was_given(config, o);
 }
 
 // ---- for people

@@ -52,15 +52,16 @@ typedef struct Config {
     int node_size;
     const char *reduce, *overlap;
     double timeout;
-    const char *balance, *straggle;
+    const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
+    double exchange_rate;
     int refresh;
     // looking inside
     int probe, explain, overfit, check_plan;
     const char* dump_grads;
     int help;
     int several_ranks;  // not an option: documents may be shared, so that one need not fit on a rank
-    // not an option: bit i is set when row i of the table was given on the command line
-    uint64_t given;
+    // not an option: bit i % 64 of word i / 64 is set when row i of the table was given on the command line
+    uint64_t given[2];
     void* strings;  // values that were read from a file: a list of blocks, freed by config_free
 } Config;
 

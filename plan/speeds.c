@@ -22,8 +22,8 @@ static size_t carve_speeds(Speeds* x, void* memory, int ranks) {
     size_t numbers = sizeof(double) * (size_t)ranks;
     x->slowness = (double*)carve(&c, numbers);
     x->speeds = (double*)carve(&c, numbers);
-    x->work = (double*)carve(&c, numbers);
-    x->items = (double*)carve(&c, numbers);
+    x->expected = (CostTerms*)carve(&c, sizeof(CostTerms) * (size_t)ranks);
+    x->measured = (double*)carve(&c, numbers);
     x->now = (double*)carve(&c, numbers);
     x->paces = (RankPace*)carve(&c, sizeof(RankPace) * (size_t)ranks);
     return c.bytes;
@@ -32,11 +32,12 @@ static size_t carve_speeds(Speeds* x, void* memory, int ranks) {
 size_t speeds_bytes(int ranks) { return carve_speeds(&(Speeds){0}, NULL, ranks); }
 
 void speeds_carve(Speeds* x, void* memory, int ranks) {
-    *x = (Speeds){.ranks = ranks, .held = 1, .common = 1};
+    *x = (Speeds){.ranks = ranks, .held = 1};
     carve_speeds(x, memory, ranks);
     for (int r = 0; r < ranks; r++) {
         x->slowness[r] = x->speeds[r] = 1;
-        x->work[r] = x->items[r] = 0;
+        x->expected[r] = (CostTerms){0};
+        x->measured[r] = 0;
         x->paces[r] = (RankPace){.wait = FIRST_WAIT};
     }
 }
@@ -52,20 +53,21 @@ const double* speeds_in_use(const Speeds* x) {
 static double times_off(double a, double b) { return a > b ? a / b : b / a; }
 
 // Sorts values (n, at least 1) in place.
-static double lower_median(double* values, int n) {
+static void sort(double* values, int n) {
     for (int i = 1; i < n; i++) {
         double value = values[i];
         int at = i;
         for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
         values[at] = value;
     }
-    return values[(n - 1) / 2];
 }
 
-// The mean of what is within 10 % of the lower median: that alone would be the slowest of the fast ranks where half of
-// all are slow. Sorts values (n, at least 1) in place.
-static double middle(double* values, int n) {
-    double median = lower_median(values, n), sum = 0;
+// The mean of what is within 10 % of the median: that alone would be the slowest of the fast ranks where half of all are
+// slow. Sorts values (n, at least 1) in place. near: 0 for the lower of two middle ones.
+static double middle(double* values, int n, double near) {
+    sort(values, n);
+    double median = values[(n - 1) / 2], upper = values[n / 2], sum = 0;
+    if (near > 0 && times_off(upper, near) < times_off(median, near)) median = upper;
     int of = 0;
     for (int i = 0; i < n; i++)
         if (times_off(values[i], median) <= band) sum += values[i], of++;
@@ -75,7 +77,8 @@ static double middle(double* values, int n) {
 static double usual(const RankPace* pace) {
     double values[SPEED_MEMORY];
     memcpy(values, pace->recent, sizeof(double) * (size_t)pace->n);
-    return lower_median(values, pace->n);
+    sort(values, pace->n);
+    return values[(pace->n - 1) / 2];
 }
 
 // ---- a step
@@ -93,30 +96,29 @@ static void expect_item(Speeds* x, const Plan* plan, const Item* item, const int
         s2 += s * s, tokens += s;
     }
     for (int place = 0; place < item->degree; place++) {
+        CostTerms* t = &x->expected[item->first_rank + place];
         double heads = heads_of_place(&setting->limits, item->inner, place % item->inner) / setting->limits.NH;
-        x->work[item->first_rank + place] +=
-            cost->quadratic * s2 * heads * item->inner / item->degree + cost->linear * tokens / item->degree;
-        x->items[item->first_rank + place] += cost->item;
+        t->quadratic += cost->quadratic * s2 * heads * item->inner / item->degree;
+        t->linear += cost->linear * tokens / item->degree;
+        t->item += cost->item;
     }
 }
 
 void speeds_expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
-    for (int r = 0; r < x->ranks; r++) x->work[r] = x->items[r] = 0;
+    for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
     for (int i = 0; i < plan->n_items; i++) expect_item(x, plan, &plan->items[i], lengths, setting);
 }
 
-static int was_measured(const Speeds* x, const double* compute_ms, int r) {
-    return x->work[r] > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
-}
+static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].linear; }
 
-static double planned_ms(const Speeds* x, int r) { return x->work[r] / x->speeds[r] + x->items[r]; }
+static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].item; }
 
 // Of the step as a whole; 0: nothing was measured.
-static double common_factor(Speeds* x, const double* compute_ms) {
+static double common_factor(Speeds* x) {
     int n = 0;
     for (int r = 0; r < x->ranks; r++)
-        if (was_measured(x, compute_ms, r)) x->now[n++] = compute_ms[r] / planned_ms(x, r);
-    return n ? middle(x->now, n) : 0;
+        if (x->measured[r] > 0) x->now[n++] = x->measured[r] / planned_ms(x, r);
+    return n ? middle(x->now, n, x->common) : 0;
 }
 
 // Returns whether this rank has changed for good.
@@ -133,19 +135,34 @@ static int remember(RankPace* pace, double slowness) {
     return changed;
 }
 
-void speeds_measured(Speeds* x, const double* compute_ms) {
-    double c = common_factor(x, compute_ms);
-    x->held = x->in_flight == 0;
+// Which ranks took what they were taken to take, up to the factor c. Where some did not and the factor is new, it is not
+// clear which did.
+static void compare(Speeds* x, double c) {
+    int all = 1, clear = x->common == 0 || times_off(c, x->common) <= jump_above;
+    for (int r = 0; r < x->ranks; r++) {
+        int is = x->measured[r] > 0, as = is && times_off(x->measured[r], c * planned_ms(x, r)) <= jump_above;
+        x->paces[r].as_planned = as;
+        all &= as || !is;
+    }
+    if (clear || all) x->common = c;
+    for (int r = 0; r < x->ranks && !clear && !all; r++) x->paces[r].as_planned = 0;
+    x->held = all && x->in_flight == 0;
     x->in_flight -= x->in_flight > 0;
-    if (!(c > 0)) return;
-    x->steps++;
+}
+
+void speeds_measured(Speeds* x, const double* compute_ms) {
+    for (int r = 0; r < x->ranks; r++) {
+        int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
+        x->measured[r] = is ? compute_ms[r] : 0;
+    }
+    double c = common_factor(x);
+    compare(x, c);
+    x->steps += c > 0;
     for (int r = 0; r < x->ranks; r++) {
         RankPace* pace = &x->paces[r];
-        double ms = compute_ms[r] / c, work = ms - x->items[r];
-        int measured = was_measured(x, compute_ms, r), off = measured && times_off(ms, planned_ms(x, r)) > jump_above;
-        if (off) x->held = 0;
-        if (measured && work >= least_told * ms)
-            x->urgent |= remember(pace, work / x->work[r]) || (off && pace->on_trial);
+        double ms = c > 0 ? x->measured[r] / c : 0, work = ms - x->expected[r].item;
+        if (ms > 0 && work >= least_told * ms)
+            x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
         else pace->idle += pace->idle < LONGEST_WAIT;
     }
 }
@@ -153,6 +170,21 @@ void speeds_measured(Speeds* x, const double* compute_ms) {
 void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
     speeds_expect(x, plan, lengths, setting);
     speeds_measured(x, compute_ms);
+}
+
+// A Refine that has seen nothing takes no step for an outlier.
+void speeds_teach(const Speeds* x, Refine* refine) {
+    Refine pupil = *refine;
+    for (int r = 0; r < x->ranks; r++) {
+        const CostTerms* t = &x->expected[r];
+        double ms[REFINE_TERMS] = {t->quadratic / x->speeds[r], t->linear / x->speeds[r], 0, t->item, 0};
+        if (!x->paces[r].as_planned) continue;
+        for (int i = 0; i < REFINE_TERMS; i++) ms[i] /= refine->theta[i];
+        pupil.n = pupil.in_a_row = 0;
+        refine_learn(&pupil, ms, x->measured[r]);
+    }
+    memcpy(refine->theta, pupil.theta, sizeof refine->theta);
+    memcpy(refine->P, pupil.P, sizeof refine->P);
 }
 
 // ---- a refresh
@@ -175,7 +207,7 @@ static void settle_slowness(Speeds* x, int r, double usual_one) {
 
 static double middle_slowness(Speeds* x) {
     memcpy(x->now, x->slowness, sizeof(double) * (size_t)x->ranks);
-    return middle(x->now, x->ranks);
+    return middle(x->now, x->ranks, 1);
 }
 
 // From now on slowness counts from a median rank that is so many times slower.
@@ -208,9 +240,8 @@ int speeds_refresh(Speeds* x) {
     int changed = 0;
     double usual_one = middle_slowness(x);
     for (int r = 0; r < x->ranks; r++) settle_slowness(x, r, usual_one);
-    x->common = middle_slowness(x);
-    if (times_off(x->common, 1) <= band) x->common = 1;
-    if (x->common != 1) move_origin(x, x->common);
+    usual_one = middle_slowness(x);
+    if (times_off(usual_one, 1) > band) move_origin(x, usual_one);
     for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->slowness[r]);
     x->urgent = 0;
     if (changed) x->in_flight = IN_FLIGHT;

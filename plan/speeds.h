@@ -6,14 +6,19 @@
 // set for it (timeline.h). If ranks measured y, without waiting and without exchanges, then
 //   c = middle over ranks of y / (w / v + i)       what the model itself is off by: plan/refine.h learns that
 //   s = (y / c - i) / w                            the slowness of a rank in this step
-// where the middle is the mean of what is within 10 % of the lower median, and a rank's slowness is the lower median
-// of its last SPEED_MEMORY: a step that stalls does not count. Two steps in a row that are off by more than 30 % on the
-// same side make it forget those before them.
+// where the middle is the mean of what is within 10 % of the median (of the two middle ones of an even number the one
+// that is nearer to the middle before, the lower one in the first step), and a rank's slowness is the lower median of
+// its last SPEED_MEMORY: a step that stalls does not count. Two steps in a row that are off by more than 30 % on the same
+// side make it forget those before them.
 //
 // A speed is the middle of all ranks' slowness over a rank's own, so that a common factor stays with the cost model.
 // Ranks within 10 % of it count as equal to it, and what is set stays while it is less than 10 % off. Medians of
 // fewer than SPEED_MEMORY values are believed less, as the square root of their number, and set anew when more is
 // known. Speeds have 6 significant bits and are at least 1/64.
+//
+// Attention that is dearer than the model says makes the rank with the longest document look slow. So the model must
+// learn from the same numbers: speeds_teach tells it what ranks computed that were as fast as they were taken to be, and
+// of the time of a whole step it should only hear where Speeds.held.
 //
 // A rank so slow that plans leave it out cannot show that it has recovered. So a slow rank without work for 100 steps is
 // believed to be 1.5 times faster at every refresh, until plans try it again. A trial in which it takes k times as long
@@ -22,7 +27,7 @@
 //
 // Pure functions of what all ranks know: they come to the same bits.
 #pragma once
-#include "plan/cost.h"
+#include "plan/refine.h"
 
 enum { SPEED_MEMORY = 15 };
 
@@ -35,23 +40,23 @@ typedef struct RankPace {
     int idle, wait;               // steps without work; how many of them before a trial
     int on_trial;                 // it is believed to be faster than it last was
     int behind;                   // values that the speed which is set comes from
+    int as_planned;               // in the last step it took what it was taken to take
 } RankPace;
 
 typedef struct Speeds {
     int ranks, steps;  // steps learnt from
-    // Whether the last step's times are what plans assume of each rank, within 30 %. Only then do they say something
-    // about the cost model: refine_learn is to skip other steps. Not so in the two steps after a change, which were
-    // planned before it.
+    // Whether the last step's times are what plans assume of each rank, within 30 %. Only then does the time of the
+    // step say something about the cost model: refine_learn is to skip others. Not so in the two steps after a change,
+    // which were planned before it.
     int held;
-    int in_flight;     // of these steps, those to come
-    int urgent;        // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
-    double* slowness;  // (ranks) relative, as last learnt
-    double* speeds;    // (ranks) as set; all 1 at the beginning
-    // The middle rank became so many times slower than it was taken to be, at the last refresh; nearly always 1. The
-    // quadratic and the linear scale of the cost model must be multiplied by it to foresee the same times as before.
-    double common;
-    RankPace* paces;             // (ranks)
-    double *work, *items, *now;  // (ranks) w and i of the step to be measured; scratch
+    int in_flight;           // of these steps, those to come
+    int urgent;              // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
+    double common;           // c of the last step that told it clearly, 0 before the first
+    double* slowness;        // (ranks) relative, as last learnt
+    double* speeds;          // (ranks) as set; all 1 at the beginning
+    CostTerms* expected;     // (ranks) of the step to be measured, at speed 1; without exchanges
+    double *measured, *now;  // (ranks) ms, 0: not measured; scratch
+    RankPace* paces;         // (ranks)
 } Speeds;
 
 size_t speeds_bytes(int ranks);
@@ -60,13 +65,18 @@ void speeds_carve(Speeds* speeds, void* memory, int ranks);  // all ranks equal
 // What Setting.speeds should be: NULL while all speeds are 1, so that plans are those without speeds, bit for bit.
 const double* speeds_in_use(const Speeds* speeds);
 
-// Learns from one step. setting: its cost and limits; at whatever speeds the plan was made. compute_ms (ranks): of the
-// step's items, without waiting, exchanges and update; 0: not measured.
+// Learns from one step, whatever cost and speeds it was planned by. setting: its limits, and the best cost that is
+// known now, that of refine_apply. compute_ms (ranks): of the step's items, without waiting, exchanges and update; 0: not
+// measured.
 void speeds_learn(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting,
                   const double* compute_ms);
 // The same in two, where times become known when the plan is gone.
 void speeds_expect(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting);
 void speeds_measured(Speeds* speeds, const double* compute_ms);
+
+// Right after it: what refine can learn from the ranks' computing, if it made the cost that speeds_learn was given. Its
+// errors, of whole steps, stay what they are.
+void speeds_teach(const Speeds* speeds, Refine* refine);
 
 // Sets the speeds to what was learnt. Returns 1 when one of them changed.
 int speeds_refresh(Speeds* speeds);

@@ -343,12 +343,41 @@ int kept_save(const Kept* k, const char* path, char* err, size_t errlen) {
     return result;
 }
 
-static void take_table(List* list, const KeptTable* table, int l) {
+static void take_layer(List* list, const KeptTable* table, int l) {
     const float* kept = table->kept + (size_t)l * (size_t)list->n;
     int n = 0;
-    for (int j = 0; j < table->stay; j++)
+    for (int j = 0; j < list->stay; j++)
         if (kept[j] == 1) row_of(list, l)[n++] = j;
     end_list(list, l, n);
+}
+
+static void take_tables(Kept* k, const KeptTable* tables) {
+    k->left_out = 0;
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[k->in_order[i]];
+        list->stay = tables[i].stay;
+        memcpy(list->value, tables[i].value, (size_t)k->L * (size_t)list->n * sizeof *list->value);
+        for (int l = 0; l < k->L; l++) {
+            take_layer(list, &tables[i], l);
+            k->left_out |= list->n_kept[l] < list->stay;
+        }
+    }
+    for (int l = 0; l < k->L; l++) {
+        show_layer(k, l);
+        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
+    }
+    k->known = 1;
+}
+
+// Inputs of column-parallel linears are whole, and heads stay as wholes.
+static int check_stay(const Kept* k, const KeptTable* tables, const char* path, char* err, size_t errlen) {
+    for (int i = 0; i < k->n_lists; i++) {
+        int id = k->in_order[i], stay = tables[i].stay;
+        if (id == LINEAR_QKV || id == LINEAR_FC ? stay != k->C : id == LINEAR_ATTPROJ && stay % k->HS)
+            return fail(err, errlen, "%s: tensor %s.stay: expected %s %d, found %d", path, tables[i].name,
+                        id == LINEAR_ATTPROJ ? "a multiple of" : "all", id == LINEAR_ATTPROJ ? k->HS : k->C, stay);
+    }
+    return 0;
 }
 
 int kept_load(Kept* k, const char* path, char* err, size_t errlen) {
@@ -357,21 +386,8 @@ int kept_load(Kept* k, const char* path, char* err, size_t errlen) {
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
     make_tables(tables, k, memory, 1);
     int result = kept_file_read(tables, k->n_lists, k->L, path, err, errlen);
-    k->left_out = result ? k->left_out : 0;
-    for (int i = 0; i < k->n_lists && !result; i++) {
-        List* list = &k->lists[k->in_order[i]];
-        list->stay = tables[i].stay;
-        memcpy(list->value, tables[i].value, (size_t)k->L * (size_t)list->n * sizeof *list->value);
-        for (int l = 0; l < k->L; l++) {
-            take_table(list, &tables[i], l);
-            k->left_out |= list->n_kept[l] < list->stay;
-        }
-    }
-    for (int l = 0; l < k->L && !result; l++) {
-        show_layer(k, l);
-        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
-    }
-    if (!result) k->known = 1;
+    if (!result) result = check_stay(k, tables, path, err, errlen);
+    if (!result) take_tables(k, tables);
     free(memory);
     return result;
 }

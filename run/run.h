@@ -20,6 +20,7 @@
 #include "plan/shape.h"
 #include "plan/step.h"
 #include "plan/straggle.h"
+#include "run/balance.h"
 #include "run/tp.h"
 #include "run/work.h"
 #include "run/zero.h"
@@ -105,9 +106,10 @@ typedef struct Data {
 
 // What one rank tells all others before the first exchange of a step.
 typedef struct Agreement {
-    uint64_t plan;    // hash of the plan and of what the cost model has learnt
-    uint64_t signal;  // that asks for an end, 0 none
-    double ms;        // of the last step; 0: nothing to learn from
+    uint64_t plan;      // hash of the plan and of what the cost model has learnt
+    uint64_t signal;    // that asks for an end, 0 none
+    double ms;          // of the last step; 0: nothing to learn from
+    RankReport report;  // of this one
 } Agreement;
 
 // Of the steps of this invocation.
@@ -149,6 +151,7 @@ struct Run {
     double last_terms[REFINE_TERMS];  // its terms
     PlanningSums planning;
     Agreement* agreed;     // (ranks) what all ranks said last
+    Balance* balance;      // what is done about slow ranks
     int crowded;           // ranks of this machine share its cores
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];

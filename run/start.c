@@ -81,6 +81,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     run->state.val_loss = NAN;
     if (c->resume || c->init || c->sample) {
         find_start(run, &shape);
+        if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
         agree(&c->layers, "--layers", shape.L, run->start_from);
         agree(&c->width, "--width", shape.C, run->start_from);
         agree(&c->heads, "--heads", shape.NH, run->start_from);
@@ -181,6 +182,8 @@ void run_close(Run* run) {
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
     work_close(m->work);
+    balance_close(run->balance);
+    free(m->timer);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->world) m->comm->table->close(m->comm);
     m->world->table->close(m->world);

@@ -187,8 +187,9 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     int unwritten = gpt2_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
     optimizer_name(name, state.rank, state.shape->shards);
     make_path(path, w->dir, name);
+    int lost = balance_save(run, w->dir, mine->words, sizeof mine->words);
     if (run->model.tp) collect_state(run, keeps_master(&run->model));  // with all others, whatever has failed
-    int failed = unwritten ||
+    int failed = unwritten || lost ||
                  optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
                  disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words);
     free(run->collected);

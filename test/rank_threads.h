@@ -29,6 +29,7 @@ typedef struct RankThreads {
 } RankThreads;
 
 static void threads_send(RankThreads* t, int from, const Transfer* message) {
+    if (message->bytes == 0) return;
     int n = t->n_mail[from][message->peer]++;
     if (n >= MOST_MAIL) die("%d messages on their way", n);
     Mail mail = {malloc(message->bytes), message->bytes};
@@ -41,6 +42,7 @@ static void threads_receive(RankThreads* t, int to, const Transfer* message) {
     int* n = &t->n_mail[message->peer][to];
     Mail* mail = t->mail[message->peer][to];
     struct timespec until;
+    if (message->bytes == 0) return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PATIENCE;
     while (*n == 0 && !t->failed)
@@ -53,7 +55,7 @@ static void threads_receive(RankThreads* t, int to, const Transfer* message) {
     t->k->upload(message->data, mail[0].data, message->bytes, NULL);
     t->k->synchronize(NULL);
     free(mail[0].data);
-    memmove(mail, mail + 1, (size_t)--*n * sizeof *mail);
+    memmove(mail, mail + 1, (size_t)-- * n * sizeof *mail);
 }
 
 static Ticket threads_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
@@ -68,8 +70,7 @@ static Ticket threads_exchange(Comm* c, const Transfer* sends, int n_sends, cons
 
 static void threads_end(Comm* c, Ticket ticket, Stream s) { (void)c, (void)ticket, (void)s; }
 
-static const CommTable threads_table = {
-    .name = "threads", .begin_exchange = threads_exchange, .end = threads_end};
+static const CommTable threads_table = {.name = "threads", .begin_exchange = threads_exchange, .end = threads_end};
 
 // The Comm of `rank` is comms[rank].
 static void threads_open(RankThreads* t, const Kernels* k, int ranks) {
@@ -105,7 +106,8 @@ static int threads_run(RankThreads* t, int ranks, void (*body)(int, void*), void
         if (pthread_create(&threads[rank], NULL, thread_of_rank, &of[rank])) die("no thread for rank %d", rank);
     }
     for (int rank = 0; rank < ranks; rank++) pthread_join(threads[rank], NULL);
-    for (int pair = 0; pair < MOST_THREADS * MOST_THREADS; pair++)
-        for (int i = 0, *n = &t->n_mail[0][0] + pair; *n > 0; (*n)--, left++) free((&t->mail[0][0][0])[pair * MOST_MAIL + i++].data);
+    for (int from = 0; from < ranks; from++)
+        for (int to = 0; to < ranks; to++)
+            for (; t->n_mail[from][to] > 0; left++) free(t->mail[from][to][--t->n_mail[from][to]].data);
     return t->failed || left ? -1 : 0;
 }

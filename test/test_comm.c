@@ -3,6 +3,7 @@
 //   mpirun -n 1, 2, 3, 4 or 8 build/release/test/test_comm
 //
 // Sums are compared bit for bit: the transport promises the order of ranks, in the element type, bf16 in fp32.
+#include "test/comm_timer_checks.h"
 #include "test/ranks.h"
 
 enum { MOST_RANKS = 64, GUARD = 64 };
@@ -634,9 +635,13 @@ static void run_exchanges(void) {
     RUN_TOGETHER(nobody_passes_a_barrier_before_the_last_comes);
     RUN_TOGETHER(bytes_are_counted_by_purpose_and_machine);
     RUN_TOGETHER(messages_are_counted_with_and_without_overlap);
+    RUN_TOGETHER(each_exchange_that_is_waited_for_cuts_a_step_once);
     if (size > 1) {
         RUN_TOGETHER(exposed_seconds_are_those_that_nothing_hides);
         RUN_TOGETHER(who_waits_leaves_the_processor_to_others);
+        RUN_TOGETHER(timers_tell_which_rank_is_late);
+        RUN_TOGETHER(waiting_for_room_is_no_computing);
+        RUN_TOGETHER(an_injected_straggler_makes_the_others_wait);
     }
 }
 

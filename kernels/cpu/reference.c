@@ -399,13 +399,13 @@ static void classifier_part(float* stats, const void* logits, const int* targets
     }
 }
 
-// Sums in rank order. A part whose sum is 0 has nothing that counts, and its greatest is no number to subtract.
+// Sums in rank order. A part without any logit, or of hidden ones only, adds 0 exp(-infinity).
 CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
     double max = -INFINITY, total = 0, at_target = 0;
     for (size_t p = 0; p < (size_t)parts; p++) max = fmax(max, stats[(p * N + n) * 3]);
     for (size_t p = 0; p < (size_t)parts; p++) {
         const float* part = stats + (p * N + n) * 3;
-        if (part[1] != 0) total += part[1] * exp(part[0] - max);
+        total += part[1] * exp(part[0] - max);
         at_target += part[2];
     }
     return (CpuSoftmax){max, total, (float)(max + log(total) - at_target)};

@@ -1,0 +1,35 @@
+// balance.h - what a run does about slow ranks: measures every rank's own computing, lets all ranks decide the same from
+// the same numbers at every --refresh, and carries the decision out.
+//
+// Between tensor-parallel groups (or single ranks): plans give slow ones less (plan/speeds.h), which loses nothing. Inside
+// a group: plan/balance.h decides, run/work.h and run/kept.h do it. A decision is the same for all groups: data ranks hold
+// the same heads and units, so that they can share documents. Of each number in the group the slowest data rank counts.
+#pragma once
+#include "data/runlog.h"
+
+typedef struct Run Run;
+typedef struct Balance Balance;
+
+// What a rank tells all others of its step, in ms and slices.
+typedef struct RankReport {
+    double linear, attention, other, update, wait;
+    double slices, pruned, sent, taken;
+    double emulated;  // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
+} RankReport;
+
+void balance_open(Run* run);   // before memory is planned: reads the options, says what memory it needs
+void balance_ready(Run* run);  // weights are there: what a link costs; goes on from a checkpoint
+void balance_close(Balance* b);
+
+// In a step, in this order. change: between two plans; a decision that is due. begin: before the items. measure: after
+// the update was given to the stream, which is waited for; *mine is to be told to the others. hear: what all told
+// (ranks of the world).
+void balance_change(Run* run);
+void balance_begin(Run* run);
+void balance_measure(Run* run, RankReport* mine);
+void balance_hear(Run* run, StepRecord* record);
+
+uint64_t balance_state_hash(const Run* run);  // of what all ranks must have decided alike
+// This rank's lists into the directory of a checkpoint; the decision goes into run->state. 0, or -1 with a message.
+int balance_save(Run* run, const char* dir, char* err, size_t errlen);
+void balance_write_page(Run* run);  // OUT/ranks.html, on rank 0

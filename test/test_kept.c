@@ -1,0 +1,515 @@
+// test_kept.c - claims about run/kept.h, on a model made by hand: a rank's half of a small GPT, weights in host memory.
+#include "run/kept.h"
+
+#include <unistd.h>
+
+#include "data/disk.h"
+#include "data/kept_file.h"
+#include "kernels/cpu/cpu.h"
+#include "run/run.h"
+#include "test/test.h"
+
+static char dir[512], path[600], other_path[600], err[ERR_BYTES];
+
+static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
+
+// ---- the model
+
+static Model make_model(int layers, int width, int heads, DType dt) {
+    Model m;
+    memset(&m, 0, sizeof m);
+    m.whole = shape_make(layers, width, heads, 100, 8);
+    m.split = split_even(&m.whole, 2);
+    m.shape = split_shape(&m.whole, &m.split, 0);
+    m.dt = dt;
+    m.k = &cpu_reference_kernels;
+    m.zero.stage = 1;
+    m.zero.weights.whole = (char*)m.k->alloc(shape_param_elems(&m.shape) * dtype_bytes(dt));
+    return m;
+}
+
+static void free_model(Model* m) { m->k->free_memory(m->zero.weights.whole); }
+
+static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.heads, m->shape.units}; }
+
+// Adds to columns first .. first + n of rows from .. from + rows of a matrix; exact in bf16 where sums have few bits.
+static void add(const Model* m, int id, int l, int from, int rows, int first, int n, float d) {
+    ParamTensor t = shape_param(&m->shape, matrices[id], l);
+    char* weights = zero_weights(m, &t);
+    for (int r = from; r < from + rows; r++)
+        for (int c = first; c < first + n; c++) {
+            size_t i = (size_t)r * (size_t)t.cols + (size_t)c;
+            if (m->dt == DT_F32) ((float*)weights)[i] += d;
+            else ((bf16*)weights)[i] = bf16_from_float(bf16_to_float(((bf16*)weights)[i]) + d);
+        }
+}
+
+static void add_column(const Model* m, int id, int l, int column, float d) {
+    add(m, id, l, 0, shape_param(&m->shape, matrices[id], l).rows, column, 1, d);
+}
+
+// Every weight moves a little, columns by different amounts.
+static void train(const Model* m, uint64_t seed) {
+    for (int l = 0; l < m->shape.L; l++)
+        for (int id = 0; id < N_LINEARS; id++)
+            for (int c = 0; c < shape_param(&m->shape, matrices[id], l).cols; c++)
+                add_column(
+                    m, id, l, c,
+                    (float)random_uniform(seed, (uint64_t)((l * N_LINEARS + id) * 1000 + c)) * (1.0f + (float)l));
+}
+
+static int columns_of(const Model* m, int id, SliceCount stay) {
+    int HS = shape_head_size(&m->shape);
+    return id == LINEAR_ATTPROJ ? stay.heads * HS : id == LINEAR_FCPROJ ? stay.units : m->shape.C;
+}
+
+static int ascends_within(const KeptList* list, int n) {
+    for (int i = 0; i < list->n; i++)
+        if (list->index[i] < (i ? list->index[i - 1] + 1 : 0) || list->index[i] >= n) return 0;
+    return list->n <= n;
+}
+
+static int holds(const KeptList* list, int j) {
+    for (int i = 0; i < list->n; i++)
+        if (list->index[i] == j) return 1;
+    return 0;
+}
+
+static uint64_t hash_lists(const Kept* k, const Model* m, Shed shed) {
+    const KeptLayer* layers = kept_layers(k);
+    uint64_t hash = 0;
+    for (int l = 0; l < m->shape.L && layers; l++) {
+        const KeptList slices[] = {layers[l].heads, layers[l].units};
+        const KeptList* lists = shed == SHED_COLUMNS ? layers[l].columns : slices;
+        for (int i = 0; i < (shed == SHED_COLUMNS ? 4 : 2); i++)
+            hash = hash_bytes(lists[i].index, (size_t)lists[i].n * sizeof(int), hash);
+    }
+    return hash;
+}
+
+// ---- what is kept
+
+// Columns c in the order c * 5 mod K: neighbours change by different amounts. 1 / 64 steps are exact in bf16 below 4.
+static void lists_follow_the_changes_of_columns(void) {
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        Model m = make_model(3, 128, 4, (DType)dt);
+        Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+        CHECK(kept_layers(k) == NULL && kept_choose(k, &m, 0, all_of(&m), 0) == NULL && kept_left_out(k) == 0);
+        for (int l = 0; l < 3; l++)
+            for (int id = 0; id < N_LINEARS; id++)
+                for (int c = 0, K = columns_of(&m, id, all_of(&m)); c < K; c++)
+                    add_column(&m, id, l, c, (float)(c * 5 % K) * (l == 1 ? -1 : 1) / 64);
+        const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 20);
+        CHECK(layers != NULL && layers == kept_layers(k) && kept_left_out(k) == 0.5);
+        for (int l = 0; l < 3 && layers; l++)
+            for (int id = 0; id < N_LINEARS; id++) {
+                int K = columns_of(&m, id, all_of(&m)), right = 1;
+                const KeptList* list = &layers[l].columns[id];
+                CHECK(list->n == K / 2 && ascends_within(list, K));
+                for (int c = 0; c < K; c++) right = right && holds(list, c) == (c * 5 % K >= K / 2);
+                CHECK(right);
+            }
+        kept_close(k);
+        free_model(&m);
+    }
+}
+
+// Head 1 changes in its keys, head 0 less in all its rows and columns; a unit's row of FC and its column of FCPROJ.
+static void lists_follow_the_changes_of_heads_and_units(void) {
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        Model m = make_model(2, 128, 4, (DType)dt);
+        Kept* k = kept_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
+        CHECK(kept_choose(k, &m, 0, all_of(&m), 0) == NULL);
+        int own = m.shape.heads * 32;
+        for (int l = 0; l < 2; l++) {
+            add(&m, LINEAR_QKV, l, own + 32, 32, 0, 128, 1);                                         // 4096 in all
+            for (int run = 0; run < 3; run++) add(&m, LINEAR_QKV, l, run * own, 32, 0, 128, 0.25f);  // 3072
+            add(&m, LINEAR_ATTPROJ, l, 0, 128, 0, 32, l == 0 ? 0.125f : 0.5f);                       // 512, 2048
+            for (int u = 0; u < 256; u++) {
+                if (u % 2) add(&m, LINEAR_FC, l, u, 1, 0, 128, (float)u / 64);
+                else add_column(&m, LINEAR_FCPROJ, l, u, (float)u / 64);
+            }
+        }
+        const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 20);
+        CHECK(layers != NULL && kept_left_out(k) == 0.5);
+        for (int l = 0; l < 2 && layers; l++) {
+            CHECK(layers[l].heads.n == 1 && layers[l].heads.index[0] == (l == 0));
+            CHECK(layers[l].units.n == 128 && layers[l].units.index[0] == 128);
+        }
+        kept_close(k);
+        free_model(&m);
+    }
+}
+
+// What is left out may well change, by weight decay: it does not count. What others compute counts in full.
+static void only_what_is_computed_is_measured(void) {
+    Model m = make_model(1, 128, 4, DT_F32);
+    Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    kept_choose(k, &m, 0, all_of(&m), 0);
+    SliceCount stay = {1, 192};
+    const KeptLayer* layers = kept_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
+    const KeptList* list = &layers->columns[LINEAR_FCPROJ];
+    CHECK(list->n == 96 && list->index[95] == 95 && layers->columns[LINEAR_ATTPROJ].n == 16);
+    for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, c < 96 ? 1 : c < 192 ? 1000 : 10);
+    layers = kept_choose(k, &m, 0.5, all_of(&m), 2);
+    list = &layers->columns[LINEAR_FCPROJ];
+    for (int i = 0; i < 128; i++) CHECK(list->index[i] == (i < 64 ? i : i + 128));
+    kept_close(k);
+    free_model(&m);
+}
+
+static void random_and_inverse_are_options(void) {
+    Model m = make_model(2, 128, 4, DT_F32);
+    Kept *random = kept_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 1),
+         *inverse = kept_open(&m, SHED_COLUMNS, PRIORITY_INVERSE, 0, 1);
+    kept_choose(random, &m, 0, all_of(&m), 0);
+    kept_choose(inverse, &m, 0, all_of(&m), 0);
+    for (int c = 0; c < 128; c++) add_column(&m, LINEAR_QKV, 0, c, (float)c);
+    const KeptLayer* layers = kept_choose(inverse, &m, 0.5, all_of(&m), 1);
+    CHECK(layers->columns[LINEAR_QKV].n == 64 && layers->columns[LINEAR_QKV].index[63] == 63);
+    layers = kept_choose(random, &m, 0.5, all_of(&m), 1);
+    CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[1].columns[LINEAR_QKV].index, 64 * sizeof(int)) != 0);
+    CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[0].columns[LINEAR_FC].index, 64 * sizeof(int)) != 0);
+    uint64_t first = hash_lists(random, &m, SHED_COLUMNS);
+    kept_choose(random, &m, 0.5, all_of(&m), 2);
+    CHECK(hash_lists(random, &m, SHED_COLUMNS) != first);
+    kept_choose(random, &m, 0.5, all_of(&m), 1);
+    CHECK(hash_lists(random, &m, SHED_COLUMNS) == first);
+    Kept* other = kept_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 2);
+    kept_choose(other, &m, 0.5, all_of(&m), 1);
+    CHECK(hash_lists(other, &m, SHED_COLUMNS) != first);
+    kept_close(random);
+    kept_close(inverse);
+    kept_close(other);
+    free_model(&m);
+}
+
+// ---- how much
+
+typedef struct Saved {
+    double all, out, most, tile;  // work: of everything; of what is left out, and of all that may be; the dearest tile
+} Saved;
+
+static Saved plus(Saved a, Saved b) {
+    return (Saved){a.all + b.all, a.out + b.out, a.most + b.most, MAX(a.tile, b.tile)};
+}
+
+static Saved of_list(const KeptList* list, int n, double work, int tile) {
+    while (tile > 1 && n < 4 * tile) tile /= 2;
+    int dropped = n - list->n;
+    CHECK(ascends_within(list, n) && dropped % tile == 0 && (n == 0 || list->n >= MIN(n, tile)));
+    return (Saved){n * work, dropped * work, MAX(0, n - tile) / tile * tile * work, tile * work};
+}
+
+// A half of a block: attention, or MLP.
+static Saved of_half(const Model* m, const KeptLayer* layer, int half, SliceCount stay) {
+    double rows = half ? stay.units : 3.0 * stay.heads * shape_head_size(&m->shape);
+    int in = 2 * half, out = in + 1, n = columns_of(m, out, stay);
+    return plus(of_list(&layer->columns[in], m->shape.C, rows, WORK_TILE),
+                of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
+}
+
+static Saved of_slices(const Model* m, const KeptLayer* layer, SliceCount stay) {
+    double C = m->shape.C, HS = shape_head_size(&m->shape);
+    Saved heads = of_list(&layer->heads, stay.heads, 4 * HS * C, 1),
+          units = of_list(&layer->units, stay.units, 2 * C, 16);
+    heads.tile = 0;  // rounded down: units absorb the rest
+    return plus(heads, units);
+}
+
+// Saved work is gamma or all that may go, and less than a tile more.
+static void check_saved(Saved s, double gamma) {
+    double least = MIN(gamma * s.all, s.most);
+    CHECK(s.out >= least - 1e-3 * s.tile);
+    CHECK(s.out <= least + s.tile);
+}
+
+static void check_amount(Kept* k, const Model* m, Shed shed, int by_layer, double gamma, SliceCount stay,
+                         int64_t step) {
+    const KeptLayer* layers = kept_choose(k, m, gamma, stay, step);
+    Saved sum = {0, 0, 0, 0};
+    if (!layers) {
+        CHECK(gamma == 0);
+        return;
+    }
+    for (int l = 0; l < m->shape.L; l++) {
+        Saved layer = {0, 0, 0, 0};
+        if (shed == SHED_SLICES) layer = of_slices(m, &layers[l], stay);
+        for (int half = 0; half < 2 && shed == SHED_COLUMNS; half++) {
+            Saved s = of_half(m, &layers[l], half, stay);
+            if (!by_layer) check_saved(s, gamma);
+            layer = plus(layer, s);
+        }
+        if (!by_layer && shed == SHED_SLICES) check_saved(layer, gamma);
+        sum = plus(sum, layer);
+    }
+    if (by_layer) check_saved(sum, gamma);
+    CHECK_CLOSE(kept_left_out(k), sum.out / sum.all, 1e-12);
+}
+
+// Units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
+static void what_is_left_out_meets_gamma_within_a_tile(void) {
+    static const SliceCount stays[] = {{2, 256}, {1, 256}, {2, 192}, {1, 48}, {0, 256}};
+    for (int kind = 0; kind < 4; kind++) {
+        Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
+        Model m = make_model(4, 128, 4, DT_F32);
+        Kept* k = kept_open(&m, shed, PRIORITY_CHANGE, kind >> 1, 1);
+        for (int i = 0; i < 200; i++) {
+            double gamma = i % 16 == 0 ? 0 : random_uniform(3, (uint64_t)i);
+            if (i % 16 == 8) gamma = 1;
+            check_amount(k, &m, shed, kind >> 1, gamma, stays[i % COUNT(stays)], i);
+            train(&m, (uint64_t)i);
+            if (test_failures_in_claim) {
+                printf("    %s%s, gamma %g, %d heads\n", shed ? "slices" : "columns", kind >> 1 ? " by layer" : "",
+                       gamma, stays[i % COUNT(stays)].heads);
+                break;
+            }
+        }
+        kept_close(k);
+        free_model(&m);
+    }
+}
+
+static void layers_that_change_more_leave_out_less(void) {
+    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
+        Model m = make_model(4, 128, 4, DT_F32);
+        Kept* k = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
+        double share[4];
+        kept_choose(k, &m, 0, all_of(&m), 0);
+        train(&m, 1);  // layer l changes by 1 + l
+        const KeptLayer* layers = kept_choose(k, &m, 0.4, all_of(&m), 1);
+        for (int l = 0; l < 4; l++) {
+            Saved s = shed ? of_slices(&m, &layers[l], all_of(&m))
+                           : plus(of_half(&m, &layers[l], 0, all_of(&m)), of_half(&m, &layers[l], 1, all_of(&m)));
+            share[l] = s.out / s.all;
+        }
+        // g_l is as 1 / (1 + l), and their mean 0.4: 0.768, 0.384, 0.256, 0.192. A tile is at most 6 % of a layer.
+        for (int l = 0; l < 4; l++) CHECK_CLOSE(share[l], 0.4 * 4 / (1 + l) / (1 + 1 / 2.0 + 1 / 3.0 + 1 / 4.0), 0.07);
+        kept_close(k);
+        free_model(&m);
+    }
+}
+
+static void the_same_weights_give_the_same_lists(void) {
+    for (int kind = 0; kind < 12; kind++) {
+        Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
+        Model m = make_model(3, 128, 4, DT_BF16);
+        Kept* k[2];
+        for (int i = 0; i < 2; i++) k[i] = kept_open(&m, shed, (Priority)(kind / 4), kind >> 1 & 1, 5);
+        for (int step = 0; step < 10; step++) {
+            double gamma = 0.1 * (step % 7);
+            for (int i = 0; i < 2; i++) kept_choose(k[i], &m, gamma, all_of(&m), step);
+            CHECK(hash_lists(k[0], &m, shed) == hash_lists(k[1], &m, shed));
+            train(&m, (uint64_t)step);
+        }
+        for (int i = 0; i < 2; i++) kept_close(k[i]);
+        free_model(&m);
+    }
+}
+
+static void bytes_are_counted_with_one_copy_of_the_weights(void) {
+    Model m = make_model(3, 128, 4, DT_BF16);
+    size_t copy = 0;
+    for (int id = 0; id < N_LINEARS; id++) copy += 3 * shape_param(&m.shape, matrices[id], 0).elems * sizeof(bf16);
+    size_t largest = shape_param(&m.shape, FCW, 0).elems * sizeof(float);
+    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
+        size_t bytes = kept_bytes(&m, (Shed)shed);
+        CHECK(bytes > copy + 2 * largest && bytes < copy + 2 * largest + (1 << 15));
+    }
+    free_model(&m);
+}
+
+// ---- files
+
+static void put(const char* name, const void* bytes, size_t n) {
+    FILE* f = fopen(name, "wb");
+    if (!f || fwrite(bytes, 1, n, f) != n || fclose(f)) exit(1);
+}
+
+static size_t get(const char* name, char* bytes, size_t most) {
+    FILE* f = fopen(name, "rb");
+    if (!f) exit(1);
+    size_t n = fread(bytes, 1, most, f);
+    fclose(f);
+    return n;
+}
+
+// A few refreshes, the last of which leaves something out and has given something away.
+static Kept* lived(const Model* m, Shed shed, uint64_t seed) {
+    Kept* k = kept_open(m, shed, PRIORITY_CHANGE, 1, 1);
+    for (int step = 0; step < 4; step++) {
+        kept_choose(k, m, 0.3, (SliceCount){m->shape.heads - 1, m->shape.units - 16}, step);
+        train(m, seed + (uint64_t)step);
+    }
+    kept_choose(k, m, 0.4, (SliceCount){m->shape.heads - 1, m->shape.units - 16}, 4);
+    return k;
+}
+
+static void a_file_brings_back_values_and_lists(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
+        Model m = make_model(3, 128, 4, kind & 2 ? DT_BF16 : DT_F32);
+        Kept *k = lived(&m, shed, 1), *again = kept_open(&m, shed, PRIORITY_CHANGE, 1, 1);
+        CHECK(kept_save(k, path, err, sizeof err) == 0);
+        CHECK(kept_load(again, path, err, sizeof err) == 0);
+        CHECK(kept_layers(again) != NULL && kept_left_out(again) == kept_left_out(k));
+        for (int step = 5; step < 9; step++) {  // the run goes on as if it had not stopped
+            CHECK(hash_lists(k, &m, shed) == hash_lists(again, &m, shed));
+            train(&m, (uint64_t)step);
+            double gamma = step == 7 ? 0 : 0.5;
+            kept_choose(k, &m, gamma, all_of(&m), step);
+            kept_choose(again, &m, gamma, all_of(&m), step);
+        }
+        static char bytes[2][1 << 17];
+        CHECK(kept_save(k, path, err, sizeof err) == 0 && kept_save(again, other_path, err, sizeof err) == 0);
+        size_t n = get(path, bytes[0], sizeof bytes[0]);
+        CHECK(n == get(other_path, bytes[1], sizeof bytes[1]) && n < sizeof bytes[0]);
+        CHECK(!memcmp(bytes[0], bytes[1], n));
+        kept_choose(k, &m, 0, all_of(&m), 9);
+        CHECK(kept_save(k, path, err, sizeof err) == 0 && kept_load(again, path, err, sizeof err) == 0);
+        CHECK(kept_layers(again) == NULL);
+        kept_close(k);
+        kept_close(again);
+        free_model(&m);
+    }
+}
+
+// Loads what is in the file: refused with words, which leaves what was there before, or equal to `good`. A save shows it.
+static void check_load(Kept* into, char* before, size_t* n_before, const char* good, size_t n_good) {
+    static char found[1 << 14];
+    memset(err, 0, sizeof err);
+    int refused = kept_load(into, path, err, sizeof err);
+    CHECK(!refused || (refused == -1 && strstr(err, path)));
+    CHECK(kept_save(into, other_path, err, sizeof err) == 0);
+    size_t n = get(other_path, found, sizeof found);
+    if (!refused) memcpy(before, good, *n_before = n_good);
+    CHECK(n == *n_before && !memcmp(found, before, n));
+}
+
+static void damage_is_refused_and_changes_nothing(void) {
+    static char good[1 << 14], before[1 << 14], bad[1 << 14];
+    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
+        Model m = make_model(1, 32, 4, DT_F32);
+        Kept *k = lived(&m, (Shed)shed, 1), *into = lived(&m, (Shed)shed, 100);
+        CHECK(kept_save(into, path, err, sizeof err) == 0);
+        size_t n_before = get(path, before, sizeof before);
+        CHECK(kept_save(k, path, err, sizeof err) == 0);
+        size_t n = get(path, good, sizeof good);
+        CHECK(n < sizeof good && (n != n_before || memcmp(good, before, n) != 0));
+        for (size_t length = n; length-- > 0;) {
+            if (truncate(path, (off_t)length)) exit(1);
+            memset(err, 0, sizeof err);
+            CHECK(kept_load(into, path, err, sizeof err) == -1 && strstr(err, path));
+        }
+        check_load(into, before, &n_before, good, n);
+        int accepted = 0;
+        for (uint64_t seed = 0; seed < 1500; seed++) {
+            int edits = 1 + (int)(hash64(seed) % 3);
+            memcpy(bad, good, n);
+            for (int e = 0; e < edits; e++)
+                bad[hash64(seed * 8 + 1 + (uint64_t)e) % n] ^= (char)(1 << hash64(seed * 8 + 5 + (uint64_t)e) % 8);
+            put(path, bad, n);
+            Kept* fresh = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
+            if (kept_load(fresh, path, err, sizeof err) == 0) accepted++;
+            kept_close(fresh);
+            if (seed % 5 == 0 || seed > 1490) check_load(into, before, &n_before, good, n);
+            if (test_failures_in_claim) {
+                printf("    seed %llu: %s\n", (unsigned long long)seed, err);
+                break;
+            }
+        }
+        printf("    %d of 1500 damaged files were taken: their values were whole\n", accepted);
+        CHECK(accepted < 150);
+        put(path, good, n);
+        CHECK(kept_load(into, path, err, sizeof err) == 0);
+        kept_close(k);
+        kept_close(into);
+        free_model(&m);
+    }
+}
+
+static void files_of_other_models_and_methods_are_refused(void) {
+    Model m = make_model(2, 64, 4, DT_F32), models[] = {make_model(3, 64, 4, DT_F32), make_model(2, 128, 4, DT_F32)};
+    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
+        Kept* k = lived(&m, (Shed)shed, 1);
+        uint64_t lists = hash_lists(k, &m, (Shed)shed);
+        for (int i = 0; i < COUNT(models); i++) {
+            Kept* other = lived(&models[i], (Shed)shed, 1);
+            CHECK(kept_save(other, path, err, sizeof err) == 0);
+            CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "another model or rank"));
+            kept_close(other);
+        }
+        Kept* other = lived(&m, (Shed)!shed, 1);
+        CHECK(kept_save(other, path, err, sizeof err) == 0);
+        CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "another way"));
+        CHECK(kept_load(k, dir, err, sizeof err) == -1 && strstr(err, dir));
+        CHECK(kept_load(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
+        CHECK(kept_save(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
+        CHECK(hash_lists(k, &m, (Shed)shed) == lists);
+        kept_close(other);
+        kept_close(k);
+    }
+    free_model(&m);
+    for (int i = 0; i < COUNT(models); i++) free_model(&models[i]);
+}
+
+// A whole file of a rank with 2 heads of 8 and 64 units, written with a right hash whatever is in it.
+static int load_written(const Model* m, int table, float value, float kept, int j, int stay) {
+    static float values[4][64], keeps[4][64];
+    KeptTable tables[] = {{"attproj", 16, 16, values[0], keeps[0]},
+                          {"qkv", 32, 32, values[1], keeps[1]},
+                          {"fcproj", 64, 64, values[2], keeps[2]},
+                          {"fc", 32, 32, values[3], keeps[3]}};
+    for (int i = 0; i < 4 * 64; i++) values[i / 64][i % 64] = keeps[i / 64][i % 64] = 1;
+    values[table][MAX(j, 0)] = value;
+    for (int i = 0; i < 64; i++)
+        if (i == j || j < 0) keeps[table][i] = kept;
+    if (stay >= 0) tables[table].stay = stay;
+    CHECK(kept_file_write(tables, 4, 1, path, err, sizeof err) == 0);
+    Kept* k = kept_open(m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    memset(err, 0, sizeof err);
+    int result = kept_load(k, path, err, sizeof err);
+    CHECK(kept_layers(k) == NULL || result == 0);
+    if (result == 0) kept_choose(k, m, 0.5, all_of(m), 1);
+    kept_close(k);
+    return result;
+}
+
+static void contents_that_make_no_sense_are_refused(void) {
+    Model m = make_model(1, 32, 4, DT_F32);
+    CHECK(load_written(&m, 0, 1, 1, 0, -1) == 0 && load_written(&m, 2, 0, 0, 63, -1) == 0);
+    CHECK(load_written(&m, 0, 1, 1, 0, 8) == 0 && load_written(&m, 2, 1, 1, 0, 48) == 0);
+    static const float values[] = {-1, NAN, INFINITY}, kept[] = {0.5f, 2, -1, NAN};
+    for (int i = 0; i < COUNT(values); i++)
+        CHECK(load_written(&m, 1, values[i], 1, 31, -1) == -1 && strstr(err, "qkv.value"));
+    for (int i = 0; i < COUNT(kept); i++) CHECK(load_written(&m, 3, 1, kept[i], 5, -1) == -1 && strstr(err, "fc.kept"));
+    CHECK(load_written(&m, 2, 1, 0, 50, 48) == -1 && strstr(err, "expected 1, found 0 at 50"));  // given away
+    CHECK(load_written(&m, 2, 1, 0, -1, -1) == -1 && strstr(err, "to keep something"));
+    CHECK(load_written(&m, 2, 1, 1, 0, 65) == -1 && strstr(err, "fcproj.stay"));
+    CHECK(load_written(&m, 1, 1, 1, 0, 24) == -1 && strstr(err, "qkv.stay: expected all 32, found 24"));
+    CHECK(load_written(&m, 3, 1, 1, 0, 0) == -1 && strstr(err, "fc.stay: expected all 32, found 0"));
+    CHECK(load_written(&m, 0, 1, 1, 0, 12) == -1 && strstr(err, "attproj.stay: expected a multiple of 8, found 12"));
+    free_model(&m);
+}
+
+int main(void) {
+    const char* base = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/test_kept.XXXXXX", base ? base : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
+    snprintf(path, sizeof path, "%s/kept.safetensors", dir);
+    snprintf(other_path, sizeof other_path, "%s/other.safetensors", dir);
+    RUN(lists_follow_the_changes_of_columns);
+    RUN(lists_follow_the_changes_of_heads_and_units);
+    RUN(only_what_is_computed_is_measured);
+    RUN(random_and_inverse_are_options);
+    RUN(what_is_left_out_meets_gamma_within_a_tile);
+    RUN(layers_that_change_more_leave_out_less);
+    RUN(the_same_weights_give_the_same_lists);
+    RUN(bytes_are_counted_with_one_copy_of_the_weights);
+    RUN(a_file_brings_back_values_and_lists);
+    RUN(damage_is_refused_and_changes_nothing);
+    RUN(contents_that_make_no_sense_are_refused);
+    RUN(files_of_other_models_and_methods_are_refused);
+    if (disk_remove_tree(dir, err, sizeof err)) printf("    %s\n", err);
+    return test_done();
+}

@@ -1,0 +1,473 @@
+// test_timer.c - claims about kernels/timer.h: the time of a step is all there, each piece under its kind; a straggler's
+// drag stretches what it computes and nothing else; and what the wall's clock hides, the timers tell.
+//
+// Most claims run in a time of their own: a rank has a host clock that only moves when it is told to, and a stream that
+// may be behind. Sums of such times differ from the expected ones by rounding alone: of n additions of at most `whole`,
+// n whole 2^-53, which NEAR covers for all of these.
+#include "kernels/comm.h"
+#include "kernels/timer.h"
+#include "test/test.h"
+
+static const double NEAR = 1e-9;
+static const double TICK = 1e-5;  // what one look at the clock takes: a spin ends at most two of them late
+
+// ---- a rank whose time the test drives
+
+typedef struct Rank {
+    Timer timer;
+    double now, busy_until;  // of the host; of its stream
+    double marks[MOST_STAMPS];
+    int stamps, looks, synchronized;
+    double seconds[N_TIMES];
+} Rank;
+
+static Rank ranks[2], *at = &ranks[0];
+
+static double look(void) {
+    at->looks++;
+    return at->now += TICK;
+}
+
+static void stamp(int i, Stream s) {
+    (void)s;
+    at->stamps++;
+    CHECK(i >= 0 && i < MOST_STAMPS);
+    if (i >= 0 && i < MOST_STAMPS) at->marks[i] = MAX(at->now, at->busy_until);
+}
+
+static void read_stamps(double* seconds, int n) { memcpy(seconds, at->marks, (size_t)n * sizeof *seconds); }
+
+static void synchronize(Stream s) {
+    (void)s;
+    at->synchronized++;
+    at->now = MAX(at->now, at->busy_until);
+}
+
+static const Kernels fake = {.clock = look, .stamp = stamp, .read_stamps = read_stamps, .synchronize = synchronize};
+
+static void on_host(double seconds) { at->now += seconds; }
+
+static void on_stream(double seconds) { at->busy_until = MAX(at->now, at->busy_until) + seconds; }
+
+static Timer* fresh(double drag) {
+    for (int r = 0; r < COUNT(ranks); r++) memset(&ranks[r], 0, sizeof ranks[r]);
+    at = &ranks[0];
+    at->now = 1000;
+    at->timer.on = 1;
+    at->timer.drag = drag;
+    return &at->timer;
+}
+
+static void begin(void) { timer_begin(&at->timer, &fake, NULL); }
+static TimeKind enter(TimeKind kind) { return timer_enter(&at->timer, kind, NULL); }
+static void read_timer(void) { timer_read(&at->timer, at->seconds, NULL); }
+
+static double total(void) {
+    double sum = 0;
+    for (int kind = 0; kind < N_TIMES; kind++) sum += at->seconds[kind];
+    return sum;
+}
+
+static double computing(void) { return total() - at->seconds[TIME_WAIT]; }
+
+static double of_segments(void) {
+    double sum = 0;
+    for (int i = 0; i < at->timer.n_segments; i++) sum += at->timer.segments[i];
+    return sum;
+}
+
+// ---- kinds
+
+static void kinds_add_up_to_the_whole(void) {
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        fresh(0);
+        begin();
+        double expected[N_TIMES] = {0}, start = MAX(at->now, at->busy_until);
+        TimeKind kind = TIME_OTHER;
+        for (uint64_t i = 0; i < 500; i++) {
+            double seconds = random_uniform(seed, 3 * i);
+            if (seed % 2) on_host(seconds);
+            else on_stream(seconds);
+            expected[kind] += seconds;
+            kind = (TimeKind)(hash64(hash64(seed) ^ i) % N_TIMES);
+            enter(kind);
+        }
+        read_timer();
+        int wrong = fabs(total() - (MAX(at->now, at->busy_until) - start)) > NEAR + TICK;
+        for (int k = 0; k < N_TIMES; k++) wrong += fabs(at->seconds[k] - expected[k]) > NEAR + TICK;
+        if (wrong) printf("    seed %d\n", (int)seed);
+        CHECK(wrong == 0);
+    }
+}
+
+static void entering_the_same_kind_does_nothing(void) {
+    fresh(0);
+    begin();
+    CHECK(at->stamps == 1);
+    CHECK(enter(TIME_OTHER) == TIME_OTHER && at->stamps == 1);
+    CHECK(enter(TIME_LINEAR) == TIME_OTHER && at->stamps == 2);
+    CHECK(enter(TIME_LINEAR) == TIME_LINEAR && at->stamps == 2);
+    read_timer();
+    CHECK(at->stamps == 3);
+}
+
+// An exchange within an exchange, as entries that are made of others have.
+static void a_wait_inside_a_wait_is_one_wait(void) {
+    fresh(0);
+    begin();
+    enter(TIME_ATTENTION);
+    on_host(1);
+    TimeKind outer = enter(TIME_WAIT);
+    on_host(2);
+    TimeKind inner = enter(TIME_WAIT);
+    on_host(3);
+    enter(inner);
+    on_host(4);
+    enter(outer);
+    on_host(5);
+    read_timer();
+    CHECK(outer == TIME_ATTENTION && inner == TIME_WAIT);
+    CHECK_CLOSE(at->seconds[TIME_WAIT], 9, NEAR);
+    CHECK_CLOSE(at->seconds[TIME_ATTENTION], 6, NEAR);
+    CHECK(at->timer.n_segments == 2);
+}
+
+static void a_step_forgets_the_one_before(void) {
+    fresh(0);
+    for (int step = 1; step <= 3; step++) {
+        begin();
+        enter(TIME_LINEAR);
+        on_host(step);
+        enter(TIME_WAIT);
+        on_host(10);
+        read_timer();
+        CHECK_CLOSE(at->seconds[TIME_LINEAR], step, NEAR);
+        CHECK_CLOSE(at->seconds[TIME_WAIT], 10, NEAR);
+        CHECK_CLOSE(at->seconds[TIME_OTHER], 0, 2 * TICK);
+        CHECK(at->timer.n_segments == 2);
+    }
+}
+
+static void nobody_marks_outside_of_a_step(void) {
+    fresh(4);
+    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->stamps == 0 && at->looks == 0);
+    begin();
+    read_timer();
+    int stamps = at->stamps;
+    on_host(7);
+    CHECK(enter(TIME_LINEAR) == TIME_OTHER && enter(TIME_WAIT) == TIME_OTHER);
+    CHECK(at->stamps == stamps);
+    read_timer();
+    CHECK(at->stamps == stamps && total() == 0 && at->timer.n_segments == 0);
+    begin();
+    CHECK(enter(TIME_LINEAR) == TIME_OTHER);
+}
+
+static void a_timer_that_is_off_or_missing_costs_nothing(void) {
+    double seconds[N_TIMES];
+    fresh(4)->on = 0;
+    begin();
+    CHECK(enter(TIME_LINEAR) == TIME_OTHER && enter(TIME_WAIT) == TIME_OTHER);
+    at->seconds[TIME_LINEAR] = 5;
+    read_timer();
+    CHECK(total() == 0 && at->timer.n_segments == 0);
+    CHECK(at->stamps == 0 && at->looks == 0 && at->synchronized == 0);
+    timer_begin(NULL, &fake, NULL);
+    CHECK(timer_enter(NULL, TIME_WAIT, NULL) == TIME_OTHER);
+    seconds[TIME_WAIT] = 5;
+    timer_read(NULL, seconds, NULL);
+    for (int kind = 0; kind < N_TIMES; kind++) CHECK(seconds[kind] == 0);
+    CHECK(at->stamps == 0 && at->looks == 0 && at->synchronized == 0);
+}
+
+// ---- segments
+
+static void segments_lie_between_waits(void) {
+    fresh(0);
+    begin();
+    on_host(1);
+    enter(TIME_LINEAR);
+    on_host(2);
+    enter(TIME_WAIT);
+    on_host(100);
+    enter(TIME_LINEAR);
+    enter(TIME_WAIT);  // nothing in between is a segment too: the other ranks have one there
+    on_host(100);
+    enter(TIME_OTHER);
+    on_host(4);
+    enter(TIME_ATTENTION);
+    on_host(8);
+    enter(TIME_LINEAR);
+    on_host(16);
+    enter(TIME_WAIT);
+    on_host(100);
+    read_timer();  // and so is what follows the last one
+    const double expected[] = {3 + TICK, 0, 28, 0};
+    CHECK(at->timer.n_segments == COUNT(expected));
+    for (int i = 0; i < COUNT(expected); i++) CHECK_CLOSE(at->timer.segments[i], expected[i], 28 * ldexp(1, -24));
+    CHECK_CLOSE(at->seconds[TIME_WAIT], 300, NEAR);
+}
+
+static void segments_beyond_their_room_go_into_the_last(void) {
+    fresh(0);
+    begin();
+    for (int i = 0; i < MOST_SEGMENTS + 500; i++) {
+        on_host(1);
+        enter(TIME_WAIT);
+        enter(TIME_LINEAR);
+    }
+    read_timer();
+    CHECK(at->timer.n_segments == MOST_SEGMENTS);
+    CHECK(at->timer.segments[MOST_SEGMENTS - 2] == 1 && at->timer.segments[MOST_SEGMENTS - 1] == 501);
+    CHECK_CLOSE(of_segments(), computing(), 1e-3);
+}
+
+static void marks_beyond_their_room_are_not_made(void) {
+    for (int last = 0; last < 2; last++) {  // the last mark that there is room for begins either kind
+        fresh(0);
+        begin();
+        if (last) enter(TIME_ATTENTION);
+        double start = at->now, late = 0;
+        for (int i = 0; i < MOST_STAMPS + 100; i++) {
+            enter(i % 2 ? TIME_WAIT : TIME_LINEAR);
+            on_host(1);
+            late += i >= MOST_STAMPS - 2 - last;
+        }
+        CHECK(enter(TIME_OTHER) == TIME_WAIT);
+        read_timer();
+        CHECK(at->stamps == MOST_STAMPS);
+        CHECK_CLOSE(total(), at->now - start, 2 * TICK);
+        double even = (MOST_STAMPS + 100 - late) / 2;
+        CHECK_CLOSE(at->seconds[last ? TIME_LINEAR : TIME_WAIT], even + late, 1);
+        CHECK_CLOSE(at->seconds[last ? TIME_WAIT : TIME_LINEAR], even, 1);
+    }
+}
+
+// ---- drag
+
+static const double drags[] = {1.5, 2, 4, 8};
+
+// A step of 6 s of other work, 20 s of linears, 10 s of attention and 14 s of waiting.
+static void compute_a_step(void (*compute)(double)) {
+    begin();
+    compute(6);
+    for (int layer = 0; layer < 10; layer++) {
+        TimeKind outside = enter(TIME_LINEAR);
+        compute(2);
+        enter(TIME_ATTENTION);
+        compute(1);
+        TimeKind before = enter(TIME_WAIT);
+        on_stream(1.4);
+        enter(before);
+        enter(outside);
+    }
+    read_timer();
+}
+
+// At each of its 32 marks drag may look at the clock a few times.
+static void drag_stretches_what_is_computed_and_nothing_else(void) {
+    for (int device = 0; device < 2; device++)
+        for (int d = 0; d < COUNT(drags); d++) {
+            const double slack = 32 * 8 * TICK * drags[d];
+            fresh(drags[d]);
+            compute_a_step(device ? on_stream : on_host);
+            CHECK_CLOSE(at->seconds[TIME_OTHER], 6 * drags[d], slack);
+            CHECK_CLOSE(at->seconds[TIME_LINEAR], 20 * drags[d], slack);
+            CHECK_CLOSE(at->seconds[TIME_ATTENTION], 10 * drags[d], slack);
+            CHECK_CLOSE(at->seconds[TIME_WAIT], 14, slack);
+            CHECK(at->timer.n_segments == 11);
+            CHECK_CLOSE(of_segments(), 36 * drags[d], slack + 300 * ldexp(1, -24));
+        }
+}
+
+// Also what follows the last mark that there is room for.
+static void drag_does_not_end_with_the_marks(void) {
+    fresh(3);
+    begin();
+    double start = at->now;
+    for (int i = 0; i < 2 * MOST_STAMPS; i++) {
+        enter(i % 2 ? TIME_OTHER : TIME_LINEAR);
+        on_host(0.01);
+    }
+    read_timer();
+    CHECK_CLOSE(at->now - start, 3 * 0.01 * 2 * MOST_STAMPS, 2 * MOST_STAMPS * 8 * TICK);
+}
+
+// What was given to the stream before the step began is not of the step.
+static void drag_leaves_the_step_before_alone(void) {
+    fresh(4);
+    on_stream(50);
+    begin();
+    enter(TIME_LINEAR);
+    on_stream(1);
+    read_timer();
+    CHECK_CLOSE(at->seconds[TIME_LINEAR], 4, 40 * TICK);
+    CHECK_CLOSE(at->seconds[TIME_OTHER], 0, 40 * TICK);
+}
+
+static void without_drag_nobody_waits_for_the_stream(void) {
+    static const double none[] = {0, 1};
+    for (int i = 0; i < COUNT(none); i++) {
+        fresh(none[i]);
+        compute_a_step(on_stream);
+        CHECK(at->synchronized == 0);
+        CHECK(at->looks <= 1);
+        CHECK_CLOSE(at->seconds[TIME_LINEAR], 20, NEAR);
+    }
+}
+
+// ---- two ranks that wait for each other after every layer: one of them is four times as slow
+
+static void exchange(void) {
+    TimeKind before[2];
+    double last = 0;
+    for (int r = 0; r < 2; r++) {
+        at = &ranks[r];
+        before[r] = enter(TIME_WAIT);
+        last = MAX(last, at->now);
+    }
+    for (int r = 0; r < 2; r++) {
+        at = &ranks[r];
+        at->now = last;
+        enter(before[r]);
+    }
+}
+
+static void timers_tell_who_is_slow_where_the_wall_does_not(void) {
+    enum { LAYERS = 24 };
+    const double slack = 8 * 2 * LAYERS * TICK;
+    double wall[2], slowest = 0;
+    fresh(4);
+    ranks[1].timer.on = 1;
+    ranks[1].now = ranks[0].now;
+    for (at = ranks; at < ranks + 2; at++) begin();
+    wall[0] = -ranks[0].now, wall[1] = -ranks[1].now;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (at = ranks; at < ranks + 2; at++) {
+            enter(TIME_LINEAR);
+            on_host(0.25);
+        }
+        exchange();
+    }
+    for (at = ranks; at < ranks + 2; at++) read_timer();
+    wall[0] += ranks[0].now, wall[1] += ranks[1].now;
+    CHECK_CLOSE(wall[0], wall[1], slack);
+    CHECK_CLOSE(ranks[0].seconds[TIME_LINEAR], 4 * 0.25 * LAYERS, slack);
+    CHECK_CLOSE(ranks[1].seconds[TIME_LINEAR], 0.25 * LAYERS, slack);
+    CHECK_CLOSE(ranks[0].seconds[TIME_WAIT], 0, slack);
+    CHECK_CLOSE(ranks[1].seconds[TIME_WAIT], 3 * 0.25 * LAYERS, slack);
+    CHECK(ranks[0].timer.n_segments == LAYERS + 1 && ranks[1].timer.n_segments == LAYERS + 1);
+    for (int i = 0; i < LAYERS + 1; i++) slowest += MAX(ranks[0].timer.segments[i], ranks[1].timer.segments[i]);
+    CHECK_CLOSE(slowest, wall[0], slack + LAYERS * ldexp(1, -24));
+    at = &ranks[0];
+}
+
+// ---- the CPU's own clock
+
+static char err[ERR_BYTES];
+
+static void spin(const Kernels* k, double seconds) {
+    for (double until = k->clock() + seconds; k->clock() < until;) continue;
+}
+
+static const Kernels* open_cpu(int crowded) {
+    KernelLimits limits = {.N = 1, .spread = 1, .C = 1, .OC = 1, .NH = 1, .HS = 1, .context = 1, .threads = 1};
+    const Kernels* k = kernels_find("cpu", "reference", err, sizeof err);
+    limits.crowded = crowded;
+    if (!k || k->open(&limits, err, sizeof err)) die("%s", err);
+    return k;
+}
+
+// 12 ms of linears, 6 ms of attention and 3 ms of other work, in pieces, and 3 ms of an update; 3 ms of waiting. In
+// processor time, so that it does not matter who else runs on this machine.
+static void compute_on_cpu(Timer* t, const Kernels* k, double seconds[N_TIMES]) {
+    timer_begin(t, k, NULL);
+    for (int layer = 0; layer < 6; layer++) {
+        timer_enter(t, TIME_LINEAR, NULL);
+        spin(k, 2e-3);
+        timer_enter(t, TIME_ATTENTION, NULL);
+        spin(k, 1e-3);
+        TimeKind before = timer_enter(t, TIME_WAIT, NULL);
+        spin(k, 0.5e-3);
+        timer_enter(t, before, NULL);
+        timer_enter(t, TIME_OTHER, NULL);
+        spin(k, 0.5e-3);
+    }
+    timer_enter(t, TIME_UPDATE, NULL);
+    spin(k, 3e-3);
+    timer_read(t, seconds, NULL);
+}
+
+static void injected_slowness_is_measured_within_a_tenth(void) {
+    static Timer timer;
+    static const double alone[N_TIMES] = {
+        [TIME_OTHER] = 3e-3, [TIME_LINEAR] = 12e-3, [TIME_ATTENTION] = 6e-3, [TIME_UPDATE] = 3e-3};
+    const Kernels* k = open_cpu(1);
+    for (int d = -1; d < COUNT(drags); d++) {
+        double x = d < 0 ? 1 : drags[d], seconds[N_TIMES];
+        timer.on = 1;
+        timer.drag = x;
+        compute_on_cpu(&timer, k, seconds);
+        for (int kind = 0; kind < N_TIMES; kind++)
+            if (kind != TIME_WAIT) CHECK_CLOSE(seconds[kind] / alone[kind], x, 0.1 * x);
+        CHECK_CLOSE(seconds[TIME_WAIT], 3e-3, 0.3e-3);
+        CHECK(timer.n_segments == 7);
+    }
+    k->close();
+}
+
+static void a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must(void) {
+    static Timer timer = {.on = 1, .drag = 3};
+    double seconds[N_TIMES], start = now_seconds();
+    const Kernels* k = open_cpu(0);
+    compute_on_cpu(&timer, k, seconds);
+    double sum = 0;
+    for (int kind = 0; kind < N_TIMES; kind++) sum += seconds[kind];
+    CHECK(seconds[TIME_LINEAR] >= 36e-3 && seconds[TIME_ATTENTION] >= 18e-3 && seconds[TIME_OTHER] >= 9e-3);
+    CHECK(sum <= now_seconds() - start);
+    k->close();
+}
+
+// ---- a rank alone
+
+static void a_rank_alone_stands_still_for_nobody(void) {
+    Comm *c = NULL, *part = NULL;
+    float from[4] = {1, 2, 3, 4}, to[4] = {0};
+    Transfer send = {0, from, sizeof from}, receive = {0, to, sizeof to};
+    CHECK(comm_open_self(&c, 5, err, sizeof err) == 0);
+    if (!c) return;
+    CHECK(c->timer == NULL);
+    c->timer = fresh(0);
+    begin();
+    c->table->all_reduce(c, from, 4, DT_F32, NULL);
+    comm_reduce_scatter(c, to, from, 4, DT_F32, NULL);
+    comm_all_gather(c, to, from, 4, DT_F32, NULL);
+    comm_exchange(c, &send, 1, &receive, 1, NULL);
+    CHECK(c->table->barrier(c, err, sizeof err) == 0 && c->table->wait(c, NULL, err, sizeof err) == 0);
+    CHECK(c->table->split(c, &part, 0, 0, err, sizeof err) == 0 && part && part->timer == NULL);
+    read_timer();
+    CHECK(at->timer.n_segments == 1 && at->seconds[TIME_WAIT] == 0);
+    if (part) part->table->close(part);
+    c->table->close(c);
+}
+
+int main(void) {
+    RUN(kinds_add_up_to_the_whole);
+    RUN(entering_the_same_kind_does_nothing);
+    RUN(a_wait_inside_a_wait_is_one_wait);
+    RUN(a_step_forgets_the_one_before);
+    RUN(nobody_marks_outside_of_a_step);
+    RUN(a_timer_that_is_off_or_missing_costs_nothing);
+    RUN(segments_lie_between_waits);
+    RUN(segments_beyond_their_room_go_into_the_last);
+    RUN(marks_beyond_their_room_are_not_made);
+    RUN(drag_stretches_what_is_computed_and_nothing_else);
+    RUN(drag_does_not_end_with_the_marks);
+    RUN(drag_leaves_the_step_before_alone);
+    RUN(without_drag_nobody_waits_for_the_stream);
+    RUN(timers_tell_who_is_slow_where_the_wall_does_not);
+    RUN(injected_slowness_is_measured_within_a_tenth);
+    RUN(a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must);
+    RUN(a_rank_alone_stands_still_for_nobody);
+    return test_done();
+}
