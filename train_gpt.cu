@@ -101,7 +101,7 @@ static void attention_forward(const Model* m, const Row* row, int l, char* qkv) 
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
     if (row->use_cache) {
         Attention a = cached_attention(m, row, l);
-        m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
+        if (a.NH) m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
     } else {
         KeptAttention kept = kept_attention(m, row, l);
         GroupAttention group = row->group;

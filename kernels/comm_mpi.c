@@ -42,6 +42,7 @@ static void run(const Operation* o) {
 static Ticket begin(const Operation* o) {
     Comm* c = &o->c->comm;
     if (!c->overlap) return run(o), 0;
+    timer_lag(c->timer, NULL);
     if (queue_has_room()) return queue_begin(o);
     Pause pause = stand_still(c);
     Ticket ticket = queue_begin(o);

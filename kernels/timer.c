@@ -9,8 +9,8 @@
 // as its slowest rank on all of them (Wang et al. 2024, arXiv 2401.11469).
 //
 // A straggler is injected as what a slower processor would be: whatever this rank computes takes `drag` times as long,
-// and nothing else does. Before each mark the stream is waited for, and the host spins for (drag - 1) times what has
-// passed since the last one. Waiting is not computing, so it is left as it is; but the stream must have got through it
+// and nothing else does. Before each mark, and before a begun exchange sends anything, the stream is waited for, and the
+// host spins for (drag - 1) times what has passed since it last did so. Waiting is not computing, so it is left as it is; but the stream must have got through it
 // before the next piece begins, or a part of the wait would be stretched with that.
 #include "kernels/timer.h"
 
@@ -41,6 +41,12 @@ void timer_begin(Timer* t, const Kernels* k, Stream s) {
     if (t->drag > 1) k->synchronize(s);  // what was computed before is not of this step
     mark(t, s);
     t->since = k->clock();
+}
+
+void timer_lag(Timer* t, Stream s) {
+    if (!is_running(t) || !(t->drag > 1)) return;
+    fall_behind(t, s);
+    t->since = t->k->clock();
 }
 
 TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {

@@ -38,5 +38,7 @@ void timer_begin(Timer* t, const Kernels* k, Stream s);
 // What follows on s is of this kind. Returns the kind before, to come back to. t may be NULL or off. Marks beyond
 // MOST_STAMPS are not made: the rest of the step is of the last kind.
 TimeKind timer_enter(Timer* t, TimeKind kind, Stream s);
+// What was computed so far is about to leave for other ranks: a straggler lags behind first. No mark is made.
+void timer_lag(Timer* t, Stream s);
 // Ends the step: seconds (N_TIMES) = of each kind, and the segments. Waits for the stream.
 void timer_read(Timer* t, double seconds[N_TIMES], Stream s);

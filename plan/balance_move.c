@@ -23,8 +23,8 @@ static double must_send(const Exchange* x, int r, double target) {
 
 // The soonest that a rank can end by sending all it may, or by sending nothing.
 static double soonest_end(const Exchange* x, int r) {
-    double ms = rank_ms(&x->ranks[r]), gain = rank_gain(&x->ranks[r], x->cost);
-    return gain > 0 ? MIN(ms, ms + x->cost->fixed - x->ranks[r].movable * gain) : ms;
+    double ms = rank_ms(&x->ranks[r]);
+    return MIN(ms + x->cost->fixed - x->ranks[r].movable * rank_gain(&x->ranks[r], x->cost), ms);
 }
 
 // Whether helpers can take by `target` what must be sent then; or `slices`, if not negative.

@@ -296,8 +296,9 @@ int config_set(Config* config, const char* name, const char* value, char* err, s
 
 // Options that say what this invocation does rather than what the run is.
 static int is_of_the_moment(const Option* o) {
-    const char* names[] = {"--out",  "--resume", "--init",    "--sample",  "--dump-grads", "--probe",   "--explain",
-                           "--help", "--device", "--cpu-isa", "--threads", "--node-size",  "--overlap", "--timeout"};
+    const char* names[] = {"--out",     "--resume",    "--init",    "--sample",  "--dump-grads",
+                           "--probe",   "--explain",   "--help",    "--device",  "--cpu-isa",
+                           "--threads", "--node-size", "--overlap", "--timeout", "--straggle"};
     for (int i = 0; i < COUNT(names); i++)
         if (!strcmp(o->name, names[i])) return 1;
     return 0;

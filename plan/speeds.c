@@ -52,18 +52,19 @@ const double* speeds_in_use(const Speeds* x) {
 
 static double times_off(double a, double b) { return a > b ? a / b : b / a; }
 
-// Sorts values (n, at least 1) in place.
+// Ascending (Shell 1959).
 static void sort(double* values, int n) {
-    for (int i = 1; i < n; i++) {
-        double value = values[i];
-        int at = i;
-        for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
-        values[at] = value;
-    }
+    for (int gap = MAX(n / 2, 1); gap > 0; gap /= 2)
+        for (int i = gap; i < n; i++) {
+            double value = values[i];
+            int at = i;
+            for (; at >= gap && values[at - gap] > value; at -= gap) values[at] = values[at - gap];
+            values[at] = value;
+        }
 }
 
-// The mean of what is within 10 % of the median: that alone would be the slowest of the fast ranks where half of all are
-// slow. Sorts values (n, at least 1) in place. near: 0 for the lower of two middle ones.
+// The mean of what is within 10 % of the median: that alone would be the slowest of the fast ranks where half of all
+// are slow. Sorts values (n, at least 1) in place. near: 0 for the lower of two middle ones.
 static double middle(double* values, int n, double near) {
     sort(values, n);
     double median = values[(n - 1) / 2], upper = values[n / 2], sum = 0;
@@ -113,12 +114,12 @@ static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic 
 
 static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].item; }
 
-// Of the step as a whole; 0: nothing was measured.
+// Of the step as a whole; 0: there are no two ranks to compare.
 static double common_factor(Speeds* x) {
     int n = 0;
     for (int r = 0; r < x->ranks; r++)
         if (x->measured[r] > 0) x->now[n++] = x->measured[r] / planned_ms(x, r);
-    return n ? middle(x->now, n, x->common) : 0;
+    return n > 1 ? middle(x->now, n, x->common) : 0;
 }
 
 // Returns whether this rank has changed for good.
@@ -135,17 +136,17 @@ static int remember(RankPace* pace, double slowness) {
     return changed;
 }
 
-// Which ranks took what they were taken to take, up to the factor c. Where some did not and the factor is new, it is not
-// clear which did.
+// Which ranks took what they were taken to take, up to the factor c. Where some did not and the factor is new, it is
+// not clear which did. c 0: nothing is to be compared.
 static void compare(Speeds* x, double c) {
-    int all = 1, clear = x->common == 0 || times_off(c, x->common) <= jump_above;
+    int all = 1, clear = c == 0 || x->common == 0 || times_off(c, x->common) <= jump_above;
     for (int r = 0; r < x->ranks; r++) {
-        int is = x->measured[r] > 0, as = is && times_off(x->measured[r], c * planned_ms(x, r)) <= jump_above;
+        int is = c > 0 && x->measured[r] > 0, as = is && times_off(x->measured[r], c * planned_ms(x, r)) <= jump_above;
         x->paces[r].as_planned = as;
         all &= as || !is;
     }
-    if (clear || all) x->common = c;
-    for (int r = 0; r < x->ranks && !clear && !all; r++) x->paces[r].as_planned = 0;
+    if (c > 0 && (clear || all)) x->common = c;
+    for (int r = 0; r < x->ranks; r++) x->paces[r].as_planned &= clear || all;
     x->held = all && x->in_flight == 0;
     x->in_flight -= x->in_flight > 0;
 }
@@ -157,10 +158,11 @@ void speeds_measured(Speeds* x, const double* compute_ms) {
     }
     double c = common_factor(x);
     compare(x, c);
-    x->steps += c > 0;
+    if (c == 0) return;
+    x->steps++;
     for (int r = 0; r < x->ranks; r++) {
         RankPace* pace = &x->paces[r];
-        double ms = c > 0 ? x->measured[r] / c : 0, work = ms - x->expected[r].item;
+        double ms = x->measured[r] / c, work = ms - x->expected[r].item;
         if (ms > 0 && work >= least_told * ms)
             x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
         else pace->idle += pace->idle < LONGEST_WAIT;

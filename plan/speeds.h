@@ -8,8 +8,8 @@
 //   s = (y / c - i) / w                            the slowness of a rank in this step
 // where the middle is the mean of what is within 10 % of the median (of the two middle ones of an even number the one
 // that is nearer to the middle before, the lower one in the first step), and a rank's slowness is the lower median of
-// its last SPEED_MEMORY: a step that stalls does not count. Two steps in a row that are off by more than 30 % on the same
-// side make it forget those before them.
+// its last SPEED_MEMORY: a step that stalls does not count. Two steps in a row that are off by more than 30 % on the
+// same side make it forget those before them. Steps in which fewer than two ranks had work say nothing.
 //
 // A speed is the middle of all ranks' slowness over a rank's own, so that a common factor stays with the cost model.
 // Ranks within 10 % of it count as equal to it, and what is set stays while it is less than 10 % off. Medians of
@@ -17,13 +17,13 @@
 // known. Speeds have 6 significant bits and are at least 1/64.
 //
 // Attention that is dearer than the model says makes the rank with the longest document look slow. So the model must
-// learn from the same numbers: speeds_teach tells it what ranks computed that were as fast as they were taken to be, and
-// of the time of a whole step it should only hear where Speeds.held.
+// learn from the same numbers: speeds_teach tells it what ranks computed that were as fast as they were taken to be,
+// and of the time of a whole step it should only hear where Speeds.held.
 //
-// A rank so slow that plans leave it out cannot show that it has recovered. So a slow rank without work for 100 steps is
-// believed to be 1.5 times faster at every refresh, until plans try it again. A trial in which it takes k times as long
-// as believed may make a step k times as long, so that it must end at once (see urgent), and the next one is to wait
-// for 100 k steps, or for twice as many as this one did: trials cost some 2 %, and less and less.
+// A rank so slow that plans leave it out cannot show that it has recovered. So a slow rank without work for 100 steps
+// is believed to be 1.5 times faster at every refresh, until plans try it again. A trial in which it takes k times as
+// long as believed may make a step k times as long, so that it must end at once (see urgent), and the next one is to
+// wait for 100 k steps, or for twice as many as this one did: trials cost some 2 %, and less and less.
 //
 // Pure functions of what all ranks know: they come to the same bits.
 #pragma once
@@ -66,8 +66,8 @@ void speeds_carve(Speeds* speeds, void* memory, int ranks);  // all ranks equal
 const double* speeds_in_use(const Speeds* speeds);
 
 // Learns from one step, whatever cost and speeds it was planned by. setting: its limits, and the best cost that is
-// known now, that of refine_apply. compute_ms (ranks): of the step's items, without waiting, exchanges and update; 0: not
-// measured.
+// known now, that of refine_apply. compute_ms (ranks): of the step's items, without waiting, exchanges and update; 0:
+// not measured.
 void speeds_learn(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting,
                   const double* compute_ms);
 // The same in two, where times become known when the plan is gone.

@@ -13,6 +13,7 @@
 #include "plan/speeds.h"
 #include "run/kept.h"
 #include "run/ranks_page.h"
+#include "run/resplit.h"
 #include "run/run.h"
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
@@ -30,6 +31,7 @@ struct Balance {
     BalanceDecision decision;
     Move moves[2 * MOST_TP];
     int n_moves;
+    int keeps;            // slices move for good: --moves keep
     int acts;             // anything differs from what ranks own
     RankReport* reports;  // (world) of the last step
     Speeds speeds;
@@ -69,13 +71,17 @@ static BalanceSetting make_setting(const Config* c, int ranks) {
     return s;
 }
 
-// A helper takes at most as much as it has: shares of an even division, rounded up.
+// What a rank may come to compute: twice its share of an even division, so that memory stays bounded.
+static SliceCount most_of_a_rank(const Model* m) {
+    int R = m->split.ranks;
+    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R)),
+                        MIN(m->whole.units, 2 * CEIL_DIV(m->whole.units, R))};
+}
+
 static WorkNeeds make_needs(const Model* m, const Balance* b) {
-    int R = tp_size(m), moves = b->setting.mode != BALANCE_RESIZE ? 2 : 1;
-    WorkNeeds needs = {0, 0, b->imputation == IMPUTE_SAME};
-    needs.most_heads = MIN(m->whole.NH, MAX(m->shape.heads, moves * CEIL_DIV(m->whole.NH, R)));
-    needs.most_units = MIN(m->whole.units, MAX(m->shape.units, moves * CEIL_DIV(m->whole.units, R)));
-    return needs;
+    SliceCount most = {m->shape.heads, m->shape.units};
+    if (b->setting.mode != BALANCE_RESIZE) most = most_of_a_rank(m);
+    return (WorkNeeds){MAX(most.heads, 1), MAX(most.units, 1), b->imputation == IMPUTE_SAME};
 }
 
 static void check_options(const Run* run, BalanceMode mode) {
@@ -93,13 +99,14 @@ void balance_open(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     int world = m->world->size;
-    read_stragglers(run);
+    if (run->training) read_stragglers(run);
     m->timer = (Timer*)room(1, sizeof *m->timer);
     m->world->timer = m->comm->timer = m->timer;
     if (m->tp) m->tp->timer = m->timer;
     m->timer->on = world > 1;
     Balance* b = run->balance = (Balance*)room(1, sizeof *b);
     b->setting = make_setting(c, tp_size(m));
+    b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
     b->shed = (Shed)index_of(c->shed, sheds, COUNT(sheds));
     b->imputation = (Imputation)index_of(c->fill, fills, COUNT(fills));
     b->reports = (RankReport*)room((size_t)world, sizeof *b->reports);
@@ -155,7 +162,7 @@ static void find_move_cost(Run* run) {
     double slice = L * (2.0 * m->shape.C + 1) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
     m->k->free_memory(memory);
     b->setting.cost = (MoveCost){.fixed = 2 * L * small, .send = slice, .take = slice};
-    if (!strcmp(run->config.moves, "keep")) b->setting.cost = (MoveCost){0, 0, 0};  // paid once
+    if (b->keeps) b->setting.cost = (MoveCost){0, 0, 0};  // paid once
     printf("balance %s; an exchange takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance, small,
            b->setting.cost.send);
 }
@@ -268,32 +275,6 @@ static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
     }
 }
 
-static void decide(Run* run) {
-    const Model* m = &run->model;
-    Balance* b = run->balance;
-    SliceCount own[MOST_TP];
-    RankTimes times[MOST_TP];
-    RankSpeed ranks[MOST_TP];
-    memset(ranks, 0, sizeof ranks);
-    counts(own, m);
-    read_times(times, run, own);
-    balance_learn(&b->memory, &b->setting, times);
-    int most_heads = 0, most_units = 0;  // of every rank: those of the rank that has most
-    for (int t = 0; t < tp_size(m); t++)
-        most_heads = MAX(most_heads, own[t].heads), most_units = MAX(most_units, own[t].units);
-    SliceCount most = {MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, tp_size(m))),
-                       MIN(m->whole.units, 2 * CEIL_DIV(m->whole.units, tp_size(m)))};
-    for (int t = 0; t < tp_size(m); t++) {
-        ranks[t].n = slices_of(b, own[t]);
-        ranks[t].movable = ranks[t].n - WORK_TILE;
-        SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.units - own[t].units)};
-        ranks[t].room = slices_of(b, spare);
-    }
-    b->decision = balance_decide(&b->memory, &b->setting, ranks);
-    carry_out(run);
-    b->n_samples = 0;
-}
-
 static void say(Run* run) {
     const Balance* b = run->balance;
     const BalanceDecision* d = &b->decision;
@@ -309,6 +290,72 @@ static void say(Run* run) {
         runlog_say(&run->log, "step %" PRId64 ": balance: %.4g ms a step without, %.4g ms expected%s", run->state.step,
                    d->idle_ms, d->step_ms, text);
     else runlog_say(&run->log, "step %" PRId64 ": balance: all ranks compute what they own", run->state.step);
+}
+
+// Heads and units of all ranks as counts say, one rank's after another's.
+static TpSplit split_of(const Model* m, const SliceCount* counts) {
+    TpSplit split = m->split;
+    for (int t = 0; t < split.ranks; t++) {
+        split.head[t + 1] = split.head[t] + counts[t].heads;
+        split.unit[t + 1] = split.unit[t] + counts[t].units;
+    }
+    return split;
+}
+
+// --moves keep: the model is divided anew where that gains a tenth. Nothing is left out, because moving costs nothing
+// afterwards; a rank that has recovered gets its share back.
+static void divide_anew(Run* run, const RankSpeed* ranks) {
+    const double worth = 1.1;
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    BalanceDecision* d = &b->decision;
+    SliceCount own[MOST_TP], next[MOST_TP];
+    int R = tp_size(m);
+    memset(d, 0, sizeof *d);
+    for (int t = 0; t < R; t++) {
+        d->v[t] = ranks[t].v;
+        d->idle_ms = MAX(d->idle_ms, ranks[t].c + ranks[t].n / ranks[t].v);
+    }
+    d->step_ms = balance_move(d->sent, d->taken, ranks, R, &b->setting.cost);
+    if (!(d->idle_ms > worth * d->step_ms)) return;
+    d->active = 1;
+    counts(own, m);
+    make_moves(run);
+    for (int t = 0; t < R; t++) next[t] = balance_count(b->moves, b->n_moves, own, t);
+    TpSplit split = split_of(m, next);
+    say(run);
+    d->active = b->n_moves = 0;
+    if (!memcmp(&split, &m->split, sizeof split)) return;
+    run_resplit(run, &split);
+    work_close(m->work);
+    m->work = work_open(m, &run->work_needs, run->work_memory);
+}
+
+static void decide(Run* run) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    SliceCount own[MOST_TP];
+    RankTimes times[MOST_TP];
+    RankSpeed ranks[MOST_TP];
+    memset(ranks, 0, sizeof ranks);
+    counts(own, m);
+    read_times(times, run, own);
+    balance_learn(&b->memory, &b->setting, times);
+    SliceCount most = most_of_a_rank(m);
+    for (int t = 0; t < tp_size(m); t++) {
+        ranks[t].n = slices_of(b, own[t]);
+        ranks[t].movable = ranks[t].n - WORK_TILE;
+        SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.units - own[t].units)};
+        ranks[t].room = slices_of(b, spare);
+    }
+    b->n_samples = 0;
+    if (b->keeps) {
+        for (int t = 0; t < tp_size(m); t++) ranks[t].v = b->memory.v[t], ranks[t].c = b->memory.c[t];
+        divide_anew(run, ranks);
+        return;
+    }
+    b->decision = balance_decide(&b->memory, &b->setting, ranks);
+    carry_out(run);
 }
 
 void balance_change(Run* run) {
@@ -508,7 +555,7 @@ void balance_ready(Run* run) {
     Balance* b = run->balance;
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
-    if (b->setting.mode != BALANCE_MIGRATE)
+    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
         b->kept = kept_open(m, b->shed, (Priority)index_of(c->priority, priorities, COUNT(priorities)),
                             !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (c->resume) take_up(run);

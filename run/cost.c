@@ -47,8 +47,8 @@ void cost_estimate(Machine* machine, const Run* run) {
     memset(machine, 0, sizeof *machine);
     Cost* cost = &machine->cost;
     snprintf(cost->name, sizeof cost->name, "estimate");
-    cost->linear = again * shape_training_flops(&m->shape, 1, 0) / (0.5 * rate);
-    cost->quadratic = again * shape_training_flops(&m->shape, 0, 1) / (0.25 * rate);
+    cost->linear = again * shape_training_flops(&m->whole, 1, 0) / (0.5 * rate);
+    cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (0.25 * rate);
     cost->item = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
     if (!on_host) cost->item += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
     cost->link_scale = 1;
@@ -57,7 +57,7 @@ void cost_estimate(Machine* machine, const Run* run) {
         cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
     }
     cost->layers = m->shape.L;
-    cost->channels = m->shape.C;
+    cost->channels = m->shape.heads * shape_head_size(&m->shape);  // those that data ranks exchange
     cost->elem_bytes = (int)dtype_bytes(m->dt);
     int several = limits->ranks > limits->node_size;
     cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
@@ -92,10 +92,10 @@ static size_t describe(const Run* run, char* text, size_t bytes) {
     int n = snprintf(text, bytes,
                      "# ragged: cost model measured by --probe\n"
                      "# device %s, processor %s, host %s\n"
-                     "# ranks %d, %d a machine, over %s, threads %d, zero %d, reduce %s, overlap %s\n"
+                     "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
                      "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
                      "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
-                     m->k->name, processor, host, run->limits.ranks, run->limits.node_size, m->comm->table->name,
+                     m->k->name, processor, host, run->limits.ranks, run->limits.node_size, m->comm->table->name, c->tp,
                      c->threads, m->zero.stage, c->reduce, c->overlap, s->L, s->C, s->NH, s->V, s->context,
                      dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
     return MIN((size_t)MAX(n, 0), bytes - 1);

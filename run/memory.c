@@ -95,6 +95,13 @@ static size_t largest_tensor(const Shape* shape) {
     return most;
 }
 
+// Of this rank's part of the model, and of the greatest that it may come to own.
+static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shape* widest) {
+    Model later = *m;
+    later.shape = *widest;
+    return MAX(work_bytes(m, needs), work_bytes(&later, needs));
+}
+
 // What balancing and injected stragglers need.
 static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
@@ -103,7 +110,7 @@ static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int
            widest_row = MAX(C, (size_t)MAX(widest->units, (int)own));
     size_t again = MAX((size_t)N * MAX(widest_row, 3 * own) * elem, C * MAX(widest_row, 3 * own) * sizeof(float));
     int active = run->work_needs.most_heads > 0;
-    plan_row(plan, "slices", active ? work_bytes(m, &run->work_needs) : 0, ON_DEVICE);
+    plan_row(plan, "slices", active ? most_work_bytes(m, &run->work_needs, widest) : 0, ON_DEVICE);
     plan_row(plan, "columns", active ? 2 * (size_t)N * widest_row * elem : 0, ON_DEVICE);
     plan_row(plan, "nothing", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
     plan_row(plan, "straggling", run->n_stragglers ? again : 0, ON_DEVICE);
@@ -117,6 +124,7 @@ static void carve_work(Run* run, const MemoryPlan* plan, int N) {
            widest_row = MAX((size_t)m->shape.C, (size_t)MAX(widest.units, widest.heads * shape_head_size(&widest)));
     m->discarded = planned(plan, "straggling");
     if (!slices) return;
+    run->work_memory = slices;
     m->work = work_open(m, &run->work_needs, slices);
     m->columns[0] = (char*)planned(plan, "columns");
     m->columns[1] = m->columns[0] + (size_t)N * widest_row * elem;

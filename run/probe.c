@@ -394,7 +394,7 @@ void run_probe(Run* run) {
     cost->step = time_step(run, all);
     free(all);
     snprintf(cost->name, sizeof cost->name, "probed");
-    if (run->model.comm->rank > 0) return;
+    if (run->model.world->rank > 0) return;
     print_rows(cost, rows);
     print_links(cost);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms an item, %.4g ms a step; measured in %.1f s\n", cost->linear,

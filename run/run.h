@@ -153,6 +153,7 @@ struct Run {
     Agreement* agreed;     // (ranks) what all ranks said last
     Balance* balance;      // what is done about slow ranks
     int crowded;           // ranks of this machine share its cores
+    void* work_memory;     // on the device, of work_bytes
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];
     int n_stragglers;

@@ -248,13 +248,13 @@ static void set_layer(Lists* lists, int rank, const WorkPlan* plan, int l) {
 
 void work_set(Model* m, const WorkPlan* plan) {
     Work* work = m->work;
-    if (plan->n_moves > 0 && !m->tp) die("slices cannot move in a group of one rank");
-    if (plan->imputation == IMPUTE_SAME && !work->keep_gradients) die("gradients of the step before are not kept");
+    if (plan->active && plan->n_moves > 0 && !m->tp) die("slices cannot move in a group of one rank");
+    if (plan->active && plan->imputation == IMPUTE_SAME && !work->keep_gradients)
+        die("gradients of the step before are not kept");
     Lists lists = {work, work->lists};
     work->plan = *plan;
     work->plan.kept = NULL;
     work->differs = work->cut = 0;
-    if (!plan->active) work->plan.n_moves = 0;
     for (int l = 0; l < work->L && plan->active; l++) set_layer(&lists, tp_rank(m), plan, l);
     if (lists.end == work->lists) return;
     m->k->upload(work->part[PART_LISTS], work->lists, (size_t)(lists.end - work->lists) * sizeof(int), m->s);

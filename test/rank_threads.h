@@ -8,7 +8,7 @@
 #include "kernels/comm_count.h"
 #include "test/test.h"
 
-enum { MOST_THREADS = 8, MOST_MAIL = 16, PATIENCE = 20 };  // seconds until a message is given up
+enum { MOST_THREADS = 8, MOST_MAIL = 16, PATIENCE = 10 };  // seconds until a message is given up
 
 typedef struct Mail {
     void* data;

@@ -138,6 +138,23 @@ static void the_heaviest_stragglers_migrate_first(void) {
     CHECK(partly > 10);
 }
 
+static void ties_go_to_the_sooner_step_and_the_lower_rank(void) {
+    // Nothing can move. J(8) = 8 (1 + 16 * 6 / 32) = 32 = J(32), exactly, and between them J is more.
+    RankSpeed group[4];
+    make_ranks(group, (double[]){.25, 1, 1, 1}, NULL, 8, 4);
+    for (int r = 0; r < 4; r++) group[r].movable = 0;
+    BalanceSetting setting = setting_of(BALANCE_SEMI, 4);
+    setting.exchange_rate = 16;
+    BalanceDecision d = decide(&setting, group);
+    CHECK(d.active && d.step_ms == 8 && d.pruned[0] == .75 && d.objective == 32);
+    // Two that are equally slow, and helpers that can take less than both would give.
+    make_ranks(group, (double[]){1, .25, 1, .25}, NULL, 8, 4);
+    for (int r = 0; r < 4; r++) group[r].room = 2;
+    setting.exchange_rate = 5, setting.squared = 1;
+    d = decide(&setting, group);
+    CHECK(d.active && d.sent[1] > 0 && d.sent[3] == 0 && d.pruned[1] < d.pruned[3]);
+}
+
 // A straggler that cannot reach the others pins the step; the lighter one has no reason to go below it.
 static void nobody_leaves_out_more_than_the_step_needs(void) {
     RankSpeed group[4];
@@ -199,7 +216,7 @@ static void decisions_keep_their_promise(void) {
             for (int r = 0; r < ranks; r++) slices += group[r].n;
             CHECK(keeps_to_limits(group, ranks, d.sent, d.taken));
             for (int r = 0; r < ranks; r++) {
-                CHECK(d.pruned[r] >= 0 && d.pruned[r] <= setting.most_pruned * (1 + 1e-12));
+                CHECK(d.pruned[r] >= 0 && d.pruned[r] <= setting.most_pruned);
                 last = MAX(last, end_ms(&group[r], &setting.cost, d.sent[r], d.taken[r], d.pruned[r]));
                 double g = d.pruned[r] * (group[r].n - d.sent[r]) / group[r].n;
                 loss += (setting.squared ? g * g : g) * group[r].n / slices;
@@ -319,6 +336,7 @@ static void a_decision_stays_until_another_is_clearly_better(void) {
         setting.exchange_rate = 4, setting.squared = 1, setting.cost = (MoveCost){.2, .1, .1};
         RankSpeed group[4];
         make_ranks(group, (double[]){.25, 1, 1, 1}, NULL, 8, 4);
+        for (int r = 0; r < 4; r++) group[r].prunable = .95;
         BalanceMemory memory = remember(group, 4);
         BalanceDecision first = balance_decide(&memory, &setting, group);
         static const double factors[] = {.99, 1.01, 1, .5, .25, 4};
@@ -350,6 +368,29 @@ static void a_decision_stays_until_another_is_clearly_better(void) {
     CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .75, 1e-12);
     memory.v[0] = .28;
     CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .72, 1e-12);
+    memory.v[0] = 1;  // what was decided before nothing was is forgotten
+    CHECK(!balance_decide(&memory, &setting, group).active);
+    memory.v[0] = .281;
+    CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .719, 1e-12);
+}
+
+// With a linear loss J has two valleys, of equal depth at lambda 1.5083: there a little speed decides in which one to be.
+static void semi_does_not_jump_between_valleys(void) {
+    int jumps[2] = {0};
+    for (int from = -5; from <= 5; from++)
+        for (int to = -5; to <= 5; to++) {
+            BalanceSetting setting = setting_of(BALANCE_SEMI, 4);
+            setting.exchange_rate = 1.508, setting.cost = (MoveCost){.2, .1, .1};
+            RankSpeed group[4];
+            make_ranks(group, (double[]){.25 * (1 + .002 * from), 1, 1, 1}, NULL, 8, 4);
+            BalanceMemory memory = remember(group, 4);
+            BalanceDecision first = balance_decide(&memory, &setting, group);
+            memory.v[0] = .25 * (1 + .002 * to);
+            BalanceDecision d = balance_decide(&memory, &setting, group), fresh = decide(&setting, group);
+            CHECK(is_same_work(&d, &first));
+            if ((fresh.sent[0] > 0) != (first.sent[0] > 0)) jumps[first.sent[0] > 0]++;
+        }
+    CHECK(jumps[0] > 5 && jumps[1] > 5);
 }
 
 int main(void) {
@@ -359,6 +400,7 @@ int main(void) {
     RUN(nothing_is_decided_before_all_ranks_are_known);
     RUN(several_stragglers_are_all_brought_down);
     RUN(the_heaviest_stragglers_migrate_first);
+    RUN(ties_go_to_the_sooner_step_and_the_lower_rank);
     RUN(nobody_leaves_out_more_than_the_step_needs);
     RUN(unlike_shares_are_judged_by_their_time);
     RUN(decisions_keep_their_promise);
@@ -368,5 +410,6 @@ int main(void) {
     RUN(measurements_that_say_nothing_change_nothing);
     RUN(a_resized_rank_does_not_look_healthy);
     RUN(a_decision_stays_until_another_is_clearly_better);
+    RUN(semi_does_not_jump_between_valleys);
     return test_done();
 }

@@ -151,6 +151,15 @@ static void a_known_decision_is_rounded_as_by_hand(void) {
     CHECK(left.heads == 3 && left.units == 64);
     d.active = 0;
     CHECK(balance_moves(moves, &d, own, 4, 128, 64, 0) == 0);
+
+    // To the nearest a head would go, more than is to be sent: units do instead.
+    d = (BalanceDecision){.active = 1, .sent = {75}, .taken = {0, 75}, .v = {.25, 1}};
+    n = balance_moves(moves, &d, (SliceCount[]){{8, 400}, {8, 400}}, 2, 100, 10, 0);
+    CHECK(n == 1 && moves[0].heads == 0 && moves[0].units == 80);
+    // Units are used up 12 slices too soon, but a head is 940 too much.
+    d.sent[0] = d.taken[1] = 60;
+    n = balance_moves(moves, &d, (SliceCount[]){{2, 64}, {2, 64}}, 2, 1000, 16, 0);
+    CHECK(n == 1 && moves[0].heads == 0 && moves[0].units == 48);
 }
 
 int main(void) {

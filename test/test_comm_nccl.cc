@@ -384,6 +384,92 @@ static void barrier_holds_everyone(void) {
     }
 }
 
+// ---- what the timer is told
+
+static Timer timer;
+
+static void begin_timing(double drag) {
+    CHECK(world->table->barrier(world, err, sizeof err) == 0);
+    timer.on = 1;
+    timer.drag = drag;
+    world->timer = &timer;
+    timer_begin(&timer, k, NULL);
+    timer_enter(&timer, TIME_LINEAR, NULL);
+}
+
+static void end_timing(double seconds[N_TIMES]) {
+    CHECK(timer_enter(&timer, TIME_LINEAR, NULL) == TIME_LINEAR);  // every entry came back to it
+    timer_read(&timer, seconds, NULL);
+    world->timer = NULL;
+}
+
+// Where the stream comes to an end, or the host exchanges values of its own.
+static void each_exchange_that_is_waited_for_cuts_a_step_once(void) {
+    double seconds[N_TIMES];
+    char byte = 0, bytes[MOST_RANKS];
+    Buffer x = buffer(MOST_RANKS * sizeof(float)), y = buffer(MOST_RANKS * sizeof(float));
+    Transfer send = {(rank + 1) % size, x.device, 4}, receive = {(rank + size - 1) % size, y.device, 4};
+    int overlap = world->overlap;
+    to_device(x);
+    for (world->overlap = 0; world->overlap < 2; world->overlap++) {
+        begin_timing(0);
+        world->table->all_reduce(world, x.device, 1, DT_F32, NULL);
+        world->table->broadcast(world, x.device, 4, 0, NULL);
+        comm_reduce_scatter(world, y.device, x.device, 1, DT_F32, NULL);
+        comm_all_gather(world, x.device, y.device, 1, DT_F32, NULL);
+        comm_exchange(world, &send, 1, &receive, 1, NULL);
+        comm_all_gather(world, NULL, NULL, 0, DT_F32, NULL);
+        comm_exchange(world, NULL, 0, NULL, 0, NULL);
+        CHECK(world->table->all_gather_host(world, bytes, &byte, 1, err, sizeof err) == 0);
+        CHECK(world->table->broadcast_host(world, &byte, 1, 0, err, sizeof err) == 0);
+        CHECK(world->table->barrier(world, err, sizeof err) == 0);
+        CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
+        end_timing(seconds);
+        CHECK(timer.n_segments == 5 + 4 + 1);
+        Comm* part = split(world, rank / 2, 0);
+        CHECK(part && part->timer == NULL);
+        close_part(part);
+    }
+    world->overlap = overlap;
+    free_buffer(x), free_buffer(y);
+}
+
+// Half a second, against what other work on this machine may take. Streams that are late come to the first mark only
+// after the sleep.
+static void timers_tell_which_rank_is_late(void) {
+    double seconds[N_TIMES];
+    int late = rank == size - 1, marks_are_late = getenv("EMU_STREAMS") != NULL;
+    Buffer x = buffer(sizeof(float));
+    to_device(x);
+    begin_timing(0);
+    if (late) usleep(500000);
+    world->table->all_reduce(world, x.device, 1, DT_F32, NULL);
+    end_timing(seconds);
+    CHECK(late && !marks_are_late ? seconds[TIME_LINEAR] >= 0.5 : seconds[TIME_LINEAR] < 0.2);
+    CHECK(late ? seconds[TIME_WAIT] < 0.2 : seconds[TIME_WAIT] > 0.3);
+    free_buffer(x);
+}
+
+// Five times 0.1 s are its drag's, and no less wherever the first mark lies. The exchange itself must be that late, or
+// the others would wait only for the next one.
+static void an_injected_straggler_makes_the_others_wait(void) {
+    int overlap = world->overlap;
+    for (world->overlap = 0; world->overlap < 2; world->overlap++) {
+        double seconds[N_TIMES];
+        int slow = rank == size - 1;
+        Buffer x = buffer(MOST_RANKS * sizeof(float));
+        to_device(x);
+        begin_timing(slow ? 6 : 1);
+        usleep(100000);
+        comm_all_gather(world, x.device, x.device + (size_t)rank * sizeof(float), 1, DT_F32, NULL);
+        end_timing(seconds);
+        CHECK(slow ? seconds[TIME_LINEAR] >= 0.5 : seconds[TIME_LINEAR] < 0.3);
+        CHECK(slow ? seconds[TIME_WAIT] < 0.2 : seconds[TIME_WAIT] > 0.3);
+        free_buffer(x);
+    }
+    world->overlap = overlap;
+}
+
 // ---- running
 
 static void run_exchanges(void) {
@@ -408,6 +494,9 @@ static void run_exchanges(void) {
     RUN_TOGETHER(work_after_the_end_sees_what_came_and_overwrites_what_was_sent);
     RUN_TOGETHER(wait_waits_for_all_that_has_begun);
     RUN_TOGETHER(barrier_holds_everyone);
+    RUN_TOGETHER(each_exchange_that_is_waited_for_cuts_a_step_once);
+    RUN_TOGETHER(timers_tell_which_rank_is_late);
+    RUN_TOGETHER(an_injected_straggler_makes_the_others_wait);
 }
 
 int main(int n_arguments, char** arguments) {

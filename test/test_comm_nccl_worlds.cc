@@ -244,6 +244,34 @@ static void a_rank_that_stays_away_is_not_waited_for(void) {
     free_buffer(x);
 }
 
+// A straggler on purpose waits for its stream after every exchange: not for ever.
+static void a_timer_that_drags_does_not_wait_for_the_missing(void) {
+    static Timer timer;
+    Comm* c = NULL;
+    char byte = 0, all[64];
+    double seconds[N_TIMES];
+    open_world(&c, GIVE_UP);
+    if (!c) return;
+    Buffer x = buffer(400);
+    double start = now_seconds();
+    if (rank != size - 1) {
+        timer.on = 1;
+        timer.drag = 2;
+        c->timer = &timer;
+        timer_begin(&timer, k, NULL);
+        c->table->all_reduce(c, x.device, 100, DT_F32, NULL);
+        timer_read(&timer, seconds, NULL);
+        CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+        CHECK(strstr(err, "waiting for an exchange: not done after 2 s") != NULL);
+        CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
+    } else {
+        usleep(2000000 * GIVE_UP);  // and finds nobody
+        CHECK(c->table->all_gather_host(c, all, &byte, 1, err, sizeof err) == -1);
+    }
+    c->table->close(c);
+    free_buffer(x);
+}
+
 static void a_broken_link_is_told_at_once(void) {
     if (!EMULATED) SKIP("no link of a real machine can be broken here");
     Comm* c = NULL;
@@ -272,6 +300,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(master_address_opens_without_mpi);
     RUN_TOGETHER(a_rank_that_does_not_open_is_not_waited_for);
     RUN_TOGETHER(a_rank_that_stays_away_is_not_waited_for);
+    RUN_TOGETHER(a_timer_that_drags_does_not_wait_for_the_missing);
     RUN_TOGETHER(a_broken_link_is_told_at_once);
     return ranks_done();
 }

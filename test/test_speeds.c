@@ -1,162 +1,5 @@
-// test_speeds.c - ranks that are slow are found, plans follow, and nothing else changes: a cluster whose ranks compute
-// at known paces, measured with noise.
-#include "plan/refine.h"
-#include "plan/speeds.h"
-#include "plan/step.h"
-#include "test/micro_batches.h"
-
-enum { RANKS = 8, DOCS = 256, REFRESH = 10 };
-
-// The speeds of a cluster are learnt while it runs plan_flex on drawn lengths.
-typedef struct Sim {
-    Setting setting, truth;  // what planners believe; what is, with the true speeds
-    GroupCost groups[RANKS + 1], true_groups[RANKS + 1];
-    double slowness[RANKS];                            // that is true, of computing
-    double true_speeds[RANKS], planned_speeds[RANKS];  // of the next step: plans are made one step ahead
-    int in_use, heeds_urgency;
-    int item_slows;        // what an item costs by itself slows down, too
-    double noise, factor;  // that the whole cluster is slower by than its cost model says
-    Speeds speeds;
-    Plan plan;
-    Forecast forecast;
-    int lengths[DOCS], n;
-    double compute_ms[RANKS];
-    int step, outlier;  // the step in which rank 1 takes 20 times as long; 0: none
-    uint64_t seed;
-    Lengths* source;
-    void *speeds_memory, *plan_memory, *scratch;
-    char err[ERR_BYTES];
-} Sim;
-
-static const LinkTable fast_link = {2, {1024, 1 << 26}, {0.02, 2}};
-
-static void* dirty(size_t bytes) {
-    void* memory = malloc(MAX(bytes, 1));
-    if (!memory) abort();
-    memset(memory, 0xa5, MAX(bytes, 1));
-    return memory;
-}
-
-static void set_costs(Sim* x, Cost believed, Cost actual) {
-    x->setting.cost = believed;
-    x->truth = x->setting;
-    x->truth.cost = actual;
-    x->truth.groups = x->true_groups;
-    x->truth.speeds = x->true_speeds;
-    cost_groups(x->groups, &x->setting.cost, &x->setting.limits, KIND_AUTO);
-    cost_groups(x->true_groups, &x->truth.cost, &x->truth.limits, KIND_AUTO);
-}
-
-// A token takes 10 us, attention as much as the rest at 10000 tokens, an item 1 ms.
-static Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, uint64_t seed) {
-    Sim* x = (Sim*)calloc(1, sizeof *x);
-    Setting* s = &x->setting;
-    s->limits = (PlanLimits){ranks, ranks, 16384, 16, DOCS, 1e-4};
-    s->cost = (Cost){.linear = 0.01, .quadratic = 1e-6, .item = 1, .link_scale = 1, .layers = 12, .channels = 1024};
-    s->cost.elem_bytes = 2;
-    s->cost.link[LINK_INSIDE] = s->cost.link[LINK_ACROSS] = fast_link;
-    s->groups = x->groups;
-    set_costs(x, s->cost, s->cost);
-    x->n = docs_per_rank * ranks;
-    x->noise = 0.05, x->factor = 1, x->seed = seed;
-    for (int r = 0; r < ranks; r++) x->slowness[r] = 1;
-    x->source = lengths_open(lengths, 32768, 1000, x->err, sizeof x->err);
-    x->speeds_memory = dirty(speeds_bytes(ranks));
-    x->plan_memory = dirty(plan_bytes(DOCS));
-    x->scratch = dirty(MAX(plan_step_scratch(DOCS, &s->limits), plan_scratch_bytes(DOCS, &s->limits)));
-    if (!x->source) abort();
-    plan_carve(&x->plan, x->plan_memory, DOCS);
-    speeds_carve(&x->speeds, x->speeds_memory, ranks);
-    return x;
-}
-
-static void close_sim(Sim* x) {
-    if (test_failures_in_claim) printf("    seed %d\n", (int)x->seed);
-    lengths_close(x->source);
-    free(x->speeds_memory);
-    free(x->plan_memory);
-    free(x->scratch);
-    free(x);
-}
-
-// ---- what is true
-
-static int heads_of(int NH, int inner, int place) {
-    int heads = 0;
-    for (int h = 0; h < NH; h++) heads += h >= place * NH / inner && h < (place + 1) * NH / inner;
-    return heads;
-}
-
-// Tokens and heads as the kernels divide them.
-static double true_ms(const Sim* x, int rank) {
-    const Cost* c = &x->truth.cost;
-    double ms = 0;
-    for (int i = 0; i < x->plan.n_items; i++) {
-        const Item* item = &x->plan.items[i];
-        if (rank < item->first_rank || rank >= item->first_rank + item->degree) continue;
-        Share share = item_share(&x->plan, item, x->lengths, rank, NULL);
-        double s2 = 0, heads = heads_of(x->setting.limits.NH, share.inner, share.b);
-        for (int j = 0; j < item->n_docs; j++)
-            s2 += pow(x->lengths[x->plan.docs[item->first_doc + j]], 2) / share.outer;
-        double work = c->quadratic * s2 * heads / x->setting.limits.NH + c->linear * share.n;
-        ms += work * x->slowness[rank] + c->item * (x->item_slows ? x->slowness[rank] : 1);
-    }
-    return ms;
-}
-
-static void measure(Sim* x) {
-    for (int r = 0; r < x->setting.limits.ranks; r++) {
-        uint64_t at = (uint64_t)(x->step * RANKS + r);
-        x->compute_ms[r] = x->factor * true_ms(x, r) * fmax(1 + x->noise * random_normal(x->seed ^ 99, at), 0.5);
-        if (x->step == x->outlier && r == 1) x->compute_ms[r] *= 20;
-    }
-}
-
-// The makespan of the plan at the true speeds.
-static double play(Sim* x, const Plan* plan) {
-    Timeline t;
-    for (int r = 0; r < plan->ranks; r++) x->true_speeds[r] = 1 / x->slowness[r];
-    void *memory = malloc(timeline_bytes(plan->n_items, plan->ranks) + 1),
-         *scratch = malloc(timeline_scratch(plan->n_items, plan->ranks) + 1);
-    timeline_carve(&t, memory, plan->n_items, plan->ranks);
-    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &(PlayRule){0}, scratch, x->err, sizeof x->err) == 0);
-    free(memory);
-    free(scratch);
-    return t.makespan;
-}
-
-static double plan_and_play(Sim* x, const double* speeds) {
-    Setting setting = x->setting;
-    setting.speeds = speeds;
-    int result = plan_flex(&x->plan, &x->forecast, x->step, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES);
-    CHECK(result == 0);
-    if (result) printf("    %s\n", x->err);
-    return play(x, &x->plan);
-}
-
-// ---- running
-
-// While a step computes, the next one is planned: by what was learnt before.
-static void run_step(Sim* x) {
-    x->step++;
-    lengths_draw(x->source, x->lengths, x->n, x->seed, x->step);
-    plan_and_play(x, x->in_use ? x->planned_speeds : NULL);
-    if (x->heeds_urgency && x->speeds.urgent) speeds_refresh(&x->speeds);
-    x->in_use = speeds_in_use(&x->speeds) != NULL;
-    memcpy(x->planned_speeds, x->speeds.speeds, sizeof(double) * (size_t)x->speeds.ranks);
-    measure(x);
-    speeds_learn(&x->speeds, &x->plan, x->lengths, &x->setting, x->compute_ms);
-}
-
-// Returns how many refreshes changed something.
-static int run_refreshes(Sim* x, int refreshes) {
-    int changes = 0;
-    for (int i = 0; i < refreshes; i++) {
-        for (int j = 0; j < REFRESH; j++) run_step(x);
-        changes += speeds_refresh(&x->speeds);
-    }
-    return changes;
-}
+// test_speeds.c - ranks that are slow are found, plans follow, and nothing else changes.
+#include "test/slow_cluster.h"
 
 typedef struct Gain {
     double learnt, known, none;  // ms of the same steps with learnt speeds, the true ones and none
@@ -249,7 +92,7 @@ static void speeds_settle_within_two_refreshes(void) {
 static void noise_and_a_stall_do_not_mislead(void) {
     double worst = 0, sum = 0;
     int n = 0;
-    for (uint64_t seed = 1; seed <= 40; seed++)
+    for (uint64_t seed = 1; seed <= 20; seed++)
         for (int i = 0; i < COUNT(patterns); i++) {
             Sim* x = open_sim(patterns[i].ranks, "sft", 24, seed);
             memcpy(x->slowness, patterns[i].slowness, sizeof x->slowness);
@@ -271,7 +114,7 @@ static void noise_and_a_stall_do_not_mislead(void) {
 
 // Bit for bit, whatever the plan, with a stall among the steps.
 static void where_nobody_is_slow_nothing_changes(void) {
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+    for (uint64_t seed = 1; seed <= 30; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, seed % 3 ? "wikipedia" : "github", 24, seed);
         x->outlier = 6;
         CHECK(run_refreshes(x, 5) == 0);
@@ -297,7 +140,7 @@ static void a_common_factor_is_not_a_speed(void) {
 // Three steps before a refresh are enough to see it.
 static void a_straggler_that_moves_is_followed_at_the_next_refresh(void) {
     double worst = 0;
-    for (uint64_t seed = 1; seed <= 40; seed++) {
+    for (uint64_t seed = 1; seed <= 16; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, "wikipedia", 24, seed);
         x->slowness[1] = 4;
         run_refreshes(x, 2);
@@ -322,7 +165,7 @@ static void a_straggler_that_moves_is_followed_at_the_next_refresh(void) {
 // A rank between two speeds, or at the edge of what counts as slow, does not make plans change all the time.
 static void what_is_set_stays(void) {
     int most = 0;
-    for (uint64_t seed = 1; seed <= 30; seed++) {
+    for (uint64_t seed = 1; seed <= 10; seed++) {
         Sim* x = open_sim(4, "sft", 24, seed);
         x->slowness[0] = 1 / 0.9, x->slowness[3] = 1.6;
         int changes = run_refreshes(x, 50);
@@ -373,7 +216,7 @@ static void a_rank_that_was_left_out_and_recovers_is_tried_again(void) {
 static void trials_of_a_rank_that_stays_slow_cost_little(void) {
     Sim* x = sim_with_an_idle_rank(1);
     double with = 0, without = 0, worst = 0;
-    int trials = 0, steps = 10000;
+    int trials = 0, steps = 3000;
     for (int i = 0; i < steps; i++) {
         run_step(x);
         double took = play(x, &x->plan), known;
@@ -389,6 +232,241 @@ static void trials_of_a_rank_that_stays_slow_cost_little(void) {
     close_sim(x);
 }
 
+// ---- what else plans promise
+
+// An item's own cost is as large as a tenth of a step here. Planners believe that it is the same on a slow rank. Where
+// it is, speeds are the true ones; where it is not, they are so much lower that computing is foreseen all the same.
+static void dear_items_do_not_mislead(void) {
+    double worst[2] = {0}, least = INFINITY, most = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        Sim* x = open_sim(4, "wikipedia", 24, seed);
+        Cost dear = x->setting.cost;
+        double foreseen = 0, took = 0;
+        dear.item = 25;
+        set_costs(x, dear, dear);
+        x->item_slows = seed % 2;
+        x->slowness[2] = 3;
+        run_refreshes(x, 4);
+        for (int i = 0; i < 20; i++) {
+            run_step(x);
+            const CostTerms* t = &x->speeds.expected[2];
+            foreseen += (t->quadratic + t->linear) / x->speeds.speeds[2] + t->item;
+            took += true_ms(x, 2);
+        }
+        worst[x->item_slows] = fmax(worst[x->item_slows], fabs(foreseen / took - 1));
+        if (!x->item_slows) CHECK(worst_error(x) < 0.1);
+        else least = fmin(least, x->speeds.speeds[2] * 3), most = fmax(most, x->speeds.speeds[2] * 3);
+        close_sim(x);
+    }
+    printf(
+        "    computing foreseen within %.1f %%; within %.1f %% where items slow down, too, by %.2f to %.2f of the true "
+        "speed\n",
+        100 * worst[0], 100 * worst[1], least, most);
+    CHECK(worst[0] < 0.1 && worst[1] < 0.1);
+}
+
+static double adaptive_and_bounds(Sim* x, const double* speeds) {
+    Forecast f;
+    Setting setting = x->setting;
+    setting.speeds = speeds;
+    CHECK(plan_adaptive(&x->plan, &f, 1, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES) == 0);
+    CHECK(plan_check(&x->plan, x->lengths, x->n, &setting.limits, x->scratch, x->err, ERR_BYTES) == 0);
+    CHECK(f.makespan >= f.bounds.l3 && f.bounds.l3 >= f.bounds.l1 && f.bounds.l3 >= f.bounds.l2 && f.bounds.l2 > 0);
+    return play(x, &x->plan);
+}
+
+// What plan_adaptive can do about a slow rank is little: rows are dealt by load, whoever is slow. But it believes what
+// is true, and so do the bounds.
+static void every_planner_and_the_bounds_take_learnt_speeds(void) {
+    double with = 0, without = 0;
+    for (uint64_t seed = 1; seed <= 10; seed++)
+        for (int i = 0; i < COUNT(patterns); i++) {
+            Sim* x = open_sim(patterns[i].ranks, "wikipedia", 16, seed);
+            memcpy(x->slowness, patterns[i].slowness, sizeof x->slowness);
+            run_refreshes(x, 2);
+            run_step(x);
+            const double* speeds = speeds_in_use(&x->speeds);
+            CHECK(speeds != NULL);
+            plan_and_play(x, speeds);
+            CHECK(plan_check(&x->plan, x->lengths, x->n, &x->setting.limits, x->scratch, x->err, ERR_BYTES) == 0);
+            CHECK(x->forecast.makespan >= x->forecast.bounds.l3);
+            with += adaptive_and_bounds(x, speeds), without += adaptive_and_bounds(x, NULL);
+            close_sim(x);
+        }
+    printf("    plan_adaptive is %.2f times faster with learnt speeds\n", without / with);
+    CHECK(with <= without);
+}
+
+static uint64_t hash_of_plan(Sim* x, const double* speeds) {
+    plan_and_play(x, speeds);
+    return plan_hash(&x->plan, x->lengths);
+}
+
+// Also after a rank that was slow has recovered.
+static void without_slow_ranks_plans_are_the_same_bit_for_bit(void) {
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        Sim* x = open_sim(8, seed % 2 ? "wikipedia" : "prolong", 12, seed);
+        run_refreshes(x, 1);
+        CHECK(hash_of_plan(x, speeds_in_use(&x->speeds)) == hash_of_plan(x, NULL));
+        x->slowness[6] = 3;
+        run_refreshes(x, 2);
+        CHECK(hash_of_plan(x, speeds_in_use(&x->speeds)) != hash_of_plan(x, NULL));
+        x->slowness[6] = 1;
+        run_refreshes(x, 2);
+        CHECK(!speeds_in_use(&x->speeds));
+        CHECK(hash_of_plan(x, speeds_in_use(&x->speeds)) == hash_of_plan(x, NULL));
+        close_sim(x);
+    }
+}
+
+// ---- the numbers themselves
+
+// Two ranks that hear the same come to the same bits, whether in one call or in two.
+static void all_ranks_learn_the_same_bits(void) {
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        Sim *a = open_sim(8, "prolong", 12, seed), *b = open_sim(8, "prolong", 12, seed);
+        memset(b->speeds_memory, 0x3c, speeds_bytes(8));
+        speeds_carve(&b->speeds, b->speeds_memory, 8);
+        for (int i = 0; i < 100; i++) {
+            a->slowness[2] = i < 40 ? 3 : 1;
+            run_step(a);
+            speeds_expect(&b->speeds, &a->plan, a->lengths, &a->setting);
+            speeds_measured(&b->speeds, a->compute_ms);
+            if (i % REFRESH == 5) CHECK(speeds_refresh(&a->speeds) == speeds_refresh(&b->speeds));
+            CHECK(a->speeds.held == b->speeds.held && a->speeds.urgent == b->speeds.urgent);
+            CHECK(!memcmp(a->speeds.speeds, b->speeds.speeds, 8 * sizeof(double)));
+            CHECK(!memcmp(a->speeds.slowness, b->speeds.slowness, 8 * sizeof(double)));
+            for (int r = 0; r < 8; r++) {
+                int exponent;
+                double bits = 64 * frexp(a->speeds.speeds[r], &exponent);
+                CHECK(bits == floor(bits) && a->speeds.speeds[r] >= 1.0 / 64 && a->speeds.speeds[r] <= 64);
+            }
+        }
+        close_sim(a);
+        close_sim(b);
+    }
+}
+
+// Times that are none: of one rank among others, and of all.
+static void what_was_not_measured_is_not_learnt(void) {
+    static const double none[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < COUNT(none); i++) {
+        Sim *x = open_sim(4, "wikipedia", 12, 3), *y = open_sim(4, "wikipedia", 12, 3);
+        x->slowness[0] = y->slowness[0] = 2;
+        for (int j = 0; j < 40; j++) {
+            run_step(y);
+            run_step(x);
+            for (int r = 0; r < 4; r++) x->compute_ms[r] = r == 0 || j % 2 ? none[i] : x->compute_ms[r];
+            speeds_learn(&x->speeds, &x->plan, x->lengths, &x->setting, x->compute_ms);
+            if (j % 2) CHECK(x->speeds.steps == j + 1 + (j + 1) / 2);
+            if (j % REFRESH == REFRESH - 1) speeds_refresh(&x->speeds), speeds_refresh(&y->speeds);
+        }
+        for (int r = 0; r < 4; r++) CHECK_CLOSE(x->speeds.speeds[r], y->speeds.speeds[r], 0.08 * y->speeds.speeds[r]);
+        close_sim(x);
+        close_sim(y);
+    }
+    Speeds alone;
+    void* memory = dirty(speeds_bytes(1));
+    speeds_carve(&alone, memory, 1);
+    speeds_measured(&alone, (double[]){5});
+    CHECK(alone.steps == 0 && speeds_refresh(&alone) == 0 && alone.speeds[0] == 1 && !speeds_in_use(&alone));
+    free(memory);
+}
+
+// Of two ranks no one is the majority: the one that goes on as before is taken for the usual one, so that the cost
+// model stays right.
+static void of_two_ranks_the_one_that_changes_is_the_one_that_changed(void) {
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        Sim* x = open_sim(2, "wikipedia", 24, seed);
+        int other = (int)(seed % 2);
+        run_refreshes(x, 1);
+        x->slowness[other] = 3;
+        run_refreshes(x, 2);
+        CHECK(x->speeds.speeds[!other] == 1 && fabs(3 * x->speeds.speeds[other] - 1) < 0.1);
+        x->slowness[other] = 1;
+        run_refreshes(x, 2);
+        CHECK(!speeds_in_use(&x->speeds) && fabs(x->speeds.common - 1) < 0.1);
+        x->slowness[other] = 1.0 / 3;
+        run_refreshes(x, 2);
+        CHECK(x->speeds.speeds[!other] == 1 && fabs(x->speeds.speeds[other] / 3 - 1) < 0.1);
+        close_sim(x);
+    }
+}
+
+// ---- beside the cost model
+
+typedef struct Learning {
+    Refine refine;
+    Cost probed;
+    double error;  // sum of |foreseen / measured - 1|
+    int steps, changes;
+} Learning;
+
+static void refresh_both(Learning* l, Sim* x) {
+    Cost refined;
+    l->changes += speeds_refresh(&x->speeds);
+    refine_apply(&refined, &l->probed, &l->refine);
+    set_costs(x, refined, x->truth.cost);
+}
+
+// A step of a run that learns both, with 2 % noise on its time.
+static void learn_both(Learning* l, Sim* x) {
+    Setting known = x->setting;
+    const Cost *now = &x->setting.cost, *was = &l->probed;
+    lengths_draw(x->source, x->lengths, x->n, x->seed, ++x->step);
+    double ms = plan_and_play(x, x->in_use ? x->planned_speeds : NULL) + x->truth.cost.step;
+    const CostTerms* t = &x->forecast.critical;
+    double terms[REFINE_TERMS] = {t->quadratic * was->quadratic / now->quadratic, t->linear * was->linear / now->linear,
+                                  t->exchange * was->link_scale / now->link_scale, t->item * was->item / now->item,
+                                  was->step};
+    ms *= 1 + 0.02 * random_normal(x->seed ^ 5, (uint64_t)x->step);
+    l->error += fabs(refine_predict(&l->refine, terms) / ms - 1), l->steps++;
+    if (x->step % 20 == 0) refresh_both(l, x);
+    plans_follow(x);
+    measure(x);
+    refine_apply(&known.cost, &l->probed, &l->refine);
+    speeds_learn(&x->speeds, &x->plan, x->lengths, &known, x->compute_ms);
+    speeds_teach(&x->speeds, &l->refine);
+    if (x->speeds.held) refine_learn(&l->refine, terms, ms);
+}
+
+static double error_over(Learning* l, Sim* x, int steps) {
+    l->error = l->steps = 0;
+    while (l->steps < steps) learn_both(l, x);
+    return l->error / steps;
+}
+
+// Attention costs twice or half of what the probe said, beside a common factor. Nobody is slow, and nobody is taken to
+// be; then a rank is, and the cost model does not mind. A step's noise alone, 2 %, is 1.6 % in the mean.
+static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
+    double worst_off = 0, before = 0, after = 0;
+    int n = 0;
+    for (int ranks = 2; ranks <= RANKS; ranks *= 2)
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            Sim* x = open_sim(ranks, "prolong", 12, seed);
+            Learning l = {.probed = x->setting.cost};
+            double dearer = seed % 2 ? 2 : 0.5;
+            l.probed.step = 10;
+            Cost actual = l.probed;
+            actual.linear *= 1.5, actual.quadratic *= 1.5 * dearer, actual.item *= 1.2, actual.link_scale = 0.8;
+            refine_start(&l.refine);
+            set_costs(x, l.probed, actual);
+            error_over(&l, x, 60);
+            CHECK(l.changes == 0);
+            before += error_over(&l, x, 20);
+            x->slowness[0] = 4;
+            error_over(&l, x, 40);
+            after += error_over(&l, x, 20), n++;
+            CHECK(fabs(x->speeds.speeds[0] * 4 - 1) < 0.1 && x->speeds.speeds[1] == 1);
+            worst_off = fmax(worst_off, fabs(l.refine.theta[0] / (1.5 * dearer) - 1));
+            worst_off = fmax(worst_off, fabs(l.refine.theta[1] / 1.5 - 1));
+            close_sim(x);
+        }
+    printf("    foreseen within %.1f %% without and %.1f %% with a slow rank (mean); scales within %.0f %%\n",
+           100 * before / n, 100 * after / n, 100 * worst_off);
+    CHECK(before < 0.03 * n && after < 0.03 * n && worst_off < 0.15);
+}
+
 int main(void) {
     RUN(speeds_settle_within_two_refreshes);
     RUN(noise_and_a_stall_do_not_mislead);
@@ -398,5 +476,12 @@ int main(void) {
     RUN(what_is_set_stays);
     RUN(a_rank_that_was_left_out_and_recovers_is_tried_again);
     RUN(trials_of_a_rank_that_stays_slow_cost_little);
+    RUN(dear_items_do_not_mislead);
+    RUN(every_planner_and_the_bounds_take_learnt_speeds);
+    RUN(without_slow_ranks_plans_are_the_same_bit_for_bit);
+    RUN(all_ranks_learn_the_same_bits);
+    RUN(what_was_not_measured_is_not_learnt);
+    RUN(of_two_ranks_the_one_that_changes_is_the_one_that_changed);
+    RUN(speeds_and_the_cost_model_do_not_take_each_others_part);
     return test_done();
 }

@@ -280,6 +280,38 @@ static void drag_stretches_what_is_computed_and_nothing_else(void) {
         }
 }
 
+// What leaves before the next mark leaves late, and is not stretched a second time.
+static void who_lags_sends_late_and_only_once(void) {
+    for (int device = 0; device < 2; device++) {
+        fresh(4);
+        begin();
+        double start = at->now;
+        enter(TIME_LINEAR);
+        if (device) on_stream(1);
+        else on_host(1);
+        timer_lag(&at->timer, NULL);
+        CHECK_CLOSE(at->now - start, 4, 40 * TICK);
+        CHECK(at->stamps == 2);
+        timer_lag(&at->timer, NULL);
+        CHECK_CLOSE(at->now - start, 4, 80 * TICK);
+        if (device) on_stream(2);
+        else on_host(2);
+        enter(TIME_WAIT);
+        on_host(5);
+        timer_lag(&at->timer, NULL);
+        read_timer();
+        CHECK_CLOSE(at->seconds[TIME_LINEAR], 12, 80 * TICK);
+        CHECK_CLOSE(at->seconds[TIME_WAIT], 5, 40 * TICK);
+    }
+    timer_lag(NULL, NULL);
+    timer_lag(&at->timer, NULL);
+    int looks = at->looks;
+    fresh(1);
+    begin();
+    timer_lag(&at->timer, NULL);
+    CHECK(looks > 0 && at->looks <= 1 && at->synchronized == 0);
+}
+
 // Also what follows the last mark that there is room for.
 static void drag_does_not_end_with_the_marks(void) {
     fresh(3);
@@ -462,6 +494,7 @@ int main(void) {
     RUN(segments_beyond_their_room_go_into_the_last);
     RUN(marks_beyond_their_room_are_not_made);
     RUN(drag_stretches_what_is_computed_and_nothing_else);
+    RUN(who_lags_sends_late_and_only_once);
     RUN(drag_does_not_end_with_the_marks);
     RUN(drag_leaves_the_step_before_alone);
     RUN(without_drag_nobody_waits_for_the_stream);

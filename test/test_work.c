@@ -40,7 +40,12 @@ static void open_rank(Group* g, int t, int most_heads, int most_units, int keep_
     g->k->upload(m->zero.weights.whole, host, bytes, NULL);
     g->k->synchronize(NULL);
     free(host);
-    r->work_memory = g->k->alloc(work_bytes(m, &needs));
+    size_t work = work_bytes(m, &needs);
+    r->work_memory = g->k->alloc(work);
+    void* rubbish = memset(malloc(work), 0x5a, work);
+    g->k->upload(r->work_memory, rubbish, work, NULL);
+    g->k->synchronize(NULL);
+    free(rubbish);
     m->work = work_open(m, &needs, r->work_memory);
 }
 

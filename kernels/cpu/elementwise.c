@@ -339,20 +339,20 @@ SIMD_INLINE float row_mean(const void* x, size_t n_columns, DType dt) {
     return vf_sum(sum) / (float)n_columns;
 }
 
-// Without branches, because what is missing may follow no pattern: x[0] is there to be read in vain.
+// Without branches, because what is missing may follow no pattern: a missing element is read from elsewhere, which is
+// one place for the whole row, or where it lies already.
 SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, ColumnFill fill, size_t K, size_t n,
                              DType dt) {
     float mean = fill == FILL_MEAN ? row_mean(x, n, dt) : 0;
     bf16 rounded = bf16_from_float(mean);
+    size_t step = fill == FILL_KEEP;
     for (size_t c = 0; c < K; c++) {
-        int from = source[c], there = from >= 0;
-        if (fill == FILL_KEEP && !there) continue;
         if (dt == DT_BF16) {
-            bf16 here = ((const bf16*)x)[there ? from : 0];
-            ((bf16*)out)[c] = there ? here : rounded;
+            const bf16* elsewhere = (step ? (const bf16*)out : &rounded) + c * step;
+            ((bf16*)out)[c] = *(source[c] >= 0 ? (const bf16*)x + source[c] : elsewhere);
         } else {
-            float here = ((const float*)x)[there ? from : 0];
-            ((float*)out)[c] = there ? here : mean;
+            const float* elsewhere = (step ? (const float*)out : &mean) + c * step;
+            ((float*)out)[c] = *(source[c] >= 0 ? (const float*)x + source[c] : elsewhere);
         }
     }
 }

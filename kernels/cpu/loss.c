@@ -160,21 +160,17 @@ static void save(Frozen* old, const AdamW* a, size_t begin, size_t n, DType dt) 
     memcpy(old->v, a->v + begin, n * sizeof(float));
 }
 
-static void restore(const Frozen* old, const AdamW* a, size_t begin, size_t n, DType dt) {
-    const float* grad = a->grad + begin;
+SIMD_INLINE void restore(const Frozen* old, const AdamW* a, size_t begin, size_t n_weights, DType dt) {
+    void* param = (char*)a->param + begin * dtype_bytes(dt);
     float *master = a->master + begin, *m = a->m + begin, *v = a->v + begin;
-    for (size_t i = 0; i < n; i++) {
-        master[i] = grad[i] == 0 ? old->master[i] : master[i];
-        m[i] = grad[i] == 0 ? old->m[i] : m[i];
-        v[i] = grad[i] == 0 ? old->v[i] : v[i];
-    }
-    if (dt == DT_BF16) {
-        bf16* param = (bf16*)a->param + begin;
-        for (size_t i = 0; i < n; i++) param[i] = grad[i] == 0 ? ((const bf16*)old->param)[i] : param[i];
-    } else {
-        float* param = (float*)a->param + begin;
-        for (size_t i = 0; i < n; i++) param[i] = grad[i] == 0 ? old->param[i] : param[i];
-    }
+    FOR_VECTORS(i, n, 0, n_weights, {
+        vf_mask frozen = vf_get(a->grad + begin, i, n, DT_F32) == (vf){0};
+        vf_put(m, i, n, vf_select(frozen, vf_get(old->m, i, n, DT_F32), vf_get(m, i, n, DT_F32)), DT_F32);
+        vf_put(v, i, n, vf_select(frozen, vf_get(old->v, i, n, DT_F32), vf_get(v, i, n, DT_F32)), DT_F32);
+        vf_put(master, i, n, vf_select(frozen, vf_get(old->master, i, n, DT_F32), vf_get(master, i, n, DT_F32)),
+               DT_F32);
+        vf_put(param, i, n, vf_select(frozen, vf_get(old->param, i, n, dt), vf_get(param, i, n, dt)), dt);
+    });
 }
 
 // Not inlined, so that there is one copy of it: which product of a sum becomes part of a fused multiply-add is the
@@ -190,7 +186,8 @@ static void adamw_piece(const AdamW* a, AdamWStep k, size_t begin, size_t end, D
     Frozen old;
     if (a->freeze) save(&old, a, begin, end - begin, dt);
     adamw_unfrozen(a, k, begin, end, dt);
-    if (a->freeze) restore(&old, a, begin, end - begin, dt);
+    if (a->freeze && dt == DT_BF16) restore(&old, a, begin, end - begin, DT_BF16);
+    else if (a->freeze) restore(&old, a, begin, end - begin, DT_F32);
 }
 
 static void adamw(const AdamW* a, DType dt, Stream s) {

@@ -32,6 +32,7 @@ static ncclDataType_t type_of(DType dt) {
 static int begin(Comm* c, Stream s) {
     World* w = nccl_world(c);
     if (w->failed) return -1;
+    timer_lag(c->timer, s);
     CUDA_CHECK(cudaEventRecord(w->computed, cuda_stream(s)));
     CUDA_CHECK(cudaStreamWaitEvent(w->side, w->computed, 0));
     return 0;
