@@ -51,8 +51,8 @@ static void* act(const Model* m, ActId id, int l) {
 // Channels of the heads that this rank has.
 static int own_channels(const Model* m) { return m->shape.heads * shape_head_size(&m->shape); }
 
-// Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV, in the KV cache behind what is there, or
-// where they wait to be exchanged with the ranks that share heads.
+// Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV, in the KV cache behind what is there,
+// or where they wait to be exchanged with the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
     if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * own_channels(m) * dtype_bytes(m->dt);
     return (char*)act(m, row->group.inner > 1 ? QKV_TOKENS : QKV, l);

@@ -1,7 +1,8 @@
 // run_state.h - state.json: where a run stands, and with which options it runs.
 //
 // {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "val_loss": 2.5,
-//  "balance": [[left out, sent, taken, slices a ms, a head in slices], ...], a rank of the tensor-parallel group each, empty when none is slow
+//  "balance": [[left out, sent, taken, slices a ms, a head in slices], ...], a rank of the tensor-parallel group each,
+// empty when none is slow
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 #pragma once
 #include "data/sampler.h"

@@ -11,7 +11,7 @@
 // better: speeds are noisy, J is often flat or has two valleys, and rounding changes what is measured.
 #include "plan/balance_parts.h"
 
-static const double CLEARLY = 0.02;
+static const double CLEARLY = 0.02;  // a fraction of the step or of J, or of a rank's matmuls
 
 // ---- memory
 
@@ -95,7 +95,7 @@ static int still_good(BalanceDecision* last, const BalanceDecision* now, const B
     last->idle_ms = now->idle_ms;
     int semi = setting->mode == BALANCE_SEMI, faster = last->step_ms * (1 + CLEARLY) < now->step_ms;
     if (semi) last->objective = balance_objective(last, setting, ranks);
-    if (lossier && !faster) return 0;
+    if ((lossier && !faster) || last->step_ms >= now->idle_ms) return 0;
     return semi ? last->objective <= (1 + CLEARLY) * now->objective : last->step_ms <= (1 + CLEARLY) * now->step_ms;
 }
 

@@ -4,31 +4,31 @@
 // and b' being MoveCost's fixed, send and take. The step can end at T if what the ranks above T must send is not more
 // than what those below can take by then. The first falls with T, the second rises, so the least T is found by halving.
 // Where neither a limit nor a fixed cost binds, it is sum(k E) / sum(k) over all who send or take, E = c + a + n/v and
-// k = 1 / (1/v -+ b): that form, with its sets found one by one, is what the test compares with.
+// k = 1 / (1/v -+ b).
 //
 // Many small senders need no case of their own: T never falls below a rank that would not win back the fixed cost.
 #include "plan/balance_parts.h"
 
-typedef struct Exchange {
+typedef struct Ranks {
     const RankSpeed* ranks;
     int n_ranks;
     const MoveCost* cost;
-} Exchange;
+} Ranks;
 
 // Slices that rank r must send to end by `target`.
-static double must_send(const Exchange* x, int r, double target) {
+static double must_send(const Ranks* x, int r, double target) {
     double over = rank_ms(&x->ranks[r]) - target;
     return over > 0 ? (over + x->cost->fixed) / rank_gain(&x->ranks[r], x->cost) : 0;
 }
 
 // The soonest that a rank can end by sending all it may, or by sending nothing.
-static double soonest_end(const Exchange* x, int r) {
+static double soonest_end(const Ranks* x, int r) {
     double ms = rank_ms(&x->ranks[r]);
     return MIN(ms + x->cost->fixed - x->ranks[r].movable * rank_gain(&x->ranks[r], x->cost), ms);
 }
 
 // Whether helpers can take by `target` what must be sent then; or `slices`, if not negative.
-static int is_enough(const Exchange* x, double slices, double target) {
+static int is_enough(const Ranks* x, double slices, double target) {
     double supply = 0, demand = MAX(slices, 0);
     for (int r = 0; r < x->n_ranks; r++) {
         supply += rank_takes(&x->ranks[r], x->cost, target);
@@ -38,19 +38,19 @@ static int is_enough(const Exchange* x, double slices, double target) {
 }
 
 // The least target in [low, high] at which that is so; high, if none is.
-static double least_target(const Exchange* x, double slices, double low, double high) {
+static double least_target(const Ranks* x, double slices, double low, double high) {
     if (low >= high || is_enough(x, slices, low)) return MIN(low, high);
-    for (;;) {  // ends when no number lies between the two
-        double middle = low + (high - low) / 2;
-        if (middle <= low || middle >= high) return high;
+    double middle;  // until no number lies between the two
+    while ((middle = low + (high - low) / 2) > low && middle < high) {
         if (is_enough(x, slices, middle)) high = middle;
         else low = middle;
     }
+    return high;
 }
 
 void balance_take(double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost, double slices,
                   double target) {
-    Exchange x = {ranks, n_ranks, cost};
+    Ranks x = {ranks, n_ranks, cost};
     double first = target;
     for (int r = 0; r < n_ranks; r++) first = MIN(first, rank_ms(&ranks[r]));
     double end = slices > 0 ? least_target(&x, slices, first, target) : first;
@@ -58,7 +58,7 @@ void balance_take(double* taken, const RankSpeed* ranks, int n_ranks, const Move
 }
 
 double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost) {
-    Exchange x = {ranks, n_ranks, cost};
+    Ranks x = {ranks, n_ranks, cost};
     double slowest = 0, pinned = 0, all = 0;
     for (int r = 0; r < n_ranks; r++) {
         slowest = MAX(slowest, rank_ms(&ranks[r]));

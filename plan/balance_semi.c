@@ -5,8 +5,6 @@
 // What a straggler cannot send it leaves out, z slices of its n, g = z / n; it sends only if that leaves out less than
 // sending nothing. Of the targets the one with the least J(T) = T (1 + lambda sum_s h(g_s) n_s / S) is taken, from 64
 // at equal distances between the step of pure resizing and the lossless one.
-#include <math.h>
-
 #include "plan/balance_parts.h"
 
 enum { SEMI_TARGETS = 64 };
@@ -43,7 +41,7 @@ double balance_objective(const BalanceDecision* d, const BalanceSetting* setting
     return d->step_ms * (loss > 0 ? 1 + setting->exchange_rate * loss / slices : 1);  // infinity times 0 is NaN
 }
 
-// The decision for one target.
+// The decision for one target, all but what helpers take.
 static void decide_for(BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks, const int* order,
                        double target) {
     double supply = 0, all_sent = 0;
@@ -57,7 +55,6 @@ static void decide_for(BalanceDecision* d, const BalanceSetting* setting, const 
         divide_straggler(&d->sent[r], &d->pruned[r], setting, &ranks[r], most, target);
         all_sent += d->sent[r];
     }
-    balance_take(d->taken, ranks, setting->ranks, &setting->cost, all_sent, target);
     d->step_ms = target;
     d->objective = balance_objective(d, setting, ranks);
 }
@@ -75,4 +72,7 @@ void balance_semi(BalanceDecision* decision, const BalanceSetting* setting, cons
     }
     // The last target as balance_move has it: there nothing is left out, not even what rounding would make of it.
     if (!found || lossless.objective < decision->objective) *decision = lossless;
+    double sent = 0;
+    for (int r = 0; r < setting->ranks; r++) sent += decision->sent[r];
+    balance_take(decision->taken, ranks, setting->ranks, &setting->cost, sent, decision->step_ms);
 }

@@ -1,4 +1,4 @@
-// balance_split.c - dividing slices among ranks of unlike speed, and layers' shares of what is left out.
+// balance_split.c - dividing slices among ranks of unlike speed, were moving them free.
 //
 // Water filling: rank r, with c_r ms of work that stays and v_r slices a millisecond, gets n_r = v_r (T - c_r) slices,
 // and all end at T = (S + sum_A v c) / sum_A v. A rank outside A has c_r >= T: nothing is left for it. Removing one
@@ -6,12 +6,7 @@
 //
 // In whole slices the next one goes where it would end first. That is optimal: an exchange of any two slices of another
 // division never makes its last rank end sooner.
-//
-// Ratios (derived here): the least sum_l w_l g_l^2 with sum_l m_l g_l = delta has g_l = delta (m_l / w_l) /
-// sum_i m_i^2 / w_i. A layer above `most` is fixed there; the others then have to save more, so it stays fixed.
 #include "plan/balance.h"
-
-#include <math.h>
 
 double balance_split(double* n, const double* v, const double* c, double slices, int ranks) {
     int inside[MOST_TP], first = 0, removed;
@@ -51,36 +46,4 @@ double balance_split_whole(int* n, const double* v, const double* c, int slices,
     double step = 0;
     for (int r = 0; r < ranks; r++) step = MAX(step, c[r] + n[r] / v[r]);
     return step;
-}
-
-double balance_gamma(double m, double c, double target, double most) {
-    double over = m + c - target;
-    if (!(over > 0 && m > 0)) return 0;
-    return MIN(over / m, most);
-}
-
-// The weight that a layer counts with: one without any would save everything alone, and divide by zero.
-static double loss_weight(double w, double heaviest) { return heaviest > 0 ? MAX(w, 1e-9 * heaviest) : 1; }
-
-double balance_ratios(double* g, const double* m, const double* w, int n, double delta, double most) {
-    double heaviest = 0, saved = 0;
-    for (int l = 0; l < n; l++) g[l] = 0, heaviest = MAX(heaviest, w[l]);
-    if (!(delta > 0 && most > 0)) return 0;
-    double left = delta, scale;
-    int fixed;
-    do {
-        double sum = 0;
-        for (int l = 0; l < n; l++)
-            if (g[l] < most) sum += m[l] * m[l] / loss_weight(w[l], heaviest);
-        scale = sum > 0 ? left / sum : 0;
-        fixed = 0;
-        for (int l = 0; l < n; l++)
-            if (g[l] < most && scale * m[l] / loss_weight(w[l], heaviest) > most)
-                g[l] = most, left -= most * m[l], fixed = 1;
-    } while (fixed);
-    for (int l = 0; l < n; l++) {
-        if (g[l] < most) g[l] = scale * m[l] / loss_weight(w[l], heaviest);
-        saved += g[l] * m[l];
-    }
-    return saved;
 }

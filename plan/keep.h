@@ -8,11 +8,11 @@ typedef enum Priority { PRIORITY_CHANGE, PRIORITY_RANDOM, PRIORITY_INVERSE } Pri
 
 // Of one list: value (n), 1 at the start.
 void keep_start(float* value, int n);
-// After a refresh interval: value[j] = change[j] for those that were kept (kept (n_kept), ascending), the others rise by
-// a tenth of the mean of the new values.
+// After a refresh interval: value[j] = change[j] for those that were kept (kept (n_kept), ascending), the others rise
+// by a tenth of the mean of the new values.
 void keep_learn(float* value, const float* change, int n, const int* kept, int n_kept);
-// kept (n_kept) = the n_kept of 0 .. n - 1 with the greatest values (least for PRIORITY_INVERSE; a random subset by seed
-// for PRIORITY_RANDOM), ascending; ties to the lower index. scratch: n ints.
+// kept (n_kept) = the n_kept of 0 .. n - 1 with the greatest values (least for PRIORITY_INVERSE; a random subset by
+// seed for PRIORITY_RANDOM), ascending; ties to the lower index. scratch: n ints.
 void keep_choose(int* kept, int n_kept, const float* value, int n, Priority priority, uint64_t seed, int* scratch);
 // change (cols) = sum over rows of |now - ago|, both (rows,cols).
 void keep_change(float* change, const float* now, const float* ago, int rows, int cols);

@@ -1,8 +1,8 @@
 // split.h - how a tensor-parallel group divides the model (Shoeybi et al. 2019, "Megatron-LM").
 //
 // Rank t has the attention heads head[t] .. head[t + 1], the MLP units unit[t] .. unit[t + 1] and the rows row[t] ..
-// row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or columns (the
-// two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
+// row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or columns
+// (the two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
 #pragma once
 #include "plan/balance.h"
 #include "plan/shape.h"

@@ -1,8 +1,8 @@
 // balance.c - see balance.h.
 //
 // Times are medians of the steps since the last refresh: a single slow step says nothing. They go to plan/balance.h as
-// those of one group: where there are several, each group's are first scaled to the mean of all groups' medians, because
-// groups have unlike documents.
+// those of one group: where there are several, each group's are first scaled to the mean of all groups' medians,
+// because groups have unlike documents.
 #include "run/balance.h"
 
 #include <inttypes.h>
@@ -128,7 +128,8 @@ void balance_close(Balance* b) {
     free(b);
 }
 
-// ms of an exchange of so many bytes with the next rank of the group, the slowest rank's, by the clock that times steps.
+// ms of an exchange of so many bytes with the next rank of the group, the slowest rank's, by the clock that times
+// steps.
 static double exchange_ms(Run* run, char* memory, size_t bytes) {
     enum { TIMES = 5 };
     char err[ERR_BYTES];
@@ -391,7 +392,7 @@ void balance_begin(Run* run) {
     m->timer->drag = slow.whole;
     timer_begin(m->timer, m->k, m->s);
     if (b->acts) zero_settle(m);
-    if (b->acts) work_begin(m);
+    work_begin(m);
 }
 
 static double slowest_segments(Run* run) {

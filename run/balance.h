@@ -1,9 +1,10 @@
-// balance.h - what a run does about slow ranks: measures every rank's own computing, lets all ranks decide the same from
-// the same numbers at every --refresh, and carries the decision out.
+// balance.h - what a run does about slow ranks: measures every rank's own computing, lets all ranks decide the same
+// from the same numbers at every --refresh, and carries the decision out.
 //
-// Between tensor-parallel groups (or single ranks): plans give slow ones less (plan/speeds.h), which loses nothing. Inside
-// a group: plan/balance.h decides, run/work.h and run/kept.h do it. A decision is the same for all groups: data ranks hold
-// the same heads and units, so that they can share documents. Of each number in the group the slowest data rank counts.
+// Between tensor-parallel groups (or single ranks): plans give slow ones less (plan/speeds.h), which loses nothing.
+// Inside a group: plan/balance.h decides, run/work.h and run/kept.h do it. A decision is the same for all groups: data
+// ranks hold the same heads and units, so that they can share documents. Of each number in the group the slowest data
+// rank counts.
 #pragma once
 #include "data/runlog.h"
 

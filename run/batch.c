@@ -30,7 +30,8 @@ size_t batch_scratch_bytes(const Run* run, int max_tokens) {
 // document at least.
 static size_t ring_ints(const Run* run) { return 2 * (size_t)run->limits.ranks * (size_t)run->limits.max_ring_docs; }
 
-// Tokens, positions, targets and rows of wte; cu_seqlens of whole documents, which have one more entry a row; generation needs four.
+// Tokens, positions, targets and rows of wte; cu_seqlens of whole documents, which have one more entry a row;
+// generation needs four.
 size_t batch_index_ints(const Run* run, int max_tokens) {
     return 6 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
 }

@@ -14,8 +14,8 @@ enum { LIST_HEADS = N_LINEARS, LIST_UNITS, N_LISTS };  // behind those of column
 static const char* const list_names[N_LISTS] = {"qkv", "attproj", "fc", "fcproj", "heads", "units"};
 static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
 
-// The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves out
-// too much, the other one makes up for in finer steps.
+// The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves
+// out too much, the other one makes up for in finer steps.
 static const int columns_in_order[] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC};
 static const int slices_in_order[] = {LIST_HEADS, LIST_UNITS};
 

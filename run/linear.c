@@ -1,6 +1,6 @@
-// linear.c - see linear.h. One list of columns serves the three matmuls of a linear (Wang et al. 2024): the forward pass
-// contracts over them, the gradient of the input exists for them alone, and so does that of the weight. The list of the
-// forward pass is that of the backward pass, because lists change only between steps.
+// linear.c - see linear.h. One list of columns serves the three matmuls of a linear (Wang et al. 2024): the forward
+// pass contracts over them, the gradient of the input exists for them alone, and so does that of the weight. The list
+// of the forward pass is that of the backward pass, because lists change only between steps.
 #include "run/linear.h"
 
 #include "run/run.h"

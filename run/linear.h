@@ -1,5 +1,5 @@
-// linear.h - the four linears of a block as this rank computes them in this step (run/work.h): whole, or with columns of
-// their input left out. Timed as TIME_LINEAR, and repeated where a straggler is injected.
+// linear.h - the four linears of a block as this rank computes them in this step (run/work.h): whole, or with columns
+// of their input left out. Timed as TIME_LINEAR, and repeated where a straggler is injected.
 #pragma once
 #include "run/work.h"
 

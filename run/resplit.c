@@ -1,6 +1,6 @@
-// resplit.c - see resplit.h. Tensor after tensor, every kind of state is put together of the parts that ranks have under
-// the old division and taken apart under the new one, in host memory. That moves more than has to change hands; it
-// happens when a rank becomes slow for good, not in steps.
+// resplit.c - see resplit.h. Tensor after tensor, every kind of state is put together of the parts that ranks have
+// under the old division and taken apart under the new one, in host memory. That moves more than has to change hands;
+// it happens when a rank becomes slow for good, not in steps.
 #include "run/resplit.h"
 
 #include "run/run.h"

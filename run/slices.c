@@ -218,9 +218,10 @@ static void exchange(const Model* m, int l, int gradients) {
         n_receives = list_messages(m, !sends_taken, dt, receives);
     if (n_sends + n_receives == 0) return;
     copy_messages(m, l, sends_taken, gradients, 1);
+    CommPurpose before = m->tp->purpose;
     m->tp->purpose = COMM_SLICES;
     comm_exchange(m->tp, sends, n_sends, receives, n_receives, m->s);
-    m->tp->purpose = COMM_OTHER;
+    m->tp->purpose = before;
     copy_messages(m, l, !sends_taken, gradients, 0);
 }
 

@@ -53,6 +53,7 @@ struct Work {
     size_t bytes[N_WORK_PARTS];
     int* lists;  // host copy of PART_LISTS
     WorkPlan plan;
+    int in_step;       // between work_begin and work_end
     int differs, cut;  // in any layer: work is not what is owned; something is left out
     KindWork* layers;  // (L, N_SLICE_KINDS)
 };

@@ -183,10 +183,10 @@ void run_close(Run* run) {
     run->model.k->close();
     work_close(m->work);
     balance_close(run->balance);
-    free(m->timer);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->world) m->comm->table->close(m->comm);
     m->world->table->close(m->world);
+    free(m->timer);  // Comms tell it until they are closed
     free(run->agreed);
     free(run->groups);
     config_free(&run->config);

@@ -1,8 +1,8 @@
-// tp.h - what the ranks of a tensor-parallel group exchange: Megatron's layout with sequence-parallel norms (Korthikanti
-// et al. 2022). Outside attention and MLP rank t has the tokens [t n, (t + 1) n) of a row of N, n = ceil(N / R), the last
-// ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next matmul: together the
-// bytes of one all-reduce. A row makes four of these pairs in each block, forward and backward together, wherever slow
-// ranks' work is computed. With a group of one nothing here does anything.
+// tp.h - what the ranks of a tensor-parallel group exchange: Megatron's layout with sequence-parallel norms
+// (Korthikanti et al. 2022). Outside attention and MLP rank t has the tokens [t n, (t + 1) n) of a row of N, n = ceil(N
+// / R), the last ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next
+// matmul: together the bytes of one all-reduce. A row makes four of these pairs in each block, forward and backward
+// together, wherever slow ranks' work is computed. With a group of one nothing here does anything.
 #pragma once
 #include "plan/shape.h"
 

@@ -13,9 +13,9 @@
 static SliceKind kind_of(LinearId id) { return id == LINEAR_QKV || id == LINEAR_ATTPROJ ? SLICE_HEADS : SLICE_UNITS; }
 static int is_column_parallel(LinearId id) { return id == LINEAR_QKV || id == LINEAR_FC; }
 
-// What differs from what this rank owns; NULL: nothing does.
+// What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
 static const KindWork* changed(const Model* m, SliceKind kind, int l) {
-    if (!m->work || !m->work->differs) return NULL;
+    if (!m->work || !m->work->differs || !m->work->in_step) return NULL;
     const KindWork* w = slice_work(m->work, l, kind);
     return w->differs ? w : NULL;
 }
@@ -264,11 +264,14 @@ void work_set(Model* m, const WorkPlan* plan) {
 // ---- phases
 
 void work_begin(Model* m) {
-    if (m->work && m->work->differs) slices_fill(m);
+    if (!m->work) return;
+    m->work->in_step = 1;
+    if (m->work->differs) slices_fill(m);
 }
 
 void work_end(Model* m) {
     if (!m->work) return;
     if (m->work->differs) slices_return(m);
     if (m->work->keep_gradients) slices_remember(m);
+    m->work->in_step = 0;
 }

@@ -2,10 +2,10 @@
 // leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
 // (migration); a helper computes more than it owns.
 //
-// A slice is closed under the block: MLP unit k is row k of FC1 with its bias and column k of FC2; head h its 3 HS rows of
-// QKV with their biases and its HS columns of the attention projection. It reads the block's input, which all ranks have,
-// and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own partial sums,
-// and no activation is sent. The projections' own biases are added by rank 0 of the group alone.
+// A slice is closed under the block: MLP unit k is row k of FC1 with its bias and column k of FC2; head h its 3 HS rows
+// of QKV with their biases and its HS columns of the attention projection. It reads the block's input, which all ranks
+// have, and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own
+// partial sums, and no activation is sent. The projections' own biases are added by rank 0 of the group alone.
 //
 // While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
 // sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
@@ -31,6 +31,7 @@ typedef struct Linear {
     ColumnFill fill;           // of the input's gradient
 } Linear;
 
+// Between work_begin and work_end; at all other times these are what this rank owns.
 Linear work_linear(const Model* m, LinearId id, int l);
 int work_heads(const Model* m, int l);  // that this rank computes in layer l now
 int work_units(const Model* m, int l);
@@ -47,8 +48,9 @@ typedef struct KeptList {
     int* index;
 } KeptList;
 
-// One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone; SHED_SLICES:
-// heads and units, counted from this rank's first, of those that stay. n = all of them: nothing is left out.
+// One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone;
+// SHED_SLICES: heads and units, counted from this rank's first, of those that stay. n = all of them: nothing is left
+// out.
 typedef struct KeptLayer {
     KeptList columns[N_LINEARS];
     KeptList heads, units;
@@ -87,6 +89,6 @@ void work_begin(Model* m);
 void work_end(Model* m);
 // Whether a tensor's gradients were left out in part, so that what is exactly 0 is to be frozen: AdamW.freeze.
 int work_freezes(const Model* m);
-// FLOPs of the linears a token of this rank, forward and backward, as things stand now, by GEMM: forward, input
+// FLOPs of the linears a token of this rank, forward and backward, between work_begin and work_end, by GEMM: forward, input
 // gradient, weight gradient.
 void work_flops(const Model* m, double flops[3]);

@@ -374,7 +374,21 @@ static void a_decision_stays_until_another_is_clearly_better(void) {
     CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .719, 1e-12);
 }
 
-// With a linear loss J has two valleys, of equal depth at lambda 1.5083: there a little speed decides in which one to be.
+// Rank 1 took .1 slices. Now it is itself nearly as slow as rank 0, and with them slower than if nothing were done.
+static void a_decision_does_not_stay_where_it_harms(void) {
+    RankSpeed group[5];
+    make_ranks(group, (double[]){.8, 1, 1, 1, 1}, NULL, 8, 5);
+    for (int r = 0; r < 5; r++) group[r].movable = r == 0 ? .1 : 0, group[r].room = r == 1 ? .1 : 0;
+    BalanceSetting setting = setting_of(BALANCE_MIGRATE, 5);
+    BalanceMemory memory = remember(group, 5);
+    CHECK_CLOSE(balance_decide(&memory, &setting, group).taken[1], .1, 1e-12);
+    memory.v[1] = .804, group[2].room = .1;
+    BalanceDecision d = balance_decide(&memory, &setting, group);
+    CHECK(d.taken[1] == 0 && d.step_ms < d.idle_ms);
+    CHECK_CLOSE(d.step_ms, 8 / .804, 1e-9);
+}
+
+// With a linear loss J has two valleys, of equal depth at lambda 1.5083: a little speed decides which is taken.
 static void semi_does_not_jump_between_valleys(void) {
     int jumps[2] = {0};
     for (int from = -5; from <= 5; from++)
@@ -410,6 +424,7 @@ int main(void) {
     RUN(measurements_that_say_nothing_change_nothing);
     RUN(a_resized_rank_does_not_look_healthy);
     RUN(a_decision_stays_until_another_is_clearly_better);
+    RUN(a_decision_does_not_stay_where_it_harms);
     RUN(semi_does_not_jump_between_valleys);
     return test_done();
 }

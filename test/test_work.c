@@ -189,7 +189,26 @@ static void set_work(Group* g, TestRank* r) {
     }
 }
 
-// A step of one rank: two items between work_begin and work_end.
+static int is_owned(const Model* m, LinearId id, int l) {
+    const LinearRow* row = &linear_rows[id];
+    ParamTensor w = shape_param(&m->shape, row->weights, l), b = shape_param(&m->shape, row->bias, l);
+    Linear linear = work_linear(m, id, l);
+    int adds_bias = row->column_parallel || !m->tp || m->tp->rank == 0;
+    return linear.w == zero_weights(m, &w) && linear.dw == zero_grads(m, &w) && linear.OC == w.rows &&
+           linear.K == w.cols && linear.width == w.cols && !linear.kept && !linear.source &&
+           linear.b == (adds_bias ? zero_weights(m, &b) : NULL) && linear.db == (adds_bias ? zero_grads(m, &b) : NULL);
+}
+
+// What a step saw while it was at work.
+static void observe(TestRank* r) {
+    work_flops(&r->m, r->flops);
+    for (int l = 0; l < r->m.shape.L; l++) {
+        r->heads[l] = work_heads(&r->m, l);
+        for (int id = 0; id < N_LINEARS; id++) r->in_place[l][id] = is_owned(&r->m, (LinearId)id, l);
+    }
+}
+
+// A step of one rank: two items between work_begin and work_end. Then, as for an evaluation, all is what it owns.
 static void rank_step(int t, void* data) {
     Group* g = (Group*)data;
     TestRank* r = &g->rank[t];
@@ -207,7 +226,10 @@ static void rank_step(int t, void* data) {
                 check_matrix(g, t, (LinearId)id, l, &e, times);
                 check_bias(g, t, (LinearId)id, l, &e, times);
             }
+    observe(r);
     work_end(m);
+    for (int l = 0; l < g->whole.L; l++)
+        for (int id = 0; id < N_LINEARS; id++) CHECK(is_owned(m, (LinearId)id, l));
     memcpy(r->before, r->grads, elems * sizeof(float));
     g->k->download(r->grads, m->zero.grads.whole, elems * sizeof(float), NULL);
 }
@@ -334,16 +356,6 @@ static void open_all(const Kernels* k, DType dt, int ranks, int NH, int HS, int 
     for (int t = 0; t < ranks; t++) open_rank(&group, t, NH, 4 * NH * HS, 1);
 }
 
-static int is_owned(const Model* m, LinearId id, int l) {
-    const LinearRow* row = &linear_rows[id];
-    ParamTensor w = shape_param(&m->shape, row->weights, l), b = shape_param(&m->shape, row->bias, l);
-    Linear linear = work_linear(m, id, l);
-    int adds_bias = row->column_parallel || !m->tp || m->tp->rank == 0;
-    return linear.w == zero_weights(m, &w) && linear.dw == zero_grads(m, &w) && linear.OC == w.rows &&
-           linear.K == w.cols && linear.width == w.cols && !linear.kept && !linear.source &&
-           linear.b == (adds_bias ? zero_weights(m, &b) : NULL) && linear.db == (adds_bias ? zero_grads(m, &b) : NULL);
-}
-
 static void inactive_work_is_what_is_owned(void) {
     open_all(one_table(), DT_F32, 3, 5, 4, 2, 0);
     for (int without = 0; without < 3; without++)
@@ -459,7 +471,7 @@ static void a_rank_may_leave_out_all_heads(void) {
         leave_out(&group, 1, 0.5, 1);
         for (int l = 0; l < 2; l++) group.rank[1].kept[l].heads.n = 0;
         run_step(&group);
-        for (int l = 0; l < 2; l++) CHECK(work_heads(&group.rank[1].m, l) == 0);
+        for (int l = 0; l < 2; l++) CHECK(group.rank[1].heads[l] == 0);
     }
     close_group(&group);
 }
@@ -474,7 +486,7 @@ static void what_a_plan_does_not_touch_is_used_in_place(void) {
     for (int t = 0; t < 2; t++)
         for (int l = 0; l < 2; l++)
             for (int id = 0; id < N_LINEARS; id++)
-                CHECK(is_owned(&group.rank[t].m, (LinearId)id, l) == !(t == 1 && l == 1 && linear_rows[id].kind == 1));
+                CHECK(group.rank[t].in_place[l][id] == !(t == 1 && l == 1 && linear_rows[id].kind == 1));
     CHECK(work_freezes(&group.rank[1].m) && !work_freezes(&group.rank[0].m));
     close_group(&group);
 }
@@ -489,9 +501,9 @@ static void each_gemm_costs_what_is_kept(void) {
             leave_out(&group, 1, quarters / 4.0, 9);
             run_step(&group);
             for (int t = 0; t < 2; t++) {
-                double flops[3], C = 32, share = 12 * C * C / 2 * 2 * 2;  // 12 C^2 weights a layer, half of them here
-                work_flops(&group.rank[t].m, flops);
-                for (int gemm = 0; gemm < 3; gemm++) CHECK(flops[gemm] == share * (t == 1 ? quarters / 4.0 : 1));
+                double C = 32, share = 12 * C * C / 2 * 2 * 2;  // 12 C^2 weights a layer, half of them here
+                for (int gemm = 0; gemm < 3; gemm++)
+                    CHECK(group.rank[t].flops[gemm] == share * (t == 1 ? quarters / 4.0 : 1));
             }
         }
     close_group(&group);
@@ -503,9 +515,9 @@ static void moved_flops_go_where_the_slices_go(void) {
     give(&plan, &group, 0, 1, 10, (const int[]){1}, 1);
     same_moves(&group, &plan);
     run_step(&group);
-    double flops[2][3], C = 32, HS = 4, slices = 2 * (10 * 2 * C + 4 * C * HS) * 2, share = 12 * C * C / 2 * 2 * 2;
-    for (int t = 0; t < 2; t++) work_flops(&group.rank[t].m, flops[t]);
-    for (int gemm = 0; gemm < 3; gemm++) CHECK(flops[0][gemm] == share - slices && flops[1][gemm] == share + slices);
+    double C = 32, HS = 4, slices = 2 * (10 * 2 * C + 4 * C * HS) * 2, share = 12 * C * C / 2 * 2 * 2;
+    for (int gemm = 0; gemm < 3; gemm++)
+        CHECK(group.rank[0].flops[gemm] == share - slices && group.rank[1].flops[gemm] == share + slices);
     close_group(&group);
 }
 

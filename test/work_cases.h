@@ -15,6 +15,9 @@ typedef struct TestRank {
     KeptLayer kept[MOST_LAYERS];
     WorkPlan plan;  // its kept is not used: kept above, NULL unless leaves_out
     int leaves_out;
+    // Of its last step, while it was at work.
+    double flops[3];
+    int heads[MOST_LAYERS], in_place[MOST_LAYERS][N_LINEARS];
 } TestRank;
 
 typedef struct Group {

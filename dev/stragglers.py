@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Slow ranks in a tensor-parallel group: what balancing wins, and what it costs in loss.
+
+    dev/stragglers.py [--train ./train] [--parts bound,wall,accuracy] [--work DIR] [--out dev/results/stragglers.md]
+
+Runs ./train under mpirun with injected stragglers and writes three tables:
+  bound     R = 4 and 8 ranks, one of them 2, 4 or 8 times as slow in its matmuls. Ranks share this machine's cores, so
+            times are emulated: every rank measures its own computing in processor time, and a step takes the sum over the
+            segments between exchanges of the slowest rank's (emulated_ms in log.jsonl). Exchanges are not in it.
+  wall      R = 2 on two cores: what the wall clock says (measured_ms).
+  accuracy  validation loss after the same steps and after the same emulated time, two seeds.
+A run whose log is complete in DIR is not run again.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+MODES = ["off", "resize", "migrate", "semi"]
+
+
+def bound(chi, ranks):
+    """The lossless bound: speed-up when all work is divided evenly by speed."""
+    return chi * (ranks - 1 + 1 / chi) / ranks
+
+
+def run(args, name, ranks, options):
+    """The log of a run: steps and evaluations."""
+    out = os.path.join(args.work, name)
+    wanted = int(options[options.index("--steps") + 1])
+    if len(read(out)[0]) < wanted:
+        shutil.rmtree(out, ignore_errors=True)
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), args.train, "--threads", "1",
+                   "--tp", str(ranks), "--save-every", "0", "--sample-every", "0", "--out", out] + options
+        environment = dict(os.environ, OMP_WAIT_POLICY="passive")
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            sys.exit(" ".join(command) + "\n" + done.stdout[-2000:])
+        print("ran", name, file=sys.stderr, flush=True)
+    return read(out)
+
+
+def read(out):
+    path = os.path.join(out, "log.jsonl")
+    if not os.path.exists(path):
+        return [], []
+    lines = [json.loads(line) for line in open(path)]
+    return [x for x in lines if "loss" in x], [x for x in lines if "val_loss" in x]
+
+
+def settled(steps, field, last=10):
+    """Median of the last steps, and the largest relative distance of one from it."""
+    values = [x[field] for x in steps[-last:]]
+    middle = statistics.median(values)
+    return middle, max(abs(v / middle - 1) for v in values)
+
+
+SPEED = ["--dtype", "fp32", "--layers", "2", "--width", "512", "--heads", "16", "--context", "256", "--batch-tokens",
+         "2048", "--eval-every", "0", "--refresh", "5", "--steps", "30", "--seed", "1"]
+
+
+def bound_table(args):
+    lines = ["| R | chi | bound | ms healthy | ms off | ms resize | ms migrate | ms semi | ms keep | migrate / bound | "
+             "semi / bound | keep / bound | slowdown removed by migrate | semi | keep |", "|" + "---|" * 15]
+    for ranks in (4, 8):
+        healthy, _ = settled(run(args, f"bound-{ranks}-healthy", ranks, SPEED)[0], "emulated_ms")
+        for chi in (2, 4, 8):
+            ms = {}
+            for mode in MODES + ["keep"]:
+                options = ["--balance", "migrate", "--moves", "keep"] if mode == "keep" else ["--balance", mode]
+                log, _ = run(args, f"bound-{ranks}-{chi}-{mode}", ranks,
+                             SPEED + options + ["--straggle", f"rank=1,x={chi}"])
+                ms[mode], _ = settled(log, "emulated_ms")
+            most = bound(chi, ranks)
+            part = {m: ms["off"] / ms[m] / most for m in ms}
+            removed = {m: (ms["off"] - ms[m]) / (ms["off"] - healthy) for m in ms}
+            lines.append(f"| {ranks} | {chi} | {most:.3f} | {healthy:.1f} | {ms['off']:.1f} | {ms['resize']:.1f} | "
+                         f"{ms['migrate']:.1f} | {ms['semi']:.1f} | {ms['keep']:.1f} | {part['migrate']:.1%} | "
+                         f"{part['semi']:.1%} | {part['keep']:.1%} | {removed['migrate']:.1%} | {removed['semi']:.1%} | "
+                         f"{removed['keep']:.1%} |")
+    return lines
+
+
+def wall_table(args):
+    lines = ["| chi | bound | ms healthy | ms off | ms resize | ms migrate | ms semi | ms keep | migrate / bound | semi / "
+             "bound | keep / bound |", "|" + "---|" * 11]
+    healthy, _ = settled(run(args, "wall-healthy", 2, SPEED)[0], "measured_ms")
+    for chi in (2, 4, 8):
+        ms = {}
+        for mode in MODES + ["keep"]:
+            options = ["--balance", "migrate", "--moves", "keep"] if mode == "keep" else ["--balance", mode]
+            log, _ = run(args, f"wall-{chi}-{mode}", 2, SPEED + options + ["--straggle", f"rank=1,x={chi}"])
+            ms[mode], _ = settled(log, "measured_ms")
+        most = bound(chi, 2)
+        lines.append(f"| {chi} | {most:.3f} | {healthy:.0f} | {ms['off']:.0f} | {ms['resize']:.0f} | {ms['migrate']:.0f} | "
+                     f"{ms['semi']:.0f} | {ms['keep']:.0f} | " +
+                     " | ".join(f"{ms['off'] / ms[m] / most:.1%}" for m in ("migrate", "semi", "keep")) + " |")
+    return lines
+
+
+STEPS = 300
+TEXT = ["--dtype", "fp32", "--steps", str(STEPS), "--eval-every", "25", "--eval-tokens", "65536", "--refresh", "20"]
+STRAGGLER = ["--straggle", "rank=1,x=4,from=2"]
+ROTATING = ["--straggle", ";".join(f"rank={i % 4},x=4,from={1 + 60 * i},to={60 * (i + 1)}" for i in range(5))]
+RUNS = [
+    ("no straggler", []),
+    ("unmitigated", STRAGGLER),
+    ("resize, priority", STRAGGLER + ["--balance", "resize"]),
+    ("resize, random", STRAGGLER + ["--balance", "resize", "--priority", "random"]),
+    ("resize, slices (our variant)", STRAGGLER + ["--balance", "resize", "--shed", "slices"]),
+    ("migrate", STRAGGLER + ["--balance", "migrate"]),
+    ("semi", STRAGGLER + ["--balance", "semi"]),
+    ("resize, priority, rotating straggler", ROTATING + ["--balance", "resize"]),
+    ("migrate, rotating straggler", ROTATING + ["--balance", "migrate"]),
+]
+
+
+def loss_at_time(steps, evaluations, ms):
+    """Validation loss when so much emulated time has passed: between two evaluations, a straight line."""
+    passed, clock = 0, {0: 0}
+    for x in steps:
+        passed += x["emulated_ms"]
+        clock[x["step"]] = passed
+    before = None
+    for e in evaluations:
+        point = (clock[e["step"]], e["val_loss"])
+        if point[0] >= ms and before:
+            share = (ms - before[0]) / (point[0] - before[0])
+            return before[1] + share * (point[1] - before[1])
+        before = point
+    return before[1] if before and before[0] >= 0.98 * ms else None
+
+
+def accuracy_table(args):
+    lines = ["| setting | loss after %d steps, seed 1 | seed 2 | emulated s, seed 1 | seed 2 | loss after the same time, "
+             "seed 1 | seed 2 | left out of the slow rank |" % STEPS, "|" + "---|" * 8]
+    budget = {}
+    for number, (name, options) in enumerate(RUNS):
+        row = {"loss": [], "time": [], "same": [], "gamma": []}
+        for seed in (1, 2):
+            steps, evaluations = run(args, f"accuracy-{number}-{seed}", 4, TEXT + options + ["--seed", str(seed)])
+            total = sum(x["emulated_ms"] for x in steps)
+            budget.setdefault(seed, total)
+            same = loss_at_time(steps, evaluations, budget[seed])
+            row["loss"].append(f"{evaluations[-1]['val_loss']:.4f}")
+            row["time"].append(f"{total / 1e3:.1f}")
+            row["same"].append("-" if same is None else f"{same:.4f}")
+            row["gamma"].append(statistics.mean(max(x["ranks"]["gamma"]) for x in steps))
+        lines.append(f"| {name} | " + " | ".join(row["loss"] + row["time"] + row["same"]) +
+                     f" | {statistics.mean(row['gamma']):.0%} |")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", default="./train")
+    parser.add_argument("--parts", default="bound,wall,accuracy")
+    parser.add_argument("--work", default="build/stragglers")
+    parser.add_argument("--out", default="")
+    args = parser.parse_args()
+    os.makedirs(args.work, exist_ok=True)
+    tables = {"bound": bound_table, "wall": wall_table, "accuracy": accuracy_table}
+    text = ""
+    for part in args.parts.split(","):
+        text += f"## {part}\n\n" + "\n".join(tables[part](args)) + "\n\n"
+    print(text)
+    if args.out:
+        open(args.out, "w").write(text)
+
+
+if __name__ == "__main__":
+    main()
