@@ -30,33 +30,39 @@ static int rows_again(const Model* m, int i, int N) {
     return left >= 1 ? N : left > 0 ? (int)(left * N) : 0;
 }
 
+// The matmuls alone are what resizing shrinks: columns are gathered and scattered in the time of everything else.
 void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N) {
     const Kernels* k = m->k;
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) return;
-    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     x = kept_columns(m, &w, x, m->columns[0], N);
+    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     k->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
     for (int i = 0, rows; (rows = rows_again(m, i, N)) > 0; i++)
-        k->matmul_forward(m->discarded, NULL, x, w.w, w.b, rows, w.K, w.OC, m->dt, m->s);
+        k->matmul_forward(m->discarded, gelu ? m->discarded_too : NULL, x, w.w, w.b, rows, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
 static void backward_weight(const Model* m, const Linear* w, const void* dout, const void* x, int N) {
     const Kernels* k = m->k;
     x = kept_columns(m, w, x, m->columns[0], N);
+    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     k->matmul_backward_weight(w->dw, w->db, dout, x, N, w->K, w->OC, m->dt, m->s);
     for (int i = 0, rows; (rows = rows_again(m, i, N)) > 0; i++)
-        k->matmul_backward_weight((float*)m->discarded, NULL, dout, x, rows, w->K, w->OC, m->dt, m->s);
+        k->matmul_backward_weight((float*)m->discarded, w->db ? (float*)m->discarded_too : NULL, dout, x, rows, w->K,
+                                  w->OC, m->dt, m->s);
+    timer_enter(m->timer, before, m->s);
 }
 
 static void backward_input(const Model* m, const Linear* w, void* dx, const void* dout, const void* pre, int N) {
     const Kernels* k = m->k;
     void* computed = w->kept ? m->columns[1] : dx;
     pre = kept_columns(m, w, pre, m->columns[0], N);
+    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     k->matmul_backward_input(computed, dout, w->w, pre, N, w->K, w->OC, m->dt, m->s);
     for (int i = 0, rows; (rows = rows_again(m, i, N)) > 0; i++)
-        k->matmul_backward_input(m->discarded, dout, w->w, NULL, rows, w->K, w->OC, m->dt, m->s);
+        k->matmul_backward_input(m->discarded, dout, w->w, pre, rows, w->K, w->OC, m->dt, m->s);
+    timer_enter(m->timer, before, m->s);
     if (w->kept) k->scatter_columns(dx, computed, w->source, w->fill, N, w->width, w->K, m->dt, m->s);
 }
 
@@ -67,8 +73,6 @@ void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* d
         m->k->zero(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
         return;
     }
-    TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     backward_weight(m, &w, dout, x, N);
     if (w.width > 0) backward_input(m, &w, dx, dout, pre, N);
-    timer_enter(m->timer, before, m->s);
 }

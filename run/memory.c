@@ -102,32 +102,41 @@ static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shap
     return MAX(work_bytes(m, needs), work_bytes(&later, needs));
 }
 
+// The widest input or output of a linear.
+static size_t widest_linear(const Shape* shape) {
+    size_t own = (size_t)shape->heads * (size_t)shape_head_size(shape);
+    return MAX(MAX((size_t)shape->C, 3 * own), (size_t)shape->units);
+}
+
+// What an injected straggler computes again: activations, or gradients of a weight.
+static size_t discarded_bytes(const Model* m, const Shape* widest, int N) {
+    return ROUND_UP(MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest),
+                    (size_t)64);
+}
+
 // What balancing and injected stragglers need.
 static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
-    size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C,
-           own = (size_t)widest->heads * (size_t)shape_head_size(widest),
-           widest_row = MAX(C, (size_t)MAX(widest->units, (int)own));
-    size_t again = MAX((size_t)N * MAX(widest_row, 3 * own) * elem, C * MAX(widest_row, 3 * own) * sizeof(float));
+    size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C;
     int active = run->work_needs.most_heads > 0;
     plan_row(plan, "slices", active ? most_work_bytes(m, &run->work_needs, widest) : 0, ON_DEVICE);
-    plan_row(plan, "columns", active ? 2 * (size_t)N * widest_row * elem : 0, ON_DEVICE);
+    plan_row(plan, "columns", active ? 2 * (size_t)N * widest_linear(widest) * elem : 0, ON_DEVICE);
     plan_row(plan, "nothing", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
-    plan_row(plan, "straggling", run->n_stragglers ? again : 0, ON_DEVICE);
+    plan_row(plan, "straggling", run->n_stragglers ? 2 * discarded_bytes(m, widest, N) : 0, ON_DEVICE);
 }
 
 static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     Model* m = &run->model;
     char *slices = (char*)planned(plan, "slices"), *nothing = (char*)planned(plan, "nothing");
+    char* discarded = (char*)planned(plan, "straggling");
     Shape widest = widest_shape(run);
-    size_t elem = dtype_bytes(m->dt),
-           widest_row = MAX((size_t)m->shape.C, (size_t)MAX(widest.units, widest.heads * shape_head_size(&widest)));
-    m->discarded = planned(plan, "straggling");
+    m->discarded = discarded;
+    if (discarded) m->discarded_too = discarded + discarded_bytes(m, &widest, N);
     if (!slices) return;
     run->work_memory = slices;
     m->work = work_open(m, &run->work_needs, slices);
     m->columns[0] = (char*)planned(plan, "columns");
-    m->columns[1] = m->columns[0] + (size_t)N * widest_row * elem;
+    m->columns[1] = m->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
     m->spent = nothing;
     m->zeros = nothing + (size_t)m->shape.C * sizeof(float);
 }

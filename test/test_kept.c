@@ -114,6 +114,20 @@ static void lists_follow_the_changes_of_columns(void) {
     }
 }
 
+// Weights that are large have not changed: the first refresh takes the first ones, as all values are equal.
+static void nothing_is_known_before_the_second_refresh(void) {
+    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
+        Model m = make_model(1, 128, 4, DT_F32);
+        train(&m, 1);
+        Kept* k = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 0, 1);
+        const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 0);
+        const KeptList* list = shed ? &layers->units : &layers->columns[LINEAR_FCPROJ];
+        CHECK(list->n == 128 && list->index[127] == 127);
+        kept_close(k);
+        free_model(&m);
+    }
+}
+
 // Head 1 changes in its keys, head 0 less in all its rows and columns; a unit's row of FC and its column of FCPROJ.
 static void lists_follow_the_changes_of_heads_and_units(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
@@ -498,6 +512,7 @@ int main(void) {
     if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
     snprintf(path, sizeof path, "%s/kept.safetensors", dir);
     snprintf(other_path, sizeof other_path, "%s/other.safetensors", dir);
+    RUN(nothing_is_known_before_the_second_refresh);
     RUN(lists_follow_the_changes_of_columns);
     RUN(lists_follow_the_changes_of_heads_and_units);
     RUN(only_what_is_computed_is_measured);

@@ -294,8 +294,8 @@ static void spin(double seconds, double (*clock)(void)) {
     for (double start = clock(); clock() - start < seconds;) {}
 }
 
-// The seconds that the table's marks find around a pause of the host, and the most that they may: the same by now_seconds
-// from before the first until the last has passed.
+// The seconds that the table's marks find around a pause of the host. most: what they may find at most, by now_seconds
+// from before the first mark until the last has passed.
 static double pause_by_marks(const Kernels* t, void (*pause)(void), double* most) {
     double begin = now_seconds();
     t->stamp(0, NULL);

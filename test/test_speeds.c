@@ -131,7 +131,7 @@ static void heads_that_do_not_divide_are_no_slowness(void) {
     for (uint64_t seed = 1; seed <= 10; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, "prolong", 1, seed);
         x->setting.limits.NH = 5;
-        x->setting.limits.capacity = 6000;
+        x->setting.limits.capacity = 14000;
         x->setting.kind = KIND_AUTO;
         set_costs(x, x->setting.cost, x->setting.cost);
         for (int i = 0; i < 4; i++) {
@@ -231,8 +231,9 @@ static void a_rank_that_was_left_out_and_recovers_is_tried_again(void) {
     printf("    after at most %d refreshes\n", most);
 }
 
-// One that stays slow: a trial lasts two steps, because the second is planned when the first is measured. The first comes
-// after some 200 steps and takes 24 times as long, the second 2400 later, the third 4800 later: 2 * 2 * 23 of 5000 steps.
+// One that stays slow: a trial lasts two steps, because the second is planned when the first is measured. The first
+// comes after some 200 steps and takes 24 times as long, the second 2400 later, the third 4800 later: 2 * 2 * 23 of
+// 5000 steps.
 static void trials_of_a_rank_that_stays_slow_cost_little(void) {
     Sim* x = sim_with_an_idle_rank(1);
     double with = 0, without = 0, worst = 0;

@@ -180,6 +180,29 @@ static void a_timer_that_is_off_or_missing_costs_nothing(void) {
     CHECK(at->stamps == 0 && at->looks == 0 && at->synchronized == 0);
 }
 
+static void a_step_that_nobody_read_is_forgotten(void) {
+    Timer* t = fresh(0);
+    begin();
+    enter(TIME_LINEAR);
+    on_host(1);
+    begin();
+    on_host(2);
+    t->on = 0;  // in the middle of a step: at once
+    int stamps = at->stamps;
+    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->stamps == stamps);
+    t->on = 1;
+    enter(TIME_WAIT);
+    read_timer();
+    CHECK_CLOSE(at->seconds[TIME_LINEAR], 0, NEAR);
+    CHECK_CLOSE(at->seconds[TIME_OTHER], 2, 2 * TICK);
+    begin();
+    t->on = 0;
+    begin();
+    t->on = 1;
+    stamps = at->stamps;
+    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->stamps == stamps);
+}
+
 // ---- segments
 
 static void segments_lie_between_waits(void) {
@@ -490,6 +513,7 @@ int main(void) {
     RUN(a_step_forgets_the_one_before);
     RUN(nobody_marks_outside_of_a_step);
     RUN(a_timer_that_is_off_or_missing_costs_nothing);
+    RUN(a_step_that_nobody_read_is_forgotten);
     RUN(segments_lie_between_waits);
     RUN(segments_beyond_their_room_go_into_the_last);
     RUN(marks_beyond_their_room_are_not_made);

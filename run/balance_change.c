@@ -1,0 +1,215 @@
+// balance_change.c - at a refresh all ranks come to the same decision from the same numbers, and each carries out its
+// part: moves of slices, lists of what is left out, another division of the model, speeds for plans.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/balance_parts.h"
+#include "run/resplit.h"
+
+// ---- carrying out a decision
+
+void balance_owned(SliceCount* own, const Model* m) {
+    for (int t = 0; t < tp_size(m); t++)
+        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.unit[t + 1] - m->split.unit[t]};
+}
+
+double balance_slices(const Balance* b, SliceCount count) { return count.units + b->head_work * count.heads; }
+
+// Heads and units of this rank that it does not give away.
+SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
+    for (int i = 0; i < b->n_moves; i++)
+        if (b->moves[i].from == rank) own.heads -= b->moves[i].heads, own.units -= b->moves[i].units;
+    return own;
+}
+
+// With lists as they are: of a refresh, or of a checkpoint.
+void balance_set_work(Run* run, const KeptLayer* lists) {
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    WorkPlan plan;
+    memset(&plan, 0, sizeof plan);
+    plan.shed = b->shed;
+    plan.imputation = b->imputation;
+    plan.n_moves = b->n_moves;
+    memcpy(plan.moves, b->moves, sizeof plan.moves);
+    plan.kept = lists;
+    plan.active = b->n_moves > 0 || lists != NULL;
+    b->acts = plan.active;
+    work_set(m, &plan);
+}
+
+// Rounded to whole heads and units.
+void balance_make_moves(Run* run) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    SliceCount own[MOST_TP];
+    balance_owned(own, m);
+    b->n_moves = balance_moves(b->moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE, 0);
+}
+
+static void carry_out(Run* run) {
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    SliceCount own[MOST_TP];
+    int t = tp_rank(m);
+    balance_owned(own, m);
+    balance_make_moves(run);
+    // What the decision says is time; this much work must be left out for it.
+    double gamma = MIN(b->setting.most_pruned, b->decision.pruned[t] / (1 - b->fixed));
+    const KeptLayer* lists = NULL;
+    // Weights are looked at only where something is or was left out: others have no values to keep.
+    if (b->kept && (gamma > 0 || kept_layers(b->kept))) {
+        zero_settle(m);
+        lists = kept_choose(b->kept, m, gamma, balance_staying(b, own[t], t), run->state.step);
+    }
+    balance_set_work(run, lists);
+}
+
+// ---- the decision
+
+// A head in MLP units: its four matrices of HS channels against a unit's two vectors, and its attention.
+static void find_head_work(Run* run, const RankTimes* times, const SliceCount* own) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    double matrices = 2.0 * shape_head_size(&m->shape), head[MOST_TP], unit[MOST_TP];
+    int R = tp_size(m);
+    if (b->head_work > 0) return;
+    b->head_work = matrices;
+    if (b->setting.mode == BALANCE_RESIZE) return;
+    for (int t = 0; t < R; t++) {
+        head[t] = times[t].attention / own[t].heads;
+        unit[t] = times[t].linear / balance_slices(b, own[t]);
+    }
+    double slice = balance_median(unit, R);
+    if (slice > 0) b->head_work = matrices + balance_median(head, R) / slice;
+}
+
+// Slices that a rank of the group runs now.
+double balance_running(const Balance* b, const SliceCount* own, int t) {
+    return balance_slices(b, balance_count(b->moves, b->n_moves, own, t));
+}
+
+static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    int only_matmuls = b->setting.mode == BALANCE_RESIZE;
+    for (int t = 0; t < tp_size(m); t++) {
+        double ms[KINDS];
+        for (int k = 0; k < KINDS; k++) ms[k] = balance_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
+        times[t] = (RankTimes){
+            .linear = ms[0], .attention = ms[1], .other = ms[2], .pruned = (1 - b->fixed) * b->reports[t].pruned};
+    }
+    find_head_work(run, times, own);
+    for (int t = 0; t < tp_size(m); t++) {
+        times[t].slices = balance_running(b, own, t);
+        if (only_matmuls) times[t].other += times[t].attention, times[t].attention = 0;
+    }
+}
+
+static void say(Run* run) {
+    const Balance* b = run->balance;
+    const BalanceDecision* d = &b->decision;
+    char text[512];
+    int n = 0, R = tp_size(&run->model);
+    text[0] = 0;
+    for (int t = 0; t < R && n < (int)sizeof text - 64; t++) {
+        if (d->pruned[t] > 0)
+            n += snprintf(text + n, sizeof text - (size_t)n, "; %d leaves out %.0f %%", t, 100 * d->pruned[t]);
+        if (d->sent[t] > 0) n += snprintf(text + n, sizeof text - (size_t)n, "; %d gives %.0f slices", t, d->sent[t]);
+    }
+    if (d->active)
+        runlog_say(&run->log, "step %" PRId64 ": balance: %.4g ms a step without, %.4g ms expected%s", run->state.step,
+                   d->idle_ms, d->step_ms, text);
+    else runlog_say(&run->log, "step %" PRId64 ": balance: all ranks compute what they own", run->state.step);
+}
+
+// Heads and units of all ranks as counts say, one rank's after another's.
+static TpSplit split_of(const Model* m, const SliceCount* counts) {
+    TpSplit split = m->split;
+    for (int t = 0; t < split.ranks; t++) {
+        split.head[t + 1] = split.head[t] + counts[t].heads;
+        split.unit[t + 1] = split.unit[t] + counts[t].units;
+    }
+    return split;
+}
+
+// --moves keep: the model is divided anew where that gains a tenth. Nothing is left out, because moving costs nothing
+// afterwards; a rank that has recovered gets its share back.
+static void divide_anew(Run* run, const RankSpeed* ranks) {
+    const double worth = 1.1;
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    BalanceDecision* d = &b->decision;
+    SliceCount own[MOST_TP], next[MOST_TP];
+    int R = tp_size(m);
+    memset(d, 0, sizeof *d);
+    for (int t = 0; t < R; t++) {
+        d->v[t] = ranks[t].v;
+        d->idle_ms = MAX(d->idle_ms, ranks[t].c + ranks[t].n / ranks[t].v);
+    }
+    d->step_ms = balance_move(d->sent, d->taken, ranks, R, &b->setting.cost);
+    if (!(d->idle_ms > worth * d->step_ms)) return;
+    d->active = 1;
+    balance_owned(own, m);
+    balance_make_moves(run);
+    for (int t = 0; t < R; t++) next[t] = balance_count(b->moves, b->n_moves, own, t);
+    TpSplit split = split_of(m, next);
+    say(run);
+    d->active = b->n_moves = 0;
+    if (!memcmp(&split, &m->split, sizeof split)) return;
+    run_resplit(run, &split);
+    work_close(m->work);
+    m->work = work_open(m, &run->work_needs, run->work_memory);
+}
+
+static void decide(Run* run) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    SliceCount own[MOST_TP];
+    RankTimes times[MOST_TP];
+    RankSpeed ranks[MOST_TP];
+    memset(ranks, 0, sizeof ranks);
+    balance_owned(own, m);
+    read_times(times, run, own);
+    balance_learn(&b->memory, &b->setting, times);
+    SliceCount most = balance_most(m);
+    for (int t = 0; t < tp_size(m); t++) {
+        ranks[t].n = balance_slices(b, own[t]);
+        ranks[t].movable = ranks[t].n - WORK_TILE;
+        SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.units - own[t].units)};
+        ranks[t].room = balance_slices(b, spare);
+    }
+    b->n_samples = 0;
+    if (b->keeps) {
+        for (int t = 0; t < tp_size(m); t++) ranks[t].v = b->memory.v[t], ranks[t].c = b->memory.c[t];
+        divide_anew(run, ranks);
+        return;
+    }
+    b->decision = balance_decide(&b->memory, &b->setting, ranks);
+    carry_out(run);
+}
+
+void balance_change(Run* run) {
+    Balance* b = run->balance;
+    const Config* c = &run->config;
+    int64_t done = run->state.step;
+    if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
+    int is_refresh = done > run->first_step && done % c->refresh == 0;
+    if ((is_refresh || b->speeds.urgent) && speeds_refresh(&b->speeds)) {
+        run->setting.speeds = speeds_in_use(&b->speeds);
+        refine_rescale(&run->refine, b->speeds.common);
+    }
+    if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
+    int was_active = b->decision.active;
+    double before = b->decision.step_ms;
+    decide(run);
+    if (b->decision.active != was_active || (was_active && fabs(before - b->decision.step_ms) > 0.1 * before)) say(run);
+}
+
+uint64_t balance_state_hash(const Run* run) {
+    const Balance* b = run->balance;
+    uint64_t hash = balance_hash(&b->decision, b->setting.ranks);
+    return hash_bytes(b->speeds.speeds, (size_t)b->speeds.ranks * sizeof *b->speeds.speeds, hash);
+}

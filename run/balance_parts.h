@@ -1,0 +1,65 @@
+// balance_parts.h - between the files of run/balance.h:
+//
+//   balance.c         options and memory; what happens in a step
+//   balance_cost.c    what it takes to move slices, what leaving columns out saves: measured once
+//   balance_change.c  decisions, and carrying them out
+//   balance_files.c   lists and decisions in checkpoints; the page
+#pragma once
+#include "plan/speeds.h"
+#include "run/kept.h"
+#include "run/ranks_page.h"
+#include "run/run.h"
+
+enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
+
+struct Balance {
+    BalanceSetting setting;
+    Shed shed;
+    Imputation imputation;
+    Kept* kept;  // NULL: nothing is ever left out
+    // Since the last refresh: ms by number in the group, kind and step.
+    double samples[MOST_TP][KINDS][SAMPLES];
+    int n_samples;
+    double fixed;      // fraction of the linears' time that stays however much is left out
+    double head_work;  // of a head in MLP units; 0: not known yet
+    BalanceMemory memory;
+    BalanceDecision decision;
+    Move moves[2 * MOST_TP];
+    int n_moves;
+    int keeps;            // slices move for good: --moves keep
+    int acts;             // anything differs from what ranks own
+    RankReport* reports;  // (world) of the last step
+    Speeds speeds;
+    void* speeds_memory;
+    double* compute_ms;  // (data ranks) scratch
+    History* history;    // on rank 0
+    RankStep* steps;     // (world) of the last step
+    float* segments;     // (group, MOST_SEGMENTS)
+};
+
+// Zeroed; ends the program where there is no memory.
+void* balance_room(size_t n, size_t bytes);
+double balance_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
+
+// Heads and units of all ranks of the group, and those of all of them that this one does not give away.
+void balance_owned(SliceCount* own, const Model* m);
+SliceCount balance_staying(const Balance* b, SliceCount own, int rank);
+double balance_slices(const Balance* b, SliceCount count);               // in MLP units
+double balance_running(const Balance* b, const SliceCount* own, int t);  // slices that rank t of the group runs now
+// What a rank may come to compute: twice its share of an even division, so that memory stays bounded.
+SliceCount balance_most(const Model* m);
+
+// ---- balance_cost.c, both collective
+
+void balance_find_move_cost(Run* run);
+void balance_find_fixed(Run* run);
+
+// ---- balance_change.c
+
+void balance_make_moves(Run* run);  // of the decision, rounded to whole heads and units
+// The next steps compute what moves and lists say; NULL: nothing is left out.
+void balance_set_work(Run* run, const KeptLayer* lists);
+
+// ---- balance_files.c
+
+void balance_take_up(Run* run);  // the decision that was in force when the checkpoint was saved

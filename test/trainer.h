@@ -1,0 +1,143 @@
+// trainer.h - for tests that have the trainer inside: train_gpt.cu as part of the test program, opened for a small model
+// of a random shape as one of many ranks or alone, closed, and opened again for another.
+//
+// Included first, because it names the trainer's main otherwise.
+#pragma once
+#define main train_main
+#include "train_gpt.cu"
+#undef main
+
+#include <sys/stat.h>
+
+#include "test/ranks.h"
+
+enum { LAYERS = 2, CONTEXT = 192, BATCH = 1536, MOST_ARGUMENTS = 96 };
+
+static char work[512];  // the documents
+
+// ---- documents
+
+// Documents of 1 to about 2000 characters.
+static inline void write_corpus(void) {
+    char path[600];
+    for (int d = 0; d < 60; d++) {
+        snprintf(path, sizeof path, "%s/%02d.txt", work, d);
+        FILE* file = fopen(path, "w");
+        int n = (int)exp(7.5 * random_uniform(5, (uint64_t)d)) + 1;
+        for (int i = 0; file && i < n; i++) fputc('a' + (int)(26 * random_uniform(6 + (uint64_t)d, (uint64_t)i)), file);
+        if (!file || fclose(file)) die("cannot write %s", path);
+    }
+}
+
+// Rank 0 writes them, all ranks know where.
+static inline void make_corpus(void) {
+    snprintf(work, sizeof work, "%s/ragged-law-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (rank == 0 && !mkdtemp(work)) die("cannot make %s", work);
+    MPI_Bcast(work, sizeof work, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (rank == 0) write_corpus();
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static inline void remove_corpus(void) {
+    char command[600];
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank > 0) return;
+    snprintf(command, sizeof command, "rm -rf '%s'", work);
+    if (system(command)) printf("    cannot remove %s\n", work);
+}
+
+// ---- options
+
+typedef struct Arguments {
+    int n;
+    char* text[MOST_ARGUMENTS];  // of this list, or of whoever added them
+    char numbers[8][16];
+    int n_numbers;
+} Arguments;
+
+static inline void add_argument(Arguments* a, const char* text) {
+    if (a->n < MOST_ARGUMENTS - 1) a->text[a->n++] = (char*)text;
+}
+
+static inline void add_option_text(Arguments* a, const char* name, const char* value) {
+    add_argument(a, name);
+    add_argument(a, value);
+}
+
+static inline void add_option_number(Arguments* a, const char* name, int value) {
+    char* text = a->numbers[a->n_numbers++];
+    snprintf(text, sizeof a->numbers[0], "%d", value);
+    add_option_text(a, name, text);
+}
+
+// The number that follows `name` among the options of the test, the last one if it is there twice.
+static inline int option_number(int n_options, char** options, const char* name, int otherwise) {
+    for (int i = 0; i + 1 < n_options; i += 2)
+        if (!strcmp(options[i], name)) otherwise = atoi(options[i + 1]);
+    return otherwise;
+}
+
+// 0 .. n - 1
+static inline int draw_number(uint64_t seed, uint64_t index, int n) { return (int)(random_uniform(seed, index) * n); }
+
+// A model that tensor-parallel groups of tp ranks can have, and rows that hold little or much: heads, MLP units and
+// rows of wte that do not divide, whatever is recomputed. The options of the test come last and win.
+static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int n_options, char** options) {
+    static const char* const recompute[] = {"none", "gelu", "block"};
+    int heads = tp + draw_number(seed, 100, 6), HS = 4 + 4 * draw_number(seed, 101, 3);
+    int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
+    memset(a, 0, sizeof *a);
+    add_argument(a, "train");
+    add_option_text(a, "--data", work);
+    add_option_number(a, "--layers", LAYERS);
+    add_option_number(a, "--width", heads * HS);
+    add_option_number(a, "--heads", heads);
+    add_option_number(a, "--context", CONTEXT);
+    add_option_number(a, "--vocab", 257 + draw_number(seed, 102, 300));
+    add_option_number(a, "--batch-tokens", BATCH);
+    add_option_number(a, "--capacity", least + (int)((BATCH - least) * pow(random_uniform(seed, 103), 2)));
+    add_option_text(a, "--recompute", recompute[draw_number(seed, 104, COUNT(recompute))]);
+    add_option_text(a, "--device", "cpu");
+    add_option_text(a, "--dtype", "fp32");
+    add_option_text(a, "--threads", "1");
+    add_option_text(a, "--sample-every", "0");
+    add_option_text(a, "--machine", "flexsp-7b");
+    for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
+}
+
+// ---- a trainer
+
+typedef struct Trainer {
+    Run run;
+    MemoryPlan memory;
+    Arguments arguments;
+} Trainer;
+
+// main's phases up to the first step, but for what is measured and printed. The arguments are there.
+static inline void trainer_open(Trainer* t, const RankIdentity* identity) {
+    Run* run = &t->run;
+    memset(run, 0, sizeof *run);
+    run->identity = *identity;
+    run_read_options(run, t->arguments.n, t->arguments.text);
+    if (identity->size == 1) run->config.tp = 1, run->config.capacity = BATCH;
+    run_open_data(run);
+    run_settle_model(run);
+    run_join_ranks(run);
+    t->memory = run_plan_memory(run);
+    run_take_memory(run, &t->memory);
+    run_load_weights(run);
+    if (run->model.zero.stage == 3) zero_gather(&run->model);
+    run_find_cost(run);
+}
+
+static inline void trainer_close(Trainer* t) {
+    const Kernels* k = t->run.model.k;
+    zero_settle(&t->run.model);
+    for (int i = 0; i < t->memory.n; i++) {
+        const MemoryRow* row = &t->memory.rows[i];
+        if (row->where == ON_HOST) free(row->memory);
+        else if (row->where == ON_HOST_PINNED) k->free_host(row->memory);
+        else k->free_memory(row->memory);
+    }
+    run_close(&t->run);
+}
