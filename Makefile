@@ -252,7 +252,7 @@ $(build)/test/%: $(build)/test/%.o $(build)/ragged.a
 	$(call link,$(filter %.o,$^) $(filter %.a,$^))
 
 # The tests of ops once more, for a device instead of the CPU's instruction sets.
-device_tests := test_ops test_attention test_attention_parts test_matmul
+device_tests := test_ops test_ops_parts test_attention test_attention_parts test_matmul
 
 $(build)/test_on_emu/%.o: test/%.c $(build)/flags
 	@mkdir -p $(@D)
@@ -310,7 +310,8 @@ $(build)/dev/simulate: $(simulate_objects) $(build)/ragged.a
 # operation of the device tests, whole runs, and the mistakes that it must find.
 sanitized := $(addprefix build/sanitize/test/test_,json safetensors checkpoint checkpoint_damage tokenizer \
                tokenizer_files docs docs_tokens sampler pack config files rank_identity \
-               checkpoint_ranks plan plan_check share cost machine lengths bound timeline step refine explain)
+               checkpoint_ranks plan plan_check share cost machine lengths bound timeline step refine explain \
+               balance balance_decide balance_moves keep kept speeds straggle ranks_page work timer)
 # Ranks share this machine's cores: one thread each, bound to none.
 mpirun     = env OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -n $(1)
 suite_ranked = $(if $(filter yes,$(MPI)),$(foreach t,$(ranked),$(foreach n,$(ranks_of_$(t)),$(\

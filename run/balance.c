@@ -36,8 +36,8 @@ static int index_of(const char* value, const char* const* names, int n) {
 // What a rank may come to compute: twice its share of an even division, so that memory stays bounded.
 SliceCount balance_most(const Model* m) {
     int R = m->split.ranks;
-    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R)),
-                        MIN(m->whole.units, 2 * CEIL_DIV(m->whole.units, R))};
+    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
+                        MIN(m->whole.units, 2 * CEIL_DIV(m->whole.units, R) + 2 * WORK_TILE)};
 }
 
 // ---- the beginning

@@ -40,13 +40,23 @@ void balance_set_work(Run* run, const KeptLayer* lists) {
     work_set(m, &plan);
 }
 
-// Rounded to whole heads and units.
+// Rounding gives a helper some more than was decided: should that be too much for its memory, nothing moves.
+static int is_held(const Model* m, const Balance* b, const SliceCount* own) {
+    SliceCount most = balance_most(m);
+    for (int t = 0; t < tp_size(m); t++) {
+        SliceCount count = balance_count(b->moves, b->n_moves, own, t);
+        if (count.heads > MAX(most.heads, own[t].heads) || count.units > MAX(most.units, own[t].units)) return 0;
+    }
+    return 1;
+}
+
 void balance_make_moves(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
     SliceCount own[MOST_TP];
     balance_owned(own, m);
     b->n_moves = balance_moves(b->moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE, 0);
+    if (!is_held(m, b, own)) b->n_moves = 0;
 }
 
 static void carry_out(Run* run) {
@@ -179,7 +189,7 @@ static void decide(Run* run) {
         ranks[t].n = balance_slices(b, own[t]);
         ranks[t].movable = ranks[t].n - WORK_TILE;
         SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.units - own[t].units)};
-        ranks[t].room = balance_slices(b, spare);
+        ranks[t].room = MAX(0, balance_slices(b, spare) - b->head_work - WORK_TILE);  // rounding may add these
     }
     b->n_samples = 0;
     if (b->keeps) {

@@ -1,89 +1,46 @@
 // test_law.c - the first law: any plan on any number of ranks gives the loss and the gradients of one rank.
 //
-//   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2] [PROGRAM]
+//   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2 --tp 3] [PROGRAM]
 //
-// The trainer itself is in this program. Every case draws ragged documents and a plan: any valid one, or in every other
-// case plan_flex's on a random machine. The reference is the same documents as whole rows on rank 0, the ordinary
-// kernels of one rank. LAW_CASES=N runs N cases instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints
-// its seed.
+// The trainer itself is in this program. Models are drawn, and for each some cases: ragged documents and a plan, any
+// valid one or in every other case plan_flex's on a random machine. The reference is a trainer that is alone, with the
+// whole model, the same documents as whole rows and the ordinary kernels. With --tp what a plan calls a rank is a
+// tensor-parallel group, and gradients are put together of its ranks' parts. LAW_CASES=N runs N cases instead of a few,
+// LAW_SEED=N starts elsewhere. A case that fails prints how to have it again.
 //
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.
-#define main train_main
-#include "train_gpt.cu"
-#undef main
+#include "test/trainer.h"
 
-#include <sys/stat.h>
+enum { CASES_OF_A_MODEL = 10 };
 
-#include "test/ranks.h"
+static Trainer trainer, alone;
+static Run* const run = &trainer.run;
+static RankIdentity identity;
+static int n_options;  // of the command line
+static char** options;
+static int ranks, group;  // as plans count them: tensor-parallel groups; ranks of each
 
-enum { LAYERS = 2, CONTEXT = 192, BATCH = 1536 };
-
-static Run run;
-static char work[512];
-static float* reference;  // gradients of the reference, in the order of the whole block
-static double reference_loss;
-
-// ---- the trainer, opened once
-
-// Documents of 1 to about 2000 characters.
-static void write_corpus(void) {
-    char path[600];
-    for (int d = 0; d < 60; d++) {
-        snprintf(path, sizeof path, "%s/%02d.txt", work, d);
-        FILE* file = fopen(path, "w");
-        int n = (int)exp(7.5 * random_uniform(5, (uint64_t)d)) + 1;
-        for (int i = 0; file && i < n; i++) fputc('a' + (int)(26 * random_uniform(6 + (uint64_t)d, (uint64_t)i)), file);
-        if (!file || fclose(file)) die("cannot write %s", path);
-    }
-}
-
-static void open_trainer(int n_options, char** options) {
-    char* arguments[64] = {(char*)"train",
-                           (char*)"--data",
-                           work,
-                           (char*)"--layers",
-                           (char*)"2",
-                           (char*)"--width",
-                           (char*)"48",
-                           (char*)"--heads",
-                           (char*)"6",
-                           (char*)"--context",
-                           (char*)"192",
-                           (char*)"--batch-tokens",
-                           (char*)"1536",
-                           (char*)"--device",
-                           (char*)"cpu",
-                           (char*)"--dtype",
-                           (char*)"fp32",
-                           (char*)"--threads",
-                           (char*)"1",
-                           (char*)"--sample-every",
-                           (char*)"0",
-                           (char*)"--machine",
-                           (char*)"flexsp-7b"};
-    int n = 0;
-    while (arguments[n]) n++;
-    for (int i = 0; i < n_options && n < 60; i++) arguments[n++] = options[i];
-    run_find_ranks(&run);
-    run_read_options(&run, n, arguments);
-    run_open_data(&run);
-    run_settle_model(&run);
-    run_join_ranks(&run);
-    prepare(&run);
-}
+// What the trainer that is alone has found for the cases of a model.
+static struct {
+    Shape shape;
+    double losses[CASES_OF_A_MODEL];
+    float* grads;  // (CASES_OF_A_MODEL, elems), each in the order of the whole block
+    size_t elems;
+} reference;
 
 // ---- a case
 
 // Ragged pieces of any documents, together at most BATCH tokens.
-static void draw_pieces(Batch* b, uint64_t seed) {
+static void draw_pieces(Run* r, uint64_t seed) {
+    Batch* b = &r->batch;
     int left = 1 + (int)((BATCH - 1) * random_uniform(seed, 0)),
         most = 1 + (int)((CONTEXT - 1) * random_uniform(seed, 1));
     b->n_pieces = 0;
     for (uint64_t i = 2; left > 0; i += 3) {
         Piece* p = &b->pieces[b->n_pieces++];
-        p->doc = (int64_t)((double)docs_count(run.data.docs) * random_uniform(seed, i));
-        int64_t length = docs_length(run.data.docs, p->doc);
+        p->doc = (int64_t)((double)docs_count(r->data.docs) * random_uniform(seed, i));
+        int64_t length = docs_length(r->data.docs, p->doc);
         p->first = (int64_t)((double)length * random_uniform(seed, i + 1));
         p->length = (int)MIN(MIN(length - p->first, (int64_t)left), 1 + (int64_t)(most * random_uniform(seed, i + 2)));
         p->n_targets = p->length - (p->first + p->length == length);
@@ -92,20 +49,21 @@ static void draw_pieces(Batch* b, uint64_t seed) {
 }
 
 // Lengths and counts, with the program's own plan; cases put theirs in its place.
-static void count_pieces(Batch* b, int64_t step) {
+static void count_pieces(Run* r, int64_t step) {
     char why[ERR_BYTES];
-    if (batch_plan(b, &run, step, why, sizeof why)) die("%s", why);
+    if (batch_plan(&r->batch, r, step, why, sizeof why)) die("%s", why);
 }
 
 // Everything on rank 0, a row for each document.
-static void plan_alone(Batch* b) {
+static void plan_alone(Run* r) {
+    Batch* b = &r->batch;
     for (int i = 0; i < b->n_pieces; i++) {
         Item item = {0, 1, 1, i, 1, 0};
         b->plan.docs[i] = i;
         b->plan.items[i] = item;
     }
     b->plan.n_docs = b->plan.n_items = b->n_pieces;
-    b->plan.ranks = run.limits.ranks;
+    b->plan.ranks = r->limits.ranks;
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
 }
 
@@ -124,10 +82,10 @@ static LinkTable random_link(uint64_t seed, uint64_t index) {
 static const Setting* random_setting(uint64_t seed) {
     static GroupCost groups[17];  // point into the setting's cost
     static Setting s;
-    Setting fresh = {.limits = run.limits, .groups = groups, .context = CONTEXT};
+    Setting fresh = {.limits = run->limits, .groups = groups, .context = CONTEXT};
     s = fresh;
-    int least = size == 1 ? run.limits.capacity : 100;  // two ranks hold any document
-    s.limits.capacity = least + (int)((run.limits.capacity - least) * pow(random_uniform(seed, 1), 3));
+    int least = ranks == 1 ? run->limits.capacity : 100;  // two ranks hold any document
+    s.limits.capacity = least + (int)((run->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
     s.kind = (KindChoice)(3 * random_uniform(seed, 2));
     s.cost.quadratic = scale(seed, 3, -5, -2);
     s.cost.linear = scale(seed, 4, -4, -2);
@@ -135,7 +93,7 @@ static const Setting* random_setting(uint64_t seed) {
     s.cost.link_scale = 1;
     s.cost.link[LINK_INSIDE] = random_link(seed, 6);
     s.cost.link[LINK_ACROSS] = random_link(seed, 8);
-    s.cost.layers = LAYERS, s.cost.channels = run.model.shape.C, s.cost.elem_bytes = sizeof(float);
+    s.cost.layers = LAYERS, s.cost.channels = run->model.shape.C, s.cost.elem_bytes = sizeof(float);
     cost_groups(s.groups, &s.cost, &s.limits, s.kind);
     return &s;
 }
@@ -148,10 +106,10 @@ static void plan_case(Batch* b, uint64_t seed) {
     int is_flex = seed & 1;
     if (is_flex
             ? plan_flex(&b->plan, &b->forecast, 1, b->lengths, b->n_pieces, s, b->plan_scratch, why, sizeof why)
-            : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run.limits, seed, b->plan_scratch, why, sizeof why))
+            : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, b->plan_scratch, why, sizeof why))
         die("seed %" PRIu64 ": %s", seed, why);
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
-    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run.limits, b->plan_scratch, why,
+    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run->limits, b->plan_scratch, why,
                            sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
@@ -162,11 +120,11 @@ static void plan_case(Batch* b, uint64_t seed) {
 }
 
 // Forward and backward under the plan in the batch; the loss of all ranks.
-static double step_loss(void) {
-    batch_list(&run.batch, &run);
-    run_items(&run, run.data.train, 1);
-    zero_reduce(&run.model);
-    return loss_sum(&run) / (double)MAX(run.batch.n_targets, 1);
+static double step_loss(Run* r) {
+    batch_list(&r->batch, r);
+    run_items(r, r->data.train, 1);
+    zero_reduce(&r->model);
+    return loss_sum(r) / (double)MAX(r->batch.n_targets, 1);
 }
 
 static double norm_of(const float* x, size_t n) {
@@ -175,96 +133,191 @@ static double norm_of(const float* x, size_t n) {
     return sqrt(sum);
 }
 
-// The largest difference of a gradient to the reference's, relative to its norm; keep: store it as reference.
-static double compare_gradients(int keep) {
+// A whole gradient, put together of its parts in a tensor-parallel group. On all ranks.
+static void fetch_gradient(Run* r, const ParamTensor* tensor, float* value) {
+    Model* m = &r->model;
+    ParamTensor own = shape_param(&m->shape, tensor->id, tensor->layer);
+    float* part = m->tp ? r->part : value;
+    zero_fetch_grads(m, &own, part);
+    tp_join(m, &own, value, part, r->others);
+}
+
+// The largest difference of a gradient to the reference's of this case, relative to its norm.
+static double compare_gradients(int i) {
     double worst = 0;
-    for (int i = 0; i < shape_tensors(&run.model.shape); i++) {
-        ParamTensor tensor = shape_tensor(&run.model.shape, i);
-        float* expected = reference + tensor.offset;
-        zero_fetch_grads(&run.model, &tensor, keep ? expected : run.staging);
-        if (keep) continue;
+    float* difference = run->staging;
+    for (int t = 0; t < shape_tensors(&reference.shape); t++) {
+        ParamTensor tensor = shape_tensor(&reference.shape, t);
+        const float* expected = reference.grads + (size_t)i * reference.elems + tensor.offset;
+        fetch_gradient(run, &tensor, difference);
         double norm = norm_of(expected, tensor.elems);
-        for (size_t j = 0; j < tensor.elems; j++) run.staging[j] -= expected[j];
-        double error = norm_of(run.staging, tensor.elems);
+        for (size_t j = 0; j < tensor.elems; j++) difference[j] -= expected[j];
+        double error = norm_of(difference, tensor.elems);
         worst = isfinite(error) ? MAX(worst, norm > 0 ? error / norm : error > 0) : INFINITY;
     }
-    zero_clear_grads(&run.model);
+    zero_clear_grads(&run->model);
     return worst;
 }
 
-// Bytes that this rank should send in attention for a forward and a backward pass of the plan, from lengths alone: see
-// kernels/group_attention.h. [0] heads, [1] ring.
-static void expected_bytes(double bytes[2]) {
-    const Batch* b = &run.batch;
-    int NH = run.model.shape.NH, HS = run.model.shape.C / NH;
-    bytes[0] = bytes[1] = 0;
-    for (int i = 0; i < b->n_items; i++) {
-        const Item* item = b->items[i].item;
-        int tokens[16], low[16];
-        if (!item) continue;
-        Share share = item_share(&b->plan, item, b->lengths, rank, NULL);
-        double C = NH * HS, heads = ((share.b + 1) * NH / share.inner - share.b * NH / share.inner) * HS;
-        // three matrices there and one back, then one there and three back
-        bytes[0] += LAYERS * 4.0 * 4 * (share.n * (C - heads) + (share.ring_n - share.n) * heads);
-        if (share.outer == 1) continue;
-        item_ring_tokens(&b->plan, item, b->lengths, tokens, low);
-        for (int t = 0; t < share.outer; t++) {  // the block that is here after t turns is passed on, keys and values
-            double block = 2.0 * tokens[(share.a - t + share.outer) % share.outer] * heads * 4;
-            bytes[1] += LAYERS * block;                               // its gradients
-            if (t < share.outer - 1) bytes[1] += LAYERS * 2 * block;  // itself, forward and backward
-        }
+// ---- bytes
+
+// What this rank should send in a forward and a backward pass of the plan.
+typedef struct Bytes {
+    double heads, ring, tensor;
+} Bytes;
+
+static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK; }
+
+// In attention, from lengths alone: see kernels/group_attention.h.
+static void add_attention_bytes(Bytes* bytes, const Item* item, const Share* share) {
+    const Batch* b = &run->batch;
+    int NH = run->model.shape.heads, HS = shape_head_size(&run->model.shape), outer = share->outer;
+    int tokens[16], low[16], forward = 1 + is_recomputed();
+    double C = NH * HS, heads = ((share->b + 1) * NH / share->inner - share->b * NH / share->inner) * HS;
+    double out = share->n * (C - heads), back = (share->ring_n - share->n) * heads;
+    // Forward three matrices there and one back, backward one there and three back.
+    bytes->heads += LAYERS * 4.0 * (forward * (3 * out + back) + out + 3 * back);
+    if (outer == 1) return;
+    item_ring_tokens(&b->plan, item, b->lengths, tokens, low);
+    for (int t = 0; t < outer; t++) {  // the block that is here after t turns is passed on, keys and values
+        double block = 2.0 * tokens[(share->a - t + outer) % outer] * heads * 4;
+        bytes->ring += LAYERS * block;                                     // its gradients
+        if (t < outer - 1) bytes->ring += LAYERS * (forward + 1) * block;  // itself, forward and backward
     }
 }
 
-static double sent(CommPurpose purpose) {
-    return (double)(run.model.comm->sent[purpose][0] + run.model.comm->sent[purpose][1]);
+// Between the ranks of a tensor-parallel group for N tokens: see run/tp.h. A block has four gathers and four reductions,
+// four more of either kind where it is computed again; the ends of the model have one each way. Three numbers a token
+// join the parts of the classifier.
+static double row_bytes(int N) {
+    double share = 4.0 * CEIL_DIV(N, group) * run->model.shape.C;
+    return (group - 1) * (share * (LAYERS * (is_recomputed() ? 12 : 8) + 4) + 3 * 4.0 * N);
 }
 
-static void one_case(uint64_t seed) {
-    Batch* b = &run.batch;
-    draw_pieces(b, seed);
-    count_pieces(b, 1);
-    plan_alone(b);
-    reference_loss = step_loss();
-    compare_gradients(1);
+// Sums of n gradients of what the ranks of a group all have.
+static double sum_bytes(int n) { return (group - 1) * 2 * 4.0 * CEIL_DIV(n, group); }
+
+static Bytes expected_bytes(void) {
+    const Batch* b = &run->batch;
+    Bytes bytes = {0, 0, 0};
+    int C = run->model.shape.C, tensor = ROUND_UP(C, 64), n_sums = run->model.zero.stage > 1 ? b->plan.n_rounds : 1;
+    for (int i = 0; i < b->n_items; i++) {
+        const Item* item = b->items[i].item;
+        if (!item) continue;
+        Share share = item_share(&b->plan, item, b->lengths, run->model.comm->rank, NULL);
+        add_attention_bytes(&bytes, item, &share);
+        bytes.tensor += row_bytes(share.n);
+    }
+    // Each run of neighbours at once: ln1w, ln1b; attprojb, ln2w, ln2b; fcprojb. Then wpe, and lnfw with lnfb.
+    bytes.tensor += n_sums * LAYERS * (sum_bytes(tensor + C) + sum_bytes(2 * tensor + C) + sum_bytes(C));
+    bytes.tensor += sum_bytes(CONTEXT * C) + sum_bytes(tensor + C);
+    return bytes;
+}
+
+static double sent(CommPurpose purpose) {
+    Comm sum = run_exchanged(&run->model);
+    return (double)(sum.sent[purpose][0] + sum.sent[purpose][1]);
+}
+
+static Bytes sent_bytes(void) { return (Bytes){sent(COMM_HEADS), sent(COMM_RING), sent(COMM_TENSOR)}; }
+
+// ---- the law
+
+// Case i of the open model.
+static void one_case(uint64_t seed, int i) {
     int failures = test_failures_in_claim;
-    plan_case(b, seed);
-    double before[2] = {sent(COMM_HEADS), sent(COMM_RING)}, bytes[2];
-    double loss = step_loss();
-    expected_bytes(bytes);
-    CHECK(sent(COMM_HEADS) - before[0] == bytes[0] && sent(COMM_RING) - before[1] == bytes[1]);
-    CHECK_CLOSE(loss, reference_loss, 1e-5 * fabs(reference_loss));
-    CHECK_CLOSE(compare_gradients(0), 0, 1e-5);
-    if (test_failures_in_claim > failures)
-        printf("    seed %" PRIu64 ", rank %d: bytes %.0f and %.0f, expected %.0f and %.0f\n", seed, rank,
-               sent(COMM_HEADS) - before[0], sent(COMM_RING) - before[1], bytes[0], bytes[1]);
+    draw_pieces(run, seed);
+    count_pieces(run, 1);
+    plan_case(&run->batch, seed);
+    Bytes before = sent_bytes();
+    double loss = step_loss(run);
+    Bytes now = sent_bytes(), expected = expected_bytes();
+    CHECK(now.heads - before.heads == expected.heads);
+    CHECK(now.ring - before.ring == expected.ring);
+    CHECK(now.tensor - before.tensor == expected.tensor);
+    CHECK_CLOSE(loss, reference.losses[i], 1e-5 * fabs(reference.losses[i]));
+    CHECK_CLOSE(compare_gradients(i), 0, 1e-5);
+    if (test_failures_in_claim == failures) return;
+    const Shape* s = &run->model.whole;
+    printf("    LAW_SEED=%" PRIu64
+           " LAW_CASES=%d, rank %d: %d heads of %d, vocabulary %d, recompute %d, capacity %d; bytes %.0f, %.0f, %.0f, "
+           "expected %.0f, %.0f, %.0f\n",
+           seed - (uint64_t)i, i + 1, rank, s->NH, shape_head_size(s), s->V, run->model.recompute, run->limits.capacity,
+           now.heads - before.heads, now.ring - before.ring, now.tensor - before.tensor, expected.heads, expected.ring,
+           expected.tensor);
+}
+
+// On rank 0: losses and gradients of n cases, by a trainer that is alone.
+static void find_reference(uint64_t seed, int n) {
+    static const RankIdentity single = {.size = 1, .local_size = 1, .source = "alone"};
+    Run* r = &alone.run;
+    alone.arguments = trainer.arguments;
+    trainer_open(&alone, &single);
+    for (int i = 0; i < n; i++) {
+        float* grads = reference.grads + (size_t)i * reference.elems;
+        draw_pieces(r, seed + (uint64_t)i);
+        count_pieces(r, 1);
+        plan_alone(r);
+        reference.losses[i] = step_loss(r);
+        for (int t = 0; t < shape_tensors(&reference.shape); t++) {
+            ParamTensor tensor = shape_tensor(&reference.shape, t);
+            fetch_gradient(r, &tensor, grads + tensor.offset);
+        }
+        zero_clear_grads(&r->model);
+    }
+    trainer_close(&alone);
+}
+
+static void close_model(void) {
+    if (!reference.grads) return;
+    trainer_close(&trainer);
+    free(reference.grads);
+    reference.grads = NULL;
+}
+
+// The model of this seed on all ranks, with the reference of n cases.
+static void open_model(uint64_t seed, int n) {
+    close_model();
+    draw_arguments(&trainer.arguments, seed, ranks, group, n_options, options);
+    Arguments* a = &trainer.arguments;
+    int width = option_number(a->n - 1, a->text + 1, "--width", 0),
+        heads = option_number(a->n - 1, a->text + 1, "--heads", 0);
+    reference.shape = shape_make(LAYERS, width, heads, option_number(a->n - 1, a->text + 1, "--vocab", 0), CONTEXT);
+    reference.elems = shape_param_elems(&reference.shape);
+    reference.grads = (float*)calloc(CASES_OF_A_MODEL * reference.elems, sizeof(float));
+    if (!reference.grads) die("no memory for a reference");
+    if (rank == 0) find_reference(seed, n);
+    MPI_Bcast(reference.losses, n, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    MPI_Bcast(reference.grads, n * (int)reference.elems, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    trainer_open(&trainer, &identity);
 }
 
 static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     int cases = getenv("LAW_CASES") ? atoi(getenv("LAW_CASES")) : 30;
     uint64_t first = getenv("LAW_SEED") ? (uint64_t)atoi(getenv("LAW_SEED")) : 1000 * (uint64_t)size;
     for (int i = 0; i < cases && test_failures_in_claim == 0; i++) {
-        one_case(first + (uint64_t)i);
+        if (i % CASES_OF_A_MODEL == 0) open_model(first + (uint64_t)i, MIN(cases - i, CASES_OF_A_MODEL));
+        one_case(first + (uint64_t)i, i % CASES_OF_A_MODEL);
         MPI_Allreduce(MPI_IN_PLACE, &test_failures_in_claim, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     }
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
-    if (flex_plans >= 10 && size > 3) CHECK(unlike_degrees >= flex_plans / 10);
+    if (flex_plans >= 10 && ranks > 3) CHECK(unlike_degrees >= flex_plans / 10);
     if (rank == 0) printf("    %d of %d flexible plans have groups of unlike degrees\n", unlike_degrees, flex_plans);
 }
 
 // ---- what moves, and what is held
 
 static void documents_on_single_ranks_move_nothing_in_attention(void) {
-    Batch* b = &run.batch;
-    draw_pieces(b, 7);
-    count_pieces(b, 1);
-    plan_alone(b);
-    for (int i = 0; i < b->plan.n_items; i++) b->plan.items[i].first_rank = i % size;
+    Batch* b = &run->batch;
+    draw_pieces(run, 7);
+    count_pieces(run, 1);
+    plan_alone(run);
+    for (int i = 0; i < b->plan.n_items; i++) b->plan.items[i].first_rank = i % ranks;
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
     double before = sent(COMM_HEADS) + sent(COMM_RING);
-    step_loss();
+    step_loss(run);
     CHECK(sent(COMM_HEADS) + sent(COMM_RING) == before);
-    zero_clear_grads(&run.model);
+    zero_clear_grads(&run->model);
 }
 
 static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) + sent(COMM_HOST); }
@@ -272,77 +325,101 @@ static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) 
 // Steps as in training, each under another plan: gradients and weights move by the formula, optimizer state not at all.
 static void plans_that_change_every_step_never_move_optimizer_state(void) {
     enum { STEPS = 4 };
-    Batch* b = &run.batch;
-    Model* m = &run.model;
+    Batch* b = &run->batch;
+    Model* m = &run->model;
     char why[ERR_BYTES];
     double gradients = sent(COMM_GRADIENTS), weights = sent(COMM_PARAMETERS), state = sent_otherwise();
     for (int step = 1; step <= STEPS; step++) {
-        draw_pieces(b, 70 + (uint64_t)step);
-        count_pieces(b, step);
-        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run.limits, (uint64_t)step, b->plan_scratch, why,
+        draw_pieces(run, 70 + (uint64_t)step);
+        count_pieces(run, step);
+        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits, (uint64_t)step, b->plan_scratch, why,
                         sizeof why))
             die("%s", why);
         plan_set_rounds(&b->plan, (int*)b->plan_scratch);
-        batch_list(b, &run);
-        run_items(&run, run.data.train, 1);
-        model_update(m, &run.config, 1e-3, step);
+        batch_list(b, run);
+        run_items(run, run->data.train, 1);
+        model_update(m, &run->config, 1e-3, step);
         zero_gather(m);
         double sums[2];
         m->k->download(sums, m->loss_sum, sizeof sums, m->s);
         CHECK(isfinite(sums[0]) && isfinite(sums[1]));
     }
     zero_settle(m);
-    double all = (double)shape_param_elems(&m->shape) * 4 * (size - 1) / size;
-    // Whatever a transfer of optimizer state might be called: besides gradients, weights and attention only the sums of
-    // losses and norms have moved, two doubles a step there and back.
+    double all = (double)shape_param_elems(&m->shape) * 4 * (ranks - 1) / ranks;
+    // Whatever a transfer of optimizer state might be called: besides gradients, weights, attention and tensor
+    // parallelism only the sums of losses and norms have moved, two doubles a step there and back.
     CHECK(sent_otherwise() - state == STEPS * 2.0 * (size - 1) * CEIL_DIV(2, size) * sizeof(double));
     if (m->zero.stage == 1) {
         CHECK(sent(COMM_GRADIENTS) - gradients == STEPS * all);
         CHECK(sent(COMM_PARAMETERS) - weights == STEPS * all);
-    } else CHECK(size == 1 || sent(COMM_GRADIENTS) > gradients);
+    } else CHECK(ranks == 1 || sent(COMM_GRADIENTS) > gradients);
+}
+
+// A hash of what stands in the staging buffer for every tensor that is not cut: its weights, its moments.
+static void hash_shared(uint64_t hashes[3]) {
+    Model* m = &run->model;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor tensor = shape_tensor(&m->shape, i);
+        int b = shape_bucket_of(&tensor, &m->shape);
+        if (!split_is_replicated(tensor.id)) continue;
+        zero_fetch_weights(m, &tensor, run->staging);
+        hashes[0] = hash_bytes(run->staging, tensor.elems * sizeof(float), hashes[0]);
+        for (int kind = 0; kind < 2; kind++) {
+            zero_gather_state(m, kind ? STATE_V : STATE_M, b);
+            zero_fetch_state(m, &tensor, run->staging);
+            hashes[1 + kind] = hash_bytes(run->staging, tensor.elems * sizeof(float), hashes[1 + kind]);
+        }
+    }
+    zero_clear_grads(m);
+}
+
+// Norms, the biases of projections and positions are on every rank of a group. Nothing but equal sums keeps them equal:
+// after the steps of the claim before they still are, bit for bit.
+static void ranks_hold_the_same_of_what_is_not_cut_bit_for_bit(void) {
+    uint64_t mine[3] = {0}, first[3];
+    hash_shared(mine);
+    memcpy(first, mine, sizeof first);
+    MPI_Bcast(first, 3, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    for (int i = 0; i < 3; i++) CHECK(mine[i] == first[i]);
 }
 
 // A model that has learnt that everything takes twice as long foresees twice the time, and the same terms before that.
 static void terms_are_those_of_the_model_before_it_learnt(void) {
     double before[REFINE_TERMS], makespan;
-    Batch* b = &run.batch;
-    draw_pieces(b, 11);
-    count_pieces(b, 1);
+    Batch* b = &run->batch;
+    draw_pieces(run, 11);
+    count_pieces(run, 1);
     CHECK(b->foreseen && b->forecast.makespan > 0);
     memcpy(before, b->terms, sizeof before);
     makespan = b->forecast.makespan;
-    for (int i = 0; i < REFINE_TERMS; i++) run.refine.theta[i] = 2;
-    run_set_cost(&run);
-    count_pieces(b, 1);
+    for (int i = 0; i < REFINE_TERMS; i++) run->refine.theta[i] = 2;
+    run_set_cost(run);
+    count_pieces(run, 1);
     // Factors of two are exact: any difference would be another plan.
     CHECK_CLOSE(b->forecast.makespan, 2 * makespan, 1e-9 * makespan);
     for (int i = 0; i < REFINE_TERMS; i++) CHECK_CLOSE(b->terms[i], before[i], 1e-9 * makespan);
-    refine_start(&run.refine);
-    run_set_cost(&run);
+    refine_start(&run->refine);
+    run_set_cost(run);
 }
 
 int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
-    int n_options = n_arguments - 1 - (n_arguments % 2 == 0);  // options come in pairs, then perhaps the program's path
-    snprintf(work, sizeof work, "%s/ragged-law-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    if (rank == 0 && !mkdtemp(work)) die("cannot make %s", work);
-    MPI_Bcast(work, sizeof work, MPI_CHAR, 0, MPI_COMM_WORLD);
-    if (rank == 0) write_corpus();
-    MPI_Barrier(MPI_COMM_WORLD);
-    open_trainer(n_options, arguments + 1);
-    if (rank > 0) fflush(stdout), dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer had silenced
-    reference = (float*)calloc(shape_param_elems(&run.model.shape), sizeof(float));
+    // Options come in pairs, then perhaps the program's path.
+    n_options = n_arguments - 1 - (n_arguments % 2 == 0);
+    options = arguments + 1;
+    group = option_number(n_options, options, "--tp", 1);
+    ranks = size / group;
+    make_corpus();
+    run_find_ranks(run);
+    identity = run->identity;
+    if (rank > 0) fflush(stdout), dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
+    if (!reference.grads) open_model(1, 0);  // TEST_ONLY
     RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);
     RUN_TOGETHER(plans_that_change_every_step_never_move_optimizer_state);
+    RUN_TOGETHER(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit);
     RUN_TOGETHER(terms_are_those_of_the_model_before_it_learnt);
-    free(reference);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) {
-        char command[600];
-        snprintf(command, sizeof command, "rm -rf '%s'", work);
-        if (system(command)) printf("    cannot remove %s\n", work);
-    }
-    run_close(&run);
+    remove_corpus();
+    close_model();
     return ranks_done();
 }

@@ -77,6 +77,7 @@ static void the_edges_of_each_range_are_inside(void) {
     CHECK(parse("rank=0,x=1,from=1,to=1", RANKS) == 0 && is(&list[0], 0, 1, 1, 1, 0));
     CHECK(parse("rank=7,x=1000,from=1000000000000,to=1000000000000", RANKS) == 0);
     CHECK(is(&list[0], 7, 1000, 1000000000000, 1000000000000, 0));
+    CHECK(parse("rank=7,x=2.00000000000000000000000000000", RANKS) == 0 && list[0].x == 2);  // 31 characters
     CHECK(parse("rank=00,x=1.0009765625e0", 1) == 0 && is(&list[0], 0, 1.0009765625, 1, INT64_MAX, 0));
 }
 
@@ -117,7 +118,7 @@ static const Malformed malformed[] = {
     {"rank=1,x=4x", "piece 1", "x is \"4x\"", "a number"},
     {"rank=1,x=1.2.3", "piece 1", "x is \"1.2.3\"", "a number"},
     {"rank=1,x=", "piece 1", "x is \"\"", "a number"},
-    {"rank=1,x=2.00000000000000000000000000000000000", "piece 1", "x is \"2.000", "a number"},
+    {"rank=1,x=2.000000000000000000000000000000", "piece 1", "x is \"2.000", "a number"},  // 32 characters
     {"rank=1,x=4,from=0", "piece 1", "from is \"0\"", "a whole number from 1"},
     {"rank=1,x=4,to=0", "piece 1", "to is \"0\"", "a whole number from 1"},
     {"rank=1,x=4,from=1000000000001", "piece 1", "from is \"1000000000001\"", "from 1 to 1000000000000"},
@@ -185,6 +186,7 @@ static void words_fit_however_long_the_spec_is(void) {
         size_t length = strlen(patterns[p]);
         for (size_t i = 0; i < LONG; i++) spec[i] = patterns[p][i % length];
         CHECK(parse(spec, RANKS) == -1 && is_clear_line(err));
+        CHECK(patterns[p][0] == ';' || strstr(err, "...\": "));  // the piece is cut off, and seen to be
         char few[8] = "1234567";
         CHECK(straggle_parse(list, &n, spec, RANKS, few, 4) == -1 && strlen(few) == 3 && !strcmp(few + 4, "567"));
         CHECK(straggle_parse(list, &n, spec, RANKS, NULL, 0) == -1);

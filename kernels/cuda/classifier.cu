@@ -166,10 +166,10 @@ typedef struct PartStats {  // of a row, as in kernels.h
     float max, total, at_target;
 } PartStats;
 
-// NOWHERE when the target is not of this part; a negative one is of none.
+// NOWHERE when the target is not of this part: negative ones and those before it wrap around to beyond all columns.
 static __device__ __forceinline__ unsigned column_of(int target, int first, unsigned V) {
     unsigned column = (unsigned)target - (unsigned)first;
-    return target >= 0 && column < V ? column : NOWHERE;
+    return column < V ? column : NOWHERE;
 }
 
 template <class T>
