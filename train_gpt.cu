@@ -565,7 +565,7 @@ static void agree(Run* run, const RankReport* report) {
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         ms = MAX(ms, other->ms);
     }
-    if (ms > 0) refine_learn(&run->refine, run->last_terms, ms);
+    if (ms > 0 && balance_explains_step(run)) refine_learn(&run->refine, run->last_terms, ms);
     run->last_ms = 0;
 }
 

@@ -1,7 +1,7 @@
 // timer.c - the time of a step, cut at marks and added up by kind; see timer.h.
 //
-// Mark i is made where the kind changes, so piece i lies between the marks i and i + 1 and has the kind that was entered
-// at mark i. With m(i) the time of mark i and n of them before the last one, which ends the step:
+// Mark i is made where the kind changes, so piece i lies between the marks i and i + 1 and has the kind that was
+// entered at mark i. With m(i) the time of mark i and n of them before the last one, which ends the step:
 //
 //   seconds[kind] = sum over i < n of that kind of m(i + 1) - m(i)
 //
@@ -9,9 +9,10 @@
 // as its slowest rank on all of them (Wang et al. 2024, arXiv 2401.11469).
 //
 // A straggler is injected as what a slower processor would be: whatever this rank computes takes `drag` times as long,
-// and nothing else does. Before each mark, and before a begun exchange sends anything, the stream is waited for, and the
-// host spins for (drag - 1) times what has passed since it last did so. Waiting is not computing, so it is left as it is; but the stream must have got through it
-// before the next piece begins, or a part of the wait would be stretched with that.
+// and nothing else does. Before each mark, and before a begun exchange sends anything, the stream is waited for, and
+// the host spins for (drag - 1) times what has passed since it last did so. Waiting is not computing, so it is left as
+// it is; but the stream must have got through it before the next piece begins, or a part of the wait would be stretched
+// with that.
 #include "kernels/timer.h"
 
 // Between timer_begin and timer_read, so that exchanges between two steps leave no marks.

@@ -31,14 +31,6 @@ void refine_start(Refine* refine) {
     widen(refine);
 }
 
-void refine_rescale(Refine* refine, double factor) {
-    double scale[REFINE_TERMS] = {factor, factor, 1, 1, 1};
-    for (int i = 0; i < REFINE_TERMS; i++) {
-        refine->theta[i] *= scale[i];
-        for (int j = 0; j < REFINE_TERMS; j++) refine->P[i][j] *= scale[i] * scale[j];
-    }
-}
-
 double refine_predict(const Refine* refine, const double terms[REFINE_TERMS]) {
     double sum = 0;
     for (int i = 0; i < REFINE_TERMS; i++) sum += refine->theta[i] * terms[i];

@@ -27,8 +27,6 @@ void refine_start(Refine* refine);
 double refine_predict(const Refine* refine, const double terms[REFINE_TERMS]);
 // Returns 1 when the step was learnt from, 0 for an outlier. measured: ms, above 0.
 int refine_learn(Refine* refine, const double terms[REFINE_TERMS], double measured);
-// All that is computed is known to take so many times as long as before: the quadratic and the linear scale with it.
-void refine_rescale(Refine* refine, double factor);
 // The model with what was learnt.
 void refine_apply(Cost* refined, const Cost* probed, const Refine* refine);
 // Median of the last REFINE_MEMORY errors; 0 before the first.

@@ -20,8 +20,8 @@ typedef struct Straggler {
 
 enum { MOST_STRAGGLERS = 64 };
 
-// Into list (MOST_STRAGGLERS), of which the first *n are filled; ranks: how many there are. Nothing but blanks, or NULL:
-// none. 0, or -1 with a line that names the piece.
+// Into list (MOST_STRAGGLERS), of which the first *n are filled; ranks: how many there are. Nothing but blanks, or
+// NULL: none. 0, or -1 with a line that names the piece.
 int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, char* err, size_t errlen);
 
 // How many times as long something takes as it would by itself; 1 when nothing slows it.

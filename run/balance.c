@@ -152,6 +152,10 @@ static double slowest_segments(Run* run) {
     return 1e3 * sum;
 }
 
+static int learns_speeds(const Run* run) {
+    return run->balance->setting.mode != BALANCE_OFF && run->limits.ranks > 1 && run->setting.groups;
+}
+
 void balance_measure(Run* run, RankReport* mine) {
     const Model* m = &run->model;
     Balance* b = run->balance;
@@ -173,7 +177,10 @@ void balance_measure(Run* run, RankReport* mine) {
         mine->taken = mine->slices - kept_here;
         if (b->segments) mine->emulated = slowest_segments(run);
     }
-    if (run->setting.groups) speeds_expect(&b->speeds, &run->batch.plan, run->batch.lengths, &run->setting);
+    if (!learns_speeds(run)) return;
+    Setting now = run->setting;  // with all that is known of the cost
+    if (!run->config.machine) refine_apply(&now.cost, &run->probed.cost, &run->refine);
+    speeds_expect(&b->speeds, &run->batch.plan, run->batch.lengths, &now);
 }
 
 static double computing(const RankReport* r) { return r->linear + r->attention + r->other; }
@@ -209,13 +216,17 @@ static void learn_speeds(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
     int R = tp_size(m);
+    if (!learns_speeds(run)) return;
     for (int q = 0; q < m->comm->size; q++) {
         double most = 0;
         for (int t = 0; t < R; t++) most = MAX(most, computing(&b->reports[q * R + t]));
         b->compute_ms[q] = most;
     }
-    if (run->setting.groups) speeds_measured(&b->speeds, b->compute_ms);
+    speeds_measured(&b->speeds, b->compute_ms);
+    if (!run->config.machine) speeds_teach(&b->speeds, &run->refine);
 }
+
+int balance_explains_step(const Run* run) { return !learns_speeds(run) || run->balance->speeds.held; }
 
 void balance_hear(Run* run, StepRecord* record) {
     const Model* m = &run->model;

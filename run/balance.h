@@ -30,6 +30,9 @@ void balance_begin(Run* run);
 void balance_measure(Run* run, RankReport* mine);
 void balance_hear(Run* run, StepRecord* record);
 
+// Whether the last step's time says something about the cost model: not so where ranks were faster or slower than
+// planned.
+int balance_explains_step(const Run* run);
 uint64_t balance_state_hash(const Run* run);  // of what all ranks must have decided alike
 // This rank's lists into the directory of a checkpoint; the decision goes into run->state. 0, or -1 with a message.
 int balance_save(Run* run, const char* dir, char* err, size_t errlen);

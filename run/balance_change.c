@@ -207,10 +207,7 @@ void balance_change(Run* run) {
     int64_t done = run->state.step;
     if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
     int is_refresh = done > run->first_step && done % c->refresh == 0;
-    if ((is_refresh || b->speeds.urgent) && speeds_refresh(&b->speeds)) {
-        run->setting.speeds = speeds_in_use(&b->speeds);
-        refine_rescale(&run->refine, b->speeds.common);
-    }
+    if ((is_refresh || b->speeds.urgent) && speeds_refresh(&b->speeds)) run->setting.speeds = speeds_in_use(&b->speeds);
     if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
     int was_active = b->decision.active;
     double before = b->decision.step_ms;

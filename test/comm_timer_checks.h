@@ -54,8 +54,8 @@ static void each_exchange_that_is_waited_for_cuts_a_step_once(void) {
     world->overlap = 0;
 }
 
-// In a world that computes in lock step the wall's clock is the same on all ranks; the late one computes longer, and the
-// others wait for it. Half a second, against what other work on this machine may take.
+// In a world that computes in lock step the wall's clock is the same on all ranks; the late one computes longer, and
+// the others wait for it. Half a second, against what other work on this machine may take.
 static void timers_tell_which_rank_is_late(void) {
     for (int overlap = 0; overlap < 2; overlap++) {
         float x[2] = {1, 2}, all[2 * TIMED_RANKS];

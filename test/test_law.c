@@ -175,6 +175,8 @@ static void add_attention_bytes(Bytes* bytes, const Item* item, const Share* sha
     int tokens[16], low[16], forward = 1 + is_recomputed();
     double C = NH * HS, heads = ((share->b + 1) * NH / share->inner - share->b * NH / share->inner) * HS;
     double out = share->n * (C - heads), back = (share->ring_n - share->n) * heads;
+    // What memory was planned for; a rank of a tensor-parallel group may have more heads than the group has on average.
+    CHECK(share->n <= run->config.capacity && share->ring_n * heads <= run->config.capacity * C);
     // Forward three matrices there and one back, backward one there and three back.
     bytes->heads += LAYERS * 4.0 * (forward * (3 * out + back) + out + 3 * back);
     if (outer == 1) return;
@@ -412,7 +414,7 @@ int main(int n_arguments, char** arguments) {
     make_corpus();
     run_find_ranks(run);
     identity = run->identity;
-    if (rank > 0) fflush(stdout), dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced
+    if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
     if (!reference.grads) open_model(1, 0);  // TEST_ONLY
     RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);

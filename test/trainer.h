@@ -113,21 +113,31 @@ typedef struct Trainer {
     Arguments arguments;
 } Trainer;
 
-// main's phases up to the first step, but for what is measured and printed. The arguments are there.
-static inline void trainer_open(Trainer* t, const RankIdentity* identity) {
-    Run* run = &t->run;
-    memset(run, 0, sizeof *run);
-    run->identity = *identity;
-    run_read_options(run, t->arguments.n, t->arguments.text);
-    if (identity->size == 1) run->config.tp = 1, run->config.capacity = BATCH;
+static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* arguments) {
+    run_read_options(run, arguments->n, arguments->text);
+    if (run->identity.size == 1) run->config.tp = 1, run->config.capacity = BATCH;
     run_open_data(run);
     run_settle_model(run);
     run_join_ranks(run);
-    t->memory = run_plan_memory(run);
-    run_take_memory(run, &t->memory);
+    *memory = run_plan_memory(run);
+    run_take_memory(run, memory);
     run_load_weights(run);
     if (run->model.zero.stage == 3) zero_gather(&run->model);
     run_find_cost(run);
+}
+
+// main's phases up to the first step, but for what is measured there. The arguments are there. Only rank 0 of several
+// says anything.
+static inline void trainer_open(Trainer* t, const RankIdentity* identity) {
+    int quiet = rank > 0 || identity->size == 1, saved = dup(STDOUT_FILENO);
+    memset(&t->run, 0, sizeof t->run);
+    t->run.identity = *identity;
+    fflush(stdout);
+    if (saved < 0 || (quiet && !freopen("/dev/null", "w", stdout))) die("cannot open /dev/null");
+    open_phases(&t->run, &t->memory, &t->arguments);
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
 }
 
 static inline void trainer_close(Trainer* t) {
