@@ -128,6 +128,21 @@ static void nothing_is_known_before_the_second_refresh(void) {
     }
 }
 
+static void a_change_counts_for_one_refresh(void) {
+    Model m = make_model(1, 128, 4, DT_F32);
+    Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    kept_choose(k, &m, 0, all_of(&m), 0);
+    for (int c = 64; c < 128; c++) add_column(&m, LINEAR_FC, 0, c, 10);
+    const KeptLayer* layers = kept_choose(k, &m, 0, all_of(&m), 1);
+    CHECK(layers == NULL);
+    for (int c = 32; c < 96; c++) add_column(&m, LINEAR_FC, 0, c, 1);
+    layers = kept_choose(k, &m, 0.5, all_of(&m), 2);
+    const KeptList* list = &layers->columns[LINEAR_FC];
+    CHECK(list->n == 64 && list->index[0] == 32 && list->index[63] == 95);
+    kept_close(k);
+    free_model(&m);
+}
+
 // Head 1 changes in its keys, head 0 less in all its rows and columns; a unit's row of FC and its column of FCPROJ.
 static void lists_follow_the_changes_of_heads_and_units(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
@@ -513,6 +528,7 @@ int main(void) {
     snprintf(path, sizeof path, "%s/kept.safetensors", dir);
     snprintf(other_path, sizeof other_path, "%s/other.safetensors", dir);
     RUN(nothing_is_known_before_the_second_refresh);
+    RUN(a_change_counts_for_one_refresh);
     RUN(lists_follow_the_changes_of_columns);
     RUN(lists_follow_the_changes_of_heads_and_units);
     RUN(only_what_is_computed_is_measured);

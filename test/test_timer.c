@@ -1,5 +1,5 @@
-// test_timer.c - claims about kernels/timer.h: the time of a step is all there, each piece under its kind; the drag of a
-// straggler stretches what it computes and nothing else; and what the wall's clock hides, the timers tell.
+// test_timer.c - claims about kernels/timer.h: the time of a step is all there, each piece under its kind; the drag of
+// a straggler stretches what it computes and nothing else; and what the wall's clock hides, the timers tell.
 //
 // Most claims run in a time of their own: a rank has a host clock that only moves when it is told to, and a stream that
 // may be behind. Sums of such times differ from the expected ones by rounding alone: of n additions of at most `whole`,
