@@ -113,6 +113,11 @@ void balance_ready(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Balance* b = run->balance;
+    if (c->resume && run->state.balanced && (!m->work || run->state.balanced != b->setting.ranks)) {
+        printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n",
+               run->state.balanced, b->setting.ranks, c->balance);
+        run->state.balanced = 0;
+    }
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) balance_find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
@@ -139,8 +144,11 @@ static double slowest_segments(Run* run) {
     char err[ERR_BYTES];
     const Model* m = &run->model;
     Balance* b = run->balance;
-    int n = m->timer->n_segments, R = tp_size(m);
+    int n = m->timer->n_segments, R = tp_size(m), counts[MOST_TP];
     double sum = 0;
+    if (m->tp->table->all_gather_host(m->tp, counts, &n, sizeof n, err, sizeof err)) run_lost(run, err);
+    for (int t = 0; t < R; t++)
+        if (counts[t] != n) return 0;  // of a statistic no run dies
     if (m->tp->table->all_gather_host(m->tp, b->segments, m->timer->segments, (size_t)n * sizeof(float), err,
                                       sizeof err))
         run_lost(run, err);

@@ -35,10 +35,6 @@ void balance_take_up(Run* run) {
     BalanceDecision* d = &b->decision;
     int t = tp_rank(&run->model);
     if (!s->balanced) return;
-    if (s->balanced != b->setting.ranks) {
-        printf("balance anew: the saved decision is for groups of %d ranks, found %d\n", s->balanced, b->setting.ranks);
-        return;
-    }
     d->active = 1;
     memcpy(d->pruned, s->pruned, sizeof s->pruned);
     memcpy(d->sent, s->sent, sizeof s->sent);

@@ -210,13 +210,21 @@ static void copy_messages(const Model* m, int l, int taken, int gradients, int p
     }
 }
 
+// Segments of computing lie between exchanges, and all ranks of a group have the same number of them.
+static void stand_aside(const Model* m) {
+    if (m->tp) timer_enter(m->timer, timer_enter(m->timer, TIME_WAIT, m->s), m->s);
+}
+
 // Weights go from those who give to those who take, gradients the other way.
 static void exchange(const Model* m, int l, int gradients) {
     Transfer sends[2 * MOST_TP], receives[2 * MOST_TP];
     DType dt = gradients ? DT_F32 : m->dt;
     int sends_taken = gradients, n_sends = list_messages(m, sends_taken, dt, sends),
         n_receives = list_messages(m, !sends_taken, dt, receives);
-    if (n_sends + n_receives == 0) return;
+    if (n_sends + n_receives == 0) {
+        stand_aside(m);
+        return;
+    }
     copy_messages(m, l, sends_taken, gradients, 1);
     CommPurpose before = m->tp->purpose;
     m->tp->purpose = COMM_SLICES;

@@ -254,7 +254,8 @@ void work_set(Model* m, const WorkPlan* plan) {
     Lists lists = {work, work->lists};
     work->plan = *plan;
     work->plan.kept = NULL;
-    work->differs = work->cut = 0;
+    work->differs = plan->active && plan->n_moves > 0;  // then ranks without a move meet the others too
+    work->cut = 0;
     for (int l = 0; l < work->L && plan->active; l++) set_layer(&lists, tp_rank(m), plan, l);
     if (lists.end == work->lists) return;
     m->k->upload(work->part[PART_LISTS], work->lists, (size_t)(lists.end - work->lists) * sizeof(int), m->s);

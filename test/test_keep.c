@@ -124,8 +124,8 @@ static void the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index(void) 
     for (int i = 0; i < 4; i++) CHECK(kept[i] == i);
 }
 
-// Each of n is in a random half with probability 1/2: of 4000 choices 2000, with a deviation of sqrt(4000) / 2 = 32; 5.5
-// deviations of 64 columns fail less than once in a hundred thousand seeds, and the seeds are fixed.
+// Each of n is in a random half with probability 1/2: of 4000 choices 2000, with a deviation of sqrt(4000) / 2 = 32;
+// 5.5 deviations of 64 columns fail less than once in a hundred thousand seeds, and the seeds are fixed.
 static void a_random_choice_depends_on_the_seed_alone_and_is_fair(void) {
     enum { N = 64, TIMES = 4000 };
     float value[N], other[N];

@@ -403,7 +403,8 @@ static void a_file_brings_back_values_and_lists(void) {
     }
 }
 
-// Loads what is in the file: refused with words, which leaves what was there before, or equal to `good`. A save shows it.
+// Loads what is in the file: refused with words, which leaves what was there before, or equal to `good`. A save shows
+// it.
 static void check_load(Kept* into, char* before, size_t* n_before, const char* good, size_t n_good) {
     static char found[1 << 14];
     memset(err, 0, sizeof err);

@@ -175,8 +175,8 @@ static void add_attention_bytes(Bytes* bytes, const Item* item, const Share* sha
     int tokens[16], low[16], forward = 1 + is_recomputed();
     double C = NH * HS, heads = ((share->b + 1) * NH / share->inner - share->b * NH / share->inner) * HS;
     double out = share->n * (C - heads), back = (share->ring_n - share->n) * heads;
-    // What memory was planned for; a rank of a tensor-parallel group may have more heads than the group has on average.
-    CHECK(share->n <= run->config.capacity && share->ring_n * heads <= run->config.capacity * C);
+    // Attention of its heads must fit: ranks of a tensor-parallel group may have more than the group has on average.
+    CHECK(3 * share->ring_n * heads <= (double)run->model.act_table[QKV].elems);
     // Forward three matrices there and one back, backward one there and three back.
     bytes->heads += LAYERS * 4.0 * (forward * (3 * out + back) + out + 3 * back);
     if (outer == 1) return;
@@ -188,9 +188,9 @@ static void add_attention_bytes(Bytes* bytes, const Item* item, const Share* sha
     }
 }
 
-// Between the ranks of a tensor-parallel group for N tokens: see run/tp.h. A block has four gathers and four reductions,
-// four more of either kind where it is computed again; the ends of the model have one each way. Three numbers a token
-// join the parts of the classifier.
+// Between the ranks of a tensor-parallel group for N tokens: see run/tp.h. A block has four gathers and four
+// reductions, four more of either kind where it is computed again; the ends of the model have one each way. Three
+// numbers a token join the parts of the classifier.
 static double row_bytes(int N) {
     double share = 4.0 * CEIL_DIV(N, group) * run->model.shape.C;
     return (group - 1) * (share * (LAYERS * (is_recomputed() ? 12 : 8) + 4) + 3 * 4.0 * N);

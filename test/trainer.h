@@ -1,5 +1,5 @@
-// trainer.h - for tests that have the trainer inside: train_gpt.cu as part of the test program, opened for a small model
-// of a random shape as one of many ranks or alone, closed, and opened again for another.
+// trainer.h - for tests that have the trainer inside: train_gpt.cu as part of the test program, opened for a small
+// model of a random shape as one of many ranks or alone, closed, and opened again for another.
 //
 // Included first, because it names the trainer's main otherwise.
 #pragma once

@@ -1,5 +1,6 @@
 // fuzz_kept.c - files of what a rank keeps: any bytes, and a good file edited at will, to their reader. Whatever it
-// accepts are the values of the good file or sensible ones of another; whatever it refuses fills nothing, and gives words.
+// accepts are the values of the good file or sensible ones of another; whatever it refuses fills nothing, and gives
+// words.
 #include <float.h>
 #include <stdlib.h>
 #include <unistd.h>
