@@ -5,8 +5,8 @@
 
 Runs ./train under mpirun with injected stragglers and writes three tables:
   bound     R = 4 and 8 ranks, one of them 2, 4 or 8 times as slow in its matmuls. Ranks share this machine's cores, so
-            times are emulated: every rank measures its own computing in processor time, and a step takes the sum over the
-            segments between exchanges of the slowest rank's (emulated_ms in log.jsonl). Exchanges are not in it.
+            times are emulated: every rank measures its own computing in processor time, and a step takes the sum over
+            the segments between exchanges of the slowest rank's (emulated_ms in log.jsonl). Exchanges are not in it.
   wall      R = 2 on two cores: what the wall clock says (measured_ms).
   accuracy  validation loss after the same steps and after the same emulated time, two seeds.
 A run whose log is complete in DIR is not run again.
@@ -62,43 +62,46 @@ SPEED = ["--dtype", "fp32", "--layers", "2", "--width", "512", "--heads", "16", 
          "2048", "--eval-every", "0", "--refresh", "5", "--steps", "30", "--seed", "1"]
 
 
-def bound_table(args):
-    lines = ["| R | chi | bound | ms healthy | ms off | ms resize | ms migrate | ms semi | ms keep | migrate / bound | "
-             "semi / bound | keep / bound | slowdown removed by migrate | semi | keep |", "|" + "---|" * 15]
-    for ranks in (4, 8):
-        healthy, _ = settled(run(args, f"bound-{ranks}-healthy", ranks, SPEED)[0], "emulated_ms")
-        for chi in (2, 4, 8):
-            ms = {}
-            for mode in MODES + ["keep"]:
-                options = ["--balance", "migrate", "--moves", "keep"] if mode == "keep" else ["--balance", mode]
-                log, _ = run(args, f"bound-{ranks}-{chi}-{mode}", ranks,
-                             SPEED + options + ["--straggle", f"rank=1,x={chi}"])
-                ms[mode], _ = settled(log, "emulated_ms")
-            most = bound(chi, ranks)
-            part = {m: ms["off"] / ms[m] / most for m in ms}
-            removed = {m: (ms["off"] - ms[m]) / (ms["off"] - healthy) for m in ms}
-            lines.append(f"| {ranks} | {chi} | {most:.3f} | {healthy:.1f} | {ms['off']:.1f} | {ms['resize']:.1f} | "
-                         f"{ms['migrate']:.1f} | {ms['semi']:.1f} | {ms['keep']:.1f} | {part['migrate']:.1%} | "
-                         f"{part['semi']:.1%} | {part['keep']:.1%} | {removed['migrate']:.1%} | {removed['semi']:.1%} | "
-                         f"{removed['keep']:.1%} |")
-    return lines
+def table(columns):
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
-def wall_table(args):
-    lines = ["| chi | bound | ms healthy | ms off | ms resize | ms migrate | ms semi | ms keep | migrate / bound | semi / "
-             "bound | keep / bound |", "|" + "---|" * 11]
-    healthy, _ = settled(run(args, "wall-healthy", 2, SPEED)[0], "measured_ms")
+def row(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def one_straggler(args, ranks, field):
+    """A row for each chi: milliseconds of every mode, and what they are worth."""
+    prefix = "wall" if ranks == 2 else "bound"
+    healthy, _ = settled(run(args, f"{prefix}-{ranks}-healthy", ranks, SPEED)[0], field)
+    watched, _ = settled(run(args, f"{prefix}-{ranks}-watched", ranks, SPEED + ["--balance", "semi"])[0], field)
+    lines = []
     for chi in (2, 4, 8):
         ms = {}
         for mode in MODES + ["keep"]:
             options = ["--balance", "migrate", "--moves", "keep"] if mode == "keep" else ["--balance", mode]
-            log, _ = run(args, f"wall-{chi}-{mode}", 2, SPEED + options + ["--straggle", f"rank=1,x={chi}"])
-            ms[mode], _ = settled(log, "measured_ms")
-        most = bound(chi, 2)
-        lines.append(f"| {chi} | {most:.3f} | {healthy:.0f} | {ms['off']:.0f} | {ms['resize']:.0f} | {ms['migrate']:.0f} | "
-                     f"{ms['semi']:.0f} | {ms['keep']:.0f} | " +
-                     " | ".join(f"{ms['off'] / ms[m] / most:.1%}" for m in ("migrate", "semi", "keep")) + " |")
+            log, _ = run(args, f"{prefix}-{ranks}-{chi}-{mode}", ranks,
+                         SPEED + options + ["--straggle", f"rank=1,x={chi}"])
+            ms[mode], _ = settled(log, field)
+        lossless = ("migrate", "semi", "keep")
+        most = bound(chi, ranks)
+        lines.append(row([str(ranks), str(chi), f"{most:.3f}", f"{healthy:.1f}", f"{watched / healthy - 1:+.1%}"] +
+                         [f"{ms[m]:.1f}" for m in MODES + ["keep"]] +
+                         [f"{ms['off'] / ms[m] / most:.1%}" for m in lossless] +
+                         [f"{(ms['off'] - ms[m]) / (ms['off'] - healthy):.1%}" for m in lossless]))
     return lines
+
+
+COLUMNS = ["R", "chi", "bound", "ms healthy", "semi, nobody slow", "ms off", "ms resize", "ms migrate", "ms semi",
+           "ms keep", "migrate / bound", "semi / bound", "keep / bound", "slowdown removed by migrate", "semi", "keep"]
+
+
+def bound_table(args):
+    return table(COLUMNS) + one_straggler(args, 4, "emulated_ms") + one_straggler(args, 8, "emulated_ms")
+
+
+def wall_table(args):
+    return table(COLUMNS) + one_straggler(args, 2, "measured_ms")
 
 
 STEPS = 300
@@ -135,22 +138,22 @@ def loss_at_time(steps, evaluations, ms):
 
 
 def accuracy_table(args):
-    lines = ["| setting | loss after %d steps, seed 1 | seed 2 | emulated s, seed 1 | seed 2 | loss after the same time, "
-             "seed 1 | seed 2 | left out of the slow rank |" % STEPS, "|" + "---|" * 8]
+    lines = table(["setting", f"loss after {STEPS} steps, seed 1", "seed 2", "emulated s, seed 1", "seed 2",
+                   "loss after the same time, seed 1", "seed 2", "left out of the slow rank"])
     budget = {}
     for number, (name, options) in enumerate(RUNS):
-        row = {"loss": [], "time": [], "same": [], "gamma": []}
+        found = {"loss": [], "time": [], "same": [], "gamma": []}
         for seed in (1, 2):
             steps, evaluations = run(args, f"accuracy-{number}-{seed}", 4, TEXT + options + ["--seed", str(seed)])
             total = sum(x["emulated_ms"] for x in steps)
             budget.setdefault(seed, total)
             same = loss_at_time(steps, evaluations, budget[seed])
-            row["loss"].append(f"{evaluations[-1]['val_loss']:.4f}")
-            row["time"].append(f"{total / 1e3:.1f}")
-            row["same"].append("-" if same is None else f"{same:.4f}")
-            row["gamma"].append(statistics.mean(max(x["ranks"]["gamma"]) for x in steps))
-        lines.append(f"| {name} | " + " | ".join(row["loss"] + row["time"] + row["same"]) +
-                     f" | {statistics.mean(row['gamma']):.0%} |")
+            found["loss"].append(f"{evaluations[-1]['val_loss']:.4f}")
+            found["time"].append(f"{total / 1e3:.1f}")
+            found["same"].append("-" if same is None else f"{same:.4f}")
+            found["gamma"].append(statistics.mean(max(x["ranks"]["gamma"]) for x in steps))
+        lines.append(row([name] + found["loss"] + found["time"] + found["same"] +
+                         [f"{statistics.mean(found['gamma']):.0%}"]))
     return lines
 
 

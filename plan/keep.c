@@ -1,8 +1,8 @@
 // keep.c - see keep.h. Wang et al. 2024 ("Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control")
 // keep the columns of greatest value v_j = sum_i |W_now[i][j] - W_ago[i][j]|.
 //
-// Every value is turned into a 64-bit key whose order is total, NaN included, and ties go to the lower index: which ones
-// are kept is the same on every machine. Those n_kept are found with a heap whose root is the worst of them.
+// Every value is turned into a 64-bit key whose order is total, NaN included, and ties go to the lower index: which
+// ones are kept is the same on every machine. Those n_kept are found with a heap whose root is the worst of them.
 #include "plan/keep.h"
 
 #include <float.h>
@@ -19,8 +19,8 @@ static float bounded(double x) { return x < FLT_MAX ? (float)x : FLT_MAX; }
 
 void keep_learn(float* value, const float* change, int n, const int* kept, int n_kept) {
     double sum = 0;
-    if (n_kept == 0) return;
     for (int i = 0; i < n_kept; i++) sum += (double)bounded((double)change[kept[i]]);
+    if (sum == 0) return;  // no step was made, or nothing kept: that says nothing
     double rise = sum / n_kept / 10;
     for (int j = 0, i = 0; j < n; j++) {
         int measured = i < n_kept && kept[i] == j;

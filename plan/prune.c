@@ -1,7 +1,7 @@
 // prune.c - see prune.h.
 //
 // With W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W) sum_{k <= i} n_k w_k.
-// List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one list is taken off the next.
+// List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one is taken off the next.
 #include "plan/prune.h"
 
 #include <math.h>
@@ -24,7 +24,8 @@ double prune_most(const PruneList* lists, int n_lists, int tile) {
     return most;
 }
 
-// The least number of whole steps that make x, but for `slack` steps, which rounding errors may amount to; at most `most`.
+// The least number of whole steps that make x, but for `slack` steps, which rounding errors may amount to; no more
+// than `most`.
 static int whole_up(double x, int step, int most, double slack) {
     double steps = ceil(x / step - slack);
     if (!(steps > 0)) return 0;

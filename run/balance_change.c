@@ -111,6 +111,8 @@ static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
         times[t] = (RankTimes){
             .linear = ms[0], .attention = ms[1], .other = ms[2], .pruned = (1 - b->fixed) * b->reports[t].pruned};
     }
+    for (int t = 0; t < tp_size(m); t++)
+        if (times[t].pruned > 0) times[t].other = MAX(0, times[t].other - b->gathering);
     find_head_work(run, times, own);
     for (int t = 0; t < tp_size(m); t++) {
         times[t].slices = balance_running(b, own, t);

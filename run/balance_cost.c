@@ -48,57 +48,75 @@ void balance_find_move_cost(Run* run) {
 
 // ---- what resizing saves
 
-// Seconds of the linears of the first block, forward and backward, over N tokens, as they are computed now.
-static double linear_seconds(Run* run, int N) {
-    enum { TIMES = 5 };
+// Milliseconds of the first block's linears, forward and backward, over N tokens with the lists of the plan: of the
+// matmuls, and of what comes with them.
+typedef struct LinearTime {
+    double matmuls, rest;
+} LinearTime;
+
+static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int N) {
     Model* m = &run->model;
     const Activation* a = m->act_table;
-    double seconds[N_TIMES], least = INFINITY;
+    double seconds[N_TIMES];
     char *wide = m->acts + a[D_WIDE].offset, *narrow = m->acts + a[D_NARROW].offset, *fc = m->acts + a[FC].offset,
          *gelu = m->acts + a[FC_GELU].offset, *ln = m->acts + a[LN1].offset;
-    for (int i = 0; i < TIMES; i++) {
-        timer_begin(m->timer, m->k, m->s);
-        linear_forward(m, LINEAR_QKV, 0, wide, NULL, ln, N);
-        linear_forward(m, LINEAR_ATTPROJ, 0, narrow, NULL, wide, N);
-        linear_forward(m, LINEAR_FC, 0, fc, gelu, ln, N);
-        linear_forward(m, LINEAR_FCPROJ, 0, narrow, NULL, gelu, N);
-        linear_backward(m, LINEAR_FCPROJ, 0, wide, narrow, gelu, fc, N);
-        linear_backward(m, LINEAR_FC, 0, narrow, wide, ln, NULL, N);
-        linear_backward(m, LINEAR_ATTPROJ, 0, wide, narrow, gelu, NULL, N);
-        linear_backward(m, LINEAR_QKV, 0, narrow, wide, ln, NULL, N);
-        timer_read(m->timer, seconds, m->s);
-        least = MIN(least, seconds[TIME_LINEAR]);
-    }
-    return least;
+    work_set(m, plan);
+    work_begin(m);
+    timer_begin(m->timer, m->k, m->s);
+    linear_forward(m, LINEAR_QKV, 0, wide, NULL, ln, N);
+    linear_forward(m, LINEAR_ATTPROJ, 0, narrow, NULL, wide, N);
+    linear_forward(m, LINEAR_FC, 0, fc, gelu, ln, N);
+    linear_forward(m, LINEAR_FCPROJ, 0, narrow, NULL, gelu, N);
+    linear_backward(m, LINEAR_FCPROJ, 0, wide, narrow, gelu, fc, N);
+    linear_backward(m, LINEAR_FC, 0, narrow, wide, ln, NULL, N);
+    linear_backward(m, LINEAR_ATTPROJ, 0, wide, narrow, gelu, NULL, N);
+    linear_backward(m, LINEAR_QKV, 0, narrow, wide, ln, NULL, N);
+    timer_read(m->timer, seconds, m->s);
+    work_end(m);
+    least->matmuls = MIN(least->matmuls, 1e3 * seconds[TIME_LINEAR]);
+    least->rest = MIN(least->rest, 1e3 * seconds[TIME_OTHER]);
 }
 
-// A matmul of half the columns takes more than half the time: GELU and biases are the same, and thin matmuls are less
-// efficient. With g left out it takes fixed + (1 - fixed) (1 - g) of the time; `fixed` is measured at a half, on all
-// ranks, of which the median counts. Without it a healthy rank that leaves something out would look slow for ever.
-void balance_find_fixed(Run* run) {
+// The median of what all ranks say.
+static double middle(Run* run, double mine) {
     char err[ERR_BYTES];
+    Comm* c = run->model.world;
+    double* all = (double*)balance_room((size_t)c->size, sizeof *all);
+    if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) run_lost(run, err);
+    double value = balance_median(all, c->size);
+    free(all);
+    return value;
+}
+
+// A matmul of a quarter of the columns takes more than a quarter of the time: GELU and biases are the same, and thin
+// matmuls are less efficient. With g left out it takes fixed + (1 - fixed) (1 - g) of the time. `fixed` is measured at
+// 3/4, where its error counts most, on all ranks, of which the median counts; and with it what gathering columns takes,
+// which is over when nothing is left out. Without these a healthy rank that leaves something out would look slow for
+// ever. Whole and resized ones take turns, so that both see the same machine.
+void balance_find_fixed(Run* run) {
+    enum { TIMES = 12 };
     Model* m = &run->model;
     Balance* b = run->balance;
     int N = MIN(run->config.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.heads, m->shape.units};
-    WorkPlan plan;
-    double mine = 0, *all = (double*)balance_room((size_t)m->world->size, sizeof *all), whole = linear_seconds(run, N);
-    memset(&plan, 0, sizeof plan);
-    plan.shed = b->shed, plan.imputation = b->imputation;
-    plan.kept = kept_choose(b->kept, m, 0.5, own, 0);
-    plan.active = plan.kept != NULL;
-    work_set(m, &plan);
-    work_begin(m);
-    if (plan.active && whole > 0) {
-        double g = kept_left_out(b->kept);
-        mine = (linear_seconds(run, N) / whole - (1 - g)) / g;
+    WorkPlan whole, resized;
+    LinearTime all = {INFINITY, INFINITY}, some = all;
+    double fixed = 0, gathering = 0;
+    memset(&whole, 0, sizeof whole);
+    memset(&resized, 0, sizeof resized);
+    resized.shed = b->shed, resized.imputation = b->imputation;
+    resized.kept = kept_choose(b->kept, m, 0.75, own, 0);
+    resized.active = resized.kept != NULL;
+    double g = resized.active ? kept_left_out(b->kept) : 0;
+    for (int i = 0; i < TIMES && g > 0; i++) {
+        time_linears(&all, run, &whole, N);
+        time_linears(&some, run, &resized, N);
     }
-    work_end(m);
-    plan.active = 0;
-    work_set(m, &plan);
+    if (g > 0 && all.matmuls > 0) fixed = (some.matmuls / all.matmuls - (1 - g)) / g, gathering = some.rest - all.rest;
+    work_set(m, &whole);
     kept_choose(b->kept, m, 0, own, 0);
     zero_clear_grads(m);
-    if (m->world->table->all_gather_host(m->world, all, &mine, sizeof mine, err, sizeof err)) run_lost(run, err);
-    b->fixed = MAX(0, MIN(0.9, balance_median(all, m->world->size)));
-    free(all);
+    b->fixed = MAX(0, MIN(0.9, middle(run, fixed)));
+    double groups = m->world->size / tp_size(m), tokens = run->config.batch_tokens / groups;  // of a step
+    b->gathering = MAX(0, middle(run, gathering) * m->shape.L * tokens / N);
 }

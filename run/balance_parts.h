@@ -21,6 +21,7 @@ struct Balance {
     double samples[MOST_TP][KINDS][SAMPLES];
     int n_samples;
     double fixed;      // fraction of the linears' time that stays however much is left out
+    double gathering;  // ms of a step that leaving columns out adds
     double head_work;  // of a head in MLP units; 0: not known yet
     BalanceMemory memory;
     BalanceDecision decision;

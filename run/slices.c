@@ -210,9 +210,10 @@ static void copy_messages(const Model* m, int l, int taken, int gradients, int p
     }
 }
 
-// Segments of computing lie between exchanges, and all ranks of a group have the same number of them.
+// Segments of computing lie between exchanges, and all ranks of a group have the same number of them: those without a
+// message of their own too.
 static void stand_aside(const Model* m) {
-    if (m->tp) timer_enter(m->timer, timer_enter(m->timer, TIME_WAIT, m->s), m->s);
+    if (m->work->plan.n_moves > 0) timer_enter(m->timer, timer_enter(m->timer, TIME_WAIT, m->s), m->s);
 }
 
 // Weights go from those who give to those who take, gradients the other way.

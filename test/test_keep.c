@@ -70,7 +70,9 @@ static void only_what_was_kept_is_learnt_and_the_rest_rises(void) {
     CHECK_CLOSE(value[4], 0.55, 1e-6);
     float before[5];
     memcpy(before, value, sizeof value);
-    keep_learn(value, change, 5, NULL, 0);  // nothing was kept: nothing is known
+    keep_learn(value, change, 5, NULL, 0);  // nothing was kept, or no step was made: nothing is known
+    static const float none[5] = {0};
+    keep_learn(value, none, 5, kept, 2);
     CHECK(!memcmp(before, value, sizeof value));
 }
 

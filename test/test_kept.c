@@ -179,7 +179,7 @@ static void only_what_is_computed_is_measured(void) {
     const KeptLayer* layers = kept_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
     const KeptList* list = &layers->columns[LINEAR_FCPROJ];
     CHECK(list->n == 96 && list->index[95] == 95 && layers->columns[LINEAR_ATTPROJ].n == 16);
-    for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, c < 96 ? 1 : c < 192 ? 1000 : 10);
+    for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, c < 96 ? 2 : c < 192 ? 1000 : 10);
     layers = kept_choose(k, &m, 0.5, all_of(&m), 2);
     list = &layers->columns[LINEAR_FCPROJ];
     for (int i = 0; i < 128; i++) CHECK(list->index[i] == (i < 64 ? i : i + 128));
@@ -257,10 +257,8 @@ static void check_amount(Kept* k, const Model* m, Shed shed, int by_layer, doubl
                          int64_t step) {
     const KeptLayer* layers = kept_choose(k, m, gamma, stay, step);
     Saved sum = {0, 0, 0, 0};
-    if (!layers) {
-        CHECK(gamma == 0);
-        return;
-    }
+    CHECK((layers != NULL) == (gamma > 0) && (layers || kept_left_out(k) == 0));
+    if (!layers) return;
     for (int l = 0; l < m->shape.L; l++) {
         Saved layer = {0, 0, 0, 0};
         if (shed == SHED_SLICES) layer = of_slices(m, &layers[l], stay);
@@ -518,6 +516,19 @@ static void contents_that_make_no_sense_are_refused(void) {
     CHECK(load_written(&m, 2, 1, 1, 0, 65) == -1 && strstr(err, "fcproj.stay"));
     CHECK(load_written(&m, 1, 1, 1, 0, 24) == -1 && strstr(err, "qkv.stay: expected all 32, found 24"));
     CHECK(load_written(&m, 3, 1, 1, 0, 0) == -1 && strstr(err, "fc.stay: expected all 32, found 0"));
+    float more = 1;
+    KeptTable tables[] = {{"attproj", 16, 16, NULL, NULL},
+                          {"qkv", 32, 32, NULL, NULL},
+                          {"fcproj", 64, 64, NULL, NULL},
+                          {"fc", 32, 32, NULL, NULL},
+                          {"more", 1, 1, &more, &more}};
+    static float ones[64];
+    for (int i = 0; i < 64; i++) ones[i] = 1;
+    for (int i = 0; i < 4; i++) tables[i].value = tables[i].kept = ones;
+    Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    CHECK(kept_file_write(tables, 5, 1, path, err, sizeof err) == 0);
+    CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "expected 13 tensors, found 16"));
+    kept_close(k);
     CHECK(load_written(&m, 0, 1, 1, 0, 12) == -1 && strstr(err, "attproj.stay: expected a multiple of 8, found 12"));
     free_model(&m);
 }

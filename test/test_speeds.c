@@ -414,6 +414,124 @@ static void of_two_ranks_the_one_that_changes_is_the_one_that_changed(void) {
     }
 }
 
+// ---- by hand: a document of 100 ms on every rank that has work, items of 10 ms
+
+typedef struct Hand {
+    Speeds speeds;
+    Setting setting;
+    Refine refine;
+    Item items[4];
+    int docs[4], lengths[4];
+    double room[200];
+} Hand;
+
+static void begin_by_hand(Hand* h) {
+    memset(h, 0, sizeof *h);
+    h->setting.limits = (PlanLimits){4, 4, 1000, 4, 4, 0};
+    h->setting.cost = (Cost){.linear = 1, .item = 10};
+    for (int i = 0; i < 4; i++) h->docs[i] = i, h->lengths[i] = 100;
+    CHECK(speeds_bytes(4) <= sizeof h->room);
+    speeds_carve(&h->speeds, h->room, 4);
+    refine_start(&h->refine);
+}
+
+// Steps in which rank r is so slow; 0: it has no work.
+static void hear(Hand* h, int steps, double a, double b, double c, double d) {
+    double slowness[] = {a, b, c, d}, ms[4];
+    Plan plan = {.ranks = 4, .n_docs = 4, .docs = h->docs, .items = h->items};
+    for (int r = 0; r < 4; r++) {
+        ms[r] = 100 * slowness[r] + 10;
+        if (slowness[r] > 0) h->items[plan.n_items++] = (Item){r, 1, 1, r, 1, 0};
+    }
+    for (int i = 0; i < steps; i++) speeds_learn(&h->speeds, &plan, h->lengths, &h->setting, ms);
+}
+
+static int speeds_are(const Hand* h, double a, double b, double c, double d) {
+    const double* v = h->speeds.speeds;
+    return v[0] == a && v[1] == b && v[2] == c && v[3] == d;
+}
+
+// The less is known, the more a rank must be off.
+static void few_steps_are_believed_less(void) {
+    Hand h;
+    begin_by_hand(&h);
+    hear(&h, 1, 1, 1, 1, 1.3);  // one step: 0.1 * sqrt(15) = 39 % are within the noise
+    CHECK(speeds_refresh(&h.speeds) == 0 && speeds_are(&h, 1, 1, 1, 1));
+    hear(&h, 1, 1, 1, 1, 1.3);  // two: 27 %
+    CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 1, 1, 1, 49.0 / 64));
+    hear(&h, 12, 1, 1, 1, 1.23);  // 6 % off: not to be changed, but that 14 steps know better
+    CHECK(speeds_refresh(&h.speeds) == 1 && fabs(h.speeds.speeds[3] * 1.23 - 1) < 0.03);
+    hear(&h, 15, 1, 1, 1, 1.16);
+    CHECK(speeds_refresh(&h.speeds) == 0);
+    hear(&h, 9, 1, 1, 1, 1000);
+    CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 1, 1, 1, 1.0 / 64));
+}
+
+// Where most of the ranks become slow in turn, the others are the fast ones.
+static void the_usual_rank_has_speed_1(void) {
+    Hand h;
+    begin_by_hand(&h);
+    hear(&h, 15, 1, 1, 4, 4);
+    CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 1, 1, 0.25, 0.25));
+    hear(&h, 3, 1, 4, 4, 4);
+    CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 4, 1, 1, 1));
+    hear(&h, 1, 1, 4, 4, 4);
+    CHECK(speeds_refresh(&h.speeds) == 0 && speeds_are(&h, 4, 1, 1, 1));
+}
+
+// Two steps after a change were planned before it.
+static void steps_that_plans_do_not_explain_are_marked(void) {
+    Hand h;
+    begin_by_hand(&h);
+    hear(&h, 1, 1, 1, 1, 1);
+    CHECK(h.speeds.held && !h.speeds.urgent);
+    hear(&h, 1, 1, 2, 1, 1);
+    CHECK(!h.speeds.held && !h.speeds.urgent);
+    hear(&h, 2, 1, 2, 1, 1);
+    CHECK(!h.speeds.held && h.speeds.urgent);
+    CHECK(speeds_refresh(&h.speeds) == 1 && !h.speeds.urgent);
+    for (int i = 0; i < 4; i++) {
+        hear(&h, 1, 1, 2, 1, 1);
+        CHECK(h.speeds.held == (i >= 2));
+    }
+    CHECK(speeds_refresh(&h.speeds) == 0);
+    hear(&h, 1, 3, 6, 3, 3);  // all alike
+    CHECK(h.speeds.held);
+}
+
+// Teaching tells nothing where it is not clear which ranks are as before, and keeps the errors of whole steps.
+static void the_cost_model_is_taught_what_is_clear(void) {
+    Hand h;
+    begin_by_hand(&h);
+    hear(&h, 5, 1, 1, 1, 1);
+    Refine before = h.refine;
+    hear(&h, 1, 4, 4, 4, 1);
+    speeds_teach(&h.speeds, &h.refine);
+    CHECK(!memcmp(&before, &h.refine, sizeof before));
+    hear(&h, 1, 1.2, 1.2, 1.2, 4);  // rank 3 is another thing
+    speeds_teach(&h.speeds, &h.refine);
+    CHECK_CLOSE(h.refine.theta[1], 1.2, 0.02);
+    CHECK(h.refine.n == 0 && h.refine.errors[0] == 0);
+}
+
+// 100 steps without work before it is tried; one step with work begins them anew. What is nearly all the item's own
+// cost is no work.
+static void only_a_rank_long_idle_is_tried(void) {
+    for (int tiny = 0; tiny < 2; tiny++) {
+        Hand h;
+        begin_by_hand(&h);
+        hear(&h, 15, 1, 1, 1, 32);
+        CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 1, 1, 1, 1.0 / 32));
+        if (tiny) h.lengths[3] = 1, h.setting.cost.linear = 0.5;
+        hear(&h, 90, 1, 1, 1, tiny ? 0.005 : 0);
+        if (!tiny) hear(&h, 1, 1, 1, 1, 32);
+        hear(&h, tiny ? 10 : 90, 1, 1, 1, tiny ? 0.005 : 0);
+        CHECK(speeds_refresh(&h.speeds) == 0);
+        hear(&h, 11, 1, 1, 1, tiny ? 0.005 : 0);
+        CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 1, 1, 1, 1.5 / 32));
+    }
+}
+
 // ---- beside the cost model
 
 typedef struct Learning {
@@ -504,6 +622,11 @@ int main(void) {
     RUN(all_ranks_learn_the_same_bits);
     RUN(what_was_not_measured_is_not_learnt);
     RUN(of_two_ranks_the_one_that_changes_is_the_one_that_changed);
+    RUN(few_steps_are_believed_less);
+    RUN(the_usual_rank_has_speed_1);
+    RUN(steps_that_plans_do_not_explain_are_marked);
+    RUN(the_cost_model_is_taught_what_is_clear);
+    RUN(only_a_rank_long_idle_is_tried);
     RUN(speeds_and_the_cost_model_do_not_take_each_others_part);
     return test_done();
 }

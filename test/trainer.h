@@ -119,6 +119,7 @@ static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* argument
     run_open_data(run);
     run_settle_model(run);
     run_join_ranks(run);
+    if (strcmp(run->config.balance, "off") != 0) balance_open(run);
     *memory = run_plan_memory(run);
     run_take_memory(run, memory);
     run_load_weights(run);

@@ -1,0 +1,685 @@
+// test_resized.c - steps in which ranks of a tensor-parallel group leave work out or give it away, against steps in which
+// every rank computes what it owns.
+//
+//   mpirun -n N build/release/test/test_resized [train's options, e.g. --tp 2] [PROGRAM]
+//
+// The trainer itself is in this program. The oracle of resizing: a step that leaves columns or slices out equals a dense
+// one whose weights are 0 where they were left out, and whose gradients there are set to 0. Of migration: a step whose
+// slices are computed by others equals one in which nobody gives anything away. One group of all ranks, or with --tp T
+// groups of T ranks that share documents. RESIZED_CASES=N draws N cases of each kind.
+//
+// Tolerances, of the norm of a gradient: fp32 in another order of sums is off by some 2^-24 of the sum of magnitudes. A
+// resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
+// blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
+// 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
+#include "test/trainer.h"
+
+enum { MOST_INDICES = 1024, LISTS = N_LINEARS + 2 };
+
+static Trainer trainer;
+static Run* const run = &trainer.run;
+static Model* const m = &trainer.run.model;
+static size_t elems;                            // of this rank's part of the model
+static float *expected, *found, *saved, *past;  // (elems) each
+
+static int indices[LAYERS][LISTS][MOST_INDICES];
+static KeptLayer kept[LAYERS];
+static WorkPlan plan;
+
+// ---- steps
+
+// The first pieces of the training documents from number `first` on, some rows on every rank.
+static void draw(int first, int tokens) {
+    char why[ERR_BYTES];
+    Batch* b = &run->batch;
+    b->n_pieces = 0;
+    for (int64_t i = first % sampler_pieces(run->data.train, SPLIT_TRAIN); tokens > 0; i++) {
+        Piece piece = sampler_train_piece(run->data.train, (SamplerPosition){0, i});
+        if (piece.length > tokens) break;
+        tokens -= piece.length;
+        b->pieces[b->n_pieces++] = piece;
+    }
+    if (batch_plan(b, run, 1, why, sizeof why)) die("%s", why);
+}
+
+static void fetch_gradients(float* grads) {
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        zero_fetch_grads(m, &t, grads + t.offset);
+    }
+    zero_clear_grads(m);
+}
+
+// Forward and backward of the batch as work stands. Returns the loss, leaves all gradients in grads.
+static double step(float* grads) {
+    zero_settle(m);
+    work_begin(m);
+    run_items(run, run->data.train, 1);
+    work_end(m);
+    zero_reduce(m);
+    double loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);
+    fetch_gradients(grads);
+    return loss;
+}
+
+static void set_plan(int active) {
+    WorkPlan now = plan;
+    now.active = active;
+    work_set(m, &now);
+}
+
+static double norm_of(const float* x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return sqrt(sum);
+}
+
+// The largest difference of a tensor's gradient, relative to its norm.
+static double largest_difference(const float* a, const float* b, ParamTensor* where) {
+    double worst = 0;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        double norm = norm_of(b + t.offset, t.elems), sum = 0;
+        for (size_t j = t.offset; j < t.offset + t.elems; j++) sum += ((double)a[j] - b[j]) * ((double)a[j] - b[j]);
+        double error = norm > 0 ? sqrt(sum) / norm : sqrt(sum);
+        if (error <= worst) continue;
+        worst = isfinite(error) ? error : INFINITY;
+        *where = t;
+    }
+    return worst;
+}
+
+static void check_gradients(const float* a, const float* b, double tolerance) {
+    ParamTensor where = {0};
+    double worst = largest_difference(a, b, &where);
+    CHECK_CLOSE(worst, 0, tolerance);
+    if (!(worst <= tolerance)) printf("    rank %d: %s of layer %d\n", rank, param_table[where.id].name, where.layer);
+}
+
+// ---- what is left out
+
+static int span_of(int kind) { return kind == 0 ? shape_head_size(&m->shape) : 1; }
+
+// Channels of a kind (0 heads, 1 units) that this rank owns, gives away and takes.
+static int owned_channels(int kind) { return kind == 0 ? m->shape.heads * span_of(0) : m->shape.units; }
+
+static int moved_channels(int kind, int taken) {
+    int n = 0;
+    for (int i = 0; i < plan.n_moves; i++)
+        if ((taken ? plan.moves[i].to : plan.moves[i].from) == tp_rank(m))
+            n += (kind == 0 ? plan.moves[i].heads : plan.moves[i].units) * span_of(kind);
+    return n;
+}
+
+static int staying_channels(int kind) { return owned_channels(kind) - moved_channels(kind, 0); }
+
+// About the fraction `part` of 0 .. of - 1, at least `least` of them.
+static KeptList draw_list(int* index, int of, int least, double part, uint64_t seed) {
+    int n = MIN(of, MAX(least, (int)(part * of + 0.5)));
+    if (of > MOST_INDICES) die("a list of %d", of);
+    KeptList list = {0, index};
+    for (int j = 0, left = n; j < of; j++)
+        if (random_uniform(seed, (uint64_t)j) * (of - j) < left) index[list.n++] = j, left--;
+    return list;
+}
+
+// Lists of this rank: of each another fraction in every layer, or `part` of all. Data ranks draw the same.
+static void leave_out(Shed shed, double part, uint64_t seed) {
+    plan.shed = shed;
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < LISTS; i++) {
+            int kind = i < N_LINEARS ? i / 2 : i - N_LINEARS, is_slices = i >= N_LINEARS;
+            int of = is_slices    ? staying_channels(kind) / span_of(kind)
+                     : i % 2 == 0 ? m->shape.C
+                                  : staying_channels(kind);
+            uint64_t key = hash64(seed ^ (uint64_t)(tp_rank(m) * 1000 + l * LISTS + i));
+            double fraction = part > 0 ? part : 0.1 + 0.8 * random_uniform(key, MOST_INDICES);
+            KeptList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
+            if (!is_slices) kept[l].columns[i] = list;
+            else if (kind == 0) kept[l].heads = list;
+            else kept[l].units = list;
+        }
+    plan.kept = kept;
+    plan.active = 1;
+}
+
+static int holds(const KeptList* list, int j) {
+    for (int i = 0; i < list->n; i++)
+        if (list->index[i] == j) return 1;
+    return 0;
+}
+
+// What becomes of the gradient of an element of a linear's weights. Idle: it is computed, and 0, because nothing reads
+// the channel behind it.
+typedef enum Fate { COMPUTED, LEFT_OUT, IDLE } Fate;
+
+static Fate fate_of_column(const KeptLayer* lists, LinearId id, int channel) {
+    int kind = id / 2;
+    const KeptList* slices = kind == 0 ? &lists->heads : &lists->units;
+    int is_kept =
+        plan.shed == SHED_SLICES ? holds(slices, channel / span_of(kind)) : holds(&lists->columns[id], channel);
+    return is_kept ? COMPUTED : LEFT_OUT;
+}
+
+// Row `channel` of run `run`. Queries and keys are read by all channels of their head.
+static Fate fate_of_row(const KeptLayer* lists, LinearId id, int run, int channel, int column) {
+    int kind = id / 2, span = run < 2 ? span_of(kind) : 1, idle = 1;
+    LinearId next = (LinearId)(id + 1);
+    if (plan.shed == SHED_SLICES) return fate_of_column(lists, id, channel);
+    if (moved_channels(kind, 1) == 0 && !holds(&lists->columns[id], column)) return LEFT_OUT;
+    for (int c = channel / span * span; c < channel / span * span + span; c++)
+        idle = idle && fate_of_column(lists, next, c) == LEFT_OUT;
+    return idle ? IDLE : COMPUTED;
+}
+
+// By the words of run/work.h. Slices that are given away are computed by others.
+static Fate fate_of(LinearId id, int l, int row, int column) {
+    int kind = id / 2, is_row_parallel = id % 2, own = owned_channels(kind);
+    int channel = is_row_parallel ? column : row % own;
+    if (!plan.kept || channel >= staying_channels(kind)) return COMPUTED;
+    if (is_row_parallel) return fate_of_column(&kept[l], id, channel);
+    return fate_of_row(&kept[l], id, id == LINEAR_FC ? 2 : row / own, channel, column);
+}
+
+static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
+
+// Calls visit for all elements of this rank's linears of a fate.
+static void visit_elements(Fate fate, void (*visit)(float* x, size_t at), float* x) {
+    for (int l = 0; l < LAYERS; l++)
+        for (int id = 0; id < N_LINEARS; id++) {
+            ParamTensor t = shape_param(&m->shape, matrices[id], l);
+            for (int r = 0; r < t.rows; r++)
+                for (int c = 0; c < t.cols; c++)
+                    if (fate_of((LinearId)id, l, r, c) == fate)
+                        visit(x, t.offset + (size_t)r * (size_t)t.cols + (size_t)c);
+        }
+}
+
+static void set_to_zero(float* x, size_t at) { x[at] = 0; }
+
+static float* weights(void) { return (float*)m->zero.weights.whole; }
+
+// The dense step with masked weights: loss, and gradients in `expected`.
+static double masked_step(void) {
+    zero_settle(m);
+    memcpy(saved, weights(), elems * sizeof(float));
+    set_plan(0);
+    visit_elements(LEFT_OUT, set_to_zero, weights());
+    double loss = step(expected);
+    visit_elements(LEFT_OUT, set_to_zero, expected);
+    memcpy(weights(), saved, elems * sizeof(float));
+    set_plan(plan.active);
+    return loss;
+}
+
+// ---- what moves
+
+// Ranks before `givers` give some or all of their slices to any of the others, as far as these have room.
+static void move_slices(int givers, uint64_t seed) {
+    int R = tp_size(m), room[2][MOST_TP];
+    for (int t = 0; t < R; t++) {
+        room[0][t] = run->work_needs.most_heads - (m->split.head[t + 1] - m->split.head[t]);
+        room[1][t] = run->work_needs.most_units - (m->split.unit[t + 1] - m->split.unit[t]);
+    }
+    for (int from = 0; from < givers; from++) {
+        int own[2] = {m->split.head[from + 1] - m->split.head[from], m->split.unit[from + 1] - m->split.unit[from]};
+        int at[2] = {own[0], own[1]};
+        for (int to = R; to-- > givers;) {  // the last slices go to the last helper
+            Move move = {.from = from, .to = to};
+            int n[2];
+            for (int kind = 0; kind < 2; kind++) {
+                double part = 1.3 * random_uniform(seed, (uint64_t)((from * R + to) * 2 + kind));
+                n[kind] = MIN(MIN(at[kind], room[kind][to]), (int)ceil(part * own[kind]));
+                at[kind] -= n[kind], room[kind][to] -= n[kind];
+            }
+            move.head = at[0], move.heads = n[0], move.unit = at[1], move.units = n[1];
+            if (n[0] + n[1] > 0) plan.moves[plan.n_moves++] = move;
+        }
+    }
+    // In order of from, then to.
+    for (int i = 1; i < plan.n_moves; i++)
+        for (int j = i;
+             j > 0 && plan.moves[j - 1].from == plan.moves[j].from && plan.moves[j - 1].to > plan.moves[j].to; j--) {
+            Move swapped = plan.moves[j];
+            plan.moves[j] = plan.moves[j - 1];
+            plan.moves[j - 1] = swapped;
+        }
+    plan.active = plan.n_moves > 0;
+}
+
+static void no_plan(void) { memset(&plan, 0, sizeof plan); }
+
+// ---- cases
+
+static uint64_t sent(CommPurpose purpose) { return m->tp->sent[purpose][0] + m->tp->sent[purpose][1]; }
+
+// The planned step against the dense one with masked weights: loss, gradients, and what is sent of activations.
+static void check_case(double tolerance) {
+    uint64_t before = sent(COMM_TENSOR);
+    double dense = masked_step();
+    uint64_t usual = sent(COMM_TENSOR) - before, slices = sent(COMM_SLICES);
+    double loss = step(found);
+    CHECK(sent(COMM_TENSOR) - before == 2 * usual && usual > 0);
+    CHECK((sent(COMM_SLICES) > slices) ==
+          (moved_channels(0, 0) + moved_channels(1, 0) + moved_channels(0, 1) + moved_channels(1, 1) > 0));
+    CHECK_CLOSE(loss, dense, tolerance * fabs(dense));
+    check_gradients(found, expected, tolerance);
+}
+
+typedef void (*Planner)(uint64_t seed);
+
+static void run_cases(Planner make_plan, double tolerance) {
+    int cases = getenv("RESIZED_CASES") ? atoi(getenv("RESIZED_CASES")) : 6, accumulated = 0;
+    for (int i = 0; i < cases; i++) {
+        int failures = test_failures_in_claim;
+        no_plan();
+        make_plan((uint64_t)(100 * size + i));
+        draw(5 * i, i % 3 == 0 ? CONTEXT : BATCH / 2);
+        accumulated += run->batch.n_items > 1;
+        m->recompute = (Recompute)(i % 3);
+        set_plan(plan.active);
+        check_case(tolerance);
+        if (test_failures_in_claim > failures) printf("    rank %d: seed %d\n", rank, 100 * size + i);
+    }
+    CHECK(accumulated >= cases / 3);
+    m->recompute = RECOMPUTE_NONE;
+    no_plan();
+    set_plan(0);
+}
+
+// One rank, all but one, or all of them leave something out.
+static int leaves_out(uint64_t seed) {
+    int who = (int)(seed % 3), last = tp_rank(m) == tp_size(m) - 1;
+    return who == 0 ? last : who == 1 ? !last : 1;
+}
+
+static void plan_columns(uint64_t seed) {
+    if (leaves_out(seed)) leave_out(SHED_COLUMNS, 0, seed);
+}
+
+static void plan_slices(uint64_t seed) {
+    if (leaves_out(seed)) leave_out(SHED_SLICES, 0, seed);
+}
+
+static int givers_of(uint64_t seed) { return 1 + draw_number(seed, 1, MAX(1, tp_size(m) / 2)); }
+
+static void plan_moves(uint64_t seed) { move_slices(givers_of(seed), seed); }
+
+static void plan_both(uint64_t seed) {
+    plan_moves(seed);
+    Shed shed = (Shed)(seed % 2);
+    // Whoever has given all its heads away has no columns of theirs to choose from.
+    if (leaves_out(seed) && staying_channels(0) > 0 && staying_channels(1) > 0) leave_out(shed, 0, seed);
+    plan.shed = shed;
+}
+
+static void a_step_without_columns_is_a_dense_step_with_masked_weights(void) { run_cases(plan_columns, 1e-6); }
+static void a_step_without_slices_is_a_dense_step_with_masked_weights(void) { run_cases(plan_slices, 1e-6); }
+static void slices_that_others_compute_change_neither_loss_nor_gradients(void) { run_cases(plan_moves, 1e-5); }
+static void what_stays_of_a_rank_that_gives_may_be_left_out(void) { run_cases(plan_both, 1e-5); }
+
+// ---- FLOPs
+
+static const Kernels* plain;
+static double flops[3];  // forward, input gradient, weight gradient: of all matmuls
+
+static void count_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
+                          int OC, DType dt, Stream s) {
+    flops[0] += 2.0 * N * C * OC;
+    plain->matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);
+}
+
+static void count_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
+                                 DType dt, Stream s) {
+    flops[1] += 2.0 * N * C * OC;
+    plain->matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);
+}
+
+static void count_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                                  DType dt, Stream s) {
+    flops[2] += 2.0 * N * C * OC;
+    plain->matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);
+}
+
+// FLOPs of the linears in a step, counted at the kernels, and as work_flops says, by matmul.
+static void count_step(double counted[3], double said[3]) {
+    Kernels counting = *m->k;
+    double tokens = 0, classifier = 2.0 * m->shape.C * m->shape.rows;
+    plain = m->k;
+    counting.matmul_forward = count_forward;
+    counting.matmul_backward_input = count_backward_input;
+    counting.matmul_backward_weight = count_backward_weight;
+    memset(flops, 0, sizeof flops);
+    m->k = &counting;
+    work_begin(m);
+    work_flops(m, said);
+    run_items(run, run->data.train, 1);
+    work_end(m);
+    m->k = plain;
+    zero_reduce(m);
+    zero_clear_grads(m);
+    for (int i = 0; i < run->batch.n_items; i++) tokens += run->batch.items[i].share.n;
+    for (int gemm = 0; gemm < 3; gemm++) counted[gemm] = flops[gemm] - tokens * classifier, said[gemm] *= tokens;
+}
+
+static void check_saved(Shed shed, double part) {
+    double dense[3], resized[3], said[3];
+    no_plan();
+    set_plan(0);
+    count_step(dense, said);
+    for (int gemm = 0; gemm < 3; gemm++) CHECK(dense[gemm] == said[gemm] && dense[gemm] > 0);
+    int is_slow = tp_rank(m) == 1;
+    if (is_slow) leave_out(shed, part, 3);
+    set_plan(plan.active);
+    count_step(resized, said);
+    for (int gemm = 0; gemm < 3; gemm++) {
+        CHECK(resized[gemm] == said[gemm]);
+        CHECK_CLOSE(resized[gemm] / dense[gemm], is_slow ? part : 1, 1e-12);
+    }
+    no_plan();
+    set_plan(0);
+}
+
+// Numbers of columns, heads and units of a rank are multiples of 4 or 2 here.
+static void each_of_the_three_matmuls_does_less_by_what_is_left_out(void) {
+    draw(0, BATCH / 2);
+    check_saved(SHED_COLUMNS, 0.25);
+    check_saved(SHED_COLUMNS, 0.75);
+    if (m->split.head[2] - m->split.head[1] >= 2) check_saved(SHED_SLICES, 0.5);
+}
+
+// ---- what was not computed
+
+static float* filled;  // for visitors
+static int n_unequal;
+static void compare_with_past(float* x, size_t at) { n_unequal += x[at] != past[at]; }
+static void compare_with_filled(float* x, size_t at) { n_unequal += x[at] != filled[at]; }
+
+// Gradients that the step before had; all that was computed is as with zeros.
+static void check_same_fill(void) {
+    set_plan(0);
+    step(past);
+    draw(40, BATCH / 2);
+    plan.imputation = IMPUTE_ZERO;
+    set_plan(1);
+    step(expected);
+    set_plan(0);
+    draw(0, BATCH / 2);
+    step(past);
+    draw(40, BATCH / 2);
+    plan.imputation = IMPUTE_SAME;
+    set_plan(1);
+    step(found);
+    filled = expected, n_unequal = 0;
+    visit_elements(COMPUTED, compare_with_filled, found);
+    visit_elements(IDLE, compare_with_filled, found);
+    CHECK(n_unequal == 0);
+    // With data ranks that leave the same out, the reduced gradient is the sum of what each of them had kept: in the
+    // order of the step before.
+    n_unequal = 0;
+    visit_elements(LEFT_OUT, compare_with_past, found);
+    CHECK(n_unequal == 0);
+}
+
+// Mean of what was computed of the row.
+static void check_average_fill(void) {
+    plan.imputation = IMPUTE_AVERAGE;
+    set_plan(1);
+    step(found);
+    for (int l = 0; l < LAYERS; l++)
+        for (int id = 0; id < N_LINEARS; id++) {
+            ParamTensor t = shape_param(&m->shape, matrices[id], l);
+            for (int r = 0; r < t.rows; r++) {
+                const float* row = found + t.offset + (size_t)r * (size_t)t.cols;
+                double sum = 0, largest = 0;
+                int n = 0;
+                for (int c = 0; c < t.cols; c++) {
+                    if (fate_of((LinearId)id, l, r, c) == LEFT_OUT) continue;
+                    sum += (double)row[c], n++;
+                    largest = MAX(largest, fabs((double)row[c]));
+                }
+                // Sums of at most some hundred fp32 numbers, over data ranks in another order.
+                for (int c = 0; c < t.cols && n > 0; c++)
+                    if (fate_of((LinearId)id, l, r, c) == LEFT_OUT)
+                        CHECK_CLOSE((double)row[c], sum / n, 1e-6 * largest);
+            }
+        }
+}
+
+// The gradient of a linear's input is filled, too: here dout and weights are what the model has, any numbers do.
+static void check_input_fill(LinearId id, ColumnFill fill) {
+    enum { N = 5 };
+    Linear w = work_linear(m, id, 0);
+    size_t width = (size_t)w.width;
+    float *dout = (float*)calloc(N * (size_t)w.OC, sizeof(float)), *dx = (float*)calloc(N * width, sizeof(float)),
+          *x = (float*)calloc(N * width, sizeof(float));
+    for (int i = 0; i < N * w.OC; i++) dout[i] = (float)random_uniform(9, (uint64_t)i) - 0.5f;
+    linear_backward(m, id, 0, dx, dout, x, NULL, N);
+    CHECK(w.kept && w.K < w.width);
+    for (int n = 0; n < N; n++) {
+        const float* row = dx + (size_t)n * width;
+        double sum = 0;
+        for (int c = 0; c < w.width; c++) sum += holds(&kept[0].columns[id], c) ? (double)row[c] : 0;
+        double mean = fill == FILL_MEAN ? sum / w.K : 0;
+        for (int c = 0; c < w.width; c++)
+            if (!holds(&kept[0].columns[id], c)) CHECK_CLOSE((double)row[c], mean, 1e-6 * (1 + fabs(mean)));
+        CHECK(sum != 0);
+    }
+    free(dout), free(dx), free(x);
+}
+
+static void check_input_fills(void) {
+    plan.imputation = IMPUTE_ZERO;
+    for (int i = 0; i < 2; i++) {
+        set_plan(1);
+        work_begin(m);
+        for (int id = 0; id < N_LINEARS; id++) check_input_fill((LinearId)id, i ? FILL_MEAN : FILL_ZERO);
+        work_end(m);
+        zero_clear_grads(m);
+        plan.imputation = IMPUTE_AVERAGE;
+    }
+}
+
+// All ranks leave something out, because all must step together.
+static void gradients_that_were_not_computed_are_filled_as_was_asked(void) {
+    no_plan();
+    draw(0, BATCH / 2);
+    leave_out(SHED_COLUMNS, 0, 17);
+    check_same_fill();
+    check_average_fill();
+    check_input_fills();
+    leave_out(SHED_SLICES, 0, 18);
+    plan.imputation = IMPUTE_SAME;
+    check_same_fill();
+    no_plan();
+    set_plan(0);
+}
+
+// ---- updates
+
+static void update(int64_t t) {
+    zero_settle(m);
+    work_begin(m);
+    run_items(run, run->data.train, 1);
+    model_update(m, &run->config, 1e-2, t);
+    zero_gather(m);
+    zero_settle(m);
+}
+
+static uint64_t hash_replicated(void) {
+    uint64_t hash = 0;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        if (split_is_replicated(t.id)) hash = hash_bytes(weights() + t.offset, t.elems * sizeof(float), hash);
+    }
+    return hash;
+}
+
+static void check_replicas(uint64_t* last) {
+    uint64_t hashes[64], mine = hash_replicated();
+    MPI_Allgather(&mine, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, MPI_COMM_WORLD);
+    for (int r = 0; r < size; r++) CHECK(hashes[r] == hashes[0]);
+    CHECK(mine != *last);
+    *last = mine;
+    // Ranks of other groups that hold the same part.
+    uint64_t whole = hash_bytes(weights(), elems * sizeof(float), 0);
+    MPI_Allgather(&whole, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, MPI_COMM_WORLD);
+    for (int r = tp_rank(m); r < size; r += tp_size(m)) CHECK(hashes[r] == whole);
+}
+
+// Another rank leaves out other things in each of them, with every fill, or gives slices away.
+static void what_all_ranks_hold_stays_equal_over_resized_updates(void) {
+    uint64_t last = 0;
+    for (int t = 1; t <= 6; t++) {
+        no_plan();
+        if (t % 3 == 0) plan_moves((uint64_t)t);
+        else if (tp_rank(m) == t % tp_size(m)) leave_out((Shed)(t % 2), 0, (uint64_t)t);
+        plan.imputation = (Imputation)(t % 3);
+        set_plan(plan.active);
+        draw(20 * t, BATCH / 2);
+        update(t);
+        check_replicas(&last);
+    }
+    no_plan();
+    set_plan(0);
+}
+
+typedef struct State {
+    float* values[3];  // weights, first moments, second moments: (elems), the latter two of what this rank owns
+} State;
+
+static State take_state(void) {
+    static const StateKind kinds[] = {STATE_M, STATE_V};
+    State state;
+    for (int i = 0; i < 3; i++) state.values[i] = (float*)calloc(elems, sizeof(float));
+    memcpy(state.values[0], weights(), elems * sizeof(float));
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        Segment segment = shape_segment(&m->shape, i, m->comm->rank);
+        for (int k = 0; k < COUNT(kinds) && segment.n > 0; k++)
+            memcpy(state.values[1 + k] + segment.tensor.offset + segment.first, zero_owned(m, kinds[k], &segment),
+                   segment.n * sizeof(float));
+    }
+    return state;
+}
+
+static void free_state(State* state) {
+    for (int i = 0; i < 3; i++) free(state->values[i]);
+}
+
+static int n_visited;
+static void count_unequal(float* x, size_t at) { n_unequal += x[at] != filled[at], n_visited++; }
+
+static void check_state(const State* before, const State* after, int frozen) {
+    for (int i = 0; i < 3; i++) {
+        filled = before->values[i];
+        n_unequal = n_visited = 0;
+        visit_elements(LEFT_OUT, count_unequal, after->values[i]);
+        CHECK(n_visited > 0);
+        if (frozen) CHECK(n_unequal == 0);
+        else if (i == 0) CHECK(n_unequal > 0.99 * n_visited);
+        n_unequal = n_visited = 0;
+        visit_elements(COMPUTED, count_unequal, after->values[i]);
+        if (i == 0) CHECK(n_unequal > 0.99 * n_visited);
+        else CHECK(n_unequal > 0);
+    }
+}
+
+// Two dense updates first, so that there are moments that would move a weight on; decay would, too.
+static void what_is_left_out_rests_while_the_rest_is_trained(void) {
+    CHECK(run->config.weight_decay > 0);
+    for (int frozen = 1; frozen >= 0; frozen--) {
+        no_plan();
+        set_plan(0);
+        for (int t = 1; t <= 2; t++) draw(10 * t, BATCH / 2), update(t);
+        leave_out(SHED_COLUMNS, 0, (uint64_t)frozen);
+        plan.imputation = frozen ? IMPUTE_ZERO : IMPUTE_AVERAGE;
+        set_plan(1);
+        State before = take_state();
+        for (int t = 3; t <= 4; t++) draw(10 * t, BATCH / 2), update(t);
+        State after = take_state();
+        check_state(&before, &after, frozen);
+        free_state(&before);
+        free_state(&after);
+    }
+    no_plan();
+    set_plan(0);
+}
+
+// ---- between steps
+
+static void evaluation_does_not_see_what_steps_leave_out_or_give_away(void) {
+    int64_t targets = 0, again = 0;
+    no_plan();
+    set_plan(0);
+    double plain_loss = evaluate(run, &targets);
+    CHECK(targets > 0 && isfinite(plain_loss));
+    draw(0, BATCH / 2);
+    double dense = step(expected);
+    for (int i = 0; i < 3; i++) {
+        no_plan();
+        if (i == 2) plan_moves(5);
+        else leave_out((Shed)i, 0, 5);
+        set_plan(1);
+        double planned = evaluate(run, &again);
+        CHECK(planned == plain_loss && again == targets);
+        draw(0, BATCH / 2);
+        double before = step(found);
+        planned = evaluate(run, &again);
+        CHECK(planned == plain_loss && again == targets);
+        draw(0, BATCH / 2);
+        CHECK(step(found) == before);  // and the plan is still there
+        if (i < 2) CHECK(fabs(before - dense) > 1e-4);
+    }
+    no_plan();
+    set_plan(0);
+}
+
+// ---- the program
+
+// Biases begin at 0, where it would not show who adds them.
+static void draw_biases(void) {
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        for (size_t j = 0; t.rows == 1 && j < t.elems; j++)
+            weights()[t.offset + j] += 0.1f * ((float)random_uniform(1000 + (uint64_t)i, j) - 0.5f);
+    }
+}
+
+static void open_model(int n_options, char** options) {
+    RankIdentity identity;
+    char err[ERR_BYTES], tp[16];
+    Arguments* a = &trainer.arguments;
+    snprintf(tp, sizeof tp, "%d", size);
+    draw_arguments(a, 1, 1, size, 0, NULL);
+    const char* const ours[] = {"--width", "96",   "--heads", "8",         "--capacity", "256",    "--recompute",
+                                "none",    "--tp", tp,        "--balance", "semi",       "--fill", "same"};
+    for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);
+    for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
+    if (rank_identity(&identity, err, sizeof err)) die("%s", err);
+    trainer_open(&trainer, &identity);
+    draw_biases();
+    elems = shape_param_elems(&m->shape);
+    float** arrays[] = {&expected, &found, &saved, &past};
+    for (int i = 0; i < COUNT(arrays); i++) *arrays[i] = (float*)calloc(elems, sizeof(float));
+}
+
+int main(int n_arguments, char** arguments) {
+    ranks_start(&n_arguments, &arguments);
+    make_corpus();
+    int n_options = n_arguments - 1 - (n_arguments % 2 == 0);  // options come in pairs, then perhaps the program's path
+    open_model(n_options, arguments + 1);
+    RUN_TOGETHER(a_step_without_columns_is_a_dense_step_with_masked_weights);
+    RUN_TOGETHER(a_step_without_slices_is_a_dense_step_with_masked_weights);
+    RUN_TOGETHER(slices_that_others_compute_change_neither_loss_nor_gradients);
+    RUN_TOGETHER(what_stays_of_a_rank_that_gives_may_be_left_out);
+    RUN_TOGETHER(each_of_the_three_matmuls_does_less_by_what_is_left_out);
+    RUN_TOGETHER(gradients_that_were_not_computed_are_filled_as_was_asked);
+    RUN_TOGETHER(what_all_ranks_hold_stays_equal_over_resized_updates);
+    RUN_TOGETHER(what_is_left_out_rests_while_the_rest_is_trained);
+    RUN_TOGETHER(evaluation_does_not_see_what_steps_leave_out_or_give_away);
+    trainer_close(&trainer);
+    float* arrays[] = {expected, found, saved, past};
+    for (int i = 0; i < COUNT(arrays); i++) free(arrays[i]);
+    remove_corpus();
+    return ranks_done();
+}

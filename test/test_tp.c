@@ -1,0 +1,373 @@
+// test_tp.c - the whole program under --tp: losses, gradient norms, checkpoints and samples are those of one rank,
+// whatever the numbers of ranks, and activations move by the formula. Started alone; it starts mpirun itself.
+//
+// Five heads and 3.75 tiles of MLP units divide evenly among no number of ranks that is tried here. Where the ranks are
+// one group every batch is one row, so that a step's tokens say what its exchanges weigh.
+#include "data/safetensors.h"
+#include "plan/base.h"
+#include "test/program.h"
+
+enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
+
+#define TINY                                                                                                    \
+    "--data $W/corpus --layers 2 --width 60 --heads 5 --context 128 --batch-tokens 512 --lr 0.0003 --warmup 0 " \
+    "--steps 10 --save-every 5 --sample-every 5 --keep 0 --eval-every 0 --temperature 0 --tokens 48 --threads 1 "
+#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
+
+static int no_mpirun(void) { return sh("command -v mpirun") != 0; }
+
+static void write_corpus(void) {
+    char name[64], text[2400];
+    CHECK(sh("mkdir -p %s/corpus", work) == 0);
+    for (int d = 0; d < 60; d++) {
+        int n = (int)exp(7.6 * random_uniform(25, (uint64_t)d)) + 1;
+        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(26 + (uint64_t)d, (uint64_t)i)));
+        snprintf(name, sizeof name, "corpus/%02d.txt", d);
+        write_text(name, text, (size_t)n);
+    }
+}
+
+// ---- runs
+
+typedef struct Curve {
+    double loss[STEPS], norm[STEPS], tokens[STEPS];
+    char hash[17], sample[512];  // of the last step
+} Curve;
+
+static void read_end(Curve* c) {
+    const char *hash = strstr(output, "loss hash "), *sample = NULL, *next = output;
+    while ((next = strstr(next, ": a sample\n"))) sample = next += strlen(": a sample\n");
+    const char* end = sample ? strstr(sample, "\nsaved ") : NULL;
+    CHECK(hash && end && end > sample);
+    snprintf(c->hash, sizeof c->hash, "%.16s", hash ? hash + 10 : "");
+    snprintf(c->sample, sizeof c->sample, "%.*s", end ? (int)MIN(end - sample, 500) : 0, end ? sample : "");
+}
+
+static void read_curve(const char* run, Curve* c) {
+    CHECK(log_values(run, "loss", c->loss, STEPS) == STEPS);
+    CHECK(log_values(run, "grad_norm", c->norm, STEPS) == STEPS);
+    CHECK(log_values(run, "tokens", c->tokens, STEPS) == STEPS);
+    read_end(c);
+}
+
+// A run of STEPS steps in a directory of its name, from which others go on.
+typedef struct Job {
+    const char* name;
+    int ranks;
+    const char* options;
+    int is_done;
+    Curve curve;
+} Job;
+
+static Job jobs[] = {{.name = "one", .ranks = 1, .options = "--dtype fp32"},
+                     {.name = "two", .ranks = 2, .options = "--dtype fp32 --tp 2"},
+                     {.name = "three", .ranks = 3, .options = "--dtype fp32 --tp 3 --recompute block"},
+                     {.name = "four", .ranks = 4, .options = "--dtype fp32 --tp 4 --recompute gelu"},
+                     {.name = "groups", .ranks = 4, .options = "--dtype fp32 --tp 2 --zero 3"},
+                     {.name = "plans", .ranks = 6, .options = "--dtype fp32 --tp 2 --plan random --capacity 100"},
+                     {.name = "one_bf16", .ranks = 1, .options = "--dtype bf16"},
+                     {.name = "three_bf16", .ranks = 3, .options = "--dtype bf16 --tp 3"},
+                     {.name = "groups_bf16", .ranks = 4, .options = "--dtype bf16 --tp 2 --zero 2"}};
+
+// Runs it when it is asked for first.
+static const Curve* curve_of(const char* name) {
+    Job* job = jobs;
+    while (strcmp(job->name, name) != 0) job++;
+    if (job->is_done++) return &job->curve;
+    int status = sh(MPIRUN TINY "%s --check-plan --out %s/%s", job->ranks, program, job->options, work, name);
+    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", job->ranks, job->options, status, errors);
+    CHECK(status == 0);
+    read_curve(name, &job->curve);
+    return &job->curve;
+}
+
+// A copy of a run goes on from its middle.
+static Curve resumed(const char* from, int ranks, const char* options) {
+    Curve c;
+    memset(&c, 0, sizeof c);
+    curve_of(from);
+    CHECK(sh("rm -rf $W/other && cp -r $W/%s $W/other && rm -r $W/other/step-000010", from) == 0);
+    int status = sh(MPIRUN "--resume --threads 1 %s --out %s/other", ranks, program, options, work);
+    if (status) printf("    %s on %d ranks, %s: status %d: %.1500s\n", from, ranks, options, status, errors);
+    CHECK(status == 0);
+    read_curve("other", &c);
+    return c;
+}
+
+static void check_curve(const char* what, const Curve* a, const Curve* b, double tolerance) {
+    double worst = 0, worst_norm = 0;
+    for (int i = 0; i < STEPS; i++) {
+        double loss = fabs(b->loss[i] - a->loss[i]) / a->loss[i], norm = fabs(b->norm[i] - a->norm[i]) / a->norm[i];
+        CHECK(a->tokens[i] == b->tokens[i] && a->tokens[i] > 100);
+        CHECK(loss <= tolerance && norm <= 10 * tolerance);
+        worst = fmax(worst, loss), worst_norm = fmax(worst_norm, norm);
+    }
+    printf("    %-32s losses differ by %.1e at most, gradient norms by %.1e\n", what, worst, worst_norm);
+}
+
+// ---- losses and norms
+
+// fp32 in another order of sums is off by 1e-7 in a step, and by 1e-6 at most after ten, because the optimizer divides
+// small gradients by their own size. A head or a token that is lost or counted twice changes the loss by 1e-3. Norms,
+// which are no means over targets, may be ten times as far apart.
+static const double FP32 = 1e-5;
+
+static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
+    const char* const names[] = {"two", "three", "four", "groups", "plans"};
+    if (no_mpirun()) SKIP("mpirun is not here");
+    const Curve* one = curve_of("one");
+    for (int i = 0; i < COUNT(names); i++) check_curve(names[i], one, curve_of(names[i]), FP32);
+}
+
+// A loss is a mean over some 500 targets of values that are rounded to 2^-9 of logits of size about 5, and as much again
+// comes from every rounded tensor below, about 12 a layer: 5 * 2^-9 * sqrt(1 + 12 LAYERS) / sqrt(500) = 2.2e-3 in a loss
+// of 5, 4.4e-4 of it. Two runs differ by sqrt(2) of that; in a group each partial sum is rounded once more, another
+// sqrt(2) at most; ten steps may meet two standard deviations: 1.8e-3.
+static const double BF16 = 1.8e-3;
+
+static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
+    if (no_mpirun()) SKIP("mpirun is not here");
+    const Curve* one = curve_of("one_bf16");
+    check_curve("three_bf16", one, curve_of("three_bf16"), BF16);
+    check_curve("groups_bf16", one, curve_of("groups_bf16"), BF16);
+    Curve alone = resumed("groups_bf16", 1, "--tp 1"), same = resumed("groups_bf16", 4, "");
+    check_curve("groups_bf16 on one rank", one, &alone, BF16);
+    CHECK_STRING(same.hash, curve_of("groups_bf16")->hash);  // masters and moments have come back to the bit
+}
+
+static void a_run_says_how_the_model_is_divided(void) {
+    if (no_mpirun()) SKIP("mpirun is not here");
+    CHECK(sh(MPIRUN TINY "--steps 0 --tp 2 --out $W/none", 4, program) == 0);
+    const char* words = "2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 MLP units, the last one 3 and 112";
+    CHECK(strstr(output, words) != NULL);
+}
+
+// ---- checkpoints
+
+static void a_checkpoint_goes_on_in_any_division(void) {
+    const struct {
+        const char* from;
+        int ranks;
+        const char* options;
+    } runs[] = {{"groups", 1, "--tp 1"}, {"groups", 3, "--tp 3 --zero 1"}, {"one", 4, "--tp 2 --zero 2"},
+                {"three", 1, "--tp 1"},  {"three", 4, "--tp 4"},           {"two", 3, "--tp 1 --zero 3"}};
+    if (no_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(runs); i++) {
+        char what[128];
+        Curve c = resumed(runs[i].from, runs[i].ranks, runs[i].options);
+        snprintf(what, sizeof what, "%s on %d, %s", runs[i].from, runs[i].ranks, runs[i].options);
+        check_curve(what, curve_of("one"), &c, FP32);
+    }
+}
+
+static void a_checkpoint_goes_on_in_the_same_division_to_the_bit(void) {
+    if (no_mpirun()) SKIP("mpirun is not here");
+    Curve c = resumed("groups", 4, "");
+    CHECK_STRING(c.hash, curve_of("groups")->hash);
+    c = resumed("three", 3, "");
+    CHECK_STRING(c.hash, curve_of("three")->hash);
+}
+
+static double relative_difference(const float* a, const float* b, size_t n) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) difference += pow((double)a[i] - b[i], 2), norm += pow(b[i], 2);
+    return norm > 0 ? sqrt(difference / norm) : difference > 0;
+}
+
+// Opens a file of the checkpoint after STEPS / 2 steps.
+static int open_tensors(SafeTensors* file, const char* run, const char* name) {
+    char path[700], err[ERR_BYTES] = "";
+    snprintf(path, sizeof path, "%s/%s/step-000005/%s", work, run, name);
+    int failed = safetensors_open(file, path, err, sizeof err);
+    if (failed) printf("    %s\n", err);
+    CHECK(!failed);
+    return failed;
+}
+
+// Adds what the file has of the whole tensor of this name; returns the number of elements.
+static size_t take_parts(const SafeTensors* file, const char* name, float* value, size_t n) {
+    size_t length = strlen(name), taken = 0;
+    for (int i = 0; i < file->n; i++) {
+        const SafeTensor* t = &file->tensors[i];
+        size_t elems = t->bytes / dtype_bytes(t->dtype), first = 0;
+        if (strncmp(t->name, name, length) != 0 || (t->name[length] && t->name[length] != '@')) continue;
+        if (t->name[length]) first = strtoull(t->name + length + 1, NULL, 10);
+        CHECK(first + elems <= n);
+        if (first + elems <= n) safetensors_floats(t, 0, elems, value + first), taken += elems;
+    }
+    return taken;
+}
+
+// Moments of unlike order of sums differ by 1e-5 of their norm after five steps; what stands in another place, by 1.
+static void check_state(const char* run, const char* one, int n_files) {
+    SafeTensors whole, files[8];
+    char name[64];
+    size_t parts = 0, found = 0;
+    double worst = 0;
+    if (open_tensors(&whole, one, "optimizer-00000-of-00001.safetensors")) return;
+    for (int f = 0; f < n_files; f++) {
+        snprintf(name, sizeof name, "optimizer-%05d-of-%05d.safetensors", f, n_files);
+        if (open_tensors(&files[f], run, name)) return;
+        for (int i = 0; i < files[f].n; i++) parts += files[f].tensors[i].bytes;
+    }
+    for (int i = 0; i < whole.n; i++) {
+        size_t n = whole.tensors[i].bytes / sizeof(float), taken = 0;
+        float *expected = (float*)malloc(n * sizeof(float)), *value = (float*)calloc(n, sizeof(float));
+        for (int f = 0; f < n_files; f++) taken += take_parts(&files[f], whole.tensors[i].name, value, n);
+        CHECK(taken == n);
+        safetensors_floats(&whole.tensors[i], 0, n, expected);
+        worst = fmax(worst, relative_difference(value, expected, n));
+        found += n * sizeof(float);
+        free(expected), free(value);
+    }
+    CHECK(found == parts && whole.n >= 2 * 12 * LAYERS);
+    CHECK(worst <= 1e-3);
+    printf("    %-32s %d tensors of optimizer state in %d files differ by %.1e at most\n", run, whole.n, n_files,
+           worst);
+    for (int f = 0; f < n_files; f++) safetensors_close(&files[f]);
+    safetensors_close(&whole);
+}
+
+static void check_weights(const char* run, const char* one) {
+    SafeTensors a, b;
+    double worst = 0;
+    if (open_tensors(&a, run, "model.safetensors") || open_tensors(&b, one, "model.safetensors")) return;
+    CHECK(a.n == b.n && a.n > 12 * LAYERS);
+    for (int i = 0; i < MIN(a.n, b.n); i++) {
+        CHECK_STRING(a.tensors[i].name, b.tensors[i].name);
+        CHECK(a.tensors[i].bytes == b.tensors[i].bytes && a.tensors[i].dims[0] == b.tensors[i].dims[0]);
+        worst = fmax(worst, relative_difference((const float*)a.tensors[i].data, (const float*)b.tensors[i].data,
+                                                b.tensors[i].bytes / sizeof(float)));
+    }
+    CHECK(worst <= 1e-3);
+    safetensors_close(&a), safetensors_close(&b);
+}
+
+static void files_name_whole_tensors_and_hold_them_once(void) {
+    const struct {
+        const char* name;
+        int files;
+    } runs[] = {{"two", 2}, {"three", 3}, {"groups", 4}};
+    if (no_mpirun()) SKIP("mpirun is not here");
+    curve_of("one");
+    for (int i = 0; i < COUNT(runs); i++) {
+        curve_of(runs[i].name);
+        check_state(runs[i].name, "one", runs[i].files);
+        check_weights(runs[i].name, "one");
+    }
+}
+
+// ---- samples
+
+// The likeliest token every time. Two tokens as close as rounding would be a rare chance.
+static void samples_are_those_of_one_rank(void) {
+    const char* const names[] = {"two", "three", "four", "groups"};
+    static char expected[4096];
+    if (no_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(names); i++) CHECK_STRING(curve_of(names[i])->sample, curve_of("one")->sample);
+    CHECK(sh("%s --out $W/one --sample abc --tokens 60 --temperature 0 --threads 1", program) == 0);
+    snprintf(expected, sizeof expected, "%.4000s", output);
+    CHECK(strlen(expected) > 60);
+    for (int i = 0; i < COUNT(names); i++) {
+        CHECK(sh("%s --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", program, names[i]) == 0);
+        CHECK_STRING(output, expected);
+    }
+    CHECK(sh(MPIRUN "--tp 3 --out $W/groups --sample abc --tokens 60 --temperature 0 --threads 1", 3, program) == 0);
+    CHECK(strstr(output, expected) != NULL);
+}
+
+// ---- bytes
+
+// "tensor" of every step, which rank 0 has sent. Returns their number.
+static int tensor_bytes(const char* run, double* values) {
+    char path[600];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
+    size_t length = read_text(path, output, sizeof output);
+    for (char *line = output, *end; line < output + length && n < STEPS; line = end + 1) {
+        Json json;
+        if (!(end = strchr(line, '\n')) || json_parse(&json, line, (size_t)(end - line), NULL, 0)) break;
+        const JsonValue *bytes = json_get(&json, json.values, "bytes"),
+                        *tensor = bytes ? json_get(&json, bytes, "tensor") : NULL;
+        if (tensor && tensor->type == JSON_NUMBER) json_double(tensor, &values[n++]);
+        json_free(&json);
+    }
+    return n;
+}
+
+// Of an all-reduce of n fp32: a part to each other rank, and a sum back.
+static double sum_bytes(int R, int n) { return 2.0 * (R - 1) * CEIL_DIV(n, R) * 4; }
+
+// What a rank sends the others of its group of R in a step whose only row has N tokens. A gather or a reduction is
+// ceil(N / R) tokens of every channel to each other rank: in a block 4 forward and 4 backward, 4 more where it is
+// computed again; the embedding and the classifier have one forward and one backward each. The classifier's parts are
+// three fp32 a token. Gradients of what is not cut are summed: of ln1, of attprojb with ln2, of fcprojb, of wpe, of lnf,
+// tensors one after another with 4 elements between them, 60 channels in 64.
+static double expected_bytes(int R, int N, int elem, int computed_again) {
+    double share = (double)CEIL_DIV(N, R) * WIDTH * elem * (R - 1);
+    double layers = LAYERS * (sum_bytes(R, 64 + WIDTH) + sum_bytes(R, 128 + WIDTH) + sum_bytes(R, WIDTH));
+    double ends = sum_bytes(R, CONTEXT * WIDTH) + sum_bytes(R, 64 + WIDTH);
+    return share * (LAYERS * (computed_again ? 12 : 8) + 4) + 3.0 * 4 * N * (R - 1) + layers + ends;
+}
+
+static void activations_move_by_the_formula(void) {
+    const struct {
+        const char* name;
+        int ranks, elem, computed_again;
+    } runs[] = {{"two", 2, 4, 0}, {"three", 3, 4, 1}, {"four", 4, 4, 0}, {"three_bf16", 3, 2, 0}};
+    if (no_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(runs); i++) {
+        double bytes[STEPS] = {0}, rows[STEPS] = {0};
+        const Curve* c = curve_of(runs[i].name);
+        CHECK(log_values(runs[i].name, "rows", rows, STEPS) == STEPS);
+        CHECK(tensor_bytes(runs[i].name, bytes) == STEPS);
+        for (int t = 0; t < STEPS; t++) {
+            CHECK(rows[t] == 1);
+            CHECK_CLOSE(bytes[t],
+                        expected_bytes(runs[i].ranks, (int)c->tokens[t], runs[i].elem, runs[i].computed_again), 0);
+        }
+    }
+}
+
+// ---- refusals
+
+static int lines_with(const char* text, const char* words) {
+    int n = 0;
+    for (const char* at = text; (at = strstr(at, words)); at += strlen(words)) n++;
+    return n;
+}
+
+static void a_group_that_cannot_be_is_refused_in_one_line(void) {
+    const struct {
+        int ranks;
+        const char *options, *words;
+    } jobs_refused[] = {{3, "--tp 2", "--tp 2 does not divide the 3 ranks of this job; try --tp 1 or mpirun -n 4"},
+                        {1, "--tp 2", "--tp 2 does not divide the 1 ranks of this job; try --tp 1 or mpirun -n 2"},
+                        {6, "--tp 6", "--tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
+                        {2, "--tp 0", "--tp"}};
+    if (no_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(jobs_refused); i++) {
+        int status = sh(MPIRUN TINY "%s --out $W/refused", jobs_refused[i].ranks, program, jobs_refused[i].options);
+        int lines = lines_with(errors, jobs_refused[i].words);
+        CHECK(status != 0 && status < 128 && lines == 1);
+        if (lines != 1) printf("    %s: %.1000s\n", jobs_refused[i].options, errors);
+        CHECK(sh("ls $W/refused") != 0);
+    }
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    write_corpus();
+    RUN(ten_steps_are_those_of_one_rank_however_heads_divide);
+    RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
+    RUN(a_run_says_how_the_model_is_divided);
+    RUN(a_checkpoint_goes_on_in_any_division);
+    RUN(a_checkpoint_goes_on_in_the_same_division_to_the_bit);
+    RUN(files_name_whole_tensors_and_hold_them_once);
+    RUN(samples_are_those_of_one_rank);
+    RUN(activations_move_by_the_formula);
+    RUN(a_group_that_cannot_be_is_refused_in_one_line);
+    return program_end();
+}
