@@ -137,7 +137,8 @@ endif
 link_emu = $(CXX) $(filter-out -std=gnu11,$(COMMON)) $(1) -rdynamic -o $@ $(LIBRARIES)
 
 # Programs that mpirun starts, each on several numbers of ranks. They call MPI themselves.
-ranked       := $(filter $(patsubst test/test_%.c,%,$(wildcard test/test_*.c)),comm comm_failures group_attention law resized)
+ranked       := $(filter $(patsubst test/test_%.c,%,$(wildcard test/test_*.c)),comm comm_failures group_attention \
+  law resized)
 ranks_of_comm            := 1 2 3 4 8
 ranks_of_comm_failures   := 1 2 4
 ranks_of_group_attention := 1 2 3 5 8
@@ -320,6 +321,7 @@ suite_ranked = $(if $(filter yes,$(MPI)),$(foreach t,$(ranked),$(foreach n,$(ran
   '$(call mpirun,3) $(build)/test/test_law --zero 2' '$(call mpirun,4) $(build)/test/test_law --zero 3' \
   $(foreach o,2_--tp_2 3_--tp_3 4_--tp_2_--zero_3 6_--tp_2 8_--tp_4_--zero_2,$(\
   )'$(call mpirun,$(firstword $(subst _, ,$(o)))) $(build)/test/test_law $(wordlist 2,9,$(subst _, ,$(o)))') \
+  '$(call mpirun,4) $(build)/test/test_resized --tp 2' \
   'sh test/law_in_cluster.sh $(build)/test/test_law' dev/cluster/check.sh)
 
 # The emulator's part of the suite needs a C++ compiler and an x86-64.

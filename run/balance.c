@@ -11,22 +11,6 @@
 
 #include "run/balance_parts.h"
 
-void* balance_room(size_t n, size_t bytes) {
-    void* p = calloc(n, bytes);
-    if (!p) die("no memory for what is known of %zu ranks", n);
-    return p;
-}
-
-double balance_median(double* x, int n) {
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
-            double swapped = x[j];
-            x[j] = x[j - 1];
-            x[j - 1] = swapped;
-        }
-    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
-}
-
 static int index_of(const char* value, const char* const* names, int n) {
     int i = 0;
     while (i < n - 1 && strcmp(value, names[i]) != 0) i++;
@@ -34,12 +18,6 @@ static int index_of(const char* value, const char* const* names, int n) {
 }
 
 // What a rank may come to compute: twice its share of an even division, so that memory stays bounded.
-SliceCount balance_most(const Model* m) {
-    int R = m->split.ranks;
-    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
-                        MIN(m->whole.units, 2 * CEIL_DIV(m->whole.units, R) + 2 * WORK_TILE)};
-}
-
 // ---- the beginning
 
 static void read_stragglers(Run* run) {
@@ -201,7 +179,7 @@ static void sample(Run* run) {
     double total = 0, middle[MOST_TP];
     for (int q = 0; q < groups; q++) {
         for (int t = 0; t < R; t++) middle[t] = computing(&b->reports[q * R + t]);
-        b->compute_ms[q] = balance_median(middle, R);
+        b->compute_ms[q] = run_median(middle, R);
         total += b->compute_ms[q] / groups;
     }
     for (int t = 0; t < R; t++) {

@@ -10,20 +10,6 @@
 
 // ---- carrying out a decision
 
-void balance_owned(SliceCount* own, const Model* m) {
-    for (int t = 0; t < tp_size(m); t++)
-        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.unit[t + 1] - m->split.unit[t]};
-}
-
-double balance_slices(const Balance* b, SliceCount count) { return count.units + b->head_work * count.heads; }
-
-// Heads and units of this rank that it does not give away.
-SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
-    for (int i = 0; i < b->n_moves; i++)
-        if (b->moves[i].from == rank) own.heads -= b->moves[i].heads, own.units -= b->moves[i].units;
-    return own;
-}
-
 // With lists as they are: of a refresh, or of a checkpoint.
 void balance_set_work(Run* run, const KeptLayer* lists) {
     Model* m = &run->model;
@@ -92,13 +78,8 @@ static void find_head_work(Run* run, const RankTimes* times, const SliceCount* o
         head[t] = times[t].attention / own[t].heads;
         unit[t] = times[t].linear / balance_slices(b, own[t]);
     }
-    double slice = balance_median(unit, R);
-    if (slice > 0) b->head_work = matrices + balance_median(head, R) / slice;
-}
-
-// Slices that a rank of the group runs now.
-double balance_running(const Balance* b, const SliceCount* own, int t) {
-    return balance_slices(b, balance_count(b->moves, b->n_moves, own, t));
+    double slice = run_median(unit, R);
+    if (slice > 0) b->head_work = matrices + run_median(head, R) / slice;
 }
 
 static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
@@ -107,7 +88,7 @@ static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
     int only_matmuls = b->setting.mode == BALANCE_RESIZE;
     for (int t = 0; t < tp_size(m); t++) {
         double ms[KINDS];
-        for (int k = 0; k < KINDS; k++) ms[k] = balance_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
+        for (int k = 0; k < KINDS; k++) ms[k] = run_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
         times[t] = (RankTimes){
             .linear = ms[0], .attention = ms[1], .other = ms[2], .pruned = (1 - b->fixed) * b->reports[t].pruned};
     }

@@ -83,7 +83,7 @@ static double middle(Run* run, double mine) {
     Comm* c = run->model.world;
     double* all = (double*)balance_room((size_t)c->size, sizeof *all);
     if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) run_lost(run, err);
-    double value = balance_median(all, c->size);
+    double value = run_median(all, c->size);
     free(all);
     return value;
 }

@@ -1,6 +1,7 @@
 // balance_parts.h - between the files of run/balance.h:
 //
 //   balance.c         options and memory; what happens in a step
+//   balance_parts.c   heads, units and slices that ranks own, give and run
 //   balance_cost.c    what it takes to move slices, what leaving columns out saves: measured once
 //   balance_change.c  decisions, and carrying them out
 //   balance_files.c   lists and decisions in checkpoints; the page
@@ -40,7 +41,6 @@ struct Balance {
 
 // Zeroed; ends the program where there is no memory.
 void* balance_room(size_t n, size_t bytes);
-double balance_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 
 // Heads and units of all ranks of the group, and those of all of them that this one does not give away.
 void balance_owned(SliceCount* own, const Model* m);

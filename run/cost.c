@@ -119,16 +119,6 @@ int cost_cache_path(const Run* run, char* path, size_t bytes, char* err, size_t 
     return (size_t)length < bytes ? 0 : fail(err, errlen, "%s: too long a path", dir);
 }
 
-static int write_file(const char* path, const char* text, size_t n, char* err, size_t errlen) {
-    char whole[CHECKPOINT_PATH + 32];
-    snprintf(whole, sizeof whole, "%s.%ld", path, (long)getpid());
-    int fd = disk_create(whole, err, errlen);
-    if (fd < 0 || disk_finish(fd, whole, disk_write(fd, text, n), err, errlen)) return -1;
-    if (rename(whole, path) == 0) return 0;
-    unlink(whole);
-    return fail(err, errlen, "%s: cannot rename a file to this name", path);
-}
-
 int cost_cache_save(const Run* run, char* err, size_t errlen) {
     enum { ROOM = 1 << 14 };
     char dir[CHECKPOINT_PATH], path[CHECKPOINT_PATH], text[ROOM];
@@ -138,7 +128,7 @@ int cost_cache_save(const Run* run, char* err, size_t errlen) {
     size_t n = describe(run, text, sizeof text);
     n += machine_print(&run->probed, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
-    return write_file(path, text, n, err, errlen);
+    return disk_replace(path, text, n, err, errlen);
 }
 
 // ---- reading

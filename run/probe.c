@@ -53,17 +53,6 @@ static void wait(Run* run) {
     run->model.k->synchronize(run->model.s);
 }
 
-// Of n >= 1 numbers, which are sorted.
-static double median(double* x, int n) {
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
-            double swapped = x[j];
-            x[j] = x[j - 1];
-            x[j - 1] = swapped;
-        }
-    return (x[(n - 1) / 2] + x[n / 2]) / 2;
-}
-
 // ---- least squares
 
 // Solves a (n,n) x = b by elimination with pivots; a and b are overwritten. 0, or -1 where a is singular.
@@ -243,7 +232,7 @@ static void print_rows(const Cost* cost, const ProbeTime* rows) {
         printf("      %10.0f %14.0f %12.3f %12.3f  %+6.1f %%%s\n", rows[i].tokens, rows[i].s2 / rows[i].tokens,
                rows[i].ms, ms, 100 * error, design[i].held_out ? "  held out" : "");
     }
-    double middle = median(errors, n);
+    double middle = run_median(errors, n);
     printf("held-out error: median %.1f %%, worst %.1f %%%s\n", 100 * middle, 100 * errors[n - 1],
            middle > 0.06 ? "; over 6 %: is this machine busy with something else?" : "");
 }

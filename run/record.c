@@ -4,6 +4,16 @@
 
 #include "run/run.h"
 
+double run_median(double* x, int n) {
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
+            double swapped = x[j];
+            x[j] = x[j - 1];
+            x[j - 1] = swapped;
+        }
+    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
+}
+
 static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose, int link) {
     return c->sent[purpose][link] - before->sent[purpose][link];
 }

@@ -213,6 +213,8 @@ void ahead_close(Run* run);  // ends the thread, if there is one
 
 // ---- record.c
 
+double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
+
 // Of run->batch, which took so long; before: run_exchanged as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched

@@ -25,24 +25,6 @@ void* tp_full(const Model* m, void* own, void* full, const Row* row) {
     return full;
 }
 
-// Runs of tensors that stand one after another are summed at once, with the gaps between them, which are 0.
-void tp_sum_replicated(const Model* m, int b) {
-    float* run = NULL;
-    size_t n = 0;
-    if (!m->tp) return;
-    for (int i = 0; i <= shape_tensors(&m->shape); i++) {
-        ParamTensor t = shape_tensor(&m->shape, MIN(i, shape_tensors(&m->shape) - 1));
-        int is_end = i == shape_tensors(&m->shape),
-            joins = !is_end && shape_bucket_of(&t, &m->shape) == b && split_is_replicated(t.id);
-        float* grads = joins ? zero_grads(m, &t) : NULL;
-        if (joins && !run) run = grads;
-        if (joins) n = (size_t)(grads - run) + t.elems;
-        if (joins || !run) continue;
-        m->tp->table->all_reduce(m->tp, run, n, DT_F32, m->s);
-        run = NULL;
-    }
-}
-
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
     char err[ERR_BYTES];
     if (!m->tp || split_is_replicated(tensor->id)) {

@@ -18,10 +18,6 @@ void tp_reduce(const Model* m, void* x, const Row* row);
 // Own rows (n,C) gathered into full (R n, C), which is returned; in a group of one `own` itself.
 void* tp_full(const Model* m, void* own, void* full, const Row* row);
 
-// Gradients of what all ranks of the group have whole, in bucket b: sums over the group. Each rank has those of its own
-// tokens, and biases of the projections are rank 0's alone.
-void tp_sum_replicated(const Model* m, int b);
-
 // Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
 // scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);

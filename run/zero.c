@@ -111,6 +111,26 @@ void zero_settle(Model* m) {
 
 // ---- gradients
 
+// Gradients of what all ranks of the group have whole, in bucket b: sums over the group. Each rank has those of its own
+// tokens, and biases of the projections are rank 0's alone.
+// Runs of tensors that stand one after another are summed at once, with the gaps between them, which are 0.
+static void sum_replicated(const Model* m, int b) {
+    float* run = NULL;
+    size_t n = 0;
+    if (!m->tp) return;
+    for (int i = 0; i <= shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, MIN(i, shape_tensors(&m->shape) - 1));
+        int is_end = i == shape_tensors(&m->shape),
+            joins = !is_end && shape_bucket_of(&t, &m->shape) == b && split_is_replicated(t.id);
+        float* grads = joins ? zero_grads(m, &t) : NULL;
+        if (joins && !run) run = grads;
+        if (joins) n = (size_t)(grads - run) + t.elems;
+        if (joins || !run) continue;
+        m->tp->table->all_reduce(m->tp, run, n, DT_F32, m->s);
+        run = NULL;
+    }
+}
+
 // Begins to sum bucket b over all ranks into `out`, the owned piece. Gradients that travel as bf16 go through
 // narrow[slot] and are widened by end_reduce.
 static Ticket begin_reduce(Model* m, int b, float* out, int slot) {
@@ -153,7 +173,7 @@ void zero_open_grads(Model* m, int l) {
 void zero_close_grads(Model* m, int l) {
     Zero* z = &m->zero;
     if (z->grads.whole) return;
-    tp_sum_replicated(m, 1 + l);
+    sum_replicated(m, 1 + l);
     z->leaving[l & 1] = begin_reduce(m, 1 + l, z->piece[l & 1], l & 1);
     z->layer_out[l & 1] = l;
 }
@@ -168,7 +188,7 @@ void zero_end_round(Model* m) {
 void zero_reduce(Model* m) {
     for (int b = last_bucket(m); b >= 0; b--) {
         if (!m->zero.grads.whole && b != 0 && b != last_bucket(m)) continue;
-        tp_sum_replicated(m, b);
+        sum_replicated(m, b);
         if (m->comm->size == 1) continue;
         end_reduce(m, b, owned_grads(m, b), 0, begin_reduce(m, b, owned_grads(m, b), 0));
     }

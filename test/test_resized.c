@@ -318,6 +318,27 @@ static void a_step_without_slices_is_a_dense_step_with_masked_weights(void) { ru
 static void slices_that_others_compute_change_neither_loss_nor_gradients(void) { run_cases(plan_moves, 1e-5); }
 static void what_stays_of_a_rank_that_gives_may_be_left_out(void) { run_cases(plan_both, 1e-5); }
 
+// Of a projection, whose output is summed over the group.
+static void one_rank_of_a_group_adds_the_bias_of_a_projection(void) {
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        no_plan();
+        plan_both(seed);
+        set_plan(plan.active);
+        work_begin(m);
+        for (int l = 0; l < LAYERS; l++)
+            for (int id = LINEAR_ATTPROJ; id < N_LINEARS; id += 2) {
+                Linear w = work_linear(m, (LinearId)id, l);
+                int adds[2] = {w.b != NULL, w.db != NULL};
+                MPI_Allreduce(MPI_IN_PLACE, adds, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+                CHECK(adds[0] == m->comm->size && adds[1] == m->comm->size);
+            }
+        work_end(m);
+        zero_clear_grads(m);
+    }
+    no_plan();
+    set_plan(0);
+}
+
 // ---- FLOPs
 
 static const Kernels* plain;
@@ -672,6 +693,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(a_step_without_slices_is_a_dense_step_with_masked_weights);
     RUN_TOGETHER(slices_that_others_compute_change_neither_loss_nor_gradients);
     RUN_TOGETHER(what_stays_of_a_rank_that_gives_may_be_left_out);
+    RUN_TOGETHER(one_rank_of_a_group_adds_the_bias_of_a_projection);
     RUN_TOGETHER(each_of_the_three_matmuls_does_less_by_what_is_left_out);
     RUN_TOGETHER(gradients_that_were_not_computed_are_filled_as_was_asked);
     RUN_TOGETHER(what_all_ranks_hold_stays_equal_over_resized_updates);

@@ -119,10 +119,10 @@ static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
     for (int i = 0; i < COUNT(names); i++) check_curve(names[i], one, curve_of(names[i]), FP32);
 }
 
-// A loss is a mean over some 500 targets of values that are rounded to 2^-9 of logits of size about 5, and as much again
-// comes from every rounded tensor below, about 12 a layer: 5 * 2^-9 * sqrt(1 + 12 LAYERS) / sqrt(500) = 2.2e-3 in a loss
-// of 5, 4.4e-4 of it. Two runs differ by sqrt(2) of that; in a group each partial sum is rounded once more, another
-// sqrt(2) at most; ten steps may meet two standard deviations: 1.8e-3.
+// A loss is a mean over some 500 targets of values that are rounded to 2^-9 of logits of size about 5, and as much
+// again comes from every rounded tensor below, about 12 a layer: 5 * 2^-9 * sqrt(1 + 12 LAYERS) / sqrt(500) = 2.2e-3 in
+// a loss of 5, 4.4e-4 of it. Two runs differ by sqrt(2) of that; in a group each partial sum is rounded once more,
+// another sqrt(2) at most; ten steps may meet two standard deviations: 1.8e-3.
 static const double BF16 = 1.8e-3;
 
 static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
@@ -198,7 +198,7 @@ static size_t take_parts(const SafeTensors* file, const char* name, float* value
     return taken;
 }
 
-// Moments of unlike order of sums differ by 1e-5 of their norm after five steps; what stands in another place, by 1.
+// After five steps sums in another order have come to 1e-6 of a tensor's norm; what stands in another place, to 1.
 static void check_state(const char* run, const char* one, int n_files) {
     SafeTensors whole, files[8];
     char name[64];
@@ -221,25 +221,34 @@ static void check_state(const char* run, const char* one, int n_files) {
         free(expected), free(value);
     }
     CHECK(found == parts && whole.n >= 2 * 12 * LAYERS);
-    CHECK(worst <= 1e-3);
+    CHECK(worst <= 1e-5);
     printf("    %-32s %d tensors of optimizer state in %d files differ by %.1e at most\n", run, whole.n, n_files,
            worst);
     for (int f = 0; f < n_files; f++) safetensors_close(&files[f]);
     safetensors_close(&whole);
 }
 
+// The gradient of keys' biases is 0 but for rounding, which the optimizer makes as large as any other: they are left
+// out.
 static void check_weights(const char* run, const char* one) {
     SafeTensors a, b;
     double worst = 0;
     if (open_tensors(&a, run, "model.safetensors") || open_tensors(&b, one, "model.safetensors")) return;
     CHECK(a.n == b.n && a.n > 12 * LAYERS);
     for (int i = 0; i < MIN(a.n, b.n); i++) {
-        CHECK_STRING(a.tensors[i].name, b.tensors[i].name);
-        CHECK(a.tensors[i].bytes == b.tensors[i].bytes && a.tensors[i].dims[0] == b.tensors[i].dims[0]);
-        worst = fmax(worst, relative_difference((const float*)a.tensors[i].data, (const float*)b.tensors[i].data,
-                                                b.tensors[i].bytes / sizeof(float)));
+        const SafeTensor *x = &a.tensors[i], *y = &b.tensors[i];
+        size_t n = y->bytes / sizeof(float);
+        float *found = (float*)malloc(x->bytes), *expected = (float*)malloc(y->bytes);
+        CHECK_STRING(x->name, y->name);
+        CHECK(x->bytes == y->bytes && x->dims[0] == y->dims[0]);
+        safetensors_floats(x, 0, x->bytes / sizeof(float), found);
+        safetensors_floats(y, 0, n, expected);
+        if (strstr(y->name, "c_attn.bias")) memcpy(found + WIDTH, expected + WIDTH, WIDTH * sizeof(float));
+        worst = fmax(worst, relative_difference(found, expected, n));
+        free(found), free(expected);
     }
-    CHECK(worst <= 1e-3);
+    CHECK(worst <= 1e-5);
+    printf("    %-32s weights differ by %.1e at most\n", run, worst);
     safetensors_close(&a), safetensors_close(&b);
 }
 
@@ -301,8 +310,8 @@ static double sum_bytes(int R, int n) { return 2.0 * (R - 1) * CEIL_DIV(n, R) * 
 // What a rank sends the others of its group of R in a step whose only row has N tokens. A gather or a reduction is
 // ceil(N / R) tokens of every channel to each other rank: in a block 4 forward and 4 backward, 4 more where it is
 // computed again; the embedding and the classifier have one forward and one backward each. The classifier's parts are
-// three fp32 a token. Gradients of what is not cut are summed: of ln1, of attprojb with ln2, of fcprojb, of wpe, of lnf,
-// tensors one after another with 4 elements between them, 60 channels in 64.
+// three fp32 a token. Gradients of what is not cut are summed, tensors that are neighbours at once and with the gap
+// between them, 60 channels in 64: of ln1, of attprojb and ln2, of fcprojb, of wpe, of lnf.
 static double expected_bytes(int R, int N, int elem, int computed_again) {
     double share = (double)CEIL_DIV(N, R) * WIDTH * elem * (R - 1);
     double layers = LAYERS * (sum_bytes(R, 64 + WIDTH) + sum_bytes(R, 128 + WIDTH) + sum_bytes(R, WIDTH));
@@ -331,28 +340,29 @@ static void activations_move_by_the_formula(void) {
 
 // ---- refusals
 
-static int lines_with(const char* text, const char* words) {
-    int n = 0;
-    for (const char* at = text; (at = strstr(at, words)); at += strlen(words)) n++;
-    return n;
+// The first rank's words are there, on a line of their own. Other ranks say the same where the launcher is slow.
+static void check_refused(int status, const char* words) {
+    const char *at = strstr(errors, words), *end = at ? strchr(at, '\n') : NULL;
+    CHECK(status == 1 && at && end && end - at < 200);
+    if (!at) printf("    expected \"%s\": status %d: %.1000s\n", words, status, errors);
 }
 
 static void a_group_that_cannot_be_is_refused_in_one_line(void) {
     const struct {
         int ranks;
         const char *options, *words;
-    } jobs_refused[] = {{3, "--tp 2", "--tp 2 does not divide the 3 ranks of this job; try --tp 1 or mpirun -n 4"},
-                        {1, "--tp 2", "--tp 2 does not divide the 1 ranks of this job; try --tp 1 or mpirun -n 2"},
-                        {6, "--tp 6", "--tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
-                        {2, "--tp 0", "--tp"}};
+    } refused[] = {{3, "--tp 2", "rank 0: --tp 2 does not divide the 3 ranks of this job; try --tp 1 or mpirun -n 4"},
+                   {1, "--tp 2", "--tp 2 does not divide the 1 ranks of this job; try --tp 1 or mpirun -n 2"},
+                   {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
+                   {2, "--tp 0", "rank 0: --tp expects 1 to"}};
     if (no_mpirun()) SKIP("mpirun is not here");
-    for (int i = 0; i < COUNT(jobs_refused); i++) {
-        int status = sh(MPIRUN TINY "%s --out $W/refused", jobs_refused[i].ranks, program, jobs_refused[i].options);
-        int lines = lines_with(errors, jobs_refused[i].words);
-        CHECK(status != 0 && status < 128 && lines == 1);
-        if (lines != 1) printf("    %s: %.1000s\n", jobs_refused[i].options, errors);
+    for (int i = 0; i < COUNT(refused); i++) {
+        check_refused(sh(MPIRUN TINY "%s --out $W/refused", refused[i].ranks, program, refused[i].options),
+                      refused[i].words);
         CHECK(sh("ls $W/refused") != 0);
     }
+    curve_of("two");  // which has --tp 2 among its options
+    check_refused(sh(MPIRUN "--resume --threads 1 --out $W/two", 1, program), "--tp 2 does not divide the 1 ranks");
 }
 
 int main(int argc, char** argv) {
