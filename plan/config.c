@@ -71,7 +71,7 @@ static const Option options[] = {
     {"--epilogues",    CHOICE, AT(epilogues),    "dgelu",    0, 0,    "bias|dgelu|all", "what cuBLASLt computes together with a matmul: the bias; also the slope of GELU; also GELU and bias gradients", NULL},
     {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192", NULL},
 
-    {"--tp",           INT,    AT(tp),           "1",        1, 1024, NULL, "ranks of a tensor-parallel group, which divide heads and MLP units among them; contiguous, best of one machine", NULL},
+    {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, MLP units and vocabulary among them; contiguous, best of one machine", NULL},
     {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the items of a step in rounds", NULL},
     {"--reduce",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks", NULL},
     {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on", NULL},

@@ -17,7 +17,6 @@ static int index_of(const char* value, const char* const* names, int n) {
     return i;
 }
 
-// What a rank may come to compute: twice its share of an even division, so that memory stays bounded.
 // ---- the beginning
 
 static void read_stragglers(Run* run) {
@@ -44,7 +43,7 @@ static WorkNeeds make_needs(const Model* m, const Balance* b) {
 static void check_options(const Run* run, BalanceMode mode) {
     const Model* m = &run->model;
     if (mode != BALANCE_OFF && m->tp && m->zero.stage > 1)
-        die("--balance %s in tensor-parallel groups needs whole weights and gradients, expected --zero 1, found %d; "
+        die("--balance %s in tensor-parallel groups needs whole weights and gradients: expected --zero 1, found %d; "
             "try "
             "--zero 1 or --balance off",
             run->config.balance, m->zero.stage);
@@ -96,6 +95,8 @@ void balance_ready(Run* run) {
                run->state.balanced, b->setting.ranks, c->balance);
         run->state.balanced = 0;
     }
+    if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
+        printf("balance %s: nothing to do, there is one rank only\n", c->balance);
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) balance_find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)

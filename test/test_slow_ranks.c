@@ -12,7 +12,7 @@
     "--data $W/corpus --layers 1 --heads 8 --schedule constant --lr 0.001 --warmup 0 --eval-every 0 --sample-every 0 " \
     "--save-every 0 --dtype fp32 --threads 1 --machine flexsp-7b --refresh 5 "
 #define NARROW "--width 64 --context 64 --batch-tokens 256 "
-#define WIDE "--width 256 --context 128 --batch-tokens 768 "
+#define WIDE "--width 256 --context 128 --batch-tokens 1024 "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 enum { MOST_STEPS = 128, RANKS = 8, ATTEMPTS = 3 };
@@ -191,33 +191,35 @@ static void a_rank_that_is_slowed_by_one_changes_no_bit(void) {
 // ---- what is measured
 
 // With --balance resize the speed is slices over the time of the linears alone. It is known after the first refresh,
-// while nothing is left out yet.
-static void measure_slow_linears(void) {
+// while nothing is left out yet. Rank 0 is not slowed.
+static void measure_slow_linears(const char* options, const double x[4]) {
     static Step steps[MOST_STEPS];
-    const double x[RANKS] = {1, 1.5, 1, 2, 1, 4, 1, 8};
-    double healthy[4], wall[MOST_STEPS];
-    int n = 0;
-    CHECK(run_steps(8,
-                    WIDE
-                    "--tp 8 --steps 10 --refresh 9 --balance resize --straggle 'rank=1,x=1.5;rank=3,x=2;rank=5,x=4;"
-                    "rank=7,x=8'",
-                    "measured", steps) == 10);
-    for (int r = 0; r < RANKS; r++)
-        if (x[r] == 1) healthy[n++] = steps[10].of[SPEED][r];
-    double speed = median_of(healthy, n);
+    char line[512];
+    double wall[MOST_STEPS];
+    int slowest = 0, last = 7;
+    snprintf(line, sizeof line, WIDE "--tp 4 --steps 7 --refresh 6 --balance resize %s", options);
+    CHECK(run_steps(4, line, "measured", steps) == last);
     printf("    slowed by");
-    for (int r = 0; r < RANKS; r++) {
-        double found = speed / steps[10].of[SPEED][r];
-        printf(" %g: %.2f%s", x[r], found, r < RANKS - 1 ? "," : "\n");
+    for (int r = 1; r < 4; r++) {
+        double found = steps[last].of[SPEED][0] / steps[last].of[SPEED][r];
+        printf(" %g: %.2f%s", x[r], found, r < 3 ? "," : "\n");
         expect(found > 0.9 * x[r] && found < 1.1 * x[r], "rank %d is %.3g times as slow, expected %g", r, found, x[r]);
+        if (x[r] > x[slowest]) slowest = r;
     }
-    // The wall clock of rank 0, which is not slow, shows the slowest rank's time.
-    for (int t = 2; t <= 9; t++) wall[t] = 1e3 * steps[t].seconds;
-    expect(median_of(wall + 2, 8) > typical(steps, 2, 9, COMPUTE, 7), "a step is over before its slowest rank");
-    expect(typical(steps, 2, 9, COMPUTE, 0) < 0.5 * typical(steps, 2, 9, COMPUTE, 7), "rank 0 seems slow itself");
+    // The wall clock of rank 0 shows the slowest rank's time, rank 0's own computing does not.
+    for (int t = 2; t < last; t++) wall[t] = 1e3 * steps[t].seconds;
+    double slow = typical(steps, 2, last - 1, COMPUTE, slowest);
+    expect(median_of(wall + 2, last - 2) > slow, "a step is over before its slowest rank");
+    expect(typical(steps, 2, last - 1, COMPUTE, 0) < 0.6 * slow, "rank 0 seems slow itself");
 }
 
-static void the_slowness_of_linears_is_measured_within_a_tenth(void) { one_attempt_holds(measure_slow_linears); }
+static void measure_some_and_one(void) {
+    const double some[] = {1, 1.5, 2, 4}, one[] = {1, 1, 1, 8};
+    measure_slow_linears("--straggle 'rank=1,x=1.5; rank=2,x=2; rank=3,x=4'", some);
+    measure_slow_linears("--straggle 'rank=3,x=8'", one);
+}
+
+static void the_slowness_of_linears_is_measured_within_a_tenth(void) { one_attempt_holds(measure_some_and_one); }
 
 // ---- losslessness
 
@@ -272,29 +274,36 @@ static void an_exchange_rate_of_nothing_leaves_most_out_and_a_large_one_nothing(
 // ---- resizing as stragglers come and go
 
 // Refreshes follow steps 5, 10, ...: a rank that is slow from step 6 on is resized from step 11 on, and what that does
-// is seen at step 15.
+// is seen at step 15; two refreshes after a change all must have settled. What noise makes of it: medians of five steps
+// of a rank that others disturb are off by a tenth and more, so that healthy ranks are resized a little; a straggler of
+// four leaves out more than half. That ranks without noise leave out nothing is a claim of test_balance_loop.
 static void follow_stragglers(void) {
     enum { FIRST = 6, SECOND = 26, GONE = 41, LAST = 55 };
+    const double noise = 0.35;
     static Step steps[MOST_STEPS];
+    int exact = 1;
     CHECK(run_steps(4,
                     WIDE "--tp 4 --steps 55 --balance resize --straggle 'rank=1,x=4,from=6,to=25;rank=2,x=4,from=26,"
                          "to=40'",
                     "followed", steps) == LAST);
     printf("    gamma of ranks 1 and 2 by refresh:");
     for (int t = 3; t <= LAST; t += 5)
-        printf(" %.2f %.2f%s", steps[t].of[GAMMA][1], steps[t].of[GAMMA][2], t + 5 <= LAST ? "," : "\n");
+        printf(" %.2f %.2f%s", steps[t].of[GAMMA][1], steps[t].of[GAMMA][2], t + 5 <= LAST ? "," : "");
     for (int t = 1; t <= LAST; t++) {
         const double* gamma = steps[t].of[GAMMA];
         int slow = t >= FIRST + 10 && t < SECOND  ? 1
                    : t >= SECOND + 10 && t < GONE ? 2
                                                   : 0,
             healthy = t < FIRST || t >= GONE + 10;
-        for (int r = 0; r < 4 && (slow || healthy); r++)
-            expect(r == slow && slow ? gamma[r] > 0.5 : gamma[r] == 0, "step %d: rank %d leaves out %g", t, r,
-                   gamma[r]);
+        for (int r = 0; r < 4 && (slow || healthy); r++) {
+            int is_slow = slow && r == slow;
+            exact = exact && (is_slow || gamma[r] == 0);
+            expect(is_slow ? gamma[r] > 0.5 : gamma[r] < noise, "step %d: rank %d leaves out %g", t, r, gamma[r]);
+        }
     }
-    // It has settled: what is left out stays within a tile of the narrowest list, 16 of 64 columns.
-    expect(fabs(steps[16].of[GAMMA][1] - steps[25].of[GAMMA][1]) < 0.1, "gamma swings");
+    printf("; healthy ranks leave out %s\n", exact ? "nothing" : "a little");
+    // It has settled: what is left out stays within a tile of the narrowest list, 16 of 64 columns, in half of the work.
+    expect(fabs(steps[16].of[GAMMA][1] - steps[25].of[GAMMA][1]) < 0.125, "gamma swings");
     double others = 0, slow = typical(steps, 16, 25, COMPUTE, 1);
     for (int r = 0; r < 4; r++)
         if (r != 1) others = MAX(others, typical(steps, 16, 25, COMPUTE, r));
@@ -307,29 +316,46 @@ static void what_is_left_out_follows_who_is_slow(void) { one_attempt_holds(follo
 
 // ---- several stragglers
 
-// Who is slower gives more away, what helpers take on makes none of them the last one, and the step is shorter by much
-// of what it can be: least is the step of the lossless bound over the one of an even division, for equal work.
-static void check_several(const char* name, const char* options, int ranks, const double* x, double least) {
+// The least time of a step, were nothing lost and did moving cost nothing: of rank r's time as it was, the linears, which
+// are slowed x[r] times, can be divided by speed.
+static double lossless_bound(const Step* steps, int ranks, const double* x) {
+    double healthy = 0, slowest = 0, most = 1, speeds = 0;
+    int n = 0;
+    for (int r = 0; r < ranks; r++) {
+        double ms = typical(steps, 2, 5, COMPUTE, r);
+        speeds += 1 / x[r];
+        if (x[r] == 1) healthy += ms, n++;
+        if (x[r] > most) most = x[r], slowest = ms;
+    }
+    healthy /= n;
+    double linears = (slowest - healthy) / (most - 1);
+    return healthy - linears + linears * ranks / speeds;
+}
+
+// Who is much slower gets rid of more, what helpers take on makes none of them the last one, and at least half is saved
+// of what can be: tiles of 16 units are a sixth of what a rank of eight has.
+static void check_several(const char* name, const char* options, int ranks, const double* x) {
     static Step steps[MOST_STEPS];
     char line[512];
-    snprintf(line, sizeof line, WIDE "--steps 21 %s", options);
+    double shed[RANKS], helper = 0, slow = 0, own = 1024.0 / ranks + 2 * 256.0 / ranks, tile = 16;  // in MLP units
+    snprintf(line, sizeof line, WIDE "--batch-tokens 512 --steps 21 %s", options);
     CHECK(run_steps(ranks, line, name, steps) == 21);
-    double before = typical_emulated(steps, 2, 5), after = typical_emulated(steps, 16, 21), helper = 0, slow = 0;
+    double before = typical_emulated(steps, 2, 5), after = typical_emulated(steps, 16, 21),
+           bound = lossless_bound(steps, ranks, x);
     for (int r = 0; r < ranks; r++) {
-        double ms = typical(steps, 16, 21, COMPUTE, r);
+        double ms = typical(steps, 16, 21, COMPUTE, r), sent = steps[21].of[SENT][r];
+        shed[r] = sent + steps[21].of[GAMMA][r] * (own - sent);
         if (x[r] == 1) helper = MAX(helper, ms);
         else slow = MAX(slow, ms);
-        for (int q = 0; q < ranks; q++) {
-            const double *sent = steps[21].of[SENT], *gamma = steps[21].of[GAMMA];
-            double own = 8.0 * 256 / ranks;  // slices: heads are about as much as units
-            if (x[r] >= 2 * x[q] && x[q] > 1)
-                expect(sent[r] + gamma[r] * own > sent[q] + gamma[q] * own, "rank %d does not get rid of more than %d",
-                       r, q);
-        }
     }
-    printf("    %s: %.1f ms a step, %.1f before (bound %.1f); slowest helper %.1f, slowest other %.1f\n", name, after,
-           before, least * before, helper, slow);
-    expect(after < before * (least + 0.5 * (1 - least)), "%s saves less than half of what can be saved", name);
+    for (int r = 0; r < ranks; r++)
+        for (int q = 0; q < ranks; q++)
+            if (x[r] >= 2 * x[q] && x[q] > 1)
+                expect(shed[r] > shed[q] - tile, "%s: rank %d gets rid of %.0f, rank %d of %.0f", name, r, shed[r], q,
+                       shed[q]);
+    printf("    %s: %.1f ms a step, %.1f before, lossless bound %.1f; slowest helper %.1f, slowest other %.1f\n", name,
+           after, before, bound, helper, slow);
+    expect(before - after > 0.5 * (before - bound), "%s saves less than half of what can be saved", name);
     expect(helper < 1.3 * slow, "%s: helpers are slower than those whom they help", name);
 }
 
@@ -338,10 +364,10 @@ static void check_several(const char* name, const char* options, int ranks, cons
 
 static void relieve_several(void) {
     const double four[] = {1, 4, 2, 1}, eight[] = {8, 1, 6, 1, 1, 4, 1, 2};
-    check_several("4,2 migrate", FOUR "--balance migrate", 4, four, 4 / (2 + 0.5 + 0.25) / 4);
-    check_several("4,2 semi", FOUR "--balance semi", 4, four, 4 / (2 + 0.5 + 0.25) / 4);
-    check_several("8,6,4,2 migrate", EIGHT "--balance migrate", 8, eight, 8 / (4 + 0.5 + 0.25 + 1. / 6 + 0.125) / 8);
-    check_several("8,6,4,2 semi", EIGHT "--balance semi", 8, eight, 8 / (4 + 0.5 + 0.25 + 1. / 6 + 0.125) / 8);
+    check_several("migrate-4-2", FOUR "--balance migrate", 4, four);
+    check_several("semi-4-2", FOUR "--balance semi", 4, four);
+    check_several("migrate-8-6-4-2", EIGHT "--balance migrate", 8, eight);
+    check_several("semi-8-6-4-2", EIGHT "--balance semi", 8, eight);
 }
 
 static void several_slow_ranks_are_relieved_the_slowest_most(void) { one_attempt_holds(relieve_several); }
@@ -356,28 +382,34 @@ static int same_decision(const Step* a, const Step* b) {
 }
 
 // Saves after step 12, between two refreshes, and goes on from there for two steps.
-static void resume_between_refreshes(const char* balance) {
-    static Step whole[MOST_STEPS], resumed[MOST_STEPS];
+static void resume_between_refreshes(const char* balance, Step* whole, Step* resumed) {
     char line[512];
     snprintf(line, sizeof line, NARROW "--tp 4 --steps 14 --save-every 12 --keep 0 %s --straggle rank=1,x=8", balance);
     CHECK(run_steps(4, line, "whole", whole) == 14);
     CHECK(sh("cd $W && rm -rf resumed && cp -r whole resumed && rm -r resumed/step-*14") == 0);
     CHECK(run_in(1, 4, "--resume --straggle rank=1,x=8", "resumed", resumed) == 14);
-    for (int t = 12; t <= 14; t++) {
-        CHECK(same_decision(&resumed[t], &whole[t]));
-        CHECK_STRING(resumed[t].hash, whole[t].hash);
-    }
-    CHECK(whole[14].of[GAMMA][1] > 0 || whole[14].of[SENT][1] > 0);
 }
 
 static void a_resumed_run_goes_on_with_its_lists_and_decision(void) {
-    resume_between_refreshes("--balance resize");
-    resume_between_refreshes("--balance resize --shed slices");
-    resume_between_refreshes("--balance migrate");
-    resume_between_refreshes("--balance migrate --moves keep");
+    static const char* const balances[] = {"--balance resize", "--balance resize --shed slices", "--balance migrate"};
+    static Step whole[MOST_STEPS], resumed[MOST_STEPS];
+    for (int i = 0; i < COUNT(balances); i++) {
+        resume_between_refreshes(balances[i], whole, resumed);
+        for (int t = 12; t <= 14; t++) {
+            CHECK(same_decision(&resumed[t], &whole[t]));
+            CHECK_STRING(resumed[t].hash, whole[t].hash);
+        }
+        CHECK(whole[14].of[GAMMA][1] > 0 || whole[14].of[SENT][1] > 0);
+    }
 }
 
-// After resume_between_refreshes, of which a resized run with lists of four ranks is made once more.
+// Checkpoints hold whole tensors: a resumed run begins with an even division, and its sums have another order.
+static void a_resumed_run_whose_slices_have_moved_for_good_loses_nothing(void) {
+    static Step whole[MOST_STEPS], resumed[MOST_STEPS];
+    resume_between_refreshes("--balance migrate --moves keep", whole, resumed);
+    CHECK(curves_differ(resumed, whole, 14) < 1e-5);
+}
+
 static void a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so(void) {
     static Step steps[MOST_STEPS];
     CHECK(run_steps(4, NARROW "--tp 4 --steps 7 --save-every 7 --balance resize --straggle rank=1,x=8", "saved",
@@ -445,7 +477,7 @@ static void what_cannot_be_meant_is_refused_in_one_line(void) {
     refuse(2, "--straggle rank=1", "found no x=");
     refuse(2, "--straggle rank=2,x=4", "from 0 to 1");
     refuse(2, "--tp 2 --straggle 'rank=0,x=fast'", "\"fast\"");
-    refuse(2, "--tp 2 --zero 2 --balance semi", "expected --zero 1, found 2");
+    refuse(4, "--tp 2 --zero 2 --balance semi", "expected --zero 1, found 2");
     refuse(1, "--balance sometimes", "off|resize|migrate|semi");
 }
 
@@ -462,6 +494,7 @@ int main(int argc, char** argv) {
     RUN(what_is_left_out_follows_who_is_slow);
     RUN(several_slow_ranks_are_relieved_the_slowest_most);
     RUN(a_resumed_run_goes_on_with_its_lists_and_decision);
+    RUN(a_resumed_run_whose_slices_have_moved_for_good_loses_nothing);
     RUN(a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so);
     RUN(where_nobody_is_slow_nothing_is_decided_and_no_bit_changes);
     RUN(plans_give_a_slow_rank_less);
