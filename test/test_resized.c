@@ -1,12 +1,12 @@
-// test_resized.c - steps in which ranks of a tensor-parallel group leave work out or give it away, against steps in which
-// every rank computes what it owns.
+// test_resized.c - steps in which ranks of a tensor-parallel group leave work out or give it away, against steps in
+// which every rank computes what it owns.
 //
 //   mpirun -n N build/release/test/test_resized [train's options, e.g. --tp 2] [PROGRAM]
 //
-// The trainer itself is in this program. The oracle of resizing: a step that leaves columns or slices out equals a dense
-// one whose weights are 0 where they were left out, and whose gradients there are set to 0. Of migration: a step whose
-// slices are computed by others equals one in which nobody gives anything away. One group of all ranks, or with --tp T
-// groups of T ranks that share documents. RESIZED_CASES=N draws N cases of each kind.
+// The trainer itself is in this program. The oracle of resizing: a step that leaves columns or slices out equals a
+// dense one whose weights are 0 where they were left out, and whose gradients there are set to 0. Of migration: a step
+// whose slices are computed by others equals one in which nobody gives anything away. One group of all ranks, or with
+// --tp T groups of T ranks that share documents. RESIZED_CASES=N draws N cases of each kind.
 //
 // Tolerances, of the norm of a gradient: fp32 in another order of sums is off by some 2^-24 of the sum of magnitudes. A
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the

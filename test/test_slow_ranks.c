@@ -302,7 +302,8 @@ static void follow_stragglers(void) {
         }
     }
     printf("; healthy ranks leave out %s\n", exact ? "nothing" : "a little");
-    // It has settled: what is left out stays within a tile of the narrowest list, 16 of 64 columns, in half of the work.
+    // It has settled: what is left out stays within a tile of the narrowest list, 16 of 64 columns, in half of the
+    // work.
     expect(fabs(steps[16].of[GAMMA][1] - steps[25].of[GAMMA][1]) < 0.125, "gamma swings");
     double others = 0, slow = typical(steps, 16, 25, COMPUTE, 1);
     for (int r = 0; r < 4; r++)
@@ -316,8 +317,8 @@ static void what_is_left_out_follows_who_is_slow(void) { one_attempt_holds(follo
 
 // ---- several stragglers
 
-// The least time of a step, were nothing lost and did moving cost nothing: of rank r's time as it was, the linears, which
-// are slowed x[r] times, can be divided by speed.
+// The least time of a step, were nothing lost and did moving cost nothing: of rank r's time as it was, the linears,
+// which are slowed x[r] times, can be divided by speed.
 static double lossless_bound(const Step* steps, int ranks, const double* x) {
     double healthy = 0, slowest = 0, most = 1, speeds = 0;
     int n = 0;
