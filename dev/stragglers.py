@@ -51,7 +51,7 @@ def read(out):
     return [x for x in lines if "loss" in x], [x for x in lines if "val_loss" in x]
 
 
-def settled(steps, field, last=10):
+def settled(steps, field, last=8):
     """Median of the last steps, and the largest relative distance of one from it."""
     values = [x[field] for x in steps[-last:]]
     middle = statistics.median(values)
@@ -59,7 +59,7 @@ def settled(steps, field, last=10):
 
 
 SPEED = ["--dtype", "fp32", "--layers", "2", "--width", "512", "--heads", "16", "--context", "256", "--batch-tokens",
-         "2048", "--eval-every", "0", "--refresh", "5", "--steps", "30", "--seed", "1"]
+         "2048", "--eval-every", "0", "--refresh", "4", "--steps", "18", "--seed", "1"]
 
 
 def table(columns):

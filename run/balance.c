@@ -164,10 +164,6 @@ void balance_measure(Run* run, RankReport* mine) {
         mine->taken = mine->slices - kept_here;
         if (b->segments) mine->emulated = slowest_segments(run);
     }
-    if (!learns_speeds(run)) return;
-    Setting now = run->setting;  // with all that is known of the cost
-    if (!run->config.machine) refine_apply(&now.cost, &run->probed.cost, &run->refine);
-    speeds_expect(&b->speeds, &run->batch.plan, run->batch.lengths, &now);
 }
 
 static double computing(const RankReport* r) { return r->linear + r->attention + r->other; }
@@ -209,7 +205,9 @@ static void learn_speeds(Run* run) {
         for (int t = 0; t < R; t++) most = MAX(most, computing(&b->reports[q * R + t]));
         b->compute_ms[q] = most;
     }
-    speeds_measured(&b->speeds, b->compute_ms);
+    Setting now = run->setting;  // with all that is known of the cost
+    if (!run->config.machine) refine_apply(&now.cost, &run->probed.cost, &run->refine);
+    speeds_learn(&b->speeds, &run->batch.plan, run->batch.lengths, &now, b->compute_ms);
     if (!run->config.machine) speeds_teach(&b->speeds, &run->refine);
 }
 
