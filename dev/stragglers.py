@@ -58,8 +58,8 @@ def settled(steps, field, last=8):
     return middle, max(abs(v / middle - 1) for v in values)
 
 
-SPEED = ["--dtype", "fp32", "--layers", "2", "--width", "512", "--heads", "16", "--context", "256", "--batch-tokens",
-         "2048", "--eval-every", "0", "--refresh", "4", "--steps", "18", "--seed", "1"]
+SPEED = ["--dtype", "fp32", "--layers", "1", "--width", "512", "--heads", "16", "--context", "256", "--batch-tokens",
+         "1024", "--eval-every", "0", "--refresh", "5", "--steps", "23", "--seed", "1"]
 
 
 def table(columns):

@@ -21,10 +21,20 @@ static void* planned(const MemoryPlan* plan, const char* name) {
     return NULL;
 }
 
+// Where data ranks share heads, plans fill a place with capacity * f / ceil(f / inner) tokens, f being the fewest heads
+// of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h / inner) for each: room for
+// as many pairs of token and head as `capacity` tokens of this many heads.
+static int heads_of_places(const Run* run, int h) {
+    int f = run->limits.NH, most = h;
+    for (int inner = 1; inner <= MIN(f, run->limits.ranks); inner++)
+        most = MAX(most, CEIL_DIV(f * CEIL_DIV(h, inner), CEIL_DIV(f, inner)));
+    return most;
+}
+
 // With the most heads and units that this rank may ever compute: a helper takes some over from others.
 static Shape widest_shape(const Run* run) {
     Shape shape = run->model.shape;
-    shape.heads = MAX(shape.heads, run->work_needs.most_heads);
+    shape.heads = heads_of_places(run, MAX(shape.heads, run->work_needs.most_heads));
     shape.units = MAX(shape.units, run->work_needs.most_units);
     return shape;
 }

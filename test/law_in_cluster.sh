@@ -9,5 +9,5 @@ if [ $status = 77 ]; then
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 fi
-echo "$out" | grep -E '^ranks|^ +(ok|FAILED)|test_law.c:|seed|^cluster:|^[0-9]+ passed'
+echo "$out" | grep -E '^ranks|^ +(ok|FAILED)|test_law.c:|LAW_SEED|seed|^cluster:|^[0-9]+ passed'
 exit $status

@@ -12,19 +12,9 @@
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
 // blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
 // 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
-#include "test/trainer.h"
+#include "test/resized_plans.h"
 
-enum { MOST_INDICES = 1024, LISTS = N_LINEARS + 2 };
-
-static Trainer trainer;
-static Run* const run = &trainer.run;
-static Model* const m = &trainer.run.model;
-static size_t elems;                            // of this rank's part of the model
 static float *expected, *found, *saved, *past;  // (elems) each
-
-static int indices[LAYERS][LISTS][MOST_INDICES];
-static KeptLayer kept[LAYERS];
-static WorkPlan plan;
 
 // ---- steps
 
@@ -62,12 +52,6 @@ static double step(float* grads) {
     return loss;
 }
 
-static void set_plan(int active) {
-    WorkPlan now = plan;
-    now.active = active;
-    work_set(m, &now);
-}
-
 static double norm_of(const float* x, size_t n) {
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
@@ -96,108 +80,7 @@ static void check_gradients(const float* a, const float* b, double tolerance) {
     if (!(worst <= tolerance)) printf("    rank %d: %s of layer %d\n", rank, param_table[where.id].name, where.layer);
 }
 
-// ---- what is left out
-
-static int span_of(int kind) { return kind == 0 ? shape_head_size(&m->shape) : 1; }
-
-// Channels of a kind (0 heads, 1 units) that this rank owns, gives away and takes.
-static int owned_channels(int kind) { return kind == 0 ? m->shape.heads * span_of(0) : m->shape.units; }
-
-static int moved_channels(int kind, int taken) {
-    int n = 0;
-    for (int i = 0; i < plan.n_moves; i++)
-        if ((taken ? plan.moves[i].to : plan.moves[i].from) == tp_rank(m))
-            n += (kind == 0 ? plan.moves[i].heads : plan.moves[i].units) * span_of(kind);
-    return n;
-}
-
-static int staying_channels(int kind) { return owned_channels(kind) - moved_channels(kind, 0); }
-
-// About the fraction `part` of 0 .. of - 1, at least `least` of them.
-static KeptList draw_list(int* index, int of, int least, double part, uint64_t seed) {
-    int n = MIN(of, MAX(least, (int)(part * of + 0.5)));
-    if (of > MOST_INDICES) die("a list of %d", of);
-    KeptList list = {0, index};
-    for (int j = 0, left = n; j < of; j++)
-        if (random_uniform(seed, (uint64_t)j) * (of - j) < left) index[list.n++] = j, left--;
-    return list;
-}
-
-// Lists of this rank: of each another fraction in every layer, or `part` of all. Data ranks draw the same.
-static void leave_out(Shed shed, double part, uint64_t seed) {
-    plan.shed = shed;
-    for (int l = 0; l < LAYERS; l++)
-        for (int i = 0; i < LISTS; i++) {
-            int kind = i < N_LINEARS ? i / 2 : i - N_LINEARS, is_slices = i >= N_LINEARS;
-            int of = is_slices    ? staying_channels(kind) / span_of(kind)
-                     : i % 2 == 0 ? m->shape.C
-                                  : staying_channels(kind);
-            uint64_t key = hash64(seed ^ (uint64_t)(tp_rank(m) * 1000 + l * LISTS + i));
-            double fraction = part > 0 ? part : 0.1 + 0.8 * random_uniform(key, MOST_INDICES);
-            KeptList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
-            if (!is_slices) kept[l].columns[i] = list;
-            else if (kind == 0) kept[l].heads = list;
-            else kept[l].units = list;
-        }
-    plan.kept = kept;
-    plan.active = 1;
-}
-
-static int holds(const KeptList* list, int j) {
-    for (int i = 0; i < list->n; i++)
-        if (list->index[i] == j) return 1;
-    return 0;
-}
-
-// What becomes of the gradient of an element of a linear's weights. Idle: it is computed, and 0, because nothing reads
-// the channel behind it.
-typedef enum Fate { COMPUTED, LEFT_OUT, IDLE } Fate;
-
-static Fate fate_of_column(const KeptLayer* lists, LinearId id, int channel) {
-    int kind = id / 2;
-    const KeptList* slices = kind == 0 ? &lists->heads : &lists->units;
-    int is_kept =
-        plan.shed == SHED_SLICES ? holds(slices, channel / span_of(kind)) : holds(&lists->columns[id], channel);
-    return is_kept ? COMPUTED : LEFT_OUT;
-}
-
-// Row `channel` of run `run`. Queries and keys are read by all channels of their head.
-static Fate fate_of_row(const KeptLayer* lists, LinearId id, int run, int channel, int column) {
-    int kind = id / 2, span = run < 2 ? span_of(kind) : 1, idle = 1;
-    LinearId next = (LinearId)(id + 1);
-    if (plan.shed == SHED_SLICES) return fate_of_column(lists, id, channel);
-    if (moved_channels(kind, 1) == 0 && !holds(&lists->columns[id], column)) return LEFT_OUT;
-    for (int c = channel / span * span; c < channel / span * span + span; c++)
-        idle = idle && fate_of_column(lists, next, c) == LEFT_OUT;
-    return idle ? IDLE : COMPUTED;
-}
-
-// By the words of run/work.h. Slices that are given away are computed by others.
-static Fate fate_of(LinearId id, int l, int row, int column) {
-    int kind = id / 2, is_row_parallel = id % 2, own = owned_channels(kind);
-    int channel = is_row_parallel ? column : row % own;
-    if (!plan.kept || channel >= staying_channels(kind)) return COMPUTED;
-    if (is_row_parallel) return fate_of_column(&kept[l], id, channel);
-    return fate_of_row(&kept[l], id, id == LINEAR_FC ? 2 : row / own, channel, column);
-}
-
-static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
-
-// Calls visit for all elements of this rank's linears of a fate.
-static void visit_elements(Fate fate, void (*visit)(float* x, size_t at), float* x) {
-    for (int l = 0; l < LAYERS; l++)
-        for (int id = 0; id < N_LINEARS; id++) {
-            ParamTensor t = shape_param(&m->shape, matrices[id], l);
-            for (int r = 0; r < t.rows; r++)
-                for (int c = 0; c < t.cols; c++)
-                    if (fate_of((LinearId)id, l, r, c) == fate)
-                        visit(x, t.offset + (size_t)r * (size_t)t.cols + (size_t)c);
-        }
-}
-
-static void set_to_zero(float* x, size_t at) { x[at] = 0; }
-
-static float* weights(void) { return (float*)m->zero.weights.whole; }
+// ---- cases
 
 // The dense step with masked weights: loss, and gradients in `expected`.
 static double masked_step(void) {
@@ -211,45 +94,6 @@ static double masked_step(void) {
     set_plan(plan.active);
     return loss;
 }
-
-// ---- what moves
-
-// Ranks before `givers` give some or all of their slices to any of the others, as far as these have room.
-static void move_slices(int givers, uint64_t seed) {
-    int R = tp_size(m), room[2][MOST_TP];
-    for (int t = 0; t < R; t++) {
-        room[0][t] = run->work_needs.most_heads - (m->split.head[t + 1] - m->split.head[t]);
-        room[1][t] = run->work_needs.most_units - (m->split.unit[t + 1] - m->split.unit[t]);
-    }
-    for (int from = 0; from < givers; from++) {
-        int own[2] = {m->split.head[from + 1] - m->split.head[from], m->split.unit[from + 1] - m->split.unit[from]};
-        int at[2] = {own[0], own[1]};
-        for (int to = R; to-- > givers;) {  // the last slices go to the last helper
-            Move move = {.from = from, .to = to};
-            int n[2];
-            for (int kind = 0; kind < 2; kind++) {
-                double part = 1.3 * random_uniform(seed, (uint64_t)((from * R + to) * 2 + kind));
-                n[kind] = MIN(MIN(at[kind], room[kind][to]), (int)ceil(part * own[kind]));
-                at[kind] -= n[kind], room[kind][to] -= n[kind];
-            }
-            move.head = at[0], move.heads = n[0], move.unit = at[1], move.units = n[1];
-            if (n[0] + n[1] > 0) plan.moves[plan.n_moves++] = move;
-        }
-    }
-    // In order of from, then to.
-    for (int i = 1; i < plan.n_moves; i++)
-        for (int j = i;
-             j > 0 && plan.moves[j - 1].from == plan.moves[j].from && plan.moves[j - 1].to > plan.moves[j].to; j--) {
-            Move swapped = plan.moves[j];
-            plan.moves[j] = plan.moves[j - 1];
-            plan.moves[j - 1] = swapped;
-        }
-    plan.active = plan.n_moves > 0;
-}
-
-static void no_plan(void) { memset(&plan, 0, sizeof plan); }
-
-// ---- cases
 
 static uint64_t sent(CommPurpose purpose) { return m->tp->sent[purpose][0] + m->tp->sent[purpose][1]; }
 
