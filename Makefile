@@ -102,7 +102,7 @@ families := matmul attention elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
 plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/rivals/*.c data/*.c \
-  run/*.c kernels/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
+  run/*.c kernels/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/clock.c kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o))
 ifeq ($(ISAS),yes)
 ISA_DEFINE := -DHAVE_X86_ISAS

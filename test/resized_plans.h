@@ -1,5 +1,6 @@
 // resized_plans.h - for test_resized.c: a trainer as one rank of a tensor-parallel group, plans of what its ranks leave
-// out or give away, drawn by seed, and what must become of the gradient of each weight, by the words of run/work.h alone.
+// out or give away, drawn by seed, and what must become of the gradient of each weight, by the words of run/work.h
+// alone.
 //
 // Included first, as test/trainer.h is.
 #pragma once

@@ -18,13 +18,14 @@ static float *expected, *found, *saved, *past;  // (elems) each
 
 // ---- steps
 
-// The first pieces of the training documents from number `first` on, some rows on every rank.
+// Pieces of the training documents from number `first` on, round and round; some rows on every rank.
 static void draw(int first, int tokens) {
     char why[ERR_BYTES];
     Batch* b = &run->batch;
+    int64_t pieces = sampler_pieces(run->data.train, SPLIT_TRAIN);
     b->n_pieces = 0;
-    for (int64_t i = first % sampler_pieces(run->data.train, SPLIT_TRAIN); tokens > 0; i++) {
-        Piece piece = sampler_train_piece(run->data.train, (SamplerPosition){0, i});
+    for (int64_t i = first; tokens > 0; i++) {
+        Piece piece = sampler_train_piece(run->data.train, (SamplerPosition){0, i % pieces});
         if (piece.length > tokens) break;
         tokens -= piece.length;
         b->pieces[b->n_pieces++] = piece;
