@@ -16,87 +16,86 @@ typedef struct Option {
     double least, greatest;  // of numbers
     const char* choices;     // of CHOICE: "a|b|c"; of others: what the help calls the value
     const char* help;
-    const char* absent;  // not NULL: why any other value than the default is refused by this version
 } Option;
 
 #define AT(field) offsetof(Config, field)
 
 // clang-format off
 static const Option options[] = {
-    {"--data",         PATHS,  AT(data),         NULL,       0, 0,    "PATH...", "directory of text files, text file, *.jsonl with \"text\", or token shards *.bin (shell patterns allowed); default: the C headers under /usr/include", NULL},
-    {"--val",          PATHS,  AT(val),          NULL,       0, 0,    "PATH...", "validation documents; default: a twentieth of the documents, chosen by hash", NULL},
-    {"--tokenizer",    TEXT,   AT(tokenizer),    NULL,       0, 0,    "FILE", "llm.c tokenizer file or tokenizer.json; default: bytes", NULL},
-    {"--out",          TEXT,   AT(out),          NULL,       0, 0,    "DIR", "run directory for log and checkpoints; default: runs/<next free number>", NULL},
+    {"--data",         PATHS,  AT(data),         NULL,       0, 0,    "PATH...", "directory of text files, text file, *.jsonl with \"text\", or token shards *.bin (shell patterns allowed); default: the C headers under /usr/include"},
+    {"--val",          PATHS,  AT(val),          NULL,       0, 0,    "PATH...", "validation documents; default: a twentieth of the documents, chosen by hash"},
+    {"--tokenizer",    TEXT,   AT(tokenizer),    NULL,       0, 0,    "FILE", "llm.c tokenizer file or tokenizer.json; default: bytes"},
+    {"--out",          TEXT,   AT(out),          NULL,       0, 0,    "DIR", "run directory for log and checkpoints; default: runs/<next free number>"},
 
-    {"--preset",       CHOICE, AT(preset),       "tiny",     0, 0,    "tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m", "model dimensions", NULL},
-    {"--layers",       INT,    AT(layers),       "0",        0, 1000, NULL, "blocks; 0: by preset", NULL},
-    {"--width",        INT,    AT(width),        "0",        0, 65536, NULL, "channels; 0: by preset", NULL},
-    {"--heads",        INT,    AT(heads),        "0",        0, 1024, NULL, "attention heads, must divide the width; 0: by preset", NULL},
-    {"--context",      INT,    AT(context),      "0",        0, 1 << 20, NULL, "longest piece of a document in tokens; 0: by preset", NULL},
-    {"--vocab",        INT,    AT(vocab),        "0",        0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
+    {"--preset",       CHOICE, AT(preset),       "tiny",     0, 0,    "tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m", "model dimensions"},
+    {"--layers",       INT,    AT(layers),       "0",        0, 1000, NULL, "blocks; 0: by preset"},
+    {"--width",        INT,    AT(width),        "0",        0, 65536, NULL, "channels; 0: by preset"},
+    {"--heads",        INT,    AT(heads),        "0",        0, 1024, NULL, "attention heads, must divide the width; 0: by preset"},
+    {"--context",      INT,    AT(context),      "0",        0, 1 << 20, NULL, "longest piece of a document in tokens; 0: by preset"},
+    {"--vocab",        INT,    AT(vocab),        "0",        0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's"},
 
-    {"--steps",        INT64,  AT(steps),        "3500",     0, 1e12, NULL, "optimizer steps of the whole run", NULL},
-    {"--batch-tokens", INT,    AT(batch_tokens), "0",        0, 1 << 28, NULL, "most tokens of a step; 0: by preset (tiny 1024, others 16384)", NULL},
-    {"--lr",           REAL,   AT(lr),           "0",        0, 10,   NULL, "peak learning rate; 0: by preset (tiny 0.004, gpt2-124m 0.0006, less for larger ones)", NULL},
-    {"--schedule",     CHOICE, AT(schedule),     "cosine",   0, 0,    "cosine|linear|constant|wsd", "course of the learning rate after warm-up; wsd falls over the last fifth", NULL},
-    {"--warmup",       INT,    AT(warmup),       "100",      0, 1e9,  NULL, "steps of linear warm-up", NULL},
-    {"--min-lr",       REAL,   AT(min_lr),       "0.1",      0, 1,    NULL, "final learning rate as a fraction of the peak", NULL},
-    {"--weight-decay", REAL,   AT(weight_decay), "0.1",      0, 10,   NULL, "AdamW decay of matrices and embeddings", NULL},
-    {"--beta1",        REAL,   AT(beta1),        "0.9",      0, 0.9999, NULL, "AdamW decay of the first moment", NULL},
-    {"--beta2",        REAL,   AT(beta2),        "0.95",     0, 0.99999, NULL, "AdamW decay of the second moment", NULL},
-    {"--clip",         REAL,   AT(clip),         "1",        0, 1e9,  NULL, "largest global gradient norm; 0: no limit", NULL},
-    {"--seed",         INT64,  AT(seed),         "1",        0, 9e15, NULL, "seed of weights, data order and samples", NULL},
+    {"--steps",        INT64,  AT(steps),        "3500",     0, 1e12, NULL, "optimizer steps of the whole run"},
+    {"--batch-tokens", INT,    AT(batch_tokens), "0",        0, 1 << 28, NULL, "most tokens of a step; 0: by preset (tiny 1024, others 16384)"},
+    {"--lr",           REAL,   AT(lr),           "0",        0, 10,   NULL, "peak learning rate; 0: by preset (tiny 0.004, gpt2-124m 0.0006, less for larger ones)"},
+    {"--schedule",     CHOICE, AT(schedule),     "cosine",   0, 0,    "cosine|linear|constant|wsd", "course of the learning rate after warm-up; wsd falls over the last fifth"},
+    {"--warmup",       INT,    AT(warmup),       "100",      0, 1e9,  NULL, "steps of linear warm-up"},
+    {"--min-lr",       REAL,   AT(min_lr),       "0.1",      0, 1,    NULL, "final learning rate as a fraction of the peak"},
+    {"--weight-decay", REAL,   AT(weight_decay), "0.1",      0, 10,   NULL, "AdamW decay of matrices and embeddings"},
+    {"--beta1",        REAL,   AT(beta1),        "0.9",      0, 0.9999, NULL, "AdamW decay of the first moment"},
+    {"--beta2",        REAL,   AT(beta2),        "0.95",     0, 0.99999, NULL, "AdamW decay of the second moment"},
+    {"--clip",         REAL,   AT(clip),         "1",        0, 1e9,  NULL, "largest global gradient norm; 0: no limit"},
+    {"--seed",         INT64,  AT(seed),         "1",        0, 9e15, NULL, "seed of weights, data order and samples"},
 
-    {"--eval-every",   INT,    AT(eval_every),   "500",      0, 1e9,  NULL, "steps between evaluations; 0: never", NULL},
-    {"--eval-tokens",  INT,    AT(eval_tokens),  "131072",   1, 1 << 30, NULL, "most validation tokens of an evaluation", NULL},
-    {"--sample-every", INT,    AT(sample_every), "1000",     0, 1e9,  NULL, "steps between samples; 0: never", NULL},
-    {"--save-every",   INT,    AT(save_every),   "1000",     0, 1e9,  NULL, "steps between checkpoints, the last step always included; 0: never", NULL},
-    {"--keep",         INT,    AT(keep),         "2",        0, 1e9,  NULL, "newest checkpoints to keep; 0: all", NULL},
-    {"--resume",       FLAG,   AT(resume),       NULL,       0, 0,    NULL, "continue the run in --out (default: the newest run) with its own options; options given here win", NULL},
-    {"--init",         TEXT,   AT(init),         NULL,       0, 0,    "DIR", "start from the weights of a checkpoint or of a Hugging Face GPT-2 directory", NULL},
+    {"--eval-every",   INT,    AT(eval_every),   "500",      0, 1e9,  NULL, "steps between evaluations; 0: never"},
+    {"--eval-tokens",  INT,    AT(eval_tokens),  "131072",   1, 1 << 30, NULL, "most validation tokens of an evaluation"},
+    {"--sample-every", INT,    AT(sample_every), "1000",     0, 1e9,  NULL, "steps between samples; 0: never"},
+    {"--save-every",   INT,    AT(save_every),   "1000",     0, 1e9,  NULL, "steps between checkpoints, the last step always included; 0: never"},
+    {"--keep",         INT,    AT(keep),         "2",        0, 1e9,  NULL, "newest checkpoints to keep; 0: all"},
+    {"--resume",       FLAG,   AT(resume),       NULL,       0, 0,    NULL, "continue the run in --out (default: the newest run) with its own options; options given here win"},
+    {"--init",         TEXT,   AT(init),         NULL,       0, 0,    "DIR", "start from the weights of a checkpoint or of a Hugging Face GPT-2 directory"},
 
-    {"--sample",       TEXT,   AT(sample),       NULL,       0, 0,    "\"PROMPT\"", "do not train: continue the prompt with the model in --init, or the newest checkpoint of --out", NULL},
-    {"--tokens",       INT,    AT(tokens),       "256",      1, 1 << 20, NULL, "length of a sample in tokens", NULL},
-    {"--temperature",  REAL,   AT(temperature),  "0.8",      0, 100,  NULL, "0: always the most likely token", NULL},
-    {"--top-k",        INT,    AT(top_k),        "0",        0, 1 << 20, NULL, "sample among the k most likely tokens; 0: among all", NULL},
+    {"--sample",       TEXT,   AT(sample),       NULL,       0, 0,    "\"PROMPT\"", "do not train: continue the prompt with the model in --init, or the newest checkpoint of --out"},
+    {"--tokens",       INT,    AT(tokens),       "256",      1, 1 << 20, NULL, "length of a sample in tokens"},
+    {"--temperature",  REAL,   AT(temperature),  "0.8",      0, 100,  NULL, "0: always the most likely token"},
+    {"--top-k",        INT,    AT(top_k),        "0",        0, 1 << 20, NULL, "sample among the k most likely tokens; 0: among all"},
 
-    {"--device",       CHOICE, AT(device),       "auto",     0, 0,    "auto|cpu|cuda|emu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU", NULL},
-    {"--cpu-isa",      CHOICE, AT(cpu_isa),      "auto",     0, 0,    "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best set this processor has", NULL},
-    {"--dtype",        CHOICE, AT(dtype),        "auto",     0, 0,    "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it faster, else fp32", NULL},
-    {"--rounding",     CHOICE, AT(rounding),     "nearest",  0, 0,    "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16", NULL},
-    {"--threads",      INT,    AT(threads),      "0",        0, 4096, NULL, "CPU threads; 0: every core", NULL},
-    {"--recompute",    CHOICE, AT(recompute),    "none",     0, 0,    "none|gelu|block", "activations to compute again in the backward pass instead of keeping them", NULL},
-    {"--attention",    CHOICE, AT(attention),    "auto",     0, 0,    "auto|own|cudnn", "attention kernels on a CUDA device; auto: what was measured to be faster", NULL},
-    {"--deterministic", CHOICE, AT(deterministic), "yes",    0, 0,    "yes|no", "no: the backward pass of attention may add in any order on a CUDA device, which is faster", NULL},
-    {"--epilogues",    CHOICE, AT(epilogues),    "dgelu",    0, 0,    "bias|dgelu|all", "what cuBLASLt computes together with a matmul: the bias; also the slope of GELU; also GELU and bias gradients", NULL},
-    {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192", NULL},
+    {"--device",       CHOICE, AT(device),       "auto",     0, 0,    "auto|cpu|cuda|emu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU"},
+    {"--cpu-isa",      CHOICE, AT(cpu_isa),      "auto",     0, 0,    "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best set this processor has"},
+    {"--dtype",        CHOICE, AT(dtype),        "auto",     0, 0,    "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it faster, else fp32"},
+    {"--rounding",     CHOICE, AT(rounding),     "nearest",  0, 0,    "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16"},
+    {"--threads",      INT,    AT(threads),      "0",        0, 4096, NULL, "CPU threads; 0: every core"},
+    {"--recompute",    CHOICE, AT(recompute),    "none",     0, 0,    "none|gelu|block", "activations to compute again in the backward pass instead of keeping them"},
+    {"--attention",    CHOICE, AT(attention),    "auto",     0, 0,    "auto|own|cudnn", "attention kernels on a CUDA device; auto: what was measured to be faster"},
+    {"--deterministic", CHOICE, AT(deterministic), "yes",    0, 0,    "yes|no", "no: the backward pass of attention may add in any order on a CUDA device, which is faster"},
+    {"--epilogues",    CHOICE, AT(epilogues),    "dgelu",    0, 0,    "bias|dgelu|all", "what cuBLASLt computes together with a matmul: the bias; also the slope of GELU; also GELU and bias gradients"},
+    {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192"},
 
-    {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, MLP units and vocabulary among them; contiguous, best of one machine", NULL},
-    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the items of a step in rounds", NULL},
-    {"--reduce",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks", NULL},
-    {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on", NULL},
-    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike degrees, chosen anew for each step; the best single degree of each step; one degree for all; anything valid (for tests)", NULL},
-    {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run", NULL},
-    {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of what is known of ranks: the cost model that plans use, speeds, what slow ranks give away; 0: never", NULL},
-    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows", NULL},
-    {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across", NULL},
-    {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected", NULL},
-    {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up", NULL},
-    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks. All but off: plans give them less, which loses nothing. In a tensor-parallel group also: resize leaves out a part of their matmuls (lossy), migrate lets others compute it, semi weighs both (recommended)", NULL},
-    {"--exchange-rate", REAL,  AT(exchange_rate), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out", NULL},
-    {"--moves",        CHOICE, AT(moves),        "step",     0, 0,    "step|keep", "what is migrated moves for each step and its gradients return; or for good, with its optimizer state", NULL},
-    {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and MLP units, our own variant", NULL},
-    {"--fill",         CHOICE, AT(fill),         "zero",     0, 0,    "zero|average|same", "gradients that resizing has not computed: 0, and their weights rest; the mean of their row; those of the step before", NULL},
-    {"--priority",     CHOICE, AT(priority),     "change",   0, 0,    "change|random|inverse", "what resizing keeps: what changes most; for comparison any, or what changes least", NULL},
-    {"--ratios",       CHOICE, AT(ratios),       "equal",    0, 0,    "equal|layers", "whether resizing leaves out as much of every layer, or more of those that change least", NULL},
-    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test: \"rank=1,x=4,from=20,to=80\" repeats the matmuls of rank 1 in these steps, \",whole\" slows all that it does; several with ; between them", NULL},
+    {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, MLP units and vocabulary among them; contiguous, best of one machine"},
+    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the items of a step in rounds"},
+    {"--reduce",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
+    {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on"},
+    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike degrees, chosen anew for each step; the best single degree of each step; one degree for all; anything valid (for tests)"},
+    {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run"},
+    {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of what is known of ranks: the cost model that plans use, speeds, what slow ranks give away; 0: never"},
+    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows"},
+    {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across"},
+    {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected"},
+    {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up"},
+    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks. All but off: plans give them less, which loses nothing. In a tensor-parallel group also: resize leaves out a part of their matmuls (lossy), migrate lets others compute it, semi weighs both (recommended)"},
+    {"--exchange-rate", REAL,  AT(exchange_rate), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out"},
+    {"--moves",        CHOICE, AT(moves),        "step",     0, 0,    "step|keep", "what is migrated moves for each step and its gradients return; or for good, with its optimizer state"},
+    {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and MLP units, our own variant"},
+    {"--fill",         CHOICE, AT(fill),         "zero",     0, 0,    "zero|average|same", "gradients that resizing has not computed: 0, and their weights rest; the mean of their row; those of the step before"},
+    {"--priority",     CHOICE, AT(priority),     "change",   0, 0,    "change|random|inverse", "what resizing keeps: what changes most; for comparison any, or what changes least"},
+    {"--ratios",       CHOICE, AT(ratios),       "equal",    0, 0,    "equal|layers", "whether resizing leaves out as much of every layer, or more of those that change least"},
+    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test: \"rank=1,x=4,from=20,to=80\" repeats the matmuls of rank 1 in these steps, \",whole\" slows all that it does; several with ; between them"},
 
-    {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine", NULL},
-    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "do not train: print the plan of the next step and what other planners would do, and write both as a page (plan.html)", NULL},
-    {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs", NULL},
-    {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only", NULL},
-    {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, stop", NULL},
-    {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text", NULL},
+    {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine"},
+    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "do not train: print the plan of the next step and what other planners would do, and write both as a page (plan.html)"},
+    {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs"},
+    {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only"},
+    {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, stop"},
+    {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text"},
 };
 // clang-format on
 _Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
@@ -243,19 +242,6 @@ static int unknown_option(const char* name, char* err, size_t errlen) {
                 close ? nearest->name : "--help");
 }
 
-static int check_absent(const Config* config, char* err, size_t errlen) {
-    for (int i = 0; i < COUNT(options); i++) {
-        const Option* o = &options[i];
-        char value[256];
-        if (!o->absent) continue;
-        format(config, o, value, sizeof value);
-        if (strcmp(value, o->standard ? o->standard : o->type == FLAG ? "0" : "") != 0)
-            return fail(err, errlen, "%s %s is not available: %s; leave it out", o->name, o->type == FLAG ? "" : value,
-                        o->absent);
-    }
-    return 0;
-}
-
 int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen) {
     memset(config, 0, sizeof *config);
     for (int i = 0; i < COUNT(options); i++)
@@ -285,7 +271,7 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
         while (o->type == PATHS && i < argc && strncmp(argv[i], "--", 2) != 0)
             if (set(config, o, argv[i++], err, errlen)) return -1;
     }
-    return check_absent(config, err, errlen);
+    return 0;
 }
 
 int config_set(Config* config, const char* name, const char* value, char* err, size_t errlen) {
@@ -348,7 +334,6 @@ void config_help(FILE* out) {
         fprintf(out, strlen(left) > 25 ? "  %s\n  %25s " : "  %-25s%s ", left, "");
         fprintf(out, "%s", o->help);
         if (o->standard) fprintf(out, " [%s%s]", o->standard, range);
-        if (o->absent) fprintf(out, " (not available: %s)", o->absent);
         fprintf(out, "\n");
     }
     fprintf(out,
@@ -362,7 +347,7 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
     static char value[1 << 16];
     for (int i = 0; i < COUNT(options); i++) {
         const Option* o = &options[i];
-        if (o->absent || is_of_the_moment(o)) continue;
+        if (is_of_the_moment(o)) continue;
         const PathList* list = (const PathList*)place(config, o);
         if (o->type == PATHS) {
             for (int p = 0; p < list->n; p++) visit(context, o->name, list->paths[p]);

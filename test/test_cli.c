@@ -28,7 +28,8 @@ static void mistaken_options_get_one_line(void) {
     refused("--capacity 100 --context 256", "--capacity 100", "--capacity 256");
     refused("--width 130 --heads 4", "--width 130", "--width 132");
     refused("--device cuda", "cuda", "--device cpu");
-    refused("--tp 2", "--tp 2", "tensor parallelism");
+    refused("--data $W/corpus --tp 2", "--tp 2", "mpirun -n 2");
+    refused("--data $W/corpus --straggle rank=1", "--straggle", "rank=1");
     refused("--plan flexible", "--plan", "flex|adaptive|static|random");
     refused("--data $W/corpus --plan flex --degree 2", "--plan flex", "--degree 2");
     refused("--sample", "--sample", "value");

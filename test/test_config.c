@@ -55,10 +55,17 @@ static void values_out_of_range_are_refused_with_the_range(void) {
     }
 }
 
-static void options_that_are_not_built_say_so(void) {
-    CHECK(parse("--tp 2") < 0 && strstr(err, "--tp 2") && strstr(err, "tensor parallelism"));
-    CHECK(parse("--tp 1 --balance off") == 0);
-    CHECK(parse("--balance semi") < 0 && strstr(err, "slow ranks"));
+static void what_to_do_about_slow_ranks_is_read_and_kept(void) {
+    CHECK(parse("--tp 3 --balance semi --moves keep --shed slices --fill average --priority random --ratios layers "
+                "--exchange-rate 2.5 --straggle rank=1,x=4") == 0);
+    CHECK(config.tp == 3 && config.exchange_rate == 2.5 && !strcmp(config.balance, "semi"));
+    CHECK(!strcmp(config.moves, "keep") && !strcmp(config.shed, "slices") && !strcmp(config.fill, "average"));
+    CHECK(!strcmp(config.priority, "random") && !strcmp(config.ratios, "layers"));
+    CHECK(config_was_given(&config, "--straggle") && !config_was_given(&config, "--refresh"));
+    CHECK(config_restore(&config, "--moves", "step", err, sizeof err) == 0 && !strcmp(config.moves, "keep"));
+    CHECK(config_restore(&config, "--straggle", "rank=2,x=8", err, sizeof err) == 0 && config.straggle[5] == '1');
+    CHECK(parse("--tp 65") < 0 && strstr(err, "--tp") && strstr(err, "64"));
+    CHECK(parse("--balance fast") < 0 && strstr(err, "off|resize|migrate|semi"));
 }
 
 static void a_degree_means_a_static_plan(void) {
@@ -148,7 +155,8 @@ static void activations_do_not_overlap_and_recompute_takes_less(void) {
     Shape shape = shape_make(3, 40, 4, 257, 64);
     size_t last = (size_t)-1;
     for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_BLOCK; mode++) {
-        ActNeeds needs = {.N = 100, .classifier_N = 10, .recompute = (Recompute)mode, .training = 1, .dt = DT_F32};
+        ActNeeds needs = {
+            .N = 100, .classifier_N = 10, .recompute = (Recompute)mode, .training = 1, .tp = 1, .dt = DT_F32};
         Activation acts[N_ACTS];
         size_t bytes = shape_activations(&shape, &needs, acts), end = 0;
         for (int i = 0; i < N_ACTS; i++) {
@@ -219,7 +227,7 @@ int main(void) {
     RUN(values_are_taken_in_both_spellings);
     RUN(an_unknown_option_names_the_nearest);
     RUN(values_out_of_range_are_refused_with_the_range);
-    RUN(options_that_are_not_built_say_so);
+    RUN(what_to_do_about_slow_ranks_is_read_and_kept);
     RUN(a_degree_means_a_static_plan);
     RUN(what_plans_follow_from_is_saved_with_the_run);
     RUN(what_is_visited_restores_the_same_configuration);

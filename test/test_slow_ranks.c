@@ -195,13 +195,18 @@ static void a_rank_that_is_slowed_by_one_changes_no_bit(void) {
 static void measure_slow_linears(const char* options, const double x[4]) {
     static Step steps[MOST_STEPS];
     char line[512];
-    double wall[MOST_STEPS];
-    int slowest = 0, last = 7;
-    snprintf(line, sizeof line, WIDE "--tp 4 --steps 7 --refresh 6 --balance resize %s", options);
+    double wall[MOST_STEPS], healthy[4];
+    int slowest = 0, last = 7, n = 0;
+    // Wider still: repeated matmuls find their operands in the caches, which makes a narrow rank less slow than it says.
+    snprintf(line, sizeof line, WIDE "--width 512 --batch-tokens 512 --tp 4 --steps 7 --refresh 6 --balance resize %s",
+             options);
     CHECK(run_steps(4, line, "measured", steps) == last);
     printf("    slowed by");
+    for (int r = 0; r < 4; r++)
+        if (x[r] == 1) healthy[n++] = steps[last].of[SPEED][r];
     for (int r = 1; r < 4; r++) {
-        double found = steps[last].of[SPEED][0] / steps[last].of[SPEED][r];
+        if (x[r] == 1) continue;
+        double found = median_of(healthy, n) / steps[last].of[SPEED][r];
         printf(" %g: %.2f%s", x[r], found, r < 3 ? "," : "\n");
         expect(found > 0.9 * x[r] && found < 1.1 * x[r], "rank %d is %.3g times as slow, expected %g", r, found, x[r]);
         if (x[r] > x[slowest]) slowest = r;
@@ -213,13 +218,20 @@ static void measure_slow_linears(const char* options, const double x[4]) {
     expect(typical(steps, 2, last - 1, COMPUTE, 0) < 0.6 * slow, "rank 0 seems slow itself");
 }
 
-static void measure_some_and_one(void) {
-    const double some[] = {1, 1.5, 2, 4}, one[] = {1, 1, 1, 8};
-    measure_slow_linears("--straggle 'rank=1,x=1.5; rank=2,x=2; rank=3,x=4'", some);
-    measure_slow_linears("--straggle 'rank=3,x=8'", one);
+static void measure_some(void) {
+    const double x[] = {1, 1.5, 2, 4};
+    measure_slow_linears("--straggle 'rank=1,x=1.5; rank=2,x=2; rank=3,x=4'", x);
 }
 
-static void the_slowness_of_linears_is_measured_within_a_tenth(void) { one_attempt_holds(measure_some_and_one); }
+static void measure_one(void) {
+    const double x[] = {1, 1, 1, 8};
+    measure_slow_linears("--straggle 'rank=3,x=8'", x);
+}
+
+static void the_slowness_of_linears_is_measured_within_a_tenth(void) {
+    one_attempt_holds(measure_some);
+    one_attempt_holds(measure_one);
+}
 
 // ---- losslessness
 
