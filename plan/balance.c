@@ -53,12 +53,15 @@ static double lower_median(const RankSpeed* ranks, int n) {
 static double resizable_ms(const RankSpeed* r) { return r->prunable * r->n / r->v; }
 
 // The step when stragglers only leave out: the slowest of the others, or a straggler that has left out all it may. No
-// rank needs to go below that.
-static double resize_ms(const BalanceSetting* setting, const RankSpeed* ranks, double median) {
+// rank needs to go below that. A rank that leaves nothing out now is a straggler from `start` on only, or noise would
+// make healthy ones lossy.
+static double resize_ms(const BalanceSetting* setting, const RankSpeed* ranks, const BalanceDecision* last,
+                        double median) {
     double target = 0;
     for (int r = 0; r < setting->ranks; r++) {
         double ms = rank_ms(&ranks[r]);
-        if (ms > setting->stop * median) ms -= setting->most_pruned * resizable_ms(&ranks[r]);
+        double edge = last->active && last->pruned[r] > 0 ? setting->stop : setting->start;
+        if (ms > edge * median) ms -= setting->most_pruned * resizable_ms(&ranks[r]);
         target = MAX(target, ms);
     }
     return target;
@@ -95,7 +98,7 @@ static int still_good(BalanceDecision* last, const BalanceDecision* now, const B
     last->idle_ms = now->idle_ms;
     int semi = setting->mode == BALANCE_SEMI, faster = last->step_ms * (1 + CLEARLY) < now->step_ms;
     if (semi) last->objective = balance_objective(last, setting, ranks);
-    if ((lossier && !faster) || last->step_ms >= now->idle_ms) return 0;
+    if ((lossier && !(semi && faster)) || last->step_ms >= now->idle_ms) return 0;
     return semi ? last->objective <= (1 + CLEARLY) * now->objective : last->step_ms <= (1 + CLEARLY) * now->step_ms;
 }
 
@@ -117,7 +120,7 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
     if (!memory->active) return d;
 
     BalanceDecision idle = d;
-    double target = resize_ms(setting, ranks, median);
+    double target = resize_ms(setting, ranks, &last, median);
     if (setting->mode == BALANCE_RESIZE) resize(&d, setting, ranks, target);
     else if (setting->mode == BALANCE_SEMI) balance_semi(&d, setting, ranks, target);
     else d.step_ms = balance_move(d.sent, d.taken, ranks, setting->ranks, &setting->cost);

@@ -22,8 +22,8 @@ static void* planned(const MemoryPlan* plan, const char* name) {
 }
 
 // Where data ranks share heads, plans fill a place with capacity * f / ceil(f / inner) tokens, f being the fewest heads
-// of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h / inner) for each: room for
-// as many pairs of token and head as `capacity` tokens of this many heads.
+// of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h / inner) for each: room
+// for as many pairs of token and head as `capacity` tokens of this many heads.
 static int heads_of_places(const Run* run, int h) {
     int f = run->limits.NH, most = h;
     for (int inner = 1; inner <= MIN(f, run->limits.ranks); inner++)

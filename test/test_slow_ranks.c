@@ -197,7 +197,7 @@ static void measure_slow_linears(const char* options, const double x[4]) {
     char line[512];
     double wall[MOST_STEPS], healthy[4];
     int slowest = 0, last = 7, n = 0;
-    // Wider still: repeated matmuls find their operands in the caches, which makes a narrow rank less slow than it says.
+    // Wider still: repeated matmuls find their operands in the caches, so that narrow ranks are slowed less.
     snprintf(line, sizeof line, WIDE "--width 512 --batch-tokens 512 --tp 4 --steps 7 --refresh 6 --balance resize %s",
              options);
     CHECK(run_steps(4, line, "measured", steps) == last);
