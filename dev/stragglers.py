@@ -162,6 +162,29 @@ def accuracy_table(args):
     return lines
 
 
+NOTES = {
+    "bound": "Emulated: ranks share the cores of this machine. Milliseconds are the median over the last 8 steps of the sum "
+             "over segments between exchanges of the slowest rank's processor time; exchanges are not in it. *bound* is "
+             "the lossless one when everything is slowed, chi (R - 1 + 1/chi) / R, which a step reaches whose other work "
+             "takes no time. Here that takes c ms (attention, norms, classifier, update), found from the rows healthy and "
+             "off, and *with c* compares with the bound for c and m. A fraction above 1 is noise, or lossy.",
+    "wall": "Two ranks on two cores; milliseconds of the wall clock, exchanges included, medians of the last 8 steps.",
+    "accuracy": "The default model and text (bytes of C headers), 4 ranks with --tp 4, rank 1 four times as slow in its "
+                "matmuls from step 2 on. Time is emulated as above. *After the same time* is when the run without a "
+                "straggler was through; a dash: the run had not come so far as to have two evaluations around it.",
+}
+
+
+def intro(args, parts):
+    model = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")][:1]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True).stdout.strip()
+    return (f"# Slow ranks in a tensor-parallel group\n\n`dev/stragglers.py --parts {parts}`, {', '.join(model)}, "
+            f"{os.cpu_count()} cores, program of {commit}.\n\n"
+            "Stragglers are injected by repeating matmuls (`--straggle`). resize: columns, L1 priority, zero fill, as "
+            "published (Wang et al. 2024); slices, water-filling, controller and SEMI's objective are our own. The "
+            "paper's figures were not compared with.\n\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", default="./train")
@@ -173,7 +196,8 @@ def main():
     tables = {"bound": bound_table, "wall": wall_table, "accuracy": accuracy_table}
     text = ""
     for part in args.parts.split(","):
-        text += f"## {part}\n\n" + "\n".join(tables[part](args)) + "\n\n"
+        text += f"## {part}\n\n{NOTES[part]}\n\n" + "\n".join(tables[part](args)) + "\n\n"
+    text = intro(args, args.parts) + text
     print(text)
     if args.out:
         open(args.out, "w").write(text)
