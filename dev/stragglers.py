@@ -163,15 +163,16 @@ def accuracy_table(args):
 
 
 NOTES = {
-    "bound": """Emulated: ranks share the cores of this machine. Milliseconds are the median over the last 8 steps of the
-sum over segments between exchanges of the slowest rank's processor time; exchanges are not in it. *bound* is the lossless
-one when everything is slowed, chi (R - 1 + 1/chi) / R, which a step reaches whose other work takes no time. Here that
-takes c ms (attention, norms, classifier, update), found from the columns healthy and off, and *with c* compares with
-the bound for c and m. A fraction above 1 is noise.""",
-    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included, medians of the last 8 steps.""",
-    "accuracy": """The default model and text (bytes of C headers), 4 ranks with --tp 4, rank 1 four times as slow in its
-matmuls from step 2 on. Time is emulated as above. *After the same time*: when the run without a straggler was through;
-a dash where there are no two evaluations around it.""",
+    "bound": """Emulated: ranks share the cores of this machine. Milliseconds are the median over the last 8 steps
+of the sum over segments between exchanges of the slowest rank's processor time; exchanges are not in it.
+*bound* is the lossless one when everything is slowed, chi (R - 1 + 1/chi) / R, which a step reaches whose other
+work takes no time. Here that takes c ms (attention, norms, classifier, update), found from the columns healthy
+and off, and *with c* compares with the bound for c and m. A fraction above 1 is noise.""",
+    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included, medians of the last 8
+steps.""",
+    "accuracy": """The default model and text (bytes of C headers), 4 ranks with --tp 4, rank 1 four times as slow in
+its matmuls from step 2 on. Time is emulated as above. *After the same time*: when the run without a straggler
+was through; a dash where there are no two evaluations around it.""",
 }
 
 
