@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 
-MODES = ["off", "resize", "migrate", "semi"]
+MODES = ["off", "migrate", "semi"]
 
 
 def bound(chi, ranks):
@@ -57,7 +57,7 @@ def read(out):
     return [x for x in lines if "loss" in x], [x for x in lines if "val_loss" in x]
 
 
-def settled(steps, field, last=8):
+def settled(steps, field, last=5):
     """Median of the last steps, and the largest relative distance of one from it."""
     values = [x[field] for x in steps[-last:]]
     middle = statistics.median(values)
@@ -65,7 +65,7 @@ def settled(steps, field, last=8):
 
 
 SPEED = ["--dtype", "fp32", "--layers", "1", "--width", "768", "--heads", "16", "--context", "128", "--batch-tokens",
-         "1024", "--eval-every", "0", "--refresh", "4", "--steps", "20", "--seed", "1"]
+         "4096", "--eval-every", "0", "--refresh", "4", "--steps", "13", "--seed", "1"]
 
 
 def table(columns):
@@ -84,24 +84,22 @@ def one_straggler(args, ranks, field):
     lines = []
     for chi in (2, 4, 8):
         ms = {}
-        for mode in MODES + ["keep"]:
-            options = ["--balance", "migrate", "--moves", "keep"] if mode == "keep" else ["--balance", mode]
+        for mode in MODES:
             log, _ = run(args, f"{prefix}-{ranks}-{chi}-{mode}", ranks,
-                         SPEED + options + ["--straggle", f"rank=1,x={chi}"])
+                         SPEED + ["--balance", mode, "--straggle", f"rank=1,x={chi}"])
             ms[mode], _ = settled(log, field)
-        lossless = ("migrate", "semi", "keep")
+        lossless = MODES[1:]
         most = bound(chi, ranks)
         lines.append(row([str(ranks), str(chi), f"{most:.3f}", f"{healthy:.1f}", f"{watched / healthy - 1:+.1%}"] +
-                         [f"{ms[m]:.1f}" for m in MODES + ["keep"]] +
+                         [f"{ms[m]:.1f}" for m in MODES] +
                          [f"{ms['off'] / ms[m] / most:.1%}" for m in lossless] +
                          [f"{bound_ms(chi, ranks, healthy, ms['off']) / ms[m]:.1%}" for m in lossless] +
                          [f"{(ms['off'] - ms[m]) / (ms['off'] - healthy):.1%}" for m in lossless]))
     return lines
 
 
-COLUMNS = ["R", "chi", "bound", "ms healthy", "semi, nobody slow", "ms off", "ms resize", "ms migrate", "ms semi",
-           "ms keep", "migrate / bound", "semi / bound", "keep / bound", "migrate / bound with c",
-           "semi / bound with c", "keep / bound with c", "slowdown removed by migrate", "semi", "keep"]
+COLUMNS = ["R", "chi", "bound", "ms healthy", "semi, nobody slow", "ms off", "ms migrate", "ms semi", "migrate / bound",
+           "semi / bound", "migrate / bound with c", "semi / bound with c", "slowdown removed by migrate", "semi"]
 
 
 def bound_table(args):
@@ -163,13 +161,12 @@ def accuracy_table(args):
 
 
 NOTES = {
-    "bound": """Emulated: ranks share the cores of this machine. Milliseconds are the median over the last 8 steps
+    "bound": """Emulated: ranks share the cores of this machine. Milliseconds are the median over the last 5 steps
 of the sum over segments between exchanges of the slowest rank's processor time; exchanges are not in it.
 *bound* is the lossless one when everything is slowed, chi (R - 1 + 1/chi) / R, which a step reaches whose other
 work takes no time. Here that takes c ms (attention, norms, classifier, update), found from the columns healthy
 and off, and *with c* compares with the bound for c and m. A fraction above 1 is noise.""",
-    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included, medians of the last 8
-steps.""",
+    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included, medians of the last 5 steps.""",
     "accuracy": """The default model and text (bytes of C headers), 4 ranks with --tp 4, rank 1 four times as slow in
 its matmuls from step 2 on. Time is emulated as above. *After the same time*: when the run without a straggler
 was through; a dash where there are no two evaluations around it.""",
