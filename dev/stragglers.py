@@ -166,7 +166,8 @@ of the sum over segments between exchanges of the slowest rank's processor time;
 *bound* is the lossless one when everything is slowed, chi (R - 1 + 1/chi) / R, which a step reaches whose other
 work takes no time. Here that takes c ms (attention, norms, classifier, update), found from the columns healthy
 and off, and *with c* compares with the bound for c and m. A fraction above 1 is noise.""",
-    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included, medians of the last 5 steps.""",
+    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included, median of the last 5
+steps.""",
     "accuracy": """The default model and text (bytes of C headers), 4 ranks with --tp 4, rank 1 four times as slow in
 its matmuls from step 2 on. Time is emulated as above. *After the same time*: when the run without a straggler
 was through; a dash where there are no two evaluations around it.""",
