@@ -337,7 +337,8 @@ suite_emulated = $(foreach o,0 1 2 3,$(emulated:%='env EMU_ORDER=$(o) %')) \
   $(emulated_again:%='env EMU_ORDER=2 %') '$(build)/test/test_golden@$(build)/train_emu --device emu' \
   '$(build)/test/test_device@$(build)/train_emu --device emu' test/emu/faults.sh test/cuda_compiles.sh \
   $(if $(filter yes,$(MPI)),$(foreach t,$(nccl_tests),'$(call mpirun,4) $(build)/test_on_emu/$(t)') \
-  '$(call mpirun,3) env LAW_CASES=2 $(build)/test_on_emu/test_law --device emu') $(build)/test/test_cudnn_plans
+  '$(call mpirun,3) env LAW_CASES=2 $(build)/test_on_emu/test_law --device emu' \
+  '$(call mpirun,2) env LAW_CASES=2 $(build)/test_on_emu/test_law --device emu --tp 2') $(build)/test/test_cudnn_plans
 endif
 
 test: report
