@@ -43,9 +43,7 @@ static WorkNeeds make_needs(const Model* m, const Balance* b) {
 static void check_options(const Run* run, BalanceMode mode) {
     const Model* m = &run->model;
     if (mode != BALANCE_OFF && m->tp && m->zero.stage > 1)
-        die("--balance %s in tensor-parallel groups needs whole weights and gradients: expected --zero 1, found %d; "
-            "try "
-            "--zero 1 or --balance off",
+        die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
             run->config.balance, m->zero.stage);
 }
 
@@ -194,7 +192,7 @@ static void sample(Run* run) {
     b->n_samples++;
 }
 
-// What planners call a rank is a group: it goes at the pace of its slowest rank, or as its segments say.
+// What planners call a rank is a group: it goes at the pace of its slowest rank.
 static void learn_speeds(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;

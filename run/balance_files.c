@@ -1,6 +1,7 @@
 // balance_files.c - decisions and lists in checkpoints, so that a run goes on as it was; and the page for people.
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "run/balance_parts.h"
 
@@ -42,10 +43,11 @@ void balance_take_up(Run* run) {
     memcpy(d->v, s->v, sizeof s->v);
     b->head_work = s->head_work[0];
     balance_make_moves(run);
-    if (b->kept && d->pruned[t] > 0) {
+    if (lists_path(path, run, run->start_from, err, sizeof err)) die("--resume: %s", err);
+    // Where so little was to be left out that no list came of it, none was saved.
+    if (b->kept && d->pruned[t] > 0 && !access(path, F_OK)) {
         zero_settle(&run->model);
-        if (lists_path(path, run, run->start_from, err, sizeof err) || kept_load(b->kept, path, err, sizeof err))
-            die("--resume: %s", err);
+        if (kept_load(b->kept, path, err, sizeof err)) die("--resume: %s", err);
     }
     balance_set_work(run, b->kept ? kept_layers(b->kept) : NULL);
 }
