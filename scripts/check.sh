@@ -1,5 +1,5 @@
 #!/bin/sh
-# check.sh - the house rules that a grep can see: who includes whom, line and file length, options in the README, C++
+# check.sh - the house rules that a grep can see: who includes whom, line and file length, a complete suite, C++
 # validity of train_gpt.cu. Prints each violation with its place; the last line counts them.
 violations=0
 complain() { # complain TEXT: one violation a line
@@ -22,16 +22,18 @@ complain "$(grep -rnE '^#include "(dev|test)/' $code | sed 's/$/   <- nobody may
 
 # Lines of at most 120 columns; the option table is one row a line.
 complain "$(find $code test dev scripts Makefile -name '*.[ch]' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' \
-    -o -name Makefile | xargs grep -nE '^.{121,}' | grep -vE '^plan/config.c:[0-9]+: *\{"--' | cut -c 1-100 |
+    -o -name Makefile -o -name '*.mk' -o -name suite |
+    xargs grep -nE '^.{121,}' | grep -vE '^plan/config.c:[0-9]+: *\{"--' | cut -c 1-100 |
     sed 's/$/...   <- over 120 columns/')"
 
 # A file holds one idea.
 complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' | xargs wc -l |
     awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines   <- over 800" }')"
 
-# Every option stands in the README.
-for option in $(sed -n 's/^ *{"\(--[a-z0-9-]*\)".*/\1/p' plan/config.c); do
-    grep -q -- "\`$option" README.md || complain "README.md: option $option is not described"
+# Every test program and every fuzzer is in the suite.
+for file in test/test_*.c test/test_*.cc test/fuzz/fuzz_*.c; do
+    name=${file##*/}
+    grep -qE "/${name%.c*}( |\$)" test/suite || complain "test/suite: ${name%.c*} is not in it"
 done
 
 # train_gpt.cu is C11 and C++.
