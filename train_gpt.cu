@@ -1,7 +1,7 @@
 // train_gpt.cu - GPT-2 as a sequence of ops, and the loop that trains it.
 //
-// How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward,
-// update), the items of a step, evaluation, sampling, the loop. The objects and the phases before the first step are in
+// How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward, update),
+// the micro-batches of a step, evaluation, sampling, the loop. The objects and the phases before the first step are in
 // run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h. What many ranks
 // add: plans in plan/plan.h, attention shared by ranks in kernels/group_attention.h, who holds which weights and
 // gradients in run/zero.h, the model divided among ranks in run/tp.h and run/work.h, exchanges in kernels/comm.h.
@@ -55,7 +55,7 @@ static int own_channels(const Model* m) { return m->shape.heads * shape_head_siz
 // or where they wait to be exchanged with the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
     if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * own_channels(m) * dtype_bytes(m->dt);
-    return (char*)act(m, row->group.inner > 1 ? QKV_TOKENS : QKV, l);
+    return (char*)act(m, row->group.ulysses_size > 1 ? QKV_TOKENS : QKV, l);
 }
 
 // New queries of one document, its keys so far in the cache.
@@ -82,10 +82,10 @@ static Attention cached_attention(const Model* m, const Row* row, int l) {
 }
 
 // What the backward pass of attention needs, see kernels/group_attention.h.
-static KeptAttention kept_attention(const Model* m, const Row* row, int l) {
-    KeptAttention kept;
+static SavedAttention saved_attention(const Model* m, const Row* row, int l) {
+    SavedAttention kept;
     kept.qkv = act(m, QKV, l);
-    kept.out = act(m, row->group.inner > 1 ? ATT_HEADS : ATT, l);
+    kept.out = act(m, row->group.ulysses_size > 1 ? ATT_HEADS : ATT, l);
     kept.lse = (float*)act(m, LSE, l);
     return kept;
 }
@@ -103,7 +103,7 @@ static void attention_forward(const Model* m, const Row* row, int l, char* qkv) 
         Attention a = cached_attention(m, row, l);
         if (a.NH) m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
     } else {
-        KeptAttention kept = kept_attention(m, row, l);
+        SavedAttention kept = saved_attention(m, row, l);
         GroupAttention group = row->group;
         group.NH = work_heads(m, l);
         if (group.NH) group_attention_forward(ACT(ATT), &kept, qkv, &group, m->k, m->dt, m->s);
@@ -113,7 +113,7 @@ static void attention_forward(const Model* m, const Row* row, int l, char* qkv) 
 
 static void attention_backward(const Model* m, const Row* row, int l, void* d_qkv, const void* d_att) {
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
-    KeptAttention kept = kept_attention(m, row, l);
+    SavedAttention kept = saved_attention(m, row, l);
     GroupAttention group = row->group;
     group.NH = work_heads(m, l);
     if (group.NH) group_attention_backward(d_qkv, d_att, &kept, &group, m->k, m->dt, m->s);
@@ -131,13 +131,13 @@ static void block_forward(const Model* m, const Row* row, int l) {
     linear_forward(m, LINEAR_QKV, l, qkv, NULL, ACT(LN1), N);
     attention_forward(m, row, l, qkv);
     linear_forward(m, LINEAR_ATTPROJ, l, ACT(PROJ), NULL, ACT(ATT), N);
-    tp_reduce(m, ACT(PROJ), row);
+    tp_reduce_scatter(m, ACT(PROJ), row);
     k->residual_layernorm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD),
                                   ACT(RESIDUAL), tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), row->own, C, dt, s);
-    tp_gather(m, ACT(LN2), row);
+    tp_all_gather(m, ACT(LN2), row);
     linear_forward(m, LINEAR_FC, l, ACT(FC), ACT(FC_GELU), ACT(LN2), N);
     linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_GELU), N);
-    tp_reduce(m, ACT(PROJ), row);
+    tp_reduce_scatter(m, ACT(PROJ), row);
 }
 
 // RESIDUAL of the first block. Where ranks hold parts of wte, each looks up what it has, and the sum over ranks is the
@@ -151,7 +151,7 @@ static void embed(const Model* m, const Row* row) {
     }
     void *looked_up = tp_own(m, ACT(PROJ), row), *places = ACT(LN1);
     k->gather_rows(ACT(PROJ), W(WTE), row->rows, row->N, C, C, C, m->dt, m->s);
-    tp_reduce(m, ACT(PROJ), row);
+    tp_reduce_scatter(m, ACT(PROJ), row);
     k->gather_rows(places, W(WPE), row->positions + row->first, row->own, C, C, C, m->dt, m->s);
     k->add(ACT(RESIDUAL), looked_up, places, (size_t)row->own * (size_t)C, m->dt, m->s);
 }
@@ -175,14 +175,14 @@ static void model_forward(Model* m, const Row* row) {
     int own = row->own, C = m->shape.C, L = m->shape.L, l = 0;
     DType dt = m->dt;
     Stream s = m->s;
-    zero_use_edges(m);
+    zero_use_embedding_and_head(m);
     zero_use_layer(m, 0, 1);
     embed(m, row);
     k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), own,
                          C, dt, s);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
-        tp_gather(m, ACT(LN1), row);
+        tp_all_gather(m, ACT(LN1), row);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
         // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
@@ -193,7 +193,7 @@ static void model_forward(Model* m, const Row* row) {
             k->residual_layernorm_forward(ACT(RESIDUAL), tp_own(m, ACT(LNF), row), STAT(LNF_MEAN), STAT(LNF_RSTD),
                                           residual2, proj, W(LNFW), W(LNFB), own, C, dt, s);
     }
-    tp_gather(m, ACT(LNF), row);
+    tp_all_gather(m, ACT(LNF), row);
 }
 
 // Losses of rows n .. n + N of the row, whose logits are in `logits`, which become their gradients with train. Where
@@ -213,7 +213,7 @@ static void classify_chunk(const Model* m, const Row* row, void* logits, int n, 
     k->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt, m->s);
 }
 
-// Losses of all tokens of the row, and with train the gradients of wte and, in D_NARROW, of LNF. The row goes through
+// Losses of all tokens of the row, and with train the gradients of wte and, in D_NORM, of LNF. The row goes through
 // in chunks so that logits of a whole row never exist. scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
@@ -228,10 +228,10 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, rows, dt, s);
         classify_chunk(m, row, logits, n, N, scale, train);
         if (!train) continue;
-        k->matmul_backward_input((char*)ACT(D_NARROW) + at, logits, W(WTE), NULL, N, C, rows, m->dt, s);
+        k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(WTE), NULL, N, C, rows, m->dt, s);
         k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, rows, dt, s);
     }
-    if (train) tp_reduce(m, ACT(D_NARROW), row);
+    if (train) tp_reduce_scatter(m, ACT(D_NORM), row);
 }
 
 // What the forward pass did not keep of block l.
@@ -244,7 +244,7 @@ static void recompute_block(const Model* m, const Row* row, int l) {
     if (m->recompute != RECOMPUTE_BLOCK) return;
     k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B),
                          row->own, C, dt, s);
-    tp_gather(m, ACT(LN1), row);
+    tp_all_gather(m, ACT(LN1), row);
     block_forward(m, row, l);
 }
 
@@ -254,21 +254,21 @@ static void block_backward(const Model* m, const Row* row, int l) {
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    void *d_residual = ACT(D_RESIDUAL), *d_narrow = ACT(D_NARROW), *d_wide = ACT(D_WIDE), *d_full;
+    void *d_residual = ACT(D_RESIDUAL), *d_norm = ACT(D_NORM), *d_hidden = ACT(D_HIDDEN), *d_full;
     // MLP
     d_full = tp_full(m, d_residual, ACT(D_FULL), row);
-    linear_backward(m, LINEAR_FCPROJ, l, d_wide, d_full, ACT(FC_GELU), ACT(FC), N);
-    linear_backward(m, LINEAR_FC, l, d_narrow, d_wide, ACT(LN2), NULL, N);
-    tp_reduce(m, d_narrow, row);
-    k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_narrow, row), ACT(RESIDUAL2), W(LN2W),
+    linear_backward(m, LINEAR_FCPROJ, l, d_hidden, d_full, ACT(FC_GELU), ACT(FC), N);
+    linear_backward(m, LINEAR_FC, l, d_norm, d_hidden, ACT(LN2), NULL, N);
+    tp_reduce_scatter(m, d_norm, row);
+    k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_norm, row), ACT(RESIDUAL2), W(LN2W),
                           STAT(LN2_MEAN), STAT(LN2_RSTD), row->own, C, dt, s);
     // attention
     d_full = tp_full(m, d_residual, ACT(D_FULL), row);
-    linear_backward(m, LINEAR_ATTPROJ, l, d_narrow, d_full, ACT(ATT), NULL, N);
-    attention_backward(m, row, l, d_wide, d_narrow);
-    linear_backward(m, LINEAR_QKV, l, d_narrow, d_wide, ACT(LN1), NULL, N);
-    tp_reduce(m, d_narrow, row);
-    k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_narrow, row), ACT(RESIDUAL), W(LN1W),
+    linear_backward(m, LINEAR_ATTPROJ, l, d_norm, d_full, ACT(ATT), NULL, N);
+    attention_backward(m, row, l, d_hidden, d_norm);
+    linear_backward(m, LINEAR_QKV, l, d_norm, d_hidden, ACT(LN1), NULL, N);
+    tp_reduce_scatter(m, d_norm, row);
+    k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_norm, row), ACT(RESIDUAL), W(LN1W),
                           STAT(LN1_MEAN), STAT(LN1_RSTD), row->own, C, dt, s);
 }
 
@@ -280,7 +280,7 @@ static void model_backward(Model* m, const Row* row) {
     Stream s = m->s;
     void* d_residual = ACT(D_RESIDUAL);
     k->zero(d_residual, (size_t)own * C * dtype_bytes(dt), s);
-    k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NARROW), row), ACT(RESIDUAL), W(LNFW),
+    k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
                           STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, dt, s);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);
@@ -349,14 +349,14 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);
 }
 
-// Forward over this rank's items, and with train backward: gradients are added up. The sum of the losses of all targets
-// is left on the device; nothing here waits for it.
-static void run_items(Run* run, const Sampler* sampler, int train) {
+// Forward over this rank's micro-batches, and with train backward: gradients are added up. The sum of the losses of all
+// targets is left on the device; nothing here waits for it.
+static void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Batch* b = &run->batch;
     m->k->zero(m->loss_sum, sizeof *m->loss_sum, m->s);
     batch_upload(b, run, sampler);
-    for (int i = 0; i < b->n_items; i++) {
+    for (int i = 0; i < b->n_micro_batches; i++) {
         Row row = batch_row(b, run, i);
         model_forward(m, &row);
         classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
@@ -421,7 +421,7 @@ static double evaluate(Run* run, int64_t* targets) {
     while (draw_val(run, &next, &tokens)) {
         if (batch_plan(&run->batch, run, run->state.step, err, sizeof err))
             die("validation after step %" PRId64 ": %s", run->state.step, err);
-        run_items(run, run->data.val, 0);
+        run_micro_batches(run, run->data.val, 0);
         sum += loss_sum(run);
         *targets += run->batch.n_targets;
     }
@@ -548,7 +548,7 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 static void agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    uint64_t plan = hash_bytes(run->refine.theta, sizeof run->refine.theta,
+    uint64_t plan = hash_bytes(run->calibration.theta, sizeof run->calibration.theta,
                                plan_hash(&run->ahead.plan, run->ahead.lengths) ^ balance_state_hash(run));
     Agreement mine = {plan, (uint64_t)interrupted, run->last_ms, *report};
     double ms = mine.ms;
@@ -565,7 +565,7 @@ static void agree(Run* run, const RankReport* report) {
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         ms = MAX(ms, other->ms);
     }
-    if (ms > 0 && balance_explains_step(run)) refine_learn(&run->refine, run->last_terms, ms);
+    if (ms > 0 && balance_explains_step(run)) calibration_learn(&run->calibration, run->last_terms, ms);
     run->last_ms = 0;
 }
 
@@ -595,18 +595,18 @@ static void plan_next(Run* run) {
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     Model* m = &run->model;
-    Comm before = run_exchanged(m);
+    Comm before = run_sent(m);
     double started = now_seconds(), sums[2];
     RankReport report;
     begin_step(run);
     balance_change(run);
     plan_next(run);
-    r->predicted_ms = run->batch.foreseen ? refine_predict(&run->refine, run->batch.terms) : NAN;
+    r->predicted_ms = run->batch.predicted ? calibration_predict(&run->calibration, run->batch.terms) : NAN;
     r->step = run->state.step + 1;
     r->steps = c->steps;
     r->lr = schedule_lr(c, r->step);
     balance_begin(run);
-    run_items(run, run->data.train, 1);
+    run_micro_batches(run, run->data.train, 1);
     model_update(m, c, r->lr, r->step);
     balance_measure(run, &report);
     r->plan_stall_us = 1e6 * ahead_wait(run);
@@ -628,15 +628,15 @@ static void train_step(Run* run, StepRecord* r) {
     run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
 }
 
-// Logits of item i on the device, fp32, to where its documents stand in the order in which they were drawn.
+// Logits of micro-batch i on the device, fp32, to where its documents stand in the order in which they were drawn.
 static void dump_logits(Run* run, int i, const int64_t* place, float* logits, float* document) {
     Model* m = &run->model;
     const Batch* b = &run->batch;
-    const Item* item = b->items[i].item;
+    const MicroBatch* mb = b->micro_batches[i].mb;
     int V = m->shape.V, n = 0;
     Row row = batch_row(b, run, i);
     model_forward(m, &row);
-    for (int d = item->first_doc; d < item->first_doc + item->n_docs; d++) {
+    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
         int drawn = b->plan.docs[d];
         for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
             token_logits(run, n);
@@ -654,7 +654,7 @@ static void dump_gradients(Run* run) {
     const Batch* b = &run->batch;
     plan_now(run);
     begin_step(run);
-    run_items(run, run->data.train, 1);
+    run_micro_batches(run, run->data.train, 1);
     zero_reduce(&run->model);
     double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
     int V = run->model.shape.V,
@@ -666,7 +666,8 @@ static void dump_gradients(Run* run) {
     if (!place || (n_extra && !logits))
         die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
     for (int i = 0; i < b->n_pieces; i++) place[i + 1] = place[i] + b->pieces[i].length;
-    for (int i = 0; i < b->n_items && n_extra; i++) dump_logits(run, i, place, logits, logits + b->n_tokens * V);
+    for (int i = 0; i < b->n_micro_batches && n_extra; i++)
+        dump_logits(run, i, place, logits, logits + b->n_tokens * V);
     extra[0].data = logits;
     extra[1].data = logits ? logits + b->n_tokens * V : NULL;
     run_dump_gradients(run, extra, n_extra);
@@ -760,7 +761,7 @@ static void finish(Run* run, double started) {
     else printf("nothing was saved\n");
     run_print_peak(run);
     run_print_planning(run);
-    run_print_exchanges(run);
+    run_print_communication(run);
     balance_write_page(run);
     runlog_close(&run->log);
 }

@@ -106,26 +106,26 @@ static void print_step(RunLog* log, const StepRecord* r) {
     fflush(stdout);
 }
 
-// Items by degree, ascending.
-static void write_degrees(RunLog* log, const Plan* plan) {
-    write_part(log, ", \"degrees\": {");
-    for (int degree = 0, next = 0; plan; degree = next) {
+// Micro-batches by cp size, ascending.
+static void write_cp_sizes(RunLog* log, const Plan* plan) {
+    write_part(log, ", \"cp_sizes\": {");
+    for (int cp_size = 0, next = 0; plan; cp_size = next) {
         int n = 0;
         next = 0;
-        for (int i = 0; i < plan->n_items; i++) {
-            int d = plan->items[i].degree;
-            if (d <= degree) continue;
+        for (int i = 0; i < plan->n_micro_batches; i++) {
+            int d = plan->micro_batches[i].cp_size;
+            if (d <= cp_size) continue;
             if (next == 0 || d < next) next = d, n = 0;
             n += d == next;
         }
         if (next == 0) break;
-        write_part(log, "%s\"%d\": %d", degree ? ", " : "", next, n);
+        write_part(log, "%s\"%d\": %d", cp_size ? ", " : "", next, n);
     }
     write_part(log, "}");
 }
 
 static void write_bytes(RunLog* log, const StepRecord* r) {
-    const char* const names[] = {"heads", "ring", "gradients", "parameters", "tensor", "slices", "inside", "across"};
+    const char* const names[] = {"ulysses", "ring", "gradients", "parameters", "tensor", "slices", "inside", "across"};
     const uint64_t bytes[] = {r->heads,  r->ring,   r->gradients, r->parameters,
                               r->tensor, r->slices, r->inside,    r->across};
     write_part(log, ", \"bytes\": {");
@@ -156,7 +156,7 @@ static void write_planning(RunLog* log, const StepRecord* r) {
     write_number(log, "predicted_ms", r->predicted_ms);
     write_number(log, "measured_ms", r->measured_ms);
     write_number(log, "gap", r->gap);
-    write_degrees(log, r->plan);
+    write_cp_sizes(log, r->plan);
     write_bytes(log, r);
     write_number(log, "emulated_ms", r->emulated_ms);
     write_ranks(log, r);

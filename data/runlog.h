@@ -6,11 +6,10 @@
 //   plan              the planner
 //   plan_us           what planning took, on a thread beside the step before
 //   plan_stall_us     what the step before waited for it
-//   predicted_ms      what the cost model said of this step before it ran, with all that it had learnt by then
-//   measured_ms       what the step took on this rank, plan_stall_us left out
-//   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
-//   degrees           {"1": 12, "4": 2}: how many items are on so many ranks
-//   bytes             sent by this rank for "heads", "ring", "gradients", "parameters", "tensor" (activations inside a
+//   predicted_ms what the cost model said of this step before it ran, with all that it had learnt by then measured_ms
+//   what the step took on this rank, plan_stall_us left out gap the plan's makespan over the lower bound L3 of
+//   plan/bound.h, less 1, both in the cost model cp sizes {"1": 12, "4": 2}: how many micro-batches are on so many
+//   ranks bytes sent by this rank for "ulysses", "ring", "gradients", "parameters", "tensor" (activations inside a
 //                     tensor-parallel group), "slices" (work that slow ranks gave away); the same bytes by where they
 //                     went: "inside" its machine, "across"
 //   emulated_ms       what the step would have taken were every rank on a processor of its own: the sum over segments
@@ -54,7 +53,7 @@ typedef struct StepRecord {
     int rows;
     double seconds, mfu;  // mfu: fraction of the measured matmul limit
     const char* planner;
-    const Plan* plan;  // NULL: without degrees
+    const Plan* plan;  // NULL: without cp sizes
     double plan_us, plan_stall_us;
     double predicted_ms, measured_ms, gap, emulated_ms;                           // NaN: unknown
     uint64_t heads, ring, gradients, parameters, tensor, slices, inside, across;  // bytes

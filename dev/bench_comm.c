@@ -19,8 +19,8 @@ static int counts[MOST_RANKS], offsets[MOST_RANKS], came[MOST_RANKS], came_offse
 static Transfer sends[MOST_RANKS], receives[MOST_RANKS];
 static size_t part;  // elements of a rank's part of a sum
 
-static void exchange(void) { comm_exchange(world, sends, world->size, receives, world->size, NULL); }
-static void mpi_exchange(void) {
+static void communication(void) { comm_send_receive(world, sends, world->size, receives, world->size, NULL); }
+static void mpi_send_receive(void) {
     MPI_Alltoallv(from, counts, offsets, MPI_BYTE, to, came, came_offsets, MPI_BYTE, MPI_COMM_WORLD);
 }
 static void reduce_scatter(void) { comm_reduce_scatter(world, to, from, part, DT_F32, NULL); }
@@ -36,7 +36,7 @@ static const struct {
     const char* name;
     void (*ours)(void);
     void (*mpi)(void);
-} operations[] = {{"exchange", exchange, mpi_exchange},
+} operations[] = {{"exchange", communication, mpi_send_receive},
                   {"reduce-scatter fp32", reduce_scatter, mpi_reduce_scatter},
                   {"all-gather", all_gather, mpi_all_gather}};
 

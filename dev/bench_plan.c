@@ -4,9 +4,10 @@
 //   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly
 //
 // A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
-// batches are drawn with seed 1. The gap is makespan / L3 - 1 as the planner forecasts it (plan/bound.h). The time is
-// all of planning: checks, sorting, search, bounds, items; one thread, by the time of the processor, not the clock,
-// because other programs may take turns with this one. In the record the limit beside a figure is the wanted one.
+// batches are drawn with seed 1. The gap is makespan / L3 - 1 as the planner predictions it (plan/bound.h). The time is
+// all of planning: checks, sorting, search, bounds, micro-batches; one thread, by the time of the processor, not the
+// clock, because other programs may take turns with this one. In the record the limit beside a figure is the wanted
+// one.
 #include "dev/bench.h"
 #include "plan/lengths.h"
 #include "plan/machine.h"
@@ -41,7 +42,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
     Machine machine;
     Setting setting;
     Plan plan;
-    Forecast forecast;
+    Prediction prediction;
     Figures f = {0};
     GroupCost* groups = (GroupCost*)malloc(sizeof(GroupCost) * ((size_t)ranks + 1));
     const char* text = machine_builtin(machine_name);
@@ -59,9 +60,9 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
         lengths_draw(lengths, drawn, docs, SEED, b);
         plan_carve(&plan, memory, docs);
         double start = processor_seconds();
-        if (plan_flex(&plan, &forecast, b, drawn, docs, &setting, scratch, err, sizeof err) < 0) stop(err);
+        if (plan_flex(&plan, &prediction, b, drawn, docs, &setting, scratch, err, sizeof err) < 0) stop(err);
         if (b < 0) continue;
-        double us = 1e6 * (processor_seconds() - start), gap = forecast_gap(&forecast);
+        double us = 1e6 * (processor_seconds() - start), gap = prediction_gap(&prediction);
         f.us_mean += us / batches, f.us_worst = MAX(f.us_worst, us);
         f.gap_mean += gap / batches, f.gap_worst = MAX(f.gap_worst, gap);
         if (plan_check(&plan, drawn, docs, &setting.limits, scratch, err, sizeof err) < 0) stop(err);

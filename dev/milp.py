@@ -10,7 +10,7 @@ contiguous ranks that holds it. With u(k, r) = 1 where document k is on rank r, 
     start_l >= end_k  where  u(k, r) = u(l, r) = y(k, l) = 1         for every rank r (disjunctive, big M)
     sum of times on rank r <= makespan                               (not needed, but it makes the relaxation tight)
 
-FILE is in the format of plan/machine.h with published links: quadratic_ms, linear_ms, item_ms, heads, token_bytes,
+FILE is in the format of plan/machine.h with published links: quadratic_ms, linear_ms, micro_batch_ms, heads, token_bytes,
 group, capacity. Solved by HiGHS (scipy 1.9 or later), else by GLPK's glpsol.
 """
 import argparse
@@ -45,7 +45,7 @@ GOLDEN = [
 
 
 def parse_machine(text):
-    machine = {"item_ms": 0.0, "heads": 0.0, "token_bytes": 0.0, "groups": []}
+    machine = {"micro_batch_ms": 0.0, "heads": 0.0, "token_bytes": 0.0, "groups": []}
     for line in text.splitlines():
         words = line.split("#")[0].split()
         if not words:
@@ -62,7 +62,7 @@ def parse_machine(text):
     return machine
 
 
-def item_ms(machine, s, d):
+def micro_batch_ms(machine, s, d):
     """T(s, d) and what an item costs, ms; None where the document does not fit."""
     heads = int(machine["heads"])
     most = -(-heads // d) if heads else 0  # heads of the rank that has most
@@ -72,7 +72,7 @@ def item_ms(machine, s, d):
     if s > room:
         return None
     uneven = most * d / heads if heads else 1.0
-    ms = (machine["quadratic_ms"] * uneven * s * s + machine["linear_ms"] * s) / d + machine["item_ms"]
+    ms = (machine["quadratic_ms"] * uneven * s * s + machine["linear_ms"] * s) / d + machine["micro_batch_ms"]
     if d > 1 and machine["groups"]:
         gbps = next((g for degree, g in machine["groups"] if degree >= d), machine["groups"][-1][1])
         ms += machine["token_bytes"] * s / (d * gbps * 1e6)
@@ -101,7 +101,7 @@ def build(machine, ranks, lengths):
     model = Model()
     makespan = model.column()
     windows = [(first, d) for d in range(1, ranks + 1) for first in range(ranks - d + 1)]
-    ms = [{w: item_ms(machine, s, w[1]) for w in windows} for s in lengths]
+    ms = [{w: micro_batch_ms(machine, s, w[1]) for w in windows} for s in lengths]
     ms = [{w: t for w, t in row.items() if t is not None} for row in ms]
     for s, row in zip(lengths, ms):
         if not row:

@@ -12,7 +12,7 @@
 
 static const Tally* find_flex(const Simulation* s) {
     for (int i = 0; i < s->n_tallies; i++)
-        if (s->tallies[i].rival == &rival_flex && !s->tallies[i].out) return &s->tallies[i];
+        if (s->tallies[i].planner == &planner_flex && !s->tallies[i].out) return &s->tallies[i];
     return NULL;
 }
 
@@ -29,21 +29,21 @@ static void print_head(const Simulation* s) {
 
 static void print_row(const Tally* t, const Tally* flex) {
     int n = t->batches;
-    printf("%-10s %10.1f %10.1f  ", t->rival->name, t->ms / n, t->ms_worst);
+    printf("%-10s %10.1f %10.1f  ", t->planner->name, t->ms / n, t->ms_worst);
     if (t->left_model) printf("%8s %8s", "-", "-");
     else printf("%8.2f %8.2f", 100 * t->gap / n, 100 * t->gap_worst);
-    printf("  %10.0f %10.0f %7.1f %7.1f", t->us / n, t->us_worst, 100 * t->idle / n, 100 * t->communication / n);
+    printf("  %10.0f %10.0f %7.1f %7.1f", t->us / n, t->us_worst, 100 * t->idle / n, 100 * t->communication_share / n);
     if (flex && flex->ms > 0) printf(" %7.2fx", t->ms / flex->ms);
     printf("\n");
 }
 
 static void print_json(const Tally* t) {
     int n = t->batches;
-    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,", t->rival->name, t->ms / n, t->ms_worst);
+    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,", t->planner->name, t->ms / n, t->ms_worst);
     if (t->left_model) printf("\"gap_mean\":null,\"gap_worst\":null,");
     else printf("\"gap_mean\":%.9g,\"gap_worst\":%.9g,", t->gap / n, t->gap_worst);
     printf("\"plan_us_mean\":%.6g,\"plan_us_worst\":%.6g,\"idle\":%.9g,\"communication\":%.9g}\n", t->us / n,
-           t->us_worst, t->idle / n, t->communication / n);
+           t->us_worst, t->idle / n, t->communication_share / n);
 }
 
 static void print_foot(const Simulation* s) {
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     fflush(stdout);
     for (int i = 0; i < s.n_tallies; i++)
         if (s.tallies[i].out)
-            fprintf(options.json ? stderr : stdout, "left out: %s: %s\n", s.tallies[i].rival->name, s.tallies[i].why);
+            fprintf(options.json ? stderr : stdout, "left out: %s: %s\n", s.tallies[i].planner->name, s.tallies[i].why);
     if (options.explain && played > 0) write_page(&s);
     close_simulation(&s);
     if (played == 0) refuse("no planner played all batches");

@@ -3,7 +3,7 @@
 #pragma once
 #include "plan/lengths.h"
 #include "plan/machine.h"
-#include "plan/rivals/rivals.h"
+#include "plan/published/published.h"
 
 enum { MOST_TALLIES = 32 };
 
@@ -17,7 +17,7 @@ typedef struct Options {
 
 // One planner on all batches.
 typedef struct Tally {
-    const Rival* rival;
+    const Planner* planner;
     void* state;
     int out;              // it plays no more
     char why[ERR_BYTES];  // for people
@@ -26,14 +26,14 @@ typedef struct Tally {
     double ms, ms_worst;  // sums over batches, and the worst of one
     double gap, gap_worst;
     double us, us_worst;  // of planning
-    double idle, communication;
+    double idle, communication_share;
 } Tally;
 
 typedef struct Simulation {
     const Options* options;
     Machine machine;
     Setting setting;
-    double item_ms;  // what an item takes besides its work, in systems without a barrier
+    double micro_batch_ms;  // what a micro-batch takes besides its work, in systems without a barrier
     double* speeds;
     Lengths* lengths;
     int* drawn;     // (docs) the batch
@@ -60,13 +60,13 @@ void* need(size_t bytes);
 
 // simulate_play.c: all batches with all planners.
 void play_all(Simulation* s);
-// The setting with what the rule adds to every item; its groups are the caller's to free.
+// The setting with what the rule adds to every micro-batch; its groups are the caller's to free.
 Setting setting_under_rule(const Setting* setting, const PlayRule* rule);
 // Lengths of a batch into s->drawn and s->sorted.
 void draw_batch(Simulation* s, int batch);
 
-// simulate_rivals.c: the planner of this name, n bytes long, also of those that play only when they are named; NULL.
-const Rival* find_rival(const char* name, size_t n);
+// simulate_planners.c: the planner of this name, n bytes long, also of those that play only when they are named; NULL.
+const Planner* find_planner(const char* name, size_t n);
 
 // simulate_explain.c: the page of the first batch into a file.
 void write_page(Simulation* s);

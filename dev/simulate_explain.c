@@ -21,15 +21,15 @@ static void show(const Simulation* s, const Tally* t, Played* played, Shown* sho
     played->timeline_memory = need(timeline_bytes(n, ranks));
     plan_carve(&played->plan, played->plan_memory, n);
     double start = now_seconds();
-    if (t->rival->plan(t->state, &played->plan, &played->rule, 0, s->drawn, n, err, sizeof err) < 0)
-        refuse("%s planned the first batch once, but not again: %s", t->rival->name, err);
+    if (t->planner->plan(t->state, &played->plan, &played->rule, 0, s->drawn, n, err, sizeof err) < 0)
+        refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
     double us = 1e6 * (now_seconds() - start);
     timeline_carve(&played->timeline, played->timeline_memory, n, ranks);
     if (timeline_play(&played->timeline, &played->plan, s->drawn, &s->setting, &played->rule, scratch, err,
                       sizeof err) < 0)
-        refuse("%s: %s", t->rival->name, err);
-    *shown = (Shown){.name = t->rival->name,
-                     .words = t->rival->words,
+        refuse("%s: %s", t->planner->name, err);
+    *shown = (Shown){.name = t->planner->name,
+                     .words = t->planner->words,
                      .plan = &played->plan,
                      .timeline = &played->timeline,
                      .rule = &played->rule,
@@ -37,22 +37,22 @@ static void show(const Simulation* s, const Tally* t, Played* played, Shown* sho
 }
 
 // flex tells its searches only to whom it plans for.
-static void forecast_chosen(const Simulation* s, const Tally* chosen, const Played* played, Forecast* forecast,
-                            void* scratch) {
+static void predict_chosen(const Simulation* s, const Tally* chosen, const Played* played, Prediction* prediction,
+                           void* scratch) {
     char err[ERR_BYTES];
     Setting setting = setting_under_rule(&s->setting, &played->rule);
     int n = s->options->docs, status;
-    if (chosen->rival == &rival_flex) {
+    if (chosen->planner == &planner_flex) {
         Plan again;
         void* memory = need(plan_bytes(n));
         plan_carve(&again, memory, n);
-        status = plan_flex(&again, forecast, 0, s->drawn, n, &setting, scratch, err, sizeof err);
+        status = plan_flex(&again, prediction, 0, s->drawn, n, &setting, scratch, err, sizeof err);
         free(memory);
     } else {
-        status = forecast_plan(forecast, &played->plan, s->drawn, &setting, scratch, err, sizeof err);
+        status = predict_plan(prediction, &played->plan, s->drawn, &setting, scratch, err, sizeof err);
     }
     free(setting.groups);
-    if (status < 0) refuse("%s: %s", chosen->rival->name, err);
+    if (status < 0) refuse("%s: %s", chosen->planner->name, err);
 }
 
 static void write_file(const char* path, const Explained* x) {
@@ -66,7 +66,7 @@ static void write_file(const char* path, const Explained* x) {
 void write_page(Simulation* s) {
     char title[256];
     const Options* o = s->options;
-    Forecast forecast;
+    Prediction prediction;
     int chosen = -1, n = 0;
     Played* played = (Played*)need(sizeof(Played) * (size_t)s->n_tallies);
     Shown* shown = (Shown*)need(sizeof(Shown) * (size_t)s->n_tallies);
@@ -74,7 +74,7 @@ void write_page(Simulation* s) {
     void* scratch = need(MAX(scratch_bytes, timeline_scratch(o->docs, o->ranks)));
     draw_batch(s, 0);
     for (int i = s->n_tallies - 1; i >= 0; i--)
-        if (!s->tallies[i].out && (chosen < 0 || s->tallies[chosen].rival != &rival_flex)) chosen = i;
+        if (!s->tallies[i].out && (chosen < 0 || s->tallies[chosen].planner != &planner_flex)) chosen = i;
     show(s, &s->tallies[chosen], &played[n], &shown[n], scratch);
     shown[n++].chosen = 1;
     for (int i = 0; i < s->n_tallies; i++)
@@ -82,14 +82,14 @@ void write_page(Simulation* s) {
             show(s, &s->tallies[i], &played[n], &shown[n], scratch);
             n++;
         }
-    forecast_chosen(s, &s->tallies[chosen], &played[0], &forecast, scratch);
+    predict_chosen(s, &s->tallies[chosen], &played[0], &prediction, scratch);
     snprintf(title, sizeof title, "%s, %d ranks in nodes of %d, %d documents (%s, seed %lld)", s->machine.cost.name,
              o->ranks, o->node_size, o->docs, o->lengths, (long long)o->seed);
     Explained x = {.title = title,
                    .lengths = s->drawn,
                    .n = o->docs,
                    .setting = &s->setting,
-                   .forecast = &forecast,
+                   .prediction = &prediction,
                    .shown = shown,
                    .n_shown = n};
     write_file(o->explain, &x);

@@ -62,7 +62,7 @@ static void print_help(void) {
         printf("\n");
     }
     printf("\nmachines: %s\nlengths:  %s\nplanners:", machine_names(), lengths_names());
-    for (int i = 0; i < n_rivals; i++) printf("%s %s", i ? "," : "", rivals[i]->name);
+    for (int i = 0; i < n_planners; i++) printf("%s %s", i ? "," : "", planners[i]->name);
     printf(
         "\n\ngap: makespan over the lower bound L3 of plan/bound.h under the same fixed costs, less 1; \"-\" where a "
         "system does what the\nbound knows nothing of. Makespans are from the first document to the end of the last, "
@@ -188,18 +188,18 @@ static double* read_speeds(const char* text, int ranks) {
     return speeds;
 }
 
-static void choose_rivals(Simulation* s, const char* plans) {
+static void choose_planners(Simulation* s, const char* plans) {
     s->tallies = (Tally*)need(sizeof(Tally) * MOST_TALLIES);
     if (!plans)
-        for (int i = 0; i < n_rivals; i++) s->tallies[s->n_tallies++] = (Tally){.rival = rivals[i]};
+        for (int i = 0; i < n_planners; i++) s->tallies[s->n_tallies++] = (Tally){.planner = planners[i]};
     for (const char* at = plans ? plans : ""; *at;) {
         size_t n = strcspn(at, ",");
-        const Rival* rival = find_rival(at, n);
-        if (!rival) refuse("--plans: no planner is called \"%.*s\"; --help lists them", (int)n, at);
+        const Planner* planner = find_planner(at, n);
+        if (!planner) refuse("--plans: no planner is called \"%.*s\"; --help lists them", (int)n, at);
         for (int i = 0; i < s->n_tallies; i++)
-            if (s->tallies[i].rival == rival) refuse("--plans: %s is there twice", rival->name);
+            if (s->tallies[i].planner == planner) refuse("--plans: %s is there twice", planner->name);
         if (s->n_tallies == MOST_TALLIES) refuse("--plans: more than %d planners", MOST_TALLIES);
-        s->tallies[s->n_tallies++] = (Tally){.rival = rival};
+        s->tallies[s->n_tallies++] = (Tally){.planner = planner};
         at += n;
         if (*at) at++;
     }
@@ -218,17 +218,17 @@ void open_simulation(Simulation* s, const Options* options) {
         free(groups);
         refuse("%s", err);
     }
-    s->item_ms = s->setting.cost.item + rival_item_ms(&s->setting.cost);
+    s->micro_batch_ms = s->setting.cost.micro_batch + planner_micro_batch_ms(&s->setting.cost);
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
     s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);
     s->drawn = (int*)need(sizeof(int) * (size_t)options->docs);
     s->sorted = (int*)need(sizeof(int) * (size_t)options->docs);
-    choose_rivals(s, options->plans);
+    choose_planners(s, options->plans);
 }
 
 void close_simulation(Simulation* s) {
     for (int i = 0; i < s->n_tallies; i++)
-        if (s->tallies[i].state) s->tallies[i].rival->close(s->tallies[i].state);
+        if (s->tallies[i].state) s->tallies[i].planner->close(s->tallies[i].state);
     lengths_close(s->lengths);
     free(s->tallies), free(s->drawn), free(s->sorted), free(s->speeds), free(s->setting.groups);
 }

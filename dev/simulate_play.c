@@ -1,9 +1,9 @@
 // simulate_play.c - draws batches, lets every planner plan them, and plays the plans in the cost model.
 //
 // A gap is makespan / L3 - 1, where L3 is the lower bound of plan/bound.h for this batch under the fixed costs that the
-// planner's own system has: `item_ms` on top of every item, and where it runs in rounds, round_ms for as many rounds as
-// the batch's tokens fill ranks, at least one. Systems that move linear work between ranks, or whose exchanges between
-// machines are faster than the model's, do what the bound knows nothing of: they have no gap.
+// planner's own system has: `micro_batch_ms` on top of every micro-batch, and where it runs in rounds, round_ms for as
+// many rounds as the batch's tokens fill ranks, at least one. Systems that move linear work between ranks, or whose
+// exchanges between machines are faster than the model's, do what the bound knows nothing of: they have no gap.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,12 +26,12 @@ void draw_batch(Simulation* s, int batch) {
 
 Setting setting_under_rule(const Setting* setting, const PlayRule* rule) {
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
-    return setting_with_item(setting, rule->item_ms, groups);
+    return setting_with_micro_batch(setting, rule->micro_batch_ms, groups);
 }
 
 static int is_held(const Setting* setting, int length) {
     for (int d = 1; d <= setting->limits.ranks; d++)
-        if (setting->groups[d].inner && group_holds(&setting->groups[d], length)) return 1;
+        if (setting->groups[d].ulysses_size && group_holds(&setting->groups[d], length)) return 1;
     return 0;
 }
 
@@ -46,7 +46,7 @@ static void check_held(const Simulation* s, int batch) {
                 batch, s->sorted[i], limits->ranks, limits->capacity);
 }
 
-// The bounds of the batch with the rule's cost of items.
+// The bounds of the batch with the rule's cost of micro-batches.
 static Bounds bounds_under_rule(const Simulation* s, const PlayRule* rule, void* scratch) {
     Bounds bounds;
     Setting setting = setting_under_rule(&s->setting, rule);
@@ -69,13 +69,13 @@ static void leave_out(Tally* t, const char* why) {
     snprintf(t->why, sizeof t->why, "%s", why);
 }
 
-static void open_rivals(Simulation* s) {
+static void open_planners(Simulation* s) {
     char err[ERR_BYTES];
     int* sample = (int*)need(sizeof(int) * SAMPLE);
     lengths_draw(s->lengths, sample, SAMPLE, (uint64_t)s->options->seed, -1);
     for (int i = 0; i < s->n_tallies; i++) {
         Tally* t = &s->tallies[i];
-        t->state = t->rival->open(&s->setting, sample, SAMPLE, err, sizeof err);
+        t->state = t->planner->open(&s->setting, sample, SAMPLE, err, sizeof err);
         if (!t->state) leave_out(t, err);
     }
     free(sample);
@@ -88,7 +88,7 @@ static void play_one(Simulation* s, Tally* t, Table* table, int batch) {
     int n = s->options->docs;
     plan_carve(&table->plan, table->plan_memory, n);
     double start = now_seconds();
-    int status = t->rival->plan(t->state, &table->plan, &rule, batch, s->drawn, n, err, sizeof err);
+    int status = t->planner->plan(t->state, &table->plan, &rule, batch, s->drawn, n, err, sizeof err);
     double us = 1e6 * (now_seconds() - start);
     if (status == 0) status = plan_check(&table->plan, s->drawn, n, &s->setting.limits, table->scratch, err, ERR_BYTES);
     timeline_carve(&timeline, table->timeline_memory, n, s->setting.limits.ranks);
@@ -104,7 +104,7 @@ static void play_one(Simulation* s, Tally* t, Table* table, int batch) {
     t->ms += timeline.makespan, t->ms_worst = MAX(t->ms_worst, timeline.makespan);
     t->gap += gap, t->gap_worst = MAX(t->gap_worst, gap);
     t->us += us, t->us_worst = MAX(t->us_worst, us);
-    t->idle += timeline.idle, t->communication += timeline.communication;
+    t->idle += timeline.idle, t->communication_share += timeline.communication_share;
 }
 
 // Between batches only: planners cannot be interrupted.
@@ -124,11 +124,11 @@ void play_all(Simulation* s) {
     Table table = {.plan_memory = need(plan_bytes(n)),
                    .timeline_memory = need(timeline_bytes(n, limits->ranks)),
                    .scratch = need(MAX(scratch, bounds_scratch(n, limits)))};
-    open_rivals(s);
+    open_planners(s);
     for (int b = 0; b < s->options->batches; b++) {
         draw_batch(s, b);
         check_held(s, b);
-        Bounds bounds = bounds_under_rule(s, &(PlayRule){.item_ms = s->item_ms}, table.scratch);
+        Bounds bounds = bounds_under_rule(s, &(PlayRule){.micro_batch_ms = s->micro_batch_ms}, table.scratch);
         s->l1 += bounds.l1, s->l3 += bounds.l3;
         s->longest = MAX(s->longest, s->sorted[0]);
         for (int i = 0; i < n; i++) s->tokens += s->sorted[i];

@@ -29,7 +29,7 @@ typedef struct Transfer {
 // What bytes are sent for: see Comm.sent.
 typedef enum CommPurpose {
     COMM_OTHER,
-    COMM_HEADS,       // tokens to heads and back
+    COMM_ULYSSES,     // tokens to heads and back
     COMM_RING,        // keys, values and their gradients
     COMM_GRADIENTS,   // reduce-scatter
     COMM_PARAMETERS,  // all-gather
@@ -41,7 +41,7 @@ typedef enum CommPurpose {
 } CommPurpose;
 
 // An exchange that has begun; 0: one that is over.
-typedef uint64_t Ticket;
+typedef uint64_t Request;
 
 typedef struct CommTable {
     const char* name;  // "self", "mpi", "nccl"
@@ -52,18 +52,18 @@ typedef struct CommTable {
 
     // These begin: they may send what s has computed so far, and computing may go on while they run. Until `end` their
     // memory must be left alone; work that s is given after `end` sees what came and may overwrite what was sent.
-    // Tickets may be ended in any order. In a Comm without overlap they have finished on return.
+    // Requests may be ended in any order. In a Comm without overlap they have finished on return.
 
     // out (n) = this rank's part of the sum over ranks of in (size * n); out may be in + rank * n.
-    Ticket (*begin_reduce_scatter)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
+    Request (*begin_reduce_scatter)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     // out (size * n) = the `in` (n) of all ranks in rank order; in may be out + rank * n.
-    Ticket (*begin_all_gather)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
+    Request (*begin_all_gather)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     // All messages at once; between two ranks they match in order. Messages to oneself are copies. Covers all-to-all
     // with unequal counts and the steps of a ring. The lists themselves may be forgotten on return. Ranks that neither
     // send nor receive need not call it.
-    Ticket (*begin_exchange)(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                             Stream s);
-    void (*end)(Comm* c, Ticket ticket, Stream s);
+    Request (*begin_send_receive)(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                  Stream s);
+    void (*end)(Comm* c, Request request, Stream s);
 
     // Values in host memory, for small things (a plan's hash, speeds): have finished on return. 0, or -1 with words.
     int (*all_gather_host)(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
@@ -105,9 +105,9 @@ static inline void comm_reduce_scatter(Comm* c, void* out, const void* in, size_
 static inline void comm_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     c->table->end(c, c->table->begin_all_gather(c, out, in, n, dt, s), s);
 }
-static inline void comm_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                                 Stream s) {
-    c->table->end(c, c->table->begin_exchange(c, sends, n_sends, receives, n_receives, s), s);
+static inline void comm_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives,
+                                     int n_receives, Stream s) {
+    c->table->end(c, c->table->begin_send_receive(c, sends, n_sends, receives, n_receives, s), s);
 }
 
 // Who this process is among those that were started together, from the environment: torchrun's variables, mpirun's,

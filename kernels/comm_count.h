@@ -31,7 +31,7 @@ static inline void comm_count_all_reduce(Comm* c, size_t n, DType dt) {
 static inline void comm_count_broadcast(Comm* c, size_t bytes, int root) {
     if (c->rank == root) comm_count_to_each(c, c->purpose, bytes);
 }
-static inline void comm_count_exchange(Comm* c, const Transfer* sends, int n_sends) {
+static inline void comm_count_send_receive(Comm* c, const Transfer* sends, int n_sends) {
     for (int i = 0; i < n_sends; i++) comm_count_to(c, c->purpose, sends[i].peer, sends[i].bytes);
 }
 static inline void comm_count_all_gather_host(Comm* c, size_t bytes) { comm_count_to_each(c, COMM_HOST, bytes); }

@@ -39,22 +39,22 @@ static void run(const Operation* o) {
     go_on(c, pause);
 }
 
-static Ticket begin(const Operation* o) {
+static Request begin(const Operation* o) {
     Comm* c = &o->c->comm;
     if (!c->overlap) return run(o), 0;
     timer_lag(c->timer, NULL);
     if (queue_has_room()) return queue_begin(o);
     Pause pause = stand_still(c);
-    Ticket ticket = queue_begin(o);
+    Request request = queue_begin(o);
     go_on(c, pause);
-    return ticket;
+    return request;
 }
 
-static void end(Comm* c, Ticket ticket, Stream s) {
+static void end(Comm* c, Request request, Stream s) {
     (void)s;
-    if (ticket == 0) return;
+    if (request == 0) return;
     Pause pause = stand_still(c);
-    queue_end(ticket);
+    queue_end(request);
     go_on(c, pause);
 }
 
@@ -78,14 +78,14 @@ static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
     run(&(Operation){.kind = OP_BROADCAST, .c = mpi_of(c), .out = x, .n = bytes, .root = root});
 }
 
-static Ticket begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     (void)s;
     if (n == 0) return 0;
     comm_count_reduce_scatter(c, n, dt);
     return begin(&(Operation){.kind = OP_REDUCE_SCATTER, .c = mpi_of(c), .out = out, .in = in, .n = n, .dt = dt});
 }
 
-static Ticket begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     (void)s;
     if (n == 0) return 0;
     comm_count_all_gather(c, n, dt);
@@ -98,14 +98,14 @@ static void check_peers(const Comm* c, const Transfer* messages, int n) {
             die("message %d of an exchange names rank %d, but the Comm has %d", i, messages[i].peer, c->size);
 }
 
-static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                             Stream s) {
+static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                  Stream s) {
     (void)s;
     check_peers(c, sends, n_sends);
     check_peers(c, receives, n_receives);
     if (n_sends + n_receives == 0) return 0;
-    comm_count_exchange(c, sends, n_sends);
-    return begin(&(Operation){.kind = OP_EXCHANGE,
+    comm_count_send_receive(c, sends, n_sends);
+    return begin(&(Operation){.kind = OP_SEND_RECEIVE,
                               .c = mpi_of(c),
                               .sends = sends,
                               .n_sends = n_sends,
@@ -148,7 +148,7 @@ const CommTable comm_mpi_table = {
     .broadcast = broadcast,
     .begin_reduce_scatter = begin_reduce_scatter,
     .begin_all_gather = begin_all_gather,
-    .begin_exchange = begin_exchange,
+    .begin_send_receive = begin_send_receive,
     .end = end,
     .all_gather_host = all_gather_host,
     .broadcast_host = broadcast_host,

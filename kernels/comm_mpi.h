@@ -36,8 +36,8 @@ typedef struct Messages {
 typedef struct World {
     int comms;  // not yet closed
     int rank, size;
-    int crowded;        // the ranks of this machine outnumber its cores
-    atomic_int failed;  // then `words` say why, and nothing is started any more
+    int oversubscribed;  // the ranks of this machine outnumber its cores
+    atomic_int failed;   // then `words` say why, and nothing is started any more
     char words[ERR_BYTES];
     Place* places;       // (size)
     double watched;      // when the processes of this machine were last looked at
@@ -69,7 +69,7 @@ typedef enum OperationKind {
     OP_BROADCAST,
     OP_REDUCE_SCATTER,
     OP_ALL_GATHER,
-    OP_EXCHANGE,
+    OP_SEND_RECEIVE,
     OP_BARRIER
 } OperationKind;
 
@@ -95,10 +95,10 @@ size_t operation_scratch(int size);
 void queue_run(const Operation* o);
 // Leaves it to the communication thread, with copies of its lists of messages. Where there can be no thread it runs it
 // here and returns 0.
-Ticket queue_begin(const Operation* o);
+Request queue_begin(const Operation* o);
 // 1 when queue_begin would not wait. Only the thread that asks may begin operations.
 int queue_has_room(void);
-void queue_end(Ticket ticket);
+void queue_end(Request request);
 // Until all that have begun are over.
 void queue_drain(void);
 // 1 once the process is ending: then an operation leaves all as it is.

@@ -174,7 +174,7 @@ static int give_up(MpiComm* c, const Messages* group) {
 
 static void pause_between_polls(const World* w, const Messages* group, double waited) {
     if (waited < LATENCY + (double)group->bytes / BANDWIDTH && !queue_in_thread()) {
-        if (w->crowded) sched_yield();
+        if (w->oversubscribed) sched_yield();
         return;
     }
     struct timespec t = {0, (long)(1e9 * MIN(MAX(waited / 10, SHORTEST_PAUSE), LONGEST_PAUSE))};

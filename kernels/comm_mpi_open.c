@@ -140,7 +140,7 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
         comm_mpi_close(&m->comm);
         return -1;
     }
-    w->crowded = m->comm.local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    w->oversubscribed = m->comm.local_size > sysconf(_SC_NPROCESSORS_ONLN);
     m->comm.exposed_seconds = 0;
     *world = &m->comm;
     return 0;

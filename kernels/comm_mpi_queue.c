@@ -3,7 +3,7 @@
 // Operations are run one after another in the order in which they were handed in, whatever Comm they are of. An
 // operation that is over when it returns is run by the calling thread, after those before it. One that begins is copied
 // into a slot of a bounded queue; a communication thread, made when it is first needed, runs what lies there. A thread
-// that waits for a ticket runs operations itself where nobody else does, so that waiting does not take a change of
+// that waits for a request runs operations itself where nobody else does, so that waiting does not take a change of
 // threads. `busy` says that somebody runs one: MPI is called by one thread at a time (MPI_THREAD_SERIALIZED), and what
 // a World holds needs no lock of its own.
 //
@@ -25,7 +25,7 @@ static struct {
         Transfer* transfers;  // its sends, then its receives; room grows to that of the largest exchange and stays
         int room;
     } slots[SLOTS];
-    Ticket begun, finished;  // the operations in between are in slots, each in that of its ticket modulo SLOTS
+    Request begun, finished;  // the operations in between are in slots, each in that of its request modulo SLOTS
     int busy;
     int has_thread, cannot;  // cannot: MPI or the system allows no thread
     pthread_t thread;
@@ -51,8 +51,8 @@ static void run_next(void) {
     if (queue.finished < queue.begun) pthread_cond_signal(&queue.work);
 }
 
-static void finish(Ticket ticket) {
-    while (queue.finished < ticket)
+static void finish(Request request) {
+    while (queue.finished < request)
         if (queue.busy) pthread_cond_wait(&queue.over, &queue.mutex);
         else run_next();
 }
@@ -134,24 +134,24 @@ int queue_has_room(void) {
     return room;
 }
 
-Ticket queue_begin(const Operation* o) {
-    Ticket ticket = 0;
+Request queue_begin(const Operation* o) {
+    Request request = 0;
     pthread_mutex_lock(&queue.mutex);
     if (have_thread()) {
         while (queue.begun - queue.finished == SLOTS) finish(queue.begun - SLOTS + 1);
         if (copy_into(&queue.slots[(queue.begun + 1) % SLOTS], o)) {
-            ticket = ++queue.begun;
+            request = ++queue.begun;
             pthread_cond_signal(&queue.work);
         }
     }
     pthread_mutex_unlock(&queue.mutex);
-    if (ticket == 0) queue_run(o);
-    return ticket;
+    if (request == 0) queue_run(o);
+    return request;
 }
 
-void queue_end(Ticket ticket) {
+void queue_end(Request request) {
     pthread_mutex_lock(&queue.mutex);
-    finish(ticket);
+    finish(request);
     pthread_mutex_unlock(&queue.mutex);
 }
 

@@ -159,7 +159,7 @@ static int all_reduce(MpiComm* m, void* x, size_t n, DType dt) {
 
 // ---- the others
 
-static int exchange(const Operation* o) {
+static int communication(const Operation* o) {
     MpiComm* m = o->c;
     Messages* group = &m->world->groups[0];
     for (int i = 0; i < o->n_receives; i++) {
@@ -203,6 +203,6 @@ void operation_run(const Operation* o) {
     else if (o->kind == OP_BROADCAST) broadcast(o->c, o->out, o->n, o->root);
     else if (o->kind == OP_REDUCE_SCATTER) reduce_parts(o->c, o->out, o->in, (Parts){parts * o->n, o->n}, o->dt);
     else if (o->kind == OP_ALL_GATHER) gather_parts(o->c, o->out, o->in, (Parts){parts * o->n, o->n});
-    else if (o->kind == OP_EXCHANGE) exchange(o);
+    else if (o->kind == OP_SEND_RECEIVE) communication(o);
     else barrier(o->c);
 }

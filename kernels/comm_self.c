@@ -41,19 +41,19 @@ static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
 }
 
 // A reduce-scatter or an all-gather of one rank.
-static Ticket begin_copy(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+static Request begin_copy(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     (void)c, (void)s;
     comm_copy_host(out, in, n * dtype_bytes(dt), NULL);
     return 0;
 }
 
-static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                             Stream s) {
+static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                  Stream s) {
     comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_host, s);
     return 0;
 }
 
-static void end(Comm* c, Ticket ticket, Stream s) { (void)c, (void)ticket, (void)s; }
+static void end(Comm* c, Request request, Stream s) { (void)c, (void)request, (void)s; }
 
 static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
     (void)c, (void)err, (void)errlen;
@@ -93,7 +93,7 @@ static const CommTable self_table = {
     .broadcast = broadcast,
     .begin_reduce_scatter = begin_copy,
     .begin_all_gather = begin_copy,
-    .begin_exchange = begin_exchange,
+    .begin_send_receive = begin_send_receive,
     .end = end,
     .all_gather_host = all_gather_host,
     .broadcast_host = broadcast_host,

@@ -12,7 +12,7 @@
 
 enum {
     MOST_PARTS = 2,
-    MOST_PEERS = 1024,  // inner <= NH, of which no model has more
+    MOST_PEERS = 1024,  // ulysses_size <= NH, of which no model has more
 };
 
 // ---- scratch
@@ -70,20 +70,20 @@ typedef struct Call {
 
 // Where slice i of the heads begins, as split_heads cuts them: rank b has slices b * parts up to (b + 1) * parts.
 static int head_border(const Call* c, int i) {
-    return (int)((int64_t)i * c->ga->NH / ((int64_t)c->ga->inner * c->parts));
+    return (int)((int64_t)i * c->ga->NH / ((int64_t)c->ga->ulysses_size * c->parts));
 }
 
-static int token_border(const Call* c, int b) { return (int)((int64_t)b * c->n_a / c->ga->inner); }
+static int token_border(const Call* c, int b) { return (int)((int64_t)b * c->n_a / c->ga->ulysses_size); }
 
 static Call begin_call(const GroupAttention* ga, const Kernels* k, DType dt, Stream s) {
     Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .n_a = ga->ring_tokens[ga->a]};
-    if (ga->inner > MOST_PEERS) die("%d ranks share heads, at most %d can", ga->inner, MOST_PEERS);
-    if (ga->comm->overlap && ga->inner > 1 && ga->NH > ga->inner) c.parts = MOST_PARTS;
+    if (ga->ulysses_size > MOST_PEERS) die("%d ranks share heads, at most %d can", ga->ulysses_size, MOST_PEERS);
+    if (ga->comm->overlap && ga->ulysses_size > 1 && ga->NH > ga->ulysses_size) c.parts = MOST_PARTS;
     c.n = token_border(&c, ga->b + 1) - token_border(&c, ga->b);
     int H = head_border(&c, (ga->b + 1) * c.parts) - head_border(&c, ga->b * c.parts), most = 0;
-    for (int x = 0; x < ga->outer; x++) most = MAX(most, ga->ring_tokens[x]);
-    carve(&c.m, (char*)ga->scratch, (size_t)c.n * (size_t)ga->NH, (size_t)most * (size_t)H, ga->HS, ga->inner > 1,
-          ga->outer > 1, dt);
+    for (int x = 0; x < ga->ring_size; x++) most = MAX(most, ga->ring_tokens[x]);
+    carve(&c.m, (char*)ga->scratch, (size_t)c.n * (size_t)ga->NH, (size_t)most * (size_t)H, ga->HS,
+          ga->ulysses_size > 1, ga->ring_size > 1, dt);
     return c;
 }
 
@@ -111,14 +111,14 @@ typedef enum Direction { TO_HEADS, TO_TOKENS } Direction;
 
 // Begins the exchange of part p of M matrices between tokens, slice after slice (n,M,heads,HS), and heads, part after
 // part (n_a,M,H,HS).
-static Ticket begin_all_to_all(const Call* c, Direction direction, void* tokens, void* heads, int M, int p) {
+static Request begin_all_to_all(const Call* c, Direction direction, void* tokens, void* heads, int M, int p) {
     const GroupAttention* ga = c->ga;
     Transfer token_side[MOST_PEERS], head_side[MOST_PEERS];
     int own = ga->b * c->parts + p;
     size_t row = (size_t)M * (size_t)ga->HS * dtype_bytes(c->dt);  // of one head
     size_t own_row = (size_t)(head_border(c, own + 1) - head_border(c, own)) * row;
-    for (int i = 0; i < ga->inner; i++) {
-        int peer = ga->first_rank + ga->a * ga->inner + i, slice = i * c->parts + p;
+    for (int i = 0; i < ga->ulysses_size; i++) {
+        int peer = ga->first_rank + ga->a * ga->ulysses_size + i, slice = i * c->parts + p;
         size_t first_head = (size_t)head_border(c, slice), first_token = (size_t)token_border(c, i);
         size_t n_heads = (size_t)head_border(c, slice + 1) - first_head;
         size_t n_tokens = (size_t)token_border(c, i + 1) - first_token;
@@ -126,22 +126,23 @@ static Ticket begin_all_to_all(const Call* c, Direction direction, void* tokens,
         head_side[i] =
             (Transfer){peer, (char*)part_of(c, heads, p, M, ga->HS, c->dt) + first_token * own_row, n_tokens * own_row};
     }
-    return direction == TO_HEADS ? begin_exchange_for(COMM_HEADS, ga->comm, token_side, head_side, ga->inner, c->s)
-                                 : begin_exchange_for(COMM_HEADS, ga->comm, head_side, token_side, ga->inner, c->s);
+    return direction == TO_HEADS
+               ? begin_send_receive_for(COMM_ULYSSES, ga->comm, token_side, head_side, ga->ulysses_size, c->s)
+               : begin_send_receive_for(COMM_ULYSSES, ga->comm, head_side, token_side, ga->ulysses_size, c->s);
 }
 
 // What a pass moves: M_in matrices of each token to heads, then M_out back.
 typedef struct Pass {
     void *token_in, *head_in, *head_out, *token_out;
     int M_in, M_out;
-    void (*compute)(const Call* c, const struct Pass* pass, const KeptAttention* kept, int p);
+    void (*compute)(const Call* c, const struct Pass* pass, const SavedAttention* kept, int p);
 } Pass;
 
-static void run_pass(const Call* c, const Pass* pass, const KeptAttention* kept, void* out, const void* in) {
+static void run_pass(const Call* c, const Pass* pass, const SavedAttention* kept, void* out, const void* in) {
     const GroupAttention* ga = c->ga;
     const CommTable* table = ga->comm->table;
-    Ticket there[MOST_PARTS], back[MOST_PARTS];
-    int slices = ga->inner * c->parts;
+    Request there[MOST_PARTS], back[MOST_PARTS];
+    int slices = ga->ulysses_size * c->parts;
     c->k->split_heads(pass->token_in, in, c->n, pass->M_in, ga->NH, ga->HS, slices, c->dt, c->s);
     for (int p = 0; p < c->parts; p++)
         there[p] = begin_all_to_all(c, TO_HEADS, pass->token_in, pass->head_in, pass->M_in, p);
@@ -155,22 +156,22 @@ static void run_pass(const Call* c, const Pass* pass, const KeptAttention* kept,
 }
 
 // With fewer heads than slices a part may have none.
-static void forward_part(const Call* c, const Pass* pass, const KeptAttention* kept, int p) {
+static void forward_part(const Call* c, const Pass* pass, const SavedAttention* kept, int p) {
     PlaceAttention place = place_attention(c, pass->head_in, pass->head_out, kept->lse, p);
     if (place.H > 0) place_attention_forward(&place);
 }
 
-static void backward_part(const Call* c, const Pass* pass, const KeptAttention* kept, int p) {
+static void backward_part(const Call* c, const Pass* pass, const SavedAttention* kept, int p) {
     PlaceAttention place = place_attention(c, kept->qkv, kept->out, kept->lse, p);
     if (place.H > 0)
         place_attention_backward(part_of(c, pass->head_out, p, 3, c->ga->HS, c->dt),
                                  part_of(c, pass->head_in, p, 1, c->ga->HS, c->dt), &place);
 }
 
-void group_attention_forward(void* out, const KeptAttention* kept, const void* qkv, const GroupAttention* ga,
+void group_attention_forward(void* out, const SavedAttention* kept, const void* qkv, const GroupAttention* ga,
                              const Kernels* k, DType dt, Stream s) {
     Call c = begin_call(ga, k, dt, s);
-    if (ga->inner == 1) {
+    if (ga->ulysses_size == 1) {
         PlaceAttention place = place_attention(&c, qkv, out, kept->lse, 0);
         place_attention_forward(&place);
         return;
@@ -179,10 +180,10 @@ void group_attention_forward(void* out, const KeptAttention* kept, const void* q
     run_pass(&c, &pass, kept, out, qkv);
 }
 
-void group_attention_backward(void* dqkv, const void* dout, const KeptAttention* kept, const GroupAttention* ga,
+void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* kept, const GroupAttention* ga,
                               const Kernels* k, DType dt, Stream s) {
     Call c = begin_call(ga, k, dt, s);
-    if (ga->inner == 1) {
+    if (ga->ulysses_size == 1) {
         PlaceAttention place = place_attention(&c, kept->qkv, kept->out, kept->lse, 0);
         place_attention_backward(dqkv, dout, &place);
         return;

@@ -1,37 +1,40 @@
 // group_attention.h - causal attention over packed documents whose tokens lie on several ranks, exact, both ways.
 //
-// A group of inner * outer ranks of a Comm, contiguous: rank first_rank + a * inner + b has place (a, b).
-//   outer > 1: a ring. Every document is cut into 2 * outer chunks and place a holds chunks a and 2 * outer - 1 - a
+// A group of ulysses_size * ring_size ranks of a Comm, contiguous: rank first_rank + a * ulysses_size + b has place (a,
+// b).
+//   ring_size > 1: a ring. Every document is cut into 2 * ring_size chunks and place a holds chunks a and 2 * ring_size
+//   - 1 - a
 //     (zigzag: the causal work of all places is equal). Keys and values travel around the ring; partial outputs and
 //     their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention"; zigzag: Brandon et al. 2023
 //     and others).
-//   inner > 1: heads. The ranks of one a hold equal runs of its tokens; an all-to-all turns tokens into heads, each
+//   ulysses_size > 1: heads. The ranks of one a hold equal runs of its tokens; an all-to-all turns tokens into heads,
+//   each
 //     rank computes its share of the heads over all tokens of a, a second all-to-all turns back (Jacobs et al. 2023,
-//     "DeepSpeed Ulysses"). Heads need not divide; inner <= NH.
+//     "DeepSpeed Ulysses"). Heads need not divide; ulysses_size <= NH.
 //   Both: heads inside, rings outside, among the ranks of equal b. Neither: one call of the ordinary kernel.
 //
 // The tokens of place a are in this order: the low chunks of all documents, then the high chunks of all documents. With
-// outer = 1 they are whole documents one after another. Rank (a, b) has tokens [b n / inner, (b + 1) n / inner) of
-// them, rounded down, n being ring_tokens[a].
+// ring_size = 1 they are whole documents one after another. Rank (a, b) has tokens [b n / ulysses_size, (b + 1) n /
+// ulysses_size) of them, rounded down, n being ring_tokens[a].
 //
 // Bytes that a rank sends for n_a tokens of its place, its own n tokens, head share H of its b (C = NH HS, e the size
 // of an element), which tests check against Comm.sent:
 //   heads forward   e (3 n (C - H HS) + (n_a - n) H HS)   (queries, keys, values out; output back)
 //   heads backward  e (n (C - H HS) + 3 (n_a - n) H HS)
-//   ring forward    sum over the outer - 1 blocks it passes on of e 2 tokens(block) H HS
-//   ring backward   the same again, and fp32 gradients of keys and values: 4 * 2 tokens(block) H HS for outer blocks
+//   ring forward sum over the ring_size - 1 blocks it passes on of e 2 tokens(block) H HS ring backward the same again,
+//   and fp32 gradients of keys and values: 4 * 2 tokens(block) H HS for ring_size blocks
 #pragma once
 #include "kernels/comm.h"
 
 typedef struct GroupAttention {
     Comm* comm;
-    int first_rank, inner, outer;  // outer >= 1, 1 <= inner <= NH
-    int a, b;                      // place of this rank
+    int first_rank, ulysses_size, ring_size;  // ring_size >= 1, 1 <= ulysses_size <= NH
+    int a, b;                                 // place of this rank
     int NH, HS, n_docs;
-    // Tokens of each place of the ring, and how many of them are in low chunks. On the host; (outer) each.
+    // Tokens of each place of the ring, and how many of them are in low chunks. On the host; (ring_size) each.
     const int *ring_tokens, *ring_low;
     // On the device, int32: cu_seqlens of the low chunks of place 0, of its high chunks, of the low chunks of place 1
-    // and so on: 2 * outer arrays of n_docs + 1. With outer = 1 one array, of whole documents.
+    // and so on: 2 * ring_size arrays of n_docs + 1. With ring_size = 1 one array, of whole documents.
     const int* cu;
     float scale;
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
@@ -40,20 +43,20 @@ typedef struct GroupAttention {
 // What the backward pass needs of the forward pass, on the device, one for each layer. n_a tokens of H heads, laid out
 // as attention used them: qkv (n_a,3,H,HS), out (n_a,H,HS), lse (H,n_a) fp32, in the order of low and high chunks.
 // Where exchanges overlap these are two parts of the heads, one after the other, so that Comm.overlap must be the same
-// in both passes. With inner = 1, qkv is the qkv of the call itself and out its out: the caller passes the same
+// in both passes. With ulysses_size = 1, qkv is the qkv of the call itself and out its out: the caller passes the same
 // pointers.
-typedef struct KeptAttention {
+typedef struct SavedAttention {
     void *qkv, *out;
     float* lse;
-} KeptAttention;
+} SavedAttention;
 
 // Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens, nor more than N * NH
 // pairs of token and head.
 size_t group_attention_scratch(int N, int NH, int HS, int ranks, DType dt);
 
 // out (n,NH,HS) =, kept = ; qkv (n,3,NH,HS), n the tokens of this rank.
-void group_attention_forward(void* out, const KeptAttention* kept, const void* qkv, const GroupAttention* ga,
+void group_attention_forward(void* out, const SavedAttention* kept, const void* qkv, const GroupAttention* ga,
                              const Kernels* k, DType dt, Stream s);
 // dqkv (n,3,NH,HS) =; dout (n,NH,HS).
-void group_attention_backward(void* dqkv, const void* dout, const KeptAttention* kept, const GroupAttention* ga,
+void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* kept, const GroupAttention* ga,
                               const Kernels* k, DType dt, Stream s);

@@ -39,11 +39,11 @@ typedef struct KernelLimits {
     AttentionKernels attention;
     int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
     Epilogues epilogues;
-    int crowded;  // 1: ranks share cores, so that stamps on the CPU are of processor time
+    int oversubscribed;  // 1: ranks share cores, so that stamps on the CPU are of processor time
 } KernelLimits;
 
 // Room for marks in the time of a step: see Kernels.stamp.
-enum { MOST_STAMPS = 1 << 14 };
+enum { MOST_EVENTS = 1 << 14 };
 
 // What scatter_columns writes where nothing was computed.
 typedef enum ColumnFill {
@@ -251,13 +251,13 @@ typedef struct Kernels {
 
     // ---- time
 
-    // Seconds on the host's clock of stamps: the wall's, or with KernelLimits.crowded on the CPU the processor time of
-    // this thread.
+    // Seconds on the host's clock of stamps: the wall's, or with KernelLimits.oversubscribed on the CPU the processor
+    // time of this thread.
     double (*clock)(void);
-    // Mark i < MOST_STAMPS: the moment when all that s was given so far is done. Given again, it is overwritten.
-    void (*stamp)(int i, Stream s);
+    // Mark i < MOST_EVENTS: the moment when all that s was given so far is done. Given again, it is overwritten.
+    void (*record_event)(int i, Stream s);
     // seconds (n) = of the marks 0 .. n - 1, from any common origin. Waits for them.
-    void (*read_stamps)(double* seconds, int n);
+    void (*read_events)(double* seconds, int n);
 } Kernels;
 
 // The backend for a device: "cpu"; "cuda"; "emu", the CUDA code on an emulated GPU; "auto", a GPU where there is one

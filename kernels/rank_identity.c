@@ -93,7 +93,7 @@ static int first_host(char* host, size_t room, const char* list) {
 }
 
 // The step's own count of tasks and those on this machine; the allocation may be larger.
-static int refine_slurm(RankIdentity* id, char* err, size_t errlen) {
+static int calibration_slurm(RankIdentity* id, char* err, size_t errlen) {
     const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
     int node = 0, per_node = 0;
     if (read_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err, errlen)) return -1;
@@ -137,7 +137,7 @@ static int read_launcher(RankIdentity* id, const Launcher* l, char* err, size_t 
     id->local_size = 0;
     if (read_number(&id->local_rank, l->local_rank, 0, INT_MAX - 1, err, errlen)) return -1;
     if (l->local_size && read_number(&id->local_size, l->local_size, 1, INT_MAX, err, errlen)) return -1;
-    if (strcmp(l->source, "slurm") == 0 && refine_slurm(id, err, errlen)) return -1;
+    if (strcmp(l->source, "slurm") == 0 && calibration_slurm(id, err, errlen)) return -1;
     if (id->rank >= id->size)
         return fail(err, errlen, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);
     if (id->local_rank >= id->size || (id->local_size && id->local_rank >= id->local_size))

@@ -1,9 +1,9 @@
 // ring_attention.c - attention over the tokens of one place: keys and values travel around the ring, queries stay.
 //
 // Each place keeps its queries and lets the blocks of keys and values of all places come by: at step t place a holds
-// the block of place x = a - t and passes it on while it computes with it. Chunks a (low) and 2 outer - 1 - a (high)
-// of every document are here, chunks x and 2 outer - 1 - x come with block x, so what a query may see is a matter of
-// whole halves:
+// the block of place x = a - t and passes it on while it computes with it. Chunks a (low) and 2 ring_size - 1 - a
+// (high) of every document are here, chunks x and 2 ring_size - 1 - x come with block x, so what a query may see is a
+// matter of whole halves:
 //
 //   x = a   low queries x low keys and high x high, causal; high x low, all
 //   x < a   low x low and high x low, all
@@ -12,7 +12,7 @@
 // Every step but the own is two products of equal size, wherever a is: that is what the zigzag is for. Forward,
 // partial outputs and their log-sum-exp are merged in fp32. Backward, probabilities come from the merged log-sum-exp,
 // so that each pair of halves simply adds its share: dq stays here, dk and dv travel behind their keys in fp32, one
-// step late, and are home after `outer` steps.
+// step late, and are home after `ring_size` steps.
 #include "kernels/ring_attention.h"
 
 enum { LOW, HIGH };
@@ -68,19 +68,20 @@ static Attention pair_attention(const PlaceAttention* p, const void* kv, Half q,
 
 // ---- around the ring
 
-// The place whose block is here at step t <= outer.
-static int block_at(const GroupAttention* ga, int t) { return (ga->a - t + ga->outer) % ga->outer; }
+// The place whose block is here at step t <= ring_size.
+static int block_at(const GroupAttention* ga, int t) { return (ga->a - t + ga->ring_size) % ga->ring_size; }
 
 static size_t block_elems(const PlaceAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * width(p); }
 
 // Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
-static Ticket pass_on(const PlaceAttention* p, int t, void* send, void* receive, DType dt) {
+static Request pass_on(const PlaceAttention* p, int t, void* send, void* receive, DType dt) {
     const GroupAttention* ga = p->ga;
-    int next = (ga->a + 1) % ga->outer, last = (ga->a + ga->outer - 1) % ga->outer;
-    Transfer to = {ga->first_rank + next * ga->inner + ga->b, send, block_elems(p, block_at(ga, t)) * dtype_bytes(dt)};
-    Transfer from = {ga->first_rank + last * ga->inner + ga->b, receive,
+    int next = (ga->a + 1) % ga->ring_size, last = (ga->a + ga->ring_size - 1) % ga->ring_size;
+    Transfer to = {ga->first_rank + next * ga->ulysses_size + ga->b, send,
+                   block_elems(p, block_at(ga, t)) * dtype_bytes(dt)};
+    Transfer from = {ga->first_rank + last * ga->ulysses_size + ga->b, receive,
                      block_elems(p, block_at(ga, t + 1)) * dtype_bytes(dt)};
-    return begin_exchange_for(COMM_RING, ga->comm, &to, &from, 1, p->s);
+    return begin_send_receive_for(COMM_RING, ga->comm, &to, &from, 1, p->s);
 }
 
 // kv = the keys and values of this place without the queries between them.
@@ -108,13 +109,13 @@ static void forward_pair(const PlaceAttention* p, Pair pair, int x, const void* 
 static void forward_ring(const PlaceAttention* p) {
     const GroupAttention* ga = p->ga;
     own_block(p, p->kv[0]);
-    for (int t = 0; t < ga->outer; t++) {
+    for (int t = 0; t < ga->ring_size; t++) {
         void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
-        Ticket ticket = t + 1 < ga->outer ? pass_on(p, t, kv, next, p->dt) : 0;
+        Request request = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
         Pair pairs[3];
         int x = block_at(ga, t), n = pairs_of(pairs, ga->a, x);
         for (int i = 0; i < n; i++) forward_pair(p, pairs[i], x, kv);
-        if (t + 1 < ga->outer) ga->comm->table->end(ga->comm, ticket, p->s);
+        if (t + 1 < ga->ring_size) ga->comm->table->end(ga->comm, request, p->s);
     }
     p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->a] * width(p), p->s);
 }
@@ -145,18 +146,18 @@ static void backward_ring(void* dqkv, const void* dout, const PlaceAttention* p)
     const GroupAttention* ga = p->ga;
     const CommTable* table = ga->comm->table;
     float* so_far = p->block[2];
-    Ticket gradients = 0;
+    Request gradients = 0;
     own_block(p, p->kv[0]);
     p->k->zero(p->sum, (size_t)ga->ring_tokens[ga->a] * width(p) * sizeof(float), p->s);
-    for (int t = 0; t < ga->outer; t++) {
+    for (int t = 0; t < ga->ring_size; t++) {
         void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
-        Ticket keys = t + 1 < ga->outer ? pass_on(p, t, kv, next, p->dt) : 0;
+        Request keys = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
         float* dkv = p->block[t % 2];
         Pair pairs[3];
         int x = block_at(ga, t), n = pairs_of(pairs, ga->a, x);
         p->k->zero(dkv, block_elems(p, x) * sizeof(float), p->s);
         for (int i = 0; i < n; i++) backward_pair(p, pairs[i], x, kv, dkv, dout);
-        if (t + 1 < ga->outer) table->end(ga->comm, keys, p->s);
+        if (t + 1 < ga->ring_size) table->end(ga->comm, keys, p->s);
         if (t > 0) {
             table->end(ga->comm, gradients, p->s);
             p->k->add(dkv, dkv, so_far, block_elems(p, x), DT_F32, p->s);
@@ -181,7 +182,7 @@ static Attention whole_attention(const PlaceAttention* p) {
 
 void place_attention_forward(const PlaceAttention* p) {
     Attention a;
-    if (p->ga->outer > 1) {
+    if (p->ga->ring_size > 1) {
         forward_ring(p);
         return;
     }
@@ -191,7 +192,7 @@ void place_attention_forward(const PlaceAttention* p) {
 
 void place_attention_backward(void* dqkv, const void* dout, const PlaceAttention* p) {
     Attention a;
-    if (p->ga->outer > 1) {
+    if (p->ga->ring_size > 1) {
         backward_ring(dqkv, dout, p);
         return;
     }

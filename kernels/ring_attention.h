@@ -24,11 +24,11 @@ void place_attention_forward(const PlaceAttention* p);
 // dqkv (n_a,3,H,HS) =; dout (n_a,H,HS).
 void place_attention_backward(void* dqkv, const void* dout, const PlaceAttention* p);
 
-static inline Ticket begin_exchange_for(CommPurpose purpose, Comm* c, const Transfer* sends, const Transfer* receives,
-                                        int n, Stream s) {
+static inline Request begin_send_receive_for(CommPurpose purpose, Comm* c, const Transfer* sends,
+                                             const Transfer* receives, int n, Stream s) {
     CommPurpose before = c->purpose;
     c->purpose = purpose;
-    Ticket ticket = c->table->begin_exchange(c, sends, n, receives, n, s);
+    Request request = c->table->begin_send_receive(c, sends, n, receives, n, s);
     c->purpose = before;
-    return ticket;
+    return request;
 }

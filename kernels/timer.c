@@ -28,9 +28,9 @@ static void fall_behind(Timer* t, Stream s) {
 
 // The last place is for the end of the step.
 static void mark(Timer* t, Stream s) {
-    if (t->n == MOST_STAMPS - 1) return;
+    if (t->n == MOST_EVENTS - 1) return;
     t->kind[t->n] = (unsigned char)t->now;
-    t->k->stamp(t->n++, s);
+    t->k->record_event(t->n++, s);
 }
 
 void timer_begin(Timer* t, const Kernels* k, Stream s) {
@@ -72,8 +72,8 @@ void timer_read(Timer* t, double seconds[N_TIMES], Stream s) {
     if (t) t->n_segments = 0;
     if (!is_running(t)) return;
     fall_behind(t, s);
-    t->k->stamp(t->n, s);
-    t->k->read_stamps(t->seconds, t->n + 1);
+    t->k->record_event(t->n, s);
+    t->k->read_events(t->seconds, t->n + 1);
     double segment = 0;
     for (int i = 0; i < t->n; i++) {
         double piece = t->seconds[i + 1] - t->seconds[i];

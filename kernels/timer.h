@@ -10,7 +10,7 @@ typedef enum TimeKind {
     TIME_OTHER,
     TIME_LINEAR,     // the matmuls of QKV, attention projection and MLP: what can be resized
     TIME_ATTENTION,  // its core: moves with the heads
-    TIME_UPDATE,     // after the last item: optimizer and what goes with it
+    TIME_UPDATE,     // after the last micro-batch: optimizer and what goes with it
     TIME_WAIT,       // this rank stood still for others, or sent
     N_TIMES
 } TimeKind;
@@ -21,7 +21,7 @@ typedef struct Timer {
     const Kernels* k;
     int on;                           // 0: all entries return at once
     int n;                            // marks so far
-    unsigned char kind[MOST_STAMPS];  // of what follows mark i
+    unsigned char kind[MOST_EVENTS];  // of what follows mark i
     TimeKind now;
     double drag;   // > 1: a straggler is injected that is so many times as slow in everything
     double since;  // for drag: Kernels.clock at the last mark
@@ -30,13 +30,13 @@ typedef struct Timer {
     // processor of its own.
     int n_segments;
     float segments[MOST_SEGMENTS];  // seconds
-    double seconds[MOST_STAMPS];    // scratch
+    double seconds[MOST_EVENTS];    // scratch
 } Timer;
 
 // Begins a step on stream s, in TIME_OTHER. Marks of the step before are gone.
 void timer_begin(Timer* t, const Kernels* k, Stream s);
 // What follows on s is of this kind. Returns the kind before, to come back to. t may be NULL or off. Marks beyond
-// MOST_STAMPS are not made: the rest of the step is of the last kind.
+// MOST_EVENTS are not made: the rest of the step is of the last kind.
 TimeKind timer_enter(Timer* t, TimeKind kind, Stream s);
 // What was computed so far is about to leave for other ranks: a straggler lags behind first. No mark is made.
 void timer_lag(Timer* t, Stream s);

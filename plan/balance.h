@@ -56,9 +56,9 @@ typedef struct BalanceSetting {
     // Acts when the slowest takes more than start times the (lower) median; then goes on down to stop times. Those
     // above stop times the median are stragglers. 1.2, 1.1
     double start, stop;
-    double most_pruned;    // of a rank's resizable work
-    double exchange_rate;  // lambda of J(T) = T (1 + lambda sum_s h(g_s) n_s / S): 0 fastest, infinite lossless
-    int squared;           // h(g) = g^2; else g
+    double most_pruned;  // of a rank's resizable work
+    double semi_lambda;  // lambda of J(T) = T (1 + lambda sum_s h(g_s) n_s / S): 0 fastest, infinite lossless
+    int squared;         // h(g) = g^2; else g
     MoveCost cost;
 } BalanceSetting;
 

@@ -38,7 +38,7 @@ double balance_objective(const BalanceDecision* d, const BalanceSetting* setting
         loss += (setting->squared ? g * g : g) * ranks[r].n;
         slices += ranks[r].n;
     }
-    return d->step_ms * (loss > 0 ? 1 + setting->exchange_rate * loss / slices : 1);  // infinity times 0 is NaN
+    return d->step_ms * (loss > 0 ? 1 + setting->semi_lambda * loss / slices : 1);  // infinity times 0 is NaN
 }
 
 // The decision for one target, all but what helpers take.

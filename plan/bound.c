@@ -1,21 +1,21 @@
 // bound.c - lower bounds of a step's makespan, see bound.h; L3 after Turek, Wolf and Yu (1992), Ludwig and Tiwari
-// (1994). What whole items add to it is in bound_items.c.
+// (1994). What whole micro-batches add to it is in bound_micro_batches.c.
 //
 // Alone on one rank a document does the least work: heads divide evenly there, nothing is exchanged, and V_d / d never
-// falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all groups.
-// For one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over groups, by
-// degree, ends where the least a and b of all that are left cannot win. Bisection remembers for every such document the
+// falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all groups. For
+// one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over groups, by cp
+// size, ends where the least a and b of all that are left cannot win. Bisection remembers for every such document the
 // groups between its two ends that could still change its work, so a guess looks at few.
 #include "plan/bound.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "plan/bound_items.h"
+#include "plan/bound_micro_batches.h"
 #include "plan/planner.h"
 
-// Of L3: from here on an item's own time is so much of it that whole items are looked at.
-static const double dear_item = 0.005;
+// Of L3: from here on a micro-batch's own time is so much of it that whole micro-batches are looked at.
+static const double dear_micro_batch = 0.005;
 
 typedef struct Group {
     const GroupCost* cost;
@@ -37,9 +37,9 @@ typedef struct Wide {
 
 typedef struct Search {
     int capacity, n_groups, n_others, n_wide;
-    Group* groups;                 // (n_groups) by degree; [0] is one rank
-    int* first;                    // (ranks + 1) group of a degree; of the next larger where it has none
-    GroupCost* others;             // (GROUP_INNERS ranks) costs of groups that the setting does not have
+    Group* groups;                 // (n_groups) by cp size; [0] is one rank
+    int* first;                    // (ranks + 1) group of a cp size; of the next larger where it has none
+    GroupCost* others;             // (GROUP_ULYSSES_SIZES ranks) costs of groups that the setting does not have
     double* speeds;                // (ranks) ascending
     Wide* wide;                    // (n) documents that look at all groups
     Range *range, *below, *above;  // (n) of these; below and above a guess
@@ -49,9 +49,9 @@ typedef struct Search {
 static size_t carve_search(Search* x, void* memory, int n, const PlanLimits* limits) {
     Carver c = {(char*)memory, 0};
     size_t ranges = sizeof(Range) * (size_t)n, ranks = (size_t)limits->ranks;
-    x->groups = (Group*)carve(&c, sizeof(Group) * (GROUP_INNERS + 1) * ranks);
+    x->groups = (Group*)carve(&c, sizeof(Group) * (GROUP_ULYSSES_SIZES + 1) * ranks);
     x->first = (int*)carve(&c, sizeof(int) * (ranks + 1));
-    x->others = (GroupCost*)carve(&c, sizeof(GroupCost) * GROUP_INNERS * ranks);
+    x->others = (GroupCost*)carve(&c, sizeof(GroupCost) * GROUP_ULYSSES_SIZES * ranks);
     x->speeds = (double*)carve(&c, sizeof(double) * ranks);
     x->wide = (Wide*)carve(&c, sizeof(Wide) * (size_t)n);
     x->range = (Range*)carve(&c, ranges);
@@ -79,11 +79,11 @@ static double least_byte_ms(const LinkTable* link, double bytes) {
     return least;
 }
 
-// e_d: tokens of an item are not exchanged for less, whatever else the item holds.
+// e_d: tokens of a micro-batch are not exchanged for less, whatever else the micro-batch holds.
 static double least_token_ms(const GroupCost* g, double most_tokens) {
     double ms = 0;
-    for (int i = 0; i < g->n_exchanges; i++) {
-        const Exchange* e = &g->exchanges[i];
+    for (int i = 0; i < g->n_communications; i++) {
+        const Communication* e = &g->communications[i];
         if (e->bytes_per_token > 0)
             ms += e->count * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
     }
@@ -92,24 +92,25 @@ static double least_token_ms(const GroupCost* g, double most_tokens) {
 
 // slow: V_d
 static void add_group(Search* x, const GroupCost* g, double fastest, double slow) {
-    double tokens = (double)g->degree * x->capacity, shared = least_token_ms(g, tokens) + g->item / tokens;
+    double tokens = (double)g->cp_size * x->capacity, shared = least_token_ms(g, tokens) + g->micro_batch / tokens;
     x->groups[x->n_groups++] = (Group){.cost = g,
                                        .time2 = g->quadratic / fastest,
                                        .time1 = g->linear / fastest,
-                                       .work2 = g->degree * g->quadratic,
-                                       .work1 = g->degree * g->linear + slow * shared};
+                                       .work2 = g->cp_size * g->quadratic,
+                                       .work1 = g->cp_size * g->linear + slow * shared};
 }
 
-// Where the kind leaves a choice, what else inner could be. On a published machine exchanges are the same with all of
-// them, so where heads divide evenly nothing else is better.
-static void add_others(Search* x, const Setting* setting, int degree, double fastest, double slow) {
-    const GroupCost* known = &setting->groups[degree];
-    int inners[GROUP_INNERS], even = known->inner > 0 && setting->limits.NH % known->inner == 0;
-    if (setting->kind != KIND_AUTO || degree == 1 || (setting->cost.n_groups > 0 && even)) return;
-    for (int i = group_inners(inners, &setting->limits, degree) - 1; i >= 0; i--) {
-        if (inners[i] == known->inner) continue;
+// Where the kind leaves a choice, what else ulysses_size could be. On a published machine exchanges are the same with
+// all of them, so where heads divide evenly nothing else is better.
+static void add_others(Search* x, const Setting* setting, int cp_size, double fastest, double slow) {
+    const GroupCost* known = &setting->groups[cp_size];
+    int ulysses_sizes[GROUP_ULYSSES_SIZES],
+        even = known->ulysses_size > 0 && setting->limits.NH % known->ulysses_size == 0;
+    if (setting->kind != CP_CHOICE_AUTO || cp_size == 1 || (setting->cost.n_groups > 0 && even)) return;
+    for (int i = group_ulysses_sizes(ulysses_sizes, &setting->limits, cp_size) - 1; i >= 0; i--) {
+        if (ulysses_sizes[i] == known->ulysses_size) continue;
         GroupCost* other = &x->others[x->n_others++];
-        *other = cost_group(&setting->cost, &setting->limits, 0, degree, inners[i]);
+        *other = cost_group(&setting->cost, &setting->limits, 0, cp_size, ulysses_sizes[i]);
         add_group(x, other, fastest, slow);
     }
 }
@@ -125,7 +126,7 @@ static double weigh_groups(Search* x, const Setting* setting) {
     for (int d = 1; d <= ranks; d++) {
         slow += x->speeds[d - 1];
         x->first[d] = x->n_groups;
-        if (setting->groups[d].inner > 0) add_group(x, &setting->groups[d], x->speeds[ranks - 1], slow);
+        if (setting->groups[d].ulysses_size > 0) add_group(x, &setting->groups[d], x->speeds[ranks - 1], slow);
         add_others(x, setting, d, x->speeds[ranks - 1], slow);
     }
     double least2 = INFINITY, least1 = INFINITY;
@@ -137,7 +138,7 @@ static double weigh_groups(Search* x, const Setting* setting) {
 }
 
 static double time_on(const Group* g, double s) {
-    return g->time2 * s * s + g->time1 * s + group_exchange_ms(g->cost, s) + g->cost->item;
+    return g->time2 * s * s + g->time1 * s + group_communication_ms(g->cost, s) + g->cost->micro_batch;
 }
 
 static double work_on(const Group* g, double s) { return g->work2 * s * s + g->work1 * s; }
@@ -263,17 +264,17 @@ static double bisect(Search* x, const int* sorted, int n, double low, double spe
     return low;
 }
 
-// ---- whole items
+// ---- whole micro-batches
 
-// Least work of all documents at tau, without the items' own; also of each, into dense unless it is NULL.
+// Least work of all documents at tau, without the micro-batches' own; also of each, into dense unless it is NULL.
 static double work_at(const Search* x, const int* sorted, int n, double tau, DensePart* dense) {
-    double sum = 0, work = 0, item = x->groups[0].cost->item;
+    double sum = 0, work = 0, micro_batch = x->groups[0].cost->micro_batch;
     for (int i = 0; i < n; i++) {
         double s = sorted[i];
         if (i == 0 || sorted[i] != sorted[i - 1]) {
             int narrow = fits_one(x, sorted[i]) && time_on(&x->groups[0], s) <= tau;
             work = narrow ? work_on(&x->groups[0], s) : first_range(x, sorted[i], tau).work;
-            work -= item * s / x->capacity;
+            work -= micro_batch * s / x->capacity;
         }
         if (dense) dense[i] = (DensePart){s, work};
         sum += work;
@@ -281,19 +282,19 @@ static double work_at(const Search* x, const int* sorted, int n, double tau, Den
     return sum;
 }
 
-// The least tau from l3 on at which whole items suffice, to a relative 1e-4. On ranks of speed 1.
-static double raise_by_items(const Search* x, const int* sorted, int n, int ranks, double l3) {
+// The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
+static double raise_by_micro_batches(const Search* x, const int* sorted, int n, int ranks, double l3) {
     const GroupCost* one = x->groups[0].cost;
-    WholeItems items = {ranks, x->capacity, one->item, one->linear, x->dense, n};
+    WholeMicroBatches micro_batches = {ranks, x->capacity, one->micro_batch, one->linear, x->dense, n};
     double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense);
-    whole_items_sort(&items);
-    while (!whole_items_suffice(&items, high, work)) {
+    whole_micro_batches_sort(&micro_batches);
+    while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
         work = work_at(x, sorted, n, high, NULL);
     }
     while (high - low > 1e-4 * low) {
         double tau = low + (high - low) / 2;
-        if (whole_items_suffice(&items, tau, work_at(x, sorted, n, tau, NULL))) high = tau;
+        if (whole_micro_batches_suffice(&micro_batches, tau, work_at(x, sorted, n, tau, NULL))) high = tau;
         else low = tau;
     }
     return low;
@@ -310,8 +311,8 @@ void bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting,
     bounds->l1 = sum_of_least_work(&x, sorted, n) / speeds * down;
     bounds->l2 = longest_least_time(&x, sorted, n, &bounds->longest);
     bounds->l3 = bisect(&x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
-    if (!setting->speeds && x.groups[0].cost->item > dear_item * bounds->l3)
-        bounds->l3 = raise_by_items(&x, sorted, n, setting->limits.ranks, bounds->l3);
+    if (!setting->speeds && x.groups[0].cost->micro_batch > dear_micro_batch * bounds->l3)
+        bounds->l3 = raise_by_micro_batches(&x, sorted, n, setting->limits.ranks, bounds->l3);
     bounds->l3 *= down;
     bounds->l2 *= down;
     bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));

@@ -71,18 +71,18 @@ static const Option options[] = {
     {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192"},
 
     {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, MLP units and vocabulary among them; contiguous, best of one machine"},
-    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the items of a step in rounds"},
-    {"--reduce",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
+    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the micro-batches of a step in rounds"},
+    {"--grad-dtype",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
     {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on"},
-    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike degrees, chosen anew for each step; the best single degree of each step; one degree for all; anything valid (for tests)"},
+    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike cp sizes, chosen anew for each step; the best single cp size of each step; one cp size for all; anything valid (for tests)"},
     {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run"},
     {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of what is known of ranks: the cost model that plans use, speeds, what slow ranks give away; 0: never"},
-    {"--degree",       INT,    AT(degree),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows"},
-    {"--kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|heads|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across"},
+    {"--cp",       INT,    AT(cp_size),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows"},
+    {"--cp-kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|ulysses|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across"},
     {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected"},
     {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up"},
     {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks. All but off: plans give them less, which loses nothing. In a tensor-parallel group also: resize leaves out a part of their matmuls (lossy), migrate lets others compute it, semi weighs both (recommended)"},
-    {"--exchange-rate", REAL,  AT(exchange_rate), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out"},
+    {"--semi-lambda", REAL,  AT(semi_lambda), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out"},
     {"--moves",        CHOICE, AT(moves),        "step",     0, 0,    "step|keep", "what is migrated moves for each step and its gradients return; or for good, with its optimizer state"},
     {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and MLP units, our own variant"},
     {"--fill",         CHOICE, AT(fill),         "zero",     0, 0,    "zero|average|same", "gradients that resizing has not computed: 0, and their weights rest; the mean of their row; those of the step before"},
@@ -360,13 +360,12 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
 
 // ---- what goes together
 
-// A degree is what the static planner is told; the others choose it.
+// A cp size is what the static planner is told; the others choose it.
 static int settle_plan(Config* config, char* err, size_t errlen) {
-    if (config->degree == 0 || !strcmp(config->plan, "static")) return 0;
+    if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
     if (config_was_given(config, "--plan"))
-        return fail(err, errlen,
-                    "--plan %s chooses degrees by itself, found --degree %d; try --plan static or --degree 0",
-                    config->plan, config->degree);
+        return fail(err, errlen, "--plan %s chooses cp sizes by itself, found --cp %d; try --plan static or --cp 0",
+                    config->plan, config->cp_size);
     config->plan = "static";
     return 0;
 }

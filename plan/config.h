@@ -47,13 +47,13 @@ typedef struct Config {
     // ranks and plans
     int tp, zero, capacity;
     const char* plan;
-    int degree;
+    int cp_size;
     const char *kind, *attention, *machine;
     int node_size;
     const char *reduce, *overlap;
     double timeout;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
-    double exchange_rate;
+    double semi_lambda;
     int refresh;
     // looking inside
     int probe, explain, overfit, check_plan;

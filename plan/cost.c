@@ -1,12 +1,12 @@
 // cost.c - the cost model of cost.h worked out for groups of ranks.
 //
-// Exchanges of measured machines, for an item of n tokens, C channels and elements of e bytes, a layer, both ways (the
-// formulas of kernels/group_attention.h, with tokens and heads divided evenly):
-//   heads  2 exchanges of queries, keys and values, 2 of one tensor      e {3, 1} C (n / d) (inner - 1) / inner
-//   ring   2 (outer - 1) hops of keys and values                         e 2 (C / inner) (n / outer)
-//          outer hops of their gradients in fp32                         4 2 (C / inner) (n / outer)
-// Heads travel inside a machine when every run of `inner` ranks lies in one, a ring when the whole group does. All of a
-// published machine's exchanges are one number a token: token_bytes / (d GB/s).
+// Exchanges of measured machines, for a micro-batch of n tokens, C channels and elements of e bytes, a layer, both ways
+// (the formulas of kernels/group_attention.h, with tokens and heads divided evenly):
+//   heads 2 exchanges of queries, keys and values, 2 of one tensor e {3, 1} C (n / d) (ulysses_size - 1) / ulysses_size
+//   ring 2 (ring_size - 1) hops of keys and values e 2 (C / ulysses_size) (n / ring_size)
+//          ring_size hops of their gradients in fp32                         4 2 (C / ulysses_size) (n / ring_size)
+// Heads travel inside a machine when every run of `ulysses_size` ranks lies in one, a ring when the whole group does.
+// All of a published machine's exchanges are one number a token: token_bytes / (d GB/s).
 #include "plan/cost.h"
 
 #include "plan/planner.h"
@@ -29,80 +29,83 @@ double link_ms(const LinkTable* link, double bytes) {
 
 double link_sum_ms(const GroupCost* g, double tokens) {
     double ms = 0;
-    for (int i = 0; i < g->n_exchanges; i++)
-        ms += g->exchanges[i].count * link_ms(g->exchanges[i].link, g->exchanges[i].bytes_per_token * tokens);
+    for (int i = 0; i < g->n_communications; i++)
+        ms += g->communications[i].count *
+              link_ms(g->communications[i].link, g->communications[i].bytes_per_token * tokens);
     return ms;
 }
 
-// Whether no border between machines cuts a run of `inner` of the ranks [first, first + degree).
-static int runs_inside(int first, int degree, int inner, int node_size) {
-    int border = (first / node_size + 1) * node_size, end = first + degree;
+// Whether no border between machines cuts a run of `ulysses_size` of the ranks [first, first + cp size).
+static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) {
+    int border = (first / node_size + 1) * node_size, end = first + cp_size;
     if (border >= end) return 1;
-    return (border - first) % inner == 0 && (border + node_size >= end || node_size % inner == 0);
+    return (border - first) % ulysses_size == 0 && (border + node_size >= end || node_size % ulysses_size == 0);
 }
 
 // ---- one group
 
-static void add_exchange(GroupCost* g, const LinkTable* link, double count, double bytes_per_token) {
-    if (count > 0 && link->n > 0) g->exchanges[g->n_exchanges++] = (Exchange){link, count, bytes_per_token};
+static void add_communication(GroupCost* g, const LinkTable* link, double count, double bytes_per_token) {
+    if (count > 0 && link->n > 0)
+        g->communications[g->n_communications++] = (Communication){link, count, bytes_per_token};
 }
 
-static void add_exchanges(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank) {
-    int inner = g->inner, outer = g->degree / inner;
-    if (inner > 1) {
+static void add_communications(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank) {
+    int ulysses_size = g->ulysses_size, ring_size = g->cp_size / ulysses_size;
+    if (ulysses_size > 1) {
         const LinkTable* link =
-            &cost->link[runs_inside(first_rank, g->degree, inner, limits->node_size) ? LINK_INSIDE : LINK_ACROSS];
-        double tensor = (double)cost->elem_bytes * cost->channels / g->degree * (inner - 1) / inner;
-        add_exchange(g, link, 2.0 * cost->layers, 3 * tensor);
-        add_exchange(g, link, 2.0 * cost->layers, tensor);
+            &cost->link[runs_inside(first_rank, g->cp_size, ulysses_size, limits->node_size) ? LINK_INSIDE
+                                                                                             : LINK_ACROSS];
+        double tensor = (double)cost->elem_bytes * cost->channels / g->cp_size * (ulysses_size - 1) / ulysses_size;
+        add_communication(g, link, 2.0 * cost->layers, 3 * tensor);
+        add_communication(g, link, 2.0 * cost->layers, tensor);
     }
-    if (outer > 1) {
+    if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
-        double channels = 2.0 * cost->channels / inner / outer;  // of keys and values
-        add_exchange(g, link, 2.0 * (outer - 1) * cost->layers, cost->elem_bytes * channels);
-        add_exchange(g, link, (double)outer * cost->layers, 4 * channels);
+        double channels = 2.0 * cost->channels / ulysses_size / ring_size;  // of keys and values
+        add_communication(g, link, 2.0 * (ring_size - 1) * cost->layers, cost->elem_bytes * channels);
+        add_communication(g, link, (double)ring_size * cost->layers, 4 * channels);
     }
 }
 
-static double published_gbps(const Cost* cost, int degree) {
+static double published_gbps(const Cost* cost, int cp_size) {
     int i = 0;
-    while (i < cost->n_groups - 1 && cost->group_degree[i] < degree) i++;
+    while (i < cost->n_groups - 1 && cost->group_cp_size[i] < cp_size) i++;
     return cost->group_gbps[i];
 }
 
-GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int degree, int inner) {
-    GroupCost g = {.degree = degree, .link_scale = cost->link_scale};
-    if (inner < 1 || inner > limits->NH || degree % inner != 0) return g;
+GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size) {
+    GroupCost g = {.cp_size = cp_size, .link_scale = cost->link_scale};
+    if (ulysses_size < 1 || ulysses_size > limits->NH || cp_size % ulysses_size != 0) return g;
     int node = limits->node_size;
-    g.inner = inner;
-    g.across = first_rank / node != (first_rank + degree - 1) / node;
-    g.canonical = degree <= node || degree % node == 0 || degree == limits->ranks;
-    double uneven = (double)CEIL_DIV(limits->NH, inner) * inner / limits->NH;
-    g.quadratic = cost->quadratic * uneven / degree;
-    g.linear = cost->linear / degree;
-    g.item = cost->item;
-    g.room = place_capacity(limits, inner);
-    if (degree == 1) return g;
+    g.ulysses_size = ulysses_size;
+    g.across = first_rank / node != (first_rank + cp_size - 1) / node;
+    g.canonical = cp_size <= node || cp_size % node == 0 || cp_size == limits->ranks;
+    double uneven = (double)CEIL_DIV(limits->NH, ulysses_size) * ulysses_size / limits->NH;
+    g.quadratic = cost->quadratic * uneven / cp_size;
+    g.linear = cost->linear / cp_size;
+    g.micro_batch = cost->micro_batch;
+    g.room = place_capacity(limits, ulysses_size);
+    if (cp_size == 1) return g;
     if (cost->n_groups > 0)
-        g.link_linear = cost->link_scale * cost->token_bytes / (degree * published_gbps(cost, degree) * 1e6);
-    else add_exchanges(&g, cost, limits, first_rank);
+        g.link_linear = cost->link_scale * cost->token_bytes / (cp_size * published_gbps(cost, cp_size) * 1e6);
+    else add_communications(&g, cost, limits, first_rank);
     return g;
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens) {
-    return (CostTerms){g->quadratic * s2, g->linear * tokens, group_exchange_ms(g, tokens), g->item};
+    return (CostTerms){g->quadratic * s2, g->linear * tokens, group_communication_ms(g, tokens), g->micro_batch};
 }
 
 int group_holds(const GroupCost* g, int s) {
-    if (g->inner == 0) return 0;
-    int outer = g->degree / g->inner;
+    if (g->ulysses_size == 0) return 0;
+    int ring_size = g->cp_size / g->ulysses_size;
     // Exact sizes of all places take a division each; only a length within a token or two of the room needs them.
-    if (CEIL_DIV((int64_t)s, outer) > g->room) return 0;
-    if (2 * CEIL_DIV((int64_t)s, 2 * outer) <= g->room) return 1;
-    return widest_place(s, outer) <= g->room;
+    if (CEIL_DIV((int64_t)s, ring_size) > g->room) return 0;
+    if (2 * CEIL_DIV((int64_t)s, 2 * ring_size) <= g->room) return 1;
+    return widest_place(s, ring_size) <= g->room;
 }
 
-// ---- all degrees
+// ---- all cp sizes
 
 static int greatest_common_divisor(int a, int b) {
     while (b != 0) {
@@ -124,37 +127,38 @@ static int largest_divisor(int n, int most) {
     return best;
 }
 
-int group_inners(int* inners, const PlanLimits* limits, int degree) {
-    int NH = limits->NH, n = 0, mixed = largest_divisor(greatest_common_divisor(degree, limits->node_size), NH);
-    if (degree <= NH) inners[n++] = degree;
-    if (degree > 1) inners[n++] = 1;
-    if (mixed > 1 && mixed < degree) inners[n++] = mixed;
+int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size) {
+    int NH = limits->NH, n = 0, mixed = largest_divisor(greatest_common_divisor(cp_size, limits->node_size), NH);
+    if (cp_size <= NH) ulysses_sizes[n++] = cp_size;
+    if (cp_size > 1) ulysses_sizes[n++] = 1;
+    if (mixed > 1 && mixed < cp_size) ulysses_sizes[n++] = mixed;
     return n;
 }
 
-// The group of `degree` ranks from rank 0 on with the inner that costs least for one document that fills half of it.
-static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* limits, int degree) {
-    int inners[GROUP_INNERS], n = group_inners(inners, limits, degree);
-    double tokens = 0.5 * degree * limits->capacity, least = 0;
-    *best = cost_group(cost, limits, 0, degree, inners[0]);
+// The group of `cp size` ranks from rank 0 on with the ulysses_size that costs least for one document that fills half
+// of it.
+static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* limits, int cp_size) {
+    int ulysses_sizes[GROUP_ULYSSES_SIZES], n = group_ulysses_sizes(ulysses_sizes, limits, cp_size);
+    double tokens = 0.5 * cp_size * limits->capacity, least = 0;
+    *best = cost_group(cost, limits, 0, cp_size, ulysses_sizes[0]);
     if (n > 1) least = group_ms(best, tokens * tokens, tokens);
     for (int i = 1; i < n; i++) {
-        GroupCost g = cost_group(cost, limits, 0, degree, inners[i]);
+        GroupCost g = cost_group(cost, limits, 0, cp_size, ulysses_sizes[i]);
         double ms = group_ms(&g, tokens * tokens, tokens);
         if (ms < least) *best = g, least = ms;
     }
 }
 
-// Of a published machine, whose exchanges cost the same whatever inner is.
-static int most_heads(const PlanLimits* limits, int degree) {
-    return degree <= limits->NH ? degree : largest_divisor(degree, limits->NH);
+// Of a published machine, whose exchanges cost the same whatever ulysses_size is.
+static int most_heads(const PlanLimits* limits, int cp_size) {
+    return cp_size <= limits->NH ? cp_size : largest_divisor(cp_size, limits->NH);
 }
 
-void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, KindChoice kind) {
+void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind) {
     groups[0] = (GroupCost){0};
     for (int d = 1; d <= limits->ranks; d++) {
-        if (kind == KIND_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
-        else if (kind == KIND_HEADS) groups[d] = cost_group(cost, limits, 0, d, d <= limits->NH ? d : 0);
+        if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
+        else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->NH ? d : 0);
         else if (cost->n_groups > 0) groups[d] = cost_group(cost, limits, 0, d, most_heads(limits, d));
         else cheapest_group(&groups[d], cost, limits, d);
     }

@@ -1,11 +1,11 @@
-// cost.h - what an item costs: the one model that every planner, the bounds, the simulator and the log ask.
+// cost.h - what a micro-batch costs: the one model that every planner, the bounds, the simulator and the log ask.
 //
-// Documents of s tokens each, together on a group of d = inner * outer ranks, take
+// Documents of s tokens each, together on a group of d = ulysses_size * ring_size ranks, take
 //
-//   (quadratic sum(s^2) uneven + linear sum(s)) / d  +  exchanges(d, sum(s))  +  item          milliseconds,
+//   (quadratic sum(s^2) uneven + linear sum(s)) / d  +  exchanges(d, sum(s))  +  micro-batch          milliseconds,
 //
-// forward and backward of the whole model. uneven = ceil(NH / inner) inner / NH: the rank with most heads sets the
-// pace of attention. Exchanges are not hidden under computing; what is hidden in practice, link_scale learns.
+// forward and backward of the whole model. uneven = ceil(NH / ulysses_size) ulysses_size / NH: the rank with most heads
+// sets the pace of attention. Exchanges are not hidden under computing; what is hidden in practice, link_scale learns.
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
 // (`groups`), and all exchanges of a model in bytes a token. Measured ones have for each kind of link a table of
@@ -13,7 +13,7 @@
 #pragma once
 #include "plan/plan.h"
 
-enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_EXCHANGES = 4, GROUP_INNERS = 3, COST_NAME = 64 };
+enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 4, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
 typedef enum LinkKind { LINK_INSIDE, LINK_ACROSS, N_LINKS } LinkKind;  // of a machine; between machines
 
 // Time of one exchange in which a rank sends so many bytes, to all its peers together. bytes ascending from the first
@@ -26,71 +26,74 @@ typedef struct LinkTable {
 
 typedef struct Cost {
     char name[COST_NAME];
-    double quadratic;   // ms a token^2, on one rank
-    double linear;      // ms a token
-    double item;        // ms an item, whatever is in it
-    double step;        // ms a step: reduce, update, gather
-    double round;       // ms a micro-batch of systems that end each with a barrier
-    double link_scale;  // 1: exchanges as the tables say
+    double quadratic;    // ms a token^2, on one rank
+    double linear;       // ms a token
+    double micro_batch;  // ms a micro-batch, whatever is in it
+    double step;         // ms a step: reduce, update, gather
+    double round;        // ms a micro-batch of systems that end each with a barrier
+    double link_scale;   // 1: exchanges as the tables say
     // published machines
     double token_bytes;  // exchanged a token by heads, all layers, both ways; a rank of d moves token_bytes s / d
     int n_groups;        // 0: link tables instead
-    int group_degree[COST_GROUPS];   // ascending; a degree between two counts as the larger, beyond as the last
+    int group_cp_size[COST_GROUPS];  // ascending; a cp size between two counts as the larger, beyond as the last
     double group_gbps[COST_GROUPS];  // 1e9 bytes/s of a rank
     // measured machines
     LinkTable link[N_LINKS];
     int layers, channels, elem_bytes;  // of the model whose messages these are
 } Cost;
 
-// exchanges of bytes_per_token * tokens of the item bytes that each rank sends, `count` times
-typedef struct Exchange {
+// exchanges of bytes_per_token * tokens of the micro-batch bytes that each rank sends, `count` times
+typedef struct Communication {
     const LinkTable* link;
     double count, bytes_per_token;
-} Exchange;
+} Communication;
 
-// What groups of one degree cost: Cost with everything that depends on the degree worked out.
+// What groups of one cp size cost: Cost with everything that depends on the cp size worked out.
 typedef struct GroupCost {
-    int degree, inner;               // inner 0: there is no such group with this kind
-    int across;                      // its ranks are of several machines
-    int canonical;                   // planners use it: inside a machine, or whole machines
-    double quadratic, linear, item;  // ms a token^2, a token of the item, an item
-    double link_linear;              // ms a token of exchanges, published machines
+    int cp_size, ulysses_size;              // ulysses_size 0: there is no such group with this kind
+    int across;                             // its ranks are of several machines
+    int canonical;                          // planners use it: inside a machine, or whole machines
+    double quadratic, linear, micro_batch;  // ms a token^2, a token of the micro-batch, a micro-batch
+    double link_linear;                     // ms a token of exchanges, published machines
     double link_scale;
-    int n_exchanges;
-    Exchange exchanges[GROUP_EXCHANGES];
+    int n_communications;
+    Communication communications[GROUP_COMMUNICATIONS];
     int64_t room;  // tokens that a place holds: place_capacity
 } GroupCost;
 
 typedef struct CostTerms {
-    double quadratic, linear, exchange, item;  // ms
+    double quadratic, linear, communication, micro_batch;  // ms
 } CostTerms;
 
-// A group of `degree` ranks that begins at first_rank and shares heads among `inner`. link tables are cost's own.
-GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int degree, int inner);
-// groups (ranks + 1): [d] for a group of d ranks where planners would put one, with the inner of `kind` that costs
-// least for a row of d * capacity / 2 tokens in documents of that length. [0] is empty. Every d from 1 to ranks is
-// filled, for bounds; planners only use canonical ones.
-void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, KindChoice kind);
+// A group of `cp size` ranks that begins at first_rank and shares heads among `ulysses_size`. link tables are cost's
+// own.
+GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size);
+// groups (ranks + 1): [d] for a group of d ranks where planners would put one, with the ulysses_size of `kind` that
+// costs least for a row of d * capacity / 2 tokens in documents of that length. [0] is empty. Every d from 1 to ranks
+// is filled, for bounds; planners only use canonical ones.
+void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind);
 
-// What inner may be with KIND_AUTO: all heads apart, a ring, runs that machines' borders leave whole. inners
-// (GROUP_INNERS); returns how many.
-int group_inners(int* inners, const PlanLimits* limits, int degree);
+// What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that machines' borders leave whole.
+// ulysses sizes (GROUP_ULYSSES_SIZES); returns how many.
+int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size);
 
 double link_ms(const LinkTable* link, double bytes);
 double link_sum_ms(const GroupCost* g, double tokens);  // of `exchanges`, before link_scale
 
-static inline double group_exchange_ms(const GroupCost* g, double tokens) {
+static inline double group_communication_ms(const GroupCost* g, double tokens) {
     double ms = g->link_linear * tokens;
-    return g->n_exchanges ? ms + g->link_scale * link_sum_ms(g, tokens) : ms;
+    return g->n_communications ? ms + g->link_scale * link_sum_ms(g, tokens) : ms;
 }
 
-// ms of documents with sum of squares s2 and sum `tokens`; without `item`.
+// ms of documents with sum of squares s2 and sum `tokens`; without `micro-batch`.
 static inline double group_ms(const GroupCost* g, double s2, double tokens) {
-    return g->quadratic * s2 + g->linear * tokens + group_exchange_ms(g, tokens);
+    return g->quadratic * s2 + g->linear * tokens + group_communication_ms(g, tokens);
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens);
-static inline double terms_ms(const CostTerms* t) { return t->quadratic + t->linear + t->exchange + t->item; }
+static inline double terms_ms(const CostTerms* t) {
+    return t->quadratic + t->linear + t->communication + t->micro_batch;
+}
 // Whether a document of s tokens fits the group by itself.
 int group_holds(const GroupCost* g, int s);
 
@@ -102,6 +105,6 @@ typedef struct Setting {
     GroupCost* groups;     // (ranks + 1), by cost_groups
     const double* speeds;  // (ranks) 1: at the pace of cost, 0.5: half of it; a group goes at its slowest rank's. NULL:
                            // all 1
-    KindChoice kind;
+    CpChoice kind;
     int context;  // no document is longer: what static systems size their groups for
 } Setting;

@@ -7,20 +7,20 @@ static double percent(double part, double whole) { return whole > 0 ? 100 * part
 // ---- groups
 
 typedef struct GroupSum {
-    int items, docs, longest;
+    int micro_batches, docs, longest;
     int64_t tokens;
-    double rank_ms;  // time of its items times their ranks
+    double rank_ms;  // time of its micro-batches times their ranks
 } GroupSum;
 
-static GroupSum sum_groups(const Shown* shown, const int* lengths, int degree, int inner) {
+static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, int ulysses_size) {
     GroupSum sum = {0};
-    for (int i = 0; i < shown->plan->n_items; i++) {
-        const Item* item = &shown->plan->items[i];
-        if (item->degree != degree || item->inner != inner) continue;
-        sum.items++;
-        sum.docs += item->n_docs;
-        sum.rank_ms += (shown->timeline->end[i] - shown->timeline->start[i]) * degree;
-        for (int d = item->first_doc; d < item->first_doc + item->n_docs; d++) {
+    for (int i = 0; i < shown->plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &shown->plan->micro_batches[i];
+        if (mb->cp_size != cp_size || mb->ulysses_size != ulysses_size) continue;
+        sum.micro_batches++;
+        sum.docs += mb->n_docs;
+        sum.rank_ms += (shown->timeline->end[i] - shown->timeline->start[i]) * cp_size;
+        for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
             int s = lengths[shown->plan->docs[d]];
             sum.tokens += s;
             sum.longest = MAX(sum.longest, s);
@@ -29,47 +29,48 @@ static GroupSum sum_groups(const Shown* shown, const int* lengths, int degree, i
     return sum;
 }
 
-// The next (degree, inner) in descending order after the given one; 0 when there is none.
-static int next_group(const Plan* plan, int* degree, int* inner) {
-    int best_degree = 0, best_inner = 0;
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
-        int after = item->degree < *degree || (item->degree == *degree && item->inner < *inner);
-        int better = item->degree > best_degree || (item->degree == best_degree && item->inner > best_inner);
-        if (after && better) best_degree = item->degree, best_inner = item->inner;
+// The next (cp size, ulysses_size) in descending order after the given one; 0 when there is none.
+static int next_group(const Plan* plan, int* cp_size, int* ulysses_size) {
+    int best_cp_size = 0, best_ulysses_size = 0;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        int after = mb->cp_size < *cp_size || (mb->cp_size == *cp_size && mb->ulysses_size < *ulysses_size);
+        int better =
+            mb->cp_size > best_cp_size || (mb->cp_size == best_cp_size && mb->ulysses_size > best_ulysses_size);
+        if (after && better) best_cp_size = mb->cp_size, best_ulysses_size = mb->ulysses_size;
     }
-    *degree = best_degree, *inner = best_inner;
-    return best_degree;
+    *cp_size = best_cp_size, *ulysses_size = best_ulysses_size;
+    return best_cp_size;
 }
 
 static void print_groups(FILE* out, const Explained* x) {
     const Shown* chosen = &x->shown[0];
     double all = chosen->timeline->makespan * chosen->plan->ranks;
-    int degree = chosen->plan->ranks + 1, inner = 0;
-    fprintf(out, "\n  ranks  kind          items  documents     tokens   longest   of all ranks' time\n");
-    while (next_group(chosen->plan, &degree, &inner)) {
-        GroupSum sum = sum_groups(chosen, x->lengths, degree, inner);
-        Item item = {.degree = degree, .inner = inner};
-        fprintf(out, "  %5d  %-12s %6d %10d %10lld %9d %17.1f %%\n", degree, item_kind_name(item_kind(&item)),
-                sum.items, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
+    int cp_size = chosen->plan->ranks + 1, ulysses_size = 0;
+    fprintf(out, "\n  ranks  kind          micro-batches  documents     tokens   longest   of all ranks' time\n");
+    while (next_group(chosen->plan, &cp_size, &ulysses_size)) {
+        GroupSum sum = sum_groups(chosen, x->lengths, cp_size, ulysses_size);
+        MicroBatch mb = {.cp_size = cp_size, .ulysses_size = ulysses_size};
+        fprintf(out, "  %5d  %-12s %6d %10d %10lld %9d %17.1f %%\n", cp_size, cp_kind_name(cp_kind(&mb)),
+                sum.micro_batches, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
     }
 }
 
 // ---- the chosen plan
 
 static void print_time(FILE* out, const Explained* x) {
-    const Forecast* f = x->forecast;
+    const Prediction* f = x->prediction;
     const CostTerms* c = &f->critical;
     const Shown* chosen = &x->shown[0];
     fprintf(out, "  makespan %.2f ms, at least %.2f (L3): %.2f %% above; planned in %.0f us\n", f->makespan,
-            f->bounds.l3, 100 * forecast_gap(f), chosen->plan_us);
+            f->bounds.l3, 100 * prediction_gap(f), chosen->plan_us);
     fprintf(out,
             "  of it, along the ranks that end last: attention %.1f %%, linear layers %.1f %%, exchanges %.1f %%, "
-            "items' own %.1f %%\n",
-            percent(c->quadratic, f->makespan), percent(c->linear, f->makespan), percent(c->exchange, f->makespan),
-            percent(c->item, f->makespan));
+            "micro-batches' own %.1f %%\n",
+            percent(c->quadratic, f->makespan), percent(c->linear, f->makespan), percent(c->communication, f->makespan),
+            percent(c->micro_batch, f->makespan));
     fprintf(out, "  all ranks: idle %.1f %%, exchanging %.1f %%\n", 100 * chosen->timeline->idle,
-            100 * chosen->timeline->communication);
+            100 * chosen->timeline->communication_share);
     fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,
             f->bounds.l2);
     if (x->n > 0) {
@@ -82,7 +83,7 @@ static void print_time(FILE* out, const Explained* x) {
 
 // ---- what was rejected
 
-static void print_searches(FILE* out, const Forecast* f) {
+static void print_searches(FILE* out, const Prediction* f) {
     double best = f->makespan;
     if (f->n_tries == 0) return;
     fprintf(out, "\n  searches, each for the least target time that all documents meet:\n");
@@ -92,10 +93,10 @@ static void print_searches(FILE* out, const Forecast* f) {
         for (; i < f->n_tries && f->tries[i].unit == unit && f->tries[i].adaptive == adaptive; i++, guesses++) {
             const FlexTry* t = &f->tries[i];
             chosen |= t->chosen;
-            if (t->items == 0) missed = MAX(missed, t->target);
+            if (t->micro_batches == 0) missed = MAX(missed, t->target);
             else least = met++ ? MIN(least, t->makespan) : t->makespan;
         }
-        if (adaptive) fprintf(out, "  the best single degree: ");
+        if (adaptive) fprintf(out, "  the best single cp size: ");
         else
             fprintf(out, "  %2d rank%s or more a group, %d guess%s: ", unit, unit == 1 ? " " : "s", guesses,
                     guesses == 1 ? "" : "es");
@@ -110,12 +111,12 @@ static void print_searches(FILE* out, const Forecast* f) {
 
 static void print_others(FILE* out, const Explained* x) {
     if (x->n_shown < 2) return;
-    fprintf(out, "\n  plan            ms   longer   idle   exchanges   items   planned in\n");
+    fprintf(out, "\n  plan            ms   longer   idle   exchanges   micro-batches   planned in\n");
     for (int i = 0; i < x->n_shown; i++) {
         const Shown* s = &x->shown[i];
         fprintf(out, "  %-10s %8.2f  %6.2fx  %4.1f %%      %4.1f %%  %6d  %8.0f us%s\n", s->name, s->timeline->makespan,
                 x->shown[0].timeline->makespan > 0 ? s->timeline->makespan / x->shown[0].timeline->makespan : 1,
-                100 * s->timeline->idle, 100 * s->timeline->communication, s->plan->n_items, s->plan_us,
+                100 * s->timeline->idle, 100 * s->timeline->communication_share, s->plan->n_micro_batches, s->plan_us,
                 s->chosen ? "  chosen" : "");
     }
 }
@@ -124,6 +125,6 @@ void explain_text(FILE* out, const Explained* x) {
     fprintf(out, "%s: %s\n", x->shown[0].name, x->title);
     print_time(out, x);
     print_groups(out, x);
-    print_searches(out, x->forecast);
+    print_searches(out, x->prediction);
     print_others(out, x);
 }

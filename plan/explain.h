@@ -19,13 +19,13 @@ typedef struct Explained {
     const int* lengths;
     int n;
     const Setting* setting;
-    const Forecast* forecast;  // of the chosen plan
-    const Shown* shown;        // (n_shown), the chosen one first
+    const Prediction* prediction;  // of the chosen plan
+    const Shown* shown;            // (n_shown), the chosen one first
     int n_shown;
 } Explained;
 
-// The chosen plan (items by degree and kind, tokens, time), its makespan by term, bounds and gap, searches that were
-// rejected and why, the others beside it.
+// The chosen plan (micro-batches by cp size and kind, tokens, time), its makespan by term, bounds and gap, searches
+// that were rejected and why, the others beside it.
 void explain_text(FILE* out, const Explained* x);
 // One HTML file that needs nothing else. 0, or -1 when it could not be written.
 int explain_page(FILE* out, const Explained* x);

@@ -48,7 +48,7 @@ static const Key keys[] = {
     {{"name"}, "a word", 1, {{WORD, AT(cost.name), 1, COST_NAME - 1}}, .occurs = REQUIRED},
     {{"quadratic_ms"}, "ms a token^2", 1, {{REAL, AT(cost.quadratic), 0, LARGE}}, .occurs = REQUIRED},
     {{"linear_ms"}, "ms a token", 1, {{REAL, AT(cost.linear), 0, LARGE}}, .occurs = REQUIRED},
-    {{"item_ms"}, "ms an item", 1, {{REAL, AT(cost.item), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"micro_batch_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.micro_batch), 0, LARGE}}, .occurs = OPTIONAL},
     {{"step_ms"}, "ms a step", 1, {{REAL, AT(cost.step), 0, LARGE}}, .occurs = OPTIONAL},
     {{"round_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.round), 0, LARGE}}, .occurs = OPTIONAL},
     {{"heads"}, "heads of the model", 1, {{WHOLE, AT(heads), 0, 1 << 20}}, .occurs = OPTIONAL},
@@ -61,8 +61,8 @@ static const Key keys[] = {
         {WHOLE, AT(cost.elem_bytes), 1, 8}}, .occurs = OPTIONAL},
     {{"link_scale"}, "a factor", 1, {{REAL, AT(cost.link_scale), 0, LARGE}}, .occurs = OPTIONAL},
     {{"token_bytes"}, "bytes a token", 1, {{REAL, AT(cost.token_bytes), 0, LARGE}}, .occurs = OPTIONAL},
-    {{"group"}, "degree, GB/s of a rank", 2, {
-        {WHOLE, AT(cost.group_degree), 2, 1 << 30}, {REAL, AT(cost.group_gbps), SMALL, LARGE}},
+    {{"group"}, "cp size, GB/s of a rank", 2, {
+        {WHOLE, AT(cost.group_cp_size), 2, 1 << 30}, {REAL, AT(cost.group_gbps), SMALL, LARGE}},
         .occurs = SEVERAL, .count_at = AT(cost.n_groups), .most = COST_GROUPS, .ordered = 1},
     {{"link", "inside"}, "bytes, ms", 2, {
         {REAL, AT(cost.link[LINK_INSIDE].bytes), 0, LARGE}, {REAL, AT(cost.link[LINK_INSIDE].ms), 0, LARGE}},
@@ -331,7 +331,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
         return fail(err, errlen,
                     "%s: the model's states leave no room for a token on %d rank%s of %.15g GB; try more ranks",
                     cost->name, ranks, ranks == 1 ? "" : "s", machine->memory_gb);
-    *setting = (Setting){.cost = *cost, .groups = groups, .kind = KIND_AUTO, .context = context};
+    *setting = (Setting){.cost = *cost, .groups = groups, .kind = CP_CHOICE_AUTO, .context = context};
     setting->limits = (PlanLimits){.ranks = ranks,
                                    .node_size = node_size,
                                    .capacity = capacity,

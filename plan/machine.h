@@ -4,11 +4,10 @@
 // negative are errors that name the line.
 //
 //   name flexsp-7b
-//   quadratic_ms 5.128e-6          ms a token^2            linear_ms 0.1839576   ms a token
-//   item_ms 0    ms an item        step_ms 0  ms a step    round_ms 629.3563     ms a micro-batch with a barrier
-//   heads 64                       of the model; 0: attention divides evenly by any degree
-//   token_bytes 2097152            exchanged a token       group 2 125.34677504  degree, GB/s of a rank (several)
-//   link inside 65536 0.012        bytes, ms (several; or: across)
+//   quadratic_ms 5.128e-6 ms a token^2 linear_ms 0.1839576 ms a token micro_batch_ms 0 ms a micro-batch step_ms 0 ms a
+//   step round_ms 629.3563 ms a micro-batch with a barrier heads 64 of the model; 0: attention divides evenly by any cp
+//   size token_bytes 2097152 exchanged a token group 2 125.34677504 cp size, GB/s of a rank (several) link inside 65536
+//   0.012 bytes, ms (several; or: across)
 //   model 12 768 2                 layers, channels, bytes of an element, for link tables
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
 //   link_scale 1                   exchanges take so much of what the tables say; 1 when left out
@@ -33,7 +32,7 @@ typedef struct Machine {
     double memory_gb, parameters, token_mb;  // 0: unknown
     int n_schemes;
     Scheme schemes[MACHINE_SCHEMES];
-    // Hydraulis' memory formula; activation[i] bytes at tensor-parallel degree 1 << i, 0: unknown
+    // Hydraulis' memory formula; activation[i] bytes at tensor-parallel cp size 1 << i, 0: unknown
     double layers, hidden, vocabulary, state_bytes, alpha, activation[5], safety_mib, fixed_mib, gpu_mib;
 } Machine;
 
@@ -48,7 +47,7 @@ size_t machine_print(const Machine* machine, char* text, size_t bytes);
 // Tokens of a rank: capacity, or floor((GB 1024 - parameters 1024 16 / ranks) / MB a token) (FlexSP's released cost
 // model, ZeRO-3). 0 or less: the model does not fit.
 int machine_capacity(const Machine* machine, int ranks);
-// Heads for PlanLimits: the machine's, or for 0 a number that all small degrees divide.
+// Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
 int machine_heads(const Machine* machine);
 // Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp); a multiple of 128, less
 // than 1 where not even the states fit. Hydraulis' formula.

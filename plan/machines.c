@@ -41,7 +41,7 @@ static const char* const texts[] = {
     "token_bytes 6389760\n" FLEXSP_LINKS,
 
     "name a100-7b\n"
-    "# FlexSP's constants of a 7B model without its barrier, as a planner meets them: heads divide by any degree, "
+    "# FlexSP's constants of a 7B model without its barrier, as a planner meets them: heads divide by any cp size, "
     "6451\n"
     "# tokens a rank, bandwidths rounded to groups of 2, 3 to 4, 5 to 8 ranks and so on.\n"
     "quadratic_ms 5.128e-6\n"

@@ -1,7 +1,7 @@
 // pack.c - best-fit decreasing; see pack.h.
 //
 // Open rows are found by the room they have left in a complete binary tree over 0 .. capacity: each leaf heads the list
-// of rows with exactly that much room, each inner node knows whether a leaf below it has any. "The least room >=
+// of rows with exactly that much room, each ulysses_size node knows whether a leaf below it has any. "The least room >=
 // length" is one walk up and one down.
 #include "plan/pack.h"
 

@@ -3,20 +3,20 @@
 
 #include "plan/planner.h"
 
-ItemKind item_kind(const Item* item) {
-    if (item->degree == 1) return ITEM_LOCAL;
-    return item->inner == item->degree ? ITEM_HEADS : item->inner == 1 ? ITEM_RING : ITEM_HEADS_RING;
+CpKind cp_kind(const MicroBatch* mb) {
+    if (mb->cp_size == 1) return CP_LOCAL;
+    return mb->ulysses_size == mb->cp_size ? CP_ULYSSES : mb->ulysses_size == 1 ? CP_RING : CP_ULYSSES_RING;
 }
 
-const char* item_kind_name(ItemKind kind) {
-    static const char* const names[] = {"local", "heads", "ring", "heads x ring"};
+const char* cp_kind_name(CpKind kind) {
+    static const char* const names[] = {"local", "ulysses", "ring", "ulysses x ring"};
     return names[kind];
 }
 
 // ---- memory
 
 static size_t carve_plan(Plan* plan, Carver* c, int n) {
-    plan->items = (Item*)carve(c, sizeof(Item) * (size_t)n);
+    plan->micro_batches = (MicroBatch*)carve(c, sizeof(MicroBatch) * (size_t)n);
     plan->docs = (int*)carve(c, sizeof(int) * (size_t)n);
     return c->bytes;
 }
@@ -30,12 +30,12 @@ void plan_carve(Plan* plan, void* memory, int n) {
 
 void plan_copy(Plan* to, const Plan* from) {
     int* docs = to->docs;
-    Item* items = to->items;
+    MicroBatch* micro_batches = to->micro_batches;
     memcpy(docs, from->docs, sizeof(int) * (size_t)from->n_docs);
-    memcpy(items, from->items, sizeof(Item) * (size_t)from->n_items);
+    memcpy(micro_batches, from->micro_batches, sizeof(MicroBatch) * (size_t)from->n_micro_batches);
     *to = *from;
     to->docs = docs;
-    to->items = items;
+    to->micro_batches = micro_batches;
 }
 
 size_t plan_scratch_bytes(int n, const PlanLimits* limits) {
@@ -48,51 +48,51 @@ size_t plan_scratch_bytes(int n, const PlanLimits* limits) {
 void plan_set_rounds(Plan* plan, int* last) {
     memset(last, 0, sizeof(int) * (size_t)plan->ranks);
     plan->n_rounds = 0;
-    for (int i = 0; i < plan->n_items; i++) {
-        Item* item = &plan->items[i];
-        int* of_item = last + item->first_rank;
-        item->round = 0;
-        for (int r = 0; r < item->degree; r++) item->round = MAX(item->round, of_item[r]);
-        for (int r = 0; r < item->degree; r++) of_item[r] = item->round + 1;
-        plan->n_rounds = MAX(plan->n_rounds, item->round + 1);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        MicroBatch* mb = &plan->micro_batches[i];
+        int* of_micro_batch = last + mb->first_rank;
+        mb->round = 0;
+        for (int r = 0; r < mb->cp_size; r++) mb->round = MAX(mb->round, of_micro_batch[r]);
+        for (int r = 0; r < mb->cp_size; r++) of_micro_batch[r] = mb->round + 1;
+        plan->n_rounds = MAX(plan->n_rounds, mb->round + 1);
     }
 }
 
 uint64_t plan_hash(const Plan* plan, const int* lengths) {
-    _Static_assert(sizeof(Item) == 6 * sizeof(int), "an item has no padding, whose bytes would be hashed");
-    int64_t head[] = {plan->step, plan->ranks, plan->n_docs, plan->n_items, plan->n_rounds};
+    _Static_assert(sizeof(MicroBatch) == 6 * sizeof(int), "a micro-batch has no padding, whose bytes would be hashed");
+    int64_t head[] = {plan->step, plan->ranks, plan->n_docs, plan->n_micro_batches, plan->n_rounds};
     uint64_t h = hash_bytes(head, sizeof head, 0);
     h = hash_bytes(plan->docs, sizeof(int) * (size_t)plan->n_docs, h);
-    h = hash_bytes(plan->items, sizeof(Item) * (size_t)plan->n_items, h);
+    h = hash_bytes(plan->micro_batches, sizeof(MicroBatch) * (size_t)plan->n_micro_batches, h);
     return hash_bytes(lengths, sizeof(int) * (size_t)plan->n_docs, h);
 }
 
 // ---- what fits
 
-int64_t place_capacity(const PlanLimits* limits, int inner) {
-    return (int64_t)limits->capacity * limits->NH / CEIL_DIV(limits->NH, inner);
+int64_t place_capacity(const PlanLimits* limits, int ulysses_size) {
+    return (int64_t)limits->capacity * limits->NH / CEIL_DIV(limits->NH, ulysses_size);
 }
 
-int widest_place(int s, int outer) {
+int widest_place(int s, int ring_size) {
     int widest = 0;
     // Neighbouring places share borders: low and high walk towards each other.
-    for (int a = 0, low = 0, high = s; a < outer; a++) {
-        int next_low = chunk_border(s, outer, a + 1), next_high = chunk_border(s, outer, 2 * outer - 1 - a);
+    for (int a = 0, low = 0, high = s; a < ring_size; a++) {
+        int next_low = chunk_border(s, ring_size, a + 1), next_high = chunk_border(s, ring_size, 2 * ring_size - 1 - a);
         widest = MAX(widest, next_low - low + high - next_high);
         low = next_low, high = next_high;
     }
     return widest;
 }
 
-int longest_fitting(const PlanLimits* limits, int s, int inner, int outer) {
-    int64_t most = place_capacity(limits, inner);
-    s = (int)MIN(s, most * outer);  // the average place has s / outer
-    while (widest_place(s, outer) > most) s--;
+int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_size) {
+    int64_t most = place_capacity(limits, ulysses_size);
+    s = (int)MIN(s, most * ring_size);  // the average place has s / ring_size
+    while (widest_place(s, ring_size) > most) s--;
     return s;
 }
 
-int64_t capacity_for(const PlanLimits* limits, int s, int inner, int outer) {
-    return CEIL_DIV((int64_t)widest_place(s, outer) * CEIL_DIV(limits->NH, inner), limits->NH);
+int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size) {
+    return CEIL_DIV((int64_t)widest_place(s, ring_size) * CEIL_DIV(limits->NH, ulysses_size), limits->NH);
 }
 
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen) {

@@ -1,21 +1,22 @@
-// plan_adaptive.c - one degree for all documents, chosen anew for every step: the strongest homogeneous planner.
+// plan_adaptive.c - one cp size for all documents, chosen anew for every step: the strongest homogeneous planner.
 //
-// plan_static deals the documents at every degree worth a try, the cost model plays what comes out, and the plan that
-// ends first is kept. Worth a try are the degrees that planners use (GroupCost.canonical) and that hold the longest
+// plan_static deals the documents at every cp size worth a try, the cost model plays what comes out, and the plan that
+// ends first is kept. Worth a try are the cp sizes that planners use (GroupCost.canonical) and that hold the longest
 // document.
 //
-// Before a degree is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, no
+// Before a cp size is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, no
 // token faster through an exchange than in messages of the best size:
-//   makespan >= (quadratic S2 + linear S + min v (exchange S + item rows)) / sum v,
-// and no item is shorter than that of the longest document. Degrees are tried in the order of this bound: from the
-// first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A group
-// that a border of machines cuts is bounded as if it were inside: links across are taken not to be the faster ones.
+//   makespan >= (quadratic S2 + linear S + min v (exchange S + micro-batch rows)) / sum v,
+// and no micro-batch is shorter than that of the longest document. Cp sizes are tried in the order of this bound: from
+// the first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A
+// group that a border of machines cuts is bounded as if it were inside: links across are taken not to be the faster
+// ones.
 #include "plan/planner.h"
 #include "plan/step.h"
 
 typedef struct Candidate {
     double bound;  // ms; negative: the longest document does not fit
-    int degree;
+    int cp_size;
 } Candidate;
 
 typedef struct Scratch {
@@ -36,7 +37,7 @@ static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* l
 }
 
 size_t plan_adaptive_scratch(int n, const PlanLimits* limits) {
-    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), forecast_scratch(n, limits));
+    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), prediction_scratch(n, limits));
 }
 
 // ---- bounds
@@ -60,18 +61,18 @@ static double least_rate(const LinkTable* link) {
     return MAX(MIN(rate, slope), 0);
 }
 
-// Speeds of the groups of one degree, as plan_static lays them out.
+// Speeds of the groups of one cp size, as plan_static lays them out.
 typedef struct Pace {
     double sum, least, most;
 } Pace;
 
-static Pace group_pace(const Setting* setting, int degree) {
-    int groups = setting->limits.ranks / degree;
+static Pace group_pace(const Setting* setting, int cp_size) {
+    int groups = setting->limits.ranks / cp_size;
     if (!setting->speeds) return (Pace){groups, 1, 1};
     Pace pace = {0};
     for (int g = 0; g < groups; g++) {
-        double slowest = setting->speeds[g * degree];
-        for (int r = 1; r < degree; r++) slowest = MIN(slowest, setting->speeds[g * degree + r]);
+        double slowest = setting->speeds[g * cp_size];
+        for (int r = 1; r < cp_size; r++) slowest = MIN(slowest, setting->speeds[g * cp_size + r]);
         pace.sum += slowest;
         pace.least = g ? MIN(pace.least, slowest) : slowest;
         pace.most = MAX(pace.most, slowest);
@@ -81,26 +82,26 @@ static Pace group_pace(const Setting* setting, int degree) {
 
 static double bound_of_group(const GroupCost* g, const Work* work, const Pace* pace) {
     double rate = g->link_linear, s = work->longest;
-    for (int i = 0; i < g->n_exchanges; i++) {
-        const Exchange* e = &g->exchanges[i];
+    for (int i = 0; i < g->n_communications; i++) {
+        const Communication* e = &g->communications[i];
         rate += g->link_scale * e->count * e->bytes_per_token * least_rate(e->link);
     }
-    double rows = work->tokens / ((double)g->room * (g->degree / g->inner));
+    double rows = work->tokens / ((double)g->room * (g->cp_size / g->ulysses_size));
     double area = g->quadratic * work->s2 + g->linear * work->tokens +
-                  pace->least * (rate * work->tokens + g->item * MAX(rows, 1));
-    double item = (g->quadratic * s + g->linear) * s / pace->most + rate * s + g->item;
-    return MAX(area / pace->sum, item);
+                  pace->least * (rate * work->tokens + g->micro_batch * MAX(rows, 1));
+    double micro_batch = (g->quadratic * s + g->linear) * s / pace->most + rate * s + g->micro_batch;
+    return MAX(area / pace->sum, micro_batch);
 }
 
 // The least over every way to divide heads that plan_static may take. Negative: none holds the longest document.
-static double bound_of_degree(const Setting* setting, int degree, const Work* work) {
-    Pace pace = group_pace(setting, degree);
+static double bound_of_cp_size(const Setting* setting, int cp_size, const Work* work) {
+    Pace pace = group_pace(setting, cp_size);
     double least = -1;
-    for (int inner = MIN(degree, setting->limits.NH); inner > 0; inner--) {
-        if (degree % inner != 0) continue;
-        if (setting->kind == KIND_RING && inner > 1) continue;
-        if (setting->kind == KIND_HEADS && inner < degree) break;
-        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, degree, inner);
+    for (int ulysses_size = MIN(cp_size, setting->limits.NH); ulysses_size > 0; ulysses_size--) {
+        if (cp_size % ulysses_size != 0) continue;
+        if (setting->kind == CP_CHOICE_RING && ulysses_size > 1) continue;
+        if (setting->kind == CP_CHOICE_ULYSSES && ulysses_size < cp_size) break;
+        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, cp_size, ulysses_size);
         if (!group_holds(&g, work->longest)) continue;
         double bound = bound_of_group(&g, work, &pace);
         if (least < 0 || bound < least) least = bound;
@@ -108,16 +109,16 @@ static double bound_of_degree(const Setting* setting, int degree, const Work* wo
     return least;
 }
 
-// Degrees worth a try, the least bound first, of equal bounds the narrower group.
+// Cp sizes worth a try, the least bound first, of equal bounds the narrower group.
 static int list_candidates(Candidate* list, const Setting* setting, const Work* work) {
     int n = 0;
-    for (int degree = setting->limits.ranks; degree > 0; degree--) {
-        if (!setting->groups[degree].canonical) continue;
-        double bound = bound_of_degree(setting, degree, work);
+    for (int cp_size = setting->limits.ranks; cp_size > 0; cp_size--) {
+        if (!setting->groups[cp_size].canonical) continue;
+        double bound = bound_of_cp_size(setting, cp_size, work);
         if (bound < 0) continue;
         int at = n++;
         for (; at > 0 && list[at - 1].bound >= bound; at--) list[at] = list[at - 1];
-        list[at] = (Candidate){bound, degree};
+        list[at] = (Candidate){bound, cp_size};
     }
     return n;
 }
@@ -127,13 +128,13 @@ static int list_candidates(Candidate* list, const Setting* setting, const Work* 
 // The makespan of the trial, negative when the cost model has no such groups.
 static double play(const Scratch* x, const int* lengths, const Setting* setting) {
     Timeline timeline;
-    timeline_carve(&timeline, x->timeline, x->trial.n_items, x->trial.ranks);
+    timeline_carve(&timeline, x->timeline, x->trial.n_micro_batches, x->trial.ranks);
     return timeline_play(&timeline, &x->trial, lengths, setting, &(PlayRule){0}, x->player, NULL, 0) < 0
                ? -1
                : timeline.makespan;
 }
 
-int plan_adaptive(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n, const Setting* setting,
+int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
                   void* scratch, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
     if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
@@ -150,16 +151,16 @@ int plan_adaptive(Plan* plan, Forecast* forecast, int64_t step, const int* lengt
     int candidates = list_candidates(x.candidates, setting, &work);
     for (int i = 0; i < candidates; i++) {
         if (best >= 0 && x.candidates[i].bound >= best) break;
-        if (plan_static(&x.trial, step, lengths, n, limits, x.candidates[i].degree, setting->kind, x.planner, NULL, 0) <
-            0)
+        if (plan_static(&x.trial, step, lengths, n, limits, x.candidates[i].cp_size, setting->kind, x.planner, NULL,
+                        0) < 0)
             continue;
         double makespan = play(&x, lengths, setting);
         if (makespan < 0 || (best >= 0 && makespan >= best)) continue;
         best = makespan;
         plan_copy(plan, &x.trial);
     }
-    // Where none of these can be, either some other degree can or this says why not.
+    // Where none of these can be, either some other cp size can or this says why not.
     if (best < 0 && plan_static(plan, step, lengths, n, limits, 0, setting->kind, x.planner, err, errlen) < 0)
         return -1;
-    return forecast_plan(forecast, plan, lengths, setting, scratch, err, errlen);
+    return predict_plan(prediction, plan, lengths, setting, scratch, err, errlen);
 }

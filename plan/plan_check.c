@@ -32,62 +32,64 @@ static int check_shape(const Plan* plan, int n, const PlanLimits* limits, char* 
         return fail(err, errlen, "the plan is for %d ranks, expected %d", plan->ranks, limits->ranks);
     if (plan->n_docs != n)
         return fail(err, errlen, "the plan has %d documents, expected the %d of the step", plan->n_docs, n);
-    if (plan->n_items < 0 || plan->n_items > n)
-        return fail(err, errlen, "the plan has %d items, expected 0 to %d, one for each document", plan->n_items, n);
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
-        if (item->first_rank < 0 || item->degree < 1 || item->degree > plan->ranks - MAX(item->first_rank, 0))
-            return fail(err, errlen, "item %d is on %d ranks from rank %d, beyond the ranks 0 to %d", i, item->degree,
-                        item->first_rank, plan->ranks - 1);
-        if (item->inner < 1 || item->degree % item->inner != 0)
-            return fail(err, errlen, "item %d: %d ranks share heads, which does not divide its %d ranks", i,
-                        item->inner, item->degree);
-        if (item->inner > limits->NH)
-            return fail(err, errlen, "item %d: %d ranks share %d heads, so that some have none", i, item->inner,
-                        limits->NH);
-        if (item->n_docs < 1 || item->first_doc < 0 || item->n_docs > n - item->first_doc)
-            return fail(err, errlen, "item %d has %d documents from place %d on, of %d", i, item->n_docs,
-                        item->first_doc, n);
+    if (plan->n_micro_batches < 0 || plan->n_micro_batches > n)
+        return fail(err, errlen, "the plan has %d micro-batches, expected 0 to %d, one for each document",
+                    plan->n_micro_batches, n);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        if (mb->first_rank < 0 || mb->cp_size < 1 || mb->cp_size > plan->ranks - MAX(mb->first_rank, 0))
+            return fail(err, errlen, "micro-batch %d is on %d ranks from rank %d, beyond the ranks 0 to %d", i,
+                        mb->cp_size, mb->first_rank, plan->ranks - 1);
+        if (mb->ulysses_size < 1 || mb->cp_size % mb->ulysses_size != 0)
+            return fail(err, errlen, "micro-batch %d: %d ranks share heads, which does not divide its %d ranks", i,
+                        mb->ulysses_size, mb->cp_size);
+        if (mb->ulysses_size > limits->NH)
+            return fail(err, errlen, "micro-batch %d: %d ranks share %d heads, so that some have none", i,
+                        mb->ulysses_size, limits->NH);
+        if (mb->n_docs < 1 || mb->first_doc < 0 || mb->n_docs > n - mb->first_doc)
+            return fail(err, errlen, "micro-batch %d has %d documents from place %d on, of %d", i, mb->n_docs,
+                        mb->first_doc, n);
     }
     return 0;
 }
 
 static int check_documents(const Plan* plan, int n, int* seen, char* err, size_t errlen) {
     memset(seen, 0, sizeof(int) * (size_t)n);
-    for (int i = 0; i < plan->n_items; i++)
-        for (int j = 0; j < plan->items[i].n_docs; j++) {
-            int doc = plan->docs[plan->items[i].first_doc + j];
-            if (doc < 0 || doc >= n) return fail(err, errlen, "item %d has document %d, of %d", i, doc, n);
-            if (seen[doc]++) return fail(err, errlen, "document %d is there twice, again in item %d", doc, i);
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        for (int j = 0; j < plan->micro_batches[i].n_docs; j++) {
+            int doc = plan->docs[plan->micro_batches[i].first_doc + j];
+            if (doc < 0 || doc >= n) return fail(err, errlen, "micro-batch %d has document %d, of %d", i, doc, n);
+            if (seen[doc]++) return fail(err, errlen, "document %d is there twice, again in micro-batch %d", doc, i);
         }
     for (int doc = 0; doc < n; doc++)
-        if (!seen[doc]) return fail(err, errlen, "document %d is in no item", doc);
+        if (!seen[doc]) return fail(err, errlen, "document %d is in no micro-batch", doc);
     return 0;
 }
 
 static int check_capacity(const Plan* plan, const int* lengths, const PlanLimits* limits, Scratch* x, char* err,
                           size_t errlen) {
     memset(x->ring_docs, 0, sizeof(int) * (size_t)plan->ranks);
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
-        int64_t heads = CEIL_DIV(limits->NH, item->inner);
-        item_ring_tokens(plan, item, lengths, x->tokens, x->low);
-        for (int a = 0; a < item->degree / item->inner; a++) {
-            int rank = item->first_rank + a * item->inner, n = CEIL_DIV(x->tokens[a], item->inner);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        int64_t heads = CEIL_DIV(limits->NH, mb->ulysses_size);
+        micro_batch_ring_tokens(plan, mb, lengths, x->tokens, x->low);
+        for (int a = 0; a < mb->cp_size / mb->ulysses_size; a++) {
+            int rank = mb->first_rank + a * mb->ulysses_size, n = CEIL_DIV(x->tokens[a], mb->ulysses_size);
             if (n > limits->capacity)
-                return fail(err, errlen, "item %d: %d tokens on a rank of %d to %d, the capacity is %d", i, n, rank,
-                            rank + item->inner - 1, limits->capacity);
+                return fail(err, errlen, "micro-batch %d: %d tokens on a rank of %d to %d, the capacity is %d", i, n,
+                            rank, rank + mb->ulysses_size - 1, limits->capacity);
             if (x->tokens[a] * heads > (int64_t)limits->capacity * limits->NH)
-                return fail(err, errlen,
-                            "item %d: attention of %d tokens at %d of %d heads on a rank of %d to %d, the capacity is "
-                            "%d at all heads",
-                            i, x->tokens[a], (int)heads, limits->NH, rank, rank + item->inner - 1, limits->capacity);
+                return fail(
+                    err, errlen,
+                    "micro-batch %d: attention of %d tokens at %d of %d heads on a rank of %d to %d, the capacity is "
+                    "%d at all heads",
+                    i, x->tokens[a], (int)heads, limits->NH, rank, rank + mb->ulysses_size - 1, limits->capacity);
         }
-        if (item->inner == item->degree) continue;
-        for (int r = item->first_rank; r < item->first_rank + item->degree; r++)
-            if ((x->ring_docs[r] += item->n_docs) > limits->max_ring_docs)
-                return fail(err, errlen, "rank %d: %d documents in rings up to item %d, at most %d", r, x->ring_docs[r],
-                            i, limits->max_ring_docs);
+        if (mb->ulysses_size == mb->cp_size) continue;
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
+            if ((x->ring_docs[r] += mb->n_docs) > limits->max_ring_docs)
+                return fail(err, errlen, "rank %d: %d documents in rings up to micro-batch %d, at most %d", r,
+                            x->ring_docs[r], i, limits->max_ring_docs);
     }
     return 0;
 }
@@ -96,67 +98,71 @@ static int check_rounds(const Plan* plan, int* last, char* err, size_t errlen) {
     int n_rounds = 0;
     if (plan->n_rounds == 0) return 0;
     for (int r = 0; r < plan->ranks; r++) last[r] = -1;
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
-        int end = item->first_rank + item->degree, earliest = 0;
-        for (int r = item->first_rank; r < end; r++) {
-            if (item->round <= last[r])
-                return fail(err, errlen, "item %d is in round %d, but rank %d runs another in round %d", i, item->round,
-                            r, last[r]);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        int end = mb->first_rank + mb->cp_size, earliest = 0;
+        for (int r = mb->first_rank; r < end; r++) {
+            if (mb->round <= last[r])
+                return fail(err, errlen, "micro-batch %d is in round %d, but rank %d runs another in round %d", i,
+                            mb->round, r, last[r]);
             earliest = MAX(earliest, last[r] + 1);
         }
-        if (item->round != earliest)
-            return fail(err, errlen, "item %d is in round %d, its ranks are free in round %d", i, item->round,
+        if (mb->round != earliest)
+            return fail(err, errlen, "micro-batch %d is in round %d, its ranks are free in round %d", i, mb->round,
                         earliest);
-        for (int r = item->first_rank; r < end; r++) last[r] = item->round;
-        n_rounds = MAX(n_rounds, item->round + 1);
+        for (int r = mb->first_rank; r < end; r++) last[r] = mb->round;
+        n_rounds = MAX(n_rounds, mb->round + 1);
     }
     if (plan->n_rounds != n_rounds)
-        return fail(err, errlen, "the plan has %d rounds, its items need %d", plan->n_rounds, n_rounds);
+        return fail(err, errlen, "the plan has %d rounds, its micro-batches need %d", plan->n_rounds, n_rounds);
     return 0;
 }
 
 // ---- coming to an end
 
-int schedule_stuck(const Item* items, int n_items, const int* list, const int* first, int ranks, void* scratch) {
-    int *arrived = (int*)scratch, *next = arrived + n_items, *moving = next + ranks;
+int schedule_stuck(const MicroBatch* micro_batches, int n_micro_batches, const int* list, const int* first, int ranks,
+                   void* scratch) {
+    int *arrived = (int*)scratch, *next = arrived + n_micro_batches, *moving = next + ranks;
     int n_moving = 0, n_run = 0;
-    memset(arrived, 0, sizeof(int) * (size_t)n_items);
+    memset(arrived, 0, sizeof(int) * (size_t)n_micro_batches);
     for (int r = 0; r < ranks; r++) next[r] = first[r], moving[n_moving++] = r;
     while (n_moving > 0) {
         int r = moving[--n_moving];
         if (next[r] == first[r + 1]) continue;
-        const Item* item = &items[list[next[r]]];
-        if (r < item->first_rank || r >= item->first_rank + item->degree) continue;  // waits for ever
-        if (++arrived[list[next[r]]] != item->degree) continue;
-        // All ranks of the item stand at it, none of them is moving.
+        const MicroBatch* mb = &micro_batches[list[next[r]]];
+        if (r < mb->first_rank || r >= mb->first_rank + mb->cp_size) continue;  // waits for ever
+        if (++arrived[list[next[r]]] != mb->cp_size) continue;
+        // All ranks of the micro-batch stand at it, none of them is moving.
         n_run++;
-        for (int i = item->first_rank; i < item->first_rank + item->degree; i++) next[i]++, moving[n_moving++] = i;
+        for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) next[i]++, moving[n_moving++] = i;
     }
-    return n_items - n_run;
+    return n_micro_batches - n_run;
 }
 
-// The lists of the ranks for items [begin, end), counted from begin.
-static void list_items(const Plan* plan, int begin, int end, int* list, int* first) {
+// The lists of the ranks for micro-batches [begin, end), counted from begin.
+static void list_micro_batches(const Plan* plan, int begin, int end, int* list, int* first) {
     memset(first, 0, sizeof(int) * ((size_t)plan->ranks + 1));
     for (int i = begin; i < end; i++)
-        for (int r = 0; r < plan->items[i].degree; r++) first[plan->items[i].first_rank + r + 1]++;
+        for (int r = 0; r < plan->micro_batches[i].cp_size; r++) first[plan->micro_batches[i].first_rank + r + 1]++;
     for (int r = 0; r < plan->ranks; r++) first[r + 1] += first[r];
     for (int i = begin; i < end; i++)
-        for (int r = 0; r < plan->items[i].degree; r++) list[first[plan->items[i].first_rank + r]++] = i - begin;
+        for (int r = 0; r < plan->micro_batches[i].cp_size; r++)
+            list[first[plan->micro_batches[i].first_rank + r]++] = i - begin;
     // Each first[r] has walked to the start of rank r + 1: move them one place up.
     memmove(first + 1, first, sizeof(int) * (size_t)plan->ranks);
     first[0] = 0;
 }
 
-// Items are followed in runs whose lists fit the scratch: where the ones before all end, the next start afresh.
+// Micro-batches are followed in runs whose lists fit the scratch: where the ones before all end, the next start afresh.
 static int check_end(const Plan* plan, Scratch* x, char* err, size_t errlen) {
-    for (int begin = 0, end = 0; begin < plan->n_items; begin = end) {
+    for (int begin = 0, end = 0; begin < plan->n_micro_batches; begin = end) {
         int64_t entries = 0, room = (int64_t)plan->n_docs + plan->ranks;
-        while (end < plan->n_items && entries + plan->items[end].degree <= room) entries += plan->items[end++].degree;
-        list_items(plan, begin, end, x->list, x->first);
-        int stuck = schedule_stuck(plan->items + begin, end - begin, x->list, x->first, plan->ranks, x->waiting);
-        if (stuck) return fail(err, errlen, "%d of the items %d to %d can never run", stuck, begin, end - 1);
+        while (end < plan->n_micro_batches && entries + plan->micro_batches[end].cp_size <= room)
+            entries += plan->micro_batches[end++].cp_size;
+        list_micro_batches(plan, begin, end, x->list, x->first);
+        int stuck =
+            schedule_stuck(plan->micro_batches + begin, end - begin, x->list, x->first, plan->ranks, x->waiting);
+        if (stuck) return fail(err, errlen, "%d of the micro-batches %d to %d can never run", stuck, begin, end - 1);
     }
     return 0;
 }

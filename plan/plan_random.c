@@ -27,44 +27,46 @@ size_t plan_random_scratch(int n, const PlanLimits* limits) {
 }
 
 // How many more documents this group may have if it is a ring.
-static int ring_room(const Groups* g, const Item* group) {
+static int ring_room(const Groups* g, const MicroBatch* group) {
     int room = g->limits->max_ring_docs;
-    for (int r = 0; r < group->degree; r++)
+    for (int r = 0; r < group->cp_size; r++)
         room = MIN(room, g->limits->max_ring_docs - g->ring_docs[group->first_rank + r]);
     return room;
 }
 
-static int fits(const Groups* g, const Item* group, int s) {
-    if (widest_place(s, group->degree / group->inner) > place_capacity(g->limits, group->inner)) return 0;
-    return group->inner == group->degree || ring_room(g, group) > 0;
+static int fits(const Groups* g, const MicroBatch* group, int s) {
+    if (widest_place(s, group->cp_size / group->ulysses_size) > place_capacity(g->limits, group->ulysses_size))
+        return 0;
+    return group->ulysses_size == group->cp_size || ring_room(g, group) > 0;
 }
 
-static Item draw_group(Groups* g) {
-    Item group = {.inner = 1};
+static MicroBatch draw_group(Groups* g) {
+    MicroBatch group = {.ulysses_size = 1};
     // Half of them narrow, so that there are many at a time.
-    group.degree = 1 + draw(&g->random, draw(&g->random, 2) ? g->ranks : MIN(4, g->ranks));
-    group.first_rank = g->first + draw(&g->random, g->ranks - group.degree + 1);
-    group.inner = 1 + draw(&g->random, MIN(group.degree, g->limits->NH));
-    while (group.degree % group.inner != 0) group.inner--;
+    group.cp_size = 1 + draw(&g->random, draw(&g->random, 2) ? g->ranks : MIN(4, g->ranks));
+    group.first_rank = g->first + draw(&g->random, g->ranks - group.cp_size + 1);
+    group.ulysses_size = 1 + draw(&g->random, MIN(group.cp_size, g->limits->NH));
+    while (group.cp_size % group.ulysses_size != 0) group.ulysses_size--;
     return group;
 }
 
-// A group that holds a document of s tokens, degree 0 when there is none.
-static Item find_group(Groups* g, int s) {
+// A group that holds a document of s tokens, cp size 0 when there is none.
+static MicroBatch find_group(Groups* g, int s) {
     for (int t = 0; t < TRIES; t++) {
-        Item group = draw_group(g);
+        MicroBatch group = draw_group(g);
         if (fits(g, &group, s)) return group;
     }
     int ranks = g->limits->ranks;
-    for (int degree = 1; degree <= ranks; degree++)
-        for (int inner = MIN(degree, g->limits->NH); inner > 0; inner--) {
-            int windows = ranks - degree + 1, start = draw(&g->random, windows);
-            for (int w = 0; w < windows && degree % inner == 0; w++) {
-                Item group = {.first_rank = (start + w) % windows, .degree = degree, .inner = inner};
+    for (int cp_size = 1; cp_size <= ranks; cp_size++)
+        for (int ulysses_size = MIN(cp_size, g->limits->NH); ulysses_size > 0; ulysses_size--) {
+            int windows = ranks - cp_size + 1, start = draw(&g->random, windows);
+            for (int w = 0; w < windows && cp_size % ulysses_size == 0; w++) {
+                MicroBatch group = {
+                    .first_rank = (start + w) % windows, .cp_size = cp_size, .ulysses_size = ulysses_size};
                 if (fits(g, &group, s)) return group;
             }
         }
-    return (Item){0};
+    return (MicroBatch){0};
 }
 
 // Documents 0 .. n - 1 in random order; those first that need a ring.
@@ -83,27 +85,27 @@ static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits*
     }
 }
 
-// The item of the documents that follow docs[first]: as many as fit and as were drawn.
-static Item fill_group(Groups* g, Item group, const int* docs, const int* lengths, int first, int n) {
-    int outer = group.degree / group.inner, want = draw(&g->random, 4) ? 1 + draw(&g->random, 6) : n;
-    if (outer > 1) want = MIN(want, ring_room(g, &group));
-    int64_t room = place_capacity(g->limits, group.inner);
+// The micro-batch of the documents that follow docs[first]: as many as fit and as were drawn.
+static MicroBatch fill_group(Groups* g, MicroBatch group, const int* docs, const int* lengths, int first, int n) {
+    int ring_size = group.cp_size / group.ulysses_size, want = draw(&g->random, 4) ? 1 + draw(&g->random, 6) : n;
+    if (ring_size > 1) want = MIN(want, ring_room(g, &group));
+    int64_t room = place_capacity(g->limits, group.ulysses_size);
     group.first_doc = first;
     for (int i = first; i < n && group.n_docs < want; i++) {
-        room -= widest_place(lengths[docs[i]], outer);
+        room -= widest_place(lengths[docs[i]], ring_size);
         if (room < 0) break;
         group.n_docs++;
     }
-    for (int r = 0; outer > 1 && r < group.degree; r++) g->ring_docs[group.first_rank + r] += group.n_docs;
+    for (int r = 0; ring_size > 1 && r < group.cp_size; r++) g->ring_docs[group.first_rank + r] += group.n_docs;
     return group;
 }
 
-static void shuffle_items(Item* items, int n, Random* random) {
+static void shuffle_micro_batches(MicroBatch* micro_batches, int n, Random* random) {
     for (int i = n - 1; i > 0; i--) {
         int j = draw(random, i + 1);
-        Item item = items[i];
-        items[i] = items[j];
-        items[j] = item;
+        MicroBatch mb = micro_batches[i];
+        micro_batches[i] = micro_batches[j];
+        micro_batches[j] = mb;
     }
 }
 
@@ -119,18 +121,18 @@ int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
     plan->step = step;
     plan->ranks = limits->ranks;
     plan->n_docs = n;
-    plan->n_items = plan->n_rounds = 0;
+    plan->n_micro_batches = plan->n_rounds = 0;
     shuffle_docs(plan->docs, lengths, n, limits, &g.random);
-    for (int first = 0; first < n; first += plan->items[plan->n_items++].n_docs) {
+    for (int first = 0; first < n; first += plan->micro_batches[plan->n_micro_batches++].n_docs) {
         int doc = plan->docs[first];
-        Item group = find_group(&g, lengths[doc]);
-        if (group.degree == 0)
+        MicroBatch group = find_group(&g, lengths[doc]);
+        if (group.cp_size == 0)
             return fail(err, errlen,
                         "document %d of the step has %d tokens, and no group of up to %d ranks holds it at capacity "
                         "%d with at most %d documents in the rings of a rank; try a larger --capacity or more ranks",
                         doc, lengths[doc], limits->ranks, limits->capacity, limits->max_ring_docs);
-        plan->items[plan->n_items] = fill_group(&g, group, plan->docs, lengths, first, n);
+        plan->micro_batches[plan->n_micro_batches] = fill_group(&g, group, plan->docs, lengths, first, n);
     }
-    shuffle_items(plan->items, plan->n_items, &g.random);
+    shuffle_micro_batches(plan->micro_batches, plan->n_micro_batches, &g.random);
     return 0;
 }

@@ -1,6 +1,6 @@
-// plan_static.c - one degree for all documents of the step, the baseline.
+// plan_static.c - one cp size for all documents of the step, the baseline.
 //
-// The ranks are cut into ranks / degree groups, the rest stays idle. Documents go into rows by best-fit decreasing:
+// The ranks are cut into ranks / cp size groups, the rest stays idle. Documents go into rows by best-fit decreasing:
 // first into rows as full as a group allows, which says how many rows a group runs, k. Then into rows as even as this
 // number allows: of total / (groups k) tokens, raised by an eighth until there are no more than groups k rows. Rows are
 // dealt to the groups, the heaviest first, each to the group with the least work so far.
@@ -43,97 +43,98 @@ static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* l
 
 size_t plan_static_scratch(int n, const PlanLimits* limits) { return carve_scratch(&(Scratch){0}, NULL, n, limits); }
 
-// ---- the degree and how it is divided
+// ---- the cp size and how it is divided
 
-// Ranks that share heads in groups of `degree`, 0 where this kind cannot be. Groups begin at multiples of the degree,
-// so runs of `inner` ranks stay inside machines where inner divides node_size.
-static int choose_inner(const PlanLimits* limits, int degree, KindChoice kind) {
-    if (kind == KIND_RING) return 1;
-    if (kind == KIND_HEADS) return degree <= limits->NH ? degree : 0;
+// Ranks that share heads in groups of `cp size`, 0 where this kind cannot be. Groups begin at multiples of the cp size,
+// so runs of `ulysses_size` ranks stay inside machines where ulysses_size divides node_size.
+static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice kind) {
+    if (kind == CP_CHOICE_RING) return 1;
+    if (kind == CP_CHOICE_ULYSSES) return cp_size <= limits->NH ? cp_size : 0;
     int node = limits->node_size;
-    if (node >= limits->ranks / degree * degree || node % degree == 0) return degree <= limits->NH ? degree : 1;
-    if (degree > node && degree % node != 0) return 1;  // parts of machines
-    int inner = MIN(degree, limits->NH);
-    while (degree % inner != 0 || node % inner != 0) inner--;
-    return inner;
+    if (node >= limits->ranks / cp_size * cp_size || node % cp_size == 0) return cp_size <= limits->NH ? cp_size : 1;
+    if (cp_size > node && cp_size % node != 0) return 1;  // parts of machines
+    int ulysses_size = MIN(cp_size, limits->NH);
+    while (cp_size % ulysses_size != 0 || node % ulysses_size != 0) ulysses_size--;
+    return ulysses_size;
 }
 
 // Fills widest; the number of the longest document among those that do not fit, -1 when all do.
-static int measure(int* widest, const int* lengths, int n, const PlanLimits* limits, int inner, int outer) {
-    int64_t most = place_capacity(limits, inner);
+static int measure(int* widest, const int* lengths, int n, const PlanLimits* limits, int ulysses_size, int ring_size) {
+    int64_t most = place_capacity(limits, ulysses_size);
     int worst = -1;
     for (int i = 0; i < n; i++) {
-        widest[i] = widest_place(lengths[i], outer);
+        widest[i] = widest_place(lengths[i], ring_size);
         if (widest[i] > most && (worst < 0 || lengths[i] > lengths[worst])) worst = i;
     }
     return worst;
 }
 
-static int refuse_degree(int doc, const int* lengths, const PlanLimits* limits, int degree, int inner, char* err,
-                         size_t errlen) {
+static int refuse_cp_size(int doc, const int* lengths, const PlanLimits* limits, int cp_size, int ulysses_size,
+                          char* err, size_t errlen) {
     int s = lengths[doc];
     return fail(err, errlen,
                 "document %d of the step has %d tokens, and a group of %d rank%s (%s) at capacity %d holds %d; try a "
-                "larger --degree, 0 for the least that suffices, or --capacity %lld",
-                doc, s, degree, degree == 1 ? "" : "s",
-                item_kind_name(item_kind(&(Item){.degree = degree, .inner = inner})), limits->capacity,
-                longest_fitting(limits, s, inner, degree / inner),
-                (long long)capacity_for(limits, s, inner, degree / inner));
+                "larger --cp, 0 for the least that suffices, or --capacity %lld",
+                doc, s, cp_size, cp_size == 1 ? "" : "s",
+                cp_kind_name(cp_kind(&(MicroBatch){.cp_size = cp_size, .ulysses_size = ulysses_size})),
+                limits->capacity, longest_fitting(limits, s, ulysses_size, cp_size / ulysses_size),
+                (long long)capacity_for(limits, s, ulysses_size, cp_size / ulysses_size));
 }
 
-static int refuse_all_degrees(int doc, const int* lengths, const PlanLimits* limits, KindChoice kind, char* err,
-                              size_t errlen) {
+static int refuse_all_cp_sizes(int doc, const int* lengths, const PlanLimits* limits, CpChoice kind, char* err,
+                               size_t errlen) {
     int s = lengths[doc], holds = 0, at = 0;
     int64_t capacity = 0;
-    for (int degree = 1; degree <= limits->ranks; degree++) {
-        int inner = choose_inner(limits, degree, kind);
-        if (!inner) continue;
-        int fits = longest_fitting(limits, s, inner, degree / inner);
-        int64_t needed = capacity_for(limits, s, inner, degree / inner);
-        if (fits > holds) holds = fits, at = degree;
+    for (int cp_size = 1; cp_size <= limits->ranks; cp_size++) {
+        int ulysses_size = choose_ulysses_size(limits, cp_size, kind);
+        if (!ulysses_size) continue;
+        int fits = longest_fitting(limits, s, ulysses_size, cp_size / ulysses_size);
+        int64_t needed = capacity_for(limits, s, ulysses_size, cp_size / ulysses_size);
+        if (fits > holds) holds = fits, at = cp_size;
         if (!capacity || needed < capacity) capacity = needed;
     }
     return fail(err, errlen,
                 "document %d of the step has %d tokens, and no group of up to %d ranks holds more than %d at capacity "
-                "%d (--degree %d does)%s; try --capacity %lld or more ranks",
+                "%d (--cp %d does)%s; try --capacity %lld or more ranks",
                 doc, s, limits->ranks, holds, limits->capacity, at,
-                kind == KIND_AUTO    ? ""
-                : kind == KIND_HEADS ? " with --kind heads"
-                                     : " with --kind ring",
+                kind == CP_CHOICE_AUTO      ? ""
+                : kind == CP_CHOICE_ULYSSES ? " with --cp-kind ulysses"
+                                            : " with --cp-kind ring",
                 (long long)capacity);
 }
 
-// Sets *degree where it is 0, *inner and widest.
-static int choose_degree(int* degree, int* inner, int* widest, const int* lengths, int n, const PlanLimits* limits,
-                         KindChoice kind, char* err, size_t errlen) {
-    if (*degree < 0 || *degree > limits->ranks)
-        return fail(err, errlen, "--degree %d, expected 1 to the %d ranks there are, or 0 for the least that suffices",
-                    *degree, limits->ranks);
-    if (*degree > 0) {
-        *inner = choose_inner(limits, *degree, kind);
-        if (!*inner)
+// Sets *cp size where it is 0, *ulysses_size and widest.
+static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const int* lengths, int n,
+                          const PlanLimits* limits, CpChoice kind, char* err, size_t errlen) {
+    if (*cp_size < 0 || *cp_size > limits->ranks)
+        return fail(err, errlen, "--cp %d, expected 1 to the %d ranks there are, or 0 for the least that suffices",
+                    *cp_size, limits->ranks);
+    if (*cp_size > 0) {
+        *ulysses_size = choose_ulysses_size(limits, *cp_size, kind);
+        if (!*ulysses_size)
             return fail(err, errlen,
-                        "--degree %d with --kind heads, but the model has %d heads to share; try --kind auto or "
-                        "--degree %d",
-                        *degree, limits->NH, limits->NH);
-        int doc = measure(widest, lengths, n, limits, *inner, *degree / *inner);
-        return doc < 0 ? 0 : refuse_degree(doc, lengths, limits, *degree, *inner, err, errlen);
+                        "--cp %d with --cp-kind ulysses, but the model has %d heads to share; try --cp-kind auto or "
+                        "--cp %d",
+                        *cp_size, limits->NH, limits->NH);
+        int doc = measure(widest, lengths, n, limits, *ulysses_size, *cp_size / *ulysses_size);
+        return doc < 0 ? 0 : refuse_cp_size(doc, lengths, limits, *cp_size, *ulysses_size, err, errlen);
     }
     int longest = 0;
     for (int i = 1; i < n; i++)
         if (lengths[i] > lengths[longest]) longest = i;
     int doc = longest;
     for (int d = 1; d <= limits->ranks; d++) {
-        *degree = d;
-        *inner = choose_inner(limits, d, kind);
-        if (!*inner) break;  // heads: wider groups neither
-        if (n > 0 && widest_place(lengths[longest], d / *inner) > place_capacity(limits, *inner)) continue;
+        *cp_size = d;
+        *ulysses_size = choose_ulysses_size(limits, d, kind);
+        if (!*ulysses_size) break;  // heads: wider groups neither
+        if (n > 0 && widest_place(lengths[longest], d / *ulysses_size) > place_capacity(limits, *ulysses_size))
+            continue;
         // Borders are rounded, so a document shorter than the longest may take one token more of a place.
-        int worst = measure(widest, lengths, n, limits, *inner, d / *inner);
+        int worst = measure(widest, lengths, n, limits, *ulysses_size, d / *ulysses_size);
         if (worst < 0) return 0;
         doc = worst;
     }
-    return refuse_all_degrees(doc, lengths, limits, kind, err, errlen);
+    return refuse_all_cp_sizes(doc, lengths, limits, kind, err, errlen);
 }
 
 // ---- rows
@@ -178,9 +179,10 @@ static void weigh_rows(Scratch* x, const int* lengths, double quadratic) {
     qsort(x->rows, (size_t)p->n_rows, sizeof(Row), heavier_first);
 }
 
-// Rows become items, in the order in which they are dealt.
-static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int degree, int inner, char* err, size_t errlen) {
-    int groups = limits->ranks / degree, most_docs = inner < degree ? limits->max_ring_docs : plan->n_docs;
+// Rows become micro-batches, in the order in which they are dealt.
+static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, int ulysses_size, char* err,
+                size_t errlen) {
+    int groups = limits->ranks / cp_size, most_docs = ulysses_size < cp_size ? limits->max_ring_docs : plan->n_docs;
     for (int g = 0; g < groups; g++) x->load[g] = 0, x->ring_docs[g] = 0;
     for (int i = 0, doc = 0; i < x->packing.n_rows; i++) {
         const int* first = &x->packing.first[x->rows[i].number];
@@ -189,31 +191,31 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int degree, in
             if (x->ring_docs[g] + docs <= most_docs && (group < 0 || x->load[g] < x->load[group])) group = g;
         if (group < 0)
             return fail(err, errlen,
-                        "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --kind "
-                        "heads, a smaller --degree or fewer --batch-tokens",
-                        plan->n_docs, groups, groups == 1 ? "" : "s", degree, most_docs);
+                        "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --cp-kind "
+                        "heads, a smaller --cp or fewer --batch-tokens",
+                        plan->n_docs, groups, groups == 1 ? "" : "s", cp_size, most_docs);
         x->load[group] += x->rows[i].cost;
         x->ring_docs[group] += docs;
-        plan->items[i] = (Item){group * degree, degree, inner, doc, docs, 0};
+        plan->micro_batches[i] = (MicroBatch){group * cp_size, cp_size, ulysses_size, doc, docs, 0};
         memcpy(plan->docs + doc, x->packing.order + first[0], sizeof(int) * (size_t)docs);
         doc += docs;
     }
-    plan->n_items = x->packing.n_rows;
+    plan->n_micro_batches = x->packing.n_rows;
     return 0;
 }
 
-int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int degree,
-                KindChoice kind, void* scratch, char* err, size_t errlen) {
+int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
+                CpChoice kind, void* scratch, char* err, size_t errlen) {
     Scratch x;
-    int inner = 1;
+    int ulysses_size = 1;
     if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
     carve_scratch(&x, scratch, n, limits);
-    if (choose_degree(&degree, &inner, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
+    if (choose_cp_size(&cp_size, &ulysses_size, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
     plan->step = step;
     plan->ranks = limits->ranks;
     plan->n_docs = n;
-    plan->n_items = plan->n_rounds = 0;
-    if (pack_evenly(&x, n, place_capacity(limits, inner), limits->ranks / degree, err, errlen) < 0) return -1;
+    plan->n_micro_batches = plan->n_rounds = 0;
+    if (pack_evenly(&x, n, place_capacity(limits, ulysses_size), limits->ranks / cp_size, err, errlen) < 0) return -1;
     weigh_rows(&x, lengths, limits->quadratic);
-    return deal(plan, &x, limits, degree, inner, err, errlen);
+    return deal(plan, &x, limits, cp_size, ulysses_size, err, errlen);
 }

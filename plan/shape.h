@@ -99,7 +99,7 @@ typedef enum ActId {
     LN1, LN1_MEAN, LN1_RSTD, QKV, ATT, LSE, RESIDUAL2,  // per layer
     LN2, LN2_MEAN, LN2_RSTD, FC, FC_GELU,               // per layer
     PROJ, LNF, LNF_MEAN, LNF_RSTD, LOGITS, LOSSES,      // once
-    D_RESIDUAL, D_NARROW, D_WIDE,                       // gradients, once
+    D_RESIDUAL, D_NORM, D_HIDDEN,                       // gradients, once
     D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
     ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
     QKV_TOKENS,                                         // once, groups of ranks: qkv before heads are exchanged

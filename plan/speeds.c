@@ -1,7 +1,7 @@
 // speeds.c - how fast every rank computes; the formulas and why are in speeds.h.
 //
-// The item's own cost is taken off before dividing because the planner adds it at any speed: whatever really slows
-// down, the speed that is found makes the planner foresee what was measured.
+// The micro-batch's own cost is taken off before dividing because the planner adds it at any speed: whatever really
+// slows down, the speed that is found makes the planner predict what was measured.
 #include "plan/speeds.h"
 
 #include <math.h>
@@ -85,34 +85,37 @@ static double usual(const RankPace* pace) {
 // ---- a step
 
 // The model's uneven is the rank with most heads; here every place counts its own.
-static double heads_of_place(const PlanLimits* limits, int inner, int b) {
-    return (double)((int64_t)(b + 1) * limits->NH / inner - (int64_t)b * limits->NH / inner);
+static double heads_of_place(const PlanLimits* limits, int ulysses_size, int b) {
+    return (double)((int64_t)(b + 1) * limits->NH / ulysses_size - (int64_t)b * limits->NH / ulysses_size);
 }
 
-static void expect_item(Speeds* x, const Plan* plan, const Item* item, const int* lengths, const Setting* setting) {
+static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb, const int* lengths,
+                               const Setting* setting) {
     double s2 = 0, tokens = 0;
     const Cost* cost = &setting->cost;
-    for (int j = 0; j < item->n_docs; j++) {
-        double s = lengths[plan->docs[item->first_doc + j]];
+    for (int j = 0; j < mb->n_docs; j++) {
+        double s = lengths[plan->docs[mb->first_doc + j]];
         s2 += s * s, tokens += s;
     }
-    for (int place = 0; place < item->degree; place++) {
-        CostTerms* t = &x->expected[item->first_rank + place];
-        double heads = heads_of_place(&setting->limits, item->inner, place % item->inner) / setting->limits.NH;
-        t->quadratic += cost->quadratic * s2 * heads * item->inner / item->degree;
-        t->linear += cost->linear * tokens / item->degree;
-        t->item += cost->item;
+    for (int place = 0; place < mb->cp_size; place++) {
+        CostTerms* t = &x->expected[mb->first_rank + place];
+        double heads =
+            heads_of_place(&setting->limits, mb->ulysses_size, place % mb->ulysses_size) / setting->limits.NH;
+        t->quadratic += cost->quadratic * s2 * heads * mb->ulysses_size / mb->cp_size;
+        t->linear += cost->linear * tokens / mb->cp_size;
+        t->micro_batch += cost->micro_batch;
     }
 }
 
 void speeds_expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
     for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
-    for (int i = 0; i < plan->n_items; i++) expect_item(x, plan, &plan->items[i], lengths, setting);
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        expect_micro_batch(x, plan, &plan->micro_batches[i], lengths, setting);
 }
 
 static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].linear; }
 
-static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].item; }
+static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].micro_batch; }
 
 // Of the step as a whole; 0: there are no two ranks to compare.
 static double common_factor(Speeds* x) {
@@ -162,7 +165,7 @@ void speeds_measured(Speeds* x, const double* compute_ms) {
     x->steps++;
     for (int r = 0; r < x->ranks; r++) {
         RankPace* pace = &x->paces[r];
-        double ms = x->measured[r] / c, work = ms - x->expected[r].item;
+        double ms = x->measured[r] / c, work = ms - x->expected[r].micro_batch;
         if (ms > 0 && work >= least_told * ms)
             x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
         else pace->idle += pace->idle < LONGEST_WAIT;
@@ -174,19 +177,19 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
     speeds_measured(x, compute_ms);
 }
 
-// A Refine that has seen nothing takes no step for an outlier.
-void speeds_teach(const Speeds* x, Refine* refine) {
-    Refine pupil = *refine;
+// A Calibration that has seen nothing takes no step for an outlier.
+void speeds_teach(const Speeds* x, Calibration* calibration) {
+    Calibration pupil = *calibration;
     for (int r = 0; r < x->ranks; r++) {
         const CostTerms* t = &x->expected[r];
-        double ms[REFINE_TERMS] = {t->quadratic / x->speeds[r], t->linear / x->speeds[r], 0, t->item, 0};
+        double ms[CALIBRATION_TERMS] = {t->quadratic / x->speeds[r], t->linear / x->speeds[r], 0, t->micro_batch, 0};
         if (!x->paces[r].as_planned) continue;
-        for (int i = 0; i < REFINE_TERMS; i++) ms[i] /= refine->theta[i];
+        for (int i = 0; i < CALIBRATION_TERMS; i++) ms[i] /= calibration->theta[i];
         pupil.n = pupil.in_a_row = 0;
-        refine_learn(&pupil, ms, x->measured[r]);
+        calibration_learn(&pupil, ms, x->measured[r]);
     }
-    memcpy(refine->theta, pupil.theta, sizeof refine->theta);
-    memcpy(refine->P, pupil.P, sizeof refine->P);
+    memcpy(calibration->theta, pupil.theta, sizeof calibration->theta);
+    memcpy(calibration->P, pupil.P, sizeof calibration->P);
 }
 
 // ---- a refresh

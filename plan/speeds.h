@@ -1,10 +1,10 @@
 // speeds.h - how fast every rank computes, learnt from steps, so that plans give slow ranks less to do. Nothing is
 // lost: who computes a document changes no result.
 //
-// By a plan rank r has to compute w = quadratic + linear and i = item terms of the items that contain it: its own share
-// of them at speed 1, in ms of the cost model. The planner believes that this takes w / v + i at the speed v that is
-// set for it (timeline.h). If ranks measured y, without waiting and without exchanges, then
-//   c = middle over ranks of y / (w / v + i)       what the model itself is off by: plan/refine.h learns that
+// By a plan rank r has to compute w = quadratic + linear and i = micro-batch terms of the micro-batches that contain
+// it: its own share of them at speed 1, in ms of the cost model. The planner believes that this takes w / v + i at the
+// speed v that is set for it (timeline.h). If ranks measured y, without waiting and without exchanges, then
+//   c = middle over ranks of y / (w / v + i)       what the model itself is off by: plan/calibration.h learns that
 //   s = (y / c - i) / w                            the slowness of a rank in this step
 // where the middle is the mean of what is within 10 % of the median (of the two middle ones of an even number the one
 // that is nearer to the middle before, the lower one in the first step), and a rank's slowness is the lower median of
@@ -27,7 +27,7 @@
 //
 // Pure functions of what all ranks know: they come to the same bits.
 #pragma once
-#include "plan/refine.h"
+#include "plan/calibration.h"
 
 enum { SPEED_MEMORY = 15 };
 
@@ -46,8 +46,8 @@ typedef struct RankPace {
 typedef struct Speeds {
     int ranks, steps;  // steps learnt from
     // Whether the last step's times are what plans assume of each rank, within 30 %. Only then does the time of the
-    // step say something about the cost model: refine_learn is to skip others. Not so in the two steps after a change,
-    // which were planned before it.
+    // step say something about the cost model: calibration_learn is to skip others. Not so in the two steps after a
+    // change, which were planned before it.
     int held;
     int in_flight;           // of these steps, those to come
     int urgent;              // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
@@ -66,17 +66,17 @@ void speeds_carve(Speeds* speeds, void* memory, int ranks);  // all ranks equal
 const double* speeds_in_use(const Speeds* speeds);
 
 // Learns from one step, whatever cost and speeds it was planned by. setting: its limits, and the best cost that is
-// known now, that of refine_apply. compute_ms (ranks): of the step's items, without waiting, exchanges and update; 0:
-// not measured.
+// known now, that of calibration_apply. compute_ms (ranks): of the step's micro-batches, without waiting, exchanges and
+// update; 0: not measured.
 void speeds_learn(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting,
                   const double* compute_ms);
 // The same in two, where times become known when the plan is gone.
 void speeds_expect(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting);
 void speeds_measured(Speeds* speeds, const double* compute_ms);
 
-// Right after it: what refine can learn from the ranks' computing, if it made the cost that speeds_learn was given. Its
-// errors, of whole steps, stay what they are.
-void speeds_teach(const Speeds* speeds, Refine* refine);
+// Right after it: what calibration can learn from the ranks' computing, if it made the cost that speeds_learn was
+// given. Its errors, of whole steps, stay what they are.
+void speeds_teach(const Speeds* speeds, Calibration* calibration);
 
 // Sets the speeds to what was learnt. Returns 1 when one of them changed.
 int speeds_refresh(Speeds* speeds);

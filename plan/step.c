@@ -1,10 +1,10 @@
-// step.c - plan_flex: groups of unlike degrees for every step, by a search over target times.
+// step.c - plan_flex: groups of unlike cp sizes for every step, by a search over target times.
 //
 // L3 of bound.h says what no plan can beat. A guess (step_guess.c) packs all documents to end before a target; targets
 // rise from L3 in growing steps until one is met, then bisection looks for the least that is. Where documents are few
-// or items dear, the search is repeated with 2, 4 and 8 ranks as the narrowest group: what is then a floor under every
-// degree helps where single ranks cannot be filled evenly. A plan within 0.3 % of L3 ends the search; beside
-// one that is 5 % or more above it the best single degree is looked at (plan_adaptive).
+// or micro-batches dear, the search is repeated with 2, 4 and 8 ranks as the narrowest group: what is then a floor
+// under every cp size helps where single ranks cannot be filled evenly. A plan within 0.3 % of L3 ends the search;
+// beside one that is 5 % or more above it the best single cp size is looked at (plan_adaptive).
 //
 // The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
 // rank.
@@ -14,9 +14,10 @@
 
 static const double good_enough = 1.003;  // of L3
 static const double resolution = 1.0015;  // of the target, where bisection ends
-static const double dear_item = 0.01;     // of L3: from here on wide items, which pack better, are worth a search
-static const double widest_target = 64;   // of L3, where a search gives up
-static const double poor = 1.05;          // of L3: from here on the best single degree is looked at as well
+static const double dear_micro_batch =
+    0.01;  // of L3: from here on wide micro-batches, which pack better, are worth a search
+static const double widest_target = 64;  // of L3, where a search gives up
+static const double poor = 1.05;         // of L3: from here on the best single cp size is looked at as well
 enum { BISECTIONS = 8, WIDEST_UNIT = 8 };
 
 typedef struct Scratch {
@@ -35,8 +36,8 @@ static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* l
     x->swap = (int*)carve(&c, ints);
     x->first = (int*)carve(&c, ints + sizeof(int));
     for (int i = 0; i < 2; i++) {
-        x->guesses[i].items = (OpenItem*)carve(&c, sizeof(OpenItem) * (size_t)n);
-        x->guesses[i].item_of = (int*)carve(&c, ints);
+        x->guesses[i].micro_batches = (OpenMicroBatch*)carve(&c, sizeof(OpenMicroBatch) * (size_t)n);
+        x->guesses[i].micro_batch_of = (int*)carve(&c, ints);
     }
     x->search = carve(&c, search_bytes(n, limits));
     x->bounds = carve(&c, bounds_scratch(n, limits));
@@ -49,7 +50,7 @@ static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* l
 }
 
 size_t plan_step_scratch(int n, const PlanLimits* limits) {
-    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), forecast_scratch(n, limits));
+    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), prediction_scratch(n, limits));
 }
 
 // ---- documents by length
@@ -82,10 +83,10 @@ static int check_held(const Scratch* x, int n, const Setting* setting, char* err
     int64_t capacity = 0;
     for (int d = 1; d <= limits->ranks; d++) {
         const GroupCost* g = &setting->groups[d];
-        if (!g->inner || !g->canonical) continue;
+        if (!g->ulysses_size || !g->canonical) continue;
         if (group_holds(g, longest)) return 0;
-        int fits = longest_fitting(limits, longest, g->inner, d / g->inner);
-        int64_t needed = capacity_for(limits, longest, g->inner, d / g->inner);
+        int fits = longest_fitting(limits, longest, g->ulysses_size, d / g->ulysses_size);
+        int64_t needed = capacity_for(limits, longest, g->ulysses_size, d / g->ulysses_size);
         if (fits > holds) holds = fits, at = d;
         if (!capacity || needed < capacity) capacity = needed;
     }
@@ -104,12 +105,12 @@ typedef struct Best {
     int unit, chosen;  // the try that it came from
 } Best;
 
-static int try_target(Search* search, Best* b, Forecast* f, double target) {
+static int try_target(Search* search, Best* b, Prediction* f, double target) {
     search_guess(search, b->spare, target);
     int better = b->spare->makespan < b->makespan, fits = b->spare->makespan <= target;
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
-            (FlexTry){search->unit, 0, target, b->spare->makespan, fits ? b->spare->n_items : 0, 0};
+            (FlexTry){search->unit, 0, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
     if (!better) return fits;
     Guess* spare = b->best;
     b->best = b->spare, b->spare = spare;
@@ -120,7 +121,7 @@ static int try_target(Search* search, Best* b, Forecast* f, double target) {
 }
 
 // The least target that this unit meets, between what is good enough and what was met before.
-static void search_unit(Search* search, Best* b, Forecast* f) {
+static void search_unit(Search* search, Best* b, Prediction* f) {
     double l3 = f->bounds.l3, low = l3, target = l3 * good_enough, step = 0.004;
     if (b->makespan < INFINITY) {
         if (!try_target(search, b, f, b->makespan * 0.999)) return;
@@ -142,9 +143,10 @@ static int unit_divides(const PlanLimits* limits, int unit) {
     return limits->ranks % unit == 0 && MIN(limits->node_size, limits->ranks) % unit == 0;
 }
 
-static void search_all(Search* search, Best* b, Forecast* f) {
+static void search_all(Search* search, Best* b, Prediction* f) {
     const PlanLimits* limits = &search->setting->limits;
-    int dear = search->setting->groups[1].item > dear_item * f->bounds.l3, few = search->n <= 2 * limits->ranks;
+    int dear = search->setting->groups[1].micro_batch > dear_micro_batch * f->bounds.l3,
+        few = search->n <= 2 * limits->ranks;
     for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
         if (!unit_divides(limits, unit)) break;
         if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.l3)) break;
@@ -156,15 +158,17 @@ static void search_all(Search* search, Best* b, Forecast* f) {
 
 // ---- the plan
 
-// Items 0 .. n - 1 by start, then by number: merges runs of growing length. Returns which of the two arrays has them.
-static int* sort_items(const OpenItem* items, int n, int* from, int* to) {
+// Micro-batches 0 .. n - 1 by start, then by number: merges runs of growing length. Returns which of the two arrays has
+// them.
+static int* sort_micro_batches(const OpenMicroBatch* micro_batches, int n, int* from, int* to) {
     for (int i = 0; i < n; i++) from[i] = i;
     for (int run = 1; run < n; run *= 2) {
         for (int begin = 0; begin < n; begin += 2 * run) {
             int middle = MIN(begin + run, n), end = MIN(begin + 2 * run, n), a = begin, b = middle;
             for (int i = begin; i < end; i++)
-                to[i] =
-                    b == end || (a < middle && items[from[a]].start <= items[from[b]].start) ? from[a++] : from[b++];
+                to[i] = b == end || (a < middle && micro_batches[from[a]].start <= micro_batches[from[b]].start)
+                            ? from[a++]
+                            : from[b++];
         }
         int* merged = to;
         to = from, from = merged;
@@ -172,42 +176,44 @@ static int* sort_items(const OpenItem* items, int n, int* from, int* to) {
     return from;
 }
 
-// Documents of an item stand in the order of their lengths.
+// Documents of a micro-batch stand in the order of their lengths.
 static void write_plan(Plan* plan, Scratch* x, const Best* b, const Setting* setting) {
     const Guess* guess = b->best;
-    int n = guess->n_items, *by_start = sort_items(guess->items, n, x->swap, b->spare->item_of);
+    int n = guess->n_micro_batches,
+        *by_start = sort_micro_batches(guess->micro_batches, n, x->swap, b->spare->micro_batch_of);
     int doc = 0;
     for (int i = 0; i < n; i++) {
-        const OpenItem* item = &guess->items[by_start[i]];
-        int degree = item->degree * b->unit;
-        plan->items[i] = (Item){item->first * b->unit, degree, setting->groups[degree].inner, doc, item->docs, 0};
+        const OpenMicroBatch* mb = &guess->micro_batches[by_start[i]];
+        int cp_size = mb->cp_size * b->unit;
+        plan->micro_batches[i] =
+            (MicroBatch){mb->first * b->unit, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
         x->first[by_start[i]] = doc;
-        doc += item->docs;
+        doc += mb->docs;
     }
-    for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->item_of[k]]++] = x->order[k];
-    plan->n_items = n;
+    for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->micro_batch_of[k]]++] = x->order[k];
+    plan->n_micro_batches = n;
 }
 
 // The plan of the best guess, and what it takes.
-static int write_best(Plan* plan, Forecast* f, Scratch* x, const Best* best, const int* lengths, const Setting* setting,
-                      char* err, size_t errlen) {
+static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, const int* lengths,
+                      const Setting* setting, char* err, size_t errlen) {
     Timeline timeline;
     static const PlayRule plain;
     write_plan(plan, x, best, setting);
-    timeline_carve(&timeline, x->timeline_memory, plan->n_items, plan->ranks);
+    timeline_carve(&timeline, x->timeline_memory, plan->n_micro_batches, plan->ranks);
     if (timeline_play(&timeline, plan, lengths, setting, &plain, x->timeline_scratch, err, errlen) < 0) return -1;
     f->makespan = timeline.makespan;
     f->critical = timeline.critical;
     return 0;
 }
 
-// The best single degree instead, where guesses found nothing (makespan infinite) or less than it.
-static void try_adaptive(Plan* plan, Forecast* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
-    Forecast other;
+// The best single cp size instead, where guesses found nothing (makespan infinite) or less than it.
+static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
+    Prediction other;
     int failed = plan_adaptive(&x->other, &other, plan->step, lengths, n, setting, x->adaptive, NULL, 0);
     int better = !failed && other.makespan < f->makespan;
     if (f->n_tries < FLEX_TRIES && !failed)
-        f->tries[f->n_tries++] = (FlexTry){1, 1, f->bounds.l3, other.makespan, x->other.n_items, better};
+        f->tries[f->n_tries++] = (FlexTry){1, 1, f->bounds.l3, other.makespan, x->other.n_micro_batches, better};
     if (!better) return;
     for (int i = 0; i < f->n_tries - 1; i++) f->tries[i].chosen = 0;
     plan_copy(plan, &x->other);
@@ -215,32 +221,33 @@ static void try_adaptive(Plan* plan, Forecast* f, Scratch* x, const int* lengths
     f->critical = other.critical;
 }
 
-int plan_flex(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n, const Setting* setting,
+int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
               void* scratch, char* err, size_t errlen) {
     Scratch x;
     Search search;
     const PlanLimits* limits = &setting->limits;
     if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
     carve_scratch(&x, scratch, n, limits);
-    *forecast = (Forecast){0};
+    *prediction = (Prediction){0};
     plan->step = step;
     plan->ranks = limits->ranks;
     plan->n_docs = n;
-    plan->n_items = plan->n_rounds = 0;
+    plan->n_micro_batches = plan->n_rounds = 0;
     sort_documents(&x, lengths, n);
     if (check_held(&x, n, setting, err, errlen) < 0) return -1;
-    bounds_of(&forecast->bounds, x.sorted, n, setting, x.bounds);
+    bounds_of(&prediction->bounds, x.sorted, n, setting, x.bounds);
     if (n == 0) return 0;
     search_carve(&search, x.search, n, setting);
     search.sorted = x.sorted;
     Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
-    search_all(&search, &best, forecast);
-    forecast->makespan = best.makespan;
-    if (best.makespan < INFINITY && write_best(plan, forecast, &x, &best, lengths, setting, err, errlen) < 0) return -1;
-    if (best.makespan > poor * forecast->bounds.l3) try_adaptive(plan, forecast, &x, lengths, n, setting);
-    if (forecast->makespan < INFINITY) return 0;
+    search_all(&search, &best, prediction);
+    prediction->makespan = best.makespan;
+    if (best.makespan < INFINITY && write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0)
+        return -1;
+    if (best.makespan > poor * prediction->bounds.l3) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,
                 "no plan for the %d documents of the step on %d ranks at capacity %d with at most %d documents in the "
-                "rings of a rank; try --kind heads, a larger --capacity or fewer --batch-tokens",
+                "rings of a rank; try --cp-kind ulysses, a larger --capacity or fewer --batch-tokens",
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
 }

@@ -1,4 +1,4 @@
-// step.h - the planners that know what items cost: for every step its own plan.
+// step.h - the planners that know what micro-batches cost: for every step its own plan.
 #pragma once
 #include "plan/bound.h"
 #include "plan/timeline.h"
@@ -6,37 +6,37 @@
 // One guess that plan_flex has made: see step.c.
 typedef struct FlexTry {
     int unit;         // ranks that no group is narrower than
-    int adaptive;     // not a search: one degree for all, by plan_adaptive
+    int adaptive;     // not a search: one cp size for all, by plan_adaptive
     double target;    // ms that it aimed at
     double makespan;  // ms that it came to
-    int items;
+    int micro_batches;
     int chosen;
 } FlexTry;
 
 enum { FLEX_TRIES = 64 };
 
 // What a planner expects of its plan.
-typedef struct Forecast {
-    double makespan;  // ms from the first item to the end of the last, without Cost.step
+typedef struct Prediction {
+    double makespan;  // ms from the first micro-batch to the end of the last, without Cost.step
     Bounds bounds;
     CostTerms critical;  // of the makespan
     int n_tries;         // plan_flex's, the first FLEX_TRIES
     FlexTry tries[FLEX_TRIES];
-} Forecast;
+} Prediction;
 
 // makespan / L3 - 1; 0 without documents.
-double forecast_gap(const Forecast* forecast);
+double prediction_gap(const Prediction* prediction);
 
-size_t plan_step_scratch(int n, const PlanLimits* limits);  // of both, and of forecast_plan
+size_t plan_step_scratch(int n, const PlanLimits* limits);  // of both, and of predict_plan
 
-// Groups of unlike degrees, chosen for time: a search over target times. Deterministic: the same bits on every rank
+// Groups of unlike cp sizes, chosen for time: a search over target times. Deterministic: the same bits on every rank
 // and compiler. 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1.
-int plan_flex(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n, const Setting* setting,
+int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
               void* scratch, char* err, size_t errlen);
-// The best single degree for this step, best-fit packed: plan_static at every degree that planners use.
-int plan_adaptive(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n, const Setting* setting,
+// The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use.
+int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
                   void* scratch, char* err, size_t errlen);
 // What any plan should take. Fills all but the tries, of which it says there are none.
-size_t forecast_scratch(int n, const PlanLimits* limits);
-int forecast_plan(Forecast* forecast, const Plan* plan, const int* lengths, const Setting* setting, void* scratch,
-                  char* err, size_t errlen);
+size_t prediction_scratch(int n, const PlanLimits* limits);
+int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, void* scratch,
+                 char* err, size_t errlen);

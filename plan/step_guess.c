@@ -1,13 +1,13 @@
 // step_guess.c - can all documents end before a target time tau? Deadline packing of moldable tasks.
 //
-// Longest first, each document takes the least degree d with T(s, d) <= tau, on the window of ranks where it ends by
+// Longest first, each document takes the least cp size d with T(s, d) <= tau, on the window of ranks where it ends by
 // tau and wastes least: the time for which ranks of the window stand still until the last of them is free, then the
-// fullest window. Where no window has room, the next wider degree is tried, whose task is shorter: this is what fills
-// gaps, and what list scheduling with fixed degrees lacks. Documents so short that they are sand (a hundredth of tau)
+// fullest window. Where no window has room, the next wider cp size is tried, whose task is shorter: this is what fills
+// gaps, and what list scheduling with fixed cp sizes lacks. Documents so short that they are sand (a hundredth of tau)
 // go to the least loaded unit each, by a heap.
 //
-// Documents join items that are there already where these have room. Where an item costs something by itself, joining
-// one, also a wider one than the document needs, is weighed against opening another.
+// Documents join micro-batches that are there already where these have room. Where a micro-batch costs something by
+// itself, joining one, also a wider one than the document needs, is weighed against opening another.
 //
 // Choosing the allotment by a deadline: Turek, Wolf and Yu 1992, Mounie, Rapine and Trystram 1999. Packing to a
 // deadline by best fit instead of levelling: MULTIFIT, Coffman, Garey and Johnson 1978. Widening on failure is ours.
@@ -15,10 +15,11 @@
 
 #include "plan/step_guess.h"
 
-// Parts of tau below which a document is sand, and below which an item's own cost does not decide where documents go.
+// Parts of tau below which a document is sand, and below which a micro-batch's own cost does not decide where documents
+// go.
 static const double sand = 0.01, small_change = 0.002;
-// Wider degrees tried when the least has no window; heap entries looked at for an item with room; items of a unit
-// likewise.
+// Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
+// of a unit likewise.
 enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
 
 // ---- memory
@@ -48,7 +49,7 @@ void search_carve(Search* x, void* memory, int n, const Setting* setting) {
 
 // ---- what depends on the unit
 
-static const GroupCost* group_of(const Search* x, int degree) { return &x->setting->groups[degree * x->unit]; }
+static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size * x->unit]; }
 
 static double time_on(const GroupCost* g, double s) { return group_ms(g, s * s, s); }
 
@@ -59,7 +60,7 @@ void search_set_unit(Search* x, int unit) {
     x->node = MIN(limits->node_size, limits->ranks) / unit;
     const GroupCost* g = group_of(x, 1);
     for (int k = 0; k < x->n; k++)
-        x->alone[k] = g->inner && group_holds(g, x->sorted[k]) ? time_on(g, x->sorted[k]) : INFINITY;
+        x->alone[k] = g->ulysses_size && group_holds(g, x->sorted[k]) ? time_on(g, x->sorted[k]) : INFINITY;
     x->rest[x->n] = 0;
     for (int k = x->n - 1; k >= 0; k--) x->rest[k] = x->rest[k + 1] + x->alone[k];
     x->fastest = x->speed ? 0 : 1;
@@ -72,41 +73,41 @@ void search_set_unit(Search* x, int unit) {
 
 static void clear(Search* x, Guess* guess) {
     guess->makespan = 0;
-    guess->n_items = x->n_wide = 0;
+    guess->n_micro_batches = x->n_wide = 0;
     for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
     for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0;
 }
 
 // Tokens that a document takes of a place of the group. On a ring a bound: chunks are rounded down.
 static int64_t tokens_of_place(const GroupCost* g, int s) {
-    int outer = g->degree / g->inner;
-    if (outer == 1) return s;
-    return MIN(2 * (int64_t)CEIL_DIV(s, 2 * outer), g->room);  // a document that fits alone fits
+    int ring_size = g->cp_size / g->ulysses_size;
+    if (ring_size == 1) return s;
+    return MIN(2 * (int64_t)CEIL_DIV(s, 2 * ring_size), g->room);  // a document that fits alone fits
 }
 
 // ---- windows
 
-// An item of the unit that has room, -1 if none: one that nothing wider has followed.
-static int item_with_room(const Search* x, const Guess* guess, int unit, int64_t tokens) {
+// A micro-batch of the unit that has room, -1 if none: one that nothing wider has followed.
+static int micro_batch_with_room(const Search* x, const Guess* guess, int unit, int64_t tokens) {
     int id = x->last[unit];
-    if (id < 0 || guess->items[id].degree > 1) return -1;
-    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->items[id].older)
-        if (guess->items[id].room >= tokens) return id;
+    if (id < 0 || guess->micro_batches[id].cp_size > 1) return -1;
+    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
+        if (guess->micro_batches[id].room >= tokens) return id;
     return -1;
 }
 
-// A document at some degree.
+// A document at some cp size.
 typedef struct Task {
     const GroupCost* g;
-    int degree;      // units
-    double t;        // ms, at full speed, without a new item's own
+    int cp_size;     // units
+    double t;        // ms, at full speed, without a new micro-batch's own
     int64_t tokens;  // of a place
     double s, target;
 } Task;
 
 typedef struct Window {
     int first;     // -1: none
-    int joins;     // the document goes into the item that runs there last
+    int joins;     // the document goes into the micro-batch that runs there last
     double end;    // ms
     double start;  // ms
     double waste;  // unit-ms at speed 1, up to its end, that are not the document's work
@@ -114,13 +115,13 @@ typedef struct Window {
 
 static double time_at(const Task* task, double pace) {
     if (pace == 1) return task->t;
-    double exchange = group_exchange_ms(task->g, task->s);
-    return (task->t - exchange) / pace + exchange;
+    double communication = group_communication_ms(task->g, task->s);
+    return (task->t - communication) / pace + communication;
 }
 
 static Window look_at(const Search* x, const Guess* guess, const Task* task, int first) {
-    double most = 0, sum = 0, pace = 1, speeds = task->degree;
-    int id = x->last[first], same = 1, ring_docs = 0, last = first + task->degree - 1;
+    double most = 0, sum = 0, pace = 1, speeds = task->cp_size;
+    int id = x->last[first], same = 1, ring_docs = 0, last = first + task->cp_size - 1;
     if (x->speed) {
         pace = x->speed[first], speeds = 0;
         for (int u = first; u <= last; u++) pace = MIN(pace, x->speed[u]), speeds += x->speed[u];
@@ -130,14 +131,14 @@ static Window look_at(const Search* x, const Guess* guess, const Task* task, int
         sum += x->speed ? x->load[u] * x->speed[u] : x->load[u];
         same &= x->last[u] == id;
     }
-    const OpenItem* item = id >= 0 && same ? &guess->items[id] : NULL;
-    int joins = task->degree == 1
-                    ? item_with_room(x, guess, first, task->tokens) >= 0
-                    : item && item->first == first && item->degree == task->degree && item->room >= task->tokens;
+    const OpenMicroBatch* mb = id >= 0 && same ? &guess->micro_batches[id] : NULL;
+    int joins = task->cp_size == 1
+                    ? micro_batch_with_room(x, guess, first, task->tokens) >= 0
+                    : mb && mb->first == first && mb->cp_size == task->cp_size && mb->room >= task->tokens;
     Window w = {.first = first, .joins = joins, .start = most};
-    w.end = most + time_at(task, pace) + (joins ? 0 : task->g->item);
-    w.waste = speeds * w.end - sum - task->degree * task->t;
-    if (task->g->inner == task->g->degree) return w;
+    w.end = most + time_at(task, pace) + (joins ? 0 : task->g->micro_batch);
+    w.waste = speeds * w.end - sum - task->cp_size * task->t;
+    if (task->g->ulysses_size == task->g->cp_size) return w;
     for (int u = first; u <= last; u++) ring_docs = MAX(ring_docs, x->ring_docs[u]);
     if (ring_docs >= x->setting->limits.max_ring_docs) w.first = -1;
     return w;
@@ -149,11 +150,11 @@ static void keep_better(Window* best, Window w, double target) {
     if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
 }
 
-// The same for one unit, if units are equally fast: where items cost something, the fullest that has an item with room;
-// else the fullest that has time, or the emptiest.
+// The same for one unit, if units are equally fast: where micro-batches cost something, the fullest that has a
+// micro-batch with room; else the fullest that has time, or the emptiest.
 static Window fullest_unit(const Search* x, const Task* task) {
     Window w = {.first = -1, .start = -1};
-    double own = task->g->item, joining = task->target - task->t, opening = joining - own;
+    double own = task->g->micro_batch, joining = task->target - task->t, opening = joining - own;
     int joins = 0, cares = own > small_change * task->target;
     for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
         if (x->node_least[n] > joining || (!cares && x->node_most[n] <= w.start)) continue;
@@ -177,12 +178,12 @@ static Window fullest_unit(const Search* x, const Task* task) {
 static Window inside_window(const Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
     int empty = 0, stride = 1;
-    if (task->degree == 1 && task->g->inner == x->unit && !x->speed) return fullest_unit(x, task);
-    while (8 * stride <= task->degree) stride *= 2;
+    if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return fullest_unit(x, task);
+    while (8 * stride <= task->cp_size) stride *= 2;
     for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
         if (x->node_least[n] + task->t > task->target && !x->speed) continue;
         if (x->node_most[n] == 0 && !x->speed && first + x->node <= x->units && empty++) continue;
-        for (int u = first; u + task->degree <= MIN(first + x->node, x->units); u += stride)
+        for (int u = first; u + task->cp_size <= MIN(first + x->node, x->units); u += stride)
             keep_better(&best, look_at(x, guess, task, u), task->target);
     }
     return best;
@@ -191,25 +192,25 @@ static Window inside_window(const Search* x, const Guess* guess, const Task* tas
 // Whole machines, or all ranks.
 static Window across_window(const Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
-    for (int n = 0, first = 0; first + task->degree <= x->units; n++, first += x->node) {
+    for (int n = 0, first = 0; first + task->cp_size <= x->units; n++, first += x->node) {
         int busy = 0;
-        for (int j = n; j < n + task->degree / x->node; j++) busy |= x->node_most[j] + task->t > task->target;
+        for (int j = n; j < n + task->cp_size / x->node; j++) busy |= x->node_most[j] + task->t > task->target;
         if (busy && !x->speed) continue;
         keep_better(&best, look_at(x, guess, task, first), task->target);
     }
     return best;
 }
 
-static int next_degree(const Search* x, int degree) {
-    if (degree < x->node) return degree + 1;
-    int next = degree + x->node;
-    return next > x->units && degree < x->units ? x->units : next;  // all ranks, where the last machine is smaller
+static int next_cp_size(const Search* x, int cp_size) {
+    if (cp_size < x->node) return cp_size + 1;
+    int next = cp_size + x->node;
+    return next > x->units && cp_size < x->units ? x->units : next;  // all ranks, where the last machine is smaller
 }
 
 // ---- placing
 
-static void note_node_loads(Search* x, int first, int degree) {
-    for (int n = first / x->node; n <= (first + degree - 1) / x->node; n++) {
+static void note_node_loads(Search* x, int first, int cp_size) {
+    for (int n = first / x->node; n <= (first + cp_size - 1) / x->node; n++) {
         int begin = n * x->node, end = MIN(begin + x->node, x->units);
         double least = x->load[begin], most = least;
         for (int u = begin + 1; u < end; u++) least = MIN(least, x->load[u]), most = MAX(most, x->load[u]);
@@ -220,81 +221,82 @@ static void note_node_loads(Search* x, int first, int degree) {
 static void note_local_room(Search* x, const Guess* guess, int unit) {
     int id = x->last[unit];
     x->local_room[unit] = -1;
-    if (id < 0 || guess->items[id].degree > 1) return;
-    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->items[id].older)
-        x->local_room[unit] = MAX(x->local_room[unit], guess->items[id].room);
+    if (id < 0 || guess->micro_batches[id].cp_size > 1) return;
+    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
+        x->local_room[unit] = MAX(x->local_room[unit], guess->micro_batches[id].room);
 }
 
-static int open_item(Search* x, Guess* guess, const GroupCost* g, int first, int degree, double start) {
-    int id = guess->n_items++, older = degree == 1 ? x->last[first] : -1;
-    if (older >= 0 && guess->items[older].degree > 1) older = -1;
-    guess->items[id] = (OpenItem){first, degree, older, 0, g->room, start};
-    for (int u = first; u < first + degree; u++) x->last[u] = id, x->local_room[u] = -1;
-    if (degree > 1) x->wide[x->n_wide++] = id;
+static int open_micro_batch(Search* x, Guess* guess, const GroupCost* g, int first, int cp_size, double start) {
+    int id = guess->n_micro_batches++, older = cp_size == 1 ? x->last[first] : -1;
+    if (older >= 0 && guess->micro_batches[older].cp_size > 1) older = -1;
+    guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, start};
+    for (int u = first; u < first + cp_size; u++) x->last[u] = id, x->local_room[u] = -1;
+    if (cp_size > 1) x->wide[x->n_wide++] = id;
     return id;
 }
 
 static void put_in(Search* x, Guess* guess, const GroupCost* g, int k, int id, int64_t tokens) {
-    OpenItem* item = &guess->items[id];
-    item->room -= tokens;
-    item->docs++;
-    guess->item_of[k] = id;
-    if (item->degree == 1) note_local_room(x, guess, item->first);
-    if (g->inner == g->degree) return;
-    for (int u = item->first; u < item->first + item->degree; u++) x->ring_docs[u]++;
+    OpenMicroBatch* mb = &guess->micro_batches[id];
+    mb->room -= tokens;
+    mb->docs++;
+    guess->micro_batch_of[k] = id;
+    if (mb->cp_size == 1) note_local_room(x, guess, mb->first);
+    if (g->ulysses_size == g->cp_size) return;
+    for (int u = mb->first; u < mb->first + mb->cp_size; u++) x->ring_docs[u]++;
 }
 
 static void put_at(Search* x, Guess* guess, const Task* task, int k, const Window* w) {
     int id = -1;
-    if (task->degree == 1) id = item_with_room(x, guess, w->first, task->tokens);
+    if (task->cp_size == 1) id = micro_batch_with_room(x, guess, w->first, task->tokens);
     else if (w->joins) id = x->last[w->first];
-    if (id < 0) id = open_item(x, guess, task->g, w->first, task->degree, w->start);
+    if (id < 0) id = open_micro_batch(x, guess, task->g, w->first, task->cp_size, w->start);
     put_in(x, guess, task->g, k, id, task->tokens);
-    for (int u = w->first; u < w->first + task->degree; u++) x->load[u] = w->end;
-    note_node_loads(x, w->first, task->degree);
+    for (int u = w->first; u < w->first + task->cp_size; u++) x->load[u] = w->end;
+    note_node_loads(x, w->first, task->cp_size);
     guess->makespan = MAX(guess->makespan, w->end);
 }
 
-static Task task_at(const Search* x, int k, int degree, double target) {
-    const GroupCost* g = group_of(x, degree);
+static Task task_at(const Search* x, int k, int cp_size, double target) {
+    const GroupCost* g = group_of(x, cp_size);
     int s = x->sorted[k];
-    return (Task){g, degree, degree == 1 ? x->alone[k] : time_on(g, s), tokens_of_place(g, s), s, target};
+    return (Task){g, cp_size, cp_size == 1 ? x->alone[k] : time_on(g, s), tokens_of_place(g, s), s, target};
 }
 
-// The item of several units that the document joins at the least work beyond `least`, in rank-milliseconds, if that
-// is below `waste`. Only items that nothing has followed on any of their units.
+// The micro-batch of several units that the document joins at the least work beyond `least`, in rank-milliseconds, if
+// that is below `waste`. Only micro-batches that nothing has followed on any of their units.
 static int best_join(const Search* x, const Guess* guess, int k, double least, double waste, double target, Task* task,
                      Window* window) {
     int found = 0;
     for (int i = 0; i < x->n_wide; i++) {
-        const OpenItem* item = &guess->items[x->wide[i]];
-        if (x->last[item->first] != x->wide[i] || item->room < 1 ||
-            !group_holds(group_of(x, item->degree), x->sorted[k]))
+        const OpenMicroBatch* mb = &guess->micro_batches[x->wide[i]];
+        if (x->last[mb->first] != x->wide[i] || mb->room < 1 || !group_holds(group_of(x, mb->cp_size), x->sorted[k]))
             continue;
-        Task t = task_at(x, k, item->degree, target);
-        if (item->room < t.tokens || t.degree * t.t - least >= waste) continue;
-        Window w = look_at(x, guess, &t, item->first);
+        Task t = task_at(x, k, mb->cp_size, target);
+        if (mb->room < t.tokens || t.cp_size * t.t - least >= waste) continue;
+        Window w = look_at(x, guess, &t, mb->first);
         if (w.first < 0 || !w.joins || w.end > target) continue;
-        waste = t.degree * t.t - least;
+        waste = t.cp_size * t.t - least;
         *task = t, *window = w, found = 1;
     }
     return found;
 }
 
-// The document on the least degree that ends by the target somewhere, or, where that would open an item that costs
-// something, in one that is open already. 0: there is no place.
+// The document on the least cp size that ends by the target somewhere, or, where that would open a micro-batch that
+// costs something, in one that is open already. 0: there is no place.
 static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
     int s = x->sorted[k], tries = 0;
     double least = 0;
-    for (int degree = 1; degree <= x->units && tries < WIDENINGS; degree = next_degree(x, degree)) {
-        const GroupCost* g = group_of(x, degree);
-        if (!g->inner || !g->canonical || (double)g->room * (g->degree / g->inner) < s || !group_holds(g, s)) continue;
-        Task task = task_at(x, k, degree, target), joining;
+    for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
+        const GroupCost* g = group_of(x, cp_size);
+        if (!g->ulysses_size || !g->canonical || (double)g->room * (g->cp_size / g->ulysses_size) < s ||
+            !group_holds(g, s))
+            continue;
+        Task task = task_at(x, k, cp_size, target), joining;
         if (time_at(&task, x->fastest) > target) continue;
-        Window w = degree <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task), join;
-        if (tries++ == 0) least = degree * task.t;
-        double waste = w.first < 0 ? INFINITY : w.waste + degree * task.t - least;
-        if (g->item > small_change * target && waste > 0 &&
+        Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task), join;
+        if (tries++ == 0) least = cp_size * task.t;
+        double waste = w.first < 0 ? INFINITY : w.waste + cp_size * task.t - least;
+        if (g->micro_batch > small_change * target && waste > 0 &&
             best_join(x, guess, k, least, waste, target, &joining, &join))
             task = joining, w = join;
         if (w.first < 0) continue;
@@ -322,14 +324,14 @@ static void sift_down(Search* x, int i) {
 
 static double pace_of(const Search* x, int unit) { return x->speed ? x->speed[unit] : 1; }
 
-// Where a grain goes: the top of the heap; where items cost something and the top has none with room, or units are
-// unlike in speed, whoever near the top would be done first. *id: the item it joins, -1 none. *end: ms.
+// Where a grain goes: the top of the heap; where micro-batches cost something and the top has none with room, or units
+// are unlike in speed, whoever near the top would be done first. *id: the micro-batch it joins, -1 none. *end: ms.
 static int choose_place(const Search* x, const Guess* guess, const Task* grain, int* id, double* end) {
     int chosen = 0, looks = x->speed ? MIN(HEAP_LOOK, x->units) : 1;
-    if (grain->g->item > small_change * grain->target) looks = MIN(HEAP_LOOK, x->units);
+    if (grain->g->micro_batch > small_change * grain->target) looks = MIN(HEAP_LOOK, x->units);
     for (int i = 0; i < looks; i++) {
-        int u = x->heap[i], with_room = item_with_room(x, guess, u, grain->tokens);
-        double ends = x->load[u] + time_at(grain, pace_of(x, u)) + (with_room < 0 ? grain->g->item : 0);
+        int u = x->heap[i], with_room = micro_batch_with_room(x, guess, u, grain->tokens);
+        double ends = x->load[u] + time_at(grain, pace_of(x, u)) + (with_room < 0 ? grain->g->micro_batch : 0);
         if (i == 0 || ends < *end) *end = ends, chosen = i, *id = with_room;
         if (i == 0 && with_room >= 0 && !x->speed) break;
     }
@@ -347,7 +349,7 @@ static int pour_sand(Search* x, Guess* guess, int k, double target) {
         double end = 0;
         int id = -1, place = choose_place(x, guess, &grain, &id, &end), u = x->heap[place];
         if (end > target) return 0;
-        if (id < 0) id = open_item(x, guess, grain.g, u, 1, x->load[u]);
+        if (id < 0) id = open_micro_batch(x, guess, grain.g, u, 1, x->load[u]);
         put_in(x, guess, grain.g, k, id, grain.tokens);
         x->load[u] = end;
         guess->makespan = MAX(guess->makespan, end);
@@ -360,7 +362,7 @@ void search_guess(Search* x, Guess* guess, double target) {
     int k = 0, fits = 1;
     clear(x, guess);
     // A unit that is a ring may be full of documents: only best fit looks at that.
-    int rings = group_of(x, 1)->inner < x->unit;
+    int rings = group_of(x, 1)->ulysses_size < x->unit;
     for (; k < x->n && fits && (rings || !(x->alone[k] <= sand * target)); k++)
         fits = place_by_best_fit(x, guess, k, target);
     if (!fits || !pour_sand(x, guess, k, target)) guess->makespan = INFINITY;

@@ -3,41 +3,41 @@
 #include "plan/planner.h"
 #include "plan/step.h"
 
-// An item under construction, in units of `unit` ranks.
-typedef struct OpenItem {
-    int first, degree;  // units
-    int older;          // the item before it on its unit that may still take documents, -1 none
+// A micro-batch under construction, in units of `unit` ranks.
+typedef struct OpenMicroBatch {
+    int first, cp_size;  // units
+    int older;           // the micro-batch before it on its unit that may still take documents, -1 none
     int docs;
     int64_t room;  // tokens
     double start;  // ms
-} OpenItem;
+} OpenMicroBatch;
 
 // What a guess comes to.
 typedef struct Guess {
     double makespan;  // ms; above the target: not all fit
-    int n_items;
-    OpenItem* items;  // (n)
-    int* item_of;     // (n) of each document of `sorted`
+    int n_micro_batches;
+    OpenMicroBatch* micro_batches;  // (n)
+    int* micro_batch_of;            // (n) of each document of `sorted`
 } Guess;
 
 // Everything that guesses share. Documents are known by their place in `sorted`.
 typedef struct Search {
     const Setting* setting;
-    const int* sorted;               // (n) lengths, descending
-    int n, unit;                     // no group is narrower than `unit` ranks, and windows begin at multiples of it
-    int units, node;                 // units in all; units of a machine
-    double* alone;                   // (n) ms on one unit, infinite where it does not fit
-    double* rest;                    // (n + 1) sum of alone from a document on
-    double* load;                    // (units) ms at which a unit is free
-    double* speed;                   // (units) of its slowest rank; NULL: all 1
-    int levels;                      // items that cost something are opened on the emptiest unit, not on the fullest
-    double fastest;                  // of them
-    int* last;                       // (units) the item it runs last, -1 none
-    int* ring_docs;                  // (units)
+    const int* sorted;  // (n) lengths, descending
+    int n, unit;        // no group is narrower than `unit` ranks, and windows begin at multiples of it
+    int units, node;    // units in all; units of a machine
+    double* alone;      // (n) ms on one unit, infinite where it does not fit
+    double* rest;       // (n + 1) sum of alone from a document on
+    double* load;       // (units) ms at which a unit is free
+    double* speed;      // (units) of its slowest rank; NULL: all 1
+    int levels;         // micro-batches that cost something are opened on the emptiest unit, not on the fullest
+    double fastest;     // of them
+    int* last;          // (units) the micro-batch it runs last, -1 none
+    int* ring_docs;     // (units)
     double *node_least, *node_most;  // (nodes) load
     int* heap;                       // (units)
-    int64_t* local_room;             // (units) most tokens that a one-unit item there still takes, -1: there is none
-    int *wide, n_wide;               // (n) items of several units, in the order in which they were opened
+    int64_t* local_room;  // (units) most tokens that a one-unit micro-batch there still takes, -1: there is none
+    int *wide, n_wide;    // (n) micro-batches of several units, in the order in which they were opened
 } Search;
 
 size_t search_bytes(int n, const PlanLimits* limits);

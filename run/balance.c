@@ -30,7 +30,7 @@ static BalanceSetting make_setting(const Config* c, int ranks) {
     static const char* const modes[] = {"off", "resize", "migrate", "semi"};
     BalanceSetting s = {.ranks = ranks, .start = 1.2, .stop = 1.1, .most_pruned = 0.95, .squared = 1};
     s.mode = (BalanceMode)index_of(c->balance, modes, COUNT(modes));
-    s.exchange_rate = c->exchange_rate;
+    s.semi_lambda = c->semi_lambda;
     return s;
 }
 
@@ -68,7 +68,7 @@ void balance_open(Run* run) {
     b->compute_ms = (double*)balance_room((size_t)m->comm->size, sizeof *b->compute_ms);
     b->speeds_memory = balance_room(1, speeds_bytes(m->comm->size));
     speeds_carve(&b->speeds, b->speeds_memory, m->comm->size);
-    if (m->tp && run->crowded)
+    if (m->tp && run->oversubscribed)
         b->segments = (float*)balance_room((size_t)tp_size(m) * MOST_SEGMENTS, sizeof *b->segments);
     if (world > 1 && m->world->rank == 0 && !(b->history = history_open(world))) die("no memory for %d ranks", world);
     check_options(run, b->setting.mode);
@@ -204,9 +204,9 @@ static void learn_speeds(Run* run) {
         b->compute_ms[q] = most;
     }
     Setting now = run->setting;  // with all that is known of the cost
-    if (!run->config.machine) refine_apply(&now.cost, &run->probed.cost, &run->refine);
+    if (!run->config.machine) calibration_apply(&now.cost, &run->probed.cost, &run->calibration);
     speeds_learn(&b->speeds, &run->batch.plan, run->batch.lengths, &now, b->compute_ms);
-    if (!run->config.machine) speeds_teach(&b->speeds, &run->refine);
+    if (!run->config.machine) speeds_teach(&b->speeds, &run->calibration);
 }
 
 int balance_explains_step(const Run* run) { return !learns_speeds(run) || run->balance->speeds.held; }

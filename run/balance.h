@@ -22,9 +22,9 @@ void balance_open(Run* run);   // before memory is planned: reads the options, s
 void balance_ready(Run* run);  // weights are there: what a link costs; goes on from a checkpoint
 void balance_close(Balance* b);
 
-// In a step, in this order. change: between two plans; a decision that is due. begin: before the items. measure: after
-// the update was given to the stream, which is waited for; *mine is to be told to the others. hear: what all told
-// (ranks of the world).
+// In a step, in this order. change: between two plans; a decision that is due. begin: before the micro-batches.
+// measure: after the update was given to the stream, which is waited for; *mine is to be told to the others. hear: what
+// all told (ranks of the world).
 void balance_change(Run* run);
 void balance_begin(Run* run);
 void balance_measure(Run* run, RankReport* mine);

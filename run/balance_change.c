@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "run/balance_parts.h"
-#include "run/resplit.h"
+#include "run/reshard.h"
 
 // ---- carrying out a decision
 
@@ -152,7 +152,7 @@ static void divide_anew(Run* run, const RankSpeed* ranks) {
     say(run);
     d->active = b->n_moves = 0;
     if (!memcmp(&split, &m->split, sizeof split)) return;
-    run_resplit(run, &split);
+    run_reshard(run, &split);
     work_close(m->work);
     m->work = work_open(m, &run->work_needs, run->work_memory);
 }

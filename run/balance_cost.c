@@ -8,7 +8,7 @@
 
 // ms of an exchange of so many bytes with the next rank of the group, the slowest rank's, by the clock that times
 // steps.
-static double exchange_ms(Run* run, char* memory, size_t bytes) {
+static double communication_ms(Run* run, char* memory, size_t bytes) {
     enum { TIMES = 5 };
     char err[ERR_BYTES];
     const Model* m = &run->model;
@@ -19,7 +19,7 @@ static double exchange_ms(Run* run, char* memory, size_t bytes) {
     for (int i = 0; i < TIMES; i++) {
         m->k->synchronize(m->s);
         double started = m->k->clock();
-        comm_exchange(c, &out, 1, &in, 1, m->s);
+        comm_send_receive(c, &out, 1, &in, 1, m->s);
         m->k->synchronize(m->s);
         least = MIN(least, 1e3 * (m->k->clock() - started));
     }
@@ -36,7 +36,7 @@ void balance_find_move_cost(Run* run) {
     Balance* b = run->balance;
     char* memory = (char*)m->k->alloc(2 * LARGE);
     if (!memory) die("no memory to time an exchange of %d bytes", LARGE);
-    double small = exchange_ms(run, memory, SMALL), large = MAX(small, exchange_ms(run, memory, LARGE));
+    double small = communication_ms(run, memory, SMALL), large = MAX(small, communication_ms(run, memory, LARGE));
     double byte = (large - small) / (LARGE - SMALL), L = m->shape.L;
     double slice = L * (2.0 * m->shape.C + 1) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
     m->k->free_memory(memory);
@@ -58,7 +58,7 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     Model* m = &run->model;
     const Activation* a = m->act_table;
     double seconds[N_TIMES];
-    char *wide = m->acts + a[D_WIDE].offset, *narrow = m->acts + a[D_NARROW].offset, *fc = m->acts + a[FC].offset,
+    char *wide = m->acts + a[D_HIDDEN].offset, *narrow = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
          *gelu = m->acts + a[FC_GELU].offset, *ln = m->acts + a[LN1].offset;
     work_set(m, plan);
     work_begin(m);

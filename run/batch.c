@@ -1,10 +1,10 @@
 // batch.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
 //
-// Every rank plans the whole step from lengths alone. What the plan should take is foreseen where a cost model is
+// Every rank plans the whole step from lengths alone. What the plan should take is predicted where a cost model is
 // known, whoever made the plan.
 //
-// Only the tokens of this rank's share are read. Every item becomes a row; cu_seqlens of its documents and, on a ring,
-// of the chunks of all places stand in one array that goes to the device at once.
+// Only the tokens of this rank's share are read. Every micro-batch becomes a row; cu_seqlens of its documents and, on a
+// ring, of the chunks of all places stand in one array that goes to the device at once.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +15,19 @@
 
 size_t batch_bytes(int max_tokens) {
     size_t n = (size_t)max_tokens;
-    return ROUND_UP(n * (sizeof(Piece) + sizeof(int) + sizeof(RankItem) + 2 * sizeof(Span)), (size_t)64) +
+    return ROUND_UP(n * (sizeof(Piece) + sizeof(int) + sizeof(RankMicroBatch) + 2 * sizeof(Span)), (size_t)64) +
            plan_bytes(max_tokens);
 }
 
-// A rank that is alone packs rows and foresees them; others may also search.
+// A rank that is alone packs rows and predicts them; others may also search.
 size_t batch_scratch_bytes(const Run* run, int max_tokens) {
     const PlanLimits* limits = &run->limits;
     size_t made = plan_scratch_bytes(max_tokens, limits);
-    return MAX(made, limits->ranks == 1 ? forecast_scratch(max_tokens, limits) : plan_step_scratch(max_tokens, limits));
+    return MAX(made,
+               limits->ranks == 1 ? prediction_scratch(max_tokens, limits) : plan_step_scratch(max_tokens, limits));
 }
 
-// A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. An item holds a
+// A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. A micro-batch holds a
 // document at least.
 static size_t ring_ints(const Run* run) { return 2 * (size_t)run->limits.ranks * (size_t)run->limits.max_ring_docs; }
 
@@ -42,8 +43,8 @@ void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* ind
     char* p = (char*)memory;
     b->max_tokens = max_tokens;
     b->pieces = (Piece*)p;
-    b->items = (RankItem*)(b->pieces + n);
-    b->spans = (Span*)(b->items + n);
+    b->micro_batches = (RankMicroBatch*)(b->pieces + n);
+    b->spans = (Span*)(b->micro_batches + n);
     b->lengths = (int*)(b->spans + 2 * n);
     p += ROUND_UP((size_t)((char*)(b->lengths + n) - p), (size_t)64);
     plan_carve(&b->plan, p, max_tokens);
@@ -64,15 +65,15 @@ static int* on_device(const Batch* b, const int* host) { return b->device_indice
 
 void batch_list(Batch* b, const Run* run) {
     int rank = run->model.comm->rank, in_rounds = run->model.zero.stage > 1 && run->limits.ranks > 1;
-    RankItem nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
-    b->n_items = in_rounds ? b->plan.n_rounds : 0;
-    for (int r = 0; r < b->n_items; r++) b->items[r] = nothing;
-    for (int i = 0; i < b->plan.n_items; i++) {
-        const Item* item = &b->plan.items[i];
-        if (rank < item->first_rank || rank >= item->first_rank + item->degree) continue;
-        RankItem* mine = &b->items[in_rounds ? item->round : b->n_items++];
+    RankMicroBatch nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
+    b->n_micro_batches = in_rounds ? b->plan.n_rounds : 0;
+    for (int r = 0; r < b->n_micro_batches; r++) b->micro_batches[r] = nothing;
+    for (int i = 0; i < b->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &b->plan.micro_batches[i];
+        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
+        RankMicroBatch* mine = &b->micro_batches[in_rounds ? mb->round : b->n_micro_batches++];
         *mine = nothing;
-        mine->item = item;
+        mine->mb = mb;
     }
 }
 
@@ -97,29 +98,31 @@ static int make_plan(Batch* b, const Run* run, int64_t step, char* err, size_t e
         return plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
                            hash64((uint64_t)c->seed ^ (uint64_t)step), b->plan_scratch, err, errlen);
     if (alone || !strcmp(c->plan, "static"))
-        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->degree, s->kind, b->plan_scratch,
+        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->cp_size, s->kind, b->plan_scratch,
                            err, errlen);
-    b->foreseen = 1;
-    int (*plan)(Plan*, Forecast*, int64_t, const int*, int, const Setting*, void*, char*, size_t) =
+    b->predicted = 1;
+    int (*plan)(Plan*, Prediction*, int64_t, const int*, int, const Setting*, void*, char*, size_t) =
         !strcmp(c->plan, "adaptive") ? plan_adaptive : plan_flex;
-    return plan(&b->plan, &b->forecast, step, b->lengths, b->n_pieces, s, b->plan_scratch, err, errlen);
+    return plan(&b->plan, &b->prediction, step, b->lengths, b->n_pieces, s, b->plan_scratch, err, errlen);
 }
 
-// A forecast's terms as the model had them before anything was learnt: what was learnt are factors of them.
+// A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
 static void find_terms(Batch* b, const Run* run) {
     const Cost *now = &run->setting.cost, *before = &run->probed.cost;
-    const CostTerms* t = &b->forecast.critical;
-    double ms[REFINE_TERMS] = {t->quadratic, t->linear, t->exchange, t->item, now->step},
-           is[REFINE_TERMS] = {now->quadratic, now->linear, now->link_scale, now->item, now->step},
-           was[REFINE_TERMS] = {before->quadratic, before->linear, before->link_scale, before->item, before->step};
-    for (int i = 0; i < REFINE_TERMS; i++) b->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
+    const CostTerms* t = &b->prediction.critical;
+    double ms[CALIBRATION_TERMS] = {t->quadratic, t->linear, t->communication, t->micro_batch, now->step},
+           is[CALIBRATION_TERMS] = {now->quadratic, now->linear, now->link_scale, now->micro_batch, now->step},
+           was[CALIBRATION_TERMS] = {before->quadratic, before->linear, before->link_scale, before->micro_batch,
+                                     before->step};
+    for (int i = 0; i < CALIBRATION_TERMS; i++) b->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
 }
 
-static int foresee(Batch* b, const Run* run, char* err, size_t errlen) {
+static int predict(Batch* b, const Run* run, char* err, size_t errlen) {
     if (!run->setting.groups) return 0;
-    if (!b->foreseen && forecast_plan(&b->forecast, &b->plan, b->lengths, &run->setting, b->plan_scratch, err, errlen))
+    if (!b->predicted &&
+        predict_plan(&b->prediction, &b->plan, b->lengths, &run->setting, b->plan_scratch, err, errlen))
         return -1;
-    b->foreseen = 1;
+    b->predicted = 1;
     find_terms(b, run);
     return 0;
 }
@@ -128,8 +131,8 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
     char why[ERR_BYTES];
     double started = now_seconds();
     count_pieces(b);
-    b->foreseen = 0;
-    if (make_plan(b, run, step, err, errlen) || foresee(b, run, err, errlen)) return -1;
+    b->predicted = 0;
+    if (make_plan(b, run, step, err, errlen) || predict(b, run, err, errlen)) return -1;
     if (run->limits.ranks > 1) plan_set_rounds(&b->plan, (int*)b->plan_scratch);
     if (run->config.check_plan &&
         plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, b->plan_scratch, why, sizeof why))
@@ -141,10 +144,10 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
 
 // ---- the tokens
 
-// Reads one item's share behind the n tokens that stand in the batch; returns how many stand there now.
-static int read_item(Batch* b, const Sampler* sampler, RankItem* mine, int rank, int n) {
+// Reads one micro-batch's share behind the n tokens that stand in the batch; returns how many stand there now.
+static int read_micro_batch(Batch* b, const Sampler* sampler, RankMicroBatch* mine, int rank, int n) {
     char err[ERR_BYTES];
-    mine->share = item_share(&b->plan, mine->item, b->lengths, rank, b->spans);
+    mine->share = micro_batch_share(&b->plan, mine->mb, b->lengths, rank, b->spans);
     for (int i = 0; i < mine->share.n_spans; i++) {
         const Span* span = &b->spans[i];
         Piece part = b->pieces[span->doc];
@@ -185,16 +188,16 @@ static void share_tokens(Row* row, const Model* m, int N) {
 void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
     const Model* m = &run->model;
     int n = 0, cu = 0, ring = 0;
-    for (int i = 0; i < b->n_items; i++) {
-        RankItem* mine = &b->items[i];
+    for (int i = 0; i < b->n_micro_batches; i++) {
+        RankMicroBatch* mine = &b->micro_batches[i];
         mine->tokens = n, mine->cu = cu, mine->ring = ring;
-        if (!mine->item) continue;
-        n = read_item(b, sampler, mine, m->comm->rank, n);
-        item_cu(&b->plan, mine->item, b->lengths, b->cu + cu);
-        cu += (int)item_cu_ints(mine->item);
-        if (mine->share.outer == 1) continue;
-        item_ring_tokens(&b->plan, mine->item, b->lengths, b->ring + ring, b->ring + ring + mine->share.outer);
-        ring += 2 * mine->share.outer;
+        if (!mine->mb) continue;
+        n = read_micro_batch(b, sampler, mine, m->comm->rank, n);
+        micro_batch_cu(&b->plan, mine->mb, b->lengths, b->cu + cu);
+        cu += (int)micro_batch_cu_ints(mine->mb);
+        if (mine->share.ring_size == 1) continue;
+        micro_batch_ring_tokens(&b->plan, mine->mb, b->lengths, b->ring + ring, b->ring + ring + mine->share.ring_size);
+        ring += 2 * mine->share.ring_size;
     }
     upload_ints(b, m, b->tokens, n);
     upload_ints(b, m, b->positions, n);
@@ -205,7 +208,7 @@ void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
 
 Row batch_row(const Batch* b, const Run* run, int i) {
     const Model* m = &run->model;
-    const RankItem* mine = &b->items[i];
+    const RankMicroBatch* mine = &b->micro_batches[i];
     Row row;
     memset(&row, 0, sizeof row);
     share_tokens(&row, m, mine->share.n);
@@ -215,14 +218,14 @@ Row batch_row(const Batch* b, const Run* run, int i) {
     row.targets = on_device(b, b->targets + mine->tokens);
     GroupAttention* g = &row.group;
     g->comm = m->comm;
-    g->first_rank = mine->item ? mine->item->first_rank : m->comm->rank;
-    g->n_docs = mine->item ? mine->item->n_docs : 0;
-    g->inner = mine->share.inner, g->outer = mine->share.outer;
+    g->first_rank = mine->mb ? mine->mb->first_rank : m->comm->rank;
+    g->n_docs = mine->mb ? mine->mb->n_docs : 0;
+    g->ulysses_size = mine->share.ulysses_size, g->ring_size = mine->share.ring_size;
     g->a = mine->share.a, g->b = mine->share.b;
     g->NH = m->shape.heads;
     g->HS = shape_head_size(&m->shape);
-    g->ring_tokens = g->outer > 1 ? b->ring + mine->ring : &mine->share.ring_n;
-    g->ring_low = g->outer > 1 ? g->ring_tokens + g->outer : g->ring_tokens;
+    g->ring_tokens = g->ring_size > 1 ? b->ring + mine->ring : &mine->share.ring_n;
+    g->ring_low = g->ring_size > 1 ? g->ring_tokens + g->ring_size : g->ring_tokens;
     g->cu = on_device(b, b->cu + mine->cu);
     g->scale = 1 / sqrtf((float)g->HS);
     g->scratch = m->group_scratch;
@@ -265,19 +268,19 @@ static void read_tokens(Batch* b, const Run* run, int N) {
 
 Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
     const Model* m = &run->model;
-    RankItem local = {b->plan.items, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
-    Item item = {m->comm->rank, 1, 1, 0, n, 0};
+    RankMicroBatch local = {b->plan.micro_batches, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
+    MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
     int N = 0;
-    b->plan.items[0] = item;
+    b->plan.micro_batches[0] = mb;
     for (int i = 0; i < n; i++) {
         b->plan.docs[i] = i;
         b->lengths[i] = lengths[i];
         for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
     }
-    local.share = item_share(&b->plan, &item, b->lengths, m->comm->rank, NULL);
-    b->items[0] = local;
+    local.share = micro_batch_share(&b->plan, &mb, b->lengths, m->comm->rank, NULL);
+    b->micro_batches[0] = local;
     read_tokens(b, run, N);
-    item_cu(&b->plan, &item, b->lengths, b->cu);
+    micro_batch_cu(&b->plan, &mb, b->lengths, b->cu);
     upload_ints(b, m, b->tokens, N);
     upload_ints(b, m, b->positions, N);
     upload_ints(b, m, b->targets, N);

@@ -2,8 +2,9 @@
 // or an estimate. Rank 0 decides and tells all others, so that every rank plans with the same bits.
 //
 // The estimate: linear work at half of the measured matmul limit, attention at a quarter of it (both are what the CPU
-// kernels reach, roughly); an item moves all weights and gradients once; links are what is usual for the transport.
-// Whatever is wrong with it, refining (plan/refine.h) finds within some steps, except how links differ from each other.
+// kernels reach, roughly); a micro-batch moves all weights and gradients once; links are what is usual for the
+// transport. Whatever is wrong with it, refining (plan/calibration.h) finds within some steps, except how links differ
+// from each other.
 #define _GNU_SOURCE  // gethostname
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,8 +50,8 @@ void cost_estimate(Machine* machine, const Run* run) {
     snprintf(cost->name, sizeof cost->name, "estimate");
     cost->linear = again * shape_training_flops(&m->whole, 1, 0) / (0.5 * rate);
     cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (0.25 * rate);
-    cost->item = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
-    if (!on_host) cost->item += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
+    cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
+    if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
     cost->link_scale = 1;
     if (limits->ranks > 1) {
         cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
@@ -213,8 +214,8 @@ static void print_link(const LinkTable* link, const char* where) {
 
 static void print_cost(const Run* run, const char* from) {
     const Cost* c = &run->probed.cost;
-    printf("cost    %s\n        %.3g ms a token, %.3g ms a token^2, %.3g ms an item, %.3g ms a step", from, c->linear,
-           c->quadratic, c->item, c->step);
+    printf("cost    %s\n        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", from,
+           c->linear, c->quadratic, c->micro_batch, c->step);
     if (run->limits.ranks > 1) {
         print_link(&c->link[LINK_INSIDE], "inside a machine");
         if (run->limits.ranks > run->limits.node_size) print_link(&c->link[LINK_ACROSS], "between machines");
@@ -223,7 +224,7 @@ static void print_cost(const Run* run, const char* from) {
 }
 
 void run_set_cost(Run* run) {
-    refine_apply(&run->setting.cost, &run->probed.cost, &run->refine);
+    calibration_apply(&run->setting.cost, &run->probed.cost, &run->calibration);
     cost_groups(run->groups, &run->setting.cost, &run->setting.limits, run->setting.kind);
     run->setting.groups = run->groups;
 }
@@ -238,7 +239,7 @@ void run_find_cost(Run* run) {
     if (found.failed) die("%s", found.err);
     run->probed = found.machine;
     if (run->config.probe) return;
-    refine_start(&run->refine);
+    calibration_start(&run->calibration);
     run_set_cost(run);
     // One rank has nothing to plan with an estimate.
     if (run->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))

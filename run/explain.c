@@ -7,7 +7,7 @@
 
 #include "data/disk.h"
 #include "plan/explain.h"
-#include "plan/rivals/rivals.h"
+#include "plan/published/published.h"
 #include "run/run.h"
 
 enum { SAMPLE = 4096, MOST_SHOWN = 16 };
@@ -38,9 +38,9 @@ static int play(Stage* stage, const char* name, const char* words, double plan_u
     Played* p = &stage->played[stage->n];
     const Setting* setting = &stage->run->setting;
     int ranks = setting->limits.ranks;
-    p->timeline_memory = take(timeline_bytes(p->plan.n_items, ranks));
-    timeline_carve(&p->timeline, p->timeline_memory, p->plan.n_items, ranks);
-    void* scratch = take(timeline_scratch(p->plan.n_items, ranks));
+    p->timeline_memory = take(timeline_bytes(p->plan.n_micro_batches, ranks));
+    timeline_carve(&p->timeline, p->timeline_memory, p->plan.n_micro_batches, ranks);
+    void* scratch = take(timeline_scratch(p->plan.n_micro_batches, ranks));
     int failed =
         timeline_play(&p->timeline, &p->plan, stage->run->batch.lengths, setting, &p->rule, scratch, err, errlen);
     free(scratch);
@@ -53,8 +53,8 @@ static void play_chosen(Stage* stage) {
     char err[ERR_BYTES];
     const Batch* b = &stage->run->batch;
     const char* words = "";
-    for (int i = 0; i < n_rivals; i++)
-        if (!strcmp(rivals[i]->name, stage->run->config.plan)) words = rivals[i]->words;
+    for (int i = 0; i < n_planners; i++)
+        if (!strcmp(planners[i]->name, stage->run->config.plan)) words = planners[i]->words;
     stage->played[0].plan = b->plan;
     if (play(stage, stage->run->config.plan, words, b->plan_us, err, sizeof err)) die("--explain: %s", err);
     stage->n = 1;
@@ -70,19 +70,20 @@ static int draw_sample(const Run* run, int* lengths) {
     return n;
 }
 
-static int plan_rival(Stage* stage, const Rival* rival, const int* sample, int n_sample, char* err, size_t errlen) {
+static int run_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, char* err,
+                       size_t errlen) {
     Played* p = &stage->played[stage->n];
     const Run* run = stage->run;
     const Batch* b = &run->batch;
-    void* opened = rival->open(&run->setting, sample, n_sample, err, errlen);
+    void* opened = planner->open(&run->setting, sample, n_sample, err, errlen);
     if (!opened) return -1;
     p->plan_memory = take(plan_bytes(b->n_pieces));
     plan_carve(&p->plan, p->plan_memory, b->n_pieces);
     double started = now_seconds();
-    int failed = rival->plan(opened, &p->plan, &p->rule, b->plan.step, b->lengths, b->n_pieces, err, errlen);
+    int failed = planner->plan(opened, &p->plan, &p->rule, b->plan.step, b->lengths, b->n_pieces, err, errlen);
     double plan_us = 1e6 * (now_seconds() - started);
-    rival->close(opened);
-    return failed || play(stage, rival->name, rival->words, plan_us, err, errlen) ? -1 : 0;
+    planner->close(opened);
+    return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
 }
 
 static void clear(Played* p) {
@@ -91,15 +92,15 @@ static void clear(Played* p) {
     memset(p, 0, sizeof *p);
 }
 
-static void play_rivals(Stage* stage) {
+static void play_planners(Stage* stage) {
     static int sample[SAMPLE];
     char err[ERR_BYTES];
     int n_sample = draw_sample(stage->run, sample);
-    for (int i = 0; i < n_rivals && stage->n < MOST_SHOWN; i++) {
-        if (!strcmp(rivals[i]->name, stage->run->config.plan)) continue;
-        if (!plan_rival(stage, rivals[i], sample, n_sample, err, sizeof err)) stage->n++;
+    for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
+        if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
+        if (!run_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
         else {
-            printf("%s has no plan: %s\n", rivals[i]->name, err);
+            printf("%s has no plan: %s\n", planners[i]->name, err);
             clear(&stage->played[stage->n]);
         }
     }
@@ -125,10 +126,10 @@ void run_explain(const Run* run) {
     if (!run->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
     stage.run = run;
     play_chosen(&stage);
-    play_rivals(&stage);
+    play_planners(&stage);
     snprintf(title, sizeof title, "step %" PRId64 ": %d documents, %" PRId64 " tokens on %d ranks", b->plan.step,
              b->n_pieces, b->n_tokens, run->limits.ranks);
-    Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->forecast, stage.shown, stage.n};
+    Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n};
     explain_text(stdout, &x);
     write_page(run, &x);
     for (int i = 0; i < stage.n; i++) clear(&stage.played[i]);

@@ -21,13 +21,13 @@ static void* planned(const MemoryPlan* plan, const char* name) {
     return NULL;
 }
 
-// Where data ranks share heads, plans fill a place with capacity * f / ceil(f / inner) tokens, f being the fewest heads
-// of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h / inner) for each: room
-// for as many pairs of token and head as `capacity` tokens of this many heads.
+// Where data ranks share heads, plans fill a place with capacity * f / ceil(f / ulysses_size) tokens, f being the
+// fewest heads of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h /
+// ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
 static int heads_of_places(const Run* run, int h) {
     int f = run->limits.NH, most = h;
-    for (int inner = 1; inner <= MIN(f, run->limits.ranks); inner++)
-        most = MAX(most, CEIL_DIV(f * CEIL_DIV(h, inner), CEIL_DIV(f, inner)));
+    for (int ulysses_size = 1; ulysses_size <= MIN(f, run->limits.ranks); ulysses_size++)
+        most = MAX(most, CEIL_DIV(f * CEIL_DIV(h, ulysses_size), CEIL_DIV(f, ulysses_size)));
     return most;
 }
 
@@ -51,7 +51,7 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.units)), widest.rows);
     limits.NH = widest.heads;
     limits.HS = HS;
-    limits.crowded = run->crowded;
+    limits.oversubscribed = run->oversubscribed;
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
     limits.dt = m->dt;
@@ -295,15 +295,15 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->others = m->tp ? run->part + largest_tensor(&m->whole) : NULL;
 }
 
-static KindChoice kind_choice(const Config* c) {
-    return !strcmp(c->kind, "heads") ? KIND_HEADS : !strcmp(c->kind, "ring") ? KIND_RING : KIND_AUTO;
+static CpChoice cp_choice(const Config* c) {
+    return !strcmp(c->kind, "ulysses") ? CP_CHOICE_ULYSSES : !strcmp(c->kind, "ring") ? CP_CHOICE_RING : CP_CHOICE_AUTO;
 }
 
 MemoryPlan run_plan_memory(Run* run) {
     run->config.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows_of(run, run->config.capacity);
     run->setting.limits = run->limits;
-    run->setting.kind = kind_choice(&run->config);
+    run->setting.kind = cp_choice(&run->config);
     run->setting.context = run->config.context;
     return plan;
 }

@@ -1,8 +1,8 @@
 // probe.c - --probe: this machine's cost model, measured in some seconds.
 //
 //   rows     forward and backward of rows on every rank at the same time, without exchanges. Rows of as many tokens but
-//            unlike documents tell the quadratic work from the linear, short ones what an item costs anyway. Others are
-//            held out: their error says what the model is worth.
+//            unlike documents tell the quadratic work from the linear, short ones what a micro-batch costs anyway.
+//            Others are held out: their error says what the model is worth.
 //   links    an all-to-all among the ranks of each machine; between machines every rank sends to the one in its place
 //            on the next machine, as a ring across them does
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
@@ -162,7 +162,7 @@ static ProbeTime row_of(const int* lengths, int n) {
 }
 
 static double model_ms(const Cost* c, const ProbeTime* row) {
-    return c->quadratic * row->s2 + c->linear * row->tokens + c->item;
+    return c->quadratic * row->s2 + c->linear * row->tokens + c->micro_batch;
 }
 
 // What the estimate says of all rows of the design, once each.
@@ -219,7 +219,7 @@ static void fit_rows(Cost* cost, const ProbeTime* rows) {
     probe_fit(c, fitted, n);
     cost->quadratic = c[0];
     cost->linear = c[1];
-    cost->item = c[2];
+    cost->micro_batch = c[2];
 }
 
 static void print_rows(const Cost* cost, const ProbeTime* rows) {
@@ -277,13 +277,13 @@ static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* se
 }
 
 // ms of one exchange, of the slowest rank: all ranks get the same number.
-static double time_exchange(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists, double* all) {
+static double time_communication(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists, double* all) {
     Comm* c = run->model.comm;
     Transfer *sends = lists, *receives = lists + run->limits.ranks;
     int n = messages_of(run, kind, bytes, sends, receives);
     together(run);
     double started = now_seconds();
-    for (int i = 0; i < times && n > 0; i++) comm_exchange(c, sends, n, receives, n, run->model.s);
+    for (int i = 0; i < times && n > 0; i++) comm_send_receive(c, sends, n, receives, n, run->model.s);
     wait(run);
     return slowest(run, all, 1e3 * (now_seconds() - started) / times);
 }
@@ -296,10 +296,10 @@ static void time_link(Run* run, LinkKind kind, Transfer* lists, double* all) {
     size_t most = MIN((size_t)1 << 26, free_memory(run).bytes / 128 * 64);
     link->n = 0;
     for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
-        double first = time_exchange(run, kind, bytes, 2, lists, all), ms = first;
+        double first = time_communication(run, kind, bytes, 2, lists, all), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
         for (int i = 0; i < BATCHES && first < slow_ms; i++)
-            ms = MIN(ms, time_exchange(run, kind, bytes, repeats, lists, all));
+            ms = MIN(ms, time_communication(run, kind, bytes, repeats, lists, all));
         if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
         link->bytes[link->n] = (double)bytes;
         link->ms[link->n++] = ms;
@@ -386,8 +386,8 @@ void run_probe(Run* run) {
     if (run->model.world->rank > 0) return;
     print_rows(cost, rows);
     print_links(cost);
-    printf("%.4g ms a token, %.4g ms a token^2, %.4g ms an item, %.4g ms a step; measured in %.1f s\n", cost->linear,
-           cost->quadratic, cost->item, cost->step, now_seconds() - started);
+    printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
+           cost->linear, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
     if (cost_cache_path(run, path, sizeof path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
         die("--probe: %s", err);
     printf("saved %s, which runs like this one find; others take it by --machine\n", path);

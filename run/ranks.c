@@ -82,9 +82,10 @@ static void say_where(const Run* run) {
     }
     if (run->model.zero.stage > 1)
         printf(
-            "zero    stage %d: ranks go through the items of a step in rounds, with empty ones where they have none\n",
+            "zero    stage %d: ranks go through the micro-batches of a step in rounds, with empty ones where they have "
+            "none\n",
             run->model.zero.stage);
-    if (run->crowded)
+    if (run->oversubscribed)
         printf("        %d ranks of %d threads share %d cores: expect no speed from that%s\n", c->local_size,
                run->config.threads, cores,
                getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
@@ -96,7 +97,7 @@ static void settle_threads(Run* run) {
     Config* c = &run->config;
     int local = MAX(run->model.world->local_size, 1);
     if (c->threads == 0) c->threads = MAX(1, MIN(cores_of(0), cores_of(getppid()) / local));
-    run->crowded = run->model.k->on_host && local * c->threads > cores_of(getppid());
+    run->oversubscribed = run->model.k->on_host && local * c->threads > cores_of(getppid());
 }
 
 // For plans, which must be the same on all ranks even where machines have unlike numbers of them.
@@ -171,19 +172,19 @@ void run_measure_limit(Run* run) {
 // ---- the end
 
 static const char* const purposes[N_PURPOSES] = {
-    "other",  "heads",    "ring", "gradients", "parameters", "optimizer state", "tensor parallelism",
+    "other",  "ulysses",  "ring", "gradients", "parameters", "optimizer state", "tensor parallelism",
     "slices", "agreement"};
 
-static void add_exchanged(Comm* sum, const Comm* c) {
+static void add_sent(Comm* sum, const Comm* c) {
     for (int p = 0; p < N_PURPOSES; p++)
         for (int link = 0; link < 2; link++) sum->sent[p][link] += c->sent[p][link];
     sum->exposed_seconds += c->exposed_seconds;
 }
 
-Comm run_exchanged(const Model* m) {
+Comm run_sent(const Model* m) {
     Comm sum = *m->world;
-    if (m->comm != m->world) add_exchanged(&sum, m->comm);
-    if (m->tp) add_exchanged(&sum, m->tp);
+    if (m->comm != m->world) add_sent(&sum, m->comm);
+    if (m->tp) add_sent(&sum, m->tp);
     return sum;
 }
 
@@ -192,13 +193,13 @@ typedef struct Sent {
     double exposed;
 } Sent;
 
-void run_print_exchanges(Run* run) {
+void run_print_communication(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
     if (c->size == 1) return;
     Sent mine, sum, *all = (Sent*)calloc((size_t)c->size, sizeof mine);
     memset(&sum, 0, sizeof sum);
-    Comm total = run_exchanged(&run->model);
+    Comm total = run_sent(&run->model);
     memcpy(mine.bytes, total.sent, sizeof mine.bytes);
     mine.exposed = total.exposed_seconds;
     if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) {

@@ -19,7 +19,7 @@ static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose,
 }
 
 static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
-    const CommPurpose purposes[] = {COMM_HEADS, COMM_RING, COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
+    const CommPurpose purposes[] = {COMM_ULYSSES, COMM_RING, COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
     uint64_t* const counts[] = {&r->heads, &r->ring, &r->gradients, &r->parameters, &r->tensor, &r->slices};
     r->inside = r->across = 0;
     for (int i = 0; i < COUNT(purposes); i++) {
@@ -32,19 +32,19 @@ static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
 
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before) {
     const Batch* b = &run->batch;
-    Comm now = run_exchanged(&run->model);
+    Comm now = run_sent(&run->model);
     const Comm* c = &now;
     r->exposed_seconds = c->exposed_seconds - before->exposed_seconds;
     r->seconds = seconds;
     r->tokens = b->n_tokens;
     r->targets = b->n_targets;
-    r->rows = b->plan.n_items;
+    r->rows = b->plan.n_micro_batches;
     r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
     r->planner = run->config.plan;
     r->plan = &b->plan;
     r->plan_us = b->plan_us;
     r->measured_ms = 1e3 * seconds - 1e-3 * r->plan_stall_us;
-    r->gap = b->foreseen ? forecast_gap(&b->forecast) : NAN;
+    r->gap = b->predicted ? prediction_gap(&b->prediction) : NAN;
     count_bytes(c, before, r);
 }
 
@@ -54,9 +54,9 @@ void run_remember_step(Run* run, const StepRecord* r) {
     sum->plan_us += b->plan_us;
     sum->worst_us = MAX(sum->worst_us, b->plan_us);
     sum->stall_us += r->plan_stall_us;
-    sum->foreseen += b->foreseen;
-    sum->gap += b->foreseen ? r->gap : 0;
-    if (sum->steps++ == 0 || !b->foreseen) return;
+    sum->predicted += b->predicted;
+    sum->gap += b->predicted ? r->gap : 0;
+    if (sum->steps++ == 0 || !b->predicted) return;
     run->last_ms = r->measured_ms;
     memcpy(run->last_terms, b->terms, sizeof run->last_terms);
 }
@@ -66,8 +66,8 @@ void run_print_planning(const Run* run) {
     if (run->model.world->size == 1 || sum->steps == 0) return;
     printf("planning took %.0f us a step, %.0f at most; steps waited for it %.1f ms in all",
            sum->plan_us / (double)sum->steps, sum->worst_us, sum->stall_us / 1e3);
-    if (sum->foreseen)
-        printf("; their times were foreseen within %.1f %% (median), plans within %.1f %% of the bound (mean)",
-               100 * refine_median_error(&run->refine), 100 * sum->gap / (double)sum->foreseen);
+    if (sum->predicted)
+        printf("; their times were predicted within %.1f %% (median), plans within %.1f %% of the bound (mean)",
+               100 * calibration_median_error(&run->calibration), 100 * sum->gap / (double)sum->predicted);
     printf("\n");
 }

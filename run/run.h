@@ -16,7 +16,7 @@
 #include "kernels/kernels.h"
 #include "plan/config.h"
 #include "plan/machine.h"
-#include "plan/refine.h"
+#include "plan/calibration.h"
 #include "plan/shape.h"
 #include "plan/step.h"
 #include "plan/straggle.h"
@@ -51,7 +51,7 @@ struct Model {
     void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
-// A row on the device: N tokens that this rank holds of an item's documents. Generation: one document, of which
+// A row on the device: N tokens that this rank holds of a micro-batch's documents. Generation: one document, of which
 // `cached` tokens lie in the KV cache and N new ones follow them.
 struct Row {
     int N;
@@ -64,12 +64,12 @@ struct Row {
     int use_cache, cached;
 };
 
-// An item of the plan as this rank sees it.
-typedef struct RankItem {
-    const Item* item;  // NULL: nothing to do in this round
+// A micro-batch of the plan as this rank sees it.
+typedef struct RankMicroBatch {
+    const MicroBatch* mb;  // NULL: nothing to do in this round
     Share share;
     int tokens, cu, ring;  // where its values begin in Batch.tokens, .cu and .ring
-} RankItem;
+} RankMicroBatch;
 
 // Host side of a step: the pieces of documents that were drawn, the plan, and what this rank does of it.
 typedef struct Batch {
@@ -81,19 +81,19 @@ typedef struct Batch {
     double sum_s2;          // sum of squared lengths, for the FLOP count
     SamplerPosition after;  // where the next step's documents begin
     Plan plan;
-    double plan_us;              // what planning took, all of it
-    int foreseen;                // forecast and terms are known
-    Forecast forecast;           // under the model that planned
-    double terms[REFINE_TERMS];  // of the forecast under the model before it was refined, and Cost.step
-    RankItem* items;             // (max_tokens) in the order in which this rank runs them
-    int n_items;
+    double plan_us;                   // what planning took, all of it
+    int predicted;                    // prediction and terms are known
+    Prediction prediction;            // under the model that planned
+    double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
+    RankMicroBatch* micro_batches;    // (max_tokens) in the order in which this rank runs them
+    int n_micro_batches;
     // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
     // device's copy; one of each for all Batches, so that only one of them can be at work.
     int *indices, *device_indices;
-    int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's items one after another
+    int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's micro-batches one after another
     int* rows;                          // Row.rows likewise; NULL when alone
     int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
-    Span* spans;                        // (2 * max_tokens) of one item
+    Span* spans;                        // (2 * max_tokens) of one micro-batch
     void* plan_scratch;                 // of all Batches: one is planned at a time
 } Batch;
 
@@ -114,7 +114,7 @@ typedef struct Agreement {
 
 // Of the steps of this invocation.
 typedef struct PlanningSums {
-    int64_t steps, foreseen;
+    int64_t steps, predicted;
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
 
@@ -140,19 +140,19 @@ struct Run {
     // What planners know of the machine. They run on the thread of ahead.c: see ahead_start.
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
-    Machine probed;     // as measured or read, nothing refined
-    Refine refine;
+    Machine probed;     // as measured or read, nothing calibrated
+    Calibration calibration;
     // For run_probe. Forward and backward of the model over one row of documents of these lengths (n, each at most
     // --context, together at most --capacity) on this rank alone: ms, the least of `repeats`. With ZeRO-2 and 3 all
     // ranks call it together. Afterwards gradients are zero, and run.batch is to be drawn again.
     double (*time_row)(Run* run, const int* lengths, int n, int repeats);
     Ahead* planner;
-    double last_ms;                   // of the step before, 0 when it is not to be learnt from
-    double last_terms[REFINE_TERMS];  // its terms
+    double last_ms;                        // of the step before, 0 when it is not to be learnt from
+    double last_terms[CALIBRATION_TERMS];  // its terms
     PlanningSums planning;
     Agreement* agreed;     // (ranks) what all ranks said last
     Balance* balance;      // what is done about slow ranks
-    int crowded;           // ranks of this machine share its cores
+    int oversubscribed;    // ranks of this machine share its cores
     void* work_memory;     // on the device, of work_bytes
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];
@@ -173,11 +173,11 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 
 // ---- ranks.c
 
-void run_find_ranks(Run* run);       // who this process is among the ranks; all but rank 0 are silent from here on
-void run_join_ranks(Run* run);       // opens the Comm and proves that all ranks mean the same run
-void run_measure_limit(Run* run);    // of all ranks together, each on its own
-Comm run_exchanged(const Model* m);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
-void run_print_exchanges(Run* run);  // bytes sent and time not hidden, of all ranks together
+void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
+void run_join_ranks(Run* run);     // opens the Comm and proves that all ranks mean the same run
+void run_measure_limit(Run* run);  // of all ranks together, each on its own
+Comm run_sent(const Model* m);     // bytes and waiting of this rank in all its Comms so far; the rest is the world's
+void run_print_communication(Run* run);  // bytes sent and time not hidden, of all ranks together
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
 
@@ -190,12 +190,12 @@ void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* ind
                  int max_tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
-// The items of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do. batch_plan has
-// done it already.
+// The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do.
+// batch_plan has done it already.
 void batch_list(Batch* b, const Run* run);
 // Reads the tokens of this rank's share and sends them to the device with all that kernels need to know.
 void batch_upload(Batch* b, const Run* run, const Sampler* sampler);
-Row batch_row(const Batch* b, const Run* run, int i);  // item i of this rank
+Row batch_row(const Batch* b, const Run* run, int i);  // micro-batch i of this rank
 // For generation: N tokens of a document that follow `cached` others in the KV cache.
 Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached);
 
@@ -215,7 +215,7 @@ void ahead_close(Run* run);  // ends the thread, if there is one
 
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 
-// Of run->batch, which took so long; before: run_exchanged as it was when the step began. r->plan_stall_us is known.
+// Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
 // and opened first: nothing is learnt from it.
@@ -224,9 +224,9 @@ void run_print_planning(const Run* run);  // at the end, with several ranks
 
 // ---- cost.c, probe.c
 
-void run_find_cost(Run* run);  // fills probed, refine, setting.cost and groups; all ranks call it together
+void run_find_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks call it together
 void run_probe(Run* run);      // measures this machine into run->probed
-void run_set_cost(Run* run);   // setting.cost and groups: probed with what refine has learnt
+void run_set_cost(Run* run);   // setting.cost and groups: probed with what calibration has learnt
 
 // ---- explain.c
 

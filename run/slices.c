@@ -217,7 +217,7 @@ static void stand_aside(const Model* m) {
 }
 
 // Weights go from those who give to those who take, gradients the other way.
-static void exchange(const Model* m, int l, int gradients) {
+static void communication(const Model* m, int l, int gradients) {
     Transfer sends[2 * MOST_TP], receives[2 * MOST_TP];
     DType dt = gradients ? DT_F32 : m->dt;
     int sends_taken = gradients, n_sends = list_messages(m, sends_taken, dt, sends),
@@ -229,14 +229,14 @@ static void exchange(const Model* m, int l, int gradients) {
     copy_messages(m, l, sends_taken, gradients, 1);
     CommPurpose before = m->tp->purpose;
     m->tp->purpose = COMM_SLICES;
-    comm_exchange(m->tp, sends, n_sends, receives, n_receives, m->s);
+    comm_send_receive(m->tp, sends, n_sends, receives, n_receives, m->s);
     m->tp->purpose = before;
     copy_messages(m, l, !sends_taken, gradients, 0);
 }
 
 // ---- a step
 
-void slices_fill(Model* m) {
+void reshard_slice_weights(Model* m) {
     const Work* work = m->work;
     for (int l = 0; l < work->L; l++) {
         for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
@@ -244,13 +244,13 @@ void slices_fill(Model* m) {
             Slab own = owned(m, l, (SliceKind)kind, 0), here = slices_weights(work, l, (SliceKind)kind);
             if (w->differs) take_own(m, (SliceKind)kind, w, &here, &own);
         }
-        exchange(m, l, 0);
+        communication(m, l, 0);
     }
     m->k->zero(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
 // What comes back from others overwrites what put_own fills in its place.
-void slices_return(Model* m) {
+void reshard_slice_gradients(Model* m) {
     const Work* work = m->work;
     for (int l = 0; l < work->L; l++) {
         for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
@@ -263,7 +263,7 @@ void slices_return(Model* m) {
             }
             put_own(m, (SliceKind)kind, w, &here, &own);
         }
-        exchange(m, l, 1);
+        communication(m, l, 1);
     }
 }
 

@@ -74,7 +74,7 @@ Slab slices_weights(const Work* work, int l, SliceKind kind);         // the com
 Slab slices_grads(const Work* work, int l, SliceKind kind);
 
 // Copies of all layers from owned weights; gradients back. Collective among the ranks that give or take.
-void slices_fill(Model* m);
-void slices_return(Model* m);
+void reshard_slice_weights(Model* m);
+void reshard_slice_gradients(Model* m);
 // Keeps the owned gradients for Imputation SAME of the next step.
 void slices_remember(Model* m);

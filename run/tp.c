@@ -9,12 +9,12 @@ void* tp_own(const Model* m, void* x, const Row* row) {
     return (char*)x + (size_t)tp_rank(m) * share_elems(m, row) * dtype_bytes(m->dt);
 }
 
-void tp_gather(const Model* m, void* x, const Row* row) {
+void tp_all_gather(const Model* m, void* x, const Row* row) {
     if (!m->tp) return;
     comm_all_gather(m->tp, x, tp_own(m, x, row), share_elems(m, row), m->dt, m->s);
 }
 
-void tp_reduce(const Model* m, void* x, const Row* row) {
+void tp_reduce_scatter(const Model* m, void* x, const Row* row) {
     if (!m->tp) return;
     comm_reduce_scatter(m->tp, tp_own(m, x, row), x, share_elems(m, row), m->dt, m->s);
 }

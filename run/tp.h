@@ -12,9 +12,9 @@ typedef struct Row Row;
 // The own rows of x (R n, C).
 void* tp_own(const Model* m, void* x, const Row* row);
 // x (R n, C): own rows to all ranks.
-void tp_gather(const Model* m, void* x, const Row* row);
+void tp_all_gather(const Model* m, void* x, const Row* row);
 // x (R n, C): own rows become sums over ranks of those rows; all others are spent.
-void tp_reduce(const Model* m, void* x, const Row* row);
+void tp_reduce_scatter(const Model* m, void* x, const Row* row);
 // Own rows (n,C) gathered into full (R n, C), which is returned; in a group of one `own` itself.
 void* tp_full(const Model* m, void* own, void* full, const Row* row);
 

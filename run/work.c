@@ -267,12 +267,12 @@ void work_set(Model* m, const WorkPlan* plan) {
 void work_begin(Model* m) {
     if (!m->work) return;
     m->work->in_step = 1;
-    if (m->work->differs) slices_fill(m);
+    if (m->work->differs) reshard_slice_weights(m);
 }
 
 void work_end(Model* m) {
     if (!m->work) return;
-    if (m->work->differs) slices_return(m);
+    if (m->work->differs) reshard_slice_gradients(m);
     if (m->work->keep_gradients) slices_remember(m);
     m->work->in_step = 0;
 }

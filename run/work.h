@@ -9,8 +9,8 @@
 //
 // While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
 // sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
-// they belong (before any is reduced): both once a step, whatever the number of items. Evaluation, sampling and files
-// come between steps and know only whole weights. Needs ZeRO stage 1, where these are whole on every data rank.
+// they belong (before any is reduced): both once a step, whatever the number of micro-batches. Evaluation, sampling and
+// files come between steps and know only whole weights. Needs ZeRO stage 1, where these are whole on every data rank.
 #pragma once
 #include "kernels/kernels.h"
 #include "plan/balance.h"
@@ -83,8 +83,8 @@ Work* work_open(const Model* m, const WorkNeeds* needs, void* memory);
 void work_close(Work* work);
 // Between steps; copies what it needs of the plan.
 void work_set(Model* m, const WorkPlan* plan);
-// Around the items of a training step. Both are collective in the group when anything moves, and cost nothing when this
-// rank's work is what it owns. Exchanges run on m->tp for COMM_SLICES.
+// Around the micro-batches of a training step. Both are collective in the group when anything moves, and cost nothing
+// when this rank's work is what it owns. Exchanges run on m->tp for COMM_SLICES.
 void work_begin(Model* m);
 void work_end(Model* m);
 // Whether a tensor's gradients were left out in part, so that what is exactly 0 is to be frozen: AdamW.freeze.

@@ -78,7 +78,7 @@ static void end_gather(Model* m, int b) {
     m->zero.arriving[b] = 0;
 }
 
-void zero_use_edges(Model* m) {
+void zero_use_embedding_and_head(Model* m) {
     end_gather(m, 0);
     end_gather(m, last_bucket(m));
 }
@@ -133,23 +133,23 @@ static void sum_replicated(const Model* m, int b) {
 
 // Begins to sum bucket b over all ranks into `out`, the owned piece. Gradients that travel as bf16 go through
 // narrow[slot] and are widened by end_reduce.
-static Ticket begin_reduce(Model* m, int b, float* out, int slot) {
+static Request begin_reduce(Model* m, int b, float* out, int slot) {
     Comm* c = m->comm;
     size_t n = piece_elems(m, b);
     float* in = (float*)bucket_in(m, &m->zero.grads, b, sizeof(float));
     char* narrow = m->zero.narrow[slot];
     c->purpose = COMM_GRADIENTS;
     if (narrow) m->k->cast(narrow, DT_BF16, in, DT_F32, n * (size_t)c->size, m->s);
-    Ticket ticket = narrow ? c->table->begin_reduce_scatter(c, narrow + (size_t)c->rank * n * sizeof(bf16), narrow, n,
-                                                            DT_BF16, m->s)
-                           : c->table->begin_reduce_scatter(c, out, in, n, DT_F32, m->s);
+    Request request = narrow ? c->table->begin_reduce_scatter(c, narrow + (size_t)c->rank * n * sizeof(bf16), narrow, n,
+                                                              DT_BF16, m->s)
+                             : c->table->begin_reduce_scatter(c, out, in, n, DT_F32, m->s);
     c->purpose = COMM_OTHER;
-    return ticket;
+    return request;
 }
 
-static void end_reduce(Model* m, int b, float* out, int slot, Ticket ticket) {
+static void end_reduce(Model* m, int b, float* out, int slot, Request request) {
     size_t n = piece_elems(m, b);
-    m->comm->table->end(m->comm, ticket, m->s);
+    m->comm->table->end(m->comm, request, m->s);
     if (m->zero.narrow[slot])
         m->k->cast(out, DT_F32, m->zero.narrow[slot] + (size_t)m->comm->rank * n * sizeof(bf16), DT_BF16, n, m->s);
 }
@@ -233,7 +233,7 @@ void zero_clear_grads(Model* m) {
 
 void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
     int b = shape_bucket_of(tensor, &m->shape);
-    if (b == 0 || b == last_bucket(m)) zero_use_edges(m);
+    if (b == 0 || b == last_bucket(m)) zero_use_embedding_and_head(m);
     else zero_use_layer(m, tensor->layer, 0);
     m->k->download(value, zero_weights(m, tensor), tensor->elems * dtype_bytes(m->dt), m->s);
     if (m->dt == DT_BF16) bf16_widen_in_place(value, tensor->elems);

@@ -1,12 +1,12 @@
 // zero.h - who holds which weights, gradients and moments: ZeRO (Rajbhandari et al. 2020).
 //
 // The parameters are cut into buckets, each bucket into one piece for each rank (plan/shape.h); a rank owns its piece
-// of every bucket. Stage 1: every rank has all weights and sums all gradients; after the last item of a step gradients
-// are reduce-scattered, the owner of a piece updates it (fp32 master, moments), and weights are all-gathered while the
-// next step begins. Stage 2: of the gradients a rank keeps only the sums of its pieces; those of a layer are reduced as
-// soon as its backward pass is through. Stage 3: of the weights too; a layer's are gathered while the layer before it
-// computes. The embeddings and the final norm, which a step needs at both ends, are whole all the time while it runs.
-// Optimizer state never moves.
+// of every bucket. Stage 1: every rank has all weights and sums all gradients; after the last micro-batch of a step
+// gradients are reduce-scattered, the owner of a piece updates it (fp32 master, moments), and weights are all-gathered
+// while the next step begins. Stage 2: of the gradients a rank keeps only the sums of its pieces; those of a layer are
+// reduced as soon as its backward pass is through. Stage 3: of the weights too; a layer's are gathered while the layer
+// before it computes. The embeddings and the final norm, which a step needs at both ends, are whole all the time while
+// it runs. Optimizer state never moves.
 //
 // With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
 #pragma once
@@ -35,10 +35,10 @@ typedef struct Zero {
     float *master, *m, *v;  // owned; master NULL where dt is fp32: the owned weights are it; all NULL unless training
     float* piece[2];        // stages 2 and 3: a reduced piece of an even and of an odd layer
     char* narrow[2];        // bf16 copies of gradients on their way; NULL when these are fp32
-    Ticket arriving[MAX_BUCKETS];  // gathers of weights that have begun
-    int layer_in[2];               // stage 3: whose weights are in weights.layer, -1 none
-    Ticket leaving[2];             // reductions that have begun, of layer_out
-    int layer_out[2];              // stages 2 and 3: whose gradients are in grads.layer, -1 none
+    Request arriving[MAX_BUCKETS];  // gathers of weights that have begun
+    int layer_in[2];                // stage 3: whose weights are in weights.layer, -1 none
+    Request leaving[2];             // reductions that have begun, of layer_out
+    int layer_out[2];               // stages 2 and 3: whose gradients are in grads.layer, -1 none
 } Zero;
 
 // ---- where things are
@@ -55,14 +55,14 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 // ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
 
 // From here on the weights of layer l may be read, until the layer after the next is used; begins to gather the one
-// that comes after it in `direction` (1 forward, -1 backward, 0 none). The edges: zero_use_edges.
+// that comes after it in `direction` (1 forward, -1 backward, 0 none). The edges: zero_use_embedding_and_head.
 void zero_use_layer(Model* m, int l, int direction);
-void zero_use_edges(Model* m);
+void zero_use_embedding_and_head(Model* m);
 // Around the backward pass of layer l: its gradients may be added to between the two.
 void zero_open_grads(Model* m, int l);
 void zero_close_grads(Model* m, int l);
 void zero_end_round(Model* m);  // after the backward pass of a round: stages 2 and 3
-void zero_reduce(Model* m);     // after the last item: now the owned gradients are sums over all ranks
+void zero_reduce(Model* m);     // after the last micro-batch: now the owned gradients are sums over all ranks
 // Adds the squares of the owned gradients to m->grad_norm2.
 void zero_sum_of_squares(Model* m);
 void zero_clear_grads(Model* m);  // for the next step

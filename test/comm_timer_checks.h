@@ -24,26 +24,26 @@ static void end_timing(Comm* c, double seconds[N_TIMES]) {
 }
 
 // Each once, those that begin and end included.
-static void every_kind_of_exchange(Comm* c, size_t n) {
+static void every_kind_of_communication(Comm* c, size_t n) {
     float x[TIMED_RANKS] = {0}, y[TIMED_RANKS];
     Transfer send = {(rank + 1) % size, x, n * sizeof *x}, receive = {(rank + size - 1) % size, y, n * sizeof *x};
     c->table->all_reduce(c, x, n, DT_F32, NULL);
     c->table->broadcast(c, x, n, 0, NULL);
     comm_reduce_scatter(c, x + (size_t)rank * n, x, n, DT_F32, NULL);
     comm_all_gather(c, y, x, n, DT_F32, NULL);
-    comm_exchange(c, &send, n > 0, &receive, n > 0, NULL);
+    comm_send_receive(c, &send, n > 0, &receive, n > 0, NULL);
     CHECK(c->table->all_gather_host(c, y, x, n, timer_err, sizeof timer_err) == 0);
     CHECK(c->table->broadcast_host(c, x, n, 0, timer_err, sizeof timer_err) == 0);
 }
 
 // A begun one when it ends. What has nothing to send does not cut either, and nor does a part, whose timer is its own.
-static void each_exchange_that_is_waited_for_cuts_a_step_once(void) {
+static void each_communication_that_is_waited_for_cuts_a_step_once(void) {
     double seconds[N_TIMES];
     for (world->overlap = 0; world->overlap < 2; world->overlap++) {
         Comm* part = NULL;
         begin_timing(world);
-        every_kind_of_exchange(world, 1);
-        every_kind_of_exchange(world, 0);
+        every_kind_of_communication(world, 1);
+        every_kind_of_communication(world, 0);
         CHECK(world->table->barrier(world, timer_err, sizeof timer_err) == 0);
         CHECK(world->table->wait(world, NULL, timer_err, sizeof timer_err) == 0);
         end_timing(world, seconds);
@@ -80,15 +80,15 @@ static void timers_tell_which_rank_is_late(void) {
 static void waiting_for_room_is_no_computing(void) {
     enum { AT_ONCE = 100 };
     static float x[AT_ONCE], all[AT_ONCE][TIMED_RANKS];
-    Ticket tickets[AT_ONCE];
+    Request requests[AT_ONCE];
     double seconds[N_TIMES];
     begin_timing(world);
     world->overlap = 1;
     if (rank == size - 1) ranks_sleep(0.5);
     for (int i = 0; i < AT_ONCE; i++)
-        tickets[i] = world->table->begin_all_gather(world, all[i], &x[i], 1, DT_F32, NULL);
+        requests[i] = world->table->begin_all_gather(world, all[i], &x[i], 1, DT_F32, NULL);
     if (rank < size - 1) CHECK(timer.n > 2);
-    for (int i = 0; i < AT_ONCE; i++) world->table->end(world, tickets[i], NULL);
+    for (int i = 0; i < AT_ONCE; i++) world->table->end(world, requests[i], NULL);
     end_timing(world, seconds);
     if (rank < size - 1) CHECK(seconds[TIME_LINEAR] < 0.3);
     world->overlap = 0;

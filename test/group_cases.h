@@ -1,5 +1,5 @@
-// group_cases.h - random items of documents for groups of ranks, and the whole row of an item: the queries, keys,
-// values and gradients of all its documents one after another, the same on every rank.
+// group_cases.h - random micro-batches of documents for groups of ranks, and the whole row of a micro-batch: the
+// queries, keys, values and gradients of all its documents one after another, the same on every rank.
 #pragma once
 #include "plan/plan.h"
 #include "test/ranks.h"
@@ -8,7 +8,7 @@
 #define TEST_DEVICE "cpu"
 #endif
 
-enum { MOST_DOCS = 400, MOST_ITEMS = 12 };
+enum { MOST_DOCS = 400, MOST_MICRO_BATCHES = 12 };
 
 // The emulator takes seconds for what others do in milliseconds.
 static int few(int n, int on_emulator) { return strcmp(TEST_DEVICE, "emu") ? n : MIN(n, on_emulator); }
@@ -22,15 +22,15 @@ static void set(void* x, size_t i, double value, DType dt) {
     else ((float*)x)[i] = (float)value;
 }
 
-// ---- a case: items that ranks run one after another
+// ---- a case: micro-batches that ranks run one after another
 
 typedef struct Case {
     uint64_t seed, draws;
     int NH, HS;
     double spread;  // log-sum-exps of the chunks of a document are this far apart; 0: random data
     DType dt;
-    int n_items, n_docs;
-    Item items[MOST_ITEMS];
+    int n_micro_batches, n_docs;
+    MicroBatch micro_batches[MOST_MICRO_BATCHES];
     int docs[MOST_DOCS], lengths[MOST_DOCS];
 } Case;
 
@@ -48,38 +48,43 @@ static Case new_case(uint64_t seed) {
 }
 
 static Plan plan_of(Case* c) {
-    return (Plan){.ranks = size, .n_docs = c->n_docs, .n_items = c->n_items, .docs = c->docs, .items = c->items};
+    return (Plan){.ranks = size,
+                  .n_docs = c->n_docs,
+                  .n_micro_batches = c->n_micro_batches,
+                  .docs = c->docs,
+                  .micro_batches = c->micro_batches};
 }
 
 static void add_doc(Case* c, int length) {
-    Item* item = &c->items[c->n_items - 1];
+    MicroBatch* mb = &c->micro_batches[c->n_micro_batches - 1];
     if (c->n_docs == MOST_DOCS) die("a case has more than %d documents", MOST_DOCS);
     c->docs[c->n_docs] = c->n_docs;
     c->lengths[c->n_docs++] = length;
-    item->n_docs++;
+    mb->n_docs++;
 }
 
-static void begin_item(Case* c, int first_rank, int inner, int outer) {
-    if (c->n_items == MOST_ITEMS) die("a case has more than %d items", MOST_ITEMS);
-    c->items[c->n_items++] = (Item){first_rank, inner * outer, inner, c->n_docs, 0, 0};
+static void begin_micro_batch(Case* c, int first_rank, int ulysses_size, int ring_size) {
+    if (c->n_micro_batches == MOST_MICRO_BATCHES) die("a case has more than %d micro-batches", MOST_MICRO_BATCHES);
+    c->micro_batches[c->n_micro_batches++] =
+        (MicroBatch){first_rank, ulysses_size * ring_size, ulysses_size, c->n_docs, 0, 0};
 }
 
 // Many documents of a few tokens, or some of any length, or one long one between them (long enough for borders of
 // chunks at multiples of 128, where the ring is short).
-static void add_item(Case* c, int first_rank, int inner, int outer) {
-    begin_item(c, first_rank, inner, outer);
+static void add_micro_batch(Case* c, int first_rank, int ulysses_size, int ring_size) {
+    begin_micro_batch(c, first_rank, ulysses_size, ring_size);
     int kind = between(c, 0, 2), n = kind == 0 ? between(c, 1, few(24, 4)) : between(c, 1, few(5, 2));
     for (int i = 0; i < n; i++) add_doc(c, kind == 0 ? between(c, 1, 3) : between(c, 1, kind == 1 ? 90 : 30));
-    if (kind == 2) add_doc(c, few(outer <= 2 ? 256 * outer : 200, 100) + between(c, 0, 70));
+    if (kind == 2) add_doc(c, few(ring_size <= 2 ? 256 * ring_size : 200, 100) + between(c, 0, 70));
     if (kind == 2) add_doc(c, between(c, 1, 3));
 }
 
-static void add_random_item(Case* c) {
-    int inner = between(c, 1, MIN(c->NH, size)), outer = between(c, 1, size / inner);
-    add_item(c, between(c, 0, size - inner * outer), inner, outer);
+static void add_random_micro_batch(Case* c) {
+    int ulysses_size = between(c, 1, MIN(c->NH, size)), ring_size = between(c, 1, size / ulysses_size);
+    add_micro_batch(c, between(c, 0, size - ulysses_size * ring_size), ulysses_size, ring_size);
 }
 
-// ---- the whole row of an item, the same on every rank
+// ---- the whole row of a micro-batch, the same on every rank
 
 typedef struct Whole {
     int tokens, n_docs, longest;
@@ -89,32 +94,32 @@ typedef struct Whole {
 
 // Matrix 0 to 3: queries, keys, values, dout. Where spread is not 0, queries all point one way and the keys of a chunk
 // lie along it, before, behind or at 0.
-static double value(const Case* c, const Item* item, int matrix, int doc, int position, int column) {
+static double value(const Case* c, const MicroBatch* mb, int matrix, int doc, int position, int column) {
     uint64_t seed = c->seed ^ hash64((uint64_t)doc * 4 + (uint64_t)matrix + 1);
     double x = 2 * random_uniform(seed, (uint64_t)position * 512 + (uint64_t)column) - 1;
-    int outer = item->degree / item->inner, chunk = (int)((int64_t)position * 2 * outer / c->lengths[doc]);
+    int ring_size = mb->cp_size / mb->ulysses_size, chunk = (int)((int64_t)position * 2 * ring_size / c->lengths[doc]);
     if (c->spread == 0 || matrix > 1) return x;
     if (matrix == 0) return 1 + 0.1 * x;
     return ((int)(hash64(c->seed + (uint64_t)chunk) % 3) - 1) * c->spread / sqrt(c->HS) + x;
 }
 
-static void fill_whole(Whole* w, const Case* c, const Item* item) {
+static void fill_whole(Whole* w, const Case* c, const MicroBatch* mb) {
     size_t C = (size_t)c->NH * (size_t)c->HS, e = dtype_bytes(c->dt), row = 0;
     memset(w, 0, sizeof *w);
-    w->n_docs = item->n_docs;
-    for (int i = 0; i < item->n_docs; i++) {
-        int length = c->lengths[c->docs[item->first_doc + i]];
+    w->n_docs = mb->n_docs;
+    for (int i = 0; i < mb->n_docs; i++) {
+        int length = c->lengths[c->docs[mb->first_doc + i]];
         w->cu[i + 1] = w->cu[i] + length;
         w->longest = MAX(w->longest, length);
     }
-    w->tokens = w->cu[item->n_docs];
+    w->tokens = w->cu[mb->n_docs];
     w->qkv = malloc((size_t)w->tokens * 3 * C * e), w->dqkv = malloc((size_t)w->tokens * 3 * C * e);
     w->dout = malloc((size_t)w->tokens * C * e), w->out = malloc((size_t)w->tokens * C * e);
-    for (int i = 0; i < item->n_docs; i++)
+    for (int i = 0; i < mb->n_docs; i++)
         for (int t = 0; t < w->cu[i + 1] - w->cu[i]; t++, row++)
             for (int m = 0; m < 4; m++)
                 for (size_t j = 0; j < C; j++) {
-                    double x = value(c, item, m, c->docs[item->first_doc + i], t, (int)j);
+                    double x = value(c, mb, m, c->docs[mb->first_doc + i], t, (int)j);
                     set(m < 3 ? w->qkv : w->dout, m < 3 ? (row * 3 + (size_t)m) * C + j : row * C + j, x, c->dt);
                 }
 }

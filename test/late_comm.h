@@ -1,29 +1,29 @@
-// late_comm.h - a Comm whose exchanges happen as late as they may: begin_exchange only notes its messages and spoils
-// the memory that will receive, `end` sends and receives. Who overwrites what is not sent yet, or reads what has not
-// come, gets wrong numbers every time, not only when a message is slow. Host memory only.
+// late_comm.h - a Comm whose exchanges happen as late as they may: begin_send_receive only notes its messages and
+// spoils the memory that will receive, `end` sends and receives. Who overwrites what is not sent yet, or reads what has
+// not come, gets wrong numbers every time, not only when a message is slow. Host memory only.
 #pragma once
 #include "kernels/comm.h"
 
-enum { LATE_EXCHANGES = 16, LATE_MESSAGES = 64 };
+enum { LATE_SENDS = 16, LATE_MESSAGES = 64 };
 
-typedef struct LateExchange {
+typedef struct LateSend {
     Transfer sends[LATE_MESSAGES], receives[LATE_MESSAGES];
     int n_sends, n_receives;
     CommPurpose purpose;
-} LateExchange;
+} LateSend;
 
 static struct {
     const CommTable* on_time;
     CommTable table;
-    LateExchange waiting[LATE_EXCHANGES];  // that of ticket t at t % LATE_EXCHANGES
-    Ticket begun, done;
+    LateSend waiting[LATE_SENDS];  // that of request t at t % LATE_SENDS
+    Request begun, done;
 } late;
 
-static Ticket late_begin_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                                  Stream s) {
+static Request late_begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives,
+                                       int n_receives, Stream s) {
     (void)s;
-    LateExchange* x = &late.waiting[++late.begun % LATE_EXCHANGES];
-    if (late.begun - late.done > LATE_EXCHANGES || n_sends > LATE_MESSAGES || n_receives > LATE_MESSAGES)
+    LateSend* x = &late.waiting[++late.begun % LATE_SENDS];
+    if (late.begun - late.done > LATE_SENDS || n_sends > LATE_MESSAGES || n_receives > LATE_MESSAGES)
         die("%d exchanges have begun, the last with %d messages", (int)(late.begun - late.done), n_sends);
     memcpy(x->sends, sends, (size_t)n_sends * sizeof *sends);
     memcpy(x->receives, receives, (size_t)n_receives * sizeof *receives);
@@ -32,12 +32,13 @@ static Ticket late_begin_exchange(Comm* c, const Transfer* sends, int n_sends, c
     return late.begun;
 }
 
-static void late_end(Comm* c, Ticket ticket, Stream s) {
+static void late_end(Comm* c, Request request, Stream s) {
     CommPurpose purpose = c->purpose;
-    while (late.done < ticket) {
-        const LateExchange* x = &late.waiting[++late.done % LATE_EXCHANGES];
+    while (late.done < request) {
+        const LateSend* x = &late.waiting[++late.done % LATE_SENDS];
         c->purpose = x->purpose;
-        late.on_time->end(c, late.on_time->begin_exchange(c, x->sends, x->n_sends, x->receives, x->n_receives, s), s);
+        late.on_time->end(c, late.on_time->begin_send_receive(c, x->sends, x->n_sends, x->receives, x->n_receives, s),
+                          s);
     }
     c->purpose = purpose;
 }
@@ -48,7 +49,7 @@ static inline void set_late(Comm* c, int on) {
     if (!on) return;
     late.on_time = c->table;
     late.table = *c->table;
-    late.table.begin_exchange = late_begin_exchange;
+    late.table.begin_send_receive = late_begin_send_receive;
     late.table.end = late_end;
     c->table = &late.table;
 }

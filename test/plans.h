@@ -53,8 +53,8 @@ static inline Step random_step(uint64_t seed) {
     return step;
 }
 
-static inline int step_static(Step* step, int degree, KindChoice kind) {
-    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, degree, kind, step->scratch, step->err,
+static inline int step_static(Step* step, int cp_size, CpChoice kind) {
+    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, cp_size, kind, step->scratch, step->err,
                        sizeof step->err);
 }
 
@@ -76,16 +76,16 @@ static inline Step small_step(int ranks, int NH, int capacity, int n, const int*
     return step;
 }
 
-// 4 ranks, 4 heads, capacity 1000: a local item on rank 0, heads on 1 and 2, a ring on 2 and 3, both on all.
+// 4 ranks, 4 heads, capacity 1000: a local micro-batch on rank 0, heads on 1 and 2, a ring on 2 and 3, both on all.
 static inline Step valid_step(void) {
     static const int lengths[] = {900, 100, 1200, 800, 1500, 300, 3000, 600};
-    static const Item items[] = {
+    static const MicroBatch micro_batches[] = {
         {0, 1, 1, 0, 2, 0}, {1, 2, 2, 2, 2, 0}, {2, 2, 1, 4, 2, 0}, {0, 4, 2, 6, 1, 0}, {3, 1, 1, 7, 1, 0}};
     Step step = small_step(4, 4, 1000, 8, lengths);
     step.plan.ranks = 4;
     step.plan.n_docs = 8;
-    step.plan.n_items = COUNT(items);
-    memcpy(step.plan.items, items, sizeof items);
+    step.plan.n_micro_batches = COUNT(micro_batches);
+    memcpy(step.plan.micro_batches, micro_batches, sizeof micro_batches);
     for (int i = 0; i < 8; i++) step.plan.docs[i] = i;
     step.limits.max_ring_docs = 3;
     step_rounds(&step);

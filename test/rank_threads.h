@@ -58,19 +58,20 @@ static void threads_receive(RankThreads* t, int to, const Transfer* message) {
     memmove(mail, mail + 1, (size_t)-- * n * sizeof *mail);
 }
 
-static Ticket threads_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                               Stream s) {
+static Request threads_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives,
+                                    int n_receives, Stream s) {
     RankThreads* t = (RankThreads*)c->state;
     (void)s;
-    comm_count_exchange(c, sends, n_sends);
+    comm_count_send_receive(c, sends, n_sends);
     for (int i = 0; i < n_sends; i++) threads_send(t, c->rank, &sends[i]);
     for (int i = 0; i < n_receives; i++) threads_receive(t, c->rank, &receives[i]);
     return 0;
 }
 
-static void threads_end(Comm* c, Ticket ticket, Stream s) { (void)c, (void)ticket, (void)s; }
+static void threads_end(Comm* c, Request request, Stream s) { (void)c, (void)request, (void)s; }
 
-static const CommTable threads_table = {.name = "threads", .begin_exchange = threads_exchange, .end = threads_end};
+static const CommTable threads_table = {
+    .name = "threads", .begin_send_receive = threads_send_receive, .end = threads_end};
 
 // The Comm of `rank` is comms[rank].
 static void threads_open(RankThreads* t, const Kernels* k, int ranks) {

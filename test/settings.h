@@ -34,20 +34,20 @@ static inline void random_link(LinkTable* link, uint64_t seed, double scale) {
     }
 }
 
-// Any setting that there may be for these limits: published or measured links, items that cost something or nothing,
-// any kind, in one of three cases ranks of unlike speed.
+// Any setting that there may be for these limits: published or measured links, micro-batches that cost something or
+// nothing, any kind, in one of three cases ranks of unlike speed.
 static inline void random_world(World* world, const PlanLimits* limits, uint64_t seed) {
     Setting* s = &world->setting;
     Cost* c = &s->cost;
-    *s = (Setting){.limits = *limits, .groups = world->groups, .kind = (KindChoice)pick(seed, 0, 0, 2)};
+    *s = (Setting){.limits = *limits, .groups = world->groups, .kind = (CpChoice)pick(seed, 0, 0, 2)};
     *c = (Cost){.linear = 0.1 + random_uniform(seed, 1), .link_scale = 1};
     c->quadratic = c->linear * pick(seed, 2, 0, 4) / 4096.0;
-    c->item = pick(seed, 3, 0, 1) ? 100 * random_uniform(seed, 4) : 0;
+    c->micro_batch = pick(seed, 3, 0, 1) ? 100 * random_uniform(seed, 4) : 0;
     if (pick(seed, 5, 0, 1)) {
         c->token_bytes = 1e6 * random_uniform(seed, 6);
         c->n_groups = pick(seed, 7, 1, 3);
         for (int i = 0; i < c->n_groups; i++) {
-            c->group_degree[i] = 2 << i;
+            c->group_cp_size[i] = 2 << i;
             c->group_gbps[i] = (1 + 100 * random_uniform(seed, 8 + (uint64_t)i)) / (1 << 2 * i);
         }
     } else {
@@ -92,47 +92,47 @@ static inline Step small_random_step(uint64_t seed, int most) {
 
 // ---- any plan at all
 
-// Whether document s and those with so many tokens at every place so far fit one item.
+// Whether document s and those with so many tokens at every place so far fit one micro-batch.
 static inline int joins(const GroupCost* g, int64_t* place, int s) {
-    int outer = g->degree / g->inner;
-    int64_t sum = *place + widest_place(s, outer);
+    int ring_size = g->cp_size / g->ulysses_size;
+    int64_t sum = *place + widest_place(s, ring_size);
     if (sum > g->room) return 0;
     *place = sum;
     return 1;
 }
 
-// Documents in any order, in items of any degree that the setting has, on any ranks, alone or with others. 0, or -1
-// where a document fits no group.
+// Documents in any order, in micro-batches of any cp size that the setting has, on any ranks, alone or with others. 0,
+// or -1 where a document fits no group.
 static inline int scatter(Plan* plan, const int* lengths, int n, const Setting* setting, uint64_t seed) {
     const PlanLimits* l = &setting->limits;
     int64_t place = 0;
-    *plan = (Plan){.ranks = l->ranks, .n_docs = n, .docs = plan->docs, .items = plan->items};
+    *plan = (Plan){.ranks = l->ranks, .n_docs = n, .docs = plan->docs, .micro_batches = plan->micro_batches};
     for (int i = 0; i < n; i++) plan->docs[i] = i;
     for (int i = n - 1; i > 0; i--) {
         int j = pick(seed, (uint64_t)i, 0, i), doc = plan->docs[i];
         plan->docs[i] = plan->docs[j], plan->docs[j] = doc;
     }
     for (int i = 0; i < n; i++) {
-        int s = lengths[plan->docs[i]], degrees[MOST_RANKS], n_degrees = 0;
+        int s = lengths[plan->docs[i]], cp_sizes[MOST_RANKS], n_cp_sizes = 0;
         uint64_t at = 1000 + 4 * (uint64_t)i;
-        Item* last = &plan->items[plan->n_items - (plan->n_items > 0)];
-        if (plan->n_items > 0 && pick(seed, at, 0, 2) && joins(&setting->groups[last->degree], &place, s)) {
+        MicroBatch* last = &plan->micro_batches[plan->n_micro_batches - (plan->n_micro_batches > 0)];
+        if (plan->n_micro_batches > 0 && pick(seed, at, 0, 2) && joins(&setting->groups[last->cp_size], &place, s)) {
             last->n_docs++;
             continue;
         }
         for (int d = 1; d <= l->ranks; d++)
-            if (group_holds(&setting->groups[d], s)) degrees[n_degrees++] = d;
-        if (!n_degrees) return -1;
-        // The least degree that holds it is taken often, else few items would have several documents.
-        int d = degrees[pick(seed, at + 1, 0, 1) ? 0 : pick(seed, at + 2, 0, n_degrees - 1)];
+            if (group_holds(&setting->groups[d], s)) cp_sizes[n_cp_sizes++] = d;
+        if (!n_cp_sizes) return -1;
+        // The least cp size that holds it is taken often, else few micro-batches would have several documents.
+        int d = cp_sizes[pick(seed, at + 1, 0, 1) ? 0 : pick(seed, at + 2, 0, n_cp_sizes - 1)];
         int first = pick(seed, at + 3, 0, l->ranks - d);
-        plan->items[plan->n_items++] = (Item){first, d, setting->groups[d].inner, i, 1, 0};
-        place = widest_place(s, d / setting->groups[d].inner);
+        plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){first, d, setting->groups[d].ulysses_size, i, 1, 0};
+        place = widest_place(s, d / setting->groups[d].ulysses_size);
     }
     return 0;
 }
 
-// ---- the exact optimum, each document an item of its own
+// ---- the exact optimum, each document a micro-batch of its own
 
 enum { OPTIMUM_DOCS = 8, OPTIMUM_RANKS = 4, OPTIMUM_WINDOWS = OPTIMUM_RANKS * (OPTIMUM_RANKS + 1) / 2 };
 
@@ -186,14 +186,15 @@ static inline double optimum(const int* lengths, int n, const Setting* setting, 
         for (int end = first + 1; end <= l->ranks; end++) {
             if (usual && !usual_window(l, first, end)) continue;
             o.first[o.n_windows] = first, o.end[o.n_windows] = end;
-            GroupCost g = cost_group(&setting->cost, l, first, end - first, setting->groups[end - first].inner);
+            GroupCost g = cost_group(&setting->cost, l, first, end - first, setting->groups[end - first].ulysses_size);
             double speed = INFINITY;
             for (int r = first; r < end; r++) speed = MIN(speed, setting->speeds ? setting->speeds[r] : 1);
             for (int i = 0; i < n; i++) {
                 double s = lengths[i];
                 CostTerms t = group_terms(&g, s * s, s);
-                int fits = g.inner > 0 && group_holds(&g, lengths[i]);
-                o.ms[i][o.n_windows] = fits ? (t.quadratic + t.linear) / speed + t.exchange + t.item : INFINITY;
+                int fits = g.ulysses_size > 0 && group_holds(&g, lengths[i]);
+                o.ms[i][o.n_windows] =
+                    fits ? (t.quadratic + t.linear) / speed + t.communication + t.micro_batch : INFINITY;
             }
             o.n_windows++;
         }

@@ -3,7 +3,7 @@
 #pragma once
 #include "plan/speeds.h"
 #include "plan/step.h"
-#include "test/micro_batches.h"
+#include "test/rounds.h"
 
 enum { RANKS = 8, DOCS = 256, REFRESH = 10 };
 
@@ -14,11 +14,11 @@ typedef struct Sim {
     double slowness[RANKS];                            // that is true, of computing
     double true_speeds[RANKS], planned_speeds[RANKS];  // of the next step: plans are made one step ahead
     int in_use, heeds_urgency;
-    int item_slows;        // what an item costs by itself slows down, too
-    double noise, factor;  // that the whole cluster is slower by than its cost model says
+    int micro_batch_slows;  // what a micro-batch costs by itself slows down, too
+    double noise, factor;   // that the whole cluster is slower by than its cost model says
     Speeds speeds;
     Plan plan;
-    Forecast forecast;
+    Prediction prediction;
     int lengths[DOCS], n;
     double compute_ms[RANKS];
     int step, outlier;  // the step in which rank 1 takes 20 times as long; 0: none
@@ -43,16 +43,17 @@ static inline void set_costs(Sim* x, Cost believed, Cost actual) {
     x->truth.cost = actual;
     x->truth.groups = x->true_groups;
     x->truth.speeds = x->true_speeds;
-    cost_groups(x->groups, &x->setting.cost, &x->setting.limits, KIND_AUTO);
-    cost_groups(x->true_groups, &x->truth.cost, &x->truth.limits, KIND_AUTO);
+    cost_groups(x->groups, &x->setting.cost, &x->setting.limits, CP_CHOICE_AUTO);
+    cost_groups(x->true_groups, &x->truth.cost, &x->truth.limits, CP_CHOICE_AUTO);
 }
 
-// A token takes 10 us, attention as much as the rest at 10000 tokens, an item 1 ms.
+// A token takes 10 us, attention as much as the rest at 10000 tokens, a micro-batch 1 ms.
 static inline Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, uint64_t seed) {
     Sim* x = (Sim*)calloc(1, sizeof *x);
     Setting* s = &x->setting;
     s->limits = (PlanLimits){ranks, ranks, 16384, 16, DOCS, 1e-4};
-    s->cost = (Cost){.linear = 0.01, .quadratic = 1e-6, .item = 1, .link_scale = 1, .layers = 12, .channels = 1024};
+    s->cost =
+        (Cost){.linear = 0.01, .quadratic = 1e-6, .micro_batch = 1, .link_scale = 1, .layers = 12, .channels = 1024};
     s->cost.elem_bytes = 2;
     s->cost.link[LINK_INSIDE] = s->cost.link[LINK_ACROSS] = fast_link;
     s->groups = x->groups;
@@ -81,9 +82,9 @@ static inline void close_sim(Sim* x) {
 
 // ---- what is true
 
-static inline int heads_of(int NH, int inner, int place) {
+static inline int heads_of(int NH, int ulysses_size, int place) {
     int heads = 0;
-    for (int h = 0; h < NH; h++) heads += h >= place * NH / inner && h < (place + 1) * NH / inner;
+    for (int h = 0; h < NH; h++) heads += h >= place * NH / ulysses_size && h < (place + 1) * NH / ulysses_size;
     return heads;
 }
 
@@ -91,15 +92,15 @@ static inline int heads_of(int NH, int inner, int place) {
 static inline double true_ms(const Sim* x, int rank) {
     const Cost* c = &x->truth.cost;
     double ms = 0;
-    for (int i = 0; i < x->plan.n_items; i++) {
-        const Item* item = &x->plan.items[i];
-        if (rank < item->first_rank || rank >= item->first_rank + item->degree) continue;
-        Share share = item_share(&x->plan, item, x->lengths, rank, NULL);
-        double s2 = 0, heads = heads_of(x->setting.limits.NH, share.inner, share.b);
-        for (int j = 0; j < item->n_docs; j++)
-            s2 += pow(x->lengths[x->plan.docs[item->first_doc + j]], 2) / share.outer;
+    for (int i = 0; i < x->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &x->plan.micro_batches[i];
+        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
+        Share share = micro_batch_share(&x->plan, mb, x->lengths, rank, NULL);
+        double s2 = 0, heads = heads_of(x->setting.limits.NH, share.ulysses_size, share.b);
+        for (int j = 0; j < mb->n_docs; j++)
+            s2 += pow(x->lengths[x->plan.docs[mb->first_doc + j]], 2) / share.ring_size;
         double work = c->quadratic * s2 * heads / x->setting.limits.NH + c->linear * share.n;
-        ms += work * x->slowness[rank] + c->item * (x->item_slows ? x->slowness[rank] : 1);
+        ms += work * x->slowness[rank] + c->micro_batch * (x->micro_batch_slows ? x->slowness[rank] : 1);
     }
     return ms;
 }
@@ -116,9 +117,9 @@ static inline void measure(Sim* x) {
 static inline double play(Sim* x, const Plan* plan) {
     Timeline t;
     for (int r = 0; r < plan->ranks; r++) x->true_speeds[r] = 1 / x->slowness[r];
-    void *memory = malloc(timeline_bytes(plan->n_items, plan->ranks) + 1),
-         *scratch = malloc(timeline_scratch(plan->n_items, plan->ranks) + 1);
-    timeline_carve(&t, memory, plan->n_items, plan->ranks);
+    void *memory = malloc(timeline_bytes(plan->n_micro_batches, plan->ranks) + 1),
+         *scratch = malloc(timeline_scratch(plan->n_micro_batches, plan->ranks) + 1);
+    timeline_carve(&t, memory, plan->n_micro_batches, plan->ranks);
     CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &(PlayRule){0}, scratch, x->err, sizeof x->err) == 0);
     free(memory);
     free(scratch);
@@ -128,7 +129,8 @@ static inline double play(Sim* x, const Plan* plan) {
 static inline double plan_and_play(Sim* x, const double* speeds) {
     Setting setting = x->setting;
     setting.speeds = speeds;
-    int result = plan_flex(&x->plan, &x->forecast, x->step, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES);
+    int result =
+        plan_flex(&x->plan, &x->prediction, x->step, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES);
     CHECK(result == 0);
     if (result) printf("    %s\n", x->err);
     return play(x, &x->plan);

@@ -141,7 +141,7 @@ static void one_straggler_gives_the_golden_share(void) {
     }
 }
 
-static void exchanges_give_the_golden_divisions(void) {
+static void communications_give_the_golden_divisions(void) {
     static const struct {
         double c[4];
         MoveCost cost;
@@ -333,7 +333,7 @@ int main(void) {
     RUN(water_filling_ends_on_all_ranks_at_once);
     RUN(whole_slices_are_divided_as_well_as_they_can_be);
     RUN(one_straggler_gives_the_golden_share);
-    RUN(exchanges_give_the_golden_divisions);
+    RUN(communications_give_the_golden_divisions);
     RUN(moves_are_possible_and_no_division_ends_sooner);
     RUN(moves_agree_with_the_closed_form);
     RUN(nothing_moves_where_that_gains_nothing);

@@ -23,7 +23,7 @@ static void semi_gives_the_golden_targets(void) {
         RankSpeed group[4];
         make_ranks(group, v, NULL, 8, 4);
         BalanceSetting setting = setting_of(BALANCE_SEMI, 4);
-        setting.cost = (MoveCost){.2, .1, .1}, setting.exchange_rate = golden[i].lambda, setting.squared = 1;
+        setting.cost = (MoveCost){.2, .1, .1}, setting.semi_lambda = golden[i].lambda, setting.squared = 1;
         BalanceDecision d = decide(&setting, group);
         CHECK(d.active && d.idle_ms == 32);
         CHECK_CLOSE(d.step_ms, golden[i].T, HALF_DIGIT);
@@ -41,7 +41,7 @@ static void semi_with_a_linear_loss_switches_at_once(void) {
         RankSpeed group[4];
         make_ranks(group, v, NULL, 8, 4);
         BalanceSetting setting = setting_of(BALANCE_SEMI, 4);
-        setting.cost = (MoveCost){.2, .1, .1}, setting.exchange_rate = lambda;
+        setting.cost = (MoveCost){.2, .1, .1}, setting.semi_lambda = lambda;
         BalanceDecision d = decide(&setting, group);
         if (lambda < 1.5083) {
             CHECK_CLOSE(d.step_ms, 8, 1e-12);
@@ -123,7 +123,7 @@ static void the_heaviest_stragglers_migrate_first(void) {
             RankSpeed group[8];
             stragglers(group, ranks, 0);
             BalanceSetting setting = setting_of(BALANCE_SEMI, ranks);
-            setting.cost = (MoveCost){.05, .02, .02}, setting.exchange_rate = lambda, setting.squared = 1;
+            setting.cost = (MoveCost){.05, .02, .02}, setting.semi_lambda = lambda, setting.squared = 1;
             BalanceDecision d = decide(&setting, group);
             int halfway = 0;
             for (int a = 0; a < ranks; a++) {
@@ -144,13 +144,13 @@ static void ties_go_to_the_sooner_step_and_the_lower_rank(void) {
     make_ranks(group, (double[]){.25, 1, 1, 1}, NULL, 8, 4);
     for (int r = 0; r < 4; r++) group[r].movable = 0;
     BalanceSetting setting = setting_of(BALANCE_SEMI, 4);
-    setting.exchange_rate = 16;
+    setting.semi_lambda = 16;
     BalanceDecision d = decide(&setting, group);
     CHECK(d.active && d.step_ms == 8 && d.pruned[0] == .75 && d.objective == 32);
     // Two that are equally slow, and helpers that can take less than both would give.
     make_ranks(group, (double[]){1, .25, 1, .25}, NULL, 8, 4);
     for (int r = 0; r < 4; r++) group[r].room = 2;
-    setting.exchange_rate = 5, setting.squared = 1;
+    setting.semi_lambda = 5, setting.squared = 1;
     d = decide(&setting, group);
     CHECK(d.active && d.sent[1] > 0 && d.sent[3] == 0 && d.pruned[1] < d.pruned[3]);
 }
@@ -193,7 +193,7 @@ static void unlike_shares_are_judged_by_their_time(void) {
     CHECK_CLOSE(d.taken[0], 4, 1e-12);
     setting.mode = BALANCE_RESIZE;
     CHECK_CLOSE(decide(&setting, group).pruned[2], .6, 1e-12);
-    setting.mode = BALANCE_SEMI, setting.exchange_rate = INFINITY;
+    setting.mode = BALANCE_SEMI, setting.semi_lambda = INFINITY;
     CHECK_CLOSE(decide(&setting, group).sent[2], 8, 1e-12);
 }
 
@@ -207,7 +207,7 @@ static void decisions_keep_their_promise(void) {
         BalanceSetting setting = setting_of(BALANCE_OFF, ranks);
         random_group(seed, group, ranks, &setting.cost, 1);
         setting.most_pruned = uniform(seed, 5, .3, 1);
-        setting.exchange_rate = uniform(seed, 6, 0, 10), setting.squared = seed % 2 == 0;
+        setting.semi_lambda = uniform(seed, 6, 0, 10), setting.squared = seed % 2 == 0;
         double J[4] = {0};
         for (int mode = BALANCE_RESIZE; mode <= BALANCE_SEMI; mode++) {
             setting.mode = (BalanceMode)mode;
@@ -223,7 +223,7 @@ static void decisions_keep_their_promise(void) {
             }
             CHECK_CLOSE(last, d.step_ms, 1e-9 * last);
             CHECK(d.step_ms <= d.idle_ms && d.active == (d.step_ms < d.idle_ms));
-            J[mode] = d.step_ms * (1 + setting.exchange_rate * loss);
+            J[mode] = d.step_ms * (1 + setting.semi_lambda * loss);
             if (mode == BALANCE_SEMI && d.active) CHECK_CLOSE(d.objective, J[mode], 1e-9 * J[mode]);
             active += d.active;
         }
@@ -333,7 +333,7 @@ static void a_resized_rank_does_not_look_healthy(void) {
 static void a_decision_stays_until_another_is_clearly_better(void) {
     for (int mode = BALANCE_RESIZE; mode <= BALANCE_SEMI; mode++) {
         BalanceSetting setting = setting_of((BalanceMode)mode, 4);
-        setting.exchange_rate = 4, setting.squared = 1, setting.cost = (MoveCost){.2, .1, .1};
+        setting.semi_lambda = 4, setting.squared = 1, setting.cost = (MoveCost){.2, .1, .1};
         RankSpeed group[4];
         make_ranks(group, (double[]){.25, 1, 1, 1}, NULL, 8, 4);
         for (int r = 0; r < 4; r++) group[r].prunable = .95;
@@ -394,7 +394,7 @@ static void semi_does_not_jump_between_valleys(void) {
     for (int from = -5; from <= 5; from++)
         for (int to = -5; to <= 5; to++) {
             BalanceSetting setting = setting_of(BALANCE_SEMI, 4);
-            setting.exchange_rate = 1.508, setting.cost = (MoveCost){.2, .1, .1};
+            setting.semi_lambda = 1.508, setting.cost = (MoveCost){.2, .1, .1};
             RankSpeed group[4];
             make_ranks(group, (double[]){.25 * (1 + .002 * from), 1, 1, 1}, NULL, 8, 4);
             BalanceMemory memory = remember(group, 4);

@@ -111,7 +111,7 @@ static void settle(World* w, uint64_t seed) {
 static World new_world(BalanceMode mode, int ranks, int all_slow, int rounded, double noise, uint64_t seed) {
     World w = {.setting = setting_of(mode, ranks), .own = {4, 2048}, .head_matmul = 256, .head_attention = 64};
     w.setting.most_pruned = .97, w.setting.squared = 1;
-    w.setting.exchange_rate = seed % 3 == 0 ? INFINITY : (double)(seed % 3);
+    w.setting.semi_lambda = seed % 3 == 0 ? INFINITY : (double)(seed % 3);
     w.setting.cost = (MoveCost){.3, .0005, .0005};
     w.unit_ms = .01, w.other_ms = .5, w.all_slow = all_slow, w.rounded = rounded, w.noise = noise, w.tile = 8;
     for (int r = 0; r < ranks; r++) w.count[r] = w.own, w.chi[r] = 1;

@@ -24,7 +24,7 @@ static void random_case(Case* x, uint64_t seed) {
     x->keep_heads = whole(seed, 3, 0, 1);
     x->head_work = uniform(seed, 4, 20, 400);
     x->setting = setting_of(seed % 3 ? BALANCE_MIGRATE : BALANCE_SEMI, x->ranks);
-    x->setting.exchange_rate = uniform(seed, 5, 0, 20);
+    x->setting.semi_lambda = uniform(seed, 5, 0, 20);
     random_group(seed, x->group, x->ranks, &x->setting.cost, 1);
     x->setting.cost = (MoveCost){uniform(seed, 6, 0, 50), uniform(seed, 7, 0, .3), uniform(seed, 8, 0, .2)};
     for (int r = 0; r < x->ranks; r++) {
@@ -91,9 +91,9 @@ static void every_head_and_unit_is_computed_by_one_rank(void) {
 
 // Rounded, a straggler ends at most tile / (v + v_h) after the decision, v_h the mean speed of helpers: its own
 // slowness does not multiply a tile. Where it has given all tiles it may, heads have to do, and it is a head. Of Q
-// helpers the one that gets an item of `size` is late by l <= (size - need_h) / v_h for every helper h. Summed over
-// all: l <= (Q size - what is still needed) / sum v, and needed are this item and all that follow, less what stragglers
-// give beyond the decision.
+// helpers the one that gets a micro-batch of `size` is late by l <= (size - need_h) / v_h for every helper h. Summed
+// over all: l <= (Q size - what is still needed) / sum v, and needed are this micro-batch and all that follow, less
+// what stragglers give beyond the decision.
 static void rounding_costs_a_tile_or_a_head(void) {
     int tiles_only = 0;
     for (uint64_t seed = 1; seed <= 3000; seed++) {

@@ -63,8 +63,8 @@ static void golden_instances(void) {
 // e_d of one exchange: a table is straight between its points, so ms / bytes is least at a point or at the end.
 static double least_token_ms(const GroupCost* g, double tokens) {
     double sum = 0;
-    for (int i = 0; i < g->n_exchanges; i++) {
-        const Exchange* e = &g->exchanges[i];
+    for (int i = 0; i < g->n_communications; i++) {
+        const Communication* e = &g->communications[i];
         double most = e->bytes_per_token * tokens, least = link_ms(e->link, most) / most;
         for (int j = 0; j < e->link->n; j++)
             if (e->link->bytes[j] <= most) least = fmin(least, link_ms(e->link, e->link->bytes[j]) / e->link->bytes[j]);
@@ -73,7 +73,7 @@ static double least_token_ms(const GroupCost* g, double tokens) {
     return g->link_linear + g->link_scale * sum;
 }
 
-enum { MOST_WAYS = MOST_RANKS * (GROUP_INNERS + 1) };
+enum { MOST_WAYS = MOST_RANKS * (GROUP_ULYSSES_SIZES + 1) };
 
 // Of each document and each group that a plan may use.
 typedef struct Table {
@@ -97,14 +97,14 @@ static double sum_of_least(const Setting* setting, int d) {
 }
 
 static void add_to_table(Table* x, const Setting* setting, const int* sorted, int n, const GroupCost* g) {
-    double room = (double)g->degree * setting->limits.capacity, slow = sum_of_least(setting, g->degree), fastest = 0;
+    double room = (double)g->cp_size * setting->limits.capacity, slow = sum_of_least(setting, g->cp_size), fastest = 0;
     for (int r = 0; r < setting->limits.ranks; r++) fastest = fmax(fastest, at_pace(setting, r));
     for (int i = 0; i < n; i++) {
         double s = sorted[i], computed = g->quadratic * s * s + g->linear * s, *t = &x->t[i][x->n], *w = &x->w[i][x->n];
         *t = *w = INFINITY;
         if (!group_holds(g, sorted[i])) continue;
-        *t = computed / fastest + group_exchange_ms(g, s) + g->item;
-        *w = g->degree * computed + slow * (least_token_ms(g, room) * s + g->item * s / room);
+        *t = computed / fastest + group_communication_ms(g, s) + g->micro_batch;
+        *w = g->cp_size * computed + slow * (least_token_ms(g, room) * s + g->micro_batch * s / room);
     }
     x->n++;
 }
@@ -114,10 +114,11 @@ static void fill_table(Table* x, const Setting* setting, const int* sorted, int 
     x->n = 0;
     x->speeds = sum_of_least(setting, l->ranks);
     for (int d = 1; d <= l->ranks; d++) {
-        int inners[GROUP_INNERS], ways = setting->kind == KIND_AUTO ? group_inners(inners, l, d) : 0;
-        if (setting->groups[d].inner > 0) add_to_table(x, setting, sorted, n, &setting->groups[d]);
+        int ulysses_sizes[GROUP_ULYSSES_SIZES],
+            ways = setting->kind == CP_CHOICE_AUTO ? group_ulysses_sizes(ulysses_sizes, l, d) : 0;
+        if (setting->groups[d].ulysses_size > 0) add_to_table(x, setting, sorted, n, &setting->groups[d]);
         for (int i = 0; i < ways; i++) {
-            GroupCost g = cost_group(&setting->cost, l, 0, d, inners[i]);
+            GroupCost g = cost_group(&setting->cost, l, 0, d, ulysses_sizes[i]);
             add_to_table(x, setting, sorted, n, &g);
         }
     }
@@ -169,8 +170,8 @@ static void bounds_are_what_their_definition_says(void) {
             CHECK_CLOSE(b.l1, l1, 1e-13 * l1);
             CHECK_CLOSE(b.l2, l2, 1e-13 * l2);
             CHECK(b.longest >= 0 && b.longest < step.n);
-            // Whole items may raise it; that no plan is better then has claims of its own.
-            int dear = !world.setting.speeds && world.setting.cost.item > 0.005 * l3 * (1 - 2e-6);
+            // Whole micro-batches may raise it; that no plan is better then has claims of its own.
+            int dear = !world.setting.speeds && world.setting.cost.micro_batch > 0.005 * l3 * (1 - 2e-6);
             CHECK((b.l3 <= l3 || dear) && b.l3 >= l3 * (1 - 2e-6) && b.l3 >= b.l1 && b.l3 >= b.l2);
             raised += b.l3 > 1.001 * l3;
             tried++;
@@ -188,10 +189,10 @@ static void bounds_are_what_their_definition_says(void) {
 static double play(const Plan* plan, const int* lengths, const Setting* setting) {
     Timeline t;
     char err[ERR_BYTES];
-    void* memory = malloc(timeline_bytes(plan->n_items, plan->ranks));
-    void* scratch = malloc(timeline_scratch(plan->n_items, plan->ranks));
+    void* memory = malloc(timeline_bytes(plan->n_micro_batches, plan->ranks));
+    void* scratch = malloc(timeline_scratch(plan->n_micro_batches, plan->ranks));
     if (!memory || !scratch) abort();
-    timeline_carve(&t, memory, plan->n_items, plan->ranks);
+    timeline_carve(&t, memory, plan->n_micro_batches, plan->ranks);
     if (timeline_play(&t, plan, lengths, setting, &(PlayRule){0}, scratch, err, sizeof err) < 0) die("%s", err);
     free(memory);
     free(scratch);
@@ -242,14 +243,14 @@ static void no_schedule_of_few_documents_ends_before_a_bound(void) {
     CHECK(tried > 1500 && close > 300);
 }
 
-// A bound that counted the item of every document would say 2 x (100 + ...) / 1 here.
-static void documents_of_an_item_share_what_it_costs(void) {
+// A bound that counted the micro-batch of every document would say 2 x (100 + ...) / 1 here.
+static void documents_of_a_micro_batch_share_what_it_costs(void) {
     int lengths[] = {50, 50};
     World world = {.setting = {.limits = {1, 1, 100, 1, 2, 0}, .groups = world.groups}};
-    world.setting.cost = (Cost){.linear = 1, .item = 100, .link_scale = 1};
-    cost_groups(world.groups, &world.setting.cost, &world.setting.limits, KIND_AUTO);
+    world.setting.cost = (Cost){.linear = 1, .micro_batch = 100, .link_scale = 1};
+    cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_AUTO);
     Bounds b = bounds(&world.setting, lengths, 2);
-    CHECK_CLOSE(b.l1, 200, 1e-9);  // one full item
+    CHECK_CLOSE(b.l1, 200, 1e-9);  // one full micro-batch
     CHECK_CLOSE(b.l2, 150, 1e-9);
     CHECK_CLOSE(b.l3, 200, 1e-3);
 }
@@ -261,10 +262,10 @@ static void equal_documents_that_divide_evenly_reach_the_bound(void) {
             Step step = {.n = 16 * k, .limits = {16, 8, 6451, 1, MOST_DOCS, 0}};
             named_world(&world, "a100-7b", 16, 8);
             step_memory(&step);
-            step.plan.ranks = 16, step.plan.n_docs = step.plan.n_items = step.n;
+            step.plan.ranks = 16, step.plan.n_docs = step.plan.n_micro_batches = step.n;
             for (int i = 0; i < step.n; i++) {
                 step.lengths[i] = s, step.plan.docs[i] = i;
-                step.plan.items[i] = (Item){i % 16, 1, 1, i, 1, 0};
+                step.plan.micro_batches[i] = (MicroBatch){i % 16, 1, 1, i, 1, 0};
             }
             Bounds b = bounds(&world.setting, step.lengths, step.n);
             double makespan = play(&step.plan, step.lengths, &world.setting);
@@ -327,7 +328,7 @@ int main(void) {
     RUN(bounds_are_what_their_definition_says);
     RUN(no_plan_ends_before_a_bound);
     RUN(no_schedule_of_few_documents_ends_before_a_bound);
-    RUN(documents_of_an_item_share_what_it_costs);
+    RUN(documents_of_a_micro_batch_share_what_it_costs);
     RUN(equal_documents_that_divide_evenly_reach_the_bound);
     RUN(without_documents_all_bounds_are_zero);
     RUN(one_document_is_bounded_by_its_fastest_group);

@@ -158,7 +158,7 @@ typedef struct AllToAll {
     char *from, *to;
     size_t from_bytes, to_bytes;
     int number;
-    Ticket ticket;
+    Request request;
 } AllToAll;
 
 static void begin_all_to_all(AllToAll* a, int number) {
@@ -178,13 +178,13 @@ static void begin_all_to_all(AllToAll* a, int number) {
         from += bytes_between(rank, r, number);
         to += bytes_between(r, rank, number);
     }
-    a->ticket = world->table->begin_exchange(world, a->sends, size, a->receives, size, NULL);
+    a->request = world->table->begin_send_receive(world, a->sends, size, a->receives, size, NULL);
     memset(a->sends, 0xff, sizeof a->sends);  // the lists are the caller's again
-    if (!world->overlap) CHECK(a->ticket == 0);
+    if (!world->overlap) CHECK(a->request == 0);
 }
 
 static void end_all_to_all(AllToAll* a) {
-    world->table->end(world, a->ticket, NULL);
+    world->table->end(world, a->request, NULL);
     for (int r = 0; r < size; r++)
         check_message(a->receives[size - 1 - r].data, r, rank, a->number, bytes_between(r, rank, a->number));
     release(a->from, a->from_bytes), release(a->to, a->to_bytes);
@@ -197,7 +197,7 @@ static void ragged_all_to_all(void) {
     world->overlap = 0;
 }
 
-static void tickets_may_end_in_any_order(void) {
+static void requests_may_end_in_any_order(void) {
     enum { AT_ONCE = 9 };
     static AllToAll a[AT_ONCE];
     for (world->overlap = 0; world->overlap < 2; world->overlap++) {
@@ -207,20 +207,20 @@ static void tickets_may_end_in_any_order(void) {
     world->overlap = 0;
 }
 
-static void more_tickets_than_the_queue_has_room_for(void) {
+static void more_requests_than_the_queue_has_room_for(void) {
     enum { AT_ONCE = 300 };
     static int sent[AT_ONCE], came[AT_ONCE];
-    static Ticket tickets[AT_ONCE];
+    static Request requests[AT_ONCE];
     int to = (rank + 1) % size, from = (rank + size - 1) % size;
     world->overlap = 1;
     for (int i = 0; i < AT_ONCE; i++) {
         sent[i] = 1000 * rank + i;
         Transfer send = {to, &sent[i], sizeof(int)}, receive = {from, &came[i], sizeof(int)};
-        tickets[i] = world->table->begin_exchange(world, &send, 1, &receive, 1, NULL);
+        requests[i] = world->table->begin_send_receive(world, &send, 1, &receive, 1, NULL);
     }
     CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
     for (int i = 0; i < AT_ONCE; i++) CHECK(came[i] == 1000 * from + i);
-    for (int i = 0; i < AT_ONCE; i++) world->table->end(world, tickets[i], NULL);  // wait did not end them
+    for (int i = 0; i < AT_ONCE; i++) world->table->end(world, requests[i], NULL);  // wait did not end them
     world->overlap = 0;
 }
 
@@ -235,7 +235,7 @@ static void messages_of_a_pair_match_in_order(void) {
                             {rank, f, 0},     {rank, f + BYTES + HALF, HALF}};
         Transfer receives[] = {
             {rank, t + BYTES, HALF}, {rank, t + BYTES + HALF, HALF}, {before, t, HALF}, {before, t + HALF, HALF}};
-        comm_exchange(world, sends, COUNT(sends), receives, COUNT(receives), NULL);
+        comm_send_receive(world, sends, COUNT(sends), receives, COUNT(receives), NULL);
         check_message(t, before, rank, 0, BYTES);
         check_message(t + BYTES, rank, rank, 1, BYTES);
     }
@@ -251,9 +251,9 @@ static void ring_steps(void) {
         fill_message(block[0], rank, 0, 0, BYTES);
         for (int step = 0; step < size; step++) {
             Transfer send = {to, block[step % 2], BYTES}, receive = {from, block[(step + 1) % 2], BYTES};
-            Ticket ticket = world->table->begin_exchange(world, &send, 1, &receive, 1, NULL);
+            Request request = world->table->begin_send_receive(world, &send, 1, &receive, 1, NULL);
             check_message(block[step % 2], (rank + size - step) % size, 0, 0, BYTES);  // reading is allowed
-            world->table->end(world, ticket, NULL);
+            world->table->end(world, request, NULL);
         }
         check_message(block[size % 2], rank, 0, 0, BYTES);
         release(block[0], BYTES), release(block[1], BYTES);
@@ -261,15 +261,15 @@ static void ring_steps(void) {
     world->overlap = 0;
 }
 
-static void ranks_without_messages_need_not_exchange(void) {
+static void ranks_without_messages_need_not_communication(void) {
     char* x = buffer(100);
     int last = size - 1;
     fill_message(x, rank, 5, 0, 100);
     Transfer message = {rank == 0 ? last : 0, x, 100};
-    if (size > 1 && rank == 0) comm_exchange(world, &message, 1, NULL, 0, NULL);
-    if (size > 1 && rank == last) comm_exchange(world, NULL, 0, &message, 1, NULL);
+    if (size > 1 && rank == 0) comm_send_receive(world, &message, 1, NULL, 0, NULL);
+    if (size > 1 && rank == last) comm_send_receive(world, NULL, 0, &message, 1, NULL);
     check_message(x, rank == last ? 0 : rank, 5, 0, 100);
-    comm_exchange(world, NULL, 0, NULL, 0, NULL);
+    comm_send_receive(world, NULL, 0, NULL, 0, NULL);
     release(x, 100);
 }
 
@@ -280,7 +280,7 @@ static void long_messages_travel_in_pieces(void) {
     char* x = buffer(bytes);
     if (rank == 0) fill_message(x, 0, 1, 7, bytes);
     Transfer message = {1 - rank, x, bytes};
-    comm_exchange(world, &message, rank == 0, &message, rank == 1, NULL);
+    comm_send_receive(world, &message, rank == 0, &message, rank == 1, NULL);
     check_message(x, 0, 1, 7, bytes);
     release(x, bytes);
 }
@@ -291,7 +291,7 @@ static void long_messages_travel_in_pieces(void) {
 enum { SCHEDULE = 200, PENDING = 6 };
 
 typedef struct Pending {
-    Ticket ticket;
+    Request request;
     Comm* c;
     char *sent, *came;
     size_t sent_bytes, came_bytes;
@@ -300,7 +300,7 @@ typedef struct Pending {
 
 static void end_pending(Pending* p) {
     if (!p->c) return;
-    p->c->table->end(p->c, p->ticket, NULL);
+    p->c->table->end(p->c, p->request, NULL);
     check_message(p->came, p->from, rank, p->number, p->came_bytes);
     release(p->sent, p->sent_bytes), release(p->came, p->came_bytes);
     p->c = NULL;
@@ -325,7 +325,7 @@ static void begin_scheduled(Pending* p, Comm* c, uint64_t seed, int number) {
     p->c = c;
     fill_message(p->sent, rank, to, number, p->sent_bytes);
     Transfer send = {to, p->sent, p->sent_bytes}, receive = {p->from, p->came, p->came_bytes};
-    p->ticket = c->table->begin_exchange(c, &send, 1, &receive, 1, NULL);
+    p->request = c->table->begin_send_receive(c, &send, 1, &receive, 1, NULL);
 }
 
 static void run_schedule(uint64_t seed, Comm* second) {
@@ -347,7 +347,7 @@ static void run_schedule(uint64_t seed, Comm* second) {
     if (test_failures_in_claim > failures) printf("    rank %d: schedule of seed %llu\n", rank, (long long)seed);
 }
 
-static void random_schedules_of_overlapping_exchanges(void) {
+static void random_schedules_of_overlapping_communications(void) {
     Comm* second = NULL;
     CHECK(world->table->split(world, &second, 0, rank, err, sizeof err) == 0);
     if (!second) return;
@@ -447,14 +447,14 @@ static void bytes_are_counted_by_purpose_and_machine(void) {
 static void messages_are_counted_with_and_without_overlap(void) {
     AllToAll a;
     uint64_t before[2], sent[2] = {0, 0};
-    world->purpose = COMM_HEADS;
-    memcpy(before, world->sent[COMM_HEADS], sizeof before);
+    world->purpose = COMM_ULYSSES;
+    memcpy(before, world->sent[COMM_ULYSSES], sizeof before);
     for (world->overlap = 0; world->overlap < 2; world->overlap++) {
         begin_all_to_all(&a, 55), end_all_to_all(&a);
         for (int r = 0; r < size; r++)
             if (r != rank) sent[world->node[r] != world->node[rank]] += bytes_between(rank, r, 55);
     }
-    for (int far = 0; far < 2; far++) CHECK(world->sent[COMM_HEADS][far] - before[far] == sent[far]);
+    for (int far = 0; far < 2; far++) CHECK(world->sent[COMM_ULYSSES][far] - before[far] == sent[far]);
     world->overlap = 0;
     world->purpose = COMM_OTHER;
 }
@@ -467,9 +467,9 @@ static void exposed_seconds_are_those_that_nothing_hides(void) {
         double before = world->exposed_seconds;
         world->overlap = overlap;
         if (rank == size - 1) ranks_sleep(0.5);
-        Ticket ticket = world->table->begin_all_gather(world, all, x, 2, DT_F32, NULL);
+        Request request = world->table->begin_all_gather(world, all, x, 2, DT_F32, NULL);
         if (overlap && rank < size - 1) ranks_sleep(1);
-        world->table->end(world, ticket, NULL);
+        world->table->end(world, request, NULL);
         double exposed = world->exposed_seconds - before;
         if (rank < size - 1) CHECK(overlap ? exposed < 0.4 : exposed > 0.4);
     }
@@ -589,7 +589,7 @@ static void one_rank_alone_copies(void) {
     Transfer sends[] = {{0, from + 60, 10}, {0, NULL, 0}, {0, from + 70, 30}};
     Transfer receives[] = {{0, to + 60, 10}, {0, to + 70, 30}};
     c->overlap = 1;
-    comm_exchange(c, sends, COUNT(sends), receives, COUNT(receives), NULL);
+    comm_send_receive(c, sends, COUNT(sends), receives, COUNT(receives), NULL);
     CHECK(c->table->wait(c, NULL, err, sizeof err) == 0 && c->table->barrier(c, err, sizeof err) == 0);
     check_message(to, rank, 9, 0, sizeof to);
     CHECK(c->table->all_gather_host(c, copy, host, sizeof host, err, sizeof err) == 0);
@@ -618,24 +618,24 @@ static void wrong_surroundings_are_told(void) {
 
 // ---- running
 
-static void run_exchanges(void) {
+static void run_communications(void) {
     RUN_TOGETHER(all_reduce_adds_in_the_order_of_ranks);
     RUN_TOGETHER(bf16_is_added_in_fp32_and_rounded_once);
     RUN_TOGETHER(reduce_scatter_and_all_gather_make_an_all_reduce);
     RUN_TOGETHER(ragged_all_to_all);
-    RUN_TOGETHER(tickets_may_end_in_any_order);
-    RUN_TOGETHER(more_tickets_than_the_queue_has_room_for);
+    RUN_TOGETHER(requests_may_end_in_any_order);
+    RUN_TOGETHER(more_requests_than_the_queue_has_room_for);
     RUN_TOGETHER(messages_of_a_pair_match_in_order);
     RUN_TOGETHER(ring_steps);
-    RUN_TOGETHER(ranks_without_messages_need_not_exchange);
+    RUN_TOGETHER(ranks_without_messages_need_not_communication);
     RUN_TOGETHER(long_messages_travel_in_pieces);
-    RUN_TOGETHER(random_schedules_of_overlapping_exchanges);
+    RUN_TOGETHER(random_schedules_of_overlapping_communications);
     RUN_TOGETHER(broadcast_from_every_root);
     RUN_TOGETHER(host_values_of_any_size);
     RUN_TOGETHER(nobody_passes_a_barrier_before_the_last_comes);
     RUN_TOGETHER(bytes_are_counted_by_purpose_and_machine);
     RUN_TOGETHER(messages_are_counted_with_and_without_overlap);
-    RUN_TOGETHER(each_exchange_that_is_waited_for_cuts_a_step_once);
+    RUN_TOGETHER(each_communication_that_is_waited_for_cuts_a_step_once);
     if (size > 1) {
         RUN_TOGETHER(exposed_seconds_are_those_that_nothing_hides);
         RUN_TOGETHER(who_waits_leaves_the_processor_to_others);
@@ -659,7 +659,7 @@ int main(int n_arguments, char** arguments) {
     for (int r = 0; r < MOST_RANKS; r++) everyone[r] = r;
     ranks_start(&n_arguments, &arguments);
     ranks_open_world();
-    run_exchanges();
+    run_communications();
     run_parts();
     return ranks_done();
 }

@@ -23,8 +23,8 @@ static void check_failed(Comm* c, Comm* part, const char* words) {
     c->table->all_reduce(c, x, 4, DT_F32, NULL);
     c->table->broadcast(c, x, 4, 0, NULL);
     comm_reduce_scatter(c, x, x, 1, DT_F32, NULL);
-    Ticket ticket = c->table->begin_all_gather(c, x, x, 1, DT_F32, NULL);
-    c->table->end(c, ticket, NULL);
+    Request request = c->table->begin_all_gather(c, x, x, 1, DT_F32, NULL);
+    c->table->end(c, request, NULL);
     CHECK(c->table->wait(c, NULL, later, sizeof later) == -1);
     CHECK_STRING(later, words);
     CHECK(c->table->barrier(c, later, sizeof later) == -1);
@@ -68,9 +68,9 @@ static void lengths_that_differ_are_told(void) {
         char x[300] = {0};
         if (!c) return;
         Transfer send = {1, x, 100}, receive = {0, x, longer ? 300 : 30};
-        if (rank == 0) comm_exchange(c, &send, 1, NULL, 0, NULL);
+        if (rank == 0) comm_send_receive(c, &send, 1, NULL, 0, NULL);
         if (rank == 1) {
-            comm_exchange(c, NULL, 0, &receive, 1, NULL);
+            comm_send_receive(c, NULL, 0, &receive, 1, NULL);
             CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
             CHECK(strstr(err, longer ? "rank 0 sent 100 bytes, expected 300" : "rank 0 sent more than the 30 bytes"));
         }
@@ -87,7 +87,7 @@ static void end_suddenly(Comm* c, const char* mode) {
     ranks_sleep(0.3);
     if (strstr(mode, "killed")) raise(SIGKILL);
     c->overlap = 1;
-    c->table->begin_exchange(c, NULL, 0, &receive, 1, NULL);  // of which nothing comes
+    c->table->begin_send_receive(c, NULL, 0, &receive, 1, NULL);  // of which nothing comes
     ranks_sleep(0.3);
     exit(strstr(mode, "exit-0") ? 0 : 7);
 }
@@ -98,7 +98,7 @@ static int survive(Comm* c, const char* mode) {
     char name[64];
     c->overlap = strstr(mode, "overlap") != NULL;
     double start = now_seconds();
-    if (strstr(mode, "message")) comm_exchange(c, NULL, 0, &receive, 1, NULL);
+    if (strstr(mode, "message")) comm_send_receive(c, NULL, 0, &receive, 1, NULL);
     else if (strstr(mode, "sum")) c->table->all_reduce(c, x, COUNT(x), DT_F32, NULL);
     else comm_all_gather(c, all, x, COUNT(x) / (size_t)c->size, DT_F32, NULL);
     CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);

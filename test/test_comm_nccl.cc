@@ -105,7 +105,7 @@ static void uneven_all_to_all(void) {
         t += bytes_between(r, rank);
     }
     to_device(from);
-    comm_exchange(world, sends, size, receives, size, NULL);
+    comm_send_receive(world, sends, size, receives, size, NULL);
     to_host(world, to);
     for (int r = 0; r < size; r++)
         check_message(to.host + ((char*)receives[size - 1 - r].data - to.device), r, rank, bytes_between(r, rank));
@@ -124,7 +124,7 @@ static void messages_of_a_pair_match_in_order(void) {
                         {rank, f, 0},     {rank, f + BYTES + HALF, HALF}};
     Transfer receives[] = {
         {rank, t + BYTES, HALF}, {rank, t + BYTES + HALF, HALF}, {before, t, HALF}, {before, t + HALF, HALF}};
-    comm_exchange(world, sends, COUNT(sends), receives, COUNT(receives), NULL);
+    comm_send_receive(world, sends, COUNT(sends), receives, COUNT(receives), NULL);
     to_host(world, to);
     check_message(to.host, before, rank, BYTES);
     check_message(to.host + BYTES, rank, rank, BYTES);
@@ -140,24 +140,24 @@ static void ring_steps(void) {
     to_device(block[0]);
     for (int step = 0; step < size; step++) {
         Transfer send = {to, block[step % 2].device, BYTES}, receive = {from, block[(step + 1) % 2].device, BYTES};
-        comm_exchange(world, &send, 1, &receive, 1, NULL);
+        comm_send_receive(world, &send, 1, &receive, 1, NULL);
         to_host(world, block[(step + 1) % 2]);
         check_message(block[(step + 1) % 2].host, (rank + size - 1 - step) % size, 0, BYTES);
     }
     free_buffer(block[0]), free_buffer(block[1]);
 }
 
-static void ranks_without_messages_need_not_exchange(void) {
+static void ranks_without_messages_need_not_communication(void) {
     Buffer x = buffer(100);
     int last = size - 1;
     fill_message(x.host, rank, 5, 100);
     to_device(x);
     Transfer message = {rank == 0 ? last : 0, x.device, 100};
-    if (rank == 0) comm_exchange(world, &message, 1, NULL, 0, NULL);
-    if (rank == last) comm_exchange(world, NULL, 0, &message, 1, NULL);
+    if (rank == 0) comm_send_receive(world, &message, 1, NULL, 0, NULL);
+    if (rank == last) comm_send_receive(world, NULL, 0, &message, 1, NULL);
     to_host(world, x);
     check_message(x.host, rank == last ? 0 : rank, 5, 100);
-    comm_exchange(world, NULL, 0, NULL, 0, NULL);
+    comm_send_receive(world, NULL, 0, NULL, 0, NULL);
     free_buffer(x);
 }
 
@@ -238,7 +238,7 @@ static void parts_of_parts_outlive_their_parents(void) {
 }
 
 // Two streams and two communicators: every rank starts them in one order, nobody waits in between.
-static void exchanges_on_two_streams_keep_their_order(void) {
+static void communications_on_two_streams_keep_their_order(void) {
     enum { N = 4096 };
     Comm* part = split(world, rank / 2, 0);
     Buffer x = buffer(N * sizeof(float));
@@ -271,7 +271,7 @@ typedef struct Job {
     int kind;  // 0: reduce-scatter, 1: all-gather, 2: a step of a ring
     size_t n;
     Buffer in, out;
-    Ticket ticket;
+    Request request;
 } Job;
 
 static Job begin_job(Comm* c, int i) {
@@ -283,16 +283,16 @@ static Job begin_job(Comm* c, int i) {
     to_device(j.in);
     Transfer send = {(c->rank + 1) % c->size, j.in.device, j.in.bytes};
     Transfer receive = {(c->rank + c->size - 1) % c->size, j.out.device, j.out.bytes};
-    j.ticket = kind == 0   ? c->table->begin_reduce_scatter(c, j.out.device, j.in.device, n, DT_F32, NULL)
-               : kind == 1 ? c->table->begin_all_gather(c, j.out.device, j.in.device, n, DT_F32, NULL)
-                           : c->table->begin_exchange(c, &send, 1, &receive, 1, NULL);
+    j.request = kind == 0   ? c->table->begin_reduce_scatter(c, j.out.device, j.in.device, n, DT_F32, NULL)
+                : kind == 1 ? c->table->begin_all_gather(c, j.out.device, j.in.device, n, DT_F32, NULL)
+                            : c->table->begin_send_receive(c, &send, 1, &receive, 1, NULL);
     return j;
 }
 
 // Ends it on the stream, and checks it there: no other wait may help. Its hash. ranks: those of its Comm in the world.
 static uint64_t end_job(Job j, const int* ranks, Stream s) {
     int before = (j.c->rank + j.c->size - 1) % j.c->size;
-    j.c->table->end(j.c, j.ticket, s);
+    j.c->table->end(j.c, j.request, s);
     fetch(j.out, s);
     if (j.kind == 0) check_sum(j.out.host, (size_t)j.c->rank * j.n, j.n, DT_F32, ranks, j.c->size);
     for (int r = 0; r < j.c->size && j.kind == 1; r++)
@@ -304,7 +304,7 @@ static uint64_t end_job(Job j, const int* ranks, Stream s) {
 }
 
 // Of the world and of a part at the same time, each rank in an order of its own.
-static void exchanges_end_in_any_order_with_the_same_bits(void) {
+static void communications_end_in_any_order_with_the_same_bits(void) {
     enum { JOBS = 12 };
     uint64_t hashes[2][JOBS];
     Job jobs[JOBS];
@@ -315,7 +315,7 @@ static void exchanges_end_in_any_order_with_the_same_bits(void) {
         Comm* part = split(world, rank % 2, 0);
         for (int i = 0; i < JOBS; i++) {
             jobs[i] = begin_job(i / 3 % 2 ? part : world, i);
-            CHECK((jobs[i].ticket != 0) == (overlap && jobs[i].c->size > 1));
+            CHECK((jobs[i].request != 0) == (overlap && jobs[i].c->size > 1));
         }
         for (int i = 0; i < JOBS; i++) {
             int next = (rank + 1 + (rank % 2 ? 5 : 7) * i) % JOBS;  // all of them, for 12 has no such factor
@@ -326,8 +326,8 @@ static void exchanges_end_in_any_order_with_the_same_bits(void) {
     for (int i = 0; i < JOBS; i++) CHECK(hashes[0][i] == hashes[1][i]);
 }
 
-// More tickets than the transport has events, the oldest first and all but the last by another stream.
-static void very_old_tickets_end(void) {
+// More requests than the transport has events, the oldest first and all but the last by another stream.
+static void very_old_requests_end(void) {
     enum { JOBS = 150 };
     static Job jobs[JOBS];
     for (int i = 0; i < JOBS; i++) jobs[i] = begin_job(world, i % 3 + 3 * (i % 2));
@@ -335,7 +335,7 @@ static void very_old_tickets_end(void) {
 }
 
 // Another stream ends it: only the exchange itself waits for the first one, which has the input.
-static void an_exchange_sends_what_was_computed_before_it(void) {
+static void an_communication_sends_what_was_computed_before_it(void) {
     for (int i = 0; i < 3; i++) end_job(begin_job(world, i), everyone, (Stream)second);
 }
 
@@ -345,7 +345,7 @@ static void work_after_the_end_sees_what_came_and_overwrites_what_was_sent(void)
         size_t n = j.out.bytes / sizeof(float), wrong = 0;
         Buffer twice = buffer(j.out.bytes), meanwhile = buffer(j.out.bytes);
         k->zero(meanwhile.device, meanwhile.bytes, NULL);
-        world->table->end(world, j.ticket, NULL);
+        world->table->end(world, j.request, NULL);
         k->zero(j.in.device, j.in.bytes, NULL);
         k->add(twice.device, j.out.device, j.out.device, n, DT_F32, NULL);
         fetch(twice, NULL), fetch(meanwhile, NULL), fetch(j.out, NULL);
@@ -363,11 +363,11 @@ static void work_after_the_end_sees_what_came_and_overwrites_what_was_sent(void)
 static void wait_waits_for_all_that_has_begun(void) {
     for (int i = 0; i < 3; i++) {
         Job j = begin_job(world, i);
-        Ticket ticket = j.ticket;
+        Request request = j.request;
         CHECK(world->table->wait(world, (Stream)second, err, sizeof err) == 0);
-        j.ticket = 0;
+        j.request = 0;
         end_job(j, everyone, (Stream)second);
-        world->table->end(world, ticket, NULL);
+        world->table->end(world, request, NULL);
     }
 }
 
@@ -404,7 +404,7 @@ static void end_timing(double seconds[N_TIMES]) {
 }
 
 // Where the stream comes to an end, or the host exchanges values of its own.
-static void each_exchange_that_is_waited_for_cuts_a_step_once(void) {
+static void each_communication_that_is_waited_for_cuts_a_step_once(void) {
     double seconds[N_TIMES];
     char byte = 0, bytes[MOST_RANKS];
     Buffer x = buffer(MOST_RANKS * sizeof(float)), y = buffer(MOST_RANKS * sizeof(float));
@@ -417,9 +417,9 @@ static void each_exchange_that_is_waited_for_cuts_a_step_once(void) {
         world->table->broadcast(world, x.device, 4, 0, NULL);
         comm_reduce_scatter(world, y.device, x.device, 1, DT_F32, NULL);
         comm_all_gather(world, x.device, y.device, 1, DT_F32, NULL);
-        comm_exchange(world, &send, 1, &receive, 1, NULL);
+        comm_send_receive(world, &send, 1, &receive, 1, NULL);
         comm_all_gather(world, NULL, NULL, 0, DT_F32, NULL);
-        comm_exchange(world, NULL, 0, NULL, 0, NULL);
+        comm_send_receive(world, NULL, 0, NULL, 0, NULL);
         CHECK(world->table->all_gather_host(world, bytes, &byte, 1, err, sizeof err) == 0);
         CHECK(world->table->broadcast_host(world, &byte, 1, 0, err, sizeof err) == 0);
         CHECK(world->table->barrier(world, err, sizeof err) == 0);
@@ -472,14 +472,14 @@ static void an_injected_straggler_makes_the_others_wait(void) {
 
 // ---- running
 
-static void run_exchanges(void) {
+static void run_communications(void) {
     RUN_TOGETHER(all_reduce_is_the_sum_of_all_ranks);
     RUN_TOGETHER(reduce_scatter_and_all_gather_make_an_all_reduce);
     RUN_TOGETHER(sums_have_the_same_bits_every_time);
     RUN_TOGETHER(uneven_all_to_all);
     RUN_TOGETHER(messages_of_a_pair_match_in_order);
     RUN_TOGETHER(ring_steps);
-    RUN_TOGETHER(ranks_without_messages_need_not_exchange);
+    RUN_TOGETHER(ranks_without_messages_need_not_communication);
     RUN_TOGETHER(broadcast_from_every_root);
     RUN_TOGETHER(host_values_of_any_size);
     RUN_TOGETHER(split_into_neighbours);
@@ -487,14 +487,14 @@ static void run_exchanges(void) {
     RUN_TOGETHER(split_leaves_out_negative_colors);
     RUN_TOGETHER(split_into_single_ranks);
     RUN_TOGETHER(parts_of_parts_outlive_their_parents);
-    RUN_TOGETHER(exchanges_on_two_streams_keep_their_order);
-    RUN_TOGETHER(exchanges_end_in_any_order_with_the_same_bits);
-    RUN_TOGETHER(very_old_tickets_end);
-    RUN_TOGETHER(an_exchange_sends_what_was_computed_before_it);
+    RUN_TOGETHER(communications_on_two_streams_keep_their_order);
+    RUN_TOGETHER(communications_end_in_any_order_with_the_same_bits);
+    RUN_TOGETHER(very_old_requests_end);
+    RUN_TOGETHER(an_communication_sends_what_was_computed_before_it);
     RUN_TOGETHER(work_after_the_end_sees_what_came_and_overwrites_what_was_sent);
     RUN_TOGETHER(wait_waits_for_all_that_has_begun);
     RUN_TOGETHER(barrier_holds_everyone);
-    RUN_TOGETHER(each_exchange_that_is_waited_for_cuts_a_step_once);
+    RUN_TOGETHER(each_communication_that_is_waited_for_cuts_a_step_once);
     RUN_TOGETHER(timers_tell_which_rank_is_late);
     RUN_TOGETHER(an_injected_straggler_makes_the_others_wait);
 }
@@ -503,11 +503,11 @@ int main(int n_arguments, char** arguments) {
     start_nccl_ranks(&n_arguments, &arguments);
     if (comm_open_nccl(&world, &id, PATIENCE, err, sizeof err)) die("%s", err);
     world->overlap = 1;
-    run_exchanges();
+    run_communications();
     if (EMULATED) {
         if (rank == 0) printf("  and once more with work on streams as late as it may come:\n");
         setenv("EMU_STREAMS", "late", 1);
-        run_exchanges();
+        run_communications();
         unsetenv("EMU_STREAMS");
     }
     return ranks_done();

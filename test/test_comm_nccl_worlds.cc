@@ -30,7 +30,7 @@ static void check_sent_to_each(Comm* c, CommPurpose purpose, size_t bytes) {
     check_sent(c, purpose, each);
 }
 
-static void check_counts_of_exchanges(Comm* c) {
+static void check_counts_of_sends(Comm* c) {
     Buffer in = buffer(MOST_RANKS * 200), out = buffer(MOST_RANKS * 200);
     Transfer sends[MOST_RANKS + 1], receives[MOST_RANKS + 1];
     size_t bytes[MOST_RANKS], last = (size_t)c->size - 1;
@@ -39,9 +39,9 @@ static void check_counts_of_exchanges(Comm* c) {
         receives[r] = {r, out.device + 200 * r, (size_t)(10 * r + c->rank)};
         bytes[r] = sends[r].bytes;
     }
-    c->purpose = COMM_HEADS;
-    comm_exchange(c, sends, c->size, receives, c->size, NULL);
-    check_sent(c, COMM_HEADS, bytes);
+    c->purpose = COMM_ULYSSES;
+    comm_send_receive(c, sends, c->size, receives, c->size, NULL);
+    check_sent(c, COMM_ULYSSES, bytes);
     c->purpose = COMM_GRADIENTS;
     comm_reduce_scatter(c, out.device, in.device, 10, DT_BF16, NULL);
     check_sent_to_each(c, COMM_GRADIENTS, 20);
@@ -65,15 +65,15 @@ static void check_counts(Comm* c) {
     char host[MOST_RANKS * 24] = {};
     Comm* part = NULL;
     check_sent_to_each(c, COMM_OTHER, 0);  // whatever opening it took
-    check_counts_of_exchanges(c);
-    c->purpose = COMM_HEADS;
+    check_counts_of_sends(c);
+    c->purpose = COMM_ULYSSES;
     CHECK(c->table->all_gather_host(c, host, "twenty-four bytes, or so", 24, err, sizeof err) == 0);
     check_sent_to_each(c, COMM_HOST, 24);
     CHECK(c->table->broadcast_host(c, host, 5, 0, err, sizeof err) == 0);
     check_sent_to_each(c, COMM_HOST, c->rank == 0 ? 5 : 0);
     CHECK(c->table->barrier(c, err, sizeof err) == 0);
     part = split(c, 0, 0);
-    check_sent_to_each(c, COMM_HEADS, 0);
+    check_sent_to_each(c, COMM_ULYSSES, 0);
     close_part(part);
     CHECK(c->exposed_seconds == 0);
 }
@@ -147,7 +147,7 @@ static void one_rank_alone_copies(void) {
     comm_all_gather(c, to.device + 40, from.device + 40, 10, DT_BF16, NULL);
     Transfer sends[] = {{0, from.device + 60, 10}, {0, NULL, 0}, {0, from.device + 70, 30}};
     Transfer receives[] = {{0, to.device + 60, 10}, {0, to.device + 70, 30}};
-    comm_exchange(c, sends, COUNT(sends), receives, COUNT(receives), NULL);
+    comm_send_receive(c, sends, COUNT(sends), receives, COUNT(receives), NULL);
     to_host(c, to);
     check_message(to.host, rank, 9, 100);
     CHECK(c->table->all_gather_host(c, copy, host, sizeof host, err, sizeof err) == 0);
@@ -217,12 +217,12 @@ static void a_rank_that_stays_away_is_not_waited_for(void) {
     double start = now_seconds();
     if (rank != size - 1) {
         c->overlap = 1;
-        Ticket ticket = c->table->begin_reduce_scatter(c, x.device, x.device, 100 / (size_t)size, DT_F32, NULL);
+        Request request = c->table->begin_reduce_scatter(c, x.device, x.device, 100 / (size_t)size, DT_F32, NULL);
         CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
         CHECK(strstr(err, "not done after 2 s") != NULL);
         CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
         start = now_seconds();
-        c->table->end(c, ticket, NULL);
+        c->table->end(c, request, NULL);
         c->table->all_reduce(c, x.device, 100, DT_F32, NULL);
         c->table->broadcast(c, x.device, 100, 0, NULL);
         CHECK(c->table->begin_all_gather(c, x.device, x.device, 1, DT_F32, NULL) == 0);

@@ -57,8 +57,8 @@ static void values_out_of_range_are_refused_with_the_range(void) {
 
 static void what_to_do_about_slow_ranks_is_read_and_kept(void) {
     CHECK(parse("--tp 3 --balance semi --moves keep --shed slices --fill average --priority random --ratios layers "
-                "--exchange-rate 2.5 --straggle rank=1,x=4") == 0);
-    CHECK(config.tp == 3 && config.exchange_rate == 2.5 && !strcmp(config.balance, "semi"));
+                "--semi-lambda 2.5 --straggle rank=1,x=4") == 0);
+    CHECK(config.tp == 3 && config.semi_lambda == 2.5 && !strcmp(config.balance, "semi"));
     CHECK(!strcmp(config.moves, "keep") && !strcmp(config.shed, "slices") && !strcmp(config.fill, "average"));
     CHECK(!strcmp(config.priority, "random") && !strcmp(config.ratios, "layers"));
     CHECK(config_was_given(&config, "--straggle") && !config_was_given(&config, "--refresh"));
@@ -68,18 +68,18 @@ static void what_to_do_about_slow_ranks_is_read_and_kept(void) {
     CHECK(parse("--balance fast") < 0 && strstr(err, "off|resize|migrate|semi"));
 }
 
-static void a_degree_means_a_static_plan(void) {
+static void a_cp_size_means_a_static_plan(void) {
     CHECK(parse("") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
     CHECK_STRING(config.plan, "flex");
-    CHECK(parse("--degree 2") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    CHECK(parse("--cp 2") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
     CHECK_STRING(config.plan, "static");
-    CHECK(parse("--degree 2 --plan static") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
-    const char* both[] = {"--degree 2 --plan flex", "--degree 2 --plan adaptive", "--degree 2 --plan random"};
+    CHECK(parse("--cp 2 --plan static") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    const char* both[] = {"--cp 2 --plan flex", "--cp 2 --plan adaptive", "--cp 2 --plan random"};
     for (int i = 0; i < COUNT(both); i++)
-        CHECK(parse(both[i]) == 0 && config_complete(&config, 257, err, sizeof err) < 0 && strstr(err, "--degree 2"));
-    CHECK(parse("--degree 0 --plan flex") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
-    // A run that was saved with another planner goes on under the degree that is asked for now.
-    CHECK(parse("--degree 2") == 0 && config_restore(&config, "--plan", "flex", err, sizeof err) == 0);
+        CHECK(parse(both[i]) == 0 && config_complete(&config, 257, err, sizeof err) < 0 && strstr(err, "--cp 2"));
+    CHECK(parse("--cp 0 --plan flex") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+    // A run that was saved with another planner goes on under the cp size that is asked for now.
+    CHECK(parse("--cp 2") == 0 && config_restore(&config, "--plan", "flex", err, sizeof err) == 0);
     CHECK(config_complete(&config, 257, err, sizeof err) == 0);
     CHECK_STRING(config.plan, "static");
 }
@@ -228,7 +228,7 @@ int main(void) {
     RUN(an_unknown_option_names_the_nearest);
     RUN(values_out_of_range_are_refused_with_the_range);
     RUN(what_to_do_about_slow_ranks_is_read_and_kept);
-    RUN(a_degree_means_a_static_plan);
+    RUN(a_cp_size_means_a_static_plan);
     RUN(what_plans_follow_from_is_saved_with_the_run);
     RUN(what_is_visited_restores_the_same_configuration);
     RUN(presets_fill_in_and_dimensions_must_agree);

@@ -21,7 +21,7 @@ static Setting published(const char* name, int ranks, int node_size) {
 
 // A measured machine: bytes and then 10 and 1 GB/s behind a latency, for a model of 12 layers of 768 channels in bf16.
 static Cost measured(void) {
-    Cost cost = {.name = "measured", .quadratic = 1e-6, .linear = 0.01, .item = 0.2, .link_scale = 1};
+    Cost cost = {.name = "measured", .quadratic = 1e-6, .linear = 0.01, .micro_batch = 0.2, .link_scale = 1};
     cost.link[LINK_INSIDE] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.01, 0.11, 10.01}};
     cost.link[LINK_ACROSS] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.05, 1.05, 100.05}};
     cost.layers = 12, cost.channels = 768, cost.elem_bytes = 2;
@@ -37,8 +37,8 @@ static PlanLimits limits_of(int ranks, int node_size, int capacity, int NH) {
 static void flexsp_times_are_those_of_its_cost_model(void) {
     // Printed to 0.01 ms: half of that, and what the decimals of GB/s times 1.048576 leave (1e-9).
     static const struct {
-        int count, s, degree;
-        double compute, exchange;
+        int count, s, cp_size;
+        double compute, communication;
     } golden[] = {
         {1, 4096, 1, 1468.88, 0},      {1, 4096, 8, 734.30, 10.61},       {4, 8192, 8, 1554.91, 84.89},
         {1, 16384, 8, 1178.17, 42.45}, {1, 196608, 32, 7954.01, 2068.69}, {1, 393216, 64, 14148.42, 2523.20},
@@ -46,16 +46,16 @@ static void flexsp_times_are_those_of_its_cost_model(void) {
     Setting setting = published("flexsp-7b", 64, 8);
     for (int i = 0; i < COUNT(golden); i++) {
         double s = golden[i].s, tokens = golden[i].count * s;
-        CostTerms t = group_terms(&groups[golden[i].degree], tokens * s, tokens);
+        CostTerms t = group_terms(&groups[golden[i].cp_size], tokens * s, tokens);
         CHECK_CLOSE(t.quadratic + t.linear + setting.cost.round, golden[i].compute, 0.01);
-        CHECK_CLOSE(t.exchange, golden[i].exchange, 0.01);
+        CHECK_CLOSE(t.communication, golden[i].communication, 0.01);
     }
 }
 
 static void documents_take_what_the_a100_and_h200_models_say(void) {
     static const struct {
         const char* name;
-        int s, degree;
+        int s, cp_size;
         double ms;
     } golden[] = {
         {"a100-7b", 1000, 1, 189.086},    {"a100-7b", 8192, 1, 1851.115},   {"a100-7b", 8192, 2, 997.344},
@@ -68,21 +68,21 @@ static void documents_take_what_the_a100_and_h200_models_say(void) {
     for (int i = 0; i < COUNT(golden); i++) {
         published(golden[i].name, 64, 8);
         double s = golden[i].s;
-        CHECK_CLOSE(group_ms(&groups[golden[i].degree], s * s, s), golden[i].ms, 0.001);
+        CHECK_CLOSE(group_ms(&groups[golden[i].cp_size], s * s, s), golden[i].ms, 0.001);
     }
 }
 
-static void a_degree_between_two_counts_as_the_larger(void) {
+static void a_cp_size_between_two_counts_as_the_larger(void) {
     Setting setting = published("a100-7b", 256, 8);
     static const struct {
-        int degree;
+        int cp_size;
         double gbps;
     } ladder[] = {{2, 119.66}, {3, 104.22}, {4, 104.22}, {5, 96.5},  {8, 96.5},  {9, 10.33},
                   {16, 10.33}, {17, 5.94},  {33, 4.87},  {64, 4.87}, {65, 4.87}, {256, 4.87}};
     CHECK(groups[1].link_linear == 0);
     for (int i = 0; i < COUNT(ladder); i++) {
-        double expected = setting.cost.token_bytes / (ladder[i].degree * ladder[i].gbps * 1e6);
-        CHECK_CLOSE(groups[ladder[i].degree].link_linear, expected, 1e-12 * expected);
+        double expected = setting.cost.token_bytes / (ladder[i].cp_size * ladder[i].gbps * 1e6);
+        CHECK_CLOSE(groups[ladder[i].cp_size].link_linear, expected, 1e-12 * expected);
     }
 }
 
@@ -145,31 +145,34 @@ static void links_of_any_number_of_points_agree_with_a_walk(void) {
 static double layer_bytes(const GroupCost* g, double tokens, int layers, double* gradients) {
     double bytes = 0;
     *gradients = 0;
-    for (int i = 0; i < g->n_exchanges; i++) bytes += g->exchanges[i].count * g->exchanges[i].bytes_per_token * tokens;
-    if (g->inner < g->degree)  // the last ones are the fp32 gradients
-        *gradients = g->exchanges[g->n_exchanges - 1].count * g->exchanges[g->n_exchanges - 1].bytes_per_token * tokens;
+    for (int i = 0; i < g->n_communications; i++)
+        bytes += g->communications[i].count * g->communications[i].bytes_per_token * tokens;
+    if (g->ulysses_size < g->cp_size)  // the last ones are the fp32 gradients
+        *gradients = g->communications[g->n_communications - 1].count *
+                     g->communications[g->n_communications - 1].bytes_per_token * tokens;
     *gradients /= layers;
     return bytes / layers;
 }
 
 // The formulas in the header of group attention, which its tests hold against Comm.sent; tokens and heads divide.
-static void exchanges_are_the_bytes_that_group_attention_sends(void) {
+static void communications_are_the_bytes_that_group_attention_sends(void) {
     Cost cost = measured();
     int NH = 12, HS = 64, C = 768, e = 2;
     static const int cases[][2] = {{2, 2},  {4, 4}, {12, 12}, {2, 1}, {3, 1},
-                                   {16, 1}, {4, 2}, {24, 12}, {6, 3}, {48, 6}};  // degree, inner
+                                   {16, 1}, {4, 2}, {24, 12}, {6, 3}, {48, 6}};  // cp size, ulysses_size
     PlanLimits limits = limits_of(64, 8, 4096, NH);
     for (int i = 0; i < COUNT(cases); i++) {
-        int d = cases[i][0], inner = cases[i][1], outer = d / inner, H = NH / inner;
-        double total = 4096 * d, n_a = total / outer, n = total / d, expected = 0, gradients, found_gradients;
-        if (inner > 1) expected += e * (3 * n * (C - H * HS) + (n_a - n) * H * HS);  // forward
-        if (inner > 1) expected += e * (n * (C - H * HS) + 3 * (n_a - n) * H * HS);
-        gradients = outer > 1 ? outer * 4.0 * 2 * n_a * H * HS : 0;
-        expected += 2 * (outer - 1) * (e * 2.0 * n_a * H * HS) + gradients;
-        GroupCost g = cost_group(&cost, &limits, 0, d, inner);
+        int d = cases[i][0], ulysses_size = cases[i][1], ring_size = d / ulysses_size, H = NH / ulysses_size;
+        double total = 4096 * d, n_a = total / ring_size, n = total / d, expected = 0, gradients, found_gradients;
+        if (ulysses_size > 1) expected += e * (3 * n * (C - H * HS) + (n_a - n) * H * HS);  // forward
+        if (ulysses_size > 1) expected += e * (n * (C - H * HS) + 3 * (n_a - n) * H * HS);
+        gradients = ring_size > 1 ? ring_size * 4.0 * 2 * n_a * H * HS : 0;
+        expected += 2 * (ring_size - 1) * (e * 2.0 * n_a * H * HS) + gradients;
+        GroupCost g = cost_group(&cost, &limits, 0, d, ulysses_size);
         CHECK_CLOSE(layer_bytes(&g, total, cost.layers, &found_gradients), expected, 1e-12 * expected);
         CHECK_CLOSE(found_gradients, gradients, 1e-12 * expected);
-        CHECK(g.inner == inner && g.degree == d && g.n_exchanges == (inner > 1) * 2 + (outer > 1) * 2);
+        CHECK(g.ulysses_size == ulysses_size && g.cp_size == d &&
+              g.n_communications == (ulysses_size > 1) * 2 + (ring_size > 1) * 2);
     }
 }
 
@@ -194,29 +197,29 @@ static void a_layer_moves_the_published_bytes(void) {
     }
 }
 
-static void exchanges_take_the_link_between_their_ranks(void) {
+static void communications_take_the_link_between_their_ranks(void) {
     Cost cost = measured();
     for (uint64_t seed = 0; seed < 20000; seed++) {
-        int node = 1 + (int)(hash64(3 * seed) % 9), inner = 1 + (int)(hash64(3 * seed + 1) % 6);
-        int outer = 1 + (int)(hash64(3 * seed + 2) % 6), first = (int)(hash64(~seed) % 20), heads_across = 0;
+        int node = 1 + (int)(hash64(3 * seed) % 9), ulysses_size = 1 + (int)(hash64(3 * seed + 1) % 6);
+        int ring_size = 1 + (int)(hash64(3 * seed + 2) % 6), first = (int)(hash64(~seed) % 20), heads_across = 0;
         PlanLimits limits = limits_of(64, node, 4096, 12);
-        GroupCost g = cost_group(&cost, &limits, first, inner * outer, inner);
-        for (int a = 0; a < outer; a++)
-            for (int b = 0; b < inner; b++)
-                heads_across |= (first + a * inner) / node != (first + a * inner + b) / node;
-        int across = first / node != (first + inner * outer - 1) / node, at = 0;
+        GroupCost g = cost_group(&cost, &limits, first, ulysses_size * ring_size, ulysses_size);
+        for (int a = 0; a < ring_size; a++)
+            for (int b = 0; b < ulysses_size; b++)
+                heads_across |= (first + a * ulysses_size) / node != (first + a * ulysses_size + b) / node;
+        int across = first / node != (first + ulysses_size * ring_size - 1) / node, at = 0;
         CHECK(g.across == across);
-        for (; inner > 1 && at < 2; at++) CHECK(g.exchanges[at].link == &cost.link[heads_across]);
-        for (int end = at + 2; outer > 1 && at < end; at++) CHECK(g.exchanges[at].link == &cost.link[across]);
-        CHECK(g.n_exchanges == at);
+        for (; ulysses_size > 1 && at < 2; at++) CHECK(g.communications[at].link == &cost.link[heads_across]);
+        for (int end = at + 2; ring_size > 1 && at < end; at++) CHECK(g.communications[at].link == &cost.link[across]);
+        CHECK(g.n_communications == at);
         if (test_failures_in_claim) {
-            printf("    seed %d: node %d, ranks %d + %d x %d\n", (int)seed, node, first, inner, outer);
+            printf("    seed %d: node %d, ranks %d + %d x %d\n", (int)seed, node, first, ulysses_size, ring_size);
             return;
         }
     }
 }
 
-static void a_group_takes_the_sum_of_its_exchanges(void) {
+static void a_group_takes_the_sum_of_its_communications(void) {
     Cost cost = measured();
     PlanLimits limits = limits_of(16, 8, 4096, 12);
     GroupCost g = cost_group(&cost, &limits, 0, 16, 4);
@@ -230,12 +233,12 @@ static void a_group_takes_the_sum_of_its_exchanges(void) {
     cost.link_scale = 0.25;
     g = cost_group(&cost, &limits, 0, 16, 4);
     CHECK_CLOSE(group_ms(&g, 1e8, 1e4), compute + ms / 4, 1e-12 * (compute + ms));
-    CHECK(g.item == 0.2 && g.room == place_capacity(&limits, 4));
-    cost = measured(), cost.n_groups = 1, cost.group_degree[0] = 2, cost.group_gbps[0] = 10, cost.token_bytes = 1e6;
+    CHECK(g.micro_batch == 0.2 && g.room == place_capacity(&limits, 4));
+    cost = measured(), cost.n_groups = 1, cost.group_cp_size[0] = 2, cost.group_gbps[0] = 10, cost.token_bytes = 1e6;
     GroupCost whole = cost_group(&cost, &limits, 0, 16, 4);
     cost.link_scale = 0.25;
     g = cost_group(&cost, &limits, 0, 16, 4);
-    CHECK(whole.n_exchanges == 0 && whole.link_linear > 0 && g.link_linear == 0.25 * whole.link_linear);
+    CHECK(whole.n_communications == 0 && whole.link_linear > 0 && g.link_linear == 0.25 * whole.link_linear);
 }
 
 static void the_rank_with_most_heads_sets_the_pace(void) {
@@ -256,14 +259,14 @@ static void the_rank_with_most_heads_sets_the_pace(void) {
 static void terms_are_the_parts_of_the_time(void) {
     Cost cost = measured();
     PlanLimits limits = limits_of(24, 8, 4096, 12);
-    cost_groups(groups, &cost, &limits, KIND_AUTO);
+    cost_groups(groups, &cost, &limits, CP_CHOICE_AUTO);
     for (uint64_t seed = 0; seed < 5000; seed++) {
         const GroupCost* g = &groups[1 + seed % 24];
         double tokens = 1 + floor(1e5 * random_uniform(seed, 0)), s2 = tokens * tokens * random_uniform(seed, 1);
         CostTerms t = group_terms(g, s2, tokens);
-        CHECK(terms_ms(&t) == group_ms(g, s2, tokens) + g->item);
-        CHECK(t.exchange == group_exchange_ms(g, tokens) && t.quadratic == g->quadratic * s2);
-        CHECK(t.linear == g->linear * tokens && t.item == g->item);
+        CHECK(terms_ms(&t) == group_ms(g, s2, tokens) + g->micro_batch);
+        CHECK(t.communication == group_communication_ms(g, tokens) && t.quadratic == g->quadratic * s2);
+        CHECK(t.linear == g->linear * tokens && t.micro_batch == g->micro_batch);
     }
 }
 
@@ -271,25 +274,25 @@ static void a_group_holds_what_its_widest_place_can_take(void) {
     Cost cost = measured();
     int held = 0, tried = 0;
     for (uint64_t seed = 0; seed < 300; seed++) {
-        int inner = 1 + (int)(hash64(2 * seed) % 12), outer = 1 + (int)(hash64(2 * seed + 1) % 40);
+        int ulysses_size = 1 + (int)(hash64(2 * seed) % 12), ring_size = 1 + (int)(hash64(2 * seed + 1) % 40);
         PlanLimits limits = limits_of(1024, 8, 1 + (int)(hash64(~seed) % 3000), 12);
-        GroupCost g = cost_group(&cost, &limits, 0, inner * outer, inner);
-        int at = longest_fitting(&limits, 1 << 22, inner, outer);
-        for (int s = MAX(at - 100, 1); s <= at + 4 * outer; s++) {
-            int holds = widest_place(s, outer) <= place_capacity(&limits, inner);
+        GroupCost g = cost_group(&cost, &limits, 0, ulysses_size * ring_size, ulysses_size);
+        int at = longest_fitting(&limits, 1 << 22, ulysses_size, ring_size);
+        for (int s = MAX(at - 100, 1); s <= at + 4 * ring_size; s++) {
+            int holds = widest_place(s, ring_size) <= place_capacity(&limits, ulysses_size);
             CHECK(group_holds(&g, s) == holds);
             held += holds, tried++;
         }
     }
     CHECK(held > tried / 10 && held < tried - tried / 10);  // both answers are tried
-    CHECK(!group_holds(&(GroupCost){.degree = 3}, 1));
+    CHECK(!group_holds(&(GroupCost){.cp_size = 3}, 1));
 }
 
 static void planners_use_machines_whole_or_parts_of_one(void) {
     Cost cost = measured();
     static const struct {
         int ranks, node_size;
-        const char* canonical;  // a digit a degree, from 1 on
+        const char* canonical;  // a digit a cp size, from 1 on
     } cases[] = {
         {8, 8, "11111111"},  {8, 4, "11110001"},    {10, 4, "1111000101"}, {7, 100, "1111111"},
         {9, 1, "111111111"}, {10, 3, "1110010011"}, {1, 1, "1"},
@@ -297,22 +300,22 @@ static void planners_use_machines_whole_or_parts_of_one(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         PlanLimits limits = limits_of(cases[i].ranks, cases[i].node_size, 4096, 12);
         memset(groups, 0xff, sizeof groups);
-        cost_groups(groups, &cost, &limits, KIND_AUTO);
-        CHECK(groups[0].inner == 0 && groups[0].degree == 0);
+        cost_groups(groups, &cost, &limits, CP_CHOICE_AUTO);
+        CHECK(groups[0].ulysses_size == 0 && groups[0].cp_size == 0);
         for (int d = 1; d <= cases[i].ranks; d++) {
-            CHECK(groups[d].degree == d && groups[d].inner >= 1);
+            CHECK(groups[d].cp_size == d && groups[d].ulysses_size >= 1);
             CHECK(groups[d].canonical == cases[i].canonical[d - 1] - '0');
             CHECK(groups[d].across == (d > cases[i].node_size));
         }
     }
 }
 
-static int is_candidate(const PlanLimits* limits, int degree, int inner) {
-    if (degree % inner != 0 || inner > limits->NH) return 0;
-    if (inner == degree || inner == 1) return 1;
-    for (int larger = inner + 1; larger <= limits->NH; larger++)
-        if (degree % larger == 0 && limits->node_size % larger == 0) return 0;
-    return limits->node_size % inner == 0;
+static int is_candidate(const PlanLimits* limits, int cp_size, int ulysses_size) {
+    if (cp_size % ulysses_size != 0 || ulysses_size > limits->NH) return 0;
+    if (ulysses_size == cp_size || ulysses_size == 1) return 1;
+    for (int larger = ulysses_size + 1; larger <= limits->NH; larger++)
+        if (cp_size % larger == 0 && limits->node_size % larger == 0) return 0;
+    return limits->node_size % ulysses_size == 0;
 }
 
 static void auto_is_the_kind_that_costs_least(void) {
@@ -325,21 +328,21 @@ static void auto_is_the_kind_that_costs_least(void) {
         cost.quadratic *= exp(10 * random_uniform(seed, 9) - 5);
         for (int k = 0; k < N_LINKS; k++)
             for (int i = 0; i < 3; i++) cost.link[k].ms[i] *= exp(4 * random_uniform(seed, (uint64_t)k));
-        cost_groups(groups, &cost, &limits, KIND_AUTO);
+        cost_groups(groups, &cost, &limits, CP_CHOICE_AUTO);
         for (int d = 1; d <= limits.ranks; d++) {
             double tokens = 0.5 * d * limits.capacity, least = INFINITY;
-            int inners[GROUP_INNERS], n = group_inners(inners, &limits, d);
-            for (int inner = 1; inner <= d; inner++) {
+            int ulysses_sizes[GROUP_ULYSSES_SIZES], n = group_ulysses_sizes(ulysses_sizes, &limits, d);
+            for (int ulysses_size = 1; ulysses_size <= d; ulysses_size++) {
                 int listed = 0;
-                for (int i = 0; i < n; i++) listed += inners[i] == inner;
-                CHECK(listed == is_candidate(&limits, d, inner));
+                for (int i = 0; i < n; i++) listed += ulysses_sizes[i] == ulysses_size;
+                CHECK(listed == is_candidate(&limits, d, ulysses_size));
                 if (!listed) continue;
-                GroupCost g = cost_group(&cost, &limits, 0, d, inner);
+                GroupCost g = cost_group(&cost, &limits, 0, d, ulysses_size);
                 least = MIN(least, group_ms(&g, tokens * tokens, tokens));
             }
-            CHECK(is_candidate(&limits, d, groups[d].inner));
+            CHECK(is_candidate(&limits, d, groups[d].ulysses_size));
             CHECK(group_ms(&groups[d], tokens * tokens, tokens) == least);
-            chosen[item_kind(&(Item){.degree = d, .inner = groups[d].inner})]++;
+            chosen[cp_kind(&(MicroBatch){.cp_size = d, .ulysses_size = groups[d].ulysses_size})]++;
         }
     }
     for (int i = 0; i < 4; i++) CHECK(chosen[i] > 100);  // each is the best one now and then
@@ -348,22 +351,23 @@ static void auto_is_the_kind_that_costs_least(void) {
 static void heads_and_rings_can_be_asked_for(void) {
     Cost cost = measured();
     PlanLimits limits = limits_of(16, 8, 4096, 12);
-    cost_groups(groups, &cost, &limits, KIND_RING);
-    for (int d = 1; d <= 16; d++) CHECK(groups[d].inner == 1 && groups[d].degree == d);
-    cost_groups(groups, &cost, &limits, KIND_HEADS);
-    for (int d = 1; d <= 16; d++) CHECK(groups[d].inner == (d <= 12 ? d : 0) && groups[d].degree == d);
+    cost_groups(groups, &cost, &limits, CP_CHOICE_RING);
+    for (int d = 1; d <= 16; d++) CHECK(groups[d].ulysses_size == 1 && groups[d].cp_size == d);
+    cost_groups(groups, &cost, &limits, CP_CHOICE_ULYSSES);
+    for (int d = 1; d <= 16; d++) CHECK(groups[d].ulysses_size == (d <= 12 ? d : 0) && groups[d].cp_size == d);
     CHECK(!groups[16].canonical && !group_holds(&groups[16], 1));
-    CHECK(cost_group(&cost, &limits, 0, 6, 4).inner == 0 && cost_group(&cost, &limits, 0, 16, 16).inner == 0);
+    CHECK(cost_group(&cost, &limits, 0, 6, 4).ulysses_size == 0 &&
+          cost_group(&cost, &limits, 0, 16, 16).ulysses_size == 0);
 }
 
 static void published_groups_share_as_many_heads_as_there_are(void) {
     published("flexsp-7b", 256, 8);
     static const int golden[][2] = {{1, 1},  {2, 2},    {8, 8},   {63, 63},  {64, 64}, {65, 13},
                                     {67, 1}, {128, 64}, {96, 48}, {169, 13}, {256, 64}};
-    for (int i = 0; i < COUNT(golden); i++) CHECK(groups[golden[i][0]].inner == golden[i][1]);
+    for (int i = 0; i < COUNT(golden); i++) CHECK(groups[golden[i][0]].ulysses_size == golden[i][1]);
     published("a100-7b", 256, 8);
     for (int d = 1; d <= 256; d++) {
-        CHECK(groups[d].inner == d);
+        CHECK(groups[d].ulysses_size == d);
         // ceil(NH / d) is at most 1 + d / NH times NH / d.
         CHECK_CLOSE((double)groups[d].room, 6451.0 * d, 6451.0 * d * d / machine_heads(&machine) + 1);
     }
@@ -378,7 +382,7 @@ static void a_thousand_groups_are_costed_in_a_moment(void) {
         double least = INFINITY;
         for (int i = 0; i < 30; i++) {
             double start = now_seconds();
-            cost_groups(groups, &cost, &limits, KIND_AUTO);
+            cost_groups(groups, &cost, &limits, CP_CHOICE_AUTO);
             least = MIN(least, now_seconds() - start);
         }
         if (getenv("TEST_VERBOSE")) printf("    nodes of %d: %.1f us\n", nodes[k], 1e6 * least);
@@ -389,14 +393,14 @@ static void a_thousand_groups_are_costed_in_a_moment(void) {
 int main(void) {
     RUN(flexsp_times_are_those_of_its_cost_model);
     RUN(documents_take_what_the_a100_and_h200_models_say);
-    RUN(a_degree_between_two_counts_as_the_larger);
+    RUN(a_cp_size_between_two_counts_as_the_larger);
     RUN(wider_groups_never_do_more_with_their_ranks);
     RUN(links_go_straight_between_their_points);
     RUN(links_of_any_number_of_points_agree_with_a_walk);
-    RUN(exchanges_are_the_bytes_that_group_attention_sends);
+    RUN(communications_are_the_bytes_that_group_attention_sends);
     RUN(a_layer_moves_the_published_bytes);
-    RUN(exchanges_take_the_link_between_their_ranks);
-    RUN(a_group_takes_the_sum_of_its_exchanges);
+    RUN(communications_take_the_link_between_their_ranks);
+    RUN(a_group_takes_the_sum_of_its_communications);
     RUN(the_rank_with_most_heads_sets_the_pace);
     RUN(terms_are_the_parts_of_the_time);
     RUN(a_group_holds_what_its_widest_place_can_take);

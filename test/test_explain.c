@@ -9,7 +9,7 @@ typedef struct Case {
     World world;
     int lengths[MOST_DOCS], n;
     Plan plans[2];
-    Forecast forecast;
+    Prediction prediction;
     Timeline timelines[2];
     Shown shown[2];
     PlayRule rule;
@@ -38,18 +38,18 @@ static Case* open_case(int n, int same_length) {
         plan_carve(&c->plans[p], need(c, 1 + p, plan_bytes(n)), n);
         int failed =
             p == 0
-                ? plan_flex(&c->plans[p], &c->forecast, 3, c->lengths, n, &c->world.setting, scratch, err, sizeof err)
-                : plan_static(&c->plans[p], 3, c->lengths, n, limits, 8, KIND_AUTO, scratch, err, sizeof err);
+                ? plan_flex(&c->plans[p], &c->prediction, 3, c->lengths, n, &c->world.setting, scratch, err, sizeof err)
+                : plan_static(&c->plans[p], 3, c->lengths, n, limits, 8, CP_CHOICE_AUTO, scratch, err, sizeof err);
         if (failed) printf("    %s\n", err), abort();
-        timeline_carve(&c->timelines[p], need(c, 3 + p, timeline_bytes(c->plans[p].n_items, 16)), c->plans[p].n_items,
-                       16);
+        timeline_carve(&c->timelines[p], need(c, 3 + p, timeline_bytes(c->plans[p].n_micro_batches, 16)),
+                       c->plans[p].n_micro_batches, 16);
         if (timeline_play(&c->timelines[p], &c->plans[p], c->lengths, &c->world.setting, &c->rule, scratch, err,
                           sizeof err))
             printf("    %s\n", err), abort();
         c->shown[p] = (Shown){
-            p ? "static" : "flex", p ? "one degree" : "groups", &c->plans[p], &c->timelines[p], &c->rule, 42, p == 0};
+            p ? "static" : "flex", p ? "one cp size" : "groups", &c->plans[p], &c->timelines[p], &c->rule, 42, p == 0};
     }
-    c->x = (Explained){"a step </script><b>\"quoted\"", c->lengths, n, &c->world.setting, &c->forecast, c->shown, 2};
+    c->x = (Explained){"a step </script><b>\"quoted\"", c->lengths, n, &c->world.setting, &c->prediction, c->shown, 2};
     return c;
 }
 
@@ -81,9 +81,10 @@ static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
     Case* c = open_case(48, 0);
     char words[96];
     capture(c, 0);
-    snprintf(words, sizeof words, "makespan %.2f ms, at least %.2f (L3)", c->forecast.makespan, c->forecast.bounds.l3);
+    snprintf(words, sizeof words, "makespan %.2f ms, at least %.2f (L3)", c->prediction.makespan,
+             c->prediction.bounds.l3);
     CHECK(says(c, words));
-    snprintf(words, sizeof words, "work divided without limit (L1) %.2f ms", c->forecast.bounds.l1);
+    snprintf(words, sizeof words, "work divided without limit (L1) %.2f ms", c->prediction.bounds.l1);
     CHECK(says(c, words));
     CHECK(says(c, "attention ") && says(c, "exchanges ") && says(c, ", chosen"));
     snprintf(words, sizeof words, "static     %8.2f", c->timelines[1].makespan);
@@ -94,20 +95,20 @@ static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
 // Documents and tokens of the table's rows add up to those of the step.
 static void the_groups_of_the_text_add_up(void) {
     Case* c = open_case(48, 0);
-    int items = 0, docs = 0, lines = 0;
+    int micro_batches = 0, docs = 0, lines = 0;
     long long tokens = 0, all = 0;
     capture(c, 0);
     char* line = strstr(c->text, "  ranks  kind");
     CHECK(line != NULL);
     for (line = line ? strchr(line, '\n') : NULL; line; line = strchr(line + 1, '\n')) {
-        int degree, of_group, of_docs;
+        int cp_size, of_group, of_docs;
         long long of_tokens;
         char kind[16];
-        if (sscanf(line, " %d %15s %d %d %lld", &degree, kind, &of_group, &of_docs, &of_tokens) != 5) break;
-        items += of_group, docs += of_docs, tokens += of_tokens, lines++;
+        if (sscanf(line, " %d %15s %d %d %lld", &cp_size, kind, &of_group, &of_docs, &of_tokens) != 5) break;
+        micro_batches += of_group, docs += of_docs, tokens += of_tokens, lines++;
     }
     for (int i = 0; i < c->n; i++) all += c->lengths[i];
-    CHECK(lines > 1 && items == c->plans[0].n_items && docs == c->n && tokens == all);
+    CHECK(lines > 1 && micro_batches == c->plans[0].n_micro_batches && docs == c->n && tokens == all);
     close_case(c);
 }
 
@@ -121,19 +122,20 @@ static void the_page_has_the_numbers_of_the_plan(void) {
         CHECK(json_string(member(&json, root, "title"), title) > 0);
         CHECK_STRING(title, c->x.title);
         // Eight digits are written.
-        CHECK_CLOSE(number(&json, root, "makespan"), c->forecast.makespan, 1e-7 * c->forecast.makespan);
-        CHECK_CLOSE(number(&json, root, "l3"), c->forecast.bounds.l3, 1e-7 * c->forecast.bounds.l3);
+        CHECK_CLOSE(number(&json, root, "makespan"), c->prediction.makespan, 1e-7 * c->prediction.makespan);
+        CHECK_CLOSE(number(&json, root, "l3"), c->prediction.bounds.l3, 1e-7 * c->prediction.bounds.l3);
         const JsonValue* plans = member(&json, root, "plans");
         CHECK(plans && plans->n == 2);
         for (int p = 0; p < 2; p++) {
-            const JsonValue* items = member(&json, json_at(&json, plans, p), "items");
+            const JsonValue* micro_batches = member(&json, json_at(&json, plans, p), "micro_batches");
             double tokens = 0, all = 0, value = 0;
-            CHECK(items && items->n == c->plans[p].n_items);
-            for (int i = 0; i < c->plans[p].n_items; i++) {
-                const JsonValue *item = json_at(&json, items, i), *docs = json_at(&json, item, 6);
-                CHECK(json_double(json_at(&json, item, 0), &value) == 0 && value == c->plans[p].items[i].first_rank);
-                CHECK(docs && docs->n == c->plans[p].items[i].n_docs);
-                CHECK(json_double(json_at(&json, item, 4), &value) == 0);
+            CHECK(micro_batches && micro_batches->n == c->plans[p].n_micro_batches);
+            for (int i = 0; i < c->plans[p].n_micro_batches; i++) {
+                const JsonValue *mb = json_at(&json, micro_batches, i), *docs = json_at(&json, mb, 6);
+                CHECK(json_double(json_at(&json, mb, 0), &value) == 0 &&
+                      value == c->plans[p].micro_batches[i].first_rank);
+                CHECK(docs && docs->n == c->plans[p].micro_batches[i].n_docs);
+                CHECK(json_double(json_at(&json, mb, 4), &value) == 0);
                 CHECK_CLOSE(value, c->timelines[p].end[i], 1e-5 * value);  // six digits
                 for (int d = 0; d < docs->n; d++)
                     if (json_double(json_at(&json, docs, d), &value) == 0) tokens += value;

@@ -165,8 +165,9 @@ static void configs_of_other_models_are_refused_by_name(void) {
         {"{\"n_layer\": 2, \"n_embd\": 30, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_head"},
         {"{\"n_layer\": 0, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_layer"},
         {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 1e99}", "n_positions"},
-        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8, \"n_inner\": 64}",
-         "n_inner"},
+        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8, \"n_ulysses_size\": "
+         "64}",
+         "n_ulysses_size"},
         {"{\"activation_function\": \"relu\"}", "gelu_new"},
         {"{\"tie_word_embeddings\": false}", "tie_word_embeddings"}};
     Shape found;
@@ -233,11 +234,11 @@ static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
     CHECK(strstr(text, "val_loss") == NULL && text[strlen(text) - 1] == '\n');
 }
 
-static void a_log_line_has_degrees_in_order_bytes_by_kind_and_null_for_what_is_unknown(void) {
+static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown(void) {
     RunLog log;
-    Item items[] = {
+    MicroBatch micro_batches[] = {
         {0, 4, 4, 0, 1, 0}, {0, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {2, 2, 1, 3, 1, 0}, {0, 12, 4, 4, 1, 0}};
-    Plan plan = {.ranks = 12, .n_items = COUNT(items), .items = items};
+    Plan plan = {.ranks = 12, .n_micro_batches = COUNT(micro_batches), .micro_batches = micro_batches};
     StepRecord r = {.step = 1, .steps = 5, .seconds = 1, .planner = "flex", .predicted_ms = NAN, .gap = 0.25};
     char dir[600], text[4096];
     r.plan = &plan;
@@ -253,10 +254,10 @@ static void a_log_line_has_degrees_in_order_bytes_by_kind_and_null_for_what_is_u
     read_text(path_of("planned/log.jsonl"), text, sizeof text);
     CHECK(strstr(text, "\"plan\": \"flex\"") && strstr(text, "\"predicted_ms\": null") &&
           strstr(text, "\"gap\": 0.25"));
-    CHECK(strstr(text, "\"degrees\": {\"1\": 2, \"2\": 1, \"4\": 1, \"12\": 1}"));
+    CHECK(strstr(text, "\"cp_sizes\": {\"1\": 2, \"2\": 1, \"4\": 1, \"12\": 1}"));
     CHECK(strstr(text, "\"bytes\": {\"heads\": 1152921504606846976, \"ring\": 0,") && strstr(text, "\"across\": 7}"));
     const char* second = strchr(text, '\n');
-    CHECK(second && strstr(second, "\"degrees\": {}"));
+    CHECK(second && strstr(second, "\"cp_sizes\": {}"));
     double gaps[4];
     CHECK(log_values("planned", "gap", gaps, 4) == 2);
 }
@@ -285,7 +286,7 @@ int main(int argc, char** argv) {
     RUN(configs_of_other_models_are_refused_by_name);
     RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
     RUN(a_log_forgets_steps_after_the_one_it_continues_from);
-    RUN(a_log_line_has_degrees_in_order_bytes_by_kind_and_null_for_what_is_unknown);
+    RUN(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown);
     RUN(a_log_that_cannot_be_written_says_so);
     for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
     free(staging);

@@ -1,10 +1,10 @@
-// test_flexsp.c - the claims of plan/rivals/flexsp.h: cuts against tables and brute force, groups against a plain
+// test_flexsp.c - the claims of plan/published/flexsp.h: cuts against tables and brute force, groups against a plain
 // search and against all assignments, plans against their proof.
-#include "plan/rivals/flexsp.h"
+#include "plan/published/flexsp.h"
 
 #include <time.h>
 
-#include "test/micro_batches.h"
+#include "test/rounds.h"
 
 // 20 lengths of FlexSP's released test, descending.
 static const int twenty[] = {37264, 18729, 17263, 15273, 9273, 8729, 8627, 8274, 8172, 6482,
@@ -28,7 +28,7 @@ static void buckets_of_twenty_lengths_are_those_of_the_reference(void) {
     }
 }
 
-static void micro_batches_of_twenty_lengths_are_those_of_the_reference(void) {
+static void rounds_of_twenty_lengths_are_those_of_the_reference(void) {
     int cut[4 * 21], first[4];
     int64_t scratch[63];
     flexsp_blast(cut, twenty, 20, 3, scratch);
@@ -78,7 +78,7 @@ static void buckets_are_the_best_there_are(void) {
     }
 }
 
-static void micro_batches_are_the_evenest_there_are_sorted_or_not(void) {
+static void rounds_are_the_evenest_there_are_sorted_or_not(void) {
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
         int lengths[11], cut[12 * 12], first[12], n = random_lengths(lengths, seed, 11, seed % 2);
         int64_t scratch[36], capacity = lengths[0];
@@ -146,20 +146,20 @@ static void fixed_buckets_have_equal_widths(void) {
 
 typedef struct Counted {
     int64_t n;
-    int ranks, degrees, ordered, exact, last[FLEXSP_DEGREES];
+    int ranks, cp_sizes, ordered, exact, last[FLEXSP_CP_SIZES];
 } Counted;
 
 static void count_partition(void* of, const int* counts) {
     Counted* x = (Counted*)of;
     int sum = 0, compared = 0;
-    for (int c = x->degrees; c-- > 0;) {
+    for (int c = x->cp_sizes; c-- > 0;) {
         sum += counts[c] << c;
         x->exact &= counts[c] >= 0;
         if (compared == 0) compared = (counts[c] > x->last[c]) - (counts[c] < x->last[c]);
     }
     x->exact &= sum == x->ranks;
     x->ordered &= x->n == 0 || compared > 0;  // so that none comes twice
-    memcpy(x->last, counts, sizeof(int) * (size_t)x->degrees);
+    memcpy(x->last, counts, sizeof(int) * (size_t)x->cp_sizes);
     x->n++;
 }
 
@@ -167,17 +167,17 @@ static void partitions_are_as_many_as_known(void) {
     static const int ranks[] = {1, 2, 8, 16, 32, 64, 128, 12}, known[] = {1, 2, 10, 36, 202, 1828, 27338, 20};
     for (int i = 0; i < COUNT(ranks); i++) {
         Counted x = {.ranks = ranks[i], .ordered = 1, .exact = 1};
-        while (1 << x.degrees <= ranks[i]) x.degrees++;
-        flexsp_partitions(ranks[i], x.degrees, count_partition, &x);
+        while (1 << x.cp_sizes <= ranks[i]) x.cp_sizes++;
+        flexsp_partitions(ranks[i], x.cp_sizes, count_partition, &x);
         CHECK(x.n == known[i] && x.ordered && x.exact);
     }
 }
 
-// A micro-batch without buckets.
+// A round without buckets.
 typedef struct Tiny {
-    FlexspDegrees degrees;
+    FlexspCpSizes cp_sizes;
     FlexspBatch batch;
-    int lengths[WIDEST_BATCH], first[WIDEST_BATCH + 1], group_of[WIDEST_BATCH], counts[FLEXSP_DEGREES], n;
+    int lengths[WIDEST_BATCH], first[WIDEST_BATCH + 1], group_of[WIDEST_BATCH], counts[FLEXSP_CP_SIZES], n;
     void* memory;
 } Tiny;
 
@@ -187,10 +187,10 @@ static Tiny* open_tiny(const Cluster* c, const int* lengths, int n) {
     memcpy(x->lengths, lengths, sizeof(int) * (size_t)n);
     qsort(x->lengths, (size_t)n, sizeof(int), longer_first);
     for (int i = 0; i <= n; i++) x->first[i] = i;
-    flexsp_degrees(&x->degrees, &c->setting);
-    x->memory = malloc(flexsp_batch_bytes(n, x->degrees.n));
-    flexsp_batch_carve(&x->batch, x->memory, n, x->degrees.n);
-    flexsp_batch(&x->batch, x->lengths, n, x->first, n, &x->degrees);
+    flexsp_cp_sizes(&x->cp_sizes, &c->setting);
+    x->memory = malloc(flexsp_batch_bytes(n, x->cp_sizes.n));
+    flexsp_batch_carve(&x->batch, x->memory, n, x->cp_sizes.n);
+    flexsp_batch(&x->batch, x->lengths, n, x->first, n, &x->cp_sizes);
     return x;
 }
 
@@ -201,23 +201,23 @@ static void close_tiny(Tiny* x) {
 
 static double tiny_groups(Tiny* x, int enumerated) {
     int64_t tried = 0;
-    return flexsp_groups(&x->degrees, &x->batch, enumerated, x->counts, x->group_of, &tried);
+    return flexsp_groups(&x->cp_sizes, &x->batch, enumerated, x->counts, x->group_of, &tried);
 }
 
 // Time of the slowest group as the answer says, from lengths; NAN where memory or ranks are not respected.
 static double tiny_answer(const Tiny* x) {
     double load[WIDEST_RANKS] = {0}, slowest = 0;
     int64_t taken[WIDEST_RANKS] = {0};
-    int degree_of[WIDEST_RANKS], groups = 0, ranks = 0;
-    for (int c = x->degrees.n; c-- > 0;)
-        for (int g = 0; g < x->counts[c]; g++) degree_of[groups++] = c, ranks += 1 << c;
-    if (ranks != x->degrees.ranks) return NAN;
+    int cp_size_of[WIDEST_RANKS], groups = 0, ranks = 0;
+    for (int c = x->cp_sizes.n; c-- > 0;)
+        for (int g = 0; g < x->counts[c]; g++) cp_size_of[groups++] = c, ranks += 1 << c;
+    if (ranks != x->cp_sizes.ranks) return NAN;
     for (int i = 0; i < x->n; i++) {
-        int g = x->group_of[i], c = degree_of[g];
+        int g = x->group_of[i], c = cp_size_of[g];
         double s = x->lengths[i];
-        load[g] += x->degrees.quadratic[c] * s * s + x->degrees.linear[c] * s;
+        load[g] += x->cp_sizes.quadratic[c] * s * s + x->cp_sizes.linear[c] * s;
         taken[g] += x->lengths[i];
-        if (taken[g] > x->degrees.room[c]) return NAN;
+        if (taken[g] > x->cp_sizes.room[c]) return NAN;
         slowest = fmax(slowest, load[g]);
     }
     return slowest;
@@ -225,7 +225,7 @@ static double tiny_answer(const Tiny* x) {
 
 typedef struct Exhaustive {
     const Tiny* x;
-    int degree_of[8], groups;  // of the partition
+    int cp_size_of[8], groups;  // of the partition
     double load[8], best;
     int64_t taken[8];
 } Exhaustive;
@@ -237,12 +237,12 @@ static void place_all(Exhaustive* e, int i) {
         e->best = fmin(e->best, slowest);
         return;
     }
-    const FlexspDegrees* d = &e->x->degrees;
+    const FlexspCpSizes* d = &e->x->cp_sizes;
     double s = e->x->lengths[i];
     for (int g = 0; g < e->groups; g++) {
-        int c = e->degree_of[g], like_before = 0;
+        int c = e->cp_size_of[g], like_before = 0;
         double load = e->load[g], ms = d->quadratic[c] * s * s + d->linear[c] * s;
-        for (int h = 0; h < g; h++) like_before |= e->degree_of[h] == c && e->load[h] == load && load == 0;
+        for (int h = 0; h < g; h++) like_before |= e->cp_size_of[h] == c && e->load[h] == load && load == 0;
         if (like_before || load + ms >= e->best || e->taken[g] + e->x->lengths[i] > d->room[c]) continue;
         e->load[g] += ms, e->taken[g] += e->x->lengths[i];
         place_all(e, i + 1);
@@ -253,8 +253,8 @@ static void place_all(Exhaustive* e, int i) {
 static void place_partition(void* of, const int* counts) {
     Exhaustive* e = (Exhaustive*)of;
     e->groups = 0;
-    for (int c = e->x->degrees.n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++) e->degree_of[e->groups++] = c;
+    for (int c = e->x->cp_sizes.n; c-- > 0;)
+        for (int g = 0; g < counts[c]; g++) e->cp_size_of[e->groups++] = c;
     place_all(e, 0);
 }
 
@@ -268,16 +268,16 @@ static void groups_are_close_to_the_best_of_all_assignments(void) {
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", ranks[seed % 9], seed % 4 ? 8 : 4);
         int lengths[8], n = pick(seed, 0, 1, 8), limit = pick(seed, 1, 2000, 40000);
         draw_lengths(lengths, n, seed % 3 ? "prolong" : "wikipedia", limit, 3, (int64_t)seed);
-        if (seed % 5 == 0) limit_cluster(c, limit / 4, 64, KIND_AUTO);
+        if (seed % 5 == 0) limit_cluster(c, limit / 4, 64, CP_CHOICE_AUTO);
         Tiny* x = open_tiny(c, lengths, n);
         Exhaustive e = {.x = x, .best = INFINITY};
-        flexsp_partitions(x->degrees.ranks, x->degrees.n, place_partition, &e);
+        flexsp_partitions(x->cp_sizes.ranks, x->cp_sizes.n, place_partition, &e);
         double found = tiny_groups(x, FLEXSP_ENUMERATED);
         // A search may miss the only way to fit, but not where everything fits the widest group.
         if (found == INFINITY) {
             int64_t tokens = 0;
             for (int i = 0; i < n; i++) tokens += lengths[i];
-            CHECK(e.best == INFINITY || tokens > x->degrees.room[x->degrees.n - 1]);
+            CHECK(e.best == INFINITY || tokens > x->cp_sizes.room[x->cp_sizes.n - 1]);
             impossible++;
         } else {
             CHECK_CLOSE(tiny_answer(x), found, 1e-9 * found);
@@ -304,17 +304,17 @@ typedef struct Plain {
 
 static void plain_partition(void* of, const int* counts) {
     Plain* p = (Plain*)of;
-    const FlexspDegrees* d = &p->x->degrees;
+    const FlexspCpSizes* d = &p->x->cp_sizes;
     double load[64] = {0}, slowest = 0;
     int64_t taken[64] = {0};
-    int degree_of[64], groups = 0;
+    int cp_size_of[64], groups = 0;
     for (int c = 0; c < d->n; c++)
-        for (int g = 0; g < counts[c]; g++) degree_of[groups++] = c;
+        for (int g = 0; g < counts[c]; g++) cp_size_of[groups++] = c;
     for (int i = 0; i < p->x->n; i++) {
         int best = -1;
         double s = p->x->lengths[i], earliest = INFINITY;
         for (int g = 0; g < groups; g++) {
-            int c = degree_of[g];
+            int c = cp_size_of[g];
             double end = load[g] + (d->quadratic[c] * s * s + d->linear[c] * s);
             if (taken[g] + p->x->lengths[i] <= d->room[c] && end < earliest) earliest = end, best = g;
         }
@@ -331,10 +331,10 @@ static void leaving_partitions_early_loses_nothing(void) {
         Cluster* c = open_cluster(seed % 2 ? "flexsp-7b" : "h200-8b", seed % 4 ? 32 : 64, 8);
         int lengths[200], n = pick(seed, 0, 1, 200);
         draw_lengths(lengths, n, seed % 3 ? "prolong" : "wikipedia", 50000, 4, (int64_t)seed);
-        if (seed % 5 == 0) limit_cluster(c, 20000, 64, KIND_AUTO);
+        if (seed % 5 == 0) limit_cluster(c, 20000, 64, CP_CHOICE_AUTO);
         Tiny* x = open_tiny(c, lengths, n);
         Plain p = {x, INFINITY};
-        flexsp_partitions(x->degrees.ranks, x->degrees.n, plain_partition, &p);
+        flexsp_partitions(x->cp_sizes.ranks, x->cp_sizes.n, plain_partition, &p);
         double found = tiny_groups(x, FLEXSP_ENUMERATED);
         CHECK(found == p.best || fabs(found - p.best) <= 1e-9 * p.best);
         if (found < INFINITY) CHECK_CLOSE(tiny_answer(x), found, 1e-9 * found);
@@ -363,7 +363,7 @@ static void the_beam_comes_close_to_all_partitions(void) {
         close_tiny(x);
         close_cluster(c);
     }
-    printf("    %d micro-batches: beam over all partitions %.4f mean, %.4f worst\n", cases, sum / cases, worst);
+    printf("    %d rounds: beam over all partitions %.4f mean, %.4f worst\n", cases, sum / cases, worst);
     CHECK(cases >= 15);
     CHECK(sum / cases < 1.01 && worst < 1.04);
 }
@@ -371,18 +371,18 @@ static void the_beam_comes_close_to_all_partitions(void) {
 // Group times of the released model: 1 x 4096 on 1 and 8 ranks, 4 x 8192 on 8, 1 x 196608 on 32, with b1.
 static void groups_take_the_time_of_the_reference(void) {
     static const struct {
-        int documents, s, degree;
-        double compute, exchange;
+        int documents, s, cp_size;
+        double compute, communication;
     } rows[] = {{1, 4096, 1, 1468.88, 0},      {1, 4096, 8, 734.30, 10.61},       {4, 8192, 8, 1554.91, 84.89},
                 {1, 16384, 8, 1178.17, 42.45}, {1, 196608, 32, 7954.01, 2068.69}, {1, 393216, 64, 14148.42, 2523.20}};
     Cluster* c = open_cluster("flexsp-7b", 64, 8);
-    FlexspDegrees d;
-    flexsp_degrees(&d, &c->setting);
+    FlexspCpSizes d;
+    flexsp_cp_sizes(&d, &c->setting);
     for (int r = 0; r < COUNT(rows); r++) {
         int at = 0;
-        while (d.degree[at] != rows[r].degree) at++;
+        while (d.cp_size[at] != rows[r].cp_size) at++;
         double s = rows[r].s, ms = rows[r].documents * (d.quadratic[at] * s * s + d.linear[at] * s);
-        CHECK_CLOSE(ms + c->setting.cost.round, rows[r].compute + rows[r].exchange, 0.02);  // two rounded figures
+        CHECK_CLOSE(ms + c->setting.cost.round, rows[r].compute + rows[r].communication, 0.02);  // two rounded figures
     }
     CHECK(c->setting.limits.capacity == 6449);
     close_cluster(c);
@@ -392,12 +392,12 @@ static void groups_take_the_time_of_the_reference(void) {
 static void a_bucket_takes_what_its_widest_document_takes(void) {
     Cluster* c = open_cluster("a100-7b", 16, 16);
     int rounded = 0;
-    limit_cluster(c, 1000, 4, KIND_RING);
+    limit_cluster(c, 1000, 4, CP_CHOICE_RING);
     for (int s = 20; s < 200; s++) {
         int lengths[2] = {s, s - 1}, first[2] = {0, 2};
         Tiny* x = open_tiny(c, lengths, 2);
-        flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->degrees);
-        for (int at = 1; at < x->degrees.n; at++) {
+        flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->cp_sizes);
+        for (int at = 1; at < x->cp_sizes.n; at++) {
             int longer = widest_place(s, 1 << at), shorter = widest_place(s - 1, 1 << at);
             CHECK(x->batch.takes[at] == MAX(longer, shorter));
             rounded += shorter > longer;
@@ -410,7 +410,7 @@ static void a_bucket_takes_what_its_widest_document_takes(void) {
 
 // ---- whole plans
 
-// M_min to M_min + 4 micro-batches, each planned to its end. Without buckets, so that what is searched is what counts.
+// M_min to M_min + 4 rounds, each planned to its end. Without buckets, so that what is searched is what counts.
 static void the_plan_is_the_best_of_its_trials(void) {
     static int64_t scratch[3 * 301];
     static int sorted[300], cut[64 * 301];
@@ -438,7 +438,7 @@ static void the_plan_is_the_best_of_its_trials(void) {
         PlayRule rule;
         FlexspOptions options = {.no_buckets = 1};
         CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, n, &c->setting, &options, NULL, 0) == 0);
-        CHECK(report.least == least && report.micro_batches == best_m);
+        CHECK(report.least == least && report.rounds == best_m);
         CHECK_CLOSE(report.ms, best, 1e-9 * best);
         later += best_m > least;
         if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
@@ -461,7 +461,7 @@ static void buckets_follow_the_released_rule_in_plans(void) {
         draw_lengths(lengths, 512, "prolong", 100000, 3, batch);
         sort_descending(sorted, lengths, 512);
         CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options, NULL, 0) == 0);
-        int m = report.micro_batches, most = 0;
+        int m = report.rounds, most = 0;
         CHECK(m == report.least);
         flexsp_blast(cut, sorted, 512, m, scratch);
         flexsp_chunks(first, cut, 512, m);
@@ -494,12 +494,12 @@ static void every_plan_holds_and_takes_what_it_says(void) {
         FlexspReport report;
         PlayRule rule;
         CHECK(flexsp_plan(&c->plan, &rule, &report, 9, lengths, n, &c->setting, NULL, c->err, sizeof c->err) == 0);
-        prove_micro_batches(c, lengths, n);
+        prove_rounds(c, lengths, n);
         CHECK(rule.in_rounds == 1 && rule.round_ms == c->setting.cost.round && c->plan.step == 9);
-        CHECK(c->plan.items[c->plan.n_items - 1].round == report.micro_batches - 1);
-        CHECK(report.micro_batches >= report.least && report.least >= CEIL_DIV(tokens, most));
+        CHECK(c->plan.micro_batches[c->plan.n_micro_batches - 1].round == report.rounds - 1);
+        CHECK(report.rounds >= report.least && report.least >= CEIL_DIV(tokens, most));
         // Published machines' exchanges are linear: the planner and the timeline mean the same. With nodes of 6 groups
-        // may lie across two, but what a group costs depends on its degree alone.
+        // may lie across two, but what a group costs depends on its cp size alone.
         CHECK_CLOSE(play_ms(c, &rule, lengths), report.ms, 1e-9 * report.ms);
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
         close_cluster(c);
@@ -515,14 +515,14 @@ static void plans_hold_under_scarce_room_and_odd_heads(void) {
         for (int i = 0; i < n; i++) {
             int fits = 0;
             for (int d = 1; d <= c->setting.limits.ranks; d *= 2)
-                fits |= c->groups[d].inner > 0 && group_holds(&c->groups[d], lengths[i]);
+                fits |= c->groups[d].ulysses_size > 0 && group_holds(&c->groups[d], lengths[i]);
             if (!fits) widest = 1;
         }
         FlexspOptions options = {seed % 4 == 1, seed % 4 == 2, seed % 4 == 3, 0};
         PlayRule rule;
         int result = flexsp_plan(&c->plan, &rule, NULL, 9, lengths, n, &c->setting, &options, c->err, sizeof c->err);
         CHECK(result == (widest ? -1 : 0));
-        if (result == 0) prove_micro_batches(c, lengths, n), planned++;
+        if (result == 0) prove_rounds(c, lengths, n), planned++;
         else refused++;
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
         close_cluster(c);
@@ -531,7 +531,8 @@ static void plans_hold_under_scarce_room_and_odd_heads(void) {
 }
 
 static int same_plan(const Plan* a, const Plan* b) {
-    return a->n_items == b->n_items && memcmp(a->items, b->items, sizeof(Item) * (size_t)a->n_items) == 0 &&
+    return a->n_micro_batches == b->n_micro_batches &&
+           memcmp(a->micro_batches, b->micro_batches, sizeof(MicroBatch) * (size_t)a->n_micro_batches) == 0 &&
            memcmp(a->docs, b->docs, sizeof(int) * (size_t)a->n_docs) == 0;
 }
 
@@ -558,13 +559,13 @@ static void long_documents_get_wide_groups_and_short_ones_narrow(void) {
     PlayRule rule;
     for (int i = 0; i < 512; i++) lengths[i] = i == 77 ? 150000 : 500;
     CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, NULL, 0) == 0);
-    prove_micro_batches(c, lengths, 512);
-    for (int i = 0; i < c->plan.n_items; i++) {
-        const Item* item = &c->plan.items[i];
+    prove_rounds(c, lengths, 512);
+    for (int i = 0; i < c->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &c->plan.micro_batches[i];
         int is_long = 0;
-        for (int k = 0; k < item->n_docs; k++) is_long |= c->plan.docs[item->first_doc + k] == 77;
-        if (is_long) CHECK(item->degree >= 32);  // 24 x 6449 tokens hold it
-        else if (item->degree <= 8) narrow += item->n_docs;
+        for (int k = 0; k < mb->n_docs; k++) is_long |= c->plan.docs[mb->first_doc + k] == 77;
+        if (is_long) CHECK(mb->cp_size >= 32);  // 24 x 6449 tokens hold it
+        else if (mb->cp_size <= 8) narrow += mb->n_docs;
     }
     CHECK(narrow > 400);
     close_cluster(c);
@@ -580,17 +581,17 @@ static void wikipedia_plans_look_like_the_papers(void) {
         PlayRule rule;
         FlexspReport report;
         CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, NULL, NULL, 0) == 0);
-        prove_micro_batches(c, lengths, 512);
+        prove_rounds(c, lengths, 512);
         int widest[WIDEST_BATCH] = {0}, kinds = 0, seen = 0;
-        for (int i = 0; i < c->plan.n_items; i++) {
-            const Item* item = &c->plan.items[i];
-            widest[item->round] = MAX(widest[item->round], item->degree);
-            if (item->round == 0 && !(seen & item->degree)) seen |= item->degree, kinds++;
+        for (int i = 0; i < c->plan.n_micro_batches; i++) {
+            const MicroBatch* mb = &c->plan.micro_batches[i];
+            widest[mb->round] = MAX(widest[mb->round], mb->cp_size);
+            if (mb->round == 0 && !(seen & mb->cp_size)) seen |= mb->cp_size, kinds++;
         }
-        // Sorted documents: the first micro-batch has the long ones, and nearly always groups of several widths.
+        // Sorted documents: the first round has the long ones, and nearly always groups of several widths.
         several += kinds >= 2;
-        CHECK(report.micro_batches <= 4);
-        for (int m = 1; m < report.micro_batches; m++) CHECK(widest[m] <= widest[0] && widest[m] <= 8);
+        CHECK(report.rounds <= 4);
+        for (int m = 1; m < report.rounds; m++) CHECK(widest[m] <= widest[0] && widest[m] <= 8);
         int rows = 0;  // best-fit rows of 64 ranks: the static system of the paper
         int64_t tokens = 0;
         for (int i = 0; i < 512; i++) tokens += lengths[i];
@@ -601,7 +602,7 @@ static void wikipedia_plans_look_like_the_papers(void) {
         CHECK(report.ms < fixed);
         gain += fixed / report.ms / 10;
     }
-    printf("    mean gain over one degree of 64, in the cost model: %.2f\n", gain);
+    printf("    mean gain over one cp size of 64, in the cost model: %.2f\n", gain);
     CHECK(several >= 8);
     CHECK(gain > 1.5 && gain < 2.2);  // the reference has 1.79 on the true list of lengths
     close_cluster(c);
@@ -616,7 +617,7 @@ static void impossible_documents_are_errors_at_once(void) {
     for (int i = 0; i < 512; i++) lengths[i] = 1000;
     lengths[200] = 64 * c->setting.limits.capacity;
     CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, c->err, sizeof c->err) == 0);
-    prove_micro_batches(c, lengths, 512);
+    prove_rounds(c, lengths, 512);
     lengths[200]++;
     double start = now_seconds();
     for (int no_sort = 0; no_sort < 2; no_sort++) {
@@ -632,7 +633,7 @@ static void impossible_documents_are_errors_at_once(void) {
     int one = 9 * 6451;
     CHECK(flexsp_plan(&twelve->plan, &rule, NULL, 1, &one, 1, &twelve->setting, NULL, c->err, sizeof c->err) == -1);
     CHECK(flexsp_plan(&twelve->plan, &rule, NULL, 1, NULL, 0, &twelve->setting, NULL, c->err, sizeof c->err) == 0);
-    CHECK(twelve->plan.n_items == 0);
+    CHECK(twelve->plan.n_micro_batches == 0);
     close_cluster(c);
     close_cluster(twelve);
 }
@@ -669,15 +670,16 @@ static void each_switch_does_what_it_says(void) {
             PlayRule rule;
             draw_lengths(lengths, 512, "prolong", 196608, 1, batch);
             CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options[o], NULL, 0) == 0);
-            prove_micro_batches(c, lengths, 512);
+            prove_rounds(c, lengths, 512);
             ms[o] += report.ms / 12, error[o] += report.bucket_error / 12;
-            if (o == 4) CHECK(report.micro_batches == report.least);
-            // Sorted: nothing in a later micro-batch is longer than anything in one before.
+            if (o == 4) CHECK(report.rounds == report.least);
+            // Sorted: nothing in a later round is longer than anything in one before.
             int shortest[512];
             for (int m = 0; m < 512; m++) shortest[m] = INT32_MAX;
-            for (int i = 0; i < c->plan.n_items; i++)
-                for (int k = 0; k < c->plan.items[i].n_docs; k++) {
-                    int s = lengths[c->plan.docs[c->plan.items[i].first_doc + k]], m = c->plan.items[i].round;
+            for (int i = 0; i < c->plan.n_micro_batches; i++)
+                for (int k = 0; k < c->plan.micro_batches[i].n_docs; k++) {
+                    int s = lengths[c->plan.docs[c->plan.micro_batches[i].first_doc + k]],
+                        m = c->plan.micro_batches[i].round;
                     shortest[m] = MIN(shortest[m], s);
                     if (m > 0 && s > shortest[m - 1]) overlaps[o]++;
                 }
@@ -696,21 +698,21 @@ static void the_row_of_the_table_plans_as_published(void) {
     int lengths[100];
     PlayRule rule;
     draw_lengths(lengths, 100, "prolong", 50000, 1, 0);
-    void* rival = rival_flexsp.open(&c->setting, NULL, 0, c->err, sizeof c->err);
-    CHECK(rival && rival_flexsp.plan(rival, &c->plan, &rule, 1, lengths, 100, c->err, sizeof c->err) == 0);
-    rival_flexsp.close(rival);
+    void* planner = planner_flexsp.open(&c->setting, NULL, 0, c->err, sizeof c->err);
+    CHECK(planner && planner_flexsp.plan(planner, &c->plan, &rule, 1, lengths, 100, c->err, sizeof c->err) == 0);
+    planner_flexsp.close(planner);
     CHECK(flexsp_plan(&other->plan, &rule, NULL, 1, lengths, 100, &other->setting, NULL, NULL, 0) == 0);
     CHECK(same_plan(&c->plan, &other->plan));
-    CHECK_STRING(rival_flexsp.name, "flexsp");
+    CHECK_STRING(planner_flexsp.name, "flexsp");
     close_cluster(c);
     close_cluster(other);
 }
 
 int main(void) {
     RUN(buckets_of_twenty_lengths_are_those_of_the_reference);
-    RUN(micro_batches_of_twenty_lengths_are_those_of_the_reference);
+    RUN(rounds_of_twenty_lengths_are_those_of_the_reference);
     RUN(buckets_are_the_best_there_are);
-    RUN(micro_batches_are_the_evenest_there_are_sorted_or_not);
+    RUN(rounds_are_the_evenest_there_are_sorted_or_not);
     RUN(buckets_become_more_until_their_tokens_fit);
     RUN(fixed_buckets_have_equal_widths);
     RUN(partitions_are_as_many_as_known);

@@ -4,7 +4,7 @@
 // Without a ring the group calls the plain kernel on the same rows, so that bits must be the same. Tolerances of a
 // ring: rounding errors, e = 2^-24 of a term, have either sign, so that a sum of k terms is off by about sqrt(k) e of
 // what its terms can be; six times that is allowed. A probability is off by its score, HS products that A = scale
-// |q_i| |k_j| bounds, and by the sum over n keys in m = 2 outer parts that divides it, 4 roundings for each merge:
+// |q_i| |k_j| bounds, and by the sum over n keys in m = 2 ring_size parts that divides it, 4 roundings for each merge:
 //   r = 6 e (A sqrt(HS) + sqrt(n + 4 m)), n the longest document
 // With V, K, Q, G the largest entries of v, k, q, dout, g = max |dout_i| max(|v_j|, |out_i|), which bounds dP and D in
 // dS = P (dP - D), and c the largest sum of a column of P, results are sums of P times at most
@@ -83,53 +83,55 @@ static void plain_attention(Whole* w, const Case* c) {
 
 // ---- the same by the group
 
-typedef struct Held {  // what this rank got of an item
+typedef struct Held {  // what this rank got of a micro-batch
     Share share;
     Span spans[2 * MOST_DOCS];
     void *out, *dqkv;
 } Held;
 
 // This rank's rows of x, which has row_bytes for each token of the whole.
-static void* own_rows(const Held* h, const Whole* w, const Item* item, const void* x, size_t row_bytes) {
+static void* own_rows(const Held* h, const Whole* w, const MicroBatch* mb, const void* x, size_t row_bytes) {
     char* rows = (char*)malloc((size_t)h->share.n * row_bytes + 1);
     size_t at = 0;
     for (int i = 0; i < h->share.n_spans; i++) {
         const Span* span = &h->spans[i];
-        size_t first = (size_t)(w->cu[span->doc - item->first_doc] + span->first);
+        size_t first = (size_t)(w->cu[span->doc - mb->first_doc] + span->first);
         memcpy(rows + at, (const char*)x + first * row_bytes, (size_t)span->length * row_bytes);
         at += (size_t)span->length * row_bytes;
     }
     return rows;
 }
 
-static int heads_of(const Case* c, int inner, int b) { return (b + 1) * c->NH / inner - b * c->NH / inner; }
+static int heads_of(const Case* c, int ulysses_size, int b) {
+    return (b + 1) * c->NH / ulysses_size - b * c->NH / ulysses_size;
+}
 
 // Tokens of place x of a ring, from lengths alone.
-static int tokens_of(const Case* c, const Item* item, int outer, int x) {
+static int tokens_of(const Case* c, const MicroBatch* mb, int ring_size, int x) {
     int n = 0;
-    for (int i = 0; i < item->n_docs; i++) {
-        int s = c->lengths[c->docs[item->first_doc + i]], high = 2 * outer - 1 - x;
-        n += chunk_border(s, outer, x + 1) - chunk_border(s, outer, x);
-        n += chunk_border(s, outer, high + 1) - chunk_border(s, outer, high);
+    for (int i = 0; i < mb->n_docs; i++) {
+        int s = c->lengths[c->docs[mb->first_doc + i]], high = 2 * ring_size - 1 - x;
+        n += chunk_border(s, ring_size, x + 1) - chunk_border(s, ring_size, x);
+        n += chunk_border(s, ring_size, high + 1) - chunk_border(s, ring_size, high);
     }
     return n;
 }
 
 // The formulas of group_attention.h: bytes sent for heads and around the ring, forward and backward.
-static void expected_bytes(uint64_t bytes[2][2], const Case* c, const Item* item) {
+static void expected_bytes(uint64_t bytes[2][2], const Case* c, const MicroBatch* mb) {
     uint64_t e = dtype_bytes(c->dt), C = (uint64_t)(c->NH * c->HS), kept = 0, all = 0;
-    int inner = item->inner, outer = item->degree / inner, place = rank - item->first_rank;
-    int a = place / inner, b = place % inner;
-    uint64_t n_a = (uint64_t)tokens_of(c, item, outer, a), own_C = (uint64_t)(heads_of(c, inner, b) * c->HS);
-    uint64_t n = ((uint64_t)b + 1) * n_a / (uint64_t)inner - (uint64_t)b * n_a / (uint64_t)inner;
-    for (int x = 0; x < outer; x++) {
-        all += (uint64_t)tokens_of(c, item, outer, x);
-        if (x == (a + 1) % outer) kept = (uint64_t)tokens_of(c, item, outer, x);
+    int ulysses_size = mb->ulysses_size, ring_size = mb->cp_size / ulysses_size, place = rank - mb->first_rank;
+    int a = place / ulysses_size, b = place % ulysses_size;
+    uint64_t n_a = (uint64_t)tokens_of(c, mb, ring_size, a), own_C = (uint64_t)(heads_of(c, ulysses_size, b) * c->HS);
+    uint64_t n = ((uint64_t)b + 1) * n_a / (uint64_t)ulysses_size - (uint64_t)b * n_a / (uint64_t)ulysses_size;
+    for (int x = 0; x < ring_size; x++) {
+        all += (uint64_t)tokens_of(c, mb, ring_size, x);
+        if (x == (a + 1) % ring_size) kept = (uint64_t)tokens_of(c, mb, ring_size, x);
     }
     bytes[0][0] = e * (3 * n * (C - own_C) + (n_a - n) * own_C);
     bytes[1][0] = e * (n * (C - own_C) + 3 * (n_a - n) * own_C);
-    bytes[0][1] = outer > 1 ? e * 2 * (all - kept) * own_C : 0;
-    bytes[1][1] = outer > 1 ? bytes[0][1] + 4 * 2 * all * own_C : 0;
+    bytes[0][1] = ring_size > 1 ? e * 2 * (all - kept) * own_C : 0;
+    bytes[1][1] = ring_size > 1 ? bytes[0][1] + 4 * 2 * all * own_C : 0;
 }
 
 static uint64_t sent_for(CommPurpose purpose) { return world->sent[purpose][0] + world->sent[purpose][1]; }
@@ -140,12 +142,12 @@ static uint64_t sent_in_all(void) {
 }
 
 // No rank of the group has more than this of tokens, nor of (token, head) pairs / NH.
-static int largest_share(Case* c, const Item* item) {
+static int largest_share(Case* c, const MicroBatch* mb) {
     Plan plan = plan_of(c);
     int most = 0;
-    for (int r = item->first_rank; r < item->first_rank + item->degree; r++) {
-        Share s = item_share(&plan, item, c->lengths, r, NULL);
-        most = MAX(most, MAX(s.n, CEIL_DIV(s.ring_n * heads_of(c, s.inner, s.b), c->NH)));
+    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+        Share s = micro_batch_share(&plan, mb, c->lengths, r, NULL);
+        most = MAX(most, MAX(s.n, CEIL_DIV(s.ring_n * heads_of(c, s.ulysses_size, s.b), c->NH)));
     }
     return most;
 }
@@ -154,22 +156,22 @@ typedef struct Places {
     int tokens[MOST_RANKS], low[MOST_RANKS];
 } Places;
 
-static GroupAttention group_of(Case* c, const Item* item, const Share* s, Places* places) {
+static GroupAttention group_of(Case* c, const MicroBatch* mb, const Share* s, Places* places) {
     Plan plan = plan_of(c);
-    size_t cu_bytes = item_cu_ints(item) * sizeof(int), scratch;
+    size_t cu_bytes = micro_batch_cu_ints(mb) * sizeof(int), scratch;
     int* cu = (int*)malloc(cu_bytes);
-    item_ring_tokens(&plan, item, c->lengths, places->tokens, places->low);
-    item_cu(&plan, item, c->lengths, cu);
-    scratch = group_attention_scratch(largest_share(c, item), c->NH, c->HS, item->degree, c->dt);
+    micro_batch_ring_tokens(&plan, mb, c->lengths, places->tokens, places->low);
+    micro_batch_cu(&plan, mb, c->lengths, cu);
+    scratch = group_attention_scratch(largest_share(c, mb), c->NH, c->HS, mb->cp_size, c->dt);
     GroupAttention ga = {.comm = world,
-                         .first_rank = item->first_rank,
-                         .inner = s->inner,
-                         .outer = s->outer,
+                         .first_rank = mb->first_rank,
+                         .ulysses_size = s->ulysses_size,
+                         .ring_size = s->ring_size,
                          .a = s->a,
                          .b = s->b,
                          .NH = c->NH,
                          .HS = c->HS,
-                         .n_docs = item->n_docs,
+                         .n_docs = mb->n_docs,
                          .ring_tokens = places->tokens,
                          .ring_low = places->low,
                          .cu = (int*)buffer(cu, cu_bytes),
@@ -179,30 +181,30 @@ static GroupAttention group_of(Case* c, const Item* item, const Share* s, Places
     return ga;
 }
 
-// Both passes of this rank's part of an item, with what they sent.
-static void run_item(Held* h, Case* c, const Item* item, const Whole* w) {
+// Both passes of this rank's part of a micro-batch, with what they sent.
+static void run_micro_batch(Held* h, Case* c, const MicroBatch* mb, const Whole* w) {
     Plan plan = plan_of(c);
     Places places;
-    h->share = item_share(&plan, item, c->lengths, rank, h->spans);
+    h->share = micro_batch_share(&plan, mb, c->lengths, rank, h->spans);
     size_t W = (size_t)c->NH * (size_t)c->HS * dtype_bytes(c->dt), n = (size_t)h->share.n;
-    size_t pairs = (size_t)h->share.ring_n * (size_t)heads_of(c, item->inner, h->share.b);
+    size_t pairs = (size_t)h->share.ring_n * (size_t)heads_of(c, mb->ulysses_size, h->share.b);
     size_t head_bytes = pairs * (size_t)c->HS * dtype_bytes(c->dt);
-    void *own_qkv = own_rows(h, w, item, w->qkv, 3 * W), *own_dout = own_rows(h, w, item, w->dout, W);
+    void *own_qkv = own_rows(h, w, mb, w->qkv, 3 * W), *own_dout = own_rows(h, w, mb, w->dout, W);
     void *qkv = buffer(own_qkv, n * 3 * W), *dout = buffer(own_dout, n * W);
     void *out = buffer(NULL, n * W), *dqkv = buffer(NULL, n * 3 * W);
     free(own_qkv), free(own_dout);
-    GroupAttention ga = group_of(c, item, &h->share, &places);
-    KeptAttention kept = {qkv, out, (float*)buffer(NULL, pairs * sizeof(float))};
-    if (item->inner > 1) kept.qkv = buffer(NULL, 3 * head_bytes), kept.out = buffer(NULL, head_bytes);
-    uint64_t expected[2][2], heads = sent_for(COMM_HEADS), ring = sent_for(COMM_RING), all = sent_in_all();
-    expected_bytes(expected, c, item);
+    GroupAttention ga = group_of(c, mb, &h->share, &places);
+    SavedAttention kept = {qkv, out, (float*)buffer(NULL, pairs * sizeof(float))};
+    if (mb->ulysses_size > 1) kept.qkv = buffer(NULL, 3 * head_bytes), kept.out = buffer(NULL, head_bytes);
+    uint64_t expected[2][2], heads = sent_for(COMM_ULYSSES), ring = sent_for(COMM_RING), all = sent_in_all();
+    expected_bytes(expected, c, mb);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {
         if (backward) group_attention_backward(dqkv, dout, &kept, &ga, kernels, c->dt, NULL);
         else group_attention_forward(out, &kept, qkv, &ga, kernels, c->dt, NULL);
         heads += expected[backward][0], ring += expected[backward][1];
         all += expected[backward][0] + expected[backward][1];
-        CHECK(sent_for(COMM_HEADS) == heads && sent_for(COMM_RING) == ring && sent_in_all() == all);
+        CHECK(sent_for(COMM_ULYSSES) == heads && sent_for(COMM_RING) == ring && sent_in_all() == all);
         CHECK(world->purpose == COMM_STATE);
     }
     world->purpose = COMM_OTHER;
@@ -251,14 +253,14 @@ typedef struct Tolerance {
     double out, dqkv[3];
 } Tolerance;
 
-static Tolerance tolerance(const Whole* w, const Case* c, int outer) {
+static Tolerance tolerance(const Whole* w, const Case* c, int ring_size) {
     double scale = 1 / sqrt(c->HS), Q = largest(w->qkv, w, c, 0, 3), K = largest(w->qkv, w, c, 1, 3);
     double V = largest(w->qkv, w, c, 2, 3), G = largest(w->dout, w, c, 0, 1), columns = largest_column(w, c);
     double A = scale * largest_norm(w->qkv, w, c, 0, 3) * largest_norm(w->qkv, w, c, 1, 3);
     double dout_norm = largest_norm(w->dout, w, c, 0, 1), out_norm = largest_norm(w->out, w, c, 0, 1);
     double g = dout_norm * fmax(largest_norm(w->qkv, w, c, 2, 3), out_norm);
     double rounded = c->dt == DT_BF16 && !kernels->on_host ? 1.0 / 256 : 0;
-    double r = rounded + 6 * E * (A * sqrt(c->HS) + sqrt(w->longest + 8 * outer));
+    double r = rounded + 6 * E * (A * sqrt(c->HS) + sqrt(w->longest + 8 * ring_size));
     double dS = 2 * g * r + (c->dt == DT_BF16 ? dout_norm * out_norm / 128 : 0);
     return (Tolerance){r * V, {dS * scale * K, dS * scale * Q * columns, r * G * columns}};
 }
@@ -270,19 +272,19 @@ static void compare_row(const void* found, size_t f, const void* expected, size_
                     most + rounding * fabs(get(expected, x + (size_t)j, c->dt)));
 }
 
-static void compare(const Held* h, const Case* c, const Item* item, const Whole* w) {
+static void compare(const Held* h, const Case* c, const MicroBatch* mb, const Whole* w) {
     size_t C = (size_t)c->NH * (size_t)c->HS, own = 0, n = (size_t)h->share.n;
-    if (h->share.outer == 1) {
+    if (h->share.ring_size == 1) {
         size_t W = C * dtype_bytes(c->dt);
-        void *out = own_rows(h, w, item, w->out, W), *dqkv = own_rows(h, w, item, w->dqkv, 3 * W);
+        void *out = own_rows(h, w, mb, w->out, W), *dqkv = own_rows(h, w, mb, w->dqkv, 3 * W);
         CHECK(memcmp(h->out, out, n * W) == 0);
         CHECK(memcmp(h->dqkv, dqkv, 3 * n * W) == 0);
         free(out), free(dqkv);
         return;
     }
-    Tolerance most = tolerance(w, c, h->share.outer);
+    Tolerance most = tolerance(w, c, h->share.ring_size);
     for (int i = 0; i < h->share.n_spans; i++) {
-        size_t row = (size_t)(w->cu[h->spans[i].doc - item->first_doc] + h->spans[i].first);
+        size_t row = (size_t)(w->cu[h->spans[i].doc - mb->first_doc] + h->spans[i].first);
         for (int t = 0; t < h->spans[i].length; t++, row++, own++) {
             compare_row(h->out, own * C, w->out, row * C, c, most.out);
             for (size_t m = 0; m < 3; m++)
@@ -302,38 +304,41 @@ static void set_mode(int mode) {
     else unsetenv("EMU_STREAMS");
 }
 
-static int takes_part(const Item* item) { return rank >= item->first_rank && rank < item->first_rank + item->degree; }
+static int takes_part(const MicroBatch* mb) { return rank >= mb->first_rank && rank < mb->first_rank + mb->cp_size; }
 
-// All items without overlapping exchanges, with them, and with those that come as late as they may: the same bits, and
-// what whole documents give. Ranks compare at the end, so that nobody holds up the others between items.
+// All micro-batches without overlapping exchanges, with them, and with those that come as late as they may: the same
+// bits, and what whole documents give. Ranks compare at the end, so that nobody holds up the others between
+// micro-batches.
 static void run_case(Case* c) {
-    static Held held[MODES][MOST_ITEMS];
-    static Whole whole[MOST_ITEMS];
+    static Held held[MODES][MOST_MICRO_BATCHES];
+    static Whole whole[MOST_MICRO_BATCHES];
     int before = test_failures_in_claim;
     char err[ERR_BYTES] = "";
-    for (int i = 0; i < c->n_items; i++)
-        if (takes_part(&c->items[i])) fill_whole(&whole[i], c, &c->items[i]);
+    for (int i = 0; i < c->n_micro_batches; i++)
+        if (takes_part(&c->micro_batches[i])) fill_whole(&whole[i], c, &c->micro_batches[i]);
     for (int mode = 0; mode < MODES; mode++) {
         set_mode(mode);
-        for (int i = 0; i < c->n_items; i++)
-            if (takes_part(&c->items[i])) run_item(&held[mode][i], c, &c->items[i], &whole[i]);
+        for (int i = 0; i < c->n_micro_batches; i++)
+            if (takes_part(&c->micro_batches[i])) run_micro_batch(&held[mode][i], c, &c->micro_batches[i], &whole[i]);
     }
-    for (int i = 0; i < c->n_items; i++) {
-        if (!takes_part(&c->items[i])) continue;
+    for (int i = 0; i < c->n_micro_batches; i++) {
+        if (!takes_part(&c->micro_batches[i])) continue;
         size_t bytes = (size_t)held[0][i].share.n * (size_t)(c->NH * c->HS) * dtype_bytes(c->dt);
         for (int mode = 1; mode < MODES; mode++) {
             CHECK(memcmp(held[0][i].out, held[mode][i].out, bytes) == 0);
             CHECK(memcmp(held[0][i].dqkv, held[mode][i].dqkv, 3 * bytes) == 0);
         }
         plain_attention(&whole[i], c);
-        compare(&held[0][i], c, &c->items[i], &whole[i]);
+        compare(&held[0][i], c, &c->micro_batches[i], &whole[i]);
         free_whole(&whole[i]);
         for (int mode = 0; mode < MODES; mode++) free(held[mode][i].out), free(held[mode][i].dqkv);
         if (test_failures_in_claim > before)
-            printf("    rank %d, seed %llu, item %d: ranks %d to %d, %d by heads, %d documents, %d heads of %d, %s\n",
-                   rank, (unsigned long long)c->seed, i, c->items[i].first_rank,
-                   c->items[i].first_rank + c->items[i].degree - 1, c->items[i].inner, c->items[i].n_docs, c->NH, c->HS,
-                   dtype_name(c->dt));
+            printf(
+                "    rank %d, seed %llu, micro-batch %d: ranks %d to %d, %d by heads, %d documents, %d heads of %d, "
+                "%s\n",
+                rank, (unsigned long long)c->seed, i, c->micro_batches[i].first_rank,
+                c->micro_batches[i].first_rank + c->micro_batches[i].cp_size - 1, c->micro_batches[i].ulysses_size,
+                c->micro_batches[i].n_docs, c->NH, c->HS, dtype_name(c->dt));
         before = test_failures_in_claim;
     }
     set_mode(BLOCKING);
@@ -346,11 +351,11 @@ static void run_case(Case* c) {
 static void every_shape_of_group_gives_what_whole_documents_give(void) {
     uint64_t seed = 1;
     for (int round = 0; round < few(CEIL_DIV(16, size), 2); round++)
-        for (int inner = 1; inner <= size; inner++)
-            for (int outer = 1; inner * outer <= size; outer++) {
+        for (int ulysses_size = 1; ulysses_size <= size; ulysses_size++)
+            for (int ring_size = 1; ulysses_size * ring_size <= size; ring_size++) {
                 Case c = new_case(seed++);
-                c.NH = between(&c, inner, MAX(inner, few(8, 3))), c.dt = round % 2 ? DT_BF16 : DT_F32;
-                add_item(&c, between(&c, 0, size - inner * outer), inner, outer);
+                c.NH = between(&c, ulysses_size, MAX(ulysses_size, few(8, 3))), c.dt = round % 2 ? DT_BF16 : DT_F32;
+                add_micro_batch(&c, between(&c, 0, size - ulysses_size * ring_size), ulysses_size, ring_size);
                 run_case(&c);
             }
 }
@@ -359,7 +364,7 @@ static void one_rank_sends_nothing_and_is_the_plain_kernel(void) {
     uint64_t before = sent_in_all();
     for (uint64_t seed = 100; seed < 100 + (uint64_t)few(4, 1); seed++) {
         Case c = new_case(seed);
-        for (int r = 0; r < size; r++) add_item(&c, r, 1, 1);  // compared as bits; bytes by the formula
+        for (int r = 0; r < size; r++) add_micro_batch(&c, r, 1, 1);  // compared as bits; bytes by the formula
         run_case(&c);
     }
     CHECK(sent_in_all() == before);
@@ -369,13 +374,13 @@ static void groups_of_different_ranks_work_side_by_side(void) {
     for (uint64_t seed = 200; seed < 200 + (uint64_t)few(3, 1); seed++) {
         Case c = new_case(seed);
         c.NH = MAX(c.NH, 2);
-        add_item(&c, 0, 2, 1);
-        add_item(&c, 2, 1, 3);
-        add_item(&c, 1, 2, 2);
-        add_item(&c, 0, 1, 1);
-        add_item(&c, 0, 1, size);
-        add_item(&c, 3, 1, 2);
-        add_item(&c, 1, 2, 1);
+        add_micro_batch(&c, 0, 2, 1);
+        add_micro_batch(&c, 2, 1, 3);
+        add_micro_batch(&c, 1, 2, 2);
+        add_micro_batch(&c, 0, 1, 1);
+        add_micro_batch(&c, 0, 1, size);
+        add_micro_batch(&c, 3, 1, 2);
+        add_micro_batch(&c, 1, 2, 1);
         run_case(&c);
     }
 }
@@ -383,28 +388,28 @@ static void groups_of_different_ranks_work_side_by_side(void) {
 static void groups_that_overlap_follow_one_order(void) {
     for (uint64_t seed = 300; seed < 300 + (uint64_t)few(4, 1); seed++) {
         Case c = new_case(seed);
-        for (int i = 0; i < few(8, 4); i++) add_random_item(&c);
+        for (int i = 0; i < few(8, 4); i++) add_random_micro_batch(&c);
         run_case(&c);
     }
 }
 
 static void heads_that_do_not_divide_are_shared(void) {
     uint64_t seed = 400;
-    for (int inner = 2; inner <= MIN(size, 8); inner++)
-        for (int NH = inner; NH <= few(8, 4); NH += 1 + inner / 4) {
+    for (int ulysses_size = 2; ulysses_size <= MIN(size, 8); ulysses_size++)
+        for (int NH = ulysses_size; NH <= few(8, 4); NH += 1 + ulysses_size / 4) {
             Case c = new_case(seed++);
             c.NH = NH, c.HS = 8;
-            add_item(&c, between(&c, 0, size - inner), inner, 1);
-            add_item(&c, 0, inner, size / inner);
+            add_micro_batch(&c, between(&c, 0, size - ulysses_size), ulysses_size, 1);
+            add_micro_batch(&c, 0, ulysses_size, size / ulysses_size);
             run_case(&c);
         }
 }
 
 static void halves_without_tokens_are_fine(void) {
-    for (int outer = 1; outer <= size; outer++) {
-        Case c = new_case(500 + (uint64_t)outer);
+    for (int ring_size = 1; ring_size <= size; ring_size++) {
+        Case c = new_case(500 + (uint64_t)ring_size);
         for (int length = 1; length <= 3; length++) {
-            begin_item(&c, 0, MIN(c.NH, size / outer), outer);
+            begin_micro_batch(&c, 0, MIN(c.NH, size / ring_size), ring_size);
             add_doc(&c, length);
         }
         run_case(&c);
@@ -414,11 +419,11 @@ static void halves_without_tokens_are_fine(void) {
 static void log_sum_exps_far_apart_merge(void) {
     static const double spreads[] = {80, 400};
     for (int i = 0; i < few(COUNT(spreads), 1); i++)
-        for (int outer = 1; outer <= size; outer++) {
-            Case c = new_case(600 + (uint64_t)(16 * outer + i));
+        for (int ring_size = 1; ring_size <= size; ring_size++) {
+            Case c = new_case(600 + (uint64_t)(16 * ring_size + i));
             c.spread = spreads[i], c.dt = DT_F32;
-            begin_item(&c, between(&c, 0, size - outer), 1, outer);
-            add_doc(&c, 2 * outer * between(&c, 5, 12));
+            begin_micro_batch(&c, between(&c, 0, size - ring_size), 1, ring_size);
+            add_doc(&c, 2 * ring_size * between(&c, 5, 12));
             run_case(&c);
         }
 }

@@ -1,7 +1,7 @@
 // test_hydraulis.c - Hydraulis rebuilt: published constants give the published strategies, dispatch and packing reach
 // known optima or a stated distance from brute force, and a step chooses the strategy that ends first.
 #include "plan/machine.h"
-#include "plan/rivals/hydraulis.h"
+#include "plan/published/hydraulis.h"
 #include "test/hydraulis_cases.h"
 
 enum { MOST = 4096 };

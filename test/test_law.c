@@ -58,11 +58,11 @@ static void count_pieces(Run* r, int64_t step) {
 static void plan_alone(Run* r) {
     Batch* b = &r->batch;
     for (int i = 0; i < b->n_pieces; i++) {
-        Item item = {0, 1, 1, i, 1, 0};
+        MicroBatch mb = {0, 1, 1, i, 1, 0};
         b->plan.docs[i] = i;
-        b->plan.items[i] = item;
+        b->plan.micro_batches[i] = mb;
     }
-    b->plan.n_docs = b->plan.n_items = b->n_pieces;
+    b->plan.n_docs = b->plan.n_micro_batches = b->n_pieces;
     b->plan.ranks = r->limits.ranks;
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
 }
@@ -78,7 +78,8 @@ static LinkTable random_link(uint64_t seed, uint64_t index) {
     return link;
 }
 
-// Any machine: computing, links and items that are cheap or dear beside each other, and rows that hold little or much.
+// Any machine: computing, links and micro-batches that are cheap or dear beside each other, and rows that hold little
+// or much.
 static const Setting* random_setting(uint64_t seed) {
     static GroupCost groups[17];  // point into the setting's cost
     static Setting s;
@@ -86,10 +87,10 @@ static const Setting* random_setting(uint64_t seed) {
     s = fresh;
     int least = ranks == 1 ? run->limits.capacity : 100;  // two ranks hold any document
     s.limits.capacity = least + (int)((run->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
-    s.kind = (KindChoice)(3 * random_uniform(seed, 2));
+    s.kind = (CpChoice)(3 * random_uniform(seed, 2));
     s.cost.quadratic = scale(seed, 3, -5, -2);
     s.cost.linear = scale(seed, 4, -4, -2);
-    s.cost.item = scale(seed, 5, -4, -1);
+    s.cost.micro_batch = scale(seed, 5, -4, -1);
     s.cost.link_scale = 1;
     s.cost.link[LINK_INSIDE] = random_link(seed, 6);
     s.cost.link[LINK_ACROSS] = random_link(seed, 8);
@@ -98,14 +99,14 @@ static const Setting* random_setting(uint64_t seed) {
     return &s;
 }
 
-static int flex_plans, unlike_degrees;  // plan_flex's plans, and those of them with groups of unlike degrees
+static int flex_plans, unlike_cp_sizes;  // plan_flex's plans, and those of them with groups of unlike cp sizes
 
 static void plan_case(Batch* b, uint64_t seed) {
     char why[ERR_BYTES];
     const Setting* s = random_setting(seed);
     int is_flex = seed & 1;
     if (is_flex
-            ? plan_flex(&b->plan, &b->forecast, 1, b->lengths, b->n_pieces, s, b->plan_scratch, why, sizeof why)
+            ? plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, b->plan_scratch, why, sizeof why)
             : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, b->plan_scratch, why, sizeof why))
         die("seed %" PRIu64 ": %s", seed, why);
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
@@ -114,15 +115,16 @@ static void plan_case(Batch* b, uint64_t seed) {
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
-    for (int i = 1; i < b->plan.n_items; i++) unlike |= b->plan.items[i].degree != b->plan.items[0].degree;
+    for (int i = 1; i < b->plan.n_micro_batches; i++)
+        unlike |= b->plan.micro_batches[i].cp_size != b->plan.micro_batches[0].cp_size;
     flex_plans += is_flex;
-    unlike_degrees += is_flex && unlike;
+    unlike_cp_sizes += is_flex && unlike;
 }
 
 // Forward and backward under the plan in the batch; the loss of all ranks.
 static double step_loss(Run* r) {
     batch_list(&r->batch, r);
-    run_items(r, r->data.train, 1);
+    run_micro_batches(r, r->data.train, 1);
     zero_reduce(&r->model);
     return loss_sum(r) / (double)MAX(r->batch.n_targets, 1);
 }
@@ -169,22 +171,22 @@ typedef struct Bytes {
 static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK; }
 
 // In attention, from lengths alone: see kernels/group_attention.h.
-static void add_attention_bytes(Bytes* bytes, const Item* item, const Share* share) {
+static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share) {
     const Batch* b = &run->batch;
-    int NH = run->model.shape.heads, HS = shape_head_size(&run->model.shape), outer = share->outer;
+    int NH = run->model.shape.heads, HS = shape_head_size(&run->model.shape), ring_size = share->ring_size;
     int tokens[16], low[16], forward = 1 + is_recomputed();
-    double C = NH * HS, heads = ((share->b + 1) * NH / share->inner - share->b * NH / share->inner) * HS;
+    double C = NH * HS, heads = ((share->b + 1) * NH / share->ulysses_size - share->b * NH / share->ulysses_size) * HS;
     double out = share->n * (C - heads), back = (share->ring_n - share->n) * heads;
     // Attention of its heads must fit: ranks of a tensor-parallel group may have more than the group has on average.
     CHECK(3 * share->ring_n * heads <= (double)run->model.act_table[QKV].elems);
     // Forward three matrices there and one back, backward one there and three back.
     bytes->heads += LAYERS * 4.0 * (forward * (3 * out + back) + out + 3 * back);
-    if (outer == 1) return;
-    item_ring_tokens(&b->plan, item, b->lengths, tokens, low);
-    for (int t = 0; t < outer; t++) {  // the block that is here after t turns is passed on, keys and values
-        double block = 2.0 * tokens[(share->a - t + outer) % outer] * heads * 4;
-        bytes->ring += LAYERS * block;                                     // its gradients
-        if (t < outer - 1) bytes->ring += LAYERS * (forward + 1) * block;  // itself, forward and backward
+    if (ring_size == 1) return;
+    micro_batch_ring_tokens(&b->plan, mb, b->lengths, tokens, low);
+    for (int t = 0; t < ring_size; t++) {  // the block that is here after t turns is passed on, keys and values
+        double block = 2.0 * tokens[(share->a - t + ring_size) % ring_size] * heads * 4;
+        bytes->ring += LAYERS * block;                                         // its gradients
+        if (t < ring_size - 1) bytes->ring += LAYERS * (forward + 1) * block;  // itself, forward and backward
     }
 }
 
@@ -203,11 +205,11 @@ static Bytes expected_bytes(void) {
     const Batch* b = &run->batch;
     Bytes bytes = {0, 0, 0};
     int C = run->model.shape.C, tensor = ROUND_UP(C, 64), n_sums = run->model.zero.stage > 1 ? b->plan.n_rounds : 1;
-    for (int i = 0; i < b->n_items; i++) {
-        const Item* item = b->items[i].item;
-        if (!item) continue;
-        Share share = item_share(&b->plan, item, b->lengths, run->model.comm->rank, NULL);
-        add_attention_bytes(&bytes, item, &share);
+    for (int i = 0; i < b->n_micro_batches; i++) {
+        const MicroBatch* mb = b->micro_batches[i].mb;
+        if (!mb) continue;
+        Share share = micro_batch_share(&b->plan, mb, b->lengths, run->model.comm->rank, NULL);
+        add_attention_bytes(&bytes, mb, &share);
         bytes.tensor += row_bytes(share.n);
     }
     // Each run of neighbours at once: ln1w, ln1b; attprojb, ln2w, ln2b; fcprojb. Then wpe, and lnfw with lnfb.
@@ -217,11 +219,11 @@ static Bytes expected_bytes(void) {
 }
 
 static double sent(CommPurpose purpose) {
-    Comm sum = run_exchanged(&run->model);
+    Comm sum = run_sent(&run->model);
     return (double)(sum.sent[purpose][0] + sum.sent[purpose][1]);
 }
 
-static Bytes sent_bytes(void) { return (Bytes){sent(COMM_HEADS), sent(COMM_RING), sent(COMM_TENSOR)}; }
+static Bytes sent_bytes(void) { return (Bytes){sent(COMM_ULYSSES), sent(COMM_RING), sent(COMM_TENSOR)}; }
 
 // ---- the law
 
@@ -303,8 +305,8 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
         MPI_Allreduce(MPI_IN_PLACE, &test_failures_in_claim, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     }
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
-    if (flex_plans >= 10 && ranks > 3) CHECK(unlike_degrees >= flex_plans / 10);
-    if (rank == 0) printf("    %d of %d flexible plans have groups of unlike degrees\n", unlike_degrees, flex_plans);
+    if (flex_plans >= 10 && ranks > 3) CHECK(unlike_cp_sizes >= flex_plans / 10);
+    if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
 }
 
 // ---- what moves, and what is held
@@ -314,11 +316,11 @@ static void documents_on_single_ranks_move_nothing_in_attention(void) {
     draw_pieces(run, 7);
     count_pieces(run, 1);
     plan_alone(run);
-    for (int i = 0; i < b->plan.n_items; i++) b->plan.items[i].first_rank = i % ranks;
+    for (int i = 0; i < b->plan.n_micro_batches; i++) b->plan.micro_batches[i].first_rank = i % ranks;
     plan_set_rounds(&b->plan, (int*)b->plan_scratch);
-    double before = sent(COMM_HEADS) + sent(COMM_RING);
+    double before = sent(COMM_ULYSSES) + sent(COMM_RING);
     step_loss(run);
-    CHECK(sent(COMM_HEADS) + sent(COMM_RING) == before);
+    CHECK(sent(COMM_ULYSSES) + sent(COMM_RING) == before);
     zero_clear_grads(&run->model);
 }
 
@@ -339,7 +341,7 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
             die("%s", why);
         plan_set_rounds(&b->plan, (int*)b->plan_scratch);
         batch_list(b, run);
-        run_items(run, run->data.train, 1);
+        run_micro_batches(run, run->data.train, 1);
         model_update(m, &run->config, 1e-3, step);
         zero_gather(m);
         double sums[2];
@@ -385,22 +387,22 @@ static void ranks_hold_the_same_of_what_is_not_cut_bit_for_bit(void) {
     for (int i = 0; i < 3; i++) CHECK(mine[i] == first[i]);
 }
 
-// A model that has learnt that everything takes twice as long foresees twice the time, and the same terms before that.
+// A model that has learnt that everything takes twice as long predicts twice the time, and the same terms before that.
 static void terms_are_those_of_the_model_before_it_learnt(void) {
-    double before[REFINE_TERMS], makespan;
+    double before[CALIBRATION_TERMS], makespan;
     Batch* b = &run->batch;
     draw_pieces(run, 11);
     count_pieces(run, 1);
-    CHECK(b->foreseen && b->forecast.makespan > 0);
+    CHECK(b->predicted && b->prediction.makespan > 0);
     memcpy(before, b->terms, sizeof before);
-    makespan = b->forecast.makespan;
-    for (int i = 0; i < REFINE_TERMS; i++) run->refine.theta[i] = 2;
+    makespan = b->prediction.makespan;
+    for (int i = 0; i < CALIBRATION_TERMS; i++) run->calibration.theta[i] = 2;
     run_set_cost(run);
     count_pieces(run, 1);
     // Factors of two are exact: any difference would be another plan.
-    CHECK_CLOSE(b->forecast.makespan, 2 * makespan, 1e-9 * makespan);
-    for (int i = 0; i < REFINE_TERMS; i++) CHECK_CLOSE(b->terms[i], before[i], 1e-9 * makespan);
-    refine_start(&run->refine);
+    CHECK_CLOSE(b->prediction.makespan, 2 * makespan, 1e-9 * makespan);
+    for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->terms[i], before[i], 1e-9 * makespan);
+    calibration_start(&run->calibration);
     run_set_cost(run);
 }
 

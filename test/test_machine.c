@@ -36,10 +36,10 @@ static int same_scheme(const Scheme* a, const Scheme* b) {
 }
 
 static int same_cost(const Cost* a, const Cost* b) {
-    return !strcmp(a->name, b->name) && a->quadratic == b->quadratic && a->linear == b->linear && a->item == b->item &&
-           a->step == b->step && a->round == b->round && a->link_scale == b->link_scale &&
-           a->token_bytes == b->token_bytes && a->n_groups == b->n_groups &&
-           !memcmp(a->group_degree, b->group_degree, sizeof a->group_degree) &&
+    return !strcmp(a->name, b->name) && a->quadratic == b->quadratic && a->linear == b->linear &&
+           a->micro_batch == b->micro_batch && a->step == b->step && a->round == b->round &&
+           a->link_scale == b->link_scale && a->token_bytes == b->token_bytes && a->n_groups == b->n_groups &&
+           !memcmp(a->group_cp_size, b->group_cp_size, sizeof a->group_cp_size) &&
            !memcmp(a->group_gbps, b->group_gbps, sizeof a->group_gbps) && same_link(&a->link[0], &b->link[0]) &&
            same_link(&a->link[1], &b->link[1]) && a->layers == b->layers && a->channels == b->channels &&
            a->elem_bytes == b->elem_bytes;
@@ -153,7 +153,7 @@ static void hydraulis_replicas_hold_the_published_tokens(void) {
         CHECK(machine_scheme_tokens(&machine, &machine.schemes[i], 4, 4, 1) > 0);
 }
 
-static void heads_of_no_model_divide_by_every_small_degree(void) {
+static void heads_of_no_model_divide_by_every_small_cp_size(void) {
     read_builtin("a100-7b");
     for (int d = 1; d <= 16; d++) CHECK(machine_heads(&machine) % d == 0);
     for (int d = 16; d <= 1024; d *= 2) CHECK(machine_heads(&machine) % d == 0);
@@ -170,8 +170,9 @@ static void a_setting_has_the_limits_of_its_machine(void) {
     CHECK(machine_setting(&setting, &machine, 64, 8, 196608, groups, err, sizeof err) == 0);
     CHECK(setting.limits.ranks == 64 && setting.limits.node_size == 8 && setting.limits.capacity == 6449);
     CHECK(setting.limits.NH == 64 && setting.limits.quadratic == 5.128e-6 / 0.1839576 && setting.context == 196608);
-    CHECK(setting.groups == groups && !setting.speeds && setting.kind == KIND_AUTO && setting.cost.link_scale == 1);
-    CHECK(groups[64].degree == 64 && groups[64].canonical && !groups[12].canonical && groups[8].room == 8 * 6449);
+    CHECK(setting.groups == groups && !setting.speeds && setting.kind == CP_CHOICE_AUTO &&
+          setting.cost.link_scale == 1);
+    CHECK(groups[64].cp_size == 64 && groups[64].canonical && !groups[12].canonical && groups[8].room == 8 * 6449);
     CHECK(machine_setting(&setting, &machine, 0, 8, 196608, groups, err, sizeof err) < 0 && strstr(err, "0 ranks"));
     CHECK(machine_setting(&setting, &machine, 8, 0, 196608, groups, err, sizeof err) < 0);
     CHECK(machine_setting(&setting, &machine, 8, 8, 0, groups, err, sizeof err) < 0);
@@ -184,7 +185,7 @@ static void a_setting_has_the_limits_of_its_machine(void) {
 
 static const char whole[] =
     "name box # a word\n"
-    "quadratic_ms 5e-6\nlinear_ms .25\nitem_ms 1.5\nstep_ms 20\nround_ms 3\nheads 12\ncapacity 4096\n"
+    "quadratic_ms 5e-6\nlinear_ms .25\nmicro_batch_ms 1.5\nstep_ms 20\nround_ms 3\nheads 12\ncapacity 4096\n"
     "model 12 768 2\nlink inside 1024 0.01\nlink across 1024 0.05\nlink inside 65536 0.012\nlink across 65536 0.5\n"
     "link_scale 0.75\npipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 0 37 42 50\n"
     "scheme TP8PP2 8 2 1.06789378e-6 0.071058246 61.768\nscheme A 1 1 0 0 0\n";
@@ -193,7 +194,7 @@ static void every_key_is_read_into_its_place(void) {
     CHECK(read_text(whole) == 0);
     const Cost* c = &machine.cost;
     CHECK_STRING(c->name, "box");
-    CHECK(c->quadratic == 5e-6 && c->linear == 0.25 && c->item == 1.5 && c->step == 20 && c->round == 3);
+    CHECK(c->quadratic == 5e-6 && c->linear == 0.25 && c->micro_batch == 1.5 && c->step == 20 && c->round == 3);
     CHECK(machine.heads == 12 && machine.capacity == 4096 && c->layers == 12 && c->channels == 768);
     CHECK(c->elem_bytes == 2 && c->link_scale == 0.75 && c->n_groups == 0);
     CHECK(c->link[LINK_INSIDE].n == 2 && c->link[LINK_INSIDE].bytes[1] == 65536 && c->link[LINK_INSIDE].ms[1] == 0.012);
@@ -210,7 +211,7 @@ static void every_key_is_read_into_its_place(void) {
           0);
     CHECK(machine.memory_gb == 30 && machine.parameters == 7 && machine.token_mb == 4.5 && machine.capacity == 0);
     CHECK(machine.cost.token_bytes == 2e6 && machine.cost.n_groups == 2 && machine.cost.link_scale == 1);
-    CHECK(machine.cost.group_degree[1] == 8 && machine.cost.group_gbps[1] == 9.5 && machine.cost.group_gbps[0] == 120);
+    CHECK(machine.cost.group_cp_size[1] == 8 && machine.cost.group_gbps[1] == 9.5 && machine.cost.group_gbps[0] == 120);
 }
 
 static void blanks_comments_and_order_do_not_matter(void) {
@@ -239,23 +240,23 @@ static void a_wrong_line_is_named(void) {
         {"\x01\xff 3", "\"??\" is no key"},
         {"heads", "0 values, expected 1"},
         {"heads 1 2", "2 values, expected 1"},
-        {"group 2", "1 value, expected 2: degree, GB/s of a rank"},
+        {"group 2", "1 value, expected 2: cp size, GB/s of a rank"},
         {"link inside 2", "1 value, expected 2"},
         {"pipeline_memory 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20", "20 values, expected 13"},
         {"heads 3\nheads 3", "a second time"},
         {"heads 1.5", "expected a whole number from 0 to 1048576"},
         {"heads -1", "value 1 is \"-1\""},
         {"heads 1e99", "whole number"},
-        {"item_ms -0.5", "expected a number from 0"},
-        {"item_ms nan", "\"nan\""},
-        {"item_ms inf", "\"inf\""},
-        {"item_ms 1e999", "\"1e999\""},
-        {"item_ms 0x10", "\"0x10\""},
-        {"item_ms 1,5", "\"1,5\""},
-        {"item_ms 1e", "\"1e\""},
-        {"item_ms --1", "\"--1\""},
-        {"item_ms 1\x02", "\"1?\""},
-        {"item_ms 0000000000000000000000000000000000000000000000000000000000000000000000001", "value 1"},
+        {"micro_batch_ms -0.5", "expected a number from 0"},
+        {"micro_batch_ms nan", "\"nan\""},
+        {"micro_batch_ms inf", "\"inf\""},
+        {"micro_batch_ms 1e999", "\"1e999\""},
+        {"micro_batch_ms 0x10", "\"0x10\""},
+        {"micro_batch_ms 1,5", "\"1,5\""},
+        {"micro_batch_ms 1e", "\"1e\""},
+        {"micro_batch_ms --1", "\"--1\""},
+        {"micro_batch_ms 1\x02", "\"1?\""},
+        {"micro_batch_ms 0000000000000000000000000000000000000000000000000000000000000000000000001", "value 1"},
         {"group 1 5", "from 2 to"},
         {"group 2 0", "from 1e-09"},
         {"group 4 5\ngroup 4 5", "value 1 is 4 after 4, expected more"},
@@ -351,7 +352,7 @@ static Machine random_machine(uint64_t seed) {
     Machine m = {.cost = {.link_scale = any_number(seed, 1, 0, 2)}};
     Cost* c = &m.cost;
     snprintf(c->name, sizeof c->name, "machine-%d", (int)(seed % 1000));
-    double* const reals[] = {&c->quadratic, &c->linear, &c->item, &c->step, &c->round};
+    double* const reals[] = {&c->quadratic, &c->linear, &c->micro_batch, &c->step, &c->round};
     for (int i = 0; i < COUNT(reals); i++) *reals[i] = any_number(seed, 10 + (uint64_t)i, 0, 1e9);
     m.heads = (int)(hash64(seed) % 3 * 32);
     if (seed % 3 == 0) m.capacity = 1 + (int)(hash64(seed) % 100000);
@@ -363,7 +364,7 @@ static Machine random_machine(uint64_t seed) {
         c->token_bytes = any_number(seed, 23, 1, 1e15);
         c->n_groups = 1 + (int)(seed / 2 % COST_GROUPS);
         for (int i = 0; i < c->n_groups; i++)
-            c->group_degree[i] = 2 + 3 * i, c->group_gbps[i] = any_number(seed, 30 + (uint64_t)i, 1e-9, 1e4);
+            c->group_cp_size[i] = 2 + 3 * i, c->group_gbps[i] = any_number(seed, 30 + (uint64_t)i, 1e-9, 1e4);
     } else {
         c->layers = 12, c->channels = 768, c->elem_bytes = 2;
         for (int k = 0; k < N_LINKS; k++) {
@@ -408,9 +409,9 @@ static void printing_and_reading_gives_the_same_doubles(void) {
 
 static void numbers_are_printed_as_short_as_they_can_be(void) {
     char text[256];
-    Machine m = {.cost = {.name = "b", .quadratic = 5.128e-6, .linear = 0.1, .item = 1.0 / 3, .link_scale = 1}};
+    Machine m = {.cost = {.name = "b", .quadratic = 5.128e-6, .linear = 0.1, .micro_batch = 1.0 / 3, .link_scale = 1}};
     machine_print(&m, text, sizeof text);
-    CHECK_STRING(text, "name b\nquadratic_ms 5.128e-06\nlinear_ms 0.1\nitem_ms 0.33333333333333331\n");
+    CHECK_STRING(text, "name b\nquadratic_ms 5.128e-06\nlinear_ms 0.1\nmicro_batch_ms 0.33333333333333331\n");
 }
 
 static void printing_stays_inside_its_buffer(void) {
@@ -475,7 +476,7 @@ int main(void) {
     RUN(every_name_stands_for_its_machine);
     RUN(flexsp_ranks_hold_the_published_tokens);
     RUN(hydraulis_replicas_hold_the_published_tokens);
-    RUN(heads_of_no_model_divide_by_every_small_degree);
+    RUN(heads_of_no_model_divide_by_every_small_cp_size);
     RUN(a_setting_has_the_limits_of_its_machine);
     RUN(every_key_is_read_into_its_place);
     RUN(blanks_comments_and_order_do_not_matter);

@@ -1,12 +1,12 @@
-// test_megatron.c - the claims of plan/rivals/megatron.h: every choice of its schedulers is found again in the plan.
-#include "plan/rivals/megatron.h"
+// test_megatron.c - the claims of plan/published/megatron.h: every choice of its schedulers is found again in the plan.
+#include "plan/published/megatron.h"
 
-#include "test/micro_batches.h"
+#include "test/rounds.h"
 
 // The least power of two that holds document s, 0 for none.
-static int least_degree(const Cluster* c, int s) {
+static int least_cp_size(const Cluster* c, int s) {
     for (int d = 1; d <= c->setting.limits.ranks; d *= 2)
-        if (c->groups[d].inner > 0 && group_holds(&c->groups[d], s)) return d;
+        if (c->groups[d].ulysses_size > 0 && group_holds(&c->groups[d], s)) return d;
     return 0;
 }
 
@@ -14,48 +14,48 @@ static int dynamic(Cluster* c, PlayRule* rule, const int* lengths, int n) {
     return megatron_dynamic(&c->plan, rule, 3, lengths, n, &c->setting, c->err, sizeof c->err);
 }
 
-static int item_is(const Cluster* c, int i, int first_rank, int degree, int round, int n_docs) {
-    const Item* item = &c->plan.items[i];
-    return i < c->plan.n_items && item->first_rank == first_rank && item->degree == degree && item->round == round &&
-           item->n_docs == n_docs;
+static int micro_batch_is(const Cluster* c, int i, int first_rank, int cp_size, int round, int n_docs) {
+    const MicroBatch* mb = &c->plan.micro_batches[i];
+    return i < c->plan.n_micro_batches && mb->first_rank == first_rank && mb->cp_size == cp_size &&
+           mb->round == round && mb->n_docs == n_docs;
 }
 
 // ---- by hand: 4 ranks of 1000 tokens
 
 static Cluster* four_ranks(void) {
     Cluster* c = open_cluster("a100-7b", 4, 4);
-    limit_cluster(c, 1000, 4, KIND_AUTO);
+    limit_cluster(c, 1000, 4, CP_CHOICE_AUTO);
     return c;
 }
 
-static void degrees_come_from_memory_alone(void) {
+static void cp_sizes_come_from_memory_alone(void) {
     Cluster* c = four_ranks();
     PlayRule rule;
     const int lengths[] = {1000, 3500, 1001, 1500, 999, 700};
     CHECK(dynamic(c, &rule, lengths, 6) == 0);
-    prove_micro_batches(c, lengths, 6);
-    CHECK(c->plan.n_items == 6);
-    CHECK(item_is(c, 0, 0, 4, 0, 1) && c->plan.docs[0] == 1);
-    // 1500 and 1001 take all ranks. There is room for the others beside them, but their degree is 1.
-    CHECK(item_is(c, 1, 0, 2, 1, 1) && item_is(c, 2, 2, 2, 1, 1));
+    prove_rounds(c, lengths, 6);
+    CHECK(c->plan.n_micro_batches == 6);
+    CHECK(micro_batch_is(c, 0, 0, 4, 0, 1) && c->plan.docs[0] == 1);
+    // 1500 and 1001 take all ranks. There is room for the others beside them, but their cp size is 1.
+    CHECK(micro_batch_is(c, 1, 0, 2, 1, 1) && micro_batch_is(c, 2, 2, 2, 1, 1));
     CHECK(c->plan.docs[1] == 3 && c->plan.docs[2] == 2);
-    // Three documents of degree 1: the first of the narrowest widens into the rank that is left.
-    CHECK(item_is(c, 3, 0, 2, 2, 1) && item_is(c, 4, 2, 1, 2, 1) && item_is(c, 5, 3, 1, 2, 1));
+    // Three documents of cp size 1: the first of the narrowest widens into the rank that is left.
+    CHECK(micro_batch_is(c, 3, 0, 2, 2, 1) && micro_batch_is(c, 4, 2, 1, 2, 1) && micro_batch_is(c, 5, 3, 1, 2, 1));
     CHECK(c->plan.docs[3] == 0 && c->plan.docs[4] == 4 && c->plan.docs[5] == 5);
-    CHECK(rule.in_rounds == 1 && rule.round_ms == 0 && rule.item_ms == 0 && c->plan.step == 3);
+    CHECK(rule.in_rounds == 1 && rule.round_ms == 0 && rule.micro_batch_ms == 0 && c->plan.step == 3);
     close_cluster(c);
 }
 
-static void narrower_documents_go_on_where_a_degree_is_blocked(void) {
+static void narrower_documents_go_on_where_a_cp_size_is_blocked(void) {
     Cluster* c = open_cluster("a100-7b", 5, 5);
-    limit_cluster(c, 1000, 4, KIND_AUTO);
+    limit_cluster(c, 1000, 4, CP_CHOICE_AUTO);
     PlayRule rule;
     const int lengths[] = {900, 1500, 3500, 20};
     CHECK(dynamic(c, &rule, lengths, 4) == 0);
-    prove_micro_batches(c, lengths, 4);
-    CHECK(c->plan.n_items == 3 && item_is(c, 0, 0, 4, 0, 1) && item_is(c, 1, 4, 1, 0, 2));
+    prove_rounds(c, lengths, 4);
+    CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 0, 0, 4, 0, 1) && micro_batch_is(c, 1, 4, 1, 0, 2));
     CHECK(c->plan.docs[1] == 0 && c->plan.docs[2] == 3);
-    CHECK(item_is(c, 2, 0, 4, 1, 1));  // alone: widened from 2, and 5 is no power of two
+    CHECK(micro_batch_is(c, 2, 0, 4, 1, 1));  // alone: widened from 2, and 5 is no power of two
     close_cluster(c);
 }
 
@@ -64,32 +64,33 @@ static void ranks_left_over_widen_the_narrowest_groups(void) {
     PlayRule rule;
     const int lengths[] = {100, 100, 100, 100, 100};
     CHECK(dynamic(c, &rule, lengths, 1) == 0);
-    CHECK(c->plan.n_items == 1 && item_is(c, 0, 0, 16, 0, 1));
+    CHECK(c->plan.n_micro_batches == 1 && micro_batch_is(c, 0, 0, 16, 0, 1));
     CHECK(dynamic(c, &rule, lengths, 3) == 0);
-    CHECK(c->plan.n_items == 3 && item_is(c, 0, 0, 8, 0, 1) && item_is(c, 1, 8, 4, 0, 1) && item_is(c, 2, 12, 4, 0, 1));
+    CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 0, 0, 8, 0, 1) && micro_batch_is(c, 1, 8, 4, 0, 1) &&
+          micro_batch_is(c, 2, 12, 4, 0, 1));
     CHECK(dynamic(c, &rule, lengths, 5) == 0);
-    CHECK(c->plan.n_items == 5 && item_is(c, 0, 0, 4, 0, 1) && item_is(c, 2, 8, 4, 0, 1));
-    CHECK(item_is(c, 3, 12, 2, 0, 1) && item_is(c, 4, 14, 2, 0, 1));
+    CHECK(c->plan.n_micro_batches == 5 && micro_batch_is(c, 0, 0, 4, 0, 1) && micro_batch_is(c, 2, 8, 4, 0, 1));
+    CHECK(micro_batch_is(c, 3, 12, 2, 0, 1) && micro_batch_is(c, 4, 14, 2, 0, 1));
     close_cluster(c);
 }
 
-static void a_balanced_micro_batch_ends_once_degrees_fall(void) {
+static void a_balanced_round_ends_once_cp_sizes_fall(void) {
     Cluster* c = four_ranks();
     PlayRule rule;
     // 1400 on 2 ranks: 980000 a rank. 990 on one: 980100. All ranks have work, loads are within 5 %: the short ones
     // wait, though there is room for them.
     const int lengths[] = {1400, 990, 990, 5, 5};
     CHECK(dynamic(c, &rule, lengths, 5) == 0);
-    CHECK(item_is(c, 0, 0, 2, 0, 1) && item_is(c, 1, 2, 1, 0, 1) && item_is(c, 2, 3, 1, 0, 1));
-    CHECK(item_is(c, 3, 0, 2, 1, 1) && item_is(c, 4, 2, 2, 1, 1) && c->plan.n_items == 5);
+    CHECK(micro_batch_is(c, 0, 0, 2, 0, 1) && micro_batch_is(c, 1, 2, 1, 0, 1) && micro_batch_is(c, 2, 3, 1, 0, 1));
+    CHECK(micro_batch_is(c, 3, 0, 2, 1, 1) && micro_batch_is(c, 4, 2, 2, 1, 1) && c->plan.n_micro_batches == 5);
     // Beyond 5 % it goes on, to the least loaded.
     const int uneven[] = {1400, 990, 900, 5, 5};
     CHECK(dynamic(c, &rule, uneven, 5) == 0);
-    CHECK(c->plan.n_items == 3 && item_is(c, 2, 3, 1, 0, 3));
-    // Without a fall of degrees loads that are even end nothing.
+    CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 2, 3, 1, 0, 3));
+    // Without a fall of cp sizes loads that are even end nothing.
     const int alike[] = {400, 400, 400, 400, 300, 300, 300, 300};
     CHECK(dynamic(c, &rule, alike, 8) == 0);
-    CHECK(c->plan.n_items == 4 && item_is(c, 3, 3, 1, 0, 2));
+    CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 2));
     close_cluster(c);
 }
 
@@ -98,27 +99,27 @@ static void a_balanced_micro_batch_ends_once_degrees_fall(void) {
 typedef struct Replay {
     const Cluster* c;
     const int* lengths;
-    int first, end;  // items of the micro-batch
+    int first, end;  // micro-batches of the round
     double load[WIDEST_RANKS];
     int64_t taken[WIDEST_RANKS];
-    int degree[WIDEST_RANKS], n_docs[WIDEST_RANKS], free_ranks;
+    int cp_size[WIDEST_RANKS], n_docs[WIDEST_RANKS], free_ranks;
 } Replay;
 
 static int64_t taken_by(const Replay* r, int k, int s) {
-    int degree = r->degree[k];
-    return r->taken[k] + widest_place(s, degree / r->c->groups[degree].inner);
+    int cp_size = r->cp_size[k];
+    return r->taken[k] + widest_place(s, cp_size / r->c->groups[cp_size].ulysses_size);
 }
 
-static int room_for(const Replay* r, int k, int s) { return taken_by(r, k, s) <= r->c->groups[r->degree[k]].room; }
+static int room_for(const Replay* r, int k, int s) { return taken_by(r, k, s) <= r->c->groups[r->cp_size[k]].room; }
 
-// The longest document of the micro-batch that was not replayed yet, of equal ones the first: its item, counted from
+// The longest document of the round that was not replayed yet, of equal ones the first: its micro-batch, counted from
 // `first`, -1 for none; and its length.
 static int next_document(const Replay* r, int* s) {
     int best = -1, best_doc = 0;
     for (int k = 0; k < r->end - r->first; k++) {
-        const Item* item = &r->c->plan.items[r->first + k];
-        if (r->n_docs[k] == item->n_docs) continue;
-        int doc = r->c->plan.docs[item->first_doc + r->n_docs[k]], length = r->lengths[doc];
+        const MicroBatch* mb = &r->c->plan.micro_batches[r->first + k];
+        if (r->n_docs[k] == mb->n_docs) continue;
+        int doc = r->c->plan.docs[mb->first_doc + r->n_docs[k]], length = r->lengths[doc];
         if (best < 0 || length > *s || (length == *s && doc < best_doc)) best = k, best_doc = doc, *s = length;
     }
     return best;
@@ -133,42 +134,42 @@ static int is_balanced(const Replay* r) {
     return most - least <= 0.05 * most;
 }
 
-// Takes a micro-batch document by document: a new group while there are ranks for it, else the least loaded with room;
-// and none follows where degrees have fallen and loads are balanced.
+// Takes a round document by document: a new group while there are ranks for it, else the least loaded with room;
+// and none follows where cp sizes have fallen and loads are balanced.
 static void replay(Replay* r) {
     int n = r->end - r->first, s = 0, widest = 0, over = 0;
-    for (int k = 0; k < n; k++) r->load[k] = 0, r->taken[k] = 0, r->n_docs[k] = 0, r->degree[k] = 0;
+    for (int k = 0; k < n; k++) r->load[k] = 0, r->taken[k] = 0, r->n_docs[k] = 0, r->cp_size[k] = 0;
     r->free_ranks = r->c->setting.limits.ranks;
     for (int k = next_document(r, &s); k >= 0; k = next_document(r, &s)) {
-        int degree = least_degree(r->c, s);
+        int cp_size = least_cp_size(r->c, s);
         CHECK(!over);
         if (r->n_docs[k] == 0) {
-            CHECK(r->free_ranks >= degree);
-            r->free_ranks -= degree;
-            r->degree[k] = degree;
+            CHECK(r->free_ranks >= cp_size);
+            r->free_ranks -= cp_size;
+            r->cp_size[k] = cp_size;
         } else {
-            CHECK(r->degree[k] == degree && r->free_ranks < degree);
+            CHECK(r->cp_size[k] == cp_size && r->free_ranks < cp_size);
             for (int other = 0; other < n; other++)
-                if (r->degree[other] == degree && room_for(r, other, s)) CHECK(r->load[k] <= r->load[other]);
+                if (r->cp_size[other] == cp_size && room_for(r, other, s)) CHECK(r->load[k] <= r->load[other]);
         }
         CHECK(room_for(r, k, s));
         r->taken[k] = taken_by(r, k, s);
-        r->load[k] += (double)s * s / degree;
+        r->load[k] += (double)s * s / cp_size;
         r->n_docs[k]++;
-        widest = MAX(widest, degree);
-        over = degree < widest && is_balanced(r);
+        widest = MAX(widest, cp_size);
+        over = cp_size < widest && is_balanced(r);
     }
 }
 
-// The longest document that comes after the micro-batch finds neither ranks nor room, or loads are balanced.
+// The longest document that comes after the round finds neither ranks nor room, or loads are balanced.
 static int has_reason_to_end(const Replay* r) {
     int s = 0, roomy = 0;
-    for (int i = r->end; i < r->c->plan.n_items; i++)
-        for (int k = 0; k < r->c->plan.items[i].n_docs; k++)
-            s = MAX(s, r->lengths[r->c->plan.docs[r->c->plan.items[i].first_doc + k]]);
-    int degree = least_degree(r->c, s);
-    for (int k = 0; k < r->end - r->first; k++) roomy |= r->degree[k] == degree && room_for(r, k, s);
-    return is_balanced(r) || (!roomy && r->free_ranks < degree);
+    for (int i = r->end; i < r->c->plan.n_micro_batches; i++)
+        for (int k = 0; k < r->c->plan.micro_batches[i].n_docs; k++)
+            s = MAX(s, r->lengths[r->c->plan.docs[r->c->plan.micro_batches[i].first_doc + k]]);
+    int cp_size = least_cp_size(r->c, s);
+    for (int k = 0; k < r->end - r->first; k++) roomy |= r->cp_size[k] == cp_size && room_for(r, k, s);
+    return is_balanced(r) || (!roomy && r->free_ranks < cp_size);
 }
 
 static void every_choice_is_the_schedulers(void) {
@@ -183,22 +184,22 @@ static void every_choice_is_the_schedulers(void) {
         draw_lengths(lengths, n, sources[seed % 7], (int)MIN(196608, widest * c->setting.limits.capacity), 6, 0);
         PlayRule rule;
         CHECK(dynamic(c, &rule, lengths, n) == 0);
-        prove_micro_batches(c, lengths, n);
+        prove_rounds(c, lengths, n);
         r.c = c, r.lengths = lengths;
-        for (r.first = 0; r.first < c->plan.n_items; r.first = r.end) {
+        for (r.first = 0; r.first < c->plan.n_micro_batches; r.first = r.end) {
             int sum = 0, needed = 0;
-            for (r.end = r.first; r.end < c->plan.n_items; r.end++) {
-                if (c->plan.items[r.end].round != c->plan.items[r.first].round) break;
-                sum += c->plan.items[r.end].degree;
+            for (r.end = r.first; r.end < c->plan.n_micro_batches; r.end++) {
+                if (c->plan.micro_batches[r.end].round != c->plan.micro_batches[r.first].round) break;
+                sum += c->plan.micro_batches[r.end].cp_size;
             }
             replay(&r);
-            for (int k = 0; k < r.end - r.first; k++) needed += r.degree[k];
+            for (int k = 0; k < r.end - r.first; k++) needed += r.cp_size[k];
             for (int k = 0; k < r.end - r.first; k++)
-                CHECK(c->plan.items[r.first + k].degree >= r.degree[k] &&
-                      (r.free_ranks > 0 || c->plan.items[r.first + k].degree == r.degree[k]));
+                CHECK(c->plan.micro_batches[r.first + k].cp_size >= r.cp_size[k] &&
+                      (r.free_ranks > 0 || c->plan.micro_batches[r.first + k].cp_size == r.cp_size[k]));
             CHECK(needed == N - r.free_ranks);
             if (N == widest) CHECK(sum == N);
-            if (r.end < c->plan.n_items) CHECK(has_reason_to_end(&r));
+            if (r.end < c->plan.n_micro_batches) CHECK(has_reason_to_end(&r));
             rounds++, widened += r.free_ranks > 0;
         }
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
@@ -213,10 +214,10 @@ static void plans_hold_under_scarce_room_and_odd_heads(void) {
     for (uint64_t seed = 0; seed < 1000 && !test_failures_in_claim; seed++) {
         int n, impossible = 0;
         Cluster* c = scarce_cluster(seed, lengths, &n);
-        for (int i = 0; i < n; i++) impossible |= least_degree(c, lengths[i]) == 0;
+        for (int i = 0; i < n; i++) impossible |= least_cp_size(c, lengths[i]) == 0;
         PlayRule rule;
         CHECK(dynamic(c, &rule, lengths, n) == (impossible ? -1 : 0));
-        if (!impossible) prove_micro_batches(c, lengths, n), planned++;
+        if (!impossible) prove_rounds(c, lengths, n), planned++;
         else CHECK(strstr(c->err, "no group of a power of two"));
         refused += impossible;
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
@@ -227,57 +228,58 @@ static void plans_hold_under_scarce_room_and_odd_heads(void) {
 
 // ---- balanced packing
 
-static int balanced_rows(Cluster* c, PlayRule* rule, const int* lengths, int n, int degree) {
-    return megatron_balanced(&c->plan, rule, 3, lengths, n, &c->setting, degree, c->err, sizeof c->err);
+static int balanced_rows(Cluster* c, PlayRule* rule, const int* lengths, int n, int cp_size) {
+    return megatron_balanced(&c->plan, rule, 3, lengths, n, &c->setting, cp_size, c->err, sizeof c->err);
 }
 
 static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
     Cluster* c = four_ranks();
     PlayRule rule;
-    // Degree 2, 2000 tokens a row: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four rows, two for each replica.
+    // Cp size 2, 2000 tokens a row: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four rows, two for each replica.
     const int lengths[] = {1500, 500, 1, 2000, 700, 600, 500};
     CHECK(balanced_rows(c, &rule, lengths, 7, 2) == 0);
-    CHECK(c->plan.n_items == 4);
-    CHECK(item_is(c, 0, 0, 2, 0, 2) && item_is(c, 1, 2, 2, 0, 1) && item_is(c, 2, 0, 2, 1, 1));
-    CHECK(item_is(c, 3, 2, 2, 1, 3));
+    CHECK(c->plan.n_micro_batches == 4);
+    CHECK(micro_batch_is(c, 0, 0, 2, 0, 2) && micro_batch_is(c, 1, 2, 2, 0, 1) && micro_batch_is(c, 2, 0, 2, 1, 1));
+    CHECK(micro_batch_is(c, 3, 2, 2, 1, 3));
     CHECK(rule.in_rounds == 0 && rule.round_ms == 0);
-    // Degree 1: {500, 1}, {700}, {600}, {500}, as many rows as replicas.
+    // Cp size 1: {500, 1}, {700}, {600}, {500}, as many rows as replicas.
     const int short_ones[] = {500, 1, 700, 600, 500};
     CHECK(balanced_rows(c, &rule, short_ones, 5, 1) == 0);
-    CHECK(c->plan.n_items == 4 && item_is(c, 3, 3, 1, 0, 1));
+    CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 1));
     // {600, 300, 100}, {900}: two rows for four replicas, so 100 and 300 leave.
     const int few[] = {600, 300, 100, 900};
     CHECK(balanced_rows(c, &rule, few, 4, 1) == 0);
-    CHECK(c->plan.n_items == 4 && item_is(c, 0, 0, 1, 0, 1) && item_is(c, 1, 1, 1, 0, 1));
-    CHECK(c->plan.docs[c->plan.items[2].first_doc] == 2 && c->plan.docs[c->plan.items[3].first_doc] == 1);
+    CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 0, 0, 1, 0, 1) && micro_batch_is(c, 1, 1, 1, 0, 1));
+    CHECK(c->plan.docs[c->plan.micro_batches[2].first_doc] == 2 &&
+          c->plan.docs[c->plan.micro_batches[3].first_doc] == 1);
     close_cluster(c);
 }
 
-static void balanced_plans_hold_at_every_degree(void) {
+static void balanced_plans_hold_at_every_cp_size(void) {
     static const char* const sources[] = {"wikipedia", "prolong", "mock", "github", "one-long"};
     int lengths[400], planned = 0, refused = 0;
     void* scratch = NULL;
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", pick(seed, 0, 1, 64), pick(seed, 1, 1, 8));
-        int n = pick(seed, 2, 0, 400), N = c->setting.limits.ranks, degree = pick(seed, 3, 1, seed % 3 ? N : MIN(N, 4)),
-            longest = 0;
+        int n = pick(seed, 2, 0, 400), N = c->setting.limits.ranks,
+            cp_size = pick(seed, 3, 1, seed % 3 ? N : MIN(N, 4)), longest = 0;
         draw_lengths(lengths, n, sources[seed % 5], 50000, 6, (int64_t)seed);
         for (int i = 0; i < n; i++) longest = MAX(longest, lengths[i]);
         PlayRule rule;
-        int fits = n == 0 || group_holds(&c->groups[degree], longest);
-        CHECK(balanced_rows(c, &rule, lengths, n, degree) == (fits ? 0 : -1));
-        int replicas = N / degree, loose = 0;
+        int fits = n == 0 || group_holds(&c->groups[cp_size], longest);
+        CHECK(balanced_rows(c, &rule, lengths, n, cp_size) == (fits ? 0 : -1));
+        int replicas = N / cp_size, loose = 0;
         if (fits) {
             scratch = malloc(plan_scratch_bytes(n, &c->setting.limits));
             CHECK(plan_check(&c->plan, lengths, n, &c->setting.limits, scratch, c->err, sizeof c->err) == 0);
             free(scratch);
-            for (int i = 0; i < c->plan.n_items; i++) {
-                const Item* item = &c->plan.items[i];
-                CHECK(item->degree == degree && item->first_rank == i % replicas * degree);
-                loose |= item->n_docs > 1;
+            for (int i = 0; i < c->plan.n_micro_batches; i++) {
+                const MicroBatch* mb = &c->plan.micro_batches[i];
+                CHECK(mb->cp_size == cp_size && mb->first_rank == i % replicas * cp_size);
+                loose |= mb->n_docs > 1;
             }
             // Only rows of one document each may come to another number.
-            CHECK(c->plan.n_items % replicas == 0 || !loose);
+            CHECK(c->plan.n_micro_batches % replicas == 0 || !loose);
             planned++;
         } else refused++;
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
@@ -306,7 +308,7 @@ static void impossible_documents_are_errors_at_once(void) {
     CHECK(balanced_rows(c, &rule, lengths, 1, 0) == -1 && balanced_rows(c, &rule, lengths, 1, 65) == -1);
     lengths[3] = 0;
     CHECK(dynamic(c, &rule, lengths, 4) == -1 && balanced_rows(c, &rule, lengths, 4, 1) == -1);
-    CHECK(dynamic(c, &rule, NULL, 0) == 0 && c->plan.n_items == 0);
+    CHECK(dynamic(c, &rule, NULL, 0) == 0 && c->plan.n_micro_batches == 0);
     close_cluster(c);
 }
 
@@ -315,28 +317,28 @@ static void the_row_of_the_table_plays(void) {
     int lengths[512];
     PlayRule rule;
     draw_lengths(lengths, 512, "mock", 8192, 1, 0);
-    void* rival = rival_megatron.open(&c->setting, NULL, 0, c->err, sizeof c->err);
-    CHECK(rival && rival_megatron.plan(rival, &c->plan, &rule, 3, lengths, 512, c->err, sizeof c->err) == 0);
-    rival_megatron.close(rival);
+    void* planner = planner_megatron.open(&c->setting, NULL, 0, c->err, sizeof c->err);
+    CHECK(planner && planner_megatron.plan(planner, &c->plan, &rule, 3, lengths, 512, c->err, sizeof c->err) == 0);
+    planner_megatron.close(planner);
     double dynamic_ms = play_ms(c, &rule, lengths);
     CHECK(balanced_rows(c, &rule, lengths, 512, 4) == 0);
     double balanced_ms = play_ms(c, &rule, lengths);
     printf("    lognormal mock on 16 ranks: dynamic %.0f ms, balanced rows of 4 ranks %.0f ms\n", dynamic_ms,
            balanced_ms);
     CHECK(dynamic_ms > 0 && balanced_ms > 0 && rule.in_rounds == 0);
-    CHECK_STRING(rival_megatron.name, "megatron");
+    CHECK_STRING(planner_megatron.name, "megatron");
     close_cluster(c);
 }
 
 int main(void) {
-    RUN(degrees_come_from_memory_alone);
-    RUN(narrower_documents_go_on_where_a_degree_is_blocked);
+    RUN(cp_sizes_come_from_memory_alone);
+    RUN(narrower_documents_go_on_where_a_cp_size_is_blocked);
     RUN(ranks_left_over_widen_the_narrowest_groups);
-    RUN(a_balanced_micro_batch_ends_once_degrees_fall);
+    RUN(a_balanced_round_ends_once_cp_sizes_fall);
     RUN(every_choice_is_the_schedulers);
     RUN(plans_hold_under_scarce_room_and_odd_heads);
     RUN(rows_fill_in_order_and_are_as_many_for_each_replica);
-    RUN(balanced_plans_hold_at_every_degree);
+    RUN(balanced_plans_hold_at_every_cp_size);
     RUN(impossible_documents_are_errors_at_once);
     RUN(the_row_of_the_table_plays);
     return test_done();

@@ -288,7 +288,7 @@ static void nan_in_one_part_shows_in_its_row_of_every_part(void) {
 
 // ---- marks in time
 
-static double marks[MOST_STAMPS];
+static double marks[MOST_EVENTS];
 
 static void spin(double seconds, double (*clock)(void)) {
     for (double start = clock(); clock() - start < seconds;) {}
@@ -298,18 +298,18 @@ static void spin(double seconds, double (*clock)(void)) {
 // from before the first mark until the last has passed.
 static double pause_by_marks(const Kernels* t, void (*pause)(void), double* most) {
     double begin = now_seconds();
-    t->stamp(0, NULL);
+    t->record_event(0, NULL);
     pause();
-    t->stamp(1, NULL);
-    t->read_stamps(marks, 2);
+    t->record_event(1, NULL);
+    t->read_events(marks, 2);
     *most = now_seconds() - begin;
     return marks[1] - marks[0];
 }
 
-static void open_table(const Kernels* t, int crowded) {
+static void open_table(const Kernels* t, int oversubscribed) {
     char err[ERR_BYTES];
     KernelLimits limits = {.N = 8, .C = 8, .OC = 32, .NH = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
-    limits.threads = 1, limits.crowded = crowded;
+    limits.threads = 1, limits.oversubscribed = oversubscribed;
     CHECK(t->open(&limits, err, sizeof err) == 0);
 }
 
@@ -326,7 +326,7 @@ static void spin_of_20_ms(void) { spin(0.02, now_seconds); }
 static void sleep_of_20_ms(void) { usleep(20000); }
 
 // A device's clock may tick a little faster or slower than the host's, and mark in steps of a microsecond.
-static void stamps_measure_a_spin_of_known_length(void) {
+static void events_measure_a_spin_of_known_length(void) {
     const Kernels* tables[CPU_ISAS];
     for (int i = 0, n = timed_tables(tables); i < n; i++) {
         double most, found;
@@ -344,19 +344,19 @@ static void stamps_measure_a_spin_of_known_length(void) {
     }
 }
 
-static void stamps_ascend_and_there_is_room_for_all(void) {
+static void events_ascend_and_there_is_room_for_all(void) {
     const Kernels* tables[CPU_ISAS];
     for (int i = 0, n = timed_tables(tables); i < n; i++) {
         open_table(tables[i], 0);
         double begin = now_seconds();
-        for (int mark = 0; mark < MOST_STAMPS; mark++) tables[i]->stamp(mark, NULL);
+        for (int mark = 0; mark < MOST_EVENTS; mark++) tables[i]->record_event(mark, NULL);
         spin_of_20_ms();
-        tables[i]->stamp(MOST_STAMPS - 1, NULL);
-        tables[i]->read_stamps(marks, MOST_STAMPS);
+        tables[i]->record_event(MOST_EVENTS - 1, NULL);
+        tables[i]->read_events(marks, MOST_EVENTS);
         double most = now_seconds() - begin;
-        for (int mark = 1; mark < MOST_STAMPS; mark++) CHECK(marks[mark] >= marks[mark - 1]);
-        CHECK(marks[MOST_STAMPS - 1] - marks[MOST_STAMPS - 2] > 0.0199);
-        CHECK(marks[MOST_STAMPS - 1] - marks[0] < most * 1.005 + 1e-5);
+        for (int mark = 1; mark < MOST_EVENTS; mark++) CHECK(marks[mark] >= marks[mark - 1]);
+        CHECK(marks[MOST_EVENTS - 1] - marks[MOST_EVENTS - 2] > 0.0199);
+        CHECK(marks[MOST_EVENTS - 1] - marks[0] < most * 1.005 + 1e-5);
         tables[i]->close();
     }
 }
@@ -364,16 +364,16 @@ static void stamps_ascend_and_there_is_room_for_all(void) {
 #ifndef TEST_DEVICE
 // Waiting takes no processor time: 20 ms of sleep are the cost of the call. A spin that lasts until the processor's
 // clock has moved on by 20 ms is that long however many others share the core.
-static void crowded_stamps_are_of_processor_time(void) {
+static void events_on_shared_cores_are_of_processor_time(void) {
     const Kernels* tables[CPU_ISAS];
     for (int i = 0, n = timed_tables(tables); i < n; i++) {
         double most;
         open_table(tables[i], 1);
         CHECK(pause_by_marks(tables[i], sleep_of_20_ms, &most) < 0.005);
-        tables[i]->stamp(0, NULL);
+        tables[i]->record_event(0, NULL);
         spin(0.02, tables[i]->clock);
-        tables[i]->stamp(1, NULL);
-        tables[i]->read_stamps(marks, 2);
+        tables[i]->record_event(1, NULL);
+        tables[i]->read_events(marks, 2);
         CHECK(marks[1] - marks[0] >= 0.02 && marks[1] - marks[0] < 0.03);
         tables[i]->close();
         open_table(tables[i], 0);  // and the wall's again
@@ -391,10 +391,10 @@ int main(void) {
     RUN(classifier_in_parts_equals_the_whole);
     RUN(hidden_logits_of_a_whole_part_count_nothing);
     RUN(nan_in_one_part_shows_in_its_row_of_every_part);
-    RUN(stamps_measure_a_spin_of_known_length);
-    RUN(stamps_ascend_and_there_is_room_for_all);
+    RUN(events_measure_a_spin_of_known_length);
+    RUN(events_ascend_and_there_is_room_for_all);
 #ifndef TEST_DEVICE
-    RUN(crowded_stamps_are_of_processor_time);
+    RUN(events_on_shared_cores_are_of_processor_time);
 #endif
     return test_done();
 }

@@ -1,5 +1,5 @@
 // test_plan.c - the claims of plan/plan.h about planners and the plan as a value. Its proof, rounds and schedules are
-// test_plan_check.c's, what a rank holds of an item test_share.c's.
+// test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
 #include "plan/pack.h"
 #include "test/plans.h"
 
@@ -10,117 +10,120 @@ static int crosses(const PlanLimits* l, int first, int n) {
     return first / l->node_size != (first + n - 1) / l->node_size;
 }
 
-static int any_run_crosses(const PlanLimits* l, int degree, int run) {
-    for (int first = 0; first + degree <= l->ranks; first += degree)
-        for (int r = first; r < first + degree; r += run)
+static int any_run_crosses(const PlanLimits* l, int cp_size, int run) {
+    for (int first = 0; first + cp_size <= l->ranks; first += cp_size)
+        for (int r = first; r < first + cp_size; r += run)
             if (crosses(l, r, run)) return 1;
     return 0;
 }
 
 // The words of plan.h: heads inside a machine, a ring where heads do not suffice, both across machines, if whole.
-static int expected_inner(const PlanLimits* l, int degree, KindChoice kind) {
-    if (kind == KIND_RING) return 1;
-    if (kind == KIND_HEADS) return degree <= l->NH ? degree : 0;
-    if (!any_run_crosses(l, degree, degree)) return degree <= l->NH ? degree : 1;
-    if (degree > l->node_size && degree % l->node_size != 0) return 1;
-    int inner = 1;
-    for (int d = 2; d <= MIN(degree, l->NH); d++)
-        if (degree % d == 0 && !any_run_crosses(l, degree, d)) inner = d;
-    return inner;
+static int expected_ulysses_size(const PlanLimits* l, int cp_size, CpChoice kind) {
+    if (kind == CP_CHOICE_RING) return 1;
+    if (kind == CP_CHOICE_ULYSSES) return cp_size <= l->NH ? cp_size : 0;
+    if (!any_run_crosses(l, cp_size, cp_size)) return cp_size <= l->NH ? cp_size : 1;
+    if (cp_size > l->node_size && cp_size % l->node_size != 0) return 1;
+    int ulysses_size = 1;
+    for (int d = 2; d <= MIN(cp_size, l->NH); d++)
+        if (cp_size % d == 0 && !any_run_crosses(l, cp_size, d)) ulysses_size = d;
+    return ulysses_size;
 }
 
 // Whether the rules allow document s alone on a group: capacity counted token by token.
-static int holds(const PlanLimits* l, int s, int degree, int inner) {
-    int outer = degree / inner, heads = CEIL_DIV(l->NH, inner);
-    for (int a = 0; a < outer; a++) {
-        int n = chunk_border(s, outer, a + 1) - chunk_border(s, outer, a) + chunk_border(s, outer, 2 * outer - a) -
-                chunk_border(s, outer, 2 * outer - 1 - a);
-        if (outer == 1) n = s;
-        if ((n + inner - 1) / inner > l->capacity || (int64_t)n * heads > (int64_t)l->capacity * l->NH) return 0;
+static int holds(const PlanLimits* l, int s, int cp_size, int ulysses_size) {
+    int ring_size = cp_size / ulysses_size, heads = CEIL_DIV(l->NH, ulysses_size);
+    for (int a = 0; a < ring_size; a++) {
+        int n = chunk_border(s, ring_size, a + 1) - chunk_border(s, ring_size, a) +
+                chunk_border(s, ring_size, 2 * ring_size - a) - chunk_border(s, ring_size, 2 * ring_size - 1 - a);
+        if (ring_size == 1) n = s;
+        if ((n + ulysses_size - 1) / ulysses_size > l->capacity || (int64_t)n * heads > (int64_t)l->capacity * l->NH)
+            return 0;
     }
     return 1;
 }
 
-static int holds_all(const Step* step, int degree, KindChoice kind) {
-    int inner = expected_inner(&step->limits, degree, kind);
-    for (int i = 0; i < step->n && inner; i++)
-        if (!holds(&step->limits, step->lengths[i], degree, inner)) return 0;
-    return inner > 0;
+static int holds_all(const Step* step, int cp_size, CpChoice kind) {
+    int ulysses_size = expected_ulysses_size(&step->limits, cp_size, kind);
+    for (int i = 0; i < step->n && ulysses_size; i++)
+        if (!holds(&step->limits, step->lengths[i], cp_size, ulysses_size)) return 0;
+    return ulysses_size > 0;
 }
 
-// All of one degree and kind, on the groups that begin at its multiples.
-static void check_groups(const Step* step, int degree, KindChoice kind) {
-    int inner = expected_inner(&step->limits, degree, kind);
-    for (int i = 0; i < step->plan.n_items; i++) {
-        const Item* item = &step->plan.items[i];
-        CHECK(item->degree == degree && item->inner == inner && item->first_rank % degree == 0);
+// All of one cp size and kind, on the groups that begin at its multiples.
+static void check_groups(const Step* step, int cp_size, CpChoice kind) {
+    int ulysses_size = expected_ulysses_size(&step->limits, cp_size, kind);
+    for (int i = 0; i < step->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &step->plan.micro_batches[i];
+        CHECK(mb->cp_size == cp_size && mb->ulysses_size == ulysses_size && mb->first_rank % cp_size == 0);
     }
 }
 
-static double item_cost(const Step* step, const Item* item) {
+static double micro_batch_cost(const Step* step, const MicroBatch* mb) {
     double cost = 0;
-    for (int i = 0; i < item->n_docs; i++) {
-        double s = step->lengths[step->plan.docs[item->first_doc + i]];
+    for (int i = 0; i < mb->n_docs; i++) {
+        double s = step->lengths[step->plan.docs[mb->first_doc + i]];
         cost += s + step->limits.quadratic * s * s;
     }
     return cost;
 }
 
 // The heaviest first, each to the least loaded group (the first of equals), unless rings are short of room.
-static void check_dealing(const Step* step, int degree) {
+static void check_dealing(const Step* step, int cp_size) {
     double load[MOST_RANKS] = {0}, before = INFINITY;
-    for (int i = 0; i < step->plan.n_items; i++) {
-        const Item* item = &step->plan.items[i];
-        int least = 0, group = item->first_rank / degree;
-        for (int g = 1; g < step->limits.ranks / degree; g++)
+    for (int i = 0; i < step->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &step->plan.micro_batches[i];
+        int least = 0, group = mb->first_rank / cp_size;
+        for (int g = 1; g < step->limits.ranks / cp_size; g++)
             if (load[g] < load[least]) least = g;
-        double cost = item_cost(step, item);
+        double cost = micro_batch_cost(step, mb);
         CHECK(cost <= before);
-        if (step->limits.max_ring_docs >= step->n || item->inner == degree) CHECK(group == least);
+        if (step->limits.max_ring_docs >= step->n || mb->ulysses_size == cp_size) CHECK(group == least);
         load[group] += before = cost;
     }
 }
 
 // A group runs no more rows than best-fit decreasing into full rows would make it, if it dealt them evenly.
-static void check_rows(const Step* step, int degree, int inner) {
+static void check_rows(const Step* step, int cp_size, int ulysses_size) {
     static int widest[MOST_DOCS], order[MOST_DOCS], first[MOST_DOCS + 1], scratch[1 << 20];
     char err[ERR_BYTES];
-    int outer = degree / inner, groups = step->limits.ranks / degree;
-    int most = (int)((int64_t)step->limits.capacity * step->limits.NH / CEIL_DIV(step->limits.NH, inner));
+    int ring_size = cp_size / ulysses_size, groups = step->limits.ranks / cp_size;
+    int most = (int)((int64_t)step->limits.capacity * step->limits.NH / CEIL_DIV(step->limits.NH, ulysses_size));
     for (int i = 0; i < step->n; i++) {
-        widest[i] = outer == 1 ? step->lengths[i] : 0;
-        for (int a = 0; a < outer && outer > 1; a++) {
-            int s = step->lengths[i], low = chunk_border(s, outer, a + 1) - chunk_border(s, outer, a);
-            int high = chunk_border(s, outer, 2 * outer - a) - chunk_border(s, outer, 2 * outer - 1 - a);
+        widest[i] = ring_size == 1 ? step->lengths[i] : 0;
+        for (int a = 0; a < ring_size && ring_size > 1; a++) {
+            int s = step->lengths[i], low = chunk_border(s, ring_size, a + 1) - chunk_border(s, ring_size, a);
+            int high =
+                chunk_border(s, ring_size, 2 * ring_size - a) - chunk_border(s, ring_size, 2 * ring_size - 1 - a);
             widest[i] = MAX(widest[i], low + high);
         }
     }
     if (most > 65535 || pack_scratch_ints(step->n, most) > COUNT(scratch)) return;
     Packing p = {0, order, first};
     CHECK(pack_best_fit(&p, widest, step->n, most, scratch, err, sizeof err) == 0);
-    CHECK(step->plan.n_items <= groups * CEIL_DIV(p.n_rows, groups) && step->plan.n_items >= MIN(p.n_rows, groups));
+    CHECK(step->plan.n_micro_batches <= groups * CEIL_DIV(p.n_rows, groups) &&
+          step->plan.n_micro_batches >= MIN(p.n_rows, groups));
 }
 
-static void static_plans_hold_and_take_the_least_degree(void) {
+static void static_plans_hold_and_take_the_least_cp_size(void) {
     int planned = 0, refused = 0;
     for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
-        KindChoice kind = (KindChoice)(seed % 3);
-        int asked = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks), degree = asked;
-        for (int d = 1; d <= step.limits.ranks && !degree; d++)
-            if (holds_all(&step, d, kind)) degree = d;
+        CpChoice kind = (CpChoice)(seed % 3);
+        int asked = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks), cp_size = asked;
+        for (int d = 1; d <= step.limits.ranks && !cp_size; d++)
+            if (holds_all(&step, d, kind)) cp_size = d;
         if (step_static(&step, asked, kind) == 0) {
-            CHECK(degree > 0 && holds_all(&step, degree, kind) && step.plan.n_items > 0);
-            check_groups(&step, degree, kind);
-            check_dealing(&step, degree);
-            check_rows(&step, degree, expected_inner(&step.limits, degree, kind));
+            CHECK(cp_size > 0 && holds_all(&step, cp_size, kind) && step.plan.n_micro_batches > 0);
+            check_groups(&step, cp_size, kind);
+            check_dealing(&step, cp_size);
+            check_rows(&step, cp_size, expected_ulysses_size(&step.limits, cp_size, kind));
             CHECK(step_check(&step) == 0);
             step_rounds(&step);
             CHECK(step_check(&step) == 0);
             planned++;
         } else {
             int rings_full = strstr(step.err, "each at most") != NULL;
-            CHECK(rings_full ? step.limits.max_ring_docs < step.n : !degree || !holds_all(&step, degree, kind));
+            CHECK(rings_full ? step.limits.max_ring_docs < step.n : !cp_size || !holds_all(&step, cp_size, kind));
             refused++;
         }
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
@@ -139,10 +142,10 @@ static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(voi
     int tried = 0, at_once = 0;
     for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
-        KindChoice kind = (KindChoice)(seed % 3);
-        int degree = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks);
+        CpChoice kind = (CpChoice)(seed % 3);
+        int cp_size = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks);
         step.limits.max_ring_docs = MOST_DOCS;
-        if (step_static(&step, degree, kind) < 0 && strncmp(step.err, "--degree", 8)) {
+        if (step_static(&step, cp_size, kind) < 0 && strncmp(step.err, "--cp", 8)) {
             int doc = number_after(step.err, "document "), capacity = number_after(step.err, "--capacity ");
             CHECK(doc >= 0 && doc < step.n && capacity > step.limits.capacity);
             CHECK(number_after(step.err, "step has ") == step.lengths[doc]);
@@ -151,11 +154,11 @@ static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(voi
             step.limits.capacity = capacity - 1;
             free_step(&step);
             step_memory(&step);
-            CHECK(step_static(&step, degree, kind) < 0);
+            CHECK(step_static(&step, cp_size, kind) < 0);
             step.limits.capacity = capacity;
             free_step(&step);
             step_memory(&step);
-            at_once += step_static(&step, degree, kind) == 0;
+            at_once += step_static(&step, cp_size, kind) == 0;
             tried++;
         }
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
@@ -164,11 +167,11 @@ static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(voi
     CHECK(tried > 120 && at_once == tried);
 }
 
-static int refused_with(int ranks, int NH, int capacity, int n, const int* lengths, int degree, KindChoice kind,
+static int refused_with(int ranks, int NH, int capacity, int n, const int* lengths, int cp_size, CpChoice kind,
                         const char* a, const char* b, const char* c) {
     Step step = small_step(ranks, NH, capacity, n, lengths);
     int refused =
-        step_static(&step, degree, kind) < 0 && strstr(step.err, a) && strstr(step.err, b) && strstr(step.err, c);
+        step_static(&step, cp_size, kind) < 0 && strstr(step.err, a) && strstr(step.err, b) && strstr(step.err, c);
     if (!refused) printf("    %s\n", step.err);
     free_step(&step);
     return refused;
@@ -176,36 +179,38 @@ static int refused_with(int ranks, int NH, int capacity, int n, const int* lengt
 
 static void what_cannot_be_planned_is_refused_with_words(void) {
     int lengths[] = {5, 900, 7, 901, 3};
-    CHECK(refused_with(4, 4, 200, 5, lengths, 0, KIND_AUTO, "document 3 ", "901 tokens", "more than 800"));
-    CHECK(refused_with(4, 4, 200, 5, lengths, 2, KIND_AUTO, "document 3 ", "holds 400", "--degree"));
-    CHECK(refused_with(8, 3, 200, 5, lengths, 0, KIND_HEADS, "more than 600", "--kind heads", "--capacity 301"));
-    CHECK(refused_with(8, 3, 200, 5, lengths, 4, KIND_HEADS, "--degree 4", "3 heads", "--kind auto"));
-    CHECK(refused_with(4, 4, 200, 5, lengths, 5, KIND_AUTO, "--degree 5", "4 ranks", "0 for"));
-    CHECK(refused_with(4, 4, 200, 5, lengths, -1, KIND_AUTO, "--degree -1", "4 ranks", "0 for"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, 0, CP_CHOICE_AUTO, "document 3 ", "901 tokens", "more than 800"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, 2, CP_CHOICE_AUTO, "document 3 ", "holds 400", "--cp"));
+    CHECK(refused_with(8, 3, 200, 5, lengths, 0, CP_CHOICE_ULYSSES, "more than 600", "--cp-kind ulysses",
+                       "--capacity 301"));
+    CHECK(refused_with(8, 3, 200, 5, lengths, 4, CP_CHOICE_ULYSSES, "--cp 4", "3 heads", "--cp-kind auto"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, 5, CP_CHOICE_AUTO, "--cp 5", "4 ranks", "0 for"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, -1, CP_CHOICE_AUTO, "--cp -1", "4 ranks", "0 for"));
     // 650 tokens on a ring of 2: borders 0 162 325 487 650, so 325 at both places; 641 tokens have 321 at one.
     lengths[3] = 650, lengths[1] = 1;
-    CHECK(refused_with(2, 4, 320, 5, lengths, 2, KIND_RING, "document 3 ", "holds 640", "--capacity 325"));
+    CHECK(refused_with(2, 4, 320, 5, lengths, 2, CP_CHOICE_RING, "document 3 ", "holds 640", "--capacity 325"));
     lengths[4] = 0;
-    CHECK(refused_with(4, 4, 1000, 5, lengths, 0, KIND_AUTO, "document 4 ", "0 tokens", "1 or more"));
+    CHECK(refused_with(4, 4, 1000, 5, lengths, 0, CP_CHOICE_AUTO, "document 4 ", "0 tokens", "1 or more"));
     lengths[4] = 2000000000, lengths[0] = 2000000000;
-    CHECK(refused_with(4, 4, 2000000000, 5, lengths, 0, KIND_AUTO, "tokens", "at most", "--batch-tokens"));
+    CHECK(refused_with(4, 4, 2000000000, 5, lengths, 0, CP_CHOICE_AUTO, "tokens", "at most", "--batch-tokens"));
 }
 
-static void no_documents_are_a_plan_without_items(void) {
+static void no_documents_are_a_plan_without_micro_batches(void) {
     int none[1] = {0};
     Step step = small_step(4, 4, 100, 0, none);
-    CHECK(step_static(&step, 0, KIND_AUTO) == 0 && step.plan.n_items == 0 && step_check(&step) == 0);
-    CHECK(step_random(&step, 3) == 0 && step.plan.n_items == 0 && step_check(&step) == 0);
+    CHECK(step_static(&step, 0, CP_CHOICE_AUTO) == 0 && step.plan.n_micro_batches == 0 && step_check(&step) == 0);
+    CHECK(step_random(&step, 3) == 0 && step.plan.n_micro_batches == 0 && step_check(&step) == 0);
     free_step(&step);
 }
 
 // Borders are rounded down: on a ring of 4 every place has one of 4 tokens, but one place has two of 3. With a ring of
 // 6 that is over.
-static void the_least_degree_holds_shorter_documents_too(void) {
+static void the_least_cp_size_holds_shorter_documents_too(void) {
     int lengths[] = {4, 3};
     Step step = small_step(6, 4, 1, 2, lengths);
-    CHECK(step_static(&step, 0, KIND_RING) == 0 && step_check(&step) == 0 && step.plan.items[0].degree == 6);
-    CHECK(step_static(&step, 4, KIND_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "holds 2"));
+    CHECK(step_static(&step, 0, CP_CHOICE_RING) == 0 && step_check(&step) == 0 &&
+          step.plan.micro_batches[0].cp_size == 6);
+    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "holds 2"));
     free_step(&step);
 }
 
@@ -214,8 +219,9 @@ static void work_is_shared_where_capacity_would_not_force_it(void) {
     int lengths[MOST_DOCS];
     for (int i = 0; i < MOST_DOCS; i++) lengths[i] = 100;
     Step step = small_step(4, 4, 6400, MOST_DOCS, lengths);
-    CHECK(step_static(&step, 0, KIND_AUTO) == 0 && step.plan.n_items == 4);
-    for (int i = 0; i < 4; i++) CHECK(step.plan.items[i].first_rank == i && step.plan.items[i].n_docs == 16);
+    CHECK(step_static(&step, 0, CP_CHOICE_AUTO) == 0 && step.plan.n_micro_batches == 4);
+    for (int i = 0; i < 4; i++)
+        CHECK(step.plan.micro_batches[i].first_rank == i && step.plan.micro_batches[i].n_docs == 16);
     free_step(&step);
 }
 
@@ -226,8 +232,8 @@ static void wide_rows_are_packed_too(void) {
         for (int i = 0; i < MOST_DOCS; i++) lengths[i] = pick(seed, 1 + (uint64_t)i, 1, capacity);
         lengths[pick(seed, 99, 0, MOST_DOCS - 1)] = capacity;
         Step step = small_step(8, 8, capacity, MOST_DOCS, lengths);
-        CHECK(step_static(&step, 1, KIND_AUTO) == 0 && step_check(&step) == 0);
-        CHECK(step_static(&step, 4, KIND_RING) == 0 && step_check(&step) == 0);
+        CHECK(step_static(&step, 1, CP_CHOICE_AUTO) == 0 && step_check(&step) == 0);
+        CHECK(step_static(&step, 4, CP_CHOICE_RING) == 0 && step_check(&step) == 0);
         free_step(&step);
     }
 }
@@ -243,9 +249,9 @@ static void random_plans_hold_and_are_of_every_kind(void) {
         for (int i = 0; i < step.n; i++) {
             int heads = 0, any = 0;
             for (int d = 1; d <= l->ranks; d++)
-                for (int inner = 1; inner <= MIN(d, l->NH); inner++) {
-                    int fits = d % inner == 0 && holds(l, step.lengths[i], d, inner);
-                    any |= fits, heads |= fits && inner == d;
+                for (int ulysses_size = 1; ulysses_size <= MIN(d, l->NH); ulysses_size++) {
+                    int fits = d % ulysses_size == 0 && holds(l, step.lengths[i], d, ulysses_size);
+                    any |= fits, heads |= fits && ulysses_size == d;
                 }
             impossible |= !any, needs_ring += any && !heads;
         }
@@ -254,11 +260,11 @@ static void random_plans_hold_and_are_of_every_kind(void) {
             CHECK(!impossible && step_check(&step) == 0);
             step_rounds(&step);
             CHECK(step_check(&step) == 0);
-            for (int i = 0; i < step.plan.n_items; i++) {
-                const Item* item = &step.plan.items[i];
-                kinds[item_kind(item)]++;
-                used |= ((1u << item->degree) - 1) << item->first_rank;
-                overlaps += item->first_rank % item->degree != 0;
+            for (int i = 0; i < step.plan.n_micro_batches; i++) {
+                const MicroBatch* mb = &step.plan.micro_batches[i];
+                kinds[cp_kind(mb)]++;
+                used |= ((1u << mb->cp_size) - 1) << mb->first_rank;
+                overlaps += mb->first_rank % mb->cp_size != 0;
             }
             idle += used != (1u << l->ranks) - 1;
             planned++;
@@ -273,9 +279,10 @@ static void random_plans_hold_and_are_of_every_kind(void) {
 // ---- the value
 
 static void kinds_have_their_names(void) {
-    static const Item items[] = {{0, 1, 1, 0, 1, 0}, {0, 6, 6, 0, 1, 0}, {0, 6, 1, 0, 1, 0}, {0, 6, 3, 0, 1, 0}};
-    static const char* const names[] = {"local", "heads", "ring", "heads x ring"};
-    for (int i = 0; i < 4; i++) CHECK_STRING(item_kind_name(item_kind(&items[i])), names[i]);
+    static const MicroBatch micro_batches[] = {
+        {0, 1, 1, 0, 1, 0}, {0, 6, 6, 0, 1, 0}, {0, 6, 1, 0, 1, 0}, {0, 6, 3, 0, 1, 0}};
+    static const char* const names[] = {"local", "ulysses", "ring", "ulysses x ring"};
+    for (int i = 0; i < 4; i++) CHECK_STRING(cp_kind_name(cp_kind(&micro_batches[i])), names[i]);
 }
 
 static void the_hash_changes_with_every_number(void) {
@@ -285,14 +292,14 @@ static void the_hash_changes_with_every_number(void) {
     p->step++;
     CHECK(plan_hash(p, step.lengths) != hash);
     p->step--;
-    int* heads[] = {&p->ranks, &p->n_rounds, &p->n_items, &p->n_docs};
+    int* heads[] = {&p->ranks, &p->n_rounds, &p->n_micro_batches, &p->n_docs};
     for (int i = 0; i < COUNT(heads); i++) {
         --*heads[i];
         CHECK(plan_hash(p, step.lengths) != hash);
         ++*heads[i];
     }
-    int* arrays[] = {p->docs, (int*)p->items, step.lengths};
-    int counts[] = {p->n_docs, p->n_items * 6, p->n_docs};
+    int* arrays[] = {p->docs, (int*)p->micro_batches, step.lengths};
+    int counts[] = {p->n_docs, p->n_micro_batches * 6, p->n_docs};
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < counts[k]; i++) {
             arrays[k][i] += 1000;
@@ -312,7 +319,7 @@ static void plans_are_the_same_with_every_compiler(void) {
             Step step = random_step(seed);
             step.limits.quadratic = random_uniform(seed, 9) / 100;
             memset(step.scratch, again ? 0x33 : 0xcc, plan_scratch_bytes(step.n, &step.limits));
-            if (step_static(&step, 0, (KindChoice)(seed % 3)) == 0) {
+            if (step_static(&step, 0, (CpChoice)(seed % 3)) == 0) {
                 step_rounds(&step);
                 hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
             }
@@ -324,11 +331,11 @@ static void plans_are_the_same_with_every_compiler(void) {
 }
 
 int main(void) {
-    RUN(static_plans_hold_and_take_the_least_degree);
+    RUN(static_plans_hold_and_take_the_least_cp_size);
     RUN(a_document_that_does_not_fit_is_named_with_a_capacity_that_helps);
     RUN(what_cannot_be_planned_is_refused_with_words);
-    RUN(no_documents_are_a_plan_without_items);
-    RUN(the_least_degree_holds_shorter_documents_too);
+    RUN(no_documents_are_a_plan_without_micro_batches);
+    RUN(the_least_cp_size_holds_shorter_documents_too);
     RUN(work_is_shared_where_capacity_would_not_force_it);
     RUN(wide_rows_are_packed_too);
     RUN(random_plans_hold_and_are_of_every_kind);

@@ -1,5 +1,5 @@
 // test_plan_check.c - the claims of plan/plan.h about what a plan must respect: each rule refuses the plan that breaks
-// it; rounds; lists of items that come to an end.
+// it; rounds; lists of micro-batches that come to an end.
 #include "test/plans.h"
 
 // ---- the proof of a plan refuses what is wrong
@@ -26,60 +26,60 @@ static int still_valid(Break* change) {
 }
 
 static void twice(Step* s) { s->plan.docs[1] = 0; }
-static void overlapping_docs(Step* s) { s->plan.items[1].first_doc = 1; }
-static void missing(Step* s) { s->plan.items[1].n_docs = 1; }
-static void item_left_out(Step* s) { s->plan.n_items--; }
+static void overlapping_docs(Step* s) { s->plan.micro_batches[1].first_doc = 1; }
+static void missing(Step* s) { s->plan.micro_batches[1].n_docs = 1; }
+static void micro_batch_left_out(Step* s) { s->plan.n_micro_batches--; }
 static void no_document(Step* s) { s->plan.docs[5] = 8; }
 static void negative_document(Step* s) { s->plan.docs[5] = -1; }
-static void docs_beyond(Step* s) { s->plan.items[4].n_docs = 2; }
-static void docs_before(Step* s) { s->plan.items[0].first_doc = -1; }
-static void docs_far_beyond(Step* s) { s->plan.items[4].n_docs = 0x7fffffff; }
-static void empty_item(Step* s) { s->plan.items[4].n_docs = 0; }
+static void docs_beyond(Step* s) { s->plan.micro_batches[4].n_docs = 2; }
+static void docs_before(Step* s) { s->plan.micro_batches[0].first_doc = -1; }
+static void docs_far_beyond(Step* s) { s->plan.micro_batches[4].n_docs = 0x7fffffff; }
+static void empty_micro_batch(Step* s) { s->plan.micro_batches[4].n_docs = 0; }
 static void fewer_docs(Step* s) { s->plan.n_docs = 7; }
-static void too_many_items(Step* s) { s->plan.n_items = 9; }
+static void too_many_micro_batches(Step* s) { s->plan.n_micro_batches = 9; }
 static void other_ranks(Step* s) { s->plan.ranks = 3; }
 static void zero_length(Step* s) { s->lengths[3] = 0; }
 
 static void a_plan_has_every_document_once(void) {
     CHECK(broken(twice, "document 0 is there twice"));
     CHECK(broken(overlapping_docs, "document 1 is there twice"));
-    CHECK(broken(missing, "document 3 is in no item"));
-    CHECK(broken(item_left_out, "document 7 is in no item"));
-    CHECK(broken(no_document, "item 2 has document 8, of 8"));
-    CHECK(broken(negative_document, "item 2 has document -1, of 8"));
-    CHECK(broken(docs_beyond, "item 4 has 2 documents"));
-    CHECK(broken(docs_before, "item 0 has 2 documents from place -1 on"));
-    CHECK(broken(docs_far_beyond, "item 4 has 2147483647 documents"));
-    CHECK(broken(empty_item, "item 4 has 0 documents"));
+    CHECK(broken(missing, "document 3 is in no micro-batch"));
+    CHECK(broken(micro_batch_left_out, "document 7 is in no micro-batch"));
+    CHECK(broken(no_document, "micro-batch 2 has document 8, of 8"));
+    CHECK(broken(negative_document, "micro-batch 2 has document -1, of 8"));
+    CHECK(broken(docs_beyond, "micro-batch 4 has 2 documents"));
+    CHECK(broken(docs_before, "micro-batch 0 has 2 documents from place -1 on"));
+    CHECK(broken(docs_far_beyond, "micro-batch 4 has 2147483647 documents"));
+    CHECK(broken(empty_micro_batch, "micro-batch 4 has 0 documents"));
     CHECK(broken(fewer_docs, "7 documents"));
-    CHECK(broken(too_many_items, "9 items"));
+    CHECK(broken(too_many_micro_batches, "9 micro-batches"));
     CHECK(broken(other_ranks, "3 ranks"));
     CHECK(broken(zero_length, "document 3"));
 }
 
-static void rank_beyond(Step* s) { s->plan.items[4].first_rank = 4; }
-static void rank_before(Step* s) { s->plan.items[0].first_rank = -1; }
-static void group_beyond(Step* s) { s->plan.items[2].first_rank = 3; }
-static void degree_zero(Step* s) { s->plan.items[0].degree = 0; }
-static void degree_huge(Step* s) { s->plan.items[2].degree = 0x7fffffff; }
+static void rank_beyond(Step* s) { s->plan.micro_batches[4].first_rank = 4; }
+static void rank_before(Step* s) { s->plan.micro_batches[0].first_rank = -1; }
+static void group_beyond(Step* s) { s->plan.micro_batches[2].first_rank = 3; }
+static void cp_size_zero(Step* s) { s->plan.micro_batches[0].cp_size = 0; }
+static void cp_size_huge(Step* s) { s->plan.micro_batches[2].cp_size = 0x7fffffff; }
 
 static void a_plan_stays_on_its_ranks(void) {
-    CHECK(broken(rank_beyond, "item 4 is on 1 ranks from rank 4, beyond"));
-    CHECK(broken(rank_before, "item 0 is on 1 ranks from rank -1, beyond"));
-    CHECK(broken(group_beyond, "item 2 is on 2 ranks from rank 3, beyond"));
-    CHECK(broken(degree_zero, "item 0 is on 0 ranks"));
-    CHECK(broken(degree_huge, "item 2 is on 2147483647 ranks"));
+    CHECK(broken(rank_beyond, "micro-batch 4 is on 1 ranks from rank 4, beyond"));
+    CHECK(broken(rank_before, "micro-batch 0 is on 1 ranks from rank -1, beyond"));
+    CHECK(broken(group_beyond, "micro-batch 2 is on 2 ranks from rank 3, beyond"));
+    CHECK(broken(cp_size_zero, "micro-batch 0 is on 0 ranks"));
+    CHECK(broken(cp_size_huge, "micro-batch 2 is on 2147483647 ranks"));
 }
 
-static void inner_not_dividing(Step* s) { s->plan.items[3].inner = 3; }
-static void inner_zero(Step* s) { s->plan.items[3].inner = 0; }
-static void inner_too_large(Step* s) { s->plan.items[0].inner = 2; }
+static void ulysses_size_not_dividing(Step* s) { s->plan.micro_batches[3].ulysses_size = 3; }
+static void ulysses_size_zero(Step* s) { s->plan.micro_batches[3].ulysses_size = 0; }
+static void ulysses_size_too_large(Step* s) { s->plan.micro_batches[0].ulysses_size = 2; }
 static void too_few_heads(Step* s) { s->limits.NH = 1, s->limits.capacity = 4000; }
 
 static void heads_are_shared_by_ranks_that_have_some(void) {
-    CHECK(broken(inner_not_dividing, "does not divide"));
-    CHECK(broken(inner_zero, "does not divide"));
-    CHECK(broken(inner_too_large, "does not divide"));
+    CHECK(broken(ulysses_size_not_dividing, "does not divide"));
+    CHECK(broken(ulysses_size_zero, "does not divide"));
+    CHECK(broken(ulysses_size_too_large, "does not divide"));
     CHECK(broken(too_few_heads, "2 ranks share 1 heads"));
 }
 
@@ -95,40 +95,40 @@ static void ring_over(Step* s) { s->limits.capacity = 899, s->lengths[0] = 799, 
 static void rings_over(Step* s) { s->limits.max_ring_docs = 2; }
 
 static void no_rank_has_more_than_its_capacity(void) {
-    CHECK(broken(local_over, "item 0: 1001 tokens"));
-    CHECK(broken(heads_over, "item 1: 1001 tokens"));
-    CHECK(broken(pairs_over, "item 1: attention of 2000 tokens at 2 of 3 heads"));
+    CHECK(broken(local_over, "micro-batch 0: 1001 tokens"));
+    CHECK(broken(heads_over, "micro-batch 1: 1001 tokens"));
+    CHECK(broken(pairs_over, "micro-batch 1: attention of 2000 tokens at 2 of 3 heads"));
     CHECK(still_valid(pairs_just_fit));
-    CHECK(broken(pairs_just_over, "item 1: attention of 1501 tokens"));
+    CHECK(broken(pairs_just_over, "micro-batch 1: attention of 1501 tokens"));
     CHECK(still_valid(ring_just_fits));
-    CHECK(broken(ring_over, "item 2: 900 tokens on a rank of 2 to 2"));
+    CHECK(broken(ring_over, "micro-batch 2: 900 tokens on a rank of 2 to 2"));
     CHECK(broken(rings_over, "rank 2: 3 documents in rings"));
 }
 
-static void shared_round(Step* s) { s->plan.items[2].round = 0; }
-static void late_round(Step* s) { s->plan.items[0].round = 1; }
-static void out_of_order(Step* s) { s->plan.items[4].round = 0; }
-static void negative_round(Step* s) { s->plan.items[0].round = -1; }
+static void shared_round(Step* s) { s->plan.micro_batches[2].round = 0; }
+static void late_round(Step* s) { s->plan.micro_batches[0].round = 1; }
+static void out_of_order(Step* s) { s->plan.micro_batches[4].round = 0; }
+static void negative_round(Step* s) { s->plan.micro_batches[0].round = -1; }
 static void more_rounds(Step* s) { s->plan.n_rounds++; }
 static void fewer_rounds(Step* s) { s->plan.n_rounds--; }
 
 static void rounds_never_share_a_rank_and_waste_none(void) {
-    CHECK(broken(shared_round, "item 2 is in round 0, but rank 2"));
-    CHECK(broken(late_round, "item 0 is in round 1"));
-    CHECK(broken(out_of_order, "item 4 is in round 0, but rank 3"));
-    CHECK(broken(negative_round, "item 0 is in round -1"));
+    CHECK(broken(shared_round, "micro-batch 2 is in round 0, but rank 2"));
+    CHECK(broken(late_round, "micro-batch 0 is in round 1"));
+    CHECK(broken(out_of_order, "micro-batch 4 is in round 0, but rank 3"));
+    CHECK(broken(negative_round, "micro-batch 0 is in round -1"));
     CHECK(broken(more_rounds, "5 rounds"));
     CHECK(broken(fewer_rounds, "3 rounds"));
 }
 
 // ---- rounds
 
-// The longest chain of items that share ranks and end in item i, without item i.
+// The longest chain of micro-batches that share ranks and end in micro-batch i, without micro-batch i.
 static int chain_before(const Plan* plan, int i) {
     int longest = 0;
     for (int j = 0; j < i; j++) {
-        const Item *x = &plan->items[j], *y = &plan->items[i];
-        int apart = x->first_rank + x->degree <= y->first_rank || y->first_rank + y->degree <= x->first_rank;
+        const MicroBatch *x = &plan->micro_batches[j], *y = &plan->micro_batches[i];
+        int apart = x->first_rank + x->cp_size <= y->first_rank || y->first_rank + y->cp_size <= x->first_rank;
         if (!apart) longest = MAX(longest, x->round + 1);
     }
     return longest;
@@ -140,9 +140,9 @@ static void rounds_are_the_longest_chains(void) {
         int rounds = 0;
         if (step_random(&step, seed) == 0) {
             step_rounds(&step);
-            for (int i = 0; i < step.plan.n_items; i++) {
-                CHECK(step.plan.items[i].round == chain_before(&step.plan, i));
-                rounds = MAX(rounds, step.plan.items[i].round + 1);
+            for (int i = 0; i < step.plan.n_micro_batches; i++) {
+                CHECK(step.plan.micro_batches[i].round == chain_before(&step.plan, i));
+                rounds = MAX(rounds, step.plan.micro_batches[i].round + 1);
             }
             CHECK(step.plan.n_rounds == rounds);
         }
@@ -150,18 +150,18 @@ static void rounds_are_the_longest_chains(void) {
     }
 }
 
-// All ways to give n <= 5 items rounds below `rounds` such that every rank keeps their order.
+// All ways to give n <= 5 micro-batches rounds below `rounds` such that every rank keeps their order.
 static int possible_in(const Plan* plan, int rounds) {
     int ways = 1, round[5];
-    for (int i = 0; i < plan->n_items; i++) ways *= rounds;
+    for (int i = 0; i < plan->n_micro_batches; i++) ways *= rounds;
     for (int w = 0; w < ways; w++) {
         int fine = 1;
-        for (int i = 0, rest = w; i < plan->n_items; i++, rest /= rounds) round[i] = rest % rounds;
-        for (int i = 0; i < plan->n_items; i++)
+        for (int i = 0, rest = w; i < plan->n_micro_batches; i++, rest /= rounds) round[i] = rest % rounds;
+        for (int i = 0; i < plan->n_micro_batches; i++)
             for (int j = 0; j < i; j++) {
-                const Item *x = &plan->items[j], *y = &plan->items[i];
+                const MicroBatch *x = &plan->micro_batches[j], *y = &plan->micro_batches[i];
                 int first = MAX(x->first_rank, y->first_rank);
-                int end = MIN(x->first_rank + x->degree, y->first_rank + y->degree);
+                int end = MIN(x->first_rank + x->cp_size, y->first_rank + y->cp_size);
                 if (first < end && round[j] >= round[i]) fine = 0;
             }
         if (fine) return 1;
@@ -172,12 +172,12 @@ static int possible_in(const Plan* plan, int rounds) {
 static void rounds_are_as_few_as_the_order_allows(void) {
     int several = 0;
     for (uint64_t seed = 0; seed < 400; seed++) {
-        Item items[5];
-        Plan plan = {.ranks = 6, .n_items = pick(seed, 0, 1, 5), .items = items};
+        MicroBatch micro_batches[5];
+        Plan plan = {.ranks = 6, .n_micro_batches = pick(seed, 0, 1, 5), .micro_batches = micro_batches};
         int last[6];
-        for (int i = 0; i < plan.n_items; i++) {
-            int degree = pick(seed, 10 + (uint64_t)i, 1, 4);
-            items[i] = (Item){pick(seed, 20 + (uint64_t)i, 0, 6 - degree), degree, 1, i, 1, -5};
+        for (int i = 0; i < plan.n_micro_batches; i++) {
+            int cp_size = pick(seed, 10 + (uint64_t)i, 1, 4);
+            micro_batches[i] = (MicroBatch){pick(seed, 20 + (uint64_t)i, 0, 6 - cp_size), cp_size, 1, i, 1, -5};
         }
         plan_set_rounds(&plan, last);
         CHECK(possible_in(&plan, plan.n_rounds) && (plan.n_rounds == 1 || !possible_in(&plan, plan.n_rounds - 1)));
@@ -188,36 +188,37 @@ static void rounds_are_as_few_as_the_order_allows(void) {
 
 // ---- schedules
 
-enum { MOST_ITEMS = 12, LIST = MOST_ITEMS * MOST_RANKS };
+enum { MOST_MICRO_BATCHES = 12, LIST = MOST_MICRO_BATCHES * MOST_RANKS };
 
 typedef struct Lists {
-    Item items[MOST_ITEMS];
-    int n_items, ranks, list[LIST], first[MOST_RANKS + 1];
+    MicroBatch micro_batches[MOST_MICRO_BATCHES];
+    int n_micro_batches, ranks, list[LIST], first[MOST_RANKS + 1];
 } Lists;
 
-// Every rank lists its items in the one order.
+// Every rank lists its micro-batches in the one order.
 static Lists random_lists(uint64_t seed) {
-    Lists x = {.n_items = pick(seed, 0, 1, MOST_ITEMS), .ranks = pick(seed, 1, 1, 8)};
+    Lists x = {.n_micro_batches = pick(seed, 0, 1, MOST_MICRO_BATCHES), .ranks = pick(seed, 1, 1, 8)};
     int n = 0;
-    for (int i = 0; i < x.n_items; i++) {
-        int degree = pick(seed, 10 + (uint64_t)i, 1, MIN(x.ranks, 4));
-        x.items[i] = (Item){pick(seed, 30 + (uint64_t)i, 0, x.ranks - degree), degree, 1, i, 1, 0};
+    for (int i = 0; i < x.n_micro_batches; i++) {
+        int cp_size = pick(seed, 10 + (uint64_t)i, 1, MIN(x.ranks, 4));
+        x.micro_batches[i] = (MicroBatch){pick(seed, 30 + (uint64_t)i, 0, x.ranks - cp_size), cp_size, 1, i, 1, 0};
     }
     for (int r = 0; r < x.ranks; r++) {
         x.first[r] = n;
-        for (int i = 0; i < x.n_items; i++)
-            if (r >= x.items[i].first_rank && r < x.items[i].first_rank + x.items[i].degree) x.list[n++] = i;
+        for (int i = 0; i < x.n_micro_batches; i++)
+            if (r >= x.micro_batches[i].first_rank && r < x.micro_batches[i].first_rank + x.micro_batches[i].cp_size)
+                x.list[n++] = i;
     }
     x.first[x.ranks] = n;
     return x;
 }
 
-// Looks for any item that is next on all of its ranks, runs it, and starts over.
+// Looks for any micro-batch that is next on all of its ranks, runs it, and starts over.
 static int plainly_stuck(const Lists* x) {
-    int at[MOST_RANKS], left = x->n_items;
+    int at[MOST_RANKS], left = x->n_micro_batches;
     memcpy(at, x->first, sizeof(int) * (size_t)x->ranks);
-    for (int i = 0; i < x->n_items; i++) {
-        int ready = 1, first = x->items[i].first_rank, end = first + x->items[i].degree;
+    for (int i = 0; i < x->n_micro_batches; i++) {
+        int ready = 1, first = x->micro_batches[i].first_rank, end = first + x->micro_batches[i].cp_size;
         for (int r = first; r < end; r++) ready &= at[r] < x->first[r + 1] && x->list[at[r]] == i;
         if (!ready) continue;
         for (int r = first; r < end; r++) at[r]++;
@@ -228,8 +229,8 @@ static int plainly_stuck(const Lists* x) {
 }
 
 static int stuck(const Lists* x) {
-    int scratch[MOST_ITEMS + 2 * MOST_RANKS];
-    return schedule_stuck(x->items, x->n_items, x->list, x->first, x->ranks, scratch);
+    int scratch[MOST_MICRO_BATCHES + 2 * MOST_RANKS];
+    return schedule_stuck(x->micro_batches, x->n_micro_batches, x->list, x->first, x->ranks, scratch);
 }
 
 static void lists_in_one_order_always_end(void) {
@@ -258,16 +259,20 @@ static void lists_in_other_orders_are_stuck_exactly_when_running_them_is(void) {
     CHECK(ended > 1000 && stopped > 1000);
 }
 
-static void an_item_that_a_rank_does_not_list_or_is_not_of_is_stuck(void) {
-    Lists x = {.n_items = 2, .ranks = 2, .items = {{0, 2, 1, 0, 1, 0}, {0, 1, 1, 1, 1, 0}}, .list = {0, 1}};
+static void a_micro_batch_that_a_rank_does_not_list_or_is_not_of_is_stuck(void) {
+    Lists x = {
+        .n_micro_batches = 2, .ranks = 2, .micro_batches = {{0, 2, 1, 0, 1, 0}, {0, 1, 1, 1, 1, 0}}, .list = {0, 1}};
     x.first[1] = x.first[2] = 2;
     CHECK(stuck(&x) == 2);  // rank 1 never comes
-    Lists y = {.n_items = 1, .ranks = 2, .items = {{0, 1, 1, 0, 1, 0}}, .list = {0, 0}, .first = {0, 1, 2}};
-    CHECK(stuck(&y) == 0);  // rank 1 waits at an item of rank 0, which runs
-    Lists z = {.n_items = 2, .ranks = 2, .items = {{0, 1, 1, 0, 1, 0}, {1, 1, 1, 1, 1, 0}}, .list = {0, 0, 1}};
+    Lists y = {
+        .n_micro_batches = 1, .ranks = 2, .micro_batches = {{0, 1, 1, 0, 1, 0}}, .list = {0, 0}, .first = {0, 1, 2}};
+    CHECK(stuck(&y) == 0);  // rank 1 waits at a micro-batch of rank 0, which runs
+    Lists z = {
+        .n_micro_batches = 2, .ranks = 2, .micro_batches = {{0, 1, 1, 0, 1, 0}, {1, 1, 1, 1, 1, 0}}, .list = {0, 0, 1}};
     z.first[1] = 1, z.first[2] = 3;
     CHECK(stuck(&z) == 1);  // and never reaches its own
-    Lists w = {.n_items = 1, .ranks = 2, .items = {{0, 1, 1, 0, 1, 0}}, .list = {0}, .first = {0, 0, 1}};
+    Lists w = {
+        .n_micro_batches = 1, .ranks = 2, .micro_batches = {{0, 1, 1, 0, 1, 0}}, .list = {0}, .first = {0, 0, 1}};
     CHECK(stuck(&w) == 1);  // nor does rank 1 run it in rank 0's place
 }
 
@@ -281,6 +286,6 @@ int main(void) {
     RUN(rounds_are_as_few_as_the_order_allows);
     RUN(lists_in_one_order_always_end);
     RUN(lists_in_other_orders_are_stuck_exactly_when_running_them_is);
-    RUN(an_item_that_a_rank_does_not_list_or_is_not_of_is_stuck);
+    RUN(a_micro_batch_that_a_rank_does_not_list_or_is_not_of_is_stuck);
     return test_done();
 }

@@ -1,4 +1,4 @@
-// test_planned.c - the whole program under --plan flex: every step has its own groups of unlike degrees, and nothing
+// test_planned.c - the whole program under --plan flex: every step has its own groups of unlike cp sizes, and nothing
 // but rounding tells so. Started alone; it starts mpirun itself.
 //
 // The machine file makes attention dear, links cheap and rows short, so that long documents want many ranks and short
@@ -31,7 +31,7 @@ static void write_machine(void) {
         "name test\n"
         "quadratic_ms 1e-4\n"
         "linear_ms 1e-3\n"
-        "item_ms 1e-3\n"
+        "micro_batch_ms 1e-3\n"
         "step_ms 1\n"
         "link inside 64 0.0005\n"
         "link inside 1048576 0.01\n"
@@ -47,7 +47,7 @@ static void write_machine(void) {
 typedef struct Step {
     double loss, rows, plan_us, stall_us, predicted, measured, gap;
     double heads, ring, gradients, parameters, inside, across;
-    int n_degrees, degree[16], items[16];
+    int n_cp_sizes, cp_size[16], micro_batches[16];
     char plan[16];
 } Step;
 
@@ -59,15 +59,15 @@ static double number(const Json* json, const JsonValue* object, const char* name
     return x;
 }
 
-static void read_degrees(const Json* json, Step* step) {
-    const JsonValue* object = json_get(json, json->values, "degrees");
+static void read_cp_sizes(const Json* json, Step* step) {
+    const JsonValue* object = json_get(json, json->values, "cp_sizes");
     CHECK(object && object->type == JSON_OBJECT);
     if (!object) return;
     const JsonValue* at = object + 1;
-    for (int i = 0; i < object->n && step->n_degrees < 16; i++) {
+    for (int i = 0; i < object->n && step->n_cp_sizes < 16; i++) {
         const JsonValue* count = json->values + at->next;
-        step->degree[step->n_degrees] = atoi(at->text);
-        step->items[step->n_degrees++] = atoi(count->text);
+        step->cp_size[step->n_cp_sizes] = atoi(at->text);
+        step->micro_batches[step->n_cp_sizes++] = atoi(count->text);
         at = json->values + count->next;
     }
 }
@@ -84,13 +84,13 @@ static void read_step(const Json* json, Step* s) {
     s->predicted = number(json, root, "predicted_ms");
     s->measured = number(json, root, "measured_ms");
     s->gap = number(json, root, "gap");
-    s->heads = number(json, bytes, "heads");
+    s->heads = number(json, bytes, "ulysses");
     s->ring = number(json, bytes, "ring");
     s->gradients = number(json, bytes, "gradients");
     s->parameters = number(json, bytes, "parameters");
     s->inside = number(json, bytes, "inside");
     s->across = number(json, bytes, "across");
-    read_degrees(json, s);
+    read_cp_sizes(json, s);
 }
 
 // The steps in a run's log; lines of evaluations are passed over. Returns their number.
@@ -145,11 +145,12 @@ static int run_steps(int ranks, const char* options, const char* run, Step* step
     return read_steps(run, steps);
 }
 
-static int has_unlike_degrees(const Step* step) { return step->n_degrees > 1; }
+static int has_unlike_cp_sizes(const Step* step) { return step->n_cp_sizes > 1; }
 
-static int same_degrees(const Step* a, const Step* b) {
-    size_t bytes = sizeof(int) * (size_t)a->n_degrees;
-    return a->n_degrees == b->n_degrees && !memcmp(a->degree, b->degree, bytes) && !memcmp(a->items, b->items, bytes);
+static int same_cp_sizes(const Step* a, const Step* b) {
+    size_t bytes = sizeof(int) * (size_t)a->n_cp_sizes;
+    return a->n_cp_sizes == b->n_cp_sizes && !memcmp(a->cp_size, b->cp_size, bytes) &&
+           !memcmp(a->micro_batches, b->micro_batches, bytes);
 }
 
 // ---- plans
@@ -159,15 +160,15 @@ static void check_losses(const Step* one, const Step* other, int n) {
     for (int i = 0; i < n; i++) CHECK_CLOSE(other[i].loss, one[i].loss, 1e-5 * one[i].loss);
 }
 
-static void degrees_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank(void) {
+static void cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank(void) {
     static Step one[MOST_STEPS], steps[MOST_STEPS];
     const struct {
         int ranks;
         const char* options;
     } runs[] = {{8, "--steps 8 --capacity 128"},
-                {8, "--steps 8 --capacity 128 --zero 2 --kind ring"},
+                {8, "--steps 8 --capacity 128 --zero 2 --cp-kind ring"},
                 {3, "--steps 8 --capacity 256"},
-                {3, "--steps 8 --capacity 256 --zero 3 --kind heads"}};
+                {3, "--steps 8 --capacity 256 --zero 3 --cp-kind ulysses"}};
     double val_one, val;
     CHECK(run_steps(1, "--steps 8 --eval-every 8 " ON_FILE, "one", one) == STEPS);
     CHECK(log_values("one", "val_loss", &val_one, 1) == 1);
@@ -180,10 +181,10 @@ static void degrees_differ_in_a_step_and_between_steps_and_losses_are_those_of_o
         CHECK_CLOSE(val, val_one, 1e-5 * val_one);
         int unlike = 0, changes = 0;
         for (int t = 0; t < STEPS; t++) {
-            unlike += has_unlike_degrees(&steps[t]);
-            changes += t > 0 && !same_degrees(&steps[t - 1], &steps[t]);
+            unlike += has_unlike_cp_sizes(&steps[t]);
+            changes += t > 0 && !same_cp_sizes(&steps[t - 1], &steps[t]);
         }
-        printf("    %d ranks, %s: unlike degrees in %d of %d steps, %d changes\n", runs[i].ranks, runs[i].options,
+        printf("    %d ranks, %s: unlike cp sizes in %d of %d steps, %d changes\n", runs[i].ranks, runs[i].options,
                unlike, STEPS, changes);
         CHECK(changes >= STEPS / 2);
         if (runs[i].ranks == 8) CHECK(unlike >= STEPS / 2);  // three ranks may do best as one group, or as single ranks
@@ -223,7 +224,7 @@ static void planners_can_be_named_and_a_bad_machine_is_refused(void) {
         for (int t = 0; t < 4; t++) {
             CHECK_STRING(steps[t].plan, planners[i]);
             CHECK(steps[t].gap > -1e-6 && steps[t].predicted > 0);  // whoever planned, it is played in the model
-            if (i < 2) CHECK(!has_unlike_degrees(&steps[t]));
+            if (i < 2) CHECK(!has_unlike_cp_sizes(&steps[t]));
         }
     }
     CHECK(sh(MPIRUN TINY "--machine $W/nothing --out $W/x", 2, program) != 0);
@@ -249,16 +250,16 @@ static void a_document_that_nothing_holds_is_named_with_the_limit(void) {
 // ---- what is logged
 
 static void check_fields(const Step* s, int ranks) {
-    double items = 0;
+    double micro_batches = 0;
     CHECK_STRING(s->plan, "flex");
     CHECK(s->plan_us > 0 && s->plan_us < 1e6 && s->stall_us >= 0);
     CHECK(s->predicted > 0 && s->measured > 0 && s->gap > -1e-6 && s->gap < 10);
-    for (int i = 0; i < s->n_degrees; i++) {
-        CHECK(s->degree[i] >= 1 && s->degree[i] <= ranks && s->items[i] > 0);
-        CHECK(i == 0 || s->degree[i] > s->degree[i - 1]);
-        items += s->items[i];
+    for (int i = 0; i < s->n_cp_sizes; i++) {
+        CHECK(s->cp_size[i] >= 1 && s->cp_size[i] <= ranks && s->micro_batches[i] > 0);
+        CHECK(i == 0 || s->cp_size[i] > s->cp_size[i - 1]);
+        micro_batches += s->micro_batches[i];
     }
-    CHECK(items == s->rows);
+    CHECK(micro_batches == s->rows);
     CHECK(s->gradients > 0 && s->gradients == s->parameters);  // fp32, ZeRO-1: as many bytes out as back
     CHECK(s->heads + s->ring + s->gradients + s->parameters == s->inside + s->across);
     CHECK(s->across > 0 && s->inside > 0);
@@ -283,7 +284,7 @@ static void every_step_says_how_it_was_planned(void) {
     double stall = median_stall(steps, 20);
     printf("    planning took %.0f us in the last step; median stall %.1f us\n", steps[19].plan_us, stall);
     CHECK(stall < 1000);
-    // The file knows nothing of this machine: what is foreseen well at the end was learnt.
+    // The file knows nothing of this machine: what is predicted well at the end was learnt.
     printf("    predictions are off by a factor of %.2f in the first steps, %.2f in the last\n", median_error(steps, 3),
            median_error(steps + 10, 10));
     CHECK(median_error(steps + 10, 10) < 1.7);
@@ -329,7 +330,7 @@ int main(int argc, char** argv) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_corpus();
     write_machine();
-    RUN(degrees_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank);
+    RUN(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank);
     RUN(a_machine_file_gives_the_same_plans_and_bits_in_every_run);
     RUN(planners_can_be_named_and_a_bad_machine_is_refused);
     RUN(a_document_that_nothing_holds_is_named_with_the_limit);

@@ -45,9 +45,9 @@ static int run(const char* options) {
 
 // ---- how times become constants
 
-static ProbeTime row_of(double length, int n, double quadratic, double linear, double item) {
+static ProbeTime row_of(double length, int n, double quadratic, double linear, double micro_batch) {
     ProbeTime row = {n * length * length, n * length, 0};
-    row.ms = quadratic * row.s2 + linear * row.tokens + item;
+    row.ms = quadratic * row.s2 + linear * row.tokens + micro_batch;
     return row;
 }
 
@@ -96,7 +96,7 @@ static void short_rows_weigh_as_much_as_long_ones(void) {
     rows[1].ms /= 1.1;
     double c[3];
     probe_fit(c, rows, 2);
-    // To fit both, an item's constant would be negative. What is left is linear alone, the least of
+    // To fit both, a micro-batch's constant would be negative. What is left is linear alone, the least of
     // (c / 1.1 - 1)^2 + (1.1 c - 1)^2; absolute errors would give 1.1.
     CHECK_CLOSE(c[1], (1 / 1.1 + 1.1) / (1 / 1.21 + 1.21), 1e-9);
     CHECK(c[2] == 0);
@@ -123,7 +123,7 @@ static void a_probe_leaves_a_file_and_no_run(void) {
     CHECK(find_cached() == 1);
     CHECK(strstr(cached, "/cache/ragged/cost-") && strstr(output, cached));
     Machine m = read_cached();
-    CHECK(m.cost.linear > 0 && m.cost.step > 0 && m.cost.quadratic >= 0 && m.cost.item >= 0);
+    CHECK(m.cost.linear > 0 && m.cost.step > 0 && m.cost.quadratic >= 0 && m.cost.micro_batch >= 0);
     CHECK(m.cost.layers == 2 && m.cost.channels == 64 && m.cost.elem_bytes == 4 && m.heads == 4);
     CHECK(m.cost.link[LINK_INSIDE].n == 0 && m.cost.link[LINK_ACROSS].n == 0);
     CHECK(sh("test -e $W/run") != 0);
@@ -137,8 +137,8 @@ static void the_next_run_finds_what_was_measured(void) {
     char line[128];
     CHECK(run("") == 0);
     CHECK(strstr(output, "cost    measured, ") && strstr(output, cached));
-    snprintf(line, sizeof line, " %.3g ms a token, %.3g ms a token^2, %.3g ms an item, %.3g ms a step", m.cost.linear,
-             m.cost.quadratic, m.cost.item, m.cost.step);
+    snprintf(line, sizeof line, " %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step",
+             m.cost.linear, m.cost.quadratic, m.cost.micro_batch, m.cost.step);
     CHECK(strstr(output, line));
     CHECK(log_values("run", "predicted_ms", predicted, 3) == 3 && log_values("run", "measured_ms", measured, 3) == 3);
     for (int i = 0; i < 3; i++) CHECK(predicted[i] > measured[i] / 10 && predicted[i] < 10 * measured[i]);

@@ -52,11 +52,10 @@ static void any_number_of_ranks_and_any_plan_give_the_same_losses(void) {
         {2, "--steps 6"},
         {3, "--steps 6 --refresh 1"},
         {5, "--steps 6 --plan adaptive --capacity 48"},
-        {3, "--steps 6 --degree 3 --kind heads"},
+        {3, "--steps 6 --cp 3 --cp-kind ulysses"},
         {3, "--steps 6 --plan random"},
-        {4,
-         "--steps 6 --degree 4 --node-size 2 --capacity 96"},  // heads inside, rings across; no rank holds a document
-        {5, "--steps 6 --degree 5 --kind ring"},
+        {4, "--steps 6 --cp 4 --node-size 2 --capacity 96"},  // heads inside, rings across; no rank holds a document
+        {5, "--steps 6 --cp 5 --cp-kind ring"},
         {8, "--steps 6 --plan random --overlap no"},
     };
     double one[STEPS], other[STEPS];
@@ -81,7 +80,7 @@ static void zero_1_2_and_3_give_the_same_losses(void) {
 static void bf16_runs_agree_within_its_rounding(void) {
     double one[STEPS], other[STEPS];
     CHECK(losses(1, "--steps 6 --dtype bf16", "one", one, STEPS) == STEPS);
-    CHECK(losses(4, "--steps 6 --dtype bf16 --plan random --reduce bf16 --zero 2", "other", other, STEPS) == STEPS);
+    CHECK(losses(4, "--steps 6 --dtype bf16 --plan random --grad-dtype bf16 --zero 2", "other", other, STEPS) == STEPS);
     // A bf16 weight or activation is off by 2^-9 of itself; the loss of some hundred targets averages that.
     for (int i = 0; i < STEPS; i++) CHECK_CLOSE(other[i], one[i], 4e-3 * one[i]);
 }
@@ -148,7 +147,7 @@ static void read_background(void) {
 
 static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes(void) {
     sh("rm -rf %s/killed", work);
-    pid_t job = start(MPIRUN TINY "--steps 100000 --save-every 40 --degree 3 --out $W/killed", 3, program);
+    pid_t job = start(MPIRUN TINY "--steps 100000 --save-every 40 --cp 3 --out $W/killed", 3, program);
     wait_for_steps("killed", 45);
     // The second rank, by its place in the environment.
     CHECK(sh("for p in $(pgrep -f '[o]ut %s/killed'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | "
@@ -164,7 +163,7 @@ static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes
     CHECK(names_rank && names_step);
     CHECK(sh("pgrep -f '[o]ut %s/killed'", work) != 0);  // nobody is left
     int before = steps_logged("killed");
-    job = start(MPIRUN TINY "--resume --steps 100000 --degree 2 --out $W/killed", 2, program);
+    job = start(MPIRUN TINY "--resume --steps 100000 --cp 2 --out $W/killed", 2, program);
     for (int i = 0; i < 300 && steps_logged("killed") <= before; i++) sleep_ms(100);
     read_background();
     if (steps_logged("killed") <= before) printf("    %.3000s\n", output);
@@ -197,8 +196,8 @@ static void ranks_that_mean_different_runs_end_with_words(void) {
              "--steps 3 --lr 0.1 --out %s/x",
              program, work, program, work) != 0);
     CHECK(strstr(errors, "rank 1 was started with other options") != NULL);
-    CHECK(sh(MPIRUN TINY "--steps 3 --degree 3 --out %s/x", 2, program, work) != 0);
-    CHECK(strstr(errors, "--degree") != NULL);
+    CHECK(sh(MPIRUN TINY "--steps 3 --cp 3 --out %s/x", 2, program, work) != 0);
+    CHECK(strstr(errors, "--cp") != NULL);
     CHECK(sh("test -e %s/x", work) != 0);
 }
 
@@ -207,8 +206,7 @@ static void plans_that_differ_end_the_run_with_both_hashes(void) {
     unsigned long long first, second;
     sh("rm -rf %s/x", work);
     CHECK(sh("timeout 60 mpirun --oversubscribe -n 2 %s " TINY
-             "--degree 4 --node-size 1 --steps 3 --out %s/x : -n 2 %s " TINY
-             "--degree 4 --node-size 4 --steps 3 --out %s/x",
+             "--cp 4 --node-size 1 --steps 3 --out %s/x : -n 2 %s " TINY "--cp 4 --node-size 4 --steps 3 --out %s/x",
              program, work, program, work) == 1);
     const char* at = strstr(errors, "has the plan ");
     CHECK(at && sscanf(at, "has the plan %16llx, rank 0 has %16llx", &first, &second) == 2 && first != second);
@@ -220,7 +218,7 @@ static void memory_is_what_the_table_says(void) {
     for (int stage = 1; stage <= 3; stage++) {
         sh("rm -rf %s/big", work);
         CHECK(sh(MPIRUN "--data $W/corpus --layers 6 --width 512 --heads 8 --context 512 --batch-tokens 2048 --steps 2 "
-                        "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --zero %d --degree 2 "
+                        "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --zero %d --cp 2 "
                         "--out %s/big",
                  2, program, stage, work) == 0);
         const char *table = strstr(output, "  total "), *taken = strstr(output, "memory at most ");

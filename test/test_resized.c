@@ -45,7 +45,7 @@ static void fetch_gradients(float* grads) {
 static double step(float* grads) {
     zero_settle(m);
     work_begin(m);
-    run_items(run, run->data.train, 1);
+    run_micro_batches(run, run->data.train, 1);
     work_end(m);
     zero_reduce(m);
     double loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);
@@ -120,7 +120,7 @@ static void run_cases(Planner make_plan, double tolerance) {
         no_plan();
         make_plan((uint64_t)(100 * size + i));
         draw(5 * i, i % 3 == 0 ? CONTEXT : BATCH / 2);
-        accumulated += run->batch.n_items > 1;
+        accumulated += run->batch.n_micro_batches > 1;
         m->recompute = (Recompute)(i % 3);
         set_plan(plan.active);
         check_case(tolerance);
@@ -219,12 +219,12 @@ static void count_step(double counted[3], double said[3]) {
     m->k = &counting;
     work_begin(m);
     work_flops(m, said);
-    run_items(run, run->data.train, 1);
+    run_micro_batches(run, run->data.train, 1);
     work_end(m);
     m->k = plain;
     zero_reduce(m);
     zero_clear_grads(m);
-    for (int i = 0; i < run->batch.n_items; i++) tokens += run->batch.items[i].share.n;
+    for (int i = 0; i < run->batch.n_micro_batches; i++) tokens += run->batch.micro_batches[i].share.n;
     for (int gemm = 0; gemm < 3; gemm++) counted[gemm] = flops[gemm] - tokens * classifier, said[gemm] *= tokens;
 }
 
@@ -366,7 +366,7 @@ static void gradients_that_were_not_computed_are_filled_as_was_asked(void) {
 static void update(int64_t t) {
     zero_settle(m);
     work_begin(m);
-    run_items(run, run->data.train, 1);
+    run_micro_batches(run, run->data.train, 1);
     model_update(m, &run->config, 1e-2, t);
     zero_gather(m);
     zero_settle(m);

@@ -1,21 +1,22 @@
-// test_share.c - the claims about what one rank holds: of an item (plan/plan.h) and of the parameters (plan/shape.h).
+// test_share.c - the claims about what one rank holds: of a micro-batch (plan/plan.h) and of the parameters
+// (plan/shape.h).
 #include "plan/shape.h"
 #include "test/plans.h"
 
 // ---- chunks
 
 // Query-key pairs of place a in the causal attention of one document, token by token.
-static int64_t pairs(int s, int outer, int a) {
+static int64_t pairs(int s, int ring_size, int a) {
     int64_t sum = 0;
-    for (int j = 0; j < 2 * outer; j++)
-        if (j == a || j == 2 * outer - 1 - a)
-            for (int t = chunk_border(s, outer, j); t < chunk_border(s, outer, j + 1); t++) sum += t + 1;
+    for (int j = 0; j < 2 * ring_size; j++)
+        if (j == a || j == 2 * ring_size - 1 - a)
+            for (int t = chunk_border(s, ring_size, j); t < chunk_border(s, ring_size, j + 1); t++) sum += t + 1;
     return sum;
 }
 
 static void causal_work_of_the_places_is_as_known(void) {
     static const struct {
-        int s, outer;
+        int s, ring_size;
         int64_t pairs[8];
     } golden[] = {
         {16, 1, {136}},
@@ -28,63 +29,64 @@ static void causal_work_of_the_places_is_as_known(void) {
         {1000, 3, {167000, 167000, 166500}},
     };
     for (int i = 0; i < COUNT(golden); i++)
-        for (int a = 0; a < golden[i].outer; a++) CHECK(pairs(golden[i].s, golden[i].outer, a) == golden[i].pairs[a]);
+        for (int a = 0; a < golden[i].ring_size; a++)
+            CHECK(pairs(golden[i].s, golden[i].ring_size, a) == golden[i].pairs[a]);
 }
 
-// With real borders j s / (2 outer) the work of all places is equal. A border that is up to one token lower moves at
-// most border + 1/2 pairs from one chunk to its neighbour; a place has two borders where it loses and two where it
-// wins, at most (2 outer + 1) / (2 outer) s in sum each.
+// With real borders j s / (2 ring_size) the work of all places is equal. A border that is up to one token lower moves
+// at most border + 1/2 pairs from one chunk to its neighbour; a place has two borders where it loses and two where it
+// wins, at most (2 ring_size + 1) / (2 ring_size) s in sum each.
 static void causal_work_is_balanced_up_to_the_rounding_of_borders(void) {
     for (int trial = 0; trial < 4000; trial++) {
-        int outer = pick(1, 2 * (uint64_t)trial, 2, 12), s = pick(1, 2 * (uint64_t)trial + 1, 1, 6000);
-        double even = 0.5 * s * (s + 1) / outer;
-        for (int a = 0; a < outer; a++)
-            CHECK_CLOSE((double)pairs(s, outer, a), even, (2 * outer + 1) * (double)s / (2 * outer) + 1);
+        int ring_size = pick(1, 2 * (uint64_t)trial, 2, 12), s = pick(1, 2 * (uint64_t)trial + 1, 1, 6000);
+        double even = 0.5 * s * (s + 1) / ring_size;
+        for (int a = 0; a < ring_size; a++)
+            CHECK_CLOSE((double)pairs(s, ring_size, a), even, (2 * ring_size + 1) * (double)s / (2 * ring_size) + 1);
     }
 }
 
 static void chunks_of_a_document_differ_by_one_token_at_most(void) {
     for (int trial = 0; trial < 20000; trial++) {
-        int outer = pick(2, 2 * (uint64_t)trial, 1, 12), s = pick(2, 2 * (uint64_t)trial + 1, 1, 6000);
-        CHECK(chunk_border(s, outer, 0) == 0 && chunk_border(s, outer, 2 * outer) == s);
-        for (int j = 0; j < 2 * outer; j++) {
-            int first = chunk_border(s, outer, j), n = chunk_border(s, outer, j + 1) - first;
-            CHECK(n == s / (2 * outer) || n == s / (2 * outer) + 1);
+        int ring_size = pick(2, 2 * (uint64_t)trial, 1, 12), s = pick(2, 2 * (uint64_t)trial + 1, 1, 6000);
+        CHECK(chunk_border(s, ring_size, 0) == 0 && chunk_border(s, ring_size, 2 * ring_size) == s);
+        for (int j = 0; j < 2 * ring_size; j++) {
+            int first = chunk_border(s, ring_size, j), n = chunk_border(s, ring_size, j + 1) - first;
+            CHECK(n == s / (2 * ring_size) || n == s / (2 * ring_size) + 1);
         }
     }
     CHECK(chunk_border(2000000000, 8, 15) == 1875000000);  // no overflow
 }
 
-// ---- shares of an item
+// ---- shares of a micro-batch
 
 enum { MOST_CU = 2 * MOST_RANKS * (MOST_DOCS + 1) };
 
-// What the arrays of cu_seqlens say of one item: tokens of a document in the low and high chunk of every place.
+// What the arrays of cu_seqlens say of one micro-batch: tokens of a document in the low and high chunk of every place.
 typedef struct Layout {
-    int outer, n_docs, cu[MOST_CU], tokens[MOST_RANKS], low[MOST_RANKS];
+    int ring_size, n_docs, cu[MOST_CU], tokens[MOST_RANKS], low[MOST_RANKS];
 } Layout;
 
 static int chunk_tokens(const Layout* x, int doc, int a, int high) {
     const int* cu = x->cu + (size_t)(2 * a + high) * ((size_t)x->n_docs + 1);
-    return x->outer == 1 && high ? 0 : cu[doc + 1] - cu[doc];
+    return x->ring_size == 1 && high ? 0 : cu[doc + 1] - cu[doc];
 }
 
 // Where a chunk begins in its document: chunks lie in the order low 0, low 1, ..., high 1, high 0.
 static int chunk_first(const Layout* x, int doc, int a, int high) {
     int first = 0;
-    for (int c = 0; c < (high ? x->outer : a); c++) first += chunk_tokens(x, doc, c, 0);
-    for (int c = x->outer - 1; high && c > a; c--) first += chunk_tokens(x, doc, c, 1);
+    for (int c = 0; c < (high ? x->ring_size : a); c++) first += chunk_tokens(x, doc, c, 0);
+    for (int c = x->ring_size - 1; high && c > a; c--) first += chunk_tokens(x, doc, c, 1);
     return first;
 }
 
-static void check_layout(const Layout* x, const Step* step, const Item* item) {
-    CHECK(item_cu_ints(item) == (x->outer == 1 ? 1u : 2u * (size_t)x->outer) * ((size_t)x->n_docs + 1));
+static void check_layout(const Layout* x, const Step* step, const MicroBatch* mb) {
+    CHECK(micro_batch_cu_ints(mb) == (x->ring_size == 1 ? 1u : 2u * (size_t)x->ring_size) * ((size_t)x->n_docs + 1));
     for (int i = 0; i < x->n_docs; i++) {
         int s = 0;
-        for (int a = 0; a < x->outer; a++) s += chunk_tokens(x, i, a, 0) + chunk_tokens(x, i, a, 1);
-        CHECK(s == step->lengths[step->plan.docs[item->first_doc + i]]);
+        for (int a = 0; a < x->ring_size; a++) s += chunk_tokens(x, i, a, 0) + chunk_tokens(x, i, a, 1);
+        CHECK(s == step->lengths[step->plan.docs[mb->first_doc + i]]);
     }
-    for (int a = 0; a < x->outer; a++) {
+    for (int a = 0; a < x->ring_size; a++) {
         int low = 0, high = 0;
         for (int i = 0; i < x->n_docs; i++) low += chunk_tokens(x, i, a, 0), high += chunk_tokens(x, i, a, 1);
         CHECK(x->low[a] == low && x->tokens[a] == low + high);
@@ -92,19 +94,20 @@ static void check_layout(const Layout* x, const Step* step, const Item* item) {
 }
 
 // The spans of the ranks of place a, one after another, walk through its chunks, low ones first.
-static void check_place(const Layout* x, const Step* step, const Item* item, int a) {
+static void check_place(const Layout* x, const Step* step, const MicroBatch* mb, int a) {
     Span spans[2 * MOST_DOCS + 1];
     int chunk = 0, used = 0,
         before = 0;  // chunk 0 .. 2 n_docs of the place, tokens used of it, tokens of earlier ranks
-    for (int b = 0; b < item->inner; b++) {
-        int rank = item->first_rank + a * item->inner + b, n = 0;
+    for (int b = 0; b < mb->ulysses_size; b++) {
+        int rank = mb->first_rank + a * mb->ulysses_size + b, n = 0;
         spans[2 * x->n_docs].length = -1;
-        Share share = item_share(&step->plan, item, step->lengths, rank, spans);
-        Share without = item_share(&step->plan, item, step->lengths, rank, NULL);
+        Share share = micro_batch_share(&step->plan, mb, step->lengths, rank, spans);
+        Share without = micro_batch_share(&step->plan, mb, step->lengths, rank, NULL);
         CHECK(!memcmp(&share, &without, sizeof share) && spans[2 * x->n_docs].length == -1);
-        CHECK(share.a == a && share.b == b && share.inner == item->inner && share.outer == x->outer);
+        CHECK(share.a == a && share.b == b && share.ulysses_size == mb->ulysses_size &&
+              share.ring_size == x->ring_size);
         CHECK(share.ring_n == x->tokens[a] && share.n_spans <= 2 * x->n_docs);
-        CHECK(before == (int)((double)b * share.ring_n / item->inner));
+        CHECK(before == (int)((double)b * share.ring_n / mb->ulysses_size));
         CHECK(share.n <= step->limits.capacity);
         for (int i = 0; i < share.n_spans; i++, n += spans[i - 1].length) {
             while (chunk < 2 * x->n_docs && used == chunk_tokens(x, chunk % x->n_docs, a, chunk / x->n_docs))
@@ -114,7 +117,7 @@ static void check_place(const Layout* x, const Step* step, const Item* item, int
                 return;
             }
             int doc = chunk % x->n_docs, high = chunk / x->n_docs;
-            CHECK(spans[i].doc == step->plan.docs[item->first_doc + doc]);
+            CHECK(spans[i].doc == step->plan.docs[mb->first_doc + doc]);
             CHECK(spans[i].first == chunk_first(x, doc, a, high) + used && spans[i].length > 0);
             used += spans[i].length;
             CHECK(used <= chunk_tokens(x, doc, a, high));
@@ -123,7 +126,7 @@ static void check_place(const Layout* x, const Step* step, const Item* item, int
         before += n;
     }
     CHECK(before == x->tokens[a]);
-    int heads = (step->limits.NH + item->inner - 1) / item->inner;
+    int heads = (step->limits.NH + mb->ulysses_size - 1) / mb->ulysses_size;
     CHECK((double)x->tokens[a] * heads <= (double)step->limits.capacity * step->limits.NH);
 }
 
@@ -132,18 +135,18 @@ static void every_token_has_one_rank_in_the_order_of_cu_seqlens(void) {
     int kinds[4] = {0}, planned = 0;
     for (uint64_t seed = 0; seed < 6000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
-        int failed = seed % 2 ? step_random(&step, seed) : step_static(&step, 0, (KindChoice)(seed / 2 % 3));
-        for (int i = 0; i < step.plan.n_items && !failed; i++) {
-            const Item* item = &step.plan.items[i];
-            kinds[item_kind(item)]++;
-            x.outer = item->degree / item->inner;
-            x.n_docs = item->n_docs;
+        int failed = seed % 2 ? step_random(&step, seed) : step_static(&step, 0, (CpChoice)(seed / 2 % 3));
+        for (int i = 0; i < step.plan.n_micro_batches && !failed; i++) {
+            const MicroBatch* mb = &step.plan.micro_batches[i];
+            kinds[cp_kind(mb)]++;
+            x.ring_size = mb->cp_size / mb->ulysses_size;
+            x.n_docs = mb->n_docs;
             for (int c = 0; c < MOST_CU; c++) x.cu[c] = -1;
-            item_cu(&step.plan, item, step.lengths, x.cu);
-            CHECK(item_cu_ints(item) == MOST_CU || x.cu[item_cu_ints(item)] == -1);
-            item_ring_tokens(&step.plan, item, step.lengths, x.tokens, x.low);
-            check_layout(&x, &step, item);
-            for (int a = 0; a < x.outer; a++) check_place(&x, &step, item, a);
+            micro_batch_cu(&step.plan, mb, step.lengths, x.cu);
+            CHECK(micro_batch_cu_ints(mb) == MOST_CU || x.cu[micro_batch_cu_ints(mb)] == -1);
+            micro_batch_ring_tokens(&step.plan, mb, step.lengths, x.tokens, x.low);
+            check_layout(&x, &step, mb);
+            for (int a = 0; a < x.ring_size; a++) check_place(&x, &step, mb, a);
         }
         planned += !failed;
         if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
@@ -155,12 +158,12 @@ static void every_token_has_one_rank_in_the_order_of_cu_seqlens(void) {
 
 static void a_share_may_be_empty(void) {
     int lengths[] = {3}, docs[] = {0};
-    Item item = {.first_rank = 1, .degree = 4, .inner = 4, .n_docs = 1};
-    Plan plan = {.ranks = 5, .n_docs = 1, .n_items = 1, .docs = docs, .items = &item};
+    MicroBatch mb = {.first_rank = 1, .cp_size = 4, .ulysses_size = 4, .n_docs = 1};
+    Plan plan = {.ranks = 5, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
     int n[4], expected[] = {0, 1, 1, 1};
     for (int b = 0; b < 4; b++) {
         Span spans[2];
-        Share share = item_share(&plan, &item, lengths, 1 + b, spans);
+        Share share = micro_batch_share(&plan, &mb, lengths, 1 + b, spans);
         n[b] = share.n;
         CHECK(share.n_spans == share.n && (share.n == 0 || (spans[0].first == b - 1 && spans[0].length == 1)));
     }

@@ -4,13 +4,13 @@
 
 #include "plan/lengths.h"
 #include "plan/machine.h"
-#include "plan/rivals/rivals.h"
+#include "plan/published/published.h"
 
 enum { MOST = 16 };
 
 typedef struct Row {
     char plan[32];
-    double mean_ms, worst_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication;
+    double mean_ms, worst_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication_share;
     int has_gap;
 } Row;
 
@@ -21,8 +21,8 @@ static const char* const fields[] = {"plan",         "mean_ms",       "worst_ms"
 
 static int read_row(Row* row, const char* line, size_t n) {
     Json json;
-    double* values[] = {NULL,          &row->mean_ms,  &row->worst_ms, &row->gap_mean,     &row->gap_worst,
-                        &row->us_mean, &row->us_worst, &row->idle,     &row->communication};
+    double* values[] = {NULL,          &row->mean_ms,  &row->worst_ms, &row->gap_mean,           &row->gap_worst,
+                        &row->us_mean, &row->us_worst, &row->idle,     &row->communication_share};
     int bad = 0;
     if (json_parse(&json, line, n, NULL, 0) < 0) return -1;
     bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != COUNT(fields);
@@ -69,9 +69,9 @@ static const Row* row_of(const char* plan) {
 
 static void without_options_every_planner_is_in_the_table(void) {
     CHECK(sh("%s", program) == 0);
-    for (int i = 0; i < n_rivals; i++) {
+    for (int i = 0; i < n_planners; i++) {
         char start[64];
-        snprintf(start, sizeof start, "\n%s ", rivals[i]->name);
+        snprintf(start, sizeof start, "\n%s ", planners[i]->name);
         CHECK(strstr(output, start));
     }
     CHECK(strstr(output, "L3/L1"));
@@ -88,7 +88,7 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
     char err[ERR_BYTES];
     Machine machine;
     Setting setting;
-    Forecast forecast;
+    Prediction prediction;
     const char* text = machine_builtin("h200-8b");
     double ms = 0, worst = 0, gap = 0, gap_worst = 0, idle = 0, links = 0;
     CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
@@ -102,13 +102,13 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
         Timeline timeline;
         lengths_draw(source, lengths, DOCS, SEED, b);
         plan_carve(&plan, memory, DOCS);
-        CHECK(plan_flex(&plan, &forecast, b, lengths, DOCS, &setting, scratch, err, sizeof err) == 0);
-        timeline_carve(&timeline, played, plan.n_items, RANKS);
+        CHECK(plan_flex(&plan, &prediction, b, lengths, DOCS, &setting, scratch, err, sizeof err) == 0);
+        timeline_carve(&timeline, played, plan.n_micro_batches, RANKS);
         CHECK(timeline_play(&timeline, &plan, lengths, &setting, &(PlayRule){0}, scratch, err, sizeof err) == 0);
-        double over = timeline.makespan / forecast.bounds.l3 - 1;
+        double over = timeline.makespan / prediction.bounds.l3 - 1;
         ms += timeline.makespan / BATCHES, worst = MAX(worst, timeline.makespan);
         gap += over / BATCHES, gap_worst = MAX(gap_worst, over);
-        idle += timeline.idle / BATCHES, links += timeline.communication / BATCHES;
+        idle += timeline.idle / BATCHES, links += timeline.communication_share / BATCHES;
     }
     free(scratch), free(played), free(memory), lengths_close(source);
     CHECK(simulate("--machine h200-8b --ranks %d --node-size 4 --docs %d --batches %d --context %d --seed %d "
@@ -121,7 +121,7 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
     CHECK_CLOSE(row->gap_mean, gap, 1e-8);
     CHECK_CLOSE(row->gap_worst, gap_worst, 1e-8);
     CHECK_CLOSE(row->idle, idle, 1e-8);
-    CHECK_CLOSE(row->communication, links, 1e-8);
+    CHECK_CLOSE(row->communication_share, links, 1e-8);
     CHECK(row->us_mean > 0 && row->us_worst >= row->us_mean);
 }
 
@@ -129,7 +129,7 @@ static void same_seed_same_figures(void) {
     static Row first[MOST];
     const char* options = "--machine a100-7b --ranks 16 --context 65536 --docs 64 --batches 2 --seed";
     int n = simulate("%s 3", options);
-    CHECK(n == n_rivals);
+    CHECK(n == n_planners);
     memcpy(first, rows, sizeof first);
     CHECK(simulate("%s 3", options) == n);
     for (int i = 0; i < n; i++) {
@@ -140,7 +140,7 @@ static void same_seed_same_figures(void) {
     for (int i = 0; i < n; i++) CHECK(rows[i].mean_ms != first[i].mean_ms);
 }
 
-// Also where rounds and items have fixed costs, which the bound then has too.
+// Also where rounds and micro-batches have fixed costs, which the bound then has too.
 static void nobody_beats_the_bound(void) {
     static const char* const cases[] = {"--machine flexsp-7b --docs 200", "--machine flexsp-13b --docs 100",
                                         "--machine a100-7b --docs 64 --lengths prolong",
@@ -153,13 +153,14 @@ static void nobody_beats_the_bound(void) {
             if (rows[j].has_gap && rows[j].gap_mean < 0) printf("    %s, %s\n", cases[i], rows[j].plan);
             CHECK(!rows[j].has_gap || (rows[j].gap_mean >= 0 && rows[j].gap_worst >= rows[j].gap_mean));
             CHECK(rows[j].worst_ms >= rows[j].mean_ms && rows[j].mean_ms > 0);
-            CHECK(rows[j].idle >= 0 && rows[j].idle < 1 && rows[j].communication >= 0 && rows[j].communication < 1);
+            CHECK(rows[j].idle >= 0 && rows[j].idle < 1 && rows[j].communication_share >= 0 &&
+                  rows[j].communication_share < 1);
         }
     }
 }
 
-// A document a rank that fills it, all equal: each takes its work and the fixed cost of an item or a round, as the
-// bound says.
+// A document a rank that fills it, all equal: each takes its work and the fixed cost of a micro-batch or a round, as
+// the bound says.
 static void fixed_costs_are_in_the_bound(void) {
     CHECK(simulate("--machine flexsp-7b --docs 64 --lengths equal --capacity 4096 --context 4096 --batches 1 --plans "
                    "flex,flexsp") == 2);
@@ -176,7 +177,7 @@ static void who_leaves_the_model_has_no_gap(void) {
     CHECK(strstr(output, "  -  "));
 }
 
-static void unlike_groups_beat_single_degrees(void) {
+static void unlike_groups_beat_single_cp_sizes(void) {
     CHECK(simulate("--machine a100-7b --batches 5 --plans static,adaptive,flex") == 3);
     CHECK(row_of("flex")->mean_ms < row_of("adaptive")->mean_ms);
     CHECK(row_of("adaptive")->mean_ms <= row_of("static")->mean_ms);
@@ -224,7 +225,7 @@ static void planners_are_chosen_by_name(void) {
     CHECK_STRING(rows[1].plan, "megatron");
     CHECK_STRING(rows[2].plan, "flex");
     CHECK(rows[2].mean_ms < rows[0].mean_ms);
-    // Rows of degree 4 hold 8192 tokens, and need no more than 4 ranks.
+    // Rows of cp size 4 hold 8192 tokens, and need no more than 4 ranks.
     write_text("longest.txt", "8192\n", 5);
     CHECK(simulate("--lengths %s/longest.txt --machine a100-7b --capacity 2048 --context 8192 --docs 6 --ranks 4 "
                    "--batches 1 --plans balanced",
@@ -271,7 +272,7 @@ static void a_page_explains_the_first_batch(void) {
 static void help_lists_options_and_names(void) {
     CHECK(sh("%s --help", program) == 0);
     CHECK(strstr(output, machine_names()) && strstr(output, lengths_names()));
-    for (int i = 0; i < n_rivals; i++) CHECK(strstr(output, rivals[i]->name));
+    for (int i = 0; i < n_planners; i++) CHECK(strstr(output, planners[i]->name));
     CHECK(strstr(output, "--explain") && strstr(output, "--patience"));
 }
 
@@ -324,7 +325,7 @@ int main(int argc, char** argv) {
     RUN(nobody_beats_the_bound);
     RUN(fixed_costs_are_in_the_bound);
     RUN(who_leaves_the_model_has_no_gap);
-    RUN(unlike_groups_beat_single_degrees);
+    RUN(unlike_groups_beat_single_cp_sizes);
     RUN(files_do_what_names_do);
     RUN(a_slow_rank_and_a_small_capacity_cost_time);
     RUN(planners_are_chosen_by_name);

@@ -268,15 +268,15 @@ static void slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_no
     CHECK(after < 0.7 * before);  // it did move: half of the excess is far more than any noise
 }
 
-static void an_exchange_rate_of_nothing_leaves_most_out_and_a_large_one_nothing(void) {
+static void a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing(void) {
     static Step steps[MOST_STEPS];
     if (!have_undisturbed()) return;
-    CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi --exchange-rate 1e9 " SLOW_RANK, "dear", steps) == 21);
+    CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi --semi-lambda 1e9 " SLOW_RANK, "dear", steps) == 21);
     CHECK(curves_differ(steps, undisturbed, 21) < 1e-5);
     for (int t = 1; t <= 21; t++)
         for (int r = 0; r < 4; r++) CHECK(steps[t].of[GAMMA][r] == 0);
     CHECK(decided(steps, 21) > 5);
-    CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi --exchange-rate 0 " SLOW_RANK, "cheap", steps) == 21);
+    CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi --semi-lambda 0 " SLOW_RANK, "cheap", steps) == 21);
     printf("    at rate 0 the slow rank leaves out %.2f, gives away %.0f of its slices\n", steps[21].of[GAMMA][1],
            steps[21].of[SENT][1]);
     CHECK(steps[21].of[GAMMA][1] > 0.6);
@@ -503,7 +503,7 @@ int main(int argc, char** argv) {
     RUN(the_slowness_of_linears_is_measured_within_a_tenth);
     RUN(slices_that_move_for_a_step_leave_the_loss_curve_as_it_was);
     RUN(slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later);
-    RUN(an_exchange_rate_of_nothing_leaves_most_out_and_a_large_one_nothing);
+    RUN(a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing);
     RUN(what_is_left_out_follows_who_is_slow);
     RUN(several_slow_ranks_are_relieved_the_slowest_most);
     RUN(a_resumed_run_goes_on_with_its_lists_and_decision);

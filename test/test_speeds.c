@@ -132,11 +132,11 @@ static void heads_that_do_not_divide_are_no_slowness(void) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, "prolong", 1, seed);
         x->setting.limits.NH = 5;
         x->setting.limits.capacity = 14000;
-        x->setting.kind = KIND_AUTO;
+        x->setting.kind = CP_CHOICE_AUTO;
         set_costs(x, x->setting.cost, x->setting.cost);
         for (int i = 0; i < 4; i++) {
             CHECK(run_refreshes(x, 1) == 0);
-            for (int j = 0; j < x->plan.n_items; j++) uneven += 5 % x->plan.items[j].inner != 0;
+            for (int j = 0; j < x->plan.n_micro_batches; j++) uneven += 5 % x->plan.micro_batches[j].ulysses_size != 0;
         }
         close_sim(x);
     }
@@ -198,8 +198,9 @@ static void what_is_set_stays(void) {
 // ---- ranks without work
 
 static int has_work(const Sim* x, int rank) {
-    for (int i = 0; i < x->plan.n_items; i++)
-        if (rank >= x->plan.items[i].first_rank && rank < x->plan.items[i].first_rank + x->plan.items[i].degree)
+    for (int i = 0; i < x->plan.n_micro_batches; i++)
+        if (rank >= x->plan.micro_batches[i].first_rank &&
+            rank < x->plan.micro_batches[i].first_rank + x->plan.micro_batches[i].cp_size)
             return 1;
     return 0;
 }
@@ -255,39 +256,41 @@ static void trials_of_a_rank_that_stays_slow_cost_little(void) {
 
 // ---- what else plans promise
 
-// An item's own cost is as large as a tenth of a step here. Planners believe that it is the same on a slow rank. Where
-// it is, speeds are the true ones; where it is not, they are so much lower that computing is foreseen all the same.
-static void dear_items_do_not_mislead(void) {
+// A micro-batch's own cost is as large as a tenth of a step here. Planners believe that it is the same on a slow rank.
+// Where it is, speeds are the true ones; where it is not, they are so much lower that computing is predicted all the
+// same.
+static void dear_micro_batches_do_not_mislead(void) {
     double worst[2] = {0}, least = INFINITY, most = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         Sim* x = open_sim(4, "wikipedia", 24, seed);
         Cost dear = x->setting.cost;
-        double foreseen = 0, took = 0;
-        dear.item = 25;
+        double predicted = 0, took = 0;
+        dear.micro_batch = 25;
         set_costs(x, dear, dear);
-        x->item_slows = seed % 2;
+        x->micro_batch_slows = seed % 2;
         x->slowness[2] = 3;
         run_refreshes(x, 4);
         for (int i = 0; i < 20; i++) {
             run_step(x);
             const CostTerms* t = &x->speeds.expected[2];
-            foreseen += (t->quadratic + t->linear) / x->speeds.speeds[2] + t->item;
+            predicted += (t->quadratic + t->linear) / x->speeds.speeds[2] + t->micro_batch;
             took += true_ms(x, 2);
         }
-        worst[x->item_slows] = fmax(worst[x->item_slows], fabs(foreseen / took - 1));
-        if (!x->item_slows) CHECK(worst_error(x) < 0.1);
+        worst[x->micro_batch_slows] = fmax(worst[x->micro_batch_slows], fabs(predicted / took - 1));
+        if (!x->micro_batch_slows) CHECK(worst_error(x) < 0.1);
         else least = fmin(least, x->speeds.speeds[2] * 3), most = fmax(most, x->speeds.speeds[2] * 3);
         close_sim(x);
     }
     printf(
-        "    computing foreseen within %.1f %%; within %.1f %% where items slow down, too, by %.2f to %.2f of the true "
+        "    computing predicted within %.1f %%; within %.1f %% where micro-batches slow down, too, by %.2f to %.2f of "
+        "the true "
         "speed\n",
         100 * worst[0], 100 * worst[1], least, most);
     CHECK(worst[0] < 0.1 && worst[1] < 0.1);
 }
 
 static double adaptive_and_bounds(Sim* x, const double* speeds) {
-    Forecast f;
+    Prediction f;
     Setting setting = x->setting;
     setting.speeds = speeds;
     CHECK(plan_adaptive(&x->plan, &f, 1, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES) == 0);
@@ -310,7 +313,7 @@ static void every_planner_and_the_bounds_take_learnt_speeds(void) {
             CHECK(speeds != NULL);
             plan_and_play(x, speeds);
             CHECK(plan_check(&x->plan, x->lengths, x->n, &x->setting.limits, x->scratch, x->err, ERR_BYTES) == 0);
-            CHECK(x->forecast.makespan >= x->forecast.bounds.l3);
+            CHECK(x->prediction.makespan >= x->prediction.bounds.l3);
             with += adaptive_and_bounds(x, speeds), without += adaptive_and_bounds(x, NULL);
             close_sim(x);
         }
@@ -414,13 +417,13 @@ static void of_two_ranks_the_one_that_changes_is_the_one_that_changed(void) {
     }
 }
 
-// ---- by hand: a document of 100 ms on every rank that has work, items of 10 ms
+// ---- by hand: a document of 100 ms on every rank that has work, micro-batches of 10 ms
 
 typedef struct Hand {
     Speeds speeds;
     Setting setting;
-    Refine refine;
-    Item items[4];
+    Calibration calibration;
+    MicroBatch micro_batches[4];
     int docs[4], lengths[4];
     double room[200];
 } Hand;
@@ -428,20 +431,20 @@ typedef struct Hand {
 static void begin_by_hand(Hand* h) {
     memset(h, 0, sizeof *h);
     h->setting.limits = (PlanLimits){4, 4, 1000, 4, 4, 0};
-    h->setting.cost = (Cost){.linear = 1, .item = 10};
+    h->setting.cost = (Cost){.linear = 1, .micro_batch = 10};
     for (int i = 0; i < 4; i++) h->docs[i] = i, h->lengths[i] = 100;
     CHECK(speeds_bytes(4) <= sizeof h->room);
     speeds_carve(&h->speeds, h->room, 4);
-    refine_start(&h->refine);
+    calibration_start(&h->calibration);
 }
 
 // Steps in which rank r is so slow; 0: it has no work.
 static void hear(Hand* h, int steps, double a, double b, double c, double d) {
     double slowness[] = {a, b, c, d}, ms[4];
-    Plan plan = {.ranks = 4, .n_docs = 4, .docs = h->docs, .items = h->items};
+    Plan plan = {.ranks = 4, .n_docs = 4, .docs = h->docs, .micro_batches = h->micro_batches};
     for (int r = 0; r < 4; r++) {
         ms[r] = 100 * slowness[r] + 10;
-        if (slowness[r] > 0) h->items[plan.n_items++] = (Item){r, 1, 1, r, 1, 0};
+        if (slowness[r] > 0) h->micro_batches[plan.n_micro_batches++] = (MicroBatch){r, 1, 1, r, 1, 0};
     }
     for (int i = 0; i < steps; i++) speeds_learn(&h->speeds, &plan, h->lengths, &h->setting, ms);
 }
@@ -504,18 +507,18 @@ static void the_cost_model_is_taught_what_is_clear(void) {
     Hand h;
     begin_by_hand(&h);
     hear(&h, 5, 1, 1, 1, 1);
-    Refine before = h.refine;
+    Calibration before = h.calibration;
     hear(&h, 1, 4, 4, 4, 1);
-    speeds_teach(&h.speeds, &h.refine);
-    CHECK(!memcmp(&before, &h.refine, sizeof before));
+    speeds_teach(&h.speeds, &h.calibration);
+    CHECK(!memcmp(&before, &h.calibration, sizeof before));
     hear(&h, 1, 1.2, 1.2, 1.2, 4);  // rank 3 is another thing
-    speeds_teach(&h.speeds, &h.refine);
-    CHECK_CLOSE(h.refine.theta[1], 1.2, 0.02);
-    CHECK(h.refine.n == 0 && h.refine.errors[0] == 0);
+    speeds_teach(&h.speeds, &h.calibration);
+    CHECK_CLOSE(h.calibration.theta[1], 1.2, 0.02);
+    CHECK(h.calibration.n == 0 && h.calibration.errors[0] == 0);
 }
 
-// 100 steps without work before it is tried; one step with work begins them anew. What is nearly all the item's own
-// cost is no work.
+// 100 steps without work before it is tried; one step with work begins them anew. What is nearly all the micro-batch's
+// own cost is no work.
 static void only_a_rank_long_idle_is_tried(void) {
     for (int tiny = 0; tiny < 2; tiny++) {
         Hand h;
@@ -536,17 +539,17 @@ static void only_a_rank_long_idle_is_tried(void) {
 // ---- beside the cost model
 
 typedef struct Learning {
-    Refine refine;
+    Calibration calibration;
     Cost probed;
-    double error;  // sum of |foreseen / measured - 1|
+    double error;  // sum of |predicted / measured - 1|
     int steps, changes;
 } Learning;
 
 static void refresh_both(Learning* l, Sim* x) {
-    Cost refined;
+    Cost calibrated;
     l->changes += speeds_refresh(&x->speeds);
-    refine_apply(&refined, &l->probed, &l->refine);
-    set_costs(x, refined, x->truth.cost);
+    calibration_apply(&calibrated, &l->probed, &l->calibration);
+    set_costs(x, calibrated, x->truth.cost);
 }
 
 // A step of a run that learns both, with 2 % noise on its time.
@@ -555,19 +558,20 @@ static void learn_both(Learning* l, Sim* x) {
     const Cost *now = &x->setting.cost, *was = &l->probed;
     lengths_draw(x->source, x->lengths, x->n, x->seed, ++x->step);
     double ms = plan_and_play(x, x->in_use ? x->planned_speeds : NULL) + x->truth.cost.step;
-    const CostTerms* t = &x->forecast.critical;
-    double terms[REFINE_TERMS] = {t->quadratic * was->quadratic / now->quadratic, t->linear * was->linear / now->linear,
-                                  t->exchange * was->link_scale / now->link_scale, t->item * was->item / now->item,
-                                  was->step};
+    const CostTerms* t = &x->prediction.critical;
+    double terms[CALIBRATION_TERMS] = {t->quadratic * was->quadratic / now->quadratic,
+                                       t->linear * was->linear / now->linear,
+                                       t->communication * was->link_scale / now->link_scale,
+                                       t->micro_batch * was->micro_batch / now->micro_batch, was->step};
     ms *= 1 + 0.02 * random_normal(x->seed ^ 5, (uint64_t)x->step);
-    l->error += fabs(refine_predict(&l->refine, terms) / ms - 1), l->steps++;
+    l->error += fabs(calibration_predict(&l->calibration, terms) / ms - 1), l->steps++;
     if (x->step % 20 == 0) refresh_both(l, x);
     plans_follow(x);
     measure(x);
-    refine_apply(&known.cost, &l->probed, &l->refine);
+    calibration_apply(&known.cost, &l->probed, &l->calibration);
     speeds_learn(&x->speeds, &x->plan, x->lengths, &known, x->compute_ms);
-    speeds_teach(&x->speeds, &l->refine);
-    if (x->speeds.held) refine_learn(&l->refine, terms, ms);
+    speeds_teach(&x->speeds, &l->calibration);
+    if (x->speeds.held) calibration_learn(&l->calibration, terms, ms);
 }
 
 static double error_over(Learning* l, Sim* x, int steps) {
@@ -588,8 +592,8 @@ static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
             double dearer = seed % 2 ? 2 : 0.5;
             l.probed.step = 10;
             Cost actual = l.probed;
-            actual.linear *= 1.5, actual.quadratic *= 1.5 * dearer, actual.item *= 1.2, actual.link_scale = 0.8;
-            refine_start(&l.refine);
+            actual.linear *= 1.5, actual.quadratic *= 1.5 * dearer, actual.micro_batch *= 1.2, actual.link_scale = 0.8;
+            calibration_start(&l.calibration);
             set_costs(x, l.probed, actual);
             error_over(&l, x, 60);
             CHECK(l.changes == 0);
@@ -598,11 +602,11 @@ static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
             error_over(&l, x, 40);
             after += error_over(&l, x, 20), n++;
             CHECK(fabs(x->speeds.speeds[0] * 4 - 1) < 0.1 && x->speeds.speeds[1] == 1);
-            worst_off = fmax(worst_off, fabs(l.refine.theta[0] / (1.5 * dearer) - 1));
-            worst_off = fmax(worst_off, fabs(l.refine.theta[1] / 1.5 - 1));
+            worst_off = fmax(worst_off, fabs(l.calibration.theta[0] / (1.5 * dearer) - 1));
+            worst_off = fmax(worst_off, fabs(l.calibration.theta[1] / 1.5 - 1));
             close_sim(x);
         }
-    printf("    foreseen within %.1f %% without and %.1f %% with a slow rank (mean); scales within %.0f %%\n",
+    printf("    predicted within %.1f %% without and %.1f %% with a slow rank (mean); scales within %.0f %%\n",
            100 * before / n, 100 * after / n, 100 * worst_off);
     CHECK(before < 0.03 * n && after < 0.03 * n && worst_off < 0.15);
 }
@@ -617,7 +621,7 @@ int main(void) {
     RUN(what_is_set_stays);
     RUN(a_rank_that_was_left_out_and_recovers_is_tried_again);
     RUN(trials_of_a_rank_that_stays_slow_cost_little);
-    RUN(dear_items_do_not_mislead);
+    RUN(dear_micro_batches_do_not_mislead);
     RUN(every_planner_and_the_bounds_take_learnt_speeds);
     RUN(without_slow_ranks_plans_are_the_same_bit_for_bit);
     RUN(all_ranks_learn_the_same_bits);

@@ -4,13 +4,13 @@
 #include "plan/lengths.h"
 #include "test/settings.h"
 
-typedef int Planner(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n, const Setting* setting,
+typedef int Planner(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
                     void* scratch, char* err, size_t errlen);
 
 // A plan in memory of its own, exactly as large as asked for.
 typedef struct Trial {
     Plan plan;
-    Forecast f;
+    Prediction f;
     int result;
     void *memory, *scratch;
     size_t scratch_bytes;
@@ -45,9 +45,9 @@ static void free_trial(Trial* t) {
 static double played_makespan(const Plan* plan, const int* lengths, const Setting* setting) {
     Timeline t;
     char err[ERR_BYTES];
-    void *memory = filled(timeline_bytes(plan->n_items, plan->ranks), 1),
-         *scratch = filled(timeline_scratch(plan->n_items, plan->ranks), 2);
-    timeline_carve(&t, memory, plan->n_items, plan->ranks);
+    void *memory = filled(timeline_bytes(plan->n_micro_batches, plan->ranks), 1),
+         *scratch = filled(timeline_scratch(plan->n_micro_batches, plan->ranks), 2);
+    timeline_carve(&t, memory, plan->n_micro_batches, plan->ranks);
     int result = timeline_play(&t, plan, lengths, setting, &(PlayRule){0}, scratch, err, sizeof err);
     free(memory);
     free(scratch);
@@ -69,7 +69,7 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
         CHECK(t->f.bounds.l1 == b.l1 && t->f.bounds.l2 == b.l2 && t->f.bounds.l3 == b.l3);
         CHECK(t->f.makespan >= b.l3);
         CHECK_CLOSE(terms_ms(&t->f.critical), t->f.makespan, 1e-12 * t->f.makespan);
-        CHECK(n == 0 ? forecast_gap(&t->f) == 0 : forecast_gap(&t->f) == t->f.makespan / b.l3 - 1);
+        CHECK(n == 0 ? prediction_gap(&t->f) == 0 : prediction_gap(&t->f) == t->f.makespan / b.l3 - 1);
         CHECK(t->f.n_tries >= 0 && t->f.n_tries <= FLEX_TRIES);
     }
     if (test_failures_in_claim && t->err[0]) printf("    %.200s\n", t->err);
@@ -90,7 +90,7 @@ static int number_after(const char* text, const char* words) {
 
 // ---- any input
 
-static int is_adaptive(const Forecast* f) {
+static int is_adaptive(const Prediction* f) {
     for (int i = 0; i < f->n_tries; i++)
         if (f->tries[i].chosen) return f->tries[i].adaptive;
     return 0;
@@ -108,12 +108,12 @@ static void flexible_plans_hold_and_take_what_they_say(void) {
         Trial t = planned(plan_flex, step.lengths, step.n, setting);
         if (t.result == 0) {
             check_trial(&t, step.lengths, step.n, setting);
-            for (int i = 0; i < t.plan.n_items; i++) {
-                const Item* item = &t.plan.items[i];
-                CHECK(setting->groups[item->degree].canonical);
+            for (int i = 0; i < t.plan.n_micro_batches; i++) {
+                const MicroBatch* mb = &t.plan.micro_batches[i];
+                CHECK(setting->groups[mb->cp_size].canonical);
                 // plan_adaptive, where its plan was the best, divides heads as plan_static does.
-                CHECK(item->inner == setting->groups[item->degree].inner || is_adaptive(&t.f));
-                unlike |= item->degree != t.plan.items[0].degree;
+                CHECK(mb->ulysses_size == setting->groups[mb->cp_size].ulysses_size || is_adaptive(&t.f));
+                unlike |= mb->cp_size != t.plan.micro_batches[0].cp_size;
             }
             made++, mixed += unlike;
         } else if (!held_by_planners(setting, longest)) {
@@ -127,11 +127,11 @@ static void flexible_plans_hold_and_take_what_they_say(void) {
         free_trial(&t);
         free_step(&step);
     }
-    printf("    %d plans, %d of unlike degrees; %d steps that no group holds\n", made, mixed, refused);
+    printf("    %d plans, %d of unlike cp sizes; %d steps that no group holds\n", made, mixed, refused);
     CHECK(made > 5000 && refused > 100 && mixed > 1500);
 }
 
-static void adaptive_plans_hold_and_are_of_one_degree(void) {
+static void adaptive_plans_hold_and_are_of_one_cp_size(void) {
     int made = 0;
     for (uint64_t seed = 0; seed < 2000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
@@ -139,10 +139,11 @@ static void adaptive_plans_hold_and_are_of_one_degree(void) {
         random_world(&world, &step.limits, seed);
         Trial t = planned(plan_adaptive, step.lengths, step.n, &world.setting);
         if (t.result == 0) {
-            double forecast = t.f.makespan;
+            double prediction = t.f.makespan;
             CHECK(plan_check(&t.plan, step.lengths, step.n, &step.limits, t.scratch, t.err, sizeof t.err) == 0);
-            CHECK(forecast == played_makespan(&t.plan, step.lengths, &world.setting));
-            for (int i = 1; i < t.plan.n_items; i++) CHECK(t.plan.items[i].degree == t.plan.items[0].degree);
+            CHECK(prediction == played_makespan(&t.plan, step.lengths, &world.setting));
+            for (int i = 1; i < t.plan.n_micro_batches; i++)
+                CHECK(t.plan.micro_batches[i].cp_size == t.plan.micro_batches[0].cp_size);
             made++;
         } else {
             CHECK(t.err[0] != 0);
@@ -154,8 +155,8 @@ static void adaptive_plans_hold_and_are_of_one_degree(void) {
     CHECK(made > 1000);
 }
 
-// plan_static at every degree that planners use is never better than plan_adaptive.
-static void adaptive_is_the_best_single_degree(void) {
+// plan_static at every cp size that planners use is never better than plan_adaptive.
+static void adaptive_is_the_best_single_cp_size(void) {
     double most = 1;
     for (uint64_t seed = 0; seed < 1000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
@@ -170,7 +171,7 @@ static void adaptive_is_the_best_single_degree(void) {
         free_trial(&t);
         free_step(&step);
     }
-    printf("    worst adaptive over best single degree %.4f\n", most);
+    printf("    worst adaptive over best single cp size %.4f\n", most);
     CHECK(most <= 1 + 1e-9);
 }
 
@@ -187,8 +188,8 @@ static void add_ratio(Ratios* r, double ratio, uint64_t seed) {
     r->sum += ratio, r->n++, r->optimal += ratio < 1 + 1e-9;
 }
 
-// Against the best schedule of single documents on the windows that planners use. Items of several documents may do
-// better than that: then the ratio counts as 1. Bounds: what was measured, and a little more.
+// Against the best schedule of single documents on the windows that planners use. Micro-batches of several documents
+// may do better than that: then the ratio counts as 1. Bounds: what was measured, and a little more.
 static void few_documents_come_close_to_the_optimum(void) {
     static const char* const names[] = {"equal machines", "equal machines, unlike speeds",
                                         "the last machine is smaller", "the last machine is smaller, unlike speeds"};
@@ -253,8 +254,8 @@ static void known_optima_are_nearly_reached(void) {
 static void check_hard(const char* name, const int* lengths, int n, const Setting* setting, double most_gap) {
     Trial t = planned(plan_flex, lengths, n, setting);
     check_trial(&t, lengths, n, setting);
-    printf("    %-36s %2d documents: gap %.4f\n", name, n, t.result < 0 ? NAN : forecast_gap(&t.f));
-    CHECK(t.result == 0 && forecast_gap(&t.f) <= most_gap);
+    printf("    %-36s %2d documents: gap %.4f\n", name, n, t.result < 0 ? NAN : prediction_gap(&t.f));
+    CHECK(t.result == 0 && prediction_gap(&t.f) <= most_gap);
     free_trial(&t);
 }
 
@@ -344,9 +345,9 @@ static void plans_repeat_bit_for_bit(void) {
     CHECK(tried > 400);
 }
 
-// The try that was chosen came to the makespan that the plan is said to have (sums of at most 64 items in another
-// order). Where links are tables, messages of an item together may take less than one by one, or more where a table
-// bends upwards.
+// The try that was chosen came to the makespan that the plan is said to have (sums of at most 64 micro-batches in
+// another order). Where links are tables, messages of a micro-batch together may take less than one by one, or more
+// where a table bends upwards.
 static void the_chosen_try_is_the_plan(void) {
     int tried = 0;
     for (uint64_t seed = 0; seed < 2000 && !test_failures_in_claim; seed++) {
@@ -380,7 +381,7 @@ static void twice_the_speed_takes_half_the_time(void) {
         Step step = random_step(seed);
         World world;
         random_world(&world, &step.limits, seed);
-        world.setting.cost.item = world.setting.cost.token_bytes = world.setting.cost.link_scale = 0;
+        world.setting.cost.micro_batch = world.setting.cost.token_bytes = world.setting.cost.link_scale = 0;
         cost_groups(world.groups, &world.setting.cost, &step.limits, world.setting.kind);
         world.setting.speeds = world.speeds;
         Trial a = planned(plan_flex, step.lengths, step.n, &world.setting);
@@ -402,11 +403,10 @@ static void twice_the_speed_takes_half_the_time(void) {
 
 static double work_of_rank(const Plan* plan, const int* lengths, int rank) {
     double tokens = 0;
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
-        if (rank < item->first_rank || rank >= item->first_rank + item->degree) continue;
-        for (int j = 0; j < item->n_docs; j++)
-            tokens += (double)lengths[plan->docs[item->first_doc + j]] / item->degree;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
+        for (int j = 0; j < mb->n_docs; j++) tokens += (double)lengths[plan->docs[mb->first_doc + j]] / mb->cp_size;
     }
     return tokens;
 }
@@ -433,9 +433,9 @@ static void a_slow_rank_gets_less(void) {
     }
 }
 
-// ---- forecasts of other plans
+// ---- predictions of other plans
 
-static void any_plan_can_be_forecast(void) {
+static void any_plan_can_be_predicted(void) {
     int tried = 0;
     for (uint64_t seed = 0; seed < 1000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
@@ -443,11 +443,11 @@ static void any_plan_can_be_forecast(void) {
         random_world(&world, &step.limits, seed);
         if (scatter(&step.plan, step.lengths, step.n, &world.setting, seed) == 0) {
             Trial t = {.plan = step.plan};
-            size_t bytes = MAX(forecast_scratch(step.n, &step.limits), plan_check_scratch(step.n, &step.limits));
+            size_t bytes = MAX(prediction_scratch(step.n, &step.limits), plan_check_scratch(step.n, &step.limits));
             t.plan.step = 3;
             t.scratch = filled(bytes, 0xa5);
             memset(&t.f, 0xa5, sizeof t.f);
-            t.result = forecast_plan(&t.f, &t.plan, step.lengths, &world.setting, t.scratch, t.err, sizeof t.err);
+            t.result = predict_plan(&t.f, &t.plan, step.lengths, &world.setting, t.scratch, t.err, sizeof t.err);
             world.setting.limits.max_ring_docs = MOST_DOCS;
             check_trial(&t, step.lengths, step.n, &world.setting);
             CHECK(t.f.n_tries == 0);
@@ -462,8 +462,8 @@ static void any_plan_can_be_forecast(void) {
 
 int main(void) {
     RUN(flexible_plans_hold_and_take_what_they_say);
-    RUN(adaptive_plans_hold_and_are_of_one_degree);
-    RUN(adaptive_is_the_best_single_degree);
+    RUN(adaptive_plans_hold_and_are_of_one_cp_size);
+    RUN(adaptive_is_the_best_single_cp_size);
     RUN(few_documents_come_close_to_the_optimum);
     RUN(known_optima_are_nearly_reached);
     RUN(hard_lengths);
@@ -472,6 +472,6 @@ int main(void) {
     RUN(the_chosen_try_is_the_plan);
     RUN(twice_the_speed_takes_half_the_time);
     RUN(a_slow_rank_gets_less);
-    RUN(any_plan_can_be_forecast);
+    RUN(any_plan_can_be_predicted);
     return test_done();
 }

@@ -10,12 +10,13 @@ typedef struct Played {
 } Played;
 
 static Played played(const Plan* plan, const int* lengths, const Setting* setting, const PlayRule* rule) {
-    size_t bytes = timeline_bytes(plan->n_items, plan->ranks), scratch = timeline_scratch(plan->n_items, plan->ranks);
+    size_t bytes = timeline_bytes(plan->n_micro_batches, plan->ranks),
+           scratch = timeline_scratch(plan->n_micro_batches, plan->ranks);
     Played p = {.memory = malloc(MAX(bytes, 1)), .scratch = malloc(MAX(scratch, 1))};
     if (!p.memory || !p.scratch) abort();
     memset(p.memory, 0x5a, bytes);
     memset(p.scratch, 0xa5, scratch);
-    timeline_carve(&p.t, p.memory, plan->n_items, plan->ranks);
+    timeline_carve(&p.t, p.memory, plan->n_micro_batches, plan->ranks);
     p.result = timeline_play(&p.t, plan, lengths, setting, rule, p.scratch, p.err, sizeof p.err);
     return p;
 }
@@ -32,11 +33,16 @@ static void free_played(Played* p) {
 //   rank 2: 1000, 1000, 8192 on all four        rank 3: 8192 on all four, 1000
 static const int hand_lengths[] = {8192, 8192, 1000, 1000, 1000};
 static int hand_docs[] = {0, 1, 2, 3, 4};
-static Item hand_items[] = {
+static MicroBatch hand_micro_batches[] = {
     {0, 2, 2, 0, 1, 0}, {2, 1, 1, 2, 1, 0}, {2, 1, 1, 3, 1, 1}, {0, 4, 4, 1, 1, 2}, {3, 1, 1, 4, 1, 3}};
 
 static Plan hand_plan(void) {
-    return (Plan){.ranks = 4, .n_docs = 5, .n_items = 5, .n_rounds = 4, .docs = hand_docs, .items = hand_items};
+    return (Plan){.ranks = 4,
+                  .n_docs = 5,
+                  .n_micro_batches = 5,
+                  .n_rounds = 4,
+                  .docs = hand_docs,
+                  .micro_batches = hand_micro_batches};
 }
 
 static void a_plan_by_hand(void) {
@@ -56,33 +62,34 @@ static void a_plan_by_hand(void) {
     for (int r = 0; r < 3; r++) CHECK_CLOSE(t->rank_end[r], 1501.333, 0.002);
     CHECK(t->rank_end[3] == t->makespan);
     // Exchanges of 2097152 s / (d GB/s): 71.786 ms at 119.66 GB/s, 41.211 at 104.22.
-    CHECK_CLOSE(t->exchange[0], 71.786, 0.001);
-    CHECK_CLOSE(t->exchange[3], 41.211, 0.001);
-    CHECK_CLOSE(t->communication, (2 * 71.786 + 4 * 41.211) / (4 * 1690.419), 1e-6);
+    CHECK_CLOSE(t->communication[0], 71.786, 0.001);
+    CHECK_CLOSE(t->communication[3], 41.211, 0.001);
+    CHECK_CLOSE(t->communication_share, (2 * 71.786 + 4 * 41.211) / (4 * 1690.419), 1e-6);
     CHECK_CLOSE(t->idle, 1 - (2 * 997.344 + 3 * 189.086 + 4 * 503.989) / (4 * 1690.419), 1e-6);
-    // items 0, 3, 4 follow each other
-    CHECK(t->critical_items == 3);
+    // micro-batches 0, 3, 4 follow each other
+    CHECK(t->critical_micro_batches == 3);
     CHECK_CLOSE(t->critical.quadratic, 5.128e-6 * (8192. * 8192 * (1 / 2. + 1 / 4.) + 1e6), 1e-9);
     CHECK_CLOSE(t->critical.linear, 0.1839576 * (8192 * (1 / 2. + 1 / 4.) + 1000), 1e-9);
-    CHECK_CLOSE(t->critical.exchange, 71.786 + 41.211, 0.002);
-    CHECK(t->critical.item == 0);
+    CHECK_CLOSE(t->critical.communication, 71.786 + 41.211, 0.002);
+    CHECK(t->critical.micro_batch == 0);
     free_played(&p);
 }
 
-// Rounds 0: items 0, 1; 1: item 2; 2: item 3; 3: item 4.
+// Rounds 0: micro-batches 0, 1; 1: micro-batch 2; 2: micro-batch 3; 3: micro-batch 4.
 static void rounds_by_hand(void) {
     World world;
     Plan plan = hand_plan();
     named_world(&world, "a100-7b", 4, 4);
-    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){.in_rounds = 1, .round_ms = 100, .item_ms = 3});
+    Played p =
+        played(&plan, hand_lengths, &world.setting, &(PlayRule){.in_rounds = 1, .round_ms = 100, .micro_batch_ms = 3});
     Timeline* t = &p.t;
     CHECK(p.result == 0);
     CHECK_CLOSE(t->start[2], 997.344 + 3 + 100, 0.001);
     CHECK_CLOSE(t->start[3], 1000.344 + 100 + 192.086 + 100, 0.002);
     CHECK_CLOSE(t->makespan, 997.344 + 189.086 + 503.989 + 189.086 + 4 * 103, 0.003);
-    CHECK(t->critical_items == 4);
+    CHECK(t->critical_micro_batches == 4);
     CHECK_CLOSE(terms_ms(&t->critical) + 400, t->makespan, 1e-9);
-    CHECK_CLOSE(t->critical.item, 12, 1e-12);
+    CHECK_CLOSE(t->critical.micro_batch, 12, 1e-12);
     CHECK_CLOSE(t->idle * 4 * t->makespan, 808.258 + 1000.344 + 6 * 192.086, 0.01);
     free_played(&p);
 }
@@ -98,7 +105,7 @@ static void linear_work_can_be_spread_over_all_ranks(void) {
     CHECK_CLOSE(p.t.makespan, p.t.rank_end[0] + narrow, 1e-9);
     CHECK_CLOSE(p.t.critical.linear, linear, 1e-9);
     CHECK_CLOSE(terms_ms(&p.t.critical), p.t.makespan, 1e-9);
-    CHECK_CLOSE(p.t.communication * 4 * p.t.makespan, 2 * 71.786 + 4 * 41.211 + 4 * 7, 0.01);
+    CHECK_CLOSE(p.t.communication_share * 4 * p.t.makespan, 2 * 71.786 + 4 * 41.211 + 4 * 7, 0.01);
     double busy = wide * 2 + 2 * 71.786 + 4 * 41.211 + 3 * narrow + 4 * (linear + 7);
     CHECK_CLOSE(p.t.idle, 1 - busy / (4 * p.t.makespan), 1e-6);
     free_played(&p);
@@ -106,38 +113,40 @@ static void linear_work_can_be_spread_over_all_ranks(void) {
 
 // ---- against a slow player
 
-static double item_ms(const Plan* plan, const Item* item, const int* lengths, const Setting* setting,
-                      const PlayRule* rule) {
-    GroupCost g = cost_group(&setting->cost, &setting->limits, item->first_rank, item->degree, item->inner);
+static double micro_batch_ms(const Plan* plan, const MicroBatch* mb, const int* lengths, const Setting* setting,
+                             const PlayRule* rule) {
+    GroupCost g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
     double s2 = 0, tokens = 0, speed = INFINITY;
-    for (int i = item->first_doc; i < item->first_doc + item->n_docs; i++) {
+    for (int i = mb->first_doc; i < mb->first_doc + mb->n_docs; i++) {
         double s = lengths[plan->docs[i]];
         s2 += s * s, tokens += s;
     }
-    for (int r = item->first_rank; r < item->first_rank + item->degree; r++)
+    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
         speed = fmin(speed, setting->speeds ? setting->speeds[r] : 1);
     CostTerms t = group_terms(&g, s2, tokens);
-    if (rule->across_scale > 0 && item->first_rank / setting->limits.node_size !=
-                                      (item->first_rank + item->degree - 1) / setting->limits.node_size)
-        t.exchange *= rule->across_scale;
-    return t.quadratic / speed + (rule->even_linear ? 0 : t.linear / speed) + t.exchange + t.item + rule->item_ms;
+    if (rule->across_scale > 0 &&
+        mb->first_rank / setting->limits.node_size != (mb->first_rank + mb->cp_size - 1) / setting->limits.node_size)
+        t.communication *= rule->across_scale;
+    return t.quadratic / speed + (rule->even_linear ? 0 : t.linear / speed) + t.communication + t.micro_batch +
+           rule->micro_batch_ms;
 }
 
-static int share_a_rank(const Item* a, const Item* b) {
-    return a->first_rank < b->first_rank + b->degree && b->first_rank < a->first_rank + a->degree;
+static int share_a_rank(const MicroBatch* a, const MicroBatch* b) {
+    return a->first_rank < b->first_rank + b->cp_size && b->first_rank < a->first_rank + a->cp_size;
 }
 
-// The end of the items that i waits for: those before it on its ranks, or all of earlier rounds and their barriers.
+// The end of the micro-batches that i waits for: those before it on its ranks, or all of earlier rounds and their
+// barriers.
 static double ready(const Plan* plan, const double* end, int i, const PlayRule* rule) {
-    const Item* item = &plan->items[i];
+    const MicroBatch* mb = &plan->micro_batches[i];
     double ms = 0, barrier = 0;
-    for (int round = 0; round < item->round && rule->in_rounds; round++) {
-        for (int j = 0; j < plan->n_items; j++)
-            if (plan->items[j].round == round) barrier = fmax(barrier, end[j]);
+    for (int round = 0; round < mb->round && rule->in_rounds; round++) {
+        for (int j = 0; j < plan->n_micro_batches; j++)
+            if (plan->micro_batches[j].round == round) barrier = fmax(barrier, end[j]);
         barrier += rule->round_ms;
     }
     for (int j = 0; j < i; j++)
-        if (share_a_rank(&plan->items[j], item)) ms = fmax(ms, end[j]);
+        if (share_a_rank(&plan->micro_batches[j], mb)) ms = fmax(ms, end[j]);
     return fmax(ms, barrier);
 }
 
@@ -145,34 +154,35 @@ static void check_played(const Step* step, const Setting* setting, const PlayRul
     static double end[MOST_DOCS];
     const Plan* plan = &step->plan;
     Played p = played(plan, step->lengths, setting, rule);
-    double busy = 0, exchange = 0, makespan = 0, all = plan->ranks * p.t.makespan;
+    double busy = 0, communication = 0, makespan = 0, all = plan->ranks * p.t.makespan;
     CHECK(p.result == 0);
-    // Ends only grow, so as many passes as items are enough: no item waits for one behind it and itself.
-    for (int i = 0; i < plan->n_items; i++) end[i] = 0;
-    for (int pass = 0, moved = 1; pass <= plan->n_items && moved; pass++) {
+    // Ends only grow, so as many passes as micro-batches are enough: no micro-batch waits for one behind it and itself.
+    for (int i = 0; i < plan->n_micro_batches; i++) end[i] = 0;
+    for (int pass = 0, moved = 1; pass <= plan->n_micro_batches && moved; pass++) {
         moved = 0;
-        for (int i = 0; i < plan->n_items; i++) {
-            double now = ready(plan, end, i, rule) + item_ms(plan, &plan->items[i], step->lengths, setting, rule);
+        for (int i = 0; i < plan->n_micro_batches; i++) {
+            double now =
+                ready(plan, end, i, rule) + micro_batch_ms(plan, &plan->micro_batches[i], step->lengths, setting, rule);
             moved |= now > end[i];
             end[i] = now;
         }
     }
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
         // A chain of up to 64 sums of a few terms in another order: 64 x 8 x 2^-53 of the end.
         CHECK_CLOSE(p.t.end[i], end[i], 1e-13 * end[i]);
         CHECK_CLOSE(p.t.start[i], ready(plan, end, i, rule), 1e-13 * end[i]);
-        busy += item->degree * (p.t.end[i] - p.t.start[i]);
-        exchange += item->degree * p.t.exchange[i];
+        busy += mb->cp_size * (p.t.end[i] - p.t.start[i]);
+        communication += mb->cp_size * p.t.communication[i];
         makespan = fmax(makespan, end[i]);
     }
     if (rule->in_rounds) busy += plan->ranks * plan->n_rounds * rule->round_ms, makespan += rule->round_ms;
     CHECK_CLOSE(p.t.makespan, makespan, 1e-13 * makespan);
     CHECK_CLOSE(p.t.idle, 1 - busy / all, 1e-12);
-    CHECK_CLOSE(p.t.communication, exchange / all, 1e-12);
+    CHECK_CLOSE(p.t.communication_share, communication / all, 1e-12);
     double rounds = rule->in_rounds ? plan->n_rounds * rule->round_ms : 0;
     CHECK_CLOSE(terms_ms(&p.t.critical) + rounds, makespan, 1e-12 * makespan);
-    CHECK(p.t.critical_items >= 1 && p.t.critical_items <= plan->n_items);
+    CHECK(p.t.critical_micro_batches >= 1 && p.t.critical_micro_batches <= plan->n_micro_batches);
     free_played(&p);
 }
 
@@ -182,12 +192,12 @@ static void random_plans_as_a_slow_player_plays_them(void) {
         Step step = random_step(seed);
         World world;
         random_world(&world, &step.limits, seed);
-        // Half of them with any inner that a plan may have, the others with the setting's.
+        // Half of them with any ulysses_size that a plan may have, the others with the setting's.
         int result =
             seed % 2 ? step_random(&step, seed) : scatter(&step.plan, step.lengths, step.n, &world.setting, seed);
         if (result == 0) {
             step_rounds(&step);
-            PlayRule rule = {.in_rounds = pick(seed, 60, 0, 1), .item_ms = 10 * pick(seed, 61, 0, 1)};
+            PlayRule rule = {.in_rounds = pick(seed, 60, 0, 1), .micro_batch_ms = 10 * pick(seed, 61, 0, 1)};
             rule.round_ms = rule.in_rounds ? 100 * pick(seed, 62, 0, 2) : 0;
             rule.across_scale = pick(seed, 63, 0, 1) * random_uniform(seed, 64);
             check_played(&step, &world.setting, &rule);
@@ -199,12 +209,13 @@ static void random_plans_as_a_slow_player_plays_them(void) {
     CHECK(tried > 4000 && rounds > 1500);
 }
 
-// Items of a rank in one round run behind each other, and rounds need not come in the order of the list. One without
-// items (the second here) takes its time, too.
-static void rounds_may_hold_several_items_of_a_rank_in_any_order(void) {
-    Item items[] = {{0, 1, 1, 0, 1, 2}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}};
+// Micro-batches of a rank in one round run behind each other, and rounds need not come in the order of the list. One
+// without micro-batches (the second here) takes its time, too.
+static void rounds_may_hold_several_micro_batches_of_a_rank_in_any_order(void) {
+    MicroBatch micro_batches[] = {{0, 1, 1, 0, 1, 2}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}};
     int docs[] = {0, 1, 2}, lengths[] = {1000, 1000, 1000};
-    Plan plan = {.ranks = 2, .n_docs = 3, .n_items = 3, .n_rounds = 3, .docs = docs, .items = items};
+    Plan plan = {
+        .ranks = 2, .n_docs = 3, .n_micro_batches = 3, .n_rounds = 3, .docs = docs, .micro_batches = micro_batches};
     World world;
     named_world(&world, "a100-7b", 2, 2);
     Played p = played(&plan, lengths, &world.setting, &(PlayRule){.in_rounds = 1, .round_ms = 10});
@@ -212,22 +223,22 @@ static void rounds_may_hold_several_items_of_a_rank_in_any_order(void) {
     CHECK_CLOSE(p.t.start[2], 189.086, 0.001);
     CHECK_CLOSE(p.t.start[0], 378.171 + 20, 0.002);
     CHECK_CLOSE(p.t.makespan, 567.257 + 30, 0.003);
-    CHECK(p.t.critical_items == 3);
+    CHECK(p.t.critical_micro_batches == 3);
     free_played(&p);
 }
 
 // ---- speeds
 
 // Computing takes twice as long where one of the ranks is half as fast, exchanges do not.
-static void an_item_goes_at_the_pace_of_its_slowest_rank(void) {
+static void a_micro_batch_goes_at_the_pace_of_its_slowest_rank(void) {
     int docs[] = {0}, length = 8192;
     World world;
     named_world(&world, "a100-7b", 4, 4);
     world.setting.speeds = world.speeds;
     for (int slow = 0; slow < 4; slow++) {
         for (int r = 0; r < 4; r++) world.speeds[r] = r == slow ? 0.5 : 4;
-        Item item = {1, 2, 2, 0, 1, 0};
-        Plan plan = {.ranks = 4, .n_docs = 1, .n_items = 1, .docs = docs, .items = &item};
+        MicroBatch mb = {1, 2, 2, 0, 1, 0};
+        Plan plan = {.ranks = 4, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
         Played p = played(&plan, &length, &world.setting, &(PlayRule){0});
         double computed = 997.344 - 71.786;
         CHECK_CLOSE(p.t.makespan, 71.786 + computed / (slow == 1 || slow == 2 ? 0.5 : 4), 0.004);
@@ -237,10 +248,10 @@ static void an_item_goes_at_the_pace_of_its_slowest_rank(void) {
 
 static void ranks_spread_linear_work_at_their_own_pace(void) {
     World world;
-    Plan plan = {.ranks = 4, .n_docs = 5, .n_items = 1, .docs = hand_docs};
-    Item item = {0, 1, 1, 0, 5, 0};
+    Plan plan = {.ranks = 4, .n_docs = 5, .n_micro_batches = 1, .docs = hand_docs};
+    MicroBatch mb = {0, 1, 1, 0, 5, 0};
     int lengths[] = {1000, 1000, 1000, 1000, 1000};
-    plan.items = &item;
+    plan.micro_batches = &mb;
     named_world(&world, "a100-7b", 4, 4);
     for (int r = 0; r < 4; r++) world.speeds[r] = 1 + r;
     world.setting.speeds = world.speeds;
@@ -255,15 +266,16 @@ static void ranks_spread_linear_work_at_their_own_pace(void) {
 static void what_cannot_be_played_is_said(void) {
     World world;
     int docs[] = {0}, length = 100;
-    Item item = {0, 4, 3, 0, 1, 0};
-    Plan plan = {.ranks = 4, .n_docs = 1, .n_items = 1, .docs = docs, .items = &item};
+    MicroBatch mb = {0, 4, 3, 0, 1, 0};
+    Plan plan = {.ranks = 4, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
     named_world(&world, "a100-7b", 4, 4);
     Played p = played(&plan, &length, &world.setting, &(PlayRule){0});
-    CHECK(p.result == -1 && strstr(p.err, "item 0") && strstr(p.err, "4 ranks") && strstr(p.err, "3 share heads"));
+    CHECK(p.result == -1 && strstr(p.err, "micro-batch 0") && strstr(p.err, "4 ranks") &&
+          strstr(p.err, "3 share heads"));
     free_played(&p);
-    item = (Item){0, 4, 4, 0, 1, 1};
+    mb = (MicroBatch){0, 4, 4, 0, 1, 1};
     p = played(&plan, &length, &world.setting, &(PlayRule){.in_rounds = 1});
-    CHECK(p.result == -1 && strstr(p.err, "item 0 is in round 1"));
+    CHECK(p.result == -1 && strstr(p.err, "micro-batch 0 is in round 1"));
     free_played(&p);
 }
 
@@ -273,8 +285,8 @@ static void without_documents_nothing_takes_time(void) {
     named_world(&world, "a100-7b", 4, 4);
     for (int rounds = 0; rounds < 2; rounds++) {
         Played p = played(&plan, NULL, &world.setting, &(PlayRule){.in_rounds = rounds, .round_ms = 100});
-        CHECK(p.result == 0 && p.t.makespan == 0 && p.t.idle == 0 && p.t.communication == 0);
-        CHECK(p.t.critical_items == 0 && terms_ms(&p.t.critical) == 0 && p.t.rank_end[3] == 0);
+        CHECK(p.result == 0 && p.t.makespan == 0 && p.t.idle == 0 && p.t.communication_share == 0);
+        CHECK(p.t.critical_micro_batches == 0 && terms_ms(&p.t.critical) == 0 && p.t.rank_end[3] == 0);
         free_played(&p);
     }
 }
@@ -284,8 +296,8 @@ int main(void) {
     RUN(rounds_by_hand);
     RUN(linear_work_can_be_spread_over_all_ranks);
     RUN(random_plans_as_a_slow_player_plays_them);
-    RUN(rounds_may_hold_several_items_of_a_rank_in_any_order);
-    RUN(an_item_goes_at_the_pace_of_its_slowest_rank);
+    RUN(rounds_may_hold_several_micro_batches_of_a_rank_in_any_order);
+    RUN(a_micro_batch_goes_at_the_pace_of_its_slowest_rank);
     RUN(ranks_spread_linear_work_at_their_own_pace);
     RUN(what_cannot_be_played_is_said);
     RUN(without_documents_nothing_takes_time);

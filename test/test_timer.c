@@ -16,8 +16,8 @@ static const double TICK = 1e-5;  // what one look at the clock takes: a spin en
 typedef struct Rank {
     Timer timer;
     double now, busy_until;  // of the host; of its stream
-    double marks[MOST_STAMPS];
-    int stamps, looks, synchronized;
+    double marks[MOST_EVENTS];
+    int events, looks, synchronized;
     double seconds[N_TIMES];
 } Rank;
 
@@ -28,14 +28,14 @@ static double look(void) {
     return at->now += TICK;
 }
 
-static void stamp(int i, Stream s) {
+static void record_event(int i, Stream s) {
     (void)s;
-    at->stamps++;
-    CHECK(i >= 0 && i < MOST_STAMPS);
-    if (i >= 0 && i < MOST_STAMPS) at->marks[i] = MAX(at->now, at->busy_until);
+    at->events++;
+    CHECK(i >= 0 && i < MOST_EVENTS);
+    if (i >= 0 && i < MOST_EVENTS) at->marks[i] = MAX(at->now, at->busy_until);
 }
 
-static void read_stamps(double* seconds, int n) { memcpy(seconds, at->marks, (size_t)n * sizeof *seconds); }
+static void read_events(double* seconds, int n) { memcpy(seconds, at->marks, (size_t)n * sizeof *seconds); }
 
 static void synchronize(Stream s) {
     (void)s;
@@ -43,7 +43,8 @@ static void synchronize(Stream s) {
     at->now = MAX(at->now, at->busy_until);
 }
 
-static const Kernels fake = {.clock = look, .stamp = stamp, .read_stamps = read_stamps, .synchronize = synchronize};
+static const Kernels fake = {
+    .clock = look, .record_event = record_event, .read_events = read_events, .synchronize = synchronize};
 
 static void on_host(double seconds) { at->now += seconds; }
 
@@ -103,12 +104,12 @@ static void kinds_add_up_to_the_whole(void) {
 static void entering_the_same_kind_does_nothing(void) {
     fresh(0);
     begin();
-    CHECK(at->stamps == 1);
-    CHECK(enter(TIME_OTHER) == TIME_OTHER && at->stamps == 1);
-    CHECK(enter(TIME_LINEAR) == TIME_OTHER && at->stamps == 2);
-    CHECK(enter(TIME_LINEAR) == TIME_LINEAR && at->stamps == 2);
+    CHECK(at->events == 1);
+    CHECK(enter(TIME_OTHER) == TIME_OTHER && at->events == 1);
+    CHECK(enter(TIME_LINEAR) == TIME_OTHER && at->events == 2);
+    CHECK(enter(TIME_LINEAR) == TIME_LINEAR && at->events == 2);
     read_timer();
-    CHECK(at->stamps == 3);
+    CHECK(at->events == 3);
 }
 
 // An exchange within an exchange, as entries that are made of others have.
@@ -117,16 +118,16 @@ static void a_wait_inside_a_wait_is_one_wait(void) {
     begin();
     enter(TIME_ATTENTION);
     on_host(1);
-    TimeKind outer = enter(TIME_WAIT);
+    TimeKind ring_size = enter(TIME_WAIT);
     on_host(2);
-    TimeKind inner = enter(TIME_WAIT);
+    TimeKind ulysses_size = enter(TIME_WAIT);
     on_host(3);
-    enter(inner);
+    enter(ulysses_size);
     on_host(4);
-    enter(outer);
+    enter(ring_size);
     on_host(5);
     read_timer();
-    CHECK(outer == TIME_ATTENTION && inner == TIME_WAIT);
+    CHECK(ring_size == TIME_ATTENTION && ulysses_size == TIME_WAIT);
     CHECK_CLOSE(at->seconds[TIME_WAIT], 9, NEAR);
     CHECK_CLOSE(at->seconds[TIME_ATTENTION], 6, NEAR);
     CHECK(at->timer.n_segments == 2);
@@ -150,15 +151,15 @@ static void a_step_forgets_the_one_before(void) {
 
 static void nobody_marks_outside_of_a_step(void) {
     fresh(4);
-    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->stamps == 0 && at->looks == 0);
+    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == 0 && at->looks == 0);
     begin();
     read_timer();
-    int stamps = at->stamps;
+    int events = at->events;
     on_host(7);
     CHECK(enter(TIME_LINEAR) == TIME_OTHER && enter(TIME_WAIT) == TIME_OTHER);
-    CHECK(at->stamps == stamps);
+    CHECK(at->events == events);
     read_timer();
-    CHECK(at->stamps == stamps && total() == 0 && at->timer.n_segments == 0);
+    CHECK(at->events == events && total() == 0 && at->timer.n_segments == 0);
     begin();
     CHECK(enter(TIME_LINEAR) == TIME_OTHER);
 }
@@ -171,13 +172,13 @@ static void a_timer_that_is_off_or_missing_costs_nothing(void) {
     at->seconds[TIME_LINEAR] = 5;
     read_timer();
     CHECK(total() == 0 && at->timer.n_segments == 0);
-    CHECK(at->stamps == 0 && at->looks == 0 && at->synchronized == 0);
+    CHECK(at->events == 0 && at->looks == 0 && at->synchronized == 0);
     timer_begin(NULL, &fake, NULL);
     CHECK(timer_enter(NULL, TIME_WAIT, NULL) == TIME_OTHER);
     seconds[TIME_WAIT] = 5;
     timer_read(NULL, seconds, NULL);
     for (int kind = 0; kind < N_TIMES; kind++) CHECK(seconds[kind] == 0);
-    CHECK(at->stamps == 0 && at->looks == 0 && at->synchronized == 0);
+    CHECK(at->events == 0 && at->looks == 0 && at->synchronized == 0);
 }
 
 static void a_step_that_nobody_read_is_forgotten(void) {
@@ -188,8 +189,8 @@ static void a_step_that_nobody_read_is_forgotten(void) {
     begin();
     on_host(2);
     t->on = 0;  // in the middle of a step: at once
-    int stamps = at->stamps;
-    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->stamps == stamps);
+    int events = at->events;
+    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == events);
     t->on = 1;
     enter(TIME_WAIT);
     read_timer();
@@ -199,8 +200,8 @@ static void a_step_that_nobody_read_is_forgotten(void) {
     t->on = 0;
     begin();
     t->on = 1;
-    stamps = at->stamps;
-    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->stamps == stamps);
+    events = at->events;
+    CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == events);
 }
 
 // ---- segments
@@ -251,16 +252,16 @@ static void marks_beyond_their_room_are_not_made(void) {
         begin();
         if (last) enter(TIME_ATTENTION);
         double start = at->now, late = 0;
-        for (int i = 0; i < MOST_STAMPS + 100; i++) {
+        for (int i = 0; i < MOST_EVENTS + 100; i++) {
             enter(i % 2 ? TIME_WAIT : TIME_LINEAR);
             on_host(1);
-            late += i >= MOST_STAMPS - 2 - last;
+            late += i >= MOST_EVENTS - 2 - last;
         }
         CHECK(enter(TIME_OTHER) == TIME_WAIT);
         read_timer();
-        CHECK(at->stamps == MOST_STAMPS);
+        CHECK(at->events == MOST_EVENTS);
         CHECK_CLOSE(total(), at->now - start, 2 * TICK);
-        double even = (MOST_STAMPS + 100 - late) / 2;
+        double even = (MOST_EVENTS + 100 - late) / 2;
         CHECK_CLOSE(at->seconds[last ? TIME_LINEAR : TIME_WAIT], even + late, 1);
         CHECK_CLOSE(at->seconds[last ? TIME_WAIT : TIME_LINEAR], even, 1);
     }
@@ -314,7 +315,7 @@ static void who_lags_sends_late_and_only_once(void) {
         else on_host(1);
         timer_lag(&at->timer, NULL);
         CHECK_CLOSE(at->now - start, 4, 40 * TICK);
-        CHECK(at->stamps == 2);
+        CHECK(at->events == 2);
         timer_lag(&at->timer, NULL);
         CHECK_CLOSE(at->now - start, 4, 80 * TICK);
         if (device) on_stream(2);
@@ -340,12 +341,12 @@ static void drag_does_not_end_with_the_marks(void) {
     fresh(3);
     begin();
     double start = at->now;
-    for (int i = 0; i < 2 * MOST_STAMPS; i++) {
+    for (int i = 0; i < 2 * MOST_EVENTS; i++) {
         enter(i % 2 ? TIME_OTHER : TIME_LINEAR);
         on_host(0.01);
     }
     read_timer();
-    CHECK_CLOSE(at->now - start, 3 * 0.01 * 2 * MOST_STAMPS, 2 * MOST_STAMPS * 8 * TICK);
+    CHECK_CLOSE(at->now - start, 3 * 0.01 * 2 * MOST_EVENTS, 2 * MOST_EVENTS * 8 * TICK);
 }
 
 // What was given to the stream before the step began is not of the step.
@@ -373,7 +374,7 @@ static void without_drag_nobody_waits_for_the_stream(void) {
 
 // ---- two ranks that wait for each other after every layer: one of them is four times as slow
 
-static void exchange(void) {
+static void communication(void) {
     TimeKind before[2];
     double last = 0;
     for (int r = 0; r < 2; r++) {
@@ -402,7 +403,7 @@ static void timers_tell_who_is_slow_where_the_wall_does_not(void) {
             enter(TIME_LINEAR);
             on_host(0.25);
         }
-        exchange();
+        communication();
     }
     for (at = ranks; at < ranks + 2; at++) read_timer();
     wall[0] += ranks[0].now, wall[1] += ranks[1].now;
@@ -425,10 +426,10 @@ static void spin(const Kernels* k, double seconds) {
     for (double until = k->clock() + seconds; k->clock() < until;) continue;
 }
 
-static const Kernels* open_cpu(int crowded) {
+static const Kernels* open_cpu(int oversubscribed) {
     KernelLimits limits = {.N = 1, .spread = 1, .C = 1, .OC = 1, .NH = 1, .HS = 1, .context = 1, .threads = 1};
     const Kernels* k = kernels_find("cpu", "reference", err, sizeof err);
-    limits.crowded = crowded;
+    limits.oversubscribed = oversubscribed;
     if (!k || k->open(&limits, err, sizeof err)) die("%s", err);
     return k;
 }
@@ -497,7 +498,7 @@ static void a_rank_alone_stands_still_for_nobody(void) {
     c->table->all_reduce(c, from, 4, DT_F32, NULL);
     comm_reduce_scatter(c, to, from, 4, DT_F32, NULL);
     comm_all_gather(c, to, from, 4, DT_F32, NULL);
-    comm_exchange(c, &send, 1, &receive, 1, NULL);
+    comm_send_receive(c, &send, 1, &receive, 1, NULL);
     CHECK(c->table->barrier(c, err, sizeof err) == 0 && c->table->wait(c, NULL, err, sizeof err) == 0);
     CHECK(c->table->split(c, &part, 0, 0, err, sizeof err) == 0 && part && part->timer == NULL);
     read_timer();

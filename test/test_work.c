@@ -117,7 +117,8 @@ static void check_lists(const Group* g, const Linear* linear, const int* kept, i
     free(list), free(source);
 }
 
-// The weights of a linear are those of its channels and columns; an item adds `times` the gradient to the same places.
+// The weights of a linear are those of its channels and columns; a micro-batch adds `times` the gradient to the same
+// places.
 static void check_matrix(Group* g, int rank, LinearId id, int l, const Expected* e, int times) {
     const LinearRow* row = &linear_rows[id];
     Linear linear = work_linear(&g->rank[rank].m, id, l);
@@ -208,7 +209,8 @@ static void observe(TestRank* r) {
     }
 }
 
-// A step of one rank: two items between work_begin and work_end. Then, as for an evaluation, all is what it owns.
+// A step of one rank: two micro-batches between work_begin and work_end. Then, as for an evaluation, all is what it
+// owns.
 static void rank_step(int t, void* data) {
     Group* g = (Group*)data;
     TestRank* r = &g->rank[t];

@@ -1,17 +1,17 @@
-// test_zeppelin.c - the claims of plan/rivals/zeppelin.h: formulas against worked numbers, remapping against its bound,
-// the partition by the rules of its zones, and the plans that come out.
-#include "plan/rivals/zeppelin.h"
+// test_zeppelin.c - the claims of plan/published/zeppelin.h: formulas against worked numbers, remapping against its
+// bound, the partition by the rules of its zones, and the plans that come out.
+#include "plan/published/zeppelin.h"
 
 #include <limits.h>
 
-#include "plan/rivals/rivals.h"
+#include "plan/published/published.h"
 #include "test/settings.h"
 
 // ---- formulas
 
 static void every_place_of_a_ring_has_the_same_pairs(void) {
     static const struct {
-        int s, outer;
+        int s, ring_size;
         int64_t pairs[8];
     } cases[] = {{16, 1, {136}},
                  {16, 2, {68, 68}},
@@ -23,9 +23,9 @@ static void every_place_of_a_ring_has_the_same_pairs(void) {
                  {4096, 8, {1048832, 1048832, 1048832, 1048832, 1048832, 1048832, 1048832, 1048832}}};
     for (int i = 0; i < COUNT(cases); i++) {
         int64_t total = 0, s = cases[i].s;
-        for (int a = 0; a < cases[i].outer; a++) {
-            CHECK(zeppelin_pairs(cases[i].s, cases[i].outer, a) == cases[i].pairs[a]);
-            total += zeppelin_pairs(cases[i].s, cases[i].outer, a);
+        for (int a = 0; a < cases[i].ring_size; a++) {
+            CHECK(zeppelin_pairs(cases[i].s, cases[i].ring_size, a) == cases[i].pairs[a]);
+            total += zeppelin_pairs(cases[i].s, cases[i].ring_size, a);
         }
         CHECK(total == s * (s + 1) / 2);
     }
@@ -58,7 +58,7 @@ static void routing_takes_the_times_of_its_formula(void) {
     CHECK_CLOSE(zeppelin_routed(8, 4, 0.1, 1), 0.250, 1e-12);
 }
 
-static void zones_begin_where_attention_takes_as_long_as_exchanges(void) {
+static void zones_begin_where_attention_takes_as_long_as_communications(void) {
     World world;
     named_world(&world, "a100-7b", 16, 8);
     double scale = zeppelin_across_scale(&world.setting);
@@ -174,8 +174,8 @@ static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limi
     return p;
 }
 
-static int is_window(const ZeppelinWindow* w, int first_rank, int degree, ZeppelinQueue queue) {
-    return w->first_rank == first_rank && w->degree == degree && w->queue == queue;
+static int is_window(const ZeppelinWindow* w, int first_rank, int cp_size, ZeppelinQueue queue) {
+    return w->first_rank == first_rank && w->cp_size == cp_size && w->queue == queue;
 }
 
 static void short_documents_stay_whole(void) {
@@ -185,7 +185,7 @@ static void short_documents_stay_whole(void) {
     CHECK(p.result == 0 && p.zones.inside == 301 && p.zones.across == 5000);
     int64_t tokens[4] = {0};
     for (int i = 0; i < 8; i++) {
-        CHECK(p.windows[i].degree == 1 && p.windows[i].queue == QUEUE_LOCAL);
+        CHECK(p.windows[i].cp_size == 1 && p.windows[i].queue == QUEUE_LOCAL);
         tokens[p.windows[i].first_rank] += p.sorted[i];
     }
     for (int r = 0; r < 4; r++) CHECK(tokens[r] >= 300 && tokens[r] <= 400);
@@ -228,7 +228,7 @@ static void whole_documents_go_by_tokens_and_cut_ones_by_work(void) {
     // 1000000 / 312500 = 3.2 ranks.
     limits.ranks = limits.node_size = 4;
     p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){1, 2000});
-    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_INSIDE) && p.windows[1].degree == 1);
+    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_INSIDE) && p.windows[1].cp_size == 1);
 }
 
 static void long_documents_take_machines_by_tokens_and_by_work(void) {
@@ -238,7 +238,7 @@ static void long_documents_take_machines_by_tokens_and_by_work(void) {
     CHECK(is_window(&p.windows[0], 0, 3, QUEUE_ACROSS) && is_window(&p.windows[1], 3, 1, QUEUE_LOCAL));
     // 500 of 1500 tokens are 1.3 of 4 machines, 250000 of 1250000 tokens^2 are 0.8.
     p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){50, 50});
-    CHECK(p.windows[0].degree == 4 && p.windows[1].degree == 2);
+    CHECK(p.windows[0].cp_size == 4 && p.windows[1].cp_size == 2);
     // A third of everything is 3 of 9 machines, never 4 by a rounding.
     limits.ranks = 9;
     for (int s = 60; s < 200; s++) {
@@ -248,7 +248,7 @@ static void long_documents_take_machines_by_tokens_and_by_work(void) {
     // A quarter each, but a machine holds 120.
     limits.ranks = 4, limits.capacity = 120;
     p = partitioned((int[]){300, 300, 300, 300}, 4, &limits, (ZeppelinZones){50, 50});
-    for (int i = 0; i < 4; i++) CHECK(p.windows[i].degree == 3);
+    for (int i = 0; i < 4; i++) CHECK(p.windows[i].cp_size == 3);
 }
 
 static void thresholds_fall_until_it_fits(void) {
@@ -260,7 +260,7 @@ static void thresholds_fall_until_it_fits(void) {
     for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 0, 2, QUEUE_INSIDE));
     // No further than they must.
     p = partitioned((int[]){66, 66, 66, 1}, 4, &limits, (ZeppelinZones){1000, 1000});
-    CHECK(p.result == 0 && p.zones.inside == 66 && p.windows[2].degree == 2 && p.windows[3].degree == 1);
+    CHECK(p.result == 0 && p.zones.inside == 66 && p.windows[2].cp_size == 2 && p.windows[3].cp_size == 1);
     // The same on two machines of a rank each.
     limits.node_size = 1;
     p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
@@ -286,16 +286,16 @@ static int partition_is_valid(const Partitioned* p, int n, const PlanLimits* l, 
     for (int i = 0; i < n; i++) {
         const ZeppelinWindow* w = &p->windows[i];
         int s = p->sorted[i], first = w->first_rank / l->node_size, node = l->node_size;
-        int last = (w->first_rank + w->degree - 1) / node, node_ranks = MIN(node, l->ranks);
-        ok &= w->first_rank >= 0 && w->degree >= 1 && w->first_rank + w->degree <= l->ranks;
-        ok &= widest_place(s, w->degree) <= l->capacity;
-        ok &= w->queue == (first < last ? QUEUE_ACROSS : w->degree > 1 ? QUEUE_INSIDE : QUEUE_LOCAL);
+        int last = (w->first_rank + w->cp_size - 1) / node, node_ranks = MIN(node, l->ranks);
+        ok &= w->first_rank >= 0 && w->cp_size >= 1 && w->first_rank + w->cp_size <= l->ranks;
+        ok &= widest_place(s, w->cp_size) <= l->capacity;
+        ok &= w->queue == (first < last ? QUEUE_ACROSS : w->cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL);
         // Shorter than a threshold: no traffic of that kind, where capacity allows.
-        if (s < p->zones.inside && s <= l->capacity) ok &= w->degree == 1;
+        if (s < p->zones.inside && s <= l->capacity) ok &= w->cp_size == 1;
         if (s < p->zones.across && widest_place(s, node_ranks) <= l->capacity) ok &= first == last;
         // Across are whole machines.
         if (first < last) ok &= w->first_rank % node == 0;
-        if (first < last) ok &= (w->first_rank + w->degree) % node == 0 || w->first_rank + w->degree == l->ranks;
+        if (first < last) ok &= (w->first_rank + w->cp_size) % node == 0 || w->first_rank + w->cp_size == l->ranks;
     }
     return ok;
 }
@@ -329,10 +329,11 @@ static void partitions_follow_their_zones(void) {
 // ---- plans
 
 static int run_zeppelin(Step* step, const Setting* setting, PlayRule* rule) {
-    void* rival = rival_zeppelin.open(setting, NULL, 0, step->err, sizeof step->err);
-    if (!rival) return -2;
-    int result = rival_zeppelin.plan(rival, &step->plan, rule, 7, step->lengths, step->n, step->err, sizeof step->err);
-    rival_zeppelin.close(rival);
+    void* planner = planner_zeppelin.open(setting, NULL, 0, step->err, sizeof step->err);
+    if (!planner) return -2;
+    int result =
+        planner_zeppelin.plan(planner, &step->plan, rule, 7, step->lengths, step->n, step->err, sizeof step->err);
+    planner_zeppelin.close(planner);
     return result;
 }
 
@@ -340,13 +341,13 @@ static int run_zeppelin(Step* step, const Setting* setting, PlayRule* rule) {
 static int queues_in_order(const Step* step) {
     int ok = 1, node = step->limits.node_size;
     for (int r = 0; r < step->limits.ranks; r++)
-        for (int i = 0, at = QUEUE_ACROSS; i < step->plan.n_items; i++) {
-            const Item* item = &step->plan.items[i];
-            if (r < item->first_rank || r >= item->first_rank + item->degree) continue;
-            int last = (item->first_rank + item->degree - 1) / node;
-            int queue = item->first_rank / node < last ? QUEUE_ACROSS : item->degree > 1 ? QUEUE_INSIDE : QUEUE_LOCAL;
+        for (int i = 0, at = QUEUE_ACROSS; i < step->plan.n_micro_batches; i++) {
+            const MicroBatch* mb = &step->plan.micro_batches[i];
+            if (r < mb->first_rank || r >= mb->first_rank + mb->cp_size) continue;
+            int last = (mb->first_rank + mb->cp_size - 1) / node;
+            int queue = mb->first_rank / node < last ? QUEUE_ACROSS : mb->cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL;
             ok &= queue >= at;
-            ok &= item->inner == 1 || step->limits.max_ring_docs < step->n;
+            ok &= mb->ulysses_size == 1 || step->limits.max_ring_docs < step->n;
             at = queue;
         }
     return ok;
@@ -369,7 +370,7 @@ static void plans_are_valid_and_repeat(void) {
             ok &= run_zeppelin(&step, &world.setting, &again) == 0 && plan_hash(&step.plan, step.lengths) == hash;
             ok &= rule.remap_ms == again.remap_ms && rule.remap_ms >= 0 && rule.even_linear == 1;
             ok &= rule.across_scale > 0 && rule.across_scale <= 1;
-            for (int i = 0; i < step.plan.n_items; i++) heads += step.plan.items[i].inner > 1;
+            for (int i = 0; i < step.plan.n_micro_batches; i++) heads += step.plan.micro_batches[i].ulysses_size > 1;
         } else {
             // Too long for all ranks, or too many documents in rings.
             refused++;
@@ -385,7 +386,7 @@ static void plans_are_valid_and_repeat(void) {
 }
 
 // The rule for documents that all stay whole, on a100-7b with a fixed cost of 629 ms.
-static PlayRule rule_of_whole(const int* lengths, int n, int ranks, int node_size, int capacity, int items) {
+static PlayRule rule_of_whole(const int* lengths, int n, int ranks, int node_size, int capacity, int micro_batches) {
     Step step = small_step(ranks, 4, capacity, n, lengths);
     World world;
     PlayRule rule = {0};
@@ -394,15 +395,15 @@ static PlayRule rule_of_whole(const int* lengths, int n, int ranks, int node_siz
     world.setting.limits = step.limits;
     world.setting.cost.round = 629;
     CHECK(run_zeppelin(&step, &world.setting, &rule) == 0);
-    CHECK(step.plan.n_items == items);
-    for (int i = 0; i < step.plan.n_items; i++) CHECK(step.plan.items[i].degree == 1);
-    CHECK(rule.item_ms == 0 && rule.even_linear == 1);
+    CHECK(step.plan.n_micro_batches == micro_batches);
+    for (int i = 0; i < step.plan.n_micro_batches; i++) CHECK(step.plan.micro_batches[i].cp_size == 1);
+    CHECK(rule.micro_batch_ms == 0 && rule.even_linear == 1);
     free_step(&step);
     return rule;
 }
 
-static void the_rule_counts_moves_and_micro_batches(void) {
-    // Two micro-batches of four items.
+static void the_rule_counts_moves_and_rounds(void) {
+    // Two rounds of four micro-batches.
     PlayRule rule = rule_of_whole((int[]){90, 90, 90, 90}, 4, 2, 2, 100, 4);
     CHECK(rule.in_rounds == 1 && rule.round_ms == 2 * 629 && rule.remap_ms == 0 && rule.across_scale == 1);
     // 100, 100, 10 tokens on three ranks: the third takes 60. Bandwidths are GB/s of a rank.
@@ -420,7 +421,7 @@ static void an_empty_step_has_an_empty_plan(void) {
     World world;
     PlayRule rule;
     random_world(&world, &step.limits, 3);
-    CHECK(run_zeppelin(&step, &world.setting, &rule) == 0 && step.plan.n_items == 0 && rule.remap_ms == 0);
+    CHECK(run_zeppelin(&step, &world.setting, &rule) == 0 && step.plan.n_micro_batches == 0 && rule.remap_ms == 0);
     free_step(&step);
 }
 
@@ -429,7 +430,7 @@ int main(void) {
     RUN(transfers_hide_from_these_lengths_on);
     RUN(a_round_of_a_ring_passes_on_keys_and_values);
     RUN(routing_takes_the_times_of_its_formula);
-    RUN(zones_begin_where_attention_takes_as_long_as_exchanges);
+    RUN(zones_begin_where_attention_takes_as_long_as_communications);
     RUN(zones_of_measured_machines_follow_their_links);
     RUN(remapping_moves_what_it_must);
     RUN(remapping_is_even_and_takes_least_across);
@@ -442,7 +443,7 @@ int main(void) {
     RUN(what_is_cut_across_takes_room);
     RUN(partitions_follow_their_zones);
     RUN(plans_are_valid_and_repeat);
-    RUN(the_rule_counts_moves_and_micro_batches);
+    RUN(the_rule_counts_moves_and_rounds);
     RUN(an_empty_step_has_an_empty_plan);
     return test_done();
 }

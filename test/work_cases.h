@@ -124,8 +124,8 @@ static inline float missing(const TestRank* r, size_t at, double mean) {
     return imputation == IMPUTE_ZERO ? 0 : imputation == IMPUTE_SAME ? r->before[at] : (float)mean;
 }
 
-// Items of a step add 1 and 2 times the gradient.
-enum { ITEMS_SUM = 3 };
+// Micro-batches of a step add 1 and 2 times the gradient.
+enum { MICRO_BATCHES_SUM = 3 };
 
 static inline void expect_columns_of(const Group* g, int rank, LinearId id, int l, const Expected* e, float* want) {
     const TestRank* r = &g->rank[rank];
@@ -140,11 +140,12 @@ static inline void expect_columns_of(const Group* g, int rank, LinearId id, int 
         memset(done, 0, sizeof done);
         for (int j = 0; j < own; j++)
             if (e->given[j])
-                line[j] = ITEMS_SUM * gradient_at(g, t.id, l, weight_place(g, id, 0, first + j, i)), done[j] = 1;
+                line[j] = MICRO_BATCHES_SUM * gradient_at(g, t.id, l, weight_place(g, id, 0, first + j, i)),
+                done[j] = 1;
         for (int j = 0; j < e->n_out; j++) {
             if (e->out[j] >= e->stay) continue;
             int ch = e->channel[e->out[j]];
-            line[ch - first] = ITEMS_SUM * gradient_at(g, t.id, l, weight_place(g, id, 0, ch, i));
+            line[ch - first] = MICRO_BATCHES_SUM * gradient_at(g, t.id, l, weight_place(g, id, 0, ch, i));
             sum += line[ch - first], computed++, done[ch - first] = 1;
         }
         for (int j = 0; j < own; j++)
@@ -161,13 +162,13 @@ static inline void expect_row(const Group* g, const TestRank* r, LinearId id, in
     int C = g->whole.C, n = fate == ROW_WHOLE ? C : fate == ROW_CUT ? e->n_in : 0;
     double sum = 0;
     for (int j = 0; j < n; j++)
-        sum += ITEMS_SUM *
+        sum += MICRO_BATCHES_SUM *
                gradient_at(g, linear_rows[id].weights, l, weight_place(g, id, run, ch, fate == ROW_CUT ? e->in[j] : j));
     for (int j = 0; j < C; j++) want[at + (size_t)j] = missing(r, at + (size_t)j, n ? sum / n : 0);
     for (int j = 0; j < n; j++) {
         int c = fate == ROW_CUT ? e->in[j] : j;
         want[at + (size_t)c] =
-            ITEMS_SUM * (float)gradient_at(g, linear_rows[id].weights, l, weight_place(g, id, run, ch, c));
+            MICRO_BATCHES_SUM * (float)gradient_at(g, linear_rows[id].weights, l, weight_place(g, id, run, ch, c));
     }
 }
 
@@ -185,7 +186,7 @@ static inline void expect_rows_of(const Group* g, int rank, LinearId id, int l, 
             expect_row(g, r, id, l, run, first + j, fate, e, want, t.offset + line * (size_t)t.cols);
             size_t bias = (size_t)run * (size_t)channels_in_all(g, row->kind) + (size_t)(first + j);
             want[b.offset + line] = fate == ROW_MISSING ? missing(r, b.offset + line, 0)
-                                                        : ITEMS_SUM * (float)gradient_at(g, row->bias, l, bias);
+                                                        : MICRO_BATCHES_SUM * (float)gradient_at(g, row->bias, l, bias);
         }
 }
 
@@ -203,6 +204,6 @@ static inline void expect_gradients(const Group* g, int rank, float* want) {
             expect_columns_of(g, rank, (LinearId)id, l, &e, want);
             ParamTensor b = shape_param(shape, linear_rows[id].bias, l);
             for (int j = 0; j < b.cols && rank == 0; j++)
-                want[b.offset + (size_t)j] = ITEMS_SUM * (float)gradient_at(g, b.id, l, (size_t)j);
+                want[b.offset + (size_t)j] = MICRO_BATCHES_SUM * (float)gradient_at(g, b.id, l, (size_t)j);
         }
 }

@@ -47,6 +47,6 @@ all() { # all NAME OPTIONS...
     done
 }
 all documents-on-one-rank --plan static
-all heads --degree 2 --kind heads
-all ring --degree 2 --kind ring
+all heads --cp 2 --cp-kind ulysses
+all ring --cp 2 --cp-kind ring
 all zero-3 --plan static --zero 3

@@ -51,8 +51,8 @@ static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin
 // Time, of every table. cpu_open_clock is called by `open` and chooses the clock.
 void cpu_open_clock(const KernelLimits* limits);
 double cpu_clock(void);
-void cpu_stamp(int i, Stream s);
-void cpu_read_stamps(double* seconds, int n);
+void cpu_record_event(int i, Stream s);
+void cpu_read_events(double* seconds, int n);
 
 // A row's softmax over all parts of the vocabulary, from the stats (parts,N,3) of classifier_part. One function for all
 // instruction sets, so that ranks on different processors get the same bits: loss = max + log(total) - at_target.

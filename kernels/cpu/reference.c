@@ -501,6 +501,6 @@ const Kernels cpu_reference_kernels = {
     .sum_of_squares = sum_of_squares,
     .clip_scale = clip_scale,
     .clock = cpu_clock,
-    .stamp = cpu_stamp,
-    .read_stamps = cpu_read_stamps,
+    .record_event = cpu_record_event,
+    .read_events = cpu_read_events,
 };

@@ -135,7 +135,7 @@ static void close_cuda(void) {
     CUDA_CHECK(cudaDeviceSynchronize());
     cuda_matmul_close();
     cuda_cudnn_close();
-    cuda_stamps_close();
+    cuda_events_close();
     free_memory(cuda.scratch);
     CUDA_CHECK(cudaStreamDestroy(cuda.stream));
     cuda.scratch = NULL;
@@ -235,6 +235,6 @@ const Kernels cuda_kernels = {
     cuda_sum_of_squares,
     cuda_clip_scale,
     now_seconds,  // clock
-    cuda_stamp,
-    cuda_read_stamps,
+    cuda_record_event,
+    cuda_read_events,
 };

@@ -53,25 +53,26 @@ static void follow_stream(Comm* c, Stream s, const char* what) {
 
 // A timer that drags waits for the stream itself, which would be for ever where a rank is missing.
 //
-// An event serves many tickets, one after another: an old ticket waits for a newer exchange, which is more than enough.
-static void end(Comm* c, Ticket ticket, Stream s) {
+// An event serves many requests, one after another: an old request waits for a newer exchange, which is more than
+// enough.
+static void end(Comm* c, Request request, Stream s) {
     World* w = nccl_world(c);
-    if (ticket > w->last)
-        die("ticket %llu ends, but only %llu have begun", (unsigned long long)ticket, (unsigned long long)w->last);
-    if (ticket == 0 || w->failed) return;
+    if (request > w->last)
+        die("request %llu ends, but only %llu have begun", (unsigned long long)request, (unsigned long long)w->last);
+    if (request == 0 || w->failed) return;
     TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
-    CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->exchanged[ticket % TICKETS], 0));
+    CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
     if (c->timer && c->timer->on && c->timer->drag > 1) follow_stream(c, s, "waiting for an exchange");
     timer_enter(c->timer, before, s);
 }
 
 // After the exchange.
-static Ticket give_ticket(Comm* c, Stream s) {
+static Request give_request(Comm* c, Stream s) {
     World* w = nccl_world(c);
-    Ticket ticket = ++w->last;
-    CUDA_CHECK(cudaEventRecord(w->exchanged[ticket % TICKETS], w->side));
-    if (c->overlap) return ticket;
-    end(c, ticket, s);
+    Request request = ++w->last;
+    CUDA_CHECK(cudaEventRecord(w->communicated[request % REQUESTS], w->side));
+    if (c->overlap) return request;
+    end(c, request, s);
     return 0;
 }
 
@@ -82,7 +83,7 @@ static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
     ncclResult_t result = nccl.AllReduce(x, x, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
     if (follow(c, result, "all-reduce")) return;
     comm_count_all_reduce(c, n, dt);
-    end(c, give_ticket(c, s), s);
+    end(c, give_request(c, s), s);
 }
 
 static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
@@ -90,23 +91,23 @@ static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
     ncclResult_t result = nccl.Broadcast(x, x, bytes, ncclUint8, root, nccl_of(c)->nccl, nccl_world(c)->side);
     if (follow(c, result, "broadcast")) return;
     comm_count_broadcast(c, bytes, root);
-    end(c, give_ticket(c, s), s);
+    end(c, give_request(c, s), s);
 }
 
-static Ticket begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     if (n == 0 || begin(c, s)) return 0;
     ncclResult_t result = nccl.ReduceScatter(in, out, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
     if (follow(c, result, "reduce-scatter")) return 0;
     comm_count_reduce_scatter(c, n, dt);
-    return give_ticket(c, s);
+    return give_request(c, s);
 }
 
-static Ticket begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     if (n == 0 || begin(c, s)) return 0;
     ncclResult_t result = nccl.AllGather(in, out, n, type_of(dt), nccl_of(c)->nccl, nccl_world(c)->side);
     if (follow(c, result, "all-gather")) return 0;
     comm_count_all_gather(c, n, dt);
-    return give_ticket(c, s);
+    return give_request(c, s);
 }
 
 // How many of the messages there are, and how many go to another rank: NCCL would carry one of 0 bytes, and one to
@@ -137,15 +138,15 @@ static ncclResult_t send_and_receive(Comm* c, const Transfer* sends, int n_sends
     return nccl_started(first) ? last : first;
 }
 
-static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                             Stream s) {
+static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                  Stream s) {
     int remote = 0;
     int messages = count_messages(c, sends, n_sends, &remote) + count_messages(c, receives, n_receives, &remote);
     if (messages == 0 || begin(c, s)) return 0;
     comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, (Stream)nccl_world(c)->side);
     if (remote > 0 && follow(c, send_and_receive(c, sends, n_sends, receives, n_receives), "exchange")) return 0;
-    comm_count_exchange(c, sends, n_sends);
-    return give_ticket(c, s);
+    comm_count_send_receive(c, sends, n_sends);
+    return give_request(c, s);
 }
 
 // ---- waiting, and values of the host
@@ -223,6 +224,17 @@ static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, s
 
 // In the order of the struct: C++17 has no designated initializers.
 const CommTable nccl_table = {
-    "nccl",         all_reduce, broadcast, begin_reduce_scatter, begin_all_gather, begin_exchange, end, all_gather_host,
-    broadcast_host, barrier,    wait,      nccl_split,           nccl_close,
+    "nccl",
+    all_reduce,
+    broadcast,
+    begin_reduce_scatter,
+    begin_all_gather,
+    begin_send_receive,
+    end,
+    all_gather_host,
+    broadcast_host,
+    barrier,
+    wait,
+    nccl_split,
+    nccl_close,
 };

@@ -14,15 +14,17 @@ extern "C" {
 
 // ---- the library, opened when it is needed (comm_nccl_library.cu)
 
-#define NCCL_CALLS(CALL)                                                                                       \
-    CALL(GetUniqueId)                                                                                          \
-    CALL(CommInitRankConfig)                                                                                   \
-    CALL(CommSplit)                                                                                            \
-    CALL(CommFinalize)                                                                                         \
-    CALL(CommDestroy)                                                                                          \
-    CALL(CommAbort)                                                                                            \
-    CALL(CommGetAsyncError) CALL(GetErrorString) CALL(GetLastError) CALL(GroupStart) CALL(GroupEnd) CALL(Send) \
-        CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) CALL(AllGather) CALL(Broadcast)
+#define NCCL_CALLS(CALL)                                                                                         \
+    CALL(GetUniqueId)                                                                                            \
+    CALL(CommInitRankConfig)                                                                                     \
+    CALL(CommSplit)                                                                                              \
+    CALL(CommFinalize)                                                                                           \
+    CALL(CommDestroy)                                                                                            \
+    CALL(CommAbort)                                                                                              \
+    CALL(CommGetAsyncError)                                                                                      \
+    CALL(GetErrorString)                                                                                         \
+    CALL(GetLastError) CALL(GroupStart) CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) \
+        CALL(AllGather) CALL(Broadcast)
 
 typedef struct NcclLibrary {
 #define MEMBER(name) decltype(&nccl##name) name;
@@ -39,7 +41,7 @@ static inline int nccl_started(ncclResult_t result) { return result == ncclSucce
 // ---- state
 
 enum {
-    TICKETS = 64,        // whose events are kept
+    REQUESTS = 64,       // whose events are kept
     NCCL_ALIGNMENT = 16  // bytes, of parts of the staging memory
 };
 
@@ -48,12 +50,12 @@ typedef struct World {
     int comms;   // not yet closed
     int failed;  // then `words` say why, and nothing is started any more
     char words[ERR_BYTES];
-    cudaStream_t side;               // all exchanges, in the order of the calls
-    cudaEvent_t computed;            // as far as the caller's stream had come when the last exchange began
-    cudaEvent_t finished;            // of the wait that is going on
-    cudaEvent_t exchanged[TICKETS];  // that of ticket t at t % TICKETS
-    Ticket last;                     // begun; they are counted from 1
-    char *staging, *pinned;          // staging_bytes on the device, and as many page-locked on the host
+    cudaStream_t side;                   // all exchanges, in the order of the calls
+    cudaEvent_t computed;                // as far as the caller's stream had come when the last exchange began
+    cudaEvent_t finished;                // of the wait that is going on
+    cudaEvent_t communicated[REQUESTS];  // that of request t at t % REQUESTS
+    Request last;                        // begun; they are counted from 1
+    char *staging, *pinned;              // staging_bytes on the device, and as many page-locked on the host
     size_t staging_bytes;
     int finalize_mpi;  // MPI was initialised here
 } World;

@@ -44,7 +44,7 @@ static void free_comm(NcclComm* p) {
 static void free_world(World* w) {
     cudaFree(w->staging);
     cudaFreeHost(w->pinned);
-    for (int i = 0; i < TICKETS; i++) cudaEventDestroy(w->exchanged[i]);
+    for (int i = 0; i < REQUESTS; i++) cudaEventDestroy(w->communicated[i]);
     cudaEventDestroy(w->computed);
     cudaEventDestroy(w->finished);
     cudaStreamDestroy(w->side);
@@ -57,7 +57,7 @@ void nccl_close(Comm* c) {
     if (!c) return;
     NcclComm* p = nccl_of(c);
     World* w = p->world;
-    if (!w->failed && w->last > 0) nccl_settle(c, w->exchanged[w->last % TICKETS], "closing");
+    if (!w->failed && w->last > 0) nccl_settle(c, w->communicated[w->last % REQUESTS], "closing");
     if (!w->failed) {
         ncclResult_t result = nccl.CommFinalize(p->nccl);
         if (result == ncclInProgress) nccl_settle(c, NULL, "closing");
@@ -159,7 +159,8 @@ static void open_streams(World* w) {
     CUDA_CHECK(cudaStreamCreateWithPriority(&w->side, cudaStreamNonBlocking, greatest));
     CUDA_CHECK(cudaEventCreateWithFlags(&w->computed, cudaEventDisableTiming));
     CUDA_CHECK(cudaEventCreateWithFlags(&w->finished, cudaEventDisableTiming));
-    for (int i = 0; i < TICKETS; i++) CUDA_CHECK(cudaEventCreateWithFlags(&w->exchanged[i], cudaEventDisableTiming));
+    for (int i = 0; i < REQUESTS; i++)
+        CUDA_CHECK(cudaEventCreateWithFlags(&w->communicated[i], cudaEventDisableTiming));
 }
 
 static int open_staging(Comm* c, char* err, size_t errlen) {

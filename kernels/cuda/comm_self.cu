@@ -16,18 +16,18 @@ static void all_reduce(Comm*, void*, size_t, DType, Stream) {}
 static void broadcast(Comm*, void*, size_t, int, Stream) {}
 
 // A reduce-scatter or an all-gather of one rank. What is on the stream is in order: there is nothing to end.
-static Ticket begin_copy(Comm*, void* out, const void* in, size_t n, DType dt, Stream s) {
+static Request begin_copy(Comm*, void* out, const void* in, size_t n, DType dt, Stream s) {
     comm_copy_device(out, in, n * dtype_bytes(dt), s);
     return 0;
 }
 
-static Ticket begin_exchange(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                             Stream s) {
+static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                  Stream s) {
     comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, s);
     return 0;
 }
 
-static void end(Comm*, Ticket, Stream) {}
+static void end(Comm*, Request, Stream) {}
 
 static int all_gather_host(Comm*, void* out, const void* in, size_t bytes, char*, size_t) {
     if (bytes > 0) memmove(out, in, bytes);
@@ -56,7 +56,7 @@ static void close_self(Comm* c) { free(c); }
 
 // In the order of the struct: C++17 has no designated initializers.
 static const CommTable self_table = {
-    "self",          all_reduce,     broadcast, begin_copy, begin_copy, begin_exchange, end,
+    "self",          all_reduce,     broadcast, begin_copy, begin_copy, begin_send_receive, end,
     all_gather_host, broadcast_host, barrier,   wait,       split,      close_self,
 };
 

@@ -139,9 +139,9 @@ void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s);
 void cuda_add_sum(double* result, const float* x, size_t n, Stream s);
 void cuda_clip_scale(float* scale, const double* norm2, float clip, Stream s);
 // stamps.cu
-void cuda_stamp(int i, Stream s);
-void cuda_read_stamps(double* seconds, int n);
-void cuda_stamps_close(void);
+void cuda_record_event(int i, Stream s);
+void cuda_read_events(double* seconds, int n);
+void cuda_events_close(void);
 
 // ---- device
 

@@ -20,7 +20,7 @@ static void check_setting(const Machine* machine, int ranks) {
     }
     for (int d = 1; d <= ranks; d++) {
         double ms = group_ms(&groups[d], 1e10, 1e5);
-        require(groups[d].inner >= 1 && groups[d].room >= 1 && isfinite(ms) && ms >= 0);
+        require(groups[d].ulysses_size >= 1 && groups[d].room >= 1 && isfinite(ms) && ms >= 0);
     }
 }
 

@@ -12,16 +12,16 @@
 // that the description allows (means of a zone or of all documents, whole ones by tokens or by work, k by tokens alone)
 // this one came to the least mean makespan on a100-7b and h200-8b.
 //
-// A rank has room for the micro-batches that the step needs at least, ceil(tokens / (ranks capacity)). A window without
+// A rank has room for the rounds that the step needs at least, ceil(tokens / (ranks capacity)). A window without
 // room is passed over, a cut document may take a wider one. Where a whole document finds none, its zone's threshold
 // falls to the longest document that is still whole, or further so that a 64th of all are cut, and the level starts
 // over. What falls into a zone so is cut over all machines, or all ranks of its machine. Thresholds only fall, so this
-// ends, at worst with every document on all ranks. What finds no room even so goes to further micro-batches.
+// ends, at worst with every document on all ranks. What finds no room even so goes to further rounds.
 #include <limits.h>
 #include <stdlib.h>
 
 #include "plan/planner.h"
-#include "plan/rivals/zeppelin.h"
+#include "plan/published/zeppelin.h"
 
 // A machine on level 1, a rank on level 2. Work and tokens are of each of its ranks.
 typedef struct Bin {
@@ -191,17 +191,17 @@ static int assign_ranks(Partition* p, ZeppelinWindow* windows, int node, int n_w
     p->ranks.n_bins = ranks;
     for (int r = 0; r < ranks; r++) p->ranks.bins[r] = (Bin){1, p->across[node].work, p->across[node].tokens};
     for (int i = 0; i < n_whole; i++) {
-        int s = p->whole[i], degree = 1, at;
+        int s = p->whole[i], cp_size = 1, at;
         if (!is_cut(p->limits, s, threshold, 1)) {
             at = put(&p->ranks, s, 1, (Choice){1, 0});
             if (at < 0) return 0;
         } else {
-            degree = bins_of((double)s * s, total.work, ranks);
-            if (s >= threshold && s < crossing) degree = ranks;
-            at = put_cut(&p->ranks, s, &degree);
+            cp_size = bins_of((double)s * s, total.work, ranks);
+            if (s >= threshold && s < crossing) cp_size = ranks;
+            at = put_cut(&p->ranks, s, &cp_size);
         }
         windows[p->member[i]] =
-            (ZeppelinWindow){node * p->limits->node_size + at, degree, degree > 1 ? QUEUE_INSIDE : QUEUE_LOCAL};
+            (ZeppelinWindow){node * p->limits->node_size + at, cp_size, cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL};
     }
     return 1;
 }

@@ -1,37 +1,37 @@
 // flexsp.c - FlexSP (Wang et al., ASPLOS 2025, arXiv 2412.01523), rebuilt: whole documents on groups of powers of two.
 //
-// A batch is cut into M micro-batches, and in each of them the ranks are divided anew into groups of unlike degrees:
-//   time = sum over micro-batches of (slowest group + fixed cost)                                        (Alg. 1)
+// A batch is cut into M rounds, and in each of them the ranks are divided anew into groups of unlike cp sizes:
+//   time = sum over rounds of (slowest group + fixed cost)                                        (Alg. 1)
 // Cutting: documents sorted by length, contiguous runs of about equal tokens (flexsp_cuts.c). M starts at the least for
 // which every run fits the memory of all ranks together; M' = 5 values are tried, the best total is kept. Groups of a
-// micro-batch: flexsp_groups.c, on documents in 16 buckets or more. As in the released code the number of buckets rises
+// round: flexsp_groups.c, on documents in 16 buckets or more. As in the released code the number of buckets rises
 // until the tokens, as buckets count them, are at most the mean of the true ones and what the ranks hold, and after
 // planning the time of the slowest group is taken again from true lengths.
 // Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
 // of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
 // not a loop without end; nothing is padded (to twice the ranks, in the release). Attention kinds are the machine's
-// (Setting.groups). Item.round is the micro-batch; Plan.n_rounds stays 0, for a rank may be idle in one of them, which
+// (Setting.groups). MicroBatch.round is the round; Plan.n_rounds stays 0, for a rank may be idle in one of them, which
 // the earliest rounds of plan_set_rounds do not know.
-#include "plan/rivals/flexsp.h"
+#include "plan/published/flexsp.h"
 
 #include <math.h>
 
 #include "plan/planner.h"
-#include "plan/rivals/longest.h"
+#include "plan/published/longest.h"
 
 typedef struct Work {
     const Setting* setting;
     const FlexspOptions* options;
     const int* lengths;
     int n;
-    FlexspDegrees degrees;
+    FlexspCpSizes cp_sizes;
     FlexspReport* report;
     Sorted* order;    // (n) as the blaster cuts them
     int* in_order;    // (n) their lengths
     double* area;     // (n + 1) rank-ms that the first of them occupy at least
     int64_t* sums;    // 3 (n + 1)
-    int* first;       // (n + 1) micro-batches
-    Sorted* members;  // (n) of a micro-batch, longest first
+    int* first;       // (n + 1) rounds
+    Sorted* members;  // (n) of a round, longest first
     int* member;      // (n) their lengths
     int* bucket;      // (n + 1)
     int* group_of;    // (n)
@@ -44,7 +44,7 @@ typedef struct Work {
 
 static size_t carve_work(Work* x, void* memory) {
     Carver c = {(char*)memory, 0};
-    size_t n = (size_t)x->n, ranks = (size_t)x->degrees.ranks;
+    size_t n = (size_t)x->n, ranks = (size_t)x->cp_sizes.ranks;
     x->order = (Sorted*)carve(&c, sizeof(Sorted) * n);
     x->in_order = (int*)carve(&c, sizeof(int) * n);
     x->area = (double*)carve(&c, sizeof(double) * (n + 1));
@@ -56,7 +56,7 @@ static size_t carve_work(Work* x, void* memory) {
     x->group_of = (int*)carve(&c, sizeof(int) * n);
     x->load = (double*)carve(&c, sizeof(double) * ranks);
     x->size = (int*)carve(&c, sizeof(int) * ranks);
-    x->batch = carve(&c, flexsp_batch_bytes(x->n, x->degrees.n));
+    x->batch = carve(&c, flexsp_batch_bytes(x->n, x->cp_sizes.n));
     void* plan = carve(&c, plan_bytes(x->n));
     if (memory) plan_carve(&x->trial, plan, x->n);
     return c.bytes;
@@ -64,15 +64,15 @@ static size_t carve_work(Work* x, void* memory) {
 
 // Sorts documents for the blaster, and what they occupy at least. -1 when no group holds one of them.
 static int order_documents(Work* x, char* err, size_t errlen) {
-    const FlexspDegrees* d = &x->degrees;
+    const FlexspCpSizes* d = &x->cp_sizes;
     for (int i = 0; i < x->n; i++) x->order[i] = (Sorted){x->lengths[i], i};
     if (!x->options->no_sort) sort_longest_first(x->order, x->n);
     x->area[0] = 0;
     for (int i = 0; i < x->n; i++) {
         double s = x->in_order[i] = x->order[i].length, least = INFINITY;
         for (int c = 0; c < d->n; c++)
-            if (widest_place(x->in_order[i], d->outer[c]) <= d->room[c])
-                least = fmin(least, d->degree[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
+            if (widest_place(x->in_order[i], d->ring_size[c]) <= d->room[c])
+                least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
         if (least == INFINITY)
             return fail(err, errlen,
                         "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
@@ -83,13 +83,13 @@ static int order_documents(Work* x, char* err, size_t errlen) {
     return 0;
 }
 
-// ---- one micro-batch
+// ---- one round
 
 // Buckets of the members; their number, -1 for want of memory.
 static int make_buckets(Work* x, int n) {
-    int64_t tokens = 0, capacity = (int64_t)x->degrees.ranks * x->setting->limits.capacity;
+    int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     for (int i = 0; i < n; i++) tokens += x->member[i];
-    // The mean of what there is and what the ranks hold; a micro-batch never has more than they hold.
+    // The mean of what there is and what the ranks hold; a round never has more than they hold.
     int64_t most = tokens + (capacity - tokens) / 2;
     int least = x->options->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
     int buckets = x->options->fixed_buckets ? flexsp_fixed_buckets(x->bucket, x->member, n, least, most)
@@ -104,11 +104,11 @@ static int make_buckets(Work* x, int n) {
 
 // The time of the slowest group, from true lengths, and into x->size the documents of each.
 static double true_ms(Work* x, int n, const int* counts) {
-    const FlexspDegrees* d = &x->degrees;
+    const FlexspCpSizes* d = &x->cp_sizes;
     double slowest = 0;
     int number = 0;
     for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++) x->load[number] = d->item[c], x->size[number] = 0;
+        for (int g = 0; g < counts[c]; g++, number++) x->load[number] = d->micro_batch[c], x->size[number] = 0;
     for (int i = 0; i < n; i++) {
         int group = x->group_of[i], c = d->n - 1;
         for (int from = counts[c]; from <= group; from += counts[c]) c--;
@@ -120,53 +120,54 @@ static double true_ms(Work* x, int n, const int* counts) {
     return slowest;
 }
 
-// Items of a micro-batch, behind those of the ones before. The widest group begins at rank 0: since each degree divides
-// the ones before it, every group begins at a multiple of its own.
-static void write_items(Work* x, int round, int n, const int* counts, int first_doc) {
-    const FlexspDegrees* d = &x->degrees;
+// Micro-batches of a round, behind those of the ones before. The widest group begins at rank 0: since each cp size
+// divides the ones before it, every group begins at a multiple of its own.
+static void write_micro_batches(Work* x, int round, int n, const int* counts, int first_doc) {
+    const FlexspCpSizes* d = &x->cp_sizes;
     Plan* plan = &x->trial;
     int number = 0, rank = 0;
     for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++, rank += d->degree[c]) {
+        for (int g = 0; g < counts[c]; g++, number++, rank += d->cp_size[c]) {
             int size = x->size[number];
             x->size[number] = first_doc;  // from here on: where its next document goes
             if (size == 0) continue;
-            plan->items[plan->n_items++] = (Item){rank, d->degree[c], d->inner[c], first_doc, size, round};
+            plan->micro_batches[plan->n_micro_batches++] =
+                (MicroBatch){rank, d->cp_size[c], d->ulysses_size[c], first_doc, size, round};
             first_doc += size;
         }
     for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->members[i].doc;
 }
 
-// Plans documents [first, end) of the order as micro-batch `round`. Its time, INFINITY where they do not fit, -2 for
+// Plans documents [first, end) of the order as round `round`. Its time, INFINITY where they do not fit, -2 for
 // want of memory.
-static double plan_micro_batch(Work* x, int round, int first, int end) {
-    int n = end - first, counts[FLEXSP_DEGREES];
+static double plan_round(Work* x, int round, int first, int end) {
+    int n = end - first, counts[FLEXSP_CP_SIZES];
     memcpy(x->members, x->order + first, sizeof(Sorted) * (size_t)n);
     if (x->options->no_sort) sort_longest_first(x->members, n);
     for (int i = 0; i < n; i++) x->member[i] = x->members[i].length;
     int buckets = make_buckets(x, n);
     if (buckets < 0) return -2;
     FlexspBatch batch;
-    flexsp_batch_carve(&batch, x->batch, n, x->degrees.n);
-    flexsp_batch(&batch, x->member, n, x->bucket, buckets, &x->degrees);
-    double ms = flexsp_groups(&x->degrees, &batch, FLEXSP_ENUMERATED, counts, x->group_of, &x->report->tried);
+    flexsp_batch_carve(&batch, x->batch, n, x->cp_sizes.n);
+    flexsp_batch(&batch, x->member, n, x->bucket, buckets, &x->cp_sizes);
+    double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, &x->report->tried);
     if (ms < 0 || ms == INFINITY) return ms;
     ms = true_ms(x, n, counts);
-    write_items(x, round, n, counts, first);
+    write_micro_batches(x, round, n, counts, first);
     return ms;
 }
 
 // ---- trials
 
-// M micro-batches. The total in ms, INFINITY where one does not fit or the total cannot beat the best, -2: memory.
-static double try_micro_batches(Work* x, const int* cut, int m) {
+// M rounds. The total in ms, INFINITY where one does not fit or the total cannot beat the best, -2: memory.
+static double try_rounds(Work* x, const int* cut, int m) {
     double total = 0, round_ms = x->setting->cost.round;
     flexsp_chunks(x->first, cut, x->n, m);
-    x->trial.n_items = 0;
+    x->trial.n_micro_batches = 0;
     for (int i = 0; i < m; i++) {
-        double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->degrees.ranks + round_ms * (m - i);
+        double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->cp_sizes.ranks + round_ms * (m - i);
         if (total + to_come >= x->best) return INFINITY;
-        double ms = plan_micro_batch(x, i, x->first[i], x->first[i + 1]);
+        double ms = plan_round(x, i, x->first[i], x->first[i + 1]);
         if (ms < 0 || ms == INFINITY) return ms;
         total += ms + round_ms;
     }
@@ -175,16 +176,16 @@ static double try_micro_batches(Work* x, const int* cut, int m) {
 
 static void keep_trial(Work* x, Plan* plan, int m, double ms) {
     x->best = x->report->ms = ms;
-    x->report->micro_batches = m;
-    plan->n_items = x->trial.n_items;
-    memcpy(plan->items, x->trial.items, sizeof(Item) * (size_t)plan->n_items);
+    x->report->rounds = m;
+    plan->n_micro_batches = x->trial.n_micro_batches;
+    memcpy(plan->micro_batches, x->trial.micro_batches, sizeof(MicroBatch) * (size_t)plan->n_micro_batches);
     memcpy(plan->docs, x->trial.docs, sizeof(int) * (size_t)x->n);
 }
 
 // M' values of M from M_min on, and as many again while none of them fits.
 static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     int trials = x->options->trials ? x->options->trials : FLEXSP_TRIALS;
-    int64_t capacity = (int64_t)x->degrees.ranks * x->setting->limits.capacity;
+    int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     int least = x->report->least = flexsp_least_chunks(x->in_order, x->n, capacity);
     for (int from = least; from <= x->n && x->best == INFINITY; from += trials) {
         int most = MIN(from + trials - 1, x->n), failed = 0;
@@ -192,7 +193,7 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
         if (!cut) return fail(err, errlen, "out of memory for a plan of %d documents", x->n);
         flexsp_blast(cut, x->in_order, x->n, most, x->sums);
         for (int m = from; m <= most && !failed; m++) {
-            double ms = try_micro_batches(x, cut, m);
+            double ms = try_rounds(x, cut, m);
             failed = ms < 0;
             if (!failed && ms < x->best) keep_trial(x, plan, m, ms);
         }
@@ -201,7 +202,7 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     }
     if (x->n > 0 && x->best == INFINITY)
         return fail(err, errlen, "no division of %d ranks into powers of two holds the %d documents of the step",
-                    x->degrees.ranks, x->n);
+                    x->cp_sizes.ranks, x->n);
     return 0;
 }
 
@@ -218,8 +219,8 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
     plan->step = step;
     plan->ranks = setting->limits.ranks;
     plan->n_docs = n;
-    plan->n_items = plan->n_rounds = 0;
-    flexsp_degrees(&x.degrees, setting);
+    plan->n_micro_batches = plan->n_rounds = 0;
+    flexsp_cp_sizes(&x.cp_sizes, setting);
     void* memory = malloc(carve_work(&x, NULL));
     if (!memory) return fail(err, errlen, "out of memory for a plan of %d documents", n);
     carve_work(&x, memory);
@@ -233,17 +234,17 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
 
 static void* open_flexsp(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     (void)sample, (void)n_sample;
-    const Setting** rival = (const Setting**)malloc(sizeof *rival);
-    if (!rival) return fail(err, errlen, "out of memory"), NULL;
-    *rival = setting;
-    return rival;
+    const Setting** planner = (const Setting**)malloc(sizeof *planner);
+    if (!planner) return fail(err, errlen, "out of memory"), NULL;
+    *planner = setting;
+    return planner;
 }
 
-static int plan_flexsp(void* rival, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+static int plan_flexsp(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
                        size_t errlen) {
-    return flexsp_plan(plan, rule, NULL, step, lengths, n, *(const Setting**)rival, NULL, err, errlen);
+    return flexsp_plan(plan, rule, NULL, step, lengths, n, *(const Setting**)planner, NULL, err, errlen);
 }
 
-const Rival rival_flexsp = {
-    "flexsp", "FlexSP (ASPLOS 2025): micro-batches of sorted documents, groups of unlike powers of two in each",
-    open_flexsp, plan_flexsp, free};
+const Planner planner_flexsp = {
+    "flexsp", "FlexSP (ASPLOS 2025): rounds of sorted documents, groups of unlike powers of two in each", open_flexsp,
+    plan_flexsp, free};

@@ -1,8 +1,8 @@
-// test_refine.c - the cost model learns from steps: synthetic machines whose scales are known.
-#include "plan/refine.h"
+// test_calibration.c - the cost model learns from steps: synthetic machines whose scales are known.
+#include "plan/calibration.h"
 #include "test/test.h"
 
-enum { T = REFINE_TERMS };
+enum { T = CALIBRATION_TERMS };
 
 static const double term_size[T] = {40, 100, 25, 6, 15};  // ms
 
@@ -24,23 +24,24 @@ static double noise(double size, uint64_t seed, int step) {
 }
 
 // Steps first .. last - 1 of a machine; returns how many were learnt from.
-static int learn(Refine* refine, const double theta[T], double noise_size, uint64_t seed, int first, int last) {
+static int learn(Calibration* calibration, const double theta[T], double noise_size, uint64_t seed, int first,
+                 int last) {
     int learnt = 0;
     double terms[T];
     for (int step = first; step < last; step++) {
         draw_terms(terms, seed, step);
-        learnt += refine_learn(refine, terms, time_of(theta, terms) * noise(noise_size, seed, step));
+        learnt += calibration_learn(calibration, terms, time_of(theta, terms) * noise(noise_size, seed, step));
     }
     return learnt;
 }
 
 // Of predictions for steps that were not learnt from.
-static double median_error(const Refine* refine, const double theta[T], uint64_t seed) {
+static double median_error(const Calibration* calibration, const double theta[T], uint64_t seed) {
     enum { N = 101 };
     double errors[N], terms[T];
     for (int i = 0; i < N; i++) {
         draw_terms(terms, seed ^ 1234, i);
-        double error = fabs(refine_predict(refine, terms) / time_of(theta, terms) - 1);
+        double error = fabs(calibration_predict(calibration, terms) / time_of(theta, terms) - 1);
         int at = i;
         for (; at > 0 && errors[at - 1] > error; at--) errors[at] = errors[at - 1];
         errors[at] = error;
@@ -48,11 +49,11 @@ static double median_error(const Refine* refine, const double theta[T], uint64_t
     return errors[N / 2];
 }
 
-static int finite_and_positive(const Refine* refine) {
+static int finite_and_positive(const Calibration* calibration) {
     for (int i = 0; i < T; i++) {
-        if (!(refine->theta[i] > 0 && refine->theta[i] < 1e6)) return 0;
+        if (!(calibration->theta[i] > 0 && calibration->theta[i] < 1e6)) return 0;
         for (int j = 0; j < T; j++)
-            if (!isfinite(refine->P[i][j])) return 0;
+            if (!isfinite(calibration->P[i][j])) return 0;
     }
     return 1;
 }
@@ -62,28 +63,28 @@ static const double far_off[T] = {3 * 1.5, 3 / 1.5, 3 * 1.2, 3 / 1.3, 3 * 1.1};
 // ---- claims
 
 static void it_starts_where_the_probe_was(void) {
-    Refine refine;
+    Calibration calibration;
     double terms[T] = {1, 2, 3, 4, 5};
-    refine_start(&refine);
-    CHECK(refine_predict(&refine, terms) == 15);
-    CHECK(refine_median_error(&refine) == 0 && refine.n == 0);
+    calibration_start(&calibration);
+    CHECK(calibration_predict(&calibration, terms) == 15);
+    CHECK(calibration_median_error(&calibration) == 0 && calibration.n == 0);
 }
 
 // Without noise. A scale is known as well as its term matters: within a hundredth of the time of a mean step, 186 ms.
 // The prior still weighs 1 / ALONE against the some 1 / (1 - lambda) = 20 steps that each direction remembers.
 static void it_finds_the_scales_of_a_machine(void) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        Refine refine;
+        Calibration calibration;
         double theta[T];
         for (int i = 0; i < T; i++) theta[i] = 0.5 + 1.5 * random_uniform(seed, 1000 + (uint64_t)i);
-        refine_start(&refine);
-        learn(&refine, theta, 0, seed, 0, 200);
+        calibration_start(&calibration);
+        learn(&calibration, theta, 0, seed, 0, 200);
         for (int i = 0; i < T; i++) {
-            double off = fabs(refine.theta[i] - theta[i]) * term_size[i] / 186;
+            double off = fabs(calibration.theta[i] - theta[i]) * term_size[i] / 186;
             CHECK(off < 0.01);
             if (off >= 0.01) printf("    seed %d, term %d: %g\n", (int)seed, i, off);
         }
-        CHECK(median_error(&refine, theta, seed) < 0.005);
+        CHECK(median_error(&calibration, theta, seed) < 0.005);
     }
 }
 
@@ -93,85 +94,85 @@ static void predictions_are_within_six_percent_after_twenty_steps(void) {
     double worst = 0;
     for (uint64_t seed = 1; seed <= 50; seed++) {
         for (int slower = 0; slower < 2; slower++) {
-            Refine refine;
+            Calibration calibration;
             double theta[T];
             for (int i = 0; i < T; i++) theta[i] = slower ? far_off[i] : 1 / far_off[i];
-            refine_start(&refine);
-            int learnt = learn(&refine, theta, 0.03, seed, 0, 20);
-            double error = median_error(&refine, theta, seed);
+            calibration_start(&calibration);
+            int learnt = learn(&calibration, theta, 0.03, seed, 0, 20);
+            double error = median_error(&calibration, theta, seed);
             CHECK(error < 0.06);
             CHECK(learnt >= 17);
             if (error >= 0.06) printf("    seed %d: %.3f\n", (int)seed, error);
             worst = MAX(worst, error);
-            learn(&refine, theta, 0.03, seed, 20, 20 + REFINE_MEMORY);
-            CHECK(refine_median_error(&refine) < 0.06);  // what the log prints, noise included
+            learn(&calibration, theta, 0.03, seed, 20, 20 + CALIBRATION_MEMORY);
+            CHECK(calibration_median_error(&calibration) < 0.06);  // what the log prints, noise included
         }
     }
     printf("    worst median error after 20 steps: %.1f %%\n", 100 * worst);
 }
 
 static void a_common_factor_is_learnt_in_one_step(void) {
-    Refine refine;
+    Calibration calibration;
     double terms[T], theta[T] = {3, 3, 3, 3, 3};
-    refine_start(&refine);
-    CHECK(learn(&refine, theta, 0, 5, 0, 1) == 1);
+    calibration_start(&calibration);
+    CHECK(learn(&calibration, theta, 0, 5, 0, 1) == 1);
     draw_terms(terms, 99, 7);  // other proportions
-    CHECK_CLOSE(refine_predict(&refine, terms) / time_of(theta, terms), 1, 0.02);
+    CHECK_CLOSE(calibration_predict(&calibration, terms) / time_of(theta, terms), 1, 0.02);
 }
 
 static void single_slow_steps_change_nothing(void) {
-    Refine refine;
-    refine_start(&refine);
-    learn(&refine, far_off, 0.03, 3, 0, 40);
+    Calibration calibration;
+    calibration_start(&calibration);
+    learn(&calibration, far_off, 0.03, 3, 0, 40);
     for (int i = 0; i < 10; i++) {
         double terms[T];
-        Refine before = refine;
+        Calibration before = calibration;
         draw_terms(terms, 3, 1000 + i);
-        CHECK(refine_learn(&refine, terms, (i % 2 ? 0.2 : 5) * time_of(far_off, terms)) == 0);
-        CHECK(memcmp(before.theta, refine.theta, sizeof before.theta) == 0);
-        CHECK(memcmp(before.P, refine.P, sizeof before.P) == 0);
-        CHECK(refine.n == before.n + 1 && refine.outliers == before.outliers + 1);
-        CHECK(learn(&refine, far_off, 0.03, 3, 100 + 5 * i, 105 + 5 * i) == 5);
+        CHECK(calibration_learn(&calibration, terms, (i % 2 ? 0.2 : 5) * time_of(far_off, terms)) == 0);
+        CHECK(memcmp(before.theta, calibration.theta, sizeof before.theta) == 0);
+        CHECK(memcmp(before.P, calibration.P, sizeof before.P) == 0);
+        CHECK(calibration.n == before.n + 1 && calibration.outliers == before.outliers + 1);
+        CHECK(learn(&calibration, far_off, 0.03, 3, 100 + 5 * i, 105 + 5 * i) == 5);
     }
-    CHECK(median_error(&refine, far_off, 3) < 0.03);
+    CHECK(median_error(&calibration, far_off, 3) < 0.03);
 }
 
 // Kernels are chosen and memory is touched in the first step of many runs.
 static void a_slow_first_step_is_forgotten(void) {
-    Refine refine;
+    Calibration calibration;
     double terms[T];
-    refine_start(&refine);
+    calibration_start(&calibration);
     draw_terms(terms, 8, 500);
-    refine_learn(&refine, terms, 5 * time_of(far_off, terms));
-    learn(&refine, far_off, 0.03, 8, 0, 20);
-    CHECK(median_error(&refine, far_off, 8) < 0.06);
+    calibration_learn(&calibration, terms, 5 * time_of(far_off, terms));
+    learn(&calibration, far_off, 0.03, 8, 0, 20);
+    CHECK(median_error(&calibration, far_off, 8) < 0.06);
 }
 
 static void a_machine_that_has_changed_is_followed_within_ten_steps(void) {
     static const double factors[] = {2, 0.5, 4, 1.2};
     for (int f = 0; f < COUNT(factors); f++)
         for (uint64_t seed = 1; seed <= 10; seed++) {
-            Refine refine;
+            Calibration calibration;
             double theta[T];
             for (int i = 0; i < T; i++) theta[i] = factors[f] * far_off[i];
-            refine_start(&refine);
-            learn(&refine, far_off, 0.03, seed, 0, 200);
-            CHECK(median_error(&refine, far_off, seed) < 0.03);
-            learn(&refine, theta, 0.03, seed, 200, 210);
-            CHECK(median_error(&refine, theta, seed) < 0.06);
+            calibration_start(&calibration);
+            learn(&calibration, far_off, 0.03, seed, 0, 200);
+            CHECK(median_error(&calibration, far_off, seed) < 0.03);
+            learn(&calibration, theta, 0.03, seed, 200, 210);
+            CHECK(median_error(&calibration, theta, seed) < 0.06);
             if (test_failures_in_claim) printf("    factor %g, seed %d\n", factors[f], (int)seed);
         }
 }
 
 static void only_one_term_may_change(void) {
-    Refine refine;
+    Calibration calibration;
     double theta[T] = {1, 1, 12, 1, 1};  // links are twelve times as slow as before
     const double ones[T] = {1, 1, 1, 1, 1};
-    refine_start(&refine);
-    learn(&refine, ones, 0.03, 4, 0, 100);
-    learn(&refine, theta, 0.03, 4, 100, 160);
-    CHECK(median_error(&refine, theta, 4) < 0.06);
-    CHECK_CLOSE(refine.theta[2], 12, 2.5);
+    calibration_start(&calibration);
+    learn(&calibration, ones, 0.03, 4, 0, 100);
+    learn(&calibration, theta, 0.03, 4, 100, 160);
+    CHECK(median_error(&calibration, theta, 4) < 0.06);
+    CHECK_CLOSE(calibration.theta[2], 12, 2.5);
 }
 
 // A change that is no outlier is learnt because steps before it count less and less: 60 steps after 200, in each of
@@ -180,12 +181,12 @@ static void a_small_change_is_followed_slowly(void) {
     enum { SEEDS = 10 };
     double sum = 0, theta[T];
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        Refine refine;
-        refine_start(&refine);
-        learn(&refine, far_off, 0.03, seed, 0, 200);
+        Calibration calibration;
+        calibration_start(&calibration);
+        learn(&calibration, far_off, 0.03, seed, 0, 200);
         for (int i = 0; i < T; i++) theta[i] = 1.08 * far_off[i];
-        learn(&refine, theta, 0.03, seed, 200, 260);
-        sum += median_error(&refine, theta, seed) / SEEDS;
+        learn(&calibration, theta, 0.03, seed, 200, 260);
+        sum += median_error(&calibration, theta, seed) / SEEDS;
     }
     CHECK(sum < 0.043);
 }
@@ -197,15 +198,15 @@ static void others_make_up_for_a_term_that_cannot_be_negative(void) {
     double sum = 0;
     for (int term = 0; term < 3; term++)
         for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-            Refine refine;
+            Calibration calibration;
             double theta[T] = {1, 1, 1, 1, 1}, terms[T];
             theta[term] = -0.3;
-            refine_start(&refine);
+            calibration_start(&calibration);
             for (int step = 0; step < 60; step++) {
                 draw_terms(terms, seed, step);
-                refine_learn(&refine, terms, MAX(time_of(theta, terms) * noise(0.03, seed, step), 1));
+                calibration_learn(&calibration, terms, MAX(time_of(theta, terms) * noise(0.03, seed, step), 1));
             }
-            sum += median_error(&refine, theta, seed) / (3 * SEEDS);
+            sum += median_error(&calibration, theta, seed) / (3 * SEEDS);
         }
     CHECK(sum < 0.12);
 }
@@ -213,123 +214,125 @@ static void others_make_up_for_a_term_that_cannot_be_negative(void) {
 // Steps that deny a term, and times that are pure chance.
 static void scales_never_become_negative(void) {
     for (uint64_t seed = 1; seed <= 30; seed++) {
-        Refine refine;
+        Calibration calibration;
         double theta[T] = {1, 1, 0, 1, 0}, terms[T];
-        refine_start(&refine);
+        calibration_start(&calibration);
         for (int step = 0; step < 300; step++) {
             draw_terms(terms, seed, step);
-            refine_learn(&refine, terms, time_of(theta, terms) * noise(0.1, seed, step) - 0.2 * terms[2]);
-            CHECK(finite_and_positive(&refine));
+            calibration_learn(&calibration, terms, time_of(theta, terms) * noise(0.1, seed, step) - 0.2 * terms[2]);
+            CHECK(finite_and_positive(&calibration));
         }
-        CHECK(refine.theta[2] < 0.2);
-        CHECK(median_error(&refine, (double[T]){1, 1, -0.2, 1, 0}, seed) < 0.06);
-        refine_start(&refine);
+        CHECK(calibration.theta[2] < 0.2);
+        CHECK(median_error(&calibration, (double[T]){1, 1, -0.2, 1, 0}, seed) < 0.06);
+        calibration_start(&calibration);
         for (int step = 0; step < 300; step++) {
             draw_terms(terms, seed, step);
-            refine_learn(&refine, terms, 1e-3 + 1e4 * pow(random_uniform(seed, (uint64_t)step), 6));
-            CHECK(finite_and_positive(&refine));
+            calibration_learn(&calibration, terms, 1e-3 + 1e4 * pow(random_uniform(seed, (uint64_t)step), 6));
+            CHECK(finite_and_positive(&calibration));
         }
     }
 }
 
 static void terms_that_no_step_has_stay_where_the_probe_put_them(void) {
     for (int missing = 0; missing < T; missing++) {
-        Refine refine, at_first;
+        Calibration calibration, at_first;
         double terms[T];
-        refine_start(&refine);
-        at_first = refine;
+        calibration_start(&calibration);
+        at_first = calibration;
         for (int step = 0; step < 300; step++) {
             draw_terms(terms, 6, step);
             terms[missing] = 0;
-            refine_learn(&refine, terms, time_of(far_off, terms) * (step % 50 == 7 ? 6 : noise(0.03, 6, step)));
+            calibration_learn(&calibration, terms,
+                              time_of(far_off, terms) * (step % 50 == 7 ? 6 : noise(0.03, 6, step)));
         }
-        CHECK(refine.theta[missing] == 1 && refine.P[missing][missing] == at_first.P[missing][missing]);
+        CHECK(calibration.theta[missing] == 1 && calibration.P[missing][missing] == at_first.P[missing][missing]);
         for (int i = 0; i < T; i++)
-            if (i != missing) CHECK(refine.theta[i] != 1);
+            if (i != missing) CHECK(calibration.theta[i] != 1);
         // The same machine with the term: it is learnt as soon as it is seen.
-        learn(&refine, far_off, 0.03, 6, 300, 330);
-        CHECK(median_error(&refine, far_off, 6) < 0.06);
+        learn(&calibration, far_off, 0.03, 6, 300, 330);
+        CHECK(median_error(&calibration, far_off, 6) < 0.06);
     }
 }
 
 // Steps that all look alike say one thing, for ever: nothing else may drift or grow.
 static void what_steps_never_tell_apart_does_not_drift(void) {
-    Refine refine;
+    Calibration calibration;
     double terms[T], after[T];
-    refine_start(&refine);
+    calibration_start(&calibration);
     draw_terms(terms, 2, 0);
     for (int step = 0; step < 50000; step++) {
-        refine_learn(&refine, terms, 3 * time_of((const double[T]){1, 1, 1, 1, 1}, terms) * noise(0.03, 2, step));
-        if (step == 100) memcpy(after, refine.theta, sizeof after);
+        calibration_learn(&calibration, terms,
+                          3 * time_of((const double[T]){1, 1, 1, 1, 1}, terms) * noise(0.03, 2, step));
+        if (step == 100) memcpy(after, calibration.theta, sizeof after);
     }
-    CHECK(finite_and_positive(&refine));
+    CHECK(finite_and_positive(&calibration));
     // Scales go up and down together, with the noise of some 2 / (1 - lambda) steps: 3 % of 3 / sqrt(40), six times.
-    for (int i = 0; i < T; i++) CHECK_CLOSE(refine.theta[i], after[i], 0.1);
-    for (int i = 0; i < T; i++) CHECK(refine.P[i][i] <= 1700 * 1.01);
+    for (int i = 0; i < T; i++) CHECK_CLOSE(calibration.theta[i], after[i], 0.1);
+    for (int i = 0; i < T; i++) CHECK(calibration.P[i][i] <= 1700 * 1.01);
     // And it still listens.
     for (int step = 0; step < 10; step++)
-        refine_learn(&refine, terms, 6 * time_of((const double[T]){1, 1, 1, 1, 1}, terms));
-    CHECK_CLOSE(refine_predict(&refine, terms) / time_of((const double[T]){6, 6, 6, 6, 6}, terms), 1, 0.02);
+        calibration_learn(&calibration, terms, 6 * time_of((const double[T]){1, 1, 1, 1, 1}, terms));
+    CHECK_CLOSE(calibration_predict(&calibration, terms) / time_of((const double[T]){6, 6, 6, 6, 6}, terms), 1, 0.02);
 }
 
 static void useless_steps_are_passed_over(void) {
-    Refine refine, before;
+    Calibration calibration, before;
     double none[T] = {0, 0, 0, 0, 0}, some[T] = {1, 1, 1, 1, 1};
-    refine_start(&refine);
-    before = refine;
-    CHECK(refine_learn(&refine, none, 5) == 0);
-    CHECK(refine_learn(&refine, some, 0) == 0);
-    CHECK(refine_learn(&refine, some, NAN) == 0);
-    CHECK(refine_learn(&refine, some, INFINITY) == 0);
-    CHECK(memcmp(&before, &refine, sizeof refine) == 0);
+    calibration_start(&calibration);
+    before = calibration;
+    CHECK(calibration_learn(&calibration, none, 5) == 0);
+    CHECK(calibration_learn(&calibration, some, 0) == 0);
+    CHECK(calibration_learn(&calibration, some, NAN) == 0);
+    CHECK(calibration_learn(&calibration, some, INFINITY) == 0);
+    CHECK(memcmp(&before, &calibration, sizeof calibration) == 0);
 }
 
 static void the_same_steps_give_the_same_bits(void) {
-    static Refine a, b;
-    refine_start(&a);
-    refine_start(&b);
+    static Calibration a, b;
+    calibration_start(&a);
+    calibration_start(&b);
     learn(&a, far_off, 0.03, 9, 0, 100);
     learn(&b, far_off, 0.03, 9, 0, 100);
     CHECK(memcmp(&a, &b, sizeof a) == 0);
 }
 
 static void the_median_is_of_the_last_errors(void) {
-    Refine refine;
+    Calibration calibration;
     double terms[T] = {1, 1, 1, 1, 1};
-    refine_start(&refine);
-    refine_learn(&refine, terms, 10);  // predicted 5
-    CHECK_CLOSE(refine_median_error(&refine), 0.5, 1e-12);
-    double predicted = refine_predict(&refine, terms);
-    refine_learn(&refine, terms, predicted / 1.1);
-    CHECK_CLOSE(refine_median_error(&refine), 0.3, 1e-12);
-    for (int i = 0; i < 2 * REFINE_MEMORY; i++) refine_learn(&refine, terms, 10);
-    CHECK(refine_median_error(&refine) < 1e-3);
+    calibration_start(&calibration);
+    calibration_learn(&calibration, terms, 10);  // predicted 5
+    CHECK_CLOSE(calibration_median_error(&calibration), 0.5, 1e-12);
+    double predicted = calibration_predict(&calibration, terms);
+    calibration_learn(&calibration, terms, predicted / 1.1);
+    CHECK_CLOSE(calibration_median_error(&calibration), 0.3, 1e-12);
+    for (int i = 0; i < 2 * CALIBRATION_MEMORY; i++) calibration_learn(&calibration, terms, 10);
+    CHECK(calibration_median_error(&calibration) < 1e-3);
 }
 
 static void the_learnt_model_is_the_probed_one_with_its_terms_scaled(void) {
-    Refine refine;
+    Calibration calibration;
     Cost probed = {.name = "x",
                    .quadratic = 1e-3,
                    .linear = 2e-2,
-                   .item = 3,
+                   .micro_batch = 3,
                    .step = 5,
                    .round = 7,
                    .link_scale = 0.5,
                    .token_bytes = 10,
                    .n_groups = 1,
                    .group_gbps = {100}};
-    Cost refined;
-    refine_start(&refine);
-    refine_apply(&refined, &probed, &refine);
-    CHECK(memcmp(&refined, &probed, sizeof probed) == 0);
-    for (int i = 0; i < T; i++) refine.theta[i] = 2 + i;
-    refine_apply(&refined, &probed, &refine);
-    CHECK_CLOSE(refined.quadratic, 2e-3, 1e-15);
-    CHECK_CLOSE(refined.linear, 6e-2, 1e-15);
-    CHECK_CLOSE(refined.link_scale, 2, 1e-15);
-    CHECK_CLOSE(refined.item, 15, 1e-12);
-    CHECK_CLOSE(refined.step, 30, 1e-12);
-    CHECK(refined.round == 7 && refined.token_bytes == 10 && refined.group_gbps[0] == 100);
+    Cost calibrated;
+    calibration_start(&calibration);
+    calibration_apply(&calibrated, &probed, &calibration);
+    CHECK(memcmp(&calibrated, &probed, sizeof probed) == 0);
+    for (int i = 0; i < T; i++) calibration.theta[i] = 2 + i;
+    calibration_apply(&calibrated, &probed, &calibration);
+    CHECK_CLOSE(calibrated.quadratic, 2e-3, 1e-15);
+    CHECK_CLOSE(calibrated.linear, 6e-2, 1e-15);
+    CHECK_CLOSE(calibrated.link_scale, 2, 1e-15);
+    CHECK_CLOSE(calibrated.micro_batch, 15, 1e-12);
+    CHECK_CLOSE(calibrated.step, 30, 1e-12);
+    CHECK(calibrated.round == 7 && calibrated.token_bytes == 10 && calibrated.group_gbps[0] == 100);
 }
 
 int main(void) {

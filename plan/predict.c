@@ -1,4 +1,4 @@
-// forecast.c - what a plan should take: played in the cost model, beside the bounds that no plan can beat.
+// prediction.c - what a plan should take: played in the cost model, beside the bounds that no plan can beat.
 #include <stdlib.h>
 
 #include "plan/planner.h"
@@ -17,7 +17,7 @@ static size_t carve_scratch(Scratch* s, void* memory, int n, const PlanLimits* l
     return c.bytes;
 }
 
-size_t forecast_scratch(int n, const PlanLimits* limits) { return carve_scratch(&(Scratch){0}, NULL, n, limits); }
+size_t prediction_scratch(int n, const PlanLimits* limits) { return carve_scratch(&(Scratch){0}, NULL, n, limits); }
 
 static int descending(const void* a, const void* b) {
     int x = *(const int*)a, y = *(const int*)b;
@@ -26,22 +26,22 @@ static int descending(const void* a, const void* b) {
 
 void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
 
-int forecast_plan(Forecast* forecast, const Plan* plan, const int* lengths, const Setting* setting, void* scratch,
-                  char* err, size_t errlen) {
+int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, void* scratch,
+                 char* err, size_t errlen) {
     Scratch s;
     Timeline timeline;
     carve_scratch(&s, scratch, plan->n_docs, &setting->limits);
-    timeline_carve(&timeline, s.times, plan->n_items, plan->ranks);
+    timeline_carve(&timeline, s.times, plan->n_micro_batches, plan->ranks);
     if (timeline_play(&timeline, plan, lengths, setting, &(PlayRule){0}, s.x, err, errlen) < 0) return -1;
-    forecast->makespan = timeline.makespan;
-    forecast->critical = timeline.critical;
-    forecast->n_tries = 0;
+    prediction->makespan = timeline.makespan;
+    prediction->critical = timeline.critical;
+    prediction->n_tries = 0;
     memcpy(s.sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
     sort_lengths(s.sorted, plan->n_docs);
-    bounds_of(&forecast->bounds, s.sorted, plan->n_docs, setting, s.x);
+    bounds_of(&prediction->bounds, s.sorted, plan->n_docs, setting, s.x);
     return 0;
 }
 
-double forecast_gap(const Forecast* forecast) {
-    return forecast->bounds.l3 > 0 ? forecast->makespan / forecast->bounds.l3 - 1 : 0;
+double prediction_gap(const Prediction* prediction) {
+    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
 }

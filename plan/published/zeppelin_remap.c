@@ -6,7 +6,7 @@
 // deficits only after the first, so that the second moves sum over machines of max(0, surplus of the machine): no
 // transfers can take fewer tokens across. The largest surplus goes to the largest deficit, so the largest sender has
 // few peers; that it ends first is not certified.
-#include "plan/rivals/zeppelin.h"
+#include "plan/published/zeppelin.h"
 
 // The first rank of [first, end) with the most tokens above target (sign 1) or below it (-1); -1 when there is none.
 static int largest(const int64_t* left, int first, int end, int sign) {

@@ -1,7 +1,7 @@
-// test_hydraulis_rival.c - the rival that is made of Hydraulis: its plans are valid, pay for every row, and differ from
-// step to step.
+// test_hydraulis_planner.c - the published planner that is made of Hydraulis: its plans are valid, pay for every row,
+// and differ from step to step.
 #include "plan/machine.h"
-#include "plan/rivals/rivals.h"
+#include "plan/published/published.h"
 #include "test/hydraulis_cases.h"
 
 typedef struct Run {
@@ -10,12 +10,12 @@ typedef struct Run {
     int sample[2000], lengths[300], n;
     Plan plan;
     PlayRule rule;
-    void *rival, *memory;
+    void *planner, *memory;
     char err[ERR_BYTES];
 } Run;
 
 static void close_run(Run* run) {
-    if (run->rival) rival_hydraulis.close(run->rival);
+    if (run->planner) planner_hydraulis.close(run->planner);
     free(run->memory);
     free(run);
 }
@@ -24,8 +24,8 @@ static int plan_step(Run* run, int64_t step) {
     free(run->memory);
     run->memory = must(malloc(MAX(plan_bytes(run->n), 1)));
     plan_carve(&run->plan, run->memory, run->n);
-    return rival_hydraulis.plan(run->rival, &run->plan, &run->rule, step, run->lengths, run->n, run->err,
-                                sizeof run->err);
+    return planner_hydraulis.plan(run->planner, &run->plan, &run->rule, step, run->lengths, run->n, run->err,
+                                  sizeof run->err);
 }
 
 static LinkTable random_link(uint64_t seed, double scale) {
@@ -46,17 +46,17 @@ static Run* random_run(uint64_t seed) {
     if (seed % 4 == 0) s->limits.max_ring_docs = pick(seed, 5, 20, 300);
     Cost* c = &s->cost;
     *c = (Cost){.name = "random", .quadratic = 1e-6, .linear = 0.01, .link_scale = 1};
-    c->item = pick(seed, 6, 0, 2);
+    c->micro_batch = pick(seed, 6, 0, 2);
     c->round = pick(seed, 7, 0, 4);
     if (seed % 2) {
-        c->token_bytes = 1e4, c->n_groups = 1, c->group_degree[0] = 2, c->group_gbps[0] = 10;
+        c->token_bytes = 1e4, c->n_groups = 1, c->group_cp_size[0] = 2, c->group_gbps[0] = 10;
     } else {
         c->layers = 2, c->channels = 16, c->elem_bytes = 2;
         c->link[LINK_INSIDE] = random_link(seed, 0.01);
         c->link[LINK_ACROSS] = random_link(seed + 1, 0.1);
     }
     s->groups = run->groups;
-    s->kind = (KindChoice)pick(seed, 9, 0, 2);
+    s->kind = (CpChoice)pick(seed, 9, 0, 2);
     cost_groups(s->groups, c, &s->limits, s->kind);
     s->context = 0;
     for (int d = 1; d <= ranks; d *= 2)
@@ -67,34 +67,36 @@ static Run* random_run(uint64_t seed) {
     return run;
 }
 
-// Windows: a rank is always in the same group, which begins at a multiple of its degree.
+// Windows: a rank is always in the same group, which begins at a multiple of its cp size.
 static void check_windows(const Plan* plan) {
     int of_rank[64], last[64];
     for (int r = 0; r < plan->ranks; r++) of_rank[r] = last[r] = -1;
-    for (int i = 0; i < plan->n_items; i++) {
-        const Item* item = &plan->items[i];
-        CHECK((item->degree & (item->degree - 1)) == 0 && item->first_rank % item->degree == 0);
-        for (int r = item->first_rank; r < item->first_rank + item->degree; r++) {
-            int window = item->first_rank * 64 + item->degree;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        CHECK((mb->cp_size & (mb->cp_size - 1)) == 0 && mb->first_rank % mb->cp_size == 0);
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+            int window = mb->first_rank * 64 + mb->cp_size;
             CHECK(of_rank[r] < 0 || of_rank[r] == window);
             of_rank[r] = window;
         }
     }
 }
 
-// When a rank ends, from the definition: its items one after the other, each with the greater of a round and an item.
+// When a rank ends, from the definition: its micro-batches one after the other, each with the greater of a round and a
+// micro-batch.
 static double end_of_rank(const Run* run, int rank) {
     double ms = 0;
-    for (int i = 0; i < run->plan.n_items; i++) {
-        const Item* item = &run->plan.items[i];
+    for (int i = 0; i < run->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &run->plan.micro_batches[i];
         double s2 = 0, tokens = 0;
-        if (rank < item->first_rank || rank >= item->first_rank + item->degree) continue;
-        for (int j = 0; j < item->n_docs; j++) {
-            double s = run->lengths[run->plan.docs[item->first_doc + j]];
+        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
+        for (int j = 0; j < mb->n_docs; j++) {
+            double s = run->lengths[run->plan.docs[mb->first_doc + j]];
             s2 += s * s, tokens += s;
         }
-        GroupCost g = cost_group(&run->setting.cost, &run->setting.limits, item->first_rank, item->degree, item->inner);
-        ms += group_ms(&g, s2, tokens) + MAX(run->setting.cost.round, run->setting.cost.item);
+        GroupCost g =
+            cost_group(&run->setting.cost, &run->setting.limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+        ms += group_ms(&g, s2, tokens) + MAX(run->setting.cost.round, run->setting.cost.micro_batch);
     }
     return ms;
 }
@@ -123,10 +125,10 @@ static void every_plan_is_valid_and_pays_for_every_row(void) {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         Run* run = random_run(seed);
         int before = test_failures_in_claim;
-        run->rival = rival_hydraulis.open(&run->setting, run->sample, seed % 7 ? COUNT(run->sample) : 0, run->err,
-                                          sizeof run->err);
-        CHECK(run->rival != NULL);
-        for (int step = 0; run->rival && step < 4; step++) {
+        run->planner = planner_hydraulis.open(&run->setting, run->sample, seed % 7 ? COUNT(run->sample) : 0, run->err,
+                                              sizeof run->err);
+        CHECK(run->planner != NULL);
+        for (int step = 0; run->planner && step < 4; step++) {
             run->n = step == 3 ? pick(seed, 100, 0, 3) : pick(seed, 100 + (uint64_t)step, 1, COUNT(run->lengths));
             random_lengths(run->lengths, run->n, run->setting.context, 1000 * seed + (uint64_t)step);
             if (plan_step(run, step) == 0) {
@@ -155,8 +157,8 @@ static Run* published_run(int ranks) {
         abort();
     for (int i = 0; i < COUNT(run->sample); i++)
         run->sample[i] = (int)MIN(10 + 350 * exp(1.4 * random_normal(9, (uint64_t)i)), 8 * 6451);
-    run->rival = rival_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), run->err, sizeof run->err);
-    if (!run->rival) abort();
+    run->planner = planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), run->err, sizeof run->err);
+    if (!run->planner) abort();
     run->n = COUNT(run->lengths);
     return run;
 }
@@ -166,7 +168,7 @@ static void draw_step(Run* run, int step) {
         run->lengths[i] = run->sample[pick(1234 + (uint64_t)step, (uint64_t)i, 0, COUNT(run->sample) - 1)];
 }
 
-static void degrees_differ_in_a_step_and_between_steps(void) {
+static void cp_sizes_differ_in_a_step_and_between_steps(void) {
     Run* run = published_run(64);
     int kinds = 0, mixed = 0;
     uint64_t seen[20];
@@ -175,17 +177,17 @@ static void degrees_differ_in_a_step_and_between_steps(void) {
         draw_step(run, step);
         CHECK(plan_step(run, step) == 0);
         check_plan(run);
-        for (int i = 0; i < run->plan.n_items; i++) {
-            const Item* item = &run->plan.items[i];
-            window[item->first_rank] = item->degree;
-            least = MIN(least, item->degree), most = MAX(most, item->degree);
+        for (int i = 0; i < run->plan.n_micro_batches; i++) {
+            const MicroBatch* mb = &run->plan.micro_batches[i];
+            window[mb->first_rank] = mb->cp_size;
+            least = MIN(least, mb->cp_size), most = MAX(most, mb->cp_size);
         }
         mixed += least < most;
         uint64_t hash = hash_bytes(window, sizeof window, 0);
         for (int i = 0; i < kinds; i++) new &= seen[i] != hash;
         if (new) seen[kinds++] = hash;
     }
-    printf("    %d strategies in 20 steps, %d steps of unlike degrees\n", kinds, mixed);
+    printf("    %d strategies in 20 steps, %d steps of unlike cp sizes\n", kinds, mixed);
     CHECK(kinds >= 2 && mixed >= 1);
     close_run(run);
 }
@@ -209,15 +211,15 @@ static void rows_run_the_longest_first(void) {
     draw_step(run, 1);
     CHECK(plan_step(run, 1) == 0);
     for (int r = 0; r < 64; r++) last[r] = INFINITY;
-    for (int i = 0; i < run->plan.n_items; i++) {
-        const Item* item = &run->plan.items[i];
+    for (int i = 0; i < run->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &run->plan.micro_batches[i];
         double ms = 0;
-        for (int j = 0; j < item->n_docs; j++) {
-            double s = run->lengths[run->plan.docs[item->first_doc + j]];
-            ms += group_ms(&run->groups[item->degree], s * s, s);
+        for (int j = 0; j < mb->n_docs; j++) {
+            double s = run->lengths[run->plan.docs[mb->first_doc + j]];
+            ms += group_ms(&run->groups[mb->cp_size], s * s, s);
         }
-        CHECK(ms <= last[item->first_rank] * (1 + 1e-12));
-        last[item->first_rank] = ms;
+        CHECK(ms <= last[mb->first_rank] * (1 + 1e-12));
+        last[mb->first_rank] = ms;
     }
     close_run(run);
 }
@@ -229,16 +231,16 @@ static void the_fixed_cost_of_a_row_weighs_in_the_choice(void) {
         Setting* s = &run->setting;
         s->limits = (PlanLimits){2, 2, 1000, 2, 1000, 0};
         s->cost = (Cost){.linear = 0.01, .round = dear ? 5 : 0, .link_scale = 1, .token_bytes = 1e4, .n_groups = 1};
-        s->cost.group_degree[0] = 2, s->cost.group_gbps[0] = 10;
+        s->cost.group_cp_size[0] = 2, s->cost.group_gbps[0] = 10;
         s->groups = run->groups, s->context = 1000;
-        cost_groups(s->groups, &s->cost, &s->limits, KIND_AUTO);
+        cost_groups(s->groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
         for (int i = 0; i < COUNT(run->sample); i++) run->sample[i] = 600;
-        run->rival = rival_hydraulis.open(s, run->sample, COUNT(run->sample), run->err, sizeof run->err);
+        run->planner = planner_hydraulis.open(s, run->sample, COUNT(run->sample), run->err, sizeof run->err);
         run->n = 6;
         for (int i = 0; i < 6; i++) run->lengths[i] = 600;
-        CHECK(run->rival && plan_step(run, 0) == 0);
+        CHECK(run->planner && plan_step(run, 0) == 0);
         // Two ranks exchange 3600 tokens of 1e4 / (2 * 10e6) ms; a row less saves 5 ms.
-        CHECK(run->plan.n_items == (dear ? 2 : 6) && run->plan.items[0].degree == 1 + dear);
+        CHECK(run->plan.n_micro_batches == (dear ? 2 : 6) && run->plan.micro_batches[0].cp_size == 1 + dear);
         close_run(run);
     }
 }
@@ -257,7 +259,7 @@ static void a_document_beyond_all_groups_is_named(void) {
 
 int main(void) {
     RUN(every_plan_is_valid_and_pays_for_every_row);
-    RUN(degrees_differ_in_a_step_and_between_steps);
+    RUN(cp_sizes_differ_in_a_step_and_between_steps);
     RUN(the_same_step_is_planned_the_same);
     RUN(rows_run_the_longest_first);
     RUN(the_fixed_cost_of_a_row_weighs_in_the_choice);

@@ -1,46 +1,46 @@
 // megatron.c - Megatron-LM's schedulers for documents of unlike lengths (released code of 2026), rebuilt.
 //
 // Dynamic context parallelism sizes groups by memory and balances by attention alone:
-//   degree = least power of two that holds s,   load of a group = sum s^2 / degree
-// A micro-batch starts with all ranks free. Documents come longest first; one whose degree still finds free ranks opens
-// a group there, else it joins the least loaded group of its degree that has room. Where its degree has neither group
-// nor ranks, narrower ones go on. The micro-batch ends when the groups of a document are full, or, once degrees have
+//   cp size = least power of two that holds s,   load of a group = sum s^2 / cp size
+// A round starts with all ranks free. Documents come longest first; one whose cp size still finds free ranks opens
+// a group there, else it joins the least loaded group of its cp size that has room. Where its cp size has neither group
+// nor ranks, narrower ones go on. The round ends when the groups of a document are full, or, once cp sizes have
 // begun to fall, when the loads of all ranks are within 5 %. Ranks that are left over widen the narrowest groups,
-// twofold each. Nothing is carried to the next micro-batch, and all ranks wait for each other in between. The release
-// cuts the sorted list into parts of equal work first, which only changes where it goes on after a degree that is
-// blocked: here that is the next narrower degree. A micro-batch pays the fixed cost that the machine's constants name
+// twofold each. Nothing is carried to the next round, and all ranks wait for each other in between. The release
+// cuts the sorted list into parts of equal work first, which only changes where it goes on after a cp size that is
+// blocked: here that is the next narrower cp size. A round pays the fixed cost that the machine's constants name
 // for one, Cost.round, as every system's does here; a row of balanced packing is one.
-// Item.round is the micro-batch, Plan.n_rounds stays 0: ranks may be idle in one where their number is no power of two.
+// MicroBatch.round is the round, Plan.n_rounds stays 0: ranks may be idle in one where their number is no power of two.
 //
-// Balanced packing, its baseline (--sequence-packing-scheduler dp_balanced): rows of one degree filled in the order of
+// Balanced packing, its baseline (--sequence-packing-scheduler dp_balanced): rows of one cp size filled in the order of
 // documents, a new one when the next does not fit; then last documents leave the last rows that have several, for
 // rows of their own, until the number of rows is a multiple of the replicas. Rows are dealt in turn. Replicas wait for
 // each other at the end of the step only.
 //
 // Groups are the machine's (Setting.groups): attention kind, room and balance of heads as for every other planner here.
-#include "plan/rivals/megatron.h"
+#include "plan/published/megatron.h"
 
 #include "plan/planner.h"
-#include "plan/rivals/longest.h"
+#include "plan/published/longest.h"
 
 static int out_of_memory(int n, char* err, size_t errlen) {
     return fail(err, errlen, "out of memory for a plan of %d documents", n);
 }
 
 // Tokens of a place that a document takes in groups of this cost.
-static int64_t takes(const GroupCost* g, int s) { return widest_place(s, g->degree / g->inner); }
+static int64_t takes(const GroupCost* g, int s) { return widest_place(s, g->cp_size / g->ulysses_size); }
 
 static void start_plan(Plan* plan, int64_t step, int n, const Setting* setting) {
     plan->step = step;
     plan->ranks = setting->limits.ranks;
     plan->n_docs = n;
-    plan->n_items = plan->n_rounds = 0;
+    plan->n_micro_batches = plan->n_rounds = 0;
 }
 
-// ---- dynamic degrees
+// ---- dynamic cp sizes
 
 typedef struct Group {
-    int degree, n_docs;
+    int cp_size, n_docs;
     int64_t taken;
     double load;
 } Group;
@@ -49,8 +49,8 @@ typedef struct Batch {
     const Setting* setting;
     int n;
     Sorted* docs;   // (n) longest first
-    int* degree;    // (n) the least that holds them
-    int* group;     // (n) in this micro-batch, -1: none yet, -2: in an earlier one
+    int* cp_size;   // (n) the least that holds them
+    int* group;     // (n) in this round, -1: none yet, -2: in an earlier one
     int* next;      // (ranks) where the next document of a group goes
     Group* groups;  // (ranks)
     int n_groups, free_ranks, left;
@@ -59,14 +59,14 @@ typedef struct Batch {
 static size_t carve_batch(Batch* x, void* memory, int n, int ranks) {
     Carver c = {(char*)memory, 0};
     x->docs = (Sorted*)carve(&c, sizeof(Sorted) * (size_t)n);
-    x->degree = (int*)carve(&c, sizeof(int) * (size_t)n);
+    x->cp_size = (int*)carve(&c, sizeof(int) * (size_t)n);
     x->group = (int*)carve(&c, sizeof(int) * (size_t)n);
     x->next = (int*)carve(&c, sizeof(int) * (size_t)ranks);
     x->groups = (Group*)carve(&c, sizeof(Group) * (size_t)ranks);
     return c.bytes;
 }
 
-static int choose_degrees(Batch* x, char* err, size_t errlen) {
+static int choose_cp_sizes(Batch* x, char* err, size_t errlen) {
     const PlanLimits* limits = &x->setting->limits;
     for (int i = 0, d = 1; i < x->n; i++) {
         int s = x->docs[i].length;
@@ -76,25 +76,25 @@ static int choose_degrees(Batch* x, char* err, size_t errlen) {
                         "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
                         "it at capacity %d; try a larger --capacity or more ranks",
                         x->docs[i].doc, s, limits->ranks, limits->capacity);
-        x->degree[i] = d;
+        x->cp_size[i] = d;
         x->group[i] = -1;
     }
     return 0;
 }
 
-// The group for document i: a new one, the least loaded of its degree with room, or -1. *full: its degree has groups,
+// The group for document i: a new one, the least loaded of its cp size with room, or -1. *full: its cp size has groups,
 // but none with room.
 static int find_group(Batch* x, int i, int* full) {
-    int degree = x->degree[i], best = -1, same = 0;
-    const GroupCost* g = &x->setting->groups[degree];
-    if (x->free_ranks >= degree) {
-        x->groups[x->n_groups] = (Group){.degree = degree};
-        x->free_ranks -= degree;
+    int cp_size = x->cp_size[i], best = -1, same = 0;
+    const GroupCost* g = &x->setting->groups[cp_size];
+    if (x->free_ranks >= cp_size) {
+        x->groups[x->n_groups] = (Group){.cp_size = cp_size};
+        x->free_ranks -= cp_size;
         return x->n_groups++;
     }
     for (int k = 0; k < x->n_groups; k++) {
         const Group* group = &x->groups[k];
-        if (group->degree != degree) continue;
+        if (group->cp_size != cp_size) continue;
         same = 1;
         if (group->taken + takes(g, x->docs[i].length) > g->room) continue;
         if (best < 0 || group->load < x->groups[best].load) best = k;
@@ -112,37 +112,37 @@ static int balanced(const Batch* x) {
     return most - least <= 0.05 * most;
 }
 
-// Opens groups and gives them documents until the micro-batch is full or balanced.
-static void fill_micro_batch(Batch* x) {
+// Opens groups and gives them documents until the round is full or balanced.
+static void fill_round(Batch* x) {
     int blocked = 0, widest = 0, full = 0;
     x->n_groups = 0;
     x->free_ranks = x->setting->limits.ranks;
     for (int i = 0; i < x->n && !full; i++) {
-        if (x->group[i] != -1 || x->degree[i] == blocked) continue;
+        if (x->group[i] != -1 || x->cp_size[i] == blocked) continue;
         int k = find_group(x, i, &full);
         if (k < 0) {
-            blocked = x->degree[i];
+            blocked = x->cp_size[i];
             continue;
         }
         double s = x->docs[i].length;
         Group* group = &x->groups[k];
         x->group[i] = k;
         group->n_docs++;
-        group->taken += takes(&x->setting->groups[group->degree], x->docs[i].length);
-        group->load += s * s / group->degree;
+        group->taken += takes(&x->setting->groups[group->cp_size], x->docs[i].length);
+        group->load += s * s / group->cp_size;
         x->left--;
-        if (widest == 0) widest = group->degree;
-        if (x->left > 0 && group->degree < widest && balanced(x)) return;
+        if (widest == 0) widest = group->cp_size;
+        if (x->left > 0 && group->cp_size < widest && balanced(x)) return;
     }
 }
 
-// Whether the documents of group k fit `degree` ranks.
-static int fits(const Batch* x, int k, int degree) {
-    const GroupCost* g = &x->setting->groups[degree];
+// Whether the documents of group k fit `cp size` ranks.
+static int fits(const Batch* x, int k, int cp_size) {
+    const GroupCost* g = &x->setting->groups[cp_size];
     int64_t taken = 0;
-    for (int i = 0; i < x->n && g->inner > 0; i++)
+    for (int i = 0; i < x->n && g->ulysses_size > 0; i++)
         if (x->group[i] == k) taken += takes(g, x->docs[i].length);
-    return g->inner > 0 && taken <= g->room;
+    return g->ulysses_size > 0 && taken <= g->room;
 }
 
 // Ranks that nobody took widen the first of the narrowest groups, again and again.
@@ -150,21 +150,22 @@ static void widen_groups(Batch* x) {
     while (x->free_ranks > 0) {
         int first = 0;
         for (int k = 1; k < x->n_groups; k++)
-            if (x->groups[k].degree < x->groups[first].degree) first = k;
-        int degree = x->groups[first].degree;
-        if (degree > x->free_ranks || !fits(x, first, 2 * degree)) return;
-        x->groups[first].degree = 2 * degree;
-        x->free_ranks -= degree;
+            if (x->groups[k].cp_size < x->groups[first].cp_size) first = k;
+        int cp_size = x->groups[first].cp_size;
+        if (cp_size > x->free_ranks || !fits(x, first, 2 * cp_size)) return;
+        x->groups[first].cp_size = 2 * cp_size;
+        x->free_ranks -= cp_size;
     }
 }
 
-// Groups lie in the order in which they were opened. Their degrees never rise from one to the next, so each begins at a
-// multiple of its own.
-static void write_micro_batch(Batch* x, Plan* plan, int round, int* n_written) {
-    for (int k = 0, rank = 0; k < x->n_groups; rank += x->groups[k++].degree) {
+// Groups lie in the order in which they were opened. Their cp sizes never rise from one to the next, so each begins at
+// a multiple of its own.
+static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
+    for (int k = 0, rank = 0; k < x->n_groups; rank += x->groups[k++].cp_size) {
         Group* group = &x->groups[k];
-        int inner = x->setting->groups[group->degree].inner;
-        plan->items[plan->n_items++] = (Item){rank, group->degree, inner, *n_written, group->n_docs, round};
+        int ulysses_size = x->setting->groups[group->cp_size].ulysses_size;
+        plan->micro_batches[plan->n_micro_batches++] =
+            (MicroBatch){rank, group->cp_size, ulysses_size, *n_written, group->n_docs, round};
         x->next[k] = *n_written;
         *n_written += group->n_docs;
     }
@@ -187,17 +188,17 @@ int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* length
     carve_batch(&x, memory, n, setting->limits.ranks);
     for (int i = 0; i < n; i++) x.docs[i] = (Sorted){lengths[i], i};
     sort_longest_first(x.docs, n);
-    int result = choose_degrees(&x, err, errlen);
+    int result = choose_cp_sizes(&x, err, errlen);
     for (int round = 0; result == 0 && x.left > 0; round++) {
-        fill_micro_batch(&x);
+        fill_round(&x);
         widen_groups(&x);
-        write_micro_batch(&x, plan, round, &n_written);
+        write_round(&x, plan, round, &n_written);
     }
     free(memory);
     return result;
 }
 
-// ---- one degree
+// ---- one cp size
 
 // Rows in the order of documents; -1 with a message where a document fits none.
 static int fill_rows(Plan* plan, const int* lengths, int n, const GroupCost* g, int capacity, char* err,
@@ -208,13 +209,14 @@ static int fill_rows(Plan* plan, const int* lengths, int n, const GroupCost* g, 
         if (more > g->room)
             return fail(err, errlen,
                         "document %d of the step has %d tokens, and a group of %d ranks does not hold it at capacity "
-                        "%d; try a larger degree or --capacity",
-                        i, lengths[i], g->degree, capacity);
+                        "%d; try a larger cp size or --capacity",
+                        i, lengths[i], g->cp_size, capacity);
         if (i == 0 || taken + more > g->room) {
-            plan->items[plan->n_items++] = (Item){.degree = g->degree, .inner = g->inner, .first_doc = i};
+            plan->micro_batches[plan->n_micro_batches++] =
+                (MicroBatch){.cp_size = g->cp_size, .ulysses_size = g->ulysses_size, .first_doc = i};
             taken = 0;
         }
-        plan->items[plan->n_items - 1].n_docs++;
+        plan->micro_batches[plan->n_micro_batches - 1].n_docs++;
         plan->docs[i] = i;
         taken += more;
     }
@@ -223,33 +225,33 @@ static int fill_rows(Plan* plan, const int* lengths, int n, const GroupCost* g, 
 
 // Raises the number of rows to a multiple of the replicas while there are rows of several documents.
 static void split_rows(Plan* plan, int replicas) {
-    for (int i = plan->n_items - 1; i >= 0 && plan->n_items % replicas != 0;) {
-        Item* row = &plan->items[i];
+    for (int i = plan->n_micro_batches - 1; i >= 0 && plan->n_micro_batches % replicas != 0;) {
+        MicroBatch* row = &plan->micro_batches[i];
         if (row->n_docs == 1) {
             i--;
             continue;
         }
-        Item last = *row;
+        MicroBatch last = *row;
         last.first_doc += --row->n_docs;
         last.n_docs = 1;
-        plan->items[plan->n_items++] = last;
+        plan->micro_batches[plan->n_micro_batches++] = last;
     }
 }
 
 int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                      int degree, char* err, size_t errlen) {
+                      int cp_size, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
     if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    if (degree < 1 || degree > limits->ranks || setting->groups[degree].inner == 0)
-        return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", degree, limits->ranks);
-    *rule = (PlayRule){.item_ms = rival_item_ms(&setting->cost)};
+    if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
+        return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
+    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&setting->cost)};
     start_plan(plan, step, n, setting);
-    if (fill_rows(plan, lengths, n, &setting->groups[degree], limits->capacity, err, errlen) < 0) return -1;
-    int replicas = limits->ranks / degree;
+    if (fill_rows(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
+    int replicas = limits->ranks / cp_size;
     split_rows(plan, replicas);
-    for (int i = 0; i < plan->n_items; i++) {
-        plan->items[i].first_rank = i % replicas * degree;
-        plan->items[i].round = i / replicas;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        plan->micro_batches[i].first_rank = i % replicas * cp_size;
+        plan->micro_batches[i].round = i / replicas;
     }
     return 0;
 }
@@ -258,17 +260,17 @@ int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengt
 
 static void* open_megatron(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     (void)sample, (void)n_sample;
-    const Setting** rival = (const Setting**)malloc(sizeof *rival);
-    if (!rival) return out_of_memory(0, err, errlen), NULL;
-    *rival = setting;
-    return rival;
+    const Setting** planner = (const Setting**)malloc(sizeof *planner);
+    if (!planner) return out_of_memory(0, err, errlen), NULL;
+    *planner = setting;
+    return planner;
 }
 
-static int plan_megatron(void* rival, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+static int plan_megatron(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
                          size_t errlen) {
-    return megatron_dynamic(plan, rule, step, lengths, n, *(const Setting**)rival, err, errlen);
+    return megatron_dynamic(plan, rule, step, lengths, n, *(const Setting**)planner, err, errlen);
 }
 
-const Rival rival_megatron = {"megatron",
-                              "Megatron-LM's dynamic context parallelism: degrees by memory, balance by s^2",
-                              open_megatron, plan_megatron, free};
+const Planner planner_megatron = {"megatron",
+                                  "Megatron-LM's dynamic context parallelism: cp sizes by memory, balance by s^2",
+                                  open_megatron, plan_megatron, free};

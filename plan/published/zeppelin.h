@@ -5,9 +5,9 @@
 
 // ---- formulas
 
-// Causal query-key pairs that place a of a ring computes of a document of s tokens: chunks a and 2 outer - 1 - a of
-// 2 outer.
-int64_t zeppelin_pairs(int s, int outer, int a);
+// Causal query-key pairs that place a of a ring computes of a document of s tokens: chunks a and 2 ring_size - 1 - a of
+// 2 ring_size.
+int64_t zeppelin_pairs(int s, int ring_size, int a);
 // Tokens of a rank from which on a round of a ring computes longer than it transfers: a round takes 2 m^2 h / F seconds
 // and moves 4 m h_kv bytes (bf16), so m = 2 (h_kv / h) F / W. kv_share: h_kv / h.
 double zeppelin_hidden_from(double kv_share, double flops_per_s, double bytes_per_s);
@@ -34,7 +34,7 @@ ZeppelinZones zeppelin_zones(const Setting* setting, double across_scale);
 typedef enum ZeppelinQueue { QUEUE_ACROSS, QUEUE_INSIDE, QUEUE_LOCAL, N_QUEUES } ZeppelinQueue;
 
 typedef struct ZeppelinWindow {
-    int first_rank, degree;
+    int first_rank, cp_size;
     ZeppelinQueue queue;  // in the order in which a rank works on them
 } ZeppelinWindow;
 

@@ -5,15 +5,15 @@
 // are added up from mark to mark, in double, and what lies between two marks keeps its digits however long the step is.
 #include "kernels/cuda/cuda.h"
 
-static cudaEvent_t events[MOST_STAMPS];
+static cudaEvent_t events[MOST_EVENTS];
 
-void cuda_stamp(int i, Stream s) {
-    if (i < 0 || i >= MOST_STAMPS) die("mark %d of at most %d", i, MOST_STAMPS);
+void cuda_record_event(int i, Stream s) {
+    if (i < 0 || i >= MOST_EVENTS) die("mark %d of at most %d", i, MOST_EVENTS);
     if (!events[i]) CUDA_CHECK(cudaEventCreateWithFlags(&events[i], 0));
     CUDA_CHECK(cudaEventRecord(events[i], cuda_stream(s)));
 }
 
-void cuda_read_stamps(double* seconds, int n) {
+void cuda_read_events(double* seconds, int n) {
     for (int i = 0; i < n; i++) {
         float milliseconds = 0;
         if (!events[i]) die("mark %d was never given", i);
@@ -23,8 +23,8 @@ void cuda_read_stamps(double* seconds, int n) {
     }
 }
 
-void cuda_stamps_close(void) {
-    for (int i = 0; i < MOST_STAMPS; i++) {
+void cuda_events_close(void) {
+    for (int i = 0; i < MOST_EVENTS; i++) {
         if (events[i]) CUDA_CHECK(cudaEventDestroy(events[i]));
         events[i] = NULL;
     }

@@ -1,6 +1,6 @@
-// test_rivals.c - the claims of plan/rivals/rivals.h: every row of the table plans every kind of batch, validly, and
-// none beats the lower bound; and those of plan_adaptive (plan/step.h): it is the best single degree.
-#include "plan/rivals/rivals.h"
+// test_published.c - the claims of plan/published/published.h: every row of the table plans every kind of batch,
+// validly, and none beats the lower bound; and those of plan_adaptive (plan/step.h): it is the best single cp size.
+#include "plan/published/published.h"
 
 #include "plan/lengths.h"
 #include "test/settings.h"
@@ -61,16 +61,17 @@ static int leaves_the_model(const PlayRule* rule) {
     return rule->even_linear || (rule->across_scale > 0 && rule->across_scale < 1);
 }
 
-// What came of a rival on a batch: 1 planned, 0 refused with words, -1 anything else.
-static int try_rival(Bench* b, const Rival* rival, void* state, double l3) {
+// What came of a published planner on a batch: 1 planned, 0 refused with words, -1 anything else.
+static int try_planner(Bench* b, const Planner* planner, void* state, double l3) {
     PlayRule rule = {0};
     memset(b->plan_memory, 0x5a, plan_bytes(MOST_TEST_DOCS));
     plan_carve(&b->plan, b->plan_memory, b->n);
     b->err[0] = 0;
-    if (rival->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0) return b->err[0] ? 0 : -1;
+    if (planner->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0)
+        return b->err[0] ? 0 : -1;
     uint64_t hash = plan_hash(&b->plan, b->lengths);
     if (plan_check(&b->plan, b->lengths, b->n, &b->setting.limits, b->check, b->err, sizeof b->err) < 0) return -1;
-    timeline_carve(&b->timeline, b->times, b->plan.n_items, b->plan.ranks);
+    timeline_carve(&b->timeline, b->times, b->plan.n_micro_batches, b->plan.ranks);
     if (timeline_play(&b->timeline, &b->plan, b->lengths, &b->setting, &rule, b->player, b->err, sizeof b->err) < 0)
         return -1;
     double makespan = b->timeline.makespan;
@@ -78,7 +79,7 @@ static int try_rival(Bench* b, const Rival* rival, void* state, double l3) {
     if (!leaves_the_model(&rule) && makespan < l3)
         return snprintf(b->err, sizeof b->err, "makespan %.9g is below L3 = %.9g", makespan, l3), -1;
     plan_carve(&b->plan, b->plan_memory, b->n);
-    if (rival->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0) return -1;
+    if (planner->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0) return -1;
     if (plan_hash(&b->plan, b->lengths) != hash) return snprintf(b->err, sizeof b->err, "another plan"), -1;
     return 1;
 }
@@ -117,16 +118,16 @@ typedef struct Count {
 
 static void run_batch(Bench* b, Count* counts, void** states, const char* machine, const char* batch) {
     double l3 = bound(b);
-    for (int i = 0; i < n_rivals; i++) {
+    for (int i = 0; i < n_planners; i++) {
         if (!states[i]) continue;
-        int result = try_rival(b, rivals[i], states[i], l3);
+        int result = try_planner(b, planners[i], states[i], l3);
         if (result < 0)
-            printf("    %s on %s, %d ranks, %s: %s\n", rivals[i]->name, machine, b->setting.limits.ranks, batch,
+            printf("    %s on %s, %d ranks, %s: %s\n", planners[i]->name, machine, b->setting.limits.ranks, batch,
                    b->err);
         CHECK(result >= 0);
         if (result == 0 && getenv("TEST_SHOW"))
-            printf("    %s on %s, %d ranks, %s refuses: %s\n", rivals[i]->name, machine, b->setting.limits.ranks, batch,
-                   b->err);
+            printf("    %s on %s, %d ranks, %s refuses: %s\n", planners[i]->name, machine, b->setting.limits.ranks,
+                   batch, b->err);
         counts[i].planned += result > 0;
         counts[i].refused += result == 0;
     }
@@ -143,9 +144,9 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     if (!typical) abort();
     lengths_draw(typical, sample, SAMPLE, 5, -1);
     lengths_close(typical);
-    for (int i = 0; i < n_rivals; i++) {
+    for (int i = 0; i < n_planners; i++) {
         b.err[0] = 0;
-        states[i] = rivals[i]->open(&b.setting, sample, SAMPLE, b.err, sizeof b.err);
+        states[i] = planners[i]->open(&b.setting, sample, SAMPLE, b.err, sizeof b.err);
         counts[i].closed += !states[i];
         CHECK(states[i] || b.err[0]);
     }
@@ -164,8 +165,8 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
         snprintf(words, sizeof words, "adversarial %d", which);
         run_batch(&b, counts, states, machine, words);
     }
-    for (int i = 0; i < n_rivals; i++)
-        if (states[i]) rivals[i]->close(states[i]);
+    for (int i = 0; i < n_planners; i++)
+        if (states[i]) planners[i]->close(states[i]);
     close_bench(&b);
 }
 
@@ -175,11 +176,11 @@ static void every_row_plans_every_batch_or_says_why_not(void) {
     Count counts[16] = {{0}};
     for (int m = 0; m < COUNT(machines); m++)
         for (int r = 0; r < COUNT(ranks); r++) run_machine(counts, machines[m], ranks[r]);
-    for (int i = 0; i < n_rivals; i++) {
-        const Rival* rival = rivals[i];
-        int must =
-            rival == &rival_static || rival == &rival_adaptive || rival == &rival_flex || rival == &rival_zeppelin;
-        printf("    %-10s planned %d, refused %d, not opened %d\n", rival->name, counts[i].planned, counts[i].refused,
+    for (int i = 0; i < n_planners; i++) {
+        const Planner* planner = planners[i];
+        int must = planner == &planner_static || planner == &planner_adaptive || planner == &planner_flex ||
+                   planner == &planner_zeppelin;
+        printf("    %-10s planned %d, refused %d, not opened %d\n", planner->name, counts[i].planned, counts[i].refused,
                counts[i].closed);
         CHECK(counts[i].planned > 0);
         // Every document of these batches fits some power of two.
@@ -189,27 +190,27 @@ static void every_row_plans_every_batch_or_says_why_not(void) {
 
 static void the_table_has_every_row_once(void) {
     static const char* const names[] = {"static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "flex"};
-    CHECK(n_rivals == COUNT(names));
-    for (int i = 0; i < n_rivals && i < COUNT(names); i++) {
-        CHECK_STRING(rivals[i]->name, names[i]);
-        CHECK(rivals[i]->words && rivals[i]->words[0]);
+    CHECK(n_planners == COUNT(names));
+    for (int i = 0; i < n_planners && i < COUNT(names); i++) {
+        CHECK_STRING(planners[i]->name, names[i]);
+        CHECK(planners[i]->words && planners[i]->words[0]);
     }
 }
 
-// Plans a document of every length up to the context; the degree of them all, 0 when something is wrong.
-static int degree_of_all(Step* step, const Setting* setting) {
+// Plans a document of every length up to the context; the cp size of them all, 0 when something is wrong.
+static int cp_size_of_all(Step* step, const Setting* setting) {
     PlayRule rule;
-    int degree = 0, ok = 1;
-    void* state = rival_static.open(setting, NULL, 0, step->err, sizeof step->err);
+    int cp_size = 0, ok = 1;
+    void* state = planner_static.open(setting, NULL, 0, step->err, sizeof step->err);
     if (!state) return 0;
     for (int s = 1; s <= setting->context && ok; s++) {
         step->lengths[0] = s;
-        ok = rival_static.plan(state, &step->plan, &rule, 0, step->lengths, 1, step->err, sizeof step->err) == 0;
-        ok = ok && step_check(step) == 0 && (s == 1 || step->plan.items[0].degree == degree);
-        degree = step->plan.items[0].degree;
+        ok = planner_static.plan(state, &step->plan, &rule, 0, step->lengths, 1, step->err, sizeof step->err) == 0;
+        ok = ok && step_check(step) == 0 && (s == 1 || step->plan.micro_batches[0].cp_size == cp_size);
+        cp_size = step->plan.micro_batches[0].cp_size;
     }
-    rival_static.close(state);
-    return ok ? degree : 0;
+    planner_static.close(state);
+    return ok ? cp_size : 0;
 }
 
 static void static_holds_any_document_up_to_its_context(void) {
@@ -220,16 +221,16 @@ static void static_holds_any_document_up_to_its_context(void) {
         random_world(&world, &step.limits, seed);
         // 16 ranks hold it: at a place is at most context / 16 + 2.
         world.setting.context = pick(seed, 1, 1, 14 * step.limits.capacity);
-        if (world.setting.kind == KIND_HEADS)
+        if (world.setting.kind == CP_CHOICE_ULYSSES)
             world.setting.context = MIN(world.setting.context, 4 * step.limits.capacity);
-        int degree = degree_of_all(&step, &world.setting), ok = degree > 0 && (degree & (degree - 1)) == 0;
+        int cp_size = cp_size_of_all(&step, &world.setting), ok = cp_size > 0 && (cp_size & (cp_size - 1)) == 0;
         // The least: with half of it the longest, or one that the rounding of its chunks makes larger, is too long.
-        int half_holds = degree > 1;
-        for (int s = world.setting.context; half_holds && s > MAX(world.setting.context - 2 * degree, 0); s--) {
+        int half_holds = cp_size > 1;
+        for (int s = world.setting.context; half_holds && s > MAX(world.setting.context - 2 * cp_size, 0); s--) {
             step.lengths[0] = s;
-            half_holds = step_static(&step, degree / 2, world.setting.kind) == 0;
+            half_holds = step_static(&step, cp_size / 2, world.setting.kind) == 0;
         }
-        if (!ok || half_holds) printf("    seed %d: degree %d: %s\n", (int)seed, degree, step.err);
+        if (!ok || half_holds) printf("    seed %d: cp size %d: %s\n", (int)seed, cp_size, step.err);
         CHECK(ok && !half_holds);
         free_step(&step);
     }
@@ -237,7 +238,7 @@ static void static_holds_any_document_up_to_its_context(void) {
     random_world(&world, &step.limits, 1);
     world.setting.context = 500;
     step.err[0] = 0;
-    CHECK(rival_static.open(&world.setting, NULL, 0, step.err, sizeof step.err) == NULL && strstr(step.err, "500"));
+    CHECK(planner_static.open(&world.setting, NULL, 0, step.err, sizeof step.err) == NULL && strstr(step.err, "500"));
     free_step(&step);
 }
 
@@ -245,48 +246,49 @@ static void static_holds_any_document_up_to_its_context(void) {
 static void static_holds_shorter_documents_with_wider_places(void) {
     int found = 0;
     World world;
-    for (int outer = 2; outer <= 8; outer *= 2)
-        for (int s = 2 * outer; s < 100; s++) {
-            if (widest_place(s, outer) >= widest_place(s - 1, outer)) continue;
-            Step step = small_step(16, 4, widest_place(s, outer), 1, (int[]){1});
+    for (int ring_size = 2; ring_size <= 8; ring_size *= 2)
+        for (int s = 2 * ring_size; s < 100; s++) {
+            if (widest_place(s, ring_size) >= widest_place(s - 1, ring_size)) continue;
+            Step step = small_step(16, 4, widest_place(s, ring_size), 1, (int[]){1});
             random_world(&world, &step.limits, 0);
-            world.setting.kind = KIND_RING;
-            cost_groups(world.setting.groups, &world.setting.cost, &step.limits, KIND_RING);
+            world.setting.kind = CP_CHOICE_RING;
+            cost_groups(world.setting.groups, &world.setting.cost, &step.limits, CP_CHOICE_RING);
             world.setting.context = s;
-            CHECK(degree_of_all(&step, &world.setting) > outer);
+            CHECK(cp_size_of_all(&step, &world.setting) > ring_size);
             found++;
             free_step(&step);
         }
     CHECK(found > 10);
 }
 
-typedef int (*StepPlanner)(Plan* plan, Forecast* forecast, int64_t step, const int* lengths, int n,
+typedef int (*StepPlanner)(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
                            const Setting* setting, void* scratch, char* err, size_t errlen);
 
 static uint64_t hash_of(Bench* b, StepPlanner planner, const Setting* setting) {
-    static Forecast forecast;
+    static Prediction prediction;
     void* scratch = dirty(plan_step_scratch(b->n, &setting->limits));
     plan_carve(&b->plan, b->plan_memory, b->n);
-    int result = planner(&b->plan, &forecast, 0, b->lengths, b->n, setting, scratch, b->err, sizeof b->err);
+    int result = planner(&b->plan, &prediction, 0, b->lengths, b->n, setting, scratch, b->err, sizeof b->err);
     free(scratch);
     CHECK(result == 0);
     return plan_hash(&b->plan, b->lengths);
 }
 
-// The rows plan as for a machine whose items cost Cost.round more, and are played so on the machine that there is.
-static void a_fixed_cost_is_known_and_paid_once_an_item(void) {
+// The rows plan as for a machine whose micro-batches cost Cost.round more, and are played so on the machine that there
+// is.
+static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
     static const StepPlanner planners[] = {plan_adaptive, plan_flex};
-    const Rival* rows[] = {&rival_adaptive, &rival_flex};
+    const Planner* rows[] = {&planner_adaptive, &planner_flex};
     Bench b;
     GroupCost groups[MOST_TEST_RANKS + 1];
     if (!open_bench(&b, "flexsp-7b", 64, 65536)) abort();
     Lengths* lengths = lengths_open("wikipedia", b.setting.context, 0, b.err, sizeof b.err);
     Setting costly = b.setting;
-    double item_ms = rival_item_ms(&b.setting.cost);
-    CHECK_CLOSE(item_ms, 629.3563, 1e-9);
-    CHECK(rival_item_ms(&(Cost){.item = 700, .round = 629}) == 0);
-    CHECK(rival_item_ms(&(Cost){.item = 200, .round = 629}) == 429);
-    costly.cost.item += item_ms;
+    double micro_batch_ms = planner_micro_batch_ms(&b.setting.cost);
+    CHECK_CLOSE(micro_batch_ms, 629.3563, 1e-9);
+    CHECK(planner_micro_batch_ms(&(Cost){.micro_batch = 700, .round = 629}) == 0);
+    CHECK(planner_micro_batch_ms(&(Cost){.micro_batch = 200, .round = 629}) == 429);
+    costly.cost.micro_batch += micro_batch_ms;
     costly.groups = groups;
     cost_groups(groups, &costly.cost, &costly.limits, costly.kind);
     for (int k = 0; k < COUNT(rows) && lengths; k++) {
@@ -296,13 +298,15 @@ static void a_fixed_cost_is_known_and_paid_once_an_item(void) {
             PlayRule rule;
             b.n = 120;
             lengths_draw(lengths, b.lengths, b.n, 1, batch);
-            // Two items of one document on each rank take less than one of 15 on 8, until items cost something.
+            // Two micro-batches of one document on each rank take less than one of 15 on 8, until micro-batches cost
+            // something.
             for (int i = 0; i < b.n && batch == 0; i++) b.lengths[i] = 3300;
-            uint64_t free_items = hash_of(&b, planners[k], &b.setting), known = hash_of(&b, planners[k], &costly);
+            uint64_t free_micro_batches = hash_of(&b, planners[k], &b.setting),
+                     known = hash_of(&b, planners[k], &costly);
             CHECK(rows[k]->plan(state, &b.plan, &rule, 0, b.lengths, b.n, b.err, sizeof b.err) == 0);
             CHECK(plan_hash(&b.plan, b.lengths) == known);
-            CHECK(rule.item_ms == item_ms && !rule.in_rounds && rule.round_ms == 0);
-            differs += free_items != known;
+            CHECK(rule.micro_batch_ms == micro_batch_ms && !rule.in_rounds && rule.round_ms == 0);
+            differs += free_micro_batches != known;
         }
         CHECK(differs > 0);
         rows[k]->close(state);
@@ -314,18 +318,18 @@ static void a_fixed_cost_is_known_and_paid_once_an_item(void) {
 
 // ---- plan_adaptive
 
-static int holds(const Setting* setting, int degree, int s) {
-    for (int inner = 1; inner <= degree; inner++) {
-        if (setting->kind == KIND_RING && inner > 1) break;
-        if (setting->kind == KIND_HEADS && inner < degree) continue;
-        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, degree, inner);
-        if (g.inner > 0 && group_holds(&g, s)) return 1;
+static int holds(const Setting* setting, int cp_size, int s) {
+    for (int ulysses_size = 1; ulysses_size <= cp_size; ulysses_size++) {
+        if (setting->kind == CP_CHOICE_RING && ulysses_size > 1) break;
+        if (setting->kind == CP_CHOICE_ULYSSES && ulysses_size < cp_size) continue;
+        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, cp_size, ulysses_size);
+        if (g.ulysses_size > 0 && group_holds(&g, s)) return 1;
     }
     return 0;
 }
 
-// The best makespan of all degrees that are canonical and hold the longest document; negative where none has a plan.
-static double best_degree(Step* step, const Setting* setting) {
+// The best makespan of all cp sizes that are canonical and hold the longest document; negative where none has a plan.
+static double best_cp_size(Step* step, const Setting* setting) {
     double best = -1;
     int ranks = setting->limits.ranks, longest = 0;
     for (int i = 0; i < step->n; i++) longest = MAX(longest, step->lengths[i]);
@@ -334,7 +338,7 @@ static double best_degree(Step* step, const Setting* setting) {
         if (step_static(step, d, setting->kind) < 0) continue;
         Timeline t;
         void *memory = dirty(timeline_bytes(step->n, ranks)), *scratch = dirty(timeline_scratch(step->n, ranks));
-        timeline_carve(&t, memory, step->plan.n_items, ranks);
+        timeline_carve(&t, memory, step->plan.n_micro_batches, ranks);
         CHECK(timeline_play(&t, &step->plan, step->lengths, setting, &(PlayRule){0}, scratch, NULL, 0) == 0);
         if (best < 0 || t.makespan < best) best = t.makespan;
         free(memory);
@@ -343,35 +347,37 @@ static double best_degree(Step* step, const Setting* setting) {
     return best;
 }
 
-static void adaptive_is_the_best_single_degree(void) {
+static void adaptive_is_the_best_single_cp_size(void) {
     int planned = 0, refused = 0;
     for (uint64_t seed = 0; seed < 4000; seed++) {
         Step step = random_step(seed);
         World world;
-        Forecast forecast;
+        Prediction prediction;
         random_world(&world, &step.limits, seed);
         size_t bytes = plan_step_scratch(step.n, &step.limits);
         void* scratch = dirty(bytes);
-        double best = best_degree(&step, &world.setting);
+        double best = best_cp_size(&step, &world.setting);
         int last = step_static(&step, 0, world.setting.kind), ok = 1;
         char err[ERR_BYTES];
         memcpy(err, step.err, sizeof err);
-        int result = plan_adaptive(&step.plan, &forecast, 7, step.lengths, step.n, &world.setting, scratch, step.err,
+        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, &world.setting, scratch, step.err,
                                    sizeof step.err);
         if (result == 0) {
             planned++;
             ok &= step_check(&step) == 0;
-            for (int i = 1; i < step.plan.n_items; i++) ok &= step.plan.items[i].degree == step.plan.items[0].degree;
+            for (int i = 1; i < step.plan.n_micro_batches; i++)
+                ok &= step.plan.micro_batches[i].cp_size == step.plan.micro_batches[0].cp_size;
             // The same player on the same plans: the best of equal plans is equal to the last bit, but a bound that is
             // rounded up may hide one that is better by some roundings of sums of up to 64 terms.
-            if (best >= 0) ok &= forecast.makespan >= best && forecast.makespan <= best * (1 + 1e-13);
+            if (best >= 0) ok &= prediction.makespan >= best && prediction.makespan <= best * (1 + 1e-13);
             else ok &= last == 0;
-            ok &= forecast.n_tries == 0;
+            ok &= prediction.n_tries == 0;
         } else {
             refused++;
             ok &= best < 0 && last < 0 && strcmp(err, step.err) == 0;
         }
-        if (!ok) printf("    seed %d: makespan %.17g, best %.17g; %s\n", (int)seed, forecast.makespan, best, step.err);
+        if (!ok)
+            printf("    seed %d: makespan %.17g, best %.17g; %s\n", (int)seed, prediction.makespan, best, step.err);
         CHECK(ok);
         free(scratch);
         free_step(&step);
@@ -380,19 +386,19 @@ static void adaptive_is_the_best_single_degree(void) {
 }
 
 // Four ranks that share heads take 0.25 + 0.2 ms a token, a ring of them 1.18, one rank 1.
-static void adaptive_bounds_degrees_by_their_best_kind(void) {
+static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
     Step step = small_step(4, 4, 1000, 1, (int[]){100});
     World world = {.setting = {.limits = step.limits, .groups = world.groups}};
-    Forecast forecast;
+    Prediction prediction;
     Cost* c = &world.setting.cost;
     *c = (Cost){.linear = 1, .link_scale = 1, .layers = 1, .channels = 64, .elem_bytes = 2};
     c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
-    cost_groups(world.groups, c, &step.limits, KIND_AUTO);
+    cost_groups(world.groups, c, &step.limits, CP_CHOICE_AUTO);
     void* scratch = dirty(plan_step_scratch(step.n, &step.limits));
-    CHECK(plan_adaptive(&step.plan, &forecast, 0, step.lengths, 1, &world.setting, scratch, step.err,
+    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, &world.setting, scratch, step.err,
                         sizeof step.err) == 0);
-    CHECK(step.plan.items[0].degree == 4 && step.plan.items[0].inner == 4);
-    CHECK_CLOSE(forecast.makespan, 45, 1e-9);
+    CHECK(step.plan.micro_batches[0].cp_size == 4 && step.plan.micro_batches[0].ulysses_size == 4);
+    CHECK_CLOSE(prediction.makespan, 45, 1e-9);
     free(scratch);
     free_step(&step);
 }
@@ -401,9 +407,9 @@ int main(void) {
     RUN(the_table_has_every_row_once);
     RUN(static_holds_any_document_up_to_its_context);
     RUN(static_holds_shorter_documents_with_wider_places);
-    RUN(a_fixed_cost_is_known_and_paid_once_an_item);
-    RUN(adaptive_is_the_best_single_degree);
-    RUN(adaptive_bounds_degrees_by_their_best_kind);
+    RUN(a_fixed_cost_is_known_and_paid_once_a_micro_batch);
+    RUN(adaptive_is_the_best_single_cp_size);
+    RUN(adaptive_bounds_cp_sizes_by_their_best_kind);
     RUN(every_row_plans_every_batch_or_says_why_not);
     return test_done();
 }

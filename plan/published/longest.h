@@ -1,4 +1,4 @@
-// longest.h - documents in order of length, as most rivals take them.
+// longest.h - documents in order of length, as most published planners take them.
 #pragma once
 #include <stdlib.h>
 

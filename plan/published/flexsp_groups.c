@@ -1,18 +1,18 @@
-// flexsp_groups.c - FlexSP's planner for one micro-batch: groups of powers of two, and who goes into which.
+// flexsp_groups.c - FlexSP's planner for one round: groups of powers of two, and who goes into which.
 //
 // The paper (section 4.1) minimises the time of the slowest group by a mixed-integer program over (bucket, group); its
 // solver takes 5 to 15 s. Here a search stands in for it: the ways to divide N ranks into powers of two are the binary
 // partitions of N, 1828 for 64 ranks, 27338 for 128, so all are tried. For each, documents go longest first to the
 // group that would finish earliest and has memory, and a partition is left as soon as it cannot beat the best so far:
-// a group is as late, or the work done and to come divided by all ranks is as much. Degree 1 is allowed, as in the
-// paper's case study (its released code leaves it out), and groups may stay empty (sum of degrees at most N, as in the
+// a group is as late, or the work done and to come divided by all ranks is as much. Cp size 1 is allowed, as in the
+// paper's case study (its released code leaves it out), and groups may stay empty (sum of cp sizes at most N, as in the
 // paper). Beyond 128 ranks there are too many partitions (692004 for 256): a beam keeps the 8 best, starting with those
-// of one degree, and merges or splits 1, 2, 4, .. groups of them until nothing better turns up.
+// of one cp size, and merges or splits 1, 2, 4, .. groups of them until nothing better turns up.
 //
 // Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), additive, with
-// a constant v for each degree, "by profiling". Where a machine knows tables of message sizes, v is that of a full
-// group. The fixed cost b1 of a micro-batch is Cost.round. Ranks count as equally fast.
-#include "plan/rivals/flexsp.h"
+// a constant v for each cp size, "by profiling". Where a machine knows tables of message sizes, v is that of a full
+// group. The fixed cost b1 of a round is Cost.round. Ranks count as equally fast.
+#include "plan/published/flexsp.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,58 +21,58 @@
 
 // ---- what groups and documents cost
 
-void flexsp_degrees(FlexspDegrees* x, const Setting* setting) {
-    *x = (FlexspDegrees){.ranks = setting->limits.ranks};
-    for (int d = 1; d <= x->ranks && x->n < FLEXSP_DEGREES; d *= 2) {
+void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
+    *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
+    for (int d = 1; d <= x->ranks && x->n < FLEXSP_CP_SIZES; d *= 2) {
         const GroupCost* g = &setting->groups[d];
-        if (g->inner == 0) return;  // heads do not suffice, nor for wider groups
+        if (g->ulysses_size == 0) return;  // heads do not suffice, nor for wider groups
         int c = x->n++;
-        x->degree[c] = d;
-        x->inner[c] = g->inner;
-        x->outer[c] = d / g->inner;
+        x->cp_size[c] = d;
+        x->ulysses_size[c] = g->ulysses_size;
+        x->ring_size[c] = d / g->ulysses_size;
         x->room[c] = g->room;
-        double full = (double)g->room * x->outer[c];
+        double full = (double)g->room * x->ring_size[c];
         x->quadratic[c] = g->quadratic;
-        x->linear[c] = g->linear + group_exchange_ms(g, full) / full;
-        x->item[c] = g->item;
+        x->linear[c] = g->linear + group_communication_ms(g, full) / full;
+        x->micro_batch[c] = g->micro_batch;
     }
 }
 
-static size_t carve_batch(FlexspBatch* batch, void* memory, int n, int n_degrees) {
+static size_t carve_batch(FlexspBatch* batch, void* memory, int n, int n_cp_sizes) {
     Carver c = {(char*)memory, 0};
-    size_t docs = (size_t)n, degrees = (size_t)n_degrees;
+    size_t docs = (size_t)n, cp_sizes = (size_t)n_cp_sizes;
     batch->bucket = (int*)carve(&c, sizeof(int) * docs);
-    batch->ms = (double*)carve(&c, sizeof(double) * docs * degrees);
-    batch->takes = (int64_t*)carve(&c, sizeof(int64_t) * docs * degrees);
-    batch->least_work = (double*)carve(&c, sizeof(double) * (docs + 1) * degrees);
+    batch->ms = (double*)carve(&c, sizeof(double) * docs * cp_sizes);
+    batch->takes = (int64_t*)carve(&c, sizeof(int64_t) * docs * cp_sizes);
+    batch->least_work = (double*)carve(&c, sizeof(double) * (docs + 1) * cp_sizes);
     return c.bytes;
 }
 
-size_t flexsp_batch_bytes(int n, int n_degrees) { return carve_batch(&(FlexspBatch){0}, NULL, n, n_degrees); }
+size_t flexsp_batch_bytes(int n, int n_cp_sizes) { return carve_batch(&(FlexspBatch){0}, NULL, n, n_cp_sizes); }
 
-void flexsp_batch_carve(FlexspBatch* batch, void* memory, int n, int n_degrees) {
-    carve_batch(batch, memory, n, n_degrees);
+void flexsp_batch_carve(FlexspBatch* batch, void* memory, int n, int n_cp_sizes) {
+    carve_batch(batch, memory, n, n_cp_sizes);
 }
 
 // Of a document of the bucket first .. end - 1, which counts as its longest. With rings a shorter one may take a token
 // more of a place, because borders are rounded.
-static int64_t bucket_takes(const int* lengths, int first, int end, int outer) {
+static int64_t bucket_takes(const int* lengths, int first, int end, int ring_size) {
     int64_t takes = lengths[first];
-    if (outer == 1) return takes;
+    if (ring_size == 1) return takes;
     takes = 0;
-    for (int i = first; i < end; i++) takes = MAX(takes, widest_place(lengths[i], outer));
+    for (int i = first; i < end; i++) takes = MAX(takes, widest_place(lengths[i], ring_size));
     return takes;
 }
 
 void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
-                  const FlexspDegrees* degrees) {
-    int D = degrees->n;
+                  const FlexspCpSizes* cp_sizes) {
+    int D = cp_sizes->n;
     batch->n = n;
     for (int b = 0; b < n_buckets; b++) {
         double s = lengths[first[b]];
         for (int c = 0; c < D; c++) {
-            batch->ms[b * D + c] = degrees->quadratic[c] * s * s + degrees->linear[c] * s;
-            batch->takes[b * D + c] = bucket_takes(lengths, first[b], first[b + 1], degrees->outer[c]);
+            batch->ms[b * D + c] = cp_sizes->quadratic[c] * s * s + cp_sizes->linear[c] * s;
+            batch->takes[b * D + c] = bucket_takes(lengths, first[b], first[b + 1], cp_sizes->ring_size[c]);
         }
         for (int i = first[b]; i < first[b + 1]; i++) batch->bucket[i] = b;
     }
@@ -83,7 +83,7 @@ void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* firs
             double least = INFINITY;
             for (int e = c; e < D; e++) {
                 int of = batch->bucket[i] * D + e;
-                if (batch->takes[of] <= degrees->room[e]) least = fmin(least, degrees->degree[e] * batch->ms[of]);
+                if (batch->takes[of] <= cp_sizes->room[e]) least = fmin(least, cp_sizes->cp_size[e] * batch->ms[of]);
             }
             work[i] = work[i + 1] + least;
         }
@@ -93,7 +93,7 @@ void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* firs
 // ---- partitions
 
 typedef struct Partitions {
-    int counts[FLEXSP_DEGREES];
+    int counts[FLEXSP_CP_SIZES];
     void (*visit)(void* of, const int* counts);
     void* of;
 } Partitions;
@@ -107,9 +107,9 @@ static void divide(Partitions* p, int c, int ranks) {
     for (p->counts[c] = 0; p->counts[c] <= ranks >> c; p->counts[c]++) divide(p, c - 1, ranks - (p->counts[c] << c));
 }
 
-void flexsp_partitions(int ranks, int n_degrees, void (*visit)(void* of, const int* counts), void* of) {
+void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const int* counts), void* of) {
     Partitions p = {.visit = visit, .of = of};
-    divide(&p, n_degrees - 1, ranks);
+    divide(&p, n_cp_sizes - 1, ranks);
 }
 
 // ---- one partition
@@ -121,12 +121,12 @@ typedef struct Group {
 } Group;
 
 typedef struct Search {
-    const FlexspDegrees* degrees;
+    const FlexspCpSizes* cp_sizes;
     const FlexspBatch* batch;
-    Group* groups;  // (ranks) those of a degree together, a heap by load
+    Group* groups;  // (ranks) those of a cp size together, a heap by load
     int* place;     // (n) groups of the partition that is looked at
     double best;
-    int* counts;    // (degrees) of the best
+    int* counts;    // (cp sizes) of the best
     int* group_of;  // (n)
     int64_t tried;
 } Search;
@@ -154,14 +154,14 @@ static void sift(Group* heap, int n, int at) {
 // The time of the slowest group where documents go into groups of these counts; INFINITY when they do not fit or
 // need `limit` or more. Fills x->place.
 static double fill_groups(Search* x, const int* counts, double limit) {
-    const FlexspDegrees* d = x->degrees;
+    const FlexspCpSizes* d = x->cp_sizes;
     const FlexspBatch* batch = x->batch;
-    int present[FLEXSP_DEGREES], n_present = 0, number = 0, at = 0;
-    Group* heap[FLEXSP_DEGREES];
+    int present[FLEXSP_CP_SIZES], n_present = 0, number = 0, at = 0;
+    Group* heap[FLEXSP_CP_SIZES];
     x->tried++;
     for (int c = d->n; c-- > 0; at += counts[c]) {
         heap[c] = x->groups + at;
-        for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){d->item[c], d->room[c], number++};
+        for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){d->micro_batch[c], d->room[c], number++};
     }
     for (int c = 0; c < d->n; c++)
         if (counts[c]) present[n_present++] = c;
@@ -183,7 +183,7 @@ static double fill_groups(Search* x, const int* counts, double limit) {
         heap[best][group].room -= takes[best];
         sift(heap[best], counts[best], group);
         slowest = fmax(slowest, earliest);
-        work += d->degree[best] * ms[best];
+        work += d->cp_size[best] * ms[best];
         if (work + to_come[i + 1] >= most_work) return INFINITY;
     }
     return slowest;
@@ -191,7 +191,7 @@ static double fill_groups(Search* x, const int* counts, double limit) {
 
 static void keep(Search* x, const int* counts, double ms) {
     x->best = ms;
-    memcpy(x->counts, counts, sizeof(int) * (size_t)x->degrees->n);
+    memcpy(x->counts, counts, sizeof(int) * (size_t)x->cp_sizes->n);
     memcpy(x->group_of, x->place, sizeof(int) * (size_t)x->batch->n);
 }
 
@@ -201,9 +201,9 @@ static void try_partition(void* of, const int* counts) {
     if (ms < x->best) keep(x, counts, ms);
 }
 
-// As many groups of degree c as there is room for, and what is left in the widest that go.
+// As many groups of cp size c as there is room for, and what is left in the widest that go.
 static void homogeneous(int* counts, int c, int ranks) {
-    memset(counts, 0, sizeof(int) * FLEXSP_DEGREES);
+    memset(counts, 0, sizeof(int) * FLEXSP_CP_SIZES);
     for (; c >= 0; c--) {
         counts[c] = ranks >> c;
         ranks -= counts[c] << c;
@@ -213,7 +213,7 @@ static void homogeneous(int* counts, int c, int ranks) {
 // ---- the beam
 
 typedef struct Candidate {
-    int counts[FLEXSP_DEGREES];
+    int counts[FLEXSP_CP_SIZES];
     double ms;
     int expanded;
 } Candidate;
@@ -228,7 +228,7 @@ typedef struct Beam {
 } Beam;
 
 static int seen_before(Beam* beam, const int* counts) {
-    uint64_t hash = hash_bytes(counts, sizeof(int) * FLEXSP_DEGREES, 1);
+    uint64_t hash = hash_bytes(counts, sizeof(int) * FLEXSP_CP_SIZES, 1);
     size_t at = hash % SEEN;
     for (; beam->seen[at]; at = (at + 1) % SEEN)
         if (beam->seen[at] == hash) return 1;
@@ -251,25 +251,25 @@ static void offer(Beam* beam, const int* counts) {
     memcpy(beam->candidates[at].counts, counts, sizeof beam->candidates[at].counts);
 }
 
-// Merges 2 k groups of a degree into k of the next, or splits k into 2 k of the one below, for k = 1, 2, 4, ...
+// Merges 2 k groups of a cp size into k of the next, or splits k into 2 k of the one below, for k = 1, 2, 4, ...
 static void expand(Beam* beam, const Candidate* from) {
-    int counts[FLEXSP_DEGREES];
-    for (int c = 0; c < beam->x->degrees->n; c++)
+    int counts[FLEXSP_CP_SIZES];
+    for (int c = 0; c < beam->x->cp_sizes->n; c++)
         for (int k = 1; k <= from->counts[c]; k *= 2) {
             memcpy(counts, from->counts, sizeof counts);
             if (c > 0) counts[c] -= k, counts[c - 1] += 2 * k, offer(beam, counts);
             memcpy(counts, from->counts, sizeof counts);
-            if (c + 1 == beam->x->degrees->n || 2 * k > counts[c]) continue;
+            if (c + 1 == beam->x->cp_sizes->n || 2 * k > counts[c]) continue;
             counts[c] -= 2 * k, counts[c + 1] += k, offer(beam, counts);
         }
 }
 
 static int search_beam(Search* x) {
-    int counts[FLEXSP_DEGREES];
+    int counts[FLEXSP_CP_SIZES];
     Beam* beam = (Beam*)calloc(1, sizeof *beam);
     if (!beam) return -1;
     beam->x = x;
-    for (int c = 0; c < x->degrees->n; c++) homogeneous(counts, c, x->degrees->ranks), offer(beam, counts);
+    for (int c = 0; c < x->cp_sizes->n; c++) homogeneous(counts, c, x->cp_sizes->ranks), offer(beam, counts);
     for (int i = 0; i < beam->n && beam->n_seen < SEEN / 2;) {
         if (beam->candidates[i].expanded) {
             i++;
@@ -284,17 +284,17 @@ static int search_beam(Search* x) {
     return 0;
 }
 
-double flexsp_groups(const FlexspDegrees* degrees, const FlexspBatch* batch, int enumerated, int* counts, int* group_of,
-                     int64_t* tried) {
-    size_t groups = sizeof(Group) * (size_t)degrees->ranks;
+double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, int enumerated, int* counts,
+                     int* group_of, int64_t* tried) {
+    size_t groups = sizeof(Group) * (size_t)cp_sizes->ranks;
     char* memory = (char*)malloc(groups + sizeof(int) * (size_t)batch->n);
     if (!memory) return -2;
-    Search x = {degrees, batch, (Group*)memory, (int*)(memory + groups), INFINITY, counts, group_of, 0};
-    int done = 0, start[FLEXSP_DEGREES];
-    if (degrees->ranks <= enumerated) {
-        // One degree for all first, the paper's warm start, so that there is something to beat.
-        for (int c = degrees->n; c-- > 0;) homogeneous(start, c, degrees->ranks), try_partition(&x, start);
-        flexsp_partitions(degrees->ranks, degrees->n, try_partition, &x);
+    Search x = {cp_sizes, batch, (Group*)memory, (int*)(memory + groups), INFINITY, counts, group_of, 0};
+    int done = 0, start[FLEXSP_CP_SIZES];
+    if (cp_sizes->ranks <= enumerated) {
+        // One cp size for all first, the paper's warm start, so that there is something to beat.
+        for (int c = cp_sizes->n; c-- > 0;) homogeneous(start, c, cp_sizes->ranks), try_partition(&x, start);
+        flexsp_partitions(cp_sizes->ranks, cp_sizes->n, try_partition, &x);
     } else done = search_beam(&x);
     *tried += x.tried;
     free(memory);

@@ -1,7 +1,7 @@
-// resplit.c - see resplit.h. Tensor after tensor, every kind of state is put together of the parts that ranks have
+// reshard.c - see reshard.h. Tensor after tensor, every kind of state is put together of the parts that ranks have
 // under the old division and taken apart under the new one, in host memory. That moves more than has to change hands;
 // it happens when a rank becomes slow for good, not in steps.
-#include "run/resplit.h"
+#include "run/reshard.h"
 
 #include "run/run.h"
 
@@ -68,7 +68,7 @@ static void carry(Run* run, Model* next, StateKind kind) {
     }
 }
 
-void run_resplit(Run* run, const TpSplit* split) {
+void run_reshard(Run* run, const TpSplit* split) {
     Model* m = &run->model;
     Model next = *m;
     if (m->zero.stage != 1) die("a new division of the model needs ZeRO stage 1, found %d", m->zero.stage);

@@ -1,10 +1,10 @@
-// flexsp.h - the parts of the FlexSP rival, for tests and for its ablation: see flexsp.c, flexsp_cuts.c,
+// flexsp.h - the parts of the FlexSP published planner, for tests and for its ablation: see flexsp.c, flexsp_cuts.c,
 // flexsp_groups.c.
 #pragma once
-#include "plan/rivals/rivals.h"
+#include "plan/published/published.h"
 
 enum {
-    FLEXSP_DEGREES = 24,        // powers of two
+    FLEXSP_CP_SIZES = 24,       // powers of two
     FLEXSP_BUCKETS = 16,        // the number that is tried first
     FLEXSP_MOST_BUCKETS = 256,  // from here on documents go without buckets
     FLEXSP_TRIALS = 5,          // M' of the paper
@@ -14,18 +14,18 @@ enum {
 
 // The switches of the paper's ablation (Fig. 7); all zero is FlexSP.
 typedef struct FlexspOptions {
-    int no_sort;        // micro-batches are cut from documents in their own order
+    int no_sort;        // rounds are cut from documents in their own order
     int fixed_buckets;  // equal widths of length instead of the least error
     int no_buckets;
     int trials;  // 0: FLEXSP_TRIALS
 } FlexspOptions;
 
 typedef struct FlexspReport {
-    int least, micro_batches;  // M_min, and M of the plan
-    double ms;                 // what FlexSP expects: slowest groups and fixed costs of all micro-batches
-    int64_t tried;             // partitions, of all trials
-    int most_buckets;          // of a micro-batch, of all trials
-    double bucket_error;       // the largest over-statement of a micro-batch's tokens by its buckets, of all trials
+    int least, rounds;    // M_min, and M of the plan
+    double ms;            // what FlexSP expects: slowest groups and fixed costs of all rounds
+    int64_t tried;        // partitions, of all trials
+    int most_buckets;     // of a round, of all trials
+    double bucket_error;  // the largest over-statement of a round's tokens by its buckets, of all trials
 } FlexspReport;
 
 // report: NULL, or what the search came to. options: NULL for FlexSP as published. 0, or -1 with a message that names
@@ -45,47 +45,48 @@ int flexsp_fixed_buckets(int* first, const int* lengths, int n, int least, int64
 // Tokens over what the documents have when each counts as the longest of its bucket.
 int64_t flexsp_bucket_error(const int* first, int n_buckets, const int* lengths);
 
-// The blaster's table for lengths (n) in the order of cutting and 1 to `most` micro-batches: cut ((most + 1) (n + 1)).
+// The blaster's table for lengths (n) in the order of cutting and 1 to `most` rounds: cut ((most + 1) (n + 1)).
 // Contiguous runs, whose largest sum of tokens is the least. scratch: 3 (n + 1).
 void flexsp_blast(int* cut, const int* lengths, int n, int most, int64_t* scratch);
-// first (m + 1): where each of m micro-batches begins, and n.
+// first (m + 1): where each of m rounds begins, and n.
 void flexsp_chunks(int* first, const int* cut, int n, int m);
 // The least number of contiguous runs of at most `capacity` tokens, at least ceil(sum / capacity). n + 1 when a
 // document is longer than that.
 int flexsp_least_chunks(const int* lengths, int n, int64_t capacity);
 
-// ---- groups of one micro-batch (flexsp_groups.c)
+// ---- groups of one round (flexsp_groups.c)
 
-typedef struct FlexspDegrees {
+typedef struct FlexspCpSizes {
     int n, ranks;
-    int degree[FLEXSP_DEGREES], inner[FLEXSP_DEGREES], outer[FLEXSP_DEGREES];
-    double quadratic[FLEXSP_DEGREES], linear[FLEXSP_DEGREES], item[FLEXSP_DEGREES];  // ms a token^2, a token, a group
-    int64_t room[FLEXSP_DEGREES];                                                    // tokens of a place
-} FlexspDegrees;
+    int cp_size[FLEXSP_CP_SIZES], ulysses_size[FLEXSP_CP_SIZES], ring_size[FLEXSP_CP_SIZES];
+    double quadratic[FLEXSP_CP_SIZES], linear[FLEXSP_CP_SIZES],
+        micro_batch[FLEXSP_CP_SIZES];  // ms a token^2, a token, a group
+    int64_t room[FLEXSP_CP_SIZES];     // tokens of a place
+} FlexspCpSizes;
 
-void flexsp_degrees(FlexspDegrees* degrees, const Setting* setting);
+void flexsp_cp_sizes(FlexspCpSizes* cp_sizes, const Setting* setting);
 
-// The documents of a micro-batch, longest first; those of a bucket are alike.
+// The documents of a round, longest first; those of a bucket are alike.
 typedef struct FlexspBatch {
     int n;
     int* bucket;         // (n) of each document
-    double* ms;          // (buckets, degrees) a document adds to a group of that degree
-    int64_t* takes;      // (buckets, degrees) of a place
-    double* least_work;  // (degrees, n + 1) rank-ms of documents i .. n - 1 on groups of degree c or wider, at least
+    double* ms;          // (buckets, cp sizes) a document adds to a group of that cp size
+    int64_t* takes;      // (buckets, cp sizes) of a place
+    double* least_work;  // (cp sizes, n + 1) rank-ms of documents i .. n - 1 on groups of cp size c or wider, at least
 } FlexspBatch;
 
-size_t flexsp_batch_bytes(int n, int n_degrees);
-void flexsp_batch_carve(FlexspBatch* batch, void* memory, int n, int n_degrees);
+size_t flexsp_batch_bytes(int n, int n_cp_sizes);
+void flexsp_batch_carve(FlexspBatch* batch, void* memory, int n, int n_cp_sizes);
 // Fills it for lengths (n), longest first, in buckets by flexsp_buckets.
 void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
-                  const FlexspDegrees* degrees);
+                  const FlexspCpSizes* cp_sizes);
 
-// Calls visit with every way to write `ranks` as a sum of powers of two, counts[c] parts of 1 << c for c < n_degrees.
-void flexsp_partitions(int ranks, int n_degrees, void (*visit)(void* of, const int* counts), void* of);
+// Calls visit with every way to write `ranks` as a sum of powers of two, counts[c] parts of 1 << c for c < n_cp_sizes.
+void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const int* counts), void* of);
 
-// The best partition of the ranks that was found: counts (degrees), and for each document the number of its group,
+// The best partition of the ranks that was found: counts (cp sizes), and for each document the number of its group,
 // groups numbered from the widest to the narrowest. Returns the time of the slowest group, INFINITY when no partition
 // holds the documents, -2 for want of memory. enumerated: the most ranks for which all partitions are tried
 // (FLEXSP_ENUMERATED). tried: partitions looked at, added to.
-double flexsp_groups(const FlexspDegrees* degrees, const FlexspBatch* batch, int enumerated, int* counts, int* group_of,
-                     int64_t* tried);
+double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, int enumerated, int* counts,
+                     int* group_of, int64_t* tried);

@@ -5,10 +5,10 @@
 //   err[k][q] = min_j err[j][q - 1] + s_j (k - j) - (s_j + .. + s_k-1)            documents from 0, longest first.
 // The cost of a run obeys the quadrangle inequality, so the best j never decreases in k, and halving the range of k
 // (Galil and Park 1992) takes O(n log n) a column in place of the paper's O(n^2): the same minima.
-// Micro-batches (section 4.2, the "sequence blaster"): runs whose largest sum of tokens is the least,
+// Rounds (section 4.2, the "sequence blaster"): runs whose largest sum of tokens is the least,
 //   most[k][i] = min_j max(most[j][i - 1], s_j + .. + s_k-1).
 // The first rises in j and the second falls, so the best j is where they cross.
-#include "plan/rivals/flexsp.h"
+#include "plan/published/flexsp.h"
 
 #include <stdlib.h>
 
@@ -88,7 +88,7 @@ int64_t flexsp_bucket_error(const int* first, int n_buckets, const int* lengths)
     return error;
 }
 
-// ---- micro-batches
+// ---- rounds
 
 // The j that is best for the first k documents in one more run than prev has, at least `from`. The least of equals.
 static int crossing(const int64_t* prev, const int64_t* sums, int k, int from) {

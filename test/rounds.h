@@ -1,4 +1,4 @@
-// micro_batches.h - machines, batches and proofs for the tests of rivals that plan in micro-batches.
+// rounds.h - machines, batches and proofs for the tests of published planners that plan in rounds.
 #pragma once
 #include "plan/lengths.h"
 #include "test/settings.h"
@@ -32,7 +32,7 @@ static inline void close_cluster(Cluster* c) {
 }
 
 // Other limits for the same machine.
-static inline void limit_cluster(Cluster* c, int capacity, int NH, KindChoice kind) {
+static inline void limit_cluster(Cluster* c, int capacity, int NH, CpChoice kind) {
     c->setting.limits.capacity = capacity;
     c->setting.limits.NH = NH;
     c->setting.kind = kind;
@@ -60,14 +60,14 @@ static inline Cluster* scarce_cluster(uint64_t seed, int* lengths, int* n) {
     Cluster* c = open_cluster("a100-7b", pick(seed, 0, 1, 40), pick(seed, 1, 1, 9));
     *n = pick(seed, 2, 0, 60);
     if (seed % 2) measure_links(c, seed);
-    limit_cluster(c, pick(seed, 3, 1, 600), pick(seed, 4, 1, 13), (KindChoice)(seed % 3));
+    limit_cluster(c, pick(seed, 3, 1, 600), pick(seed, 4, 1, 13), (CpChoice)(seed % 3));
     draw_lengths(lengths, *n, "wikipedia", 3000, 8, (int64_t)seed);
     return c;
 }
 
-// plan_check, and what it does not know: items of a micro-batch share no rank, micro-batches follow each other, degrees
+// plan_check, and what it does not know: micro-batches of a round share no rank, rounds follow each other, cp sizes
 // are powers of two on ranks that begin at their multiples.
-static inline void prove_micro_batches(Cluster* c, const int* lengths, int n) {
+static inline void prove_rounds(Cluster* c, const int* lengths, int n) {
     const Plan* plan = &c->plan;
     static int used[WIDEST_RANKS];
     void* scratch = malloc(plan_scratch_bytes(n, &c->setting.limits));
@@ -76,23 +76,24 @@ static inline void prove_micro_batches(Cluster* c, const int* lengths, int n) {
     CHECK(ok);
     free(scratch);
     for (int r = 0; r < plan->ranks; r++) used[r] = -1;
-    for (int i = 0; i < plan->n_items && ok; i++) {
-        const Item* item = &plan->items[i];
-        int before = i > 0 ? plan->items[i - 1].round : 0;
-        CHECK((item->degree & (item->degree - 1)) == 0 && item->first_rank % item->degree == 0);
-        CHECK(item->round >= before && item->round <= before + 1 && (i > 0 || item->round == 0));
-        for (int r = item->first_rank; r < item->first_rank + item->degree; r++) {
-            CHECK(used[r] != item->round);
-            used[r] = item->round;
+    for (int i = 0; i < plan->n_micro_batches && ok; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        int before = i > 0 ? plan->micro_batches[i - 1].round : 0;
+        CHECK((mb->cp_size & (mb->cp_size - 1)) == 0 && mb->first_rank % mb->cp_size == 0);
+        CHECK(mb->round >= before && mb->round <= before + 1 && (i > 0 || mb->round == 0));
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+            CHECK(used[r] != mb->round);
+            used[r] = mb->round;
         }
     }
 }
 
 static inline double play_ms(Cluster* c, const PlayRule* rule, const int* lengths) {
     Timeline timeline;
-    int items = c->plan.n_items, ranks = c->plan.ranks;
-    void *memory = malloc(timeline_bytes(items, ranks) + 1), *scratch = malloc(timeline_scratch(items, ranks) + 1);
-    timeline_carve(&timeline, memory, items, ranks);
+    int micro_batches = c->plan.n_micro_batches, ranks = c->plan.ranks;
+    void *memory = malloc(timeline_bytes(micro_batches, ranks) + 1),
+         *scratch = malloc(timeline_scratch(micro_batches, ranks) + 1);
+    timeline_carve(&timeline, memory, micro_batches, ranks);
     int result = timeline_play(&timeline, &c->plan, lengths, &c->setting, rule, scratch, c->err, sizeof c->err);
     double ms = result == 0 ? timeline.makespan : NAN;
     free(memory);

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "plan/planner.h"
-#include "plan/rivals/hydraulis.h"
+#include "plan/published/hydraulis.h"
 
 // Sums over the documents of at most edge[i] tokens.
 typedef struct Histogram {

@@ -1,24 +1,24 @@
 // hydraulis.c - a step of Hydraulis: choosing a strategy, dispatching documents to its pipelines, packing each
-// pipeline's into rows; and the rival that is made of it. See hydraulis.h for the model and the source.
+// pipeline's into rows; and the published planner that is made of it. See hydraulis.h for the model and the source.
 //
-// Tensor x pipeline parallelism is what Hydraulis chooses among. The rival has the degrees of this project in its
-// place: a pipeline is a group of ranks that share documents by heads or rings, pp = 1, one scheme for each power of
-// two. So its gains are those of unlike degrees chosen each step, not of unlike stages. A row costs what a micro-batch
-// of published systems does, Cost.round. Ranks of unequal speed are unknown to it.
+// Tensor x pipeline parallelism is what Hydraulis chooses among. The published planner has the cp sizes of this project
+// in its place: a pipeline is a group of ranks that share documents by heads or rings, pp = 1, one scheme for each
+// power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. A row costs what a
+// micro-batch of published systems does, Cost.round. Ranks of unequal speed are unknown to it.
 //
 // Where the released code is known to go wrong it is not followed: ties in dispatching go to the smallest own load, not
 // to the first pipeline; a shuffle that leaves a pipeline empty does not end the search; a strategy costs the maximum
 // over the times of its pipelines. Packing uses no integer program: longest cost first under the cap on tokens, best
 // fit where that fails, then moves and swaps out of the longest row. A floor on the tokens of a row, which only limits
-// how many rows are tried, is left out: degrees have none.
+// how many rows are tried, is left out: cp sizes have none.
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "plan/planner.h"
-#include "plan/rivals/hydraulis.h"
-#include "plan/rivals/longest.h"
-#include "plan/rivals/rivals.h"
+#include "plan/published/hydraulis.h"
+#include "plan/published/longest.h"
+#include "plan/published/published.h"
 
 // ---- schemes
 
@@ -354,7 +354,7 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
     return best;
 }
 
-// ---- the rival
+// ---- the published planner
 
 typedef struct Hydraulis {
     const Setting* setting;
@@ -365,17 +365,18 @@ typedef struct Hydraulis {
 
 // Between a quarter of a full row and a full one the exchanges of a measured machine are taken as a line.
 static PipelineScheme scheme_of_group(const GroupCost* g, const Setting* setting) {
-    PipelineScheme scheme = {.gpus = g->degree, .pp = 1, .quadratic = g->quadratic, .ring = g->degree / g->inner};
+    PipelineScheme scheme = {
+        .gpus = g->cp_size, .pp = 1, .quadratic = g->quadratic, .ring = g->cp_size / g->ulysses_size};
     scheme.max_tokens = g->room * scheme.ring;
     scheme.max_docs = scheme.ring > 1 ? setting->limits.max_ring_docs : INT_MAX;
     double full = (double)scheme.max_tokens, slope = g->link_linear, start = 0;
-    if (g->n_exchanges > 0) {
-        double quarter_ms = group_exchange_ms(g, full / 4);
-        slope = MAX((group_exchange_ms(g, full) - quarter_ms) / (0.75 * full), 0);
+    if (g->n_communications > 0) {
+        double quarter_ms = group_communication_ms(g, full / 4);
+        slope = MAX((group_communication_ms(g, full) - quarter_ms) / (0.75 * full), 0);
         start = MAX(quarter_ms - slope * full / 4, 0);
     }
     scheme.linear = g->linear + slope;
-    scheme.fixed = MAX(setting->cost.round, g->item) + start;
+    scheme.fixed = MAX(setting->cost.round, g->micro_batch) + start;
     return scheme;
 }
 
@@ -383,7 +384,7 @@ static void pool_of_setting(SchemePool* pool, const Setting* setting) {
     *pool = (SchemePool){.ranks = setting->limits.ranks};
     for (int d = 1; d <= pool->ranks && pool->n < HYDRAULIS_SCHEMES; d += d) {
         const GroupCost* g = &setting->groups[d];
-        if (!g->canonical || g->inner == 0) continue;
+        if (!g->canonical || g->ulysses_size == 0) continue;
         PipelineScheme scheme = scheme_of_group(g, setting);
         int at = pool->n++;
         for (; at > 0 && pool->scheme[at - 1].max_tokens <= scheme.max_tokens; at--)
@@ -394,7 +395,7 @@ static void pool_of_setting(SchemePool* pool, const Setting* setting) {
 
 enum { CANDIDATES = HYDRAULIS_SCHEMES + 2 * HYDRAULIS_SCHEMES * HYDRAULIS_BINS };
 
-// One degree for all, the least that holds the longest document, is the first: Hydraulis' optimizer strategy. The
+// One cp size for all, the least that holds the longest document, is the first: Hydraulis' optimizer strategy. The
 // dynamic program does not see that a step has only so many documents for its pipelines, and likes the narrowest
 // scheme too well. So it is asked again with the narrow ones left out; and fixed costs are charged in both ways,
 // because rows of short documents share theirs. Then both stages say on batches from the sample what is of use.
@@ -421,7 +422,7 @@ static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample
     return strategies_shorten(list, n, pool, sample, n_sample, err, errlen);
 }
 
-static void* rival_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
+static void* planner_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     Hydraulis* h = (Hydraulis*)calloc(1, sizeof *h);
     Strategy* list = (Strategy*)malloc(sizeof(Strategy) * CANDIDATES);
     int n = -1;
@@ -429,7 +430,7 @@ static void* rival_open(const Setting* setting, const int* sample, int n_sample,
     else {
         h->setting = setting;
         pool_of_setting(&h->pool, setting);
-        if (h->pool.n == 0) fail(err, errlen, "no degree of %d ranks is a power of two", setting->limits.ranks);
+        if (h->pool.n == 0) fail(err, errlen, "no cp size of %d ranks is a power of two", setting->limits.ranks);
         else n = propose(h, list, sample, n_sample, err, errlen);
     }
     if (n > 0) memcpy(h->list, list, sizeof(Strategy) * (size_t)n), h->n = n;
@@ -439,8 +440,8 @@ static void* rival_open(const Setting* setting, const int* sample, int n_sample,
     return NULL;
 }
 
-// Rows of the pipeline on ranks first_rank .. as items, the longest first.
-static void add_rows(Plan* plan, StepWork* w, int k, int p, Item item) {
+// Rows of the pipeline on ranks first_rank .. as micro-batches, the longest first.
+static void add_rows(Plan* plan, StepWork* w, int k, int p, MicroBatch mb) {
     const int *docs = w->docs + w->first[p], *row_of = w->row_of + w->first[p];
     int n = w->first[p + 1] - w->first[p], rows = 0;
     for (int i = 0; i < n; i++) rows = MAX(rows, row_of[i] + 1);
@@ -450,31 +451,32 @@ static void add_rows(Plan* plan, StepWork* w, int k, int p, Item item) {
         for (int j = 1; j < rows; j++)
             if (w->row_ms[j] > w->row_ms[longest]) longest = j;
         w->row_ms[longest] = -1;
-        item.first_doc = plan->n_docs;
+        mb.first_doc = plan->n_docs;
         for (int i = 0; i < n; i++)
             if (row_of[i] == longest) plan->docs[plan->n_docs++] = docs[i];
-        item.n_docs = plan->n_docs - item.first_doc;
-        plan->items[plan->n_items++] = item;
+        mb.n_docs = plan->n_docs - mb.first_doc;
+        plan->micro_batches[plan->n_micro_batches++] = mb;
     }
 }
 
-// Pipelines lie in descending order of degree, so that every one begins at a multiple of its own, and none crosses a
+// Pipelines lie in descending order of cp size, so that every one begins at a multiple of its own, and none crosses a
 // border between machines of a power of two of ranks without need.
 static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const Strategy* strategy) {
     const SchemePool* pool = &h->pool;
     for (int k = 0, p = 0; k < pool->n; k++) {
-        int degree = pool->scheme[k].gpus, first_rank = 0;
+        int cp_size = pool->scheme[k].gpus, first_rank = 0;
         for (int i = 0; i < pool->n; i++)
-            if (pool->scheme[i].gpus > degree) first_rank += strategy->copies[i] * pool->scheme[i].gpus;
-        for (int copy = 0; copy < strategy->copies[k]; copy++, p++, first_rank += degree)
+            if (pool->scheme[i].gpus > cp_size) first_rank += strategy->copies[i] * pool->scheme[i].gpus;
+        for (int copy = 0; copy < strategy->copies[k]; copy++, p++, first_rank += cp_size)
             add_rows(plan, w, k, p,
-                     (Item){.first_rank = first_rank, .degree = degree, .inner = degree / pool->scheme[k].ring});
+                     (MicroBatch){
+                         .first_rank = first_rank, .cp_size = cp_size, .ulysses_size = cp_size / pool->scheme[k].ring});
     }
 }
 
-static int rival_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                      size_t errlen) {
-    const Hydraulis* h = (const Hydraulis*)rival;
+static int planner_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+                        size_t errlen) {
+    const Hydraulis* h = (const Hydraulis*)planner;
     const Cost* cost = &h->setting->cost;
     if (check_lengths(lengths, n, &h->setting->limits, err, errlen) < 0) return -1;
     void* memory = malloc(step_work_bytes(&h->pool, n));
@@ -482,9 +484,9 @@ static int rival_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, con
     StepWork work;
     step_work(&work, memory, &h->pool, lengths, n);
     Choice choice = hydraulis_choose(&work, h->list, h->n, HYDRAULIS_SHUFFLES, (uint64_t)step);
-    *plan = (Plan){.step = step, .ranks = h->pool.ranks, .docs = plan->docs, .items = plan->items};
-    // The timeline counts Cost.item itself.
-    *rule = (PlayRule){.item_ms = rival_item_ms(cost)};
+    *plan = (Plan){.step = step, .ranks = h->pool.ranks, .docs = plan->docs, .micro_batches = plan->micro_batches};
+    // The timeline counts Cost.micro-batch itself.
+    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(cost)};
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)
         fail(err, errlen, "no strategy holds the documents of the step, the longest of %d tokens; groups hold up to %d",
@@ -493,10 +495,10 @@ static int rival_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, con
     return choice.strategy >= 0 || n == 0 ? 0 : -1;
 }
 
-const Rival rival_hydraulis = {
+const Planner planner_hydraulis = {
     "hydraulis",
     "strategies of unlike groups from a dynamic program, one a step, documents dispatched and packed (Hydraulis, 2024)",
-    rival_open,
-    rival_plan,
+    planner_open,
+    planner_plan,
     free,
 };

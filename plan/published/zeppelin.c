@@ -1,37 +1,37 @@
-// zeppelin.c - Zeppelin (arXiv 2509.21841, EuroSys 2026) as a rival: zones of lengths, rings as wide as their zone,
-// routing over all NICs, remapping of tokens for linear modules. A reconstruction: no code of it is public.
+// zeppelin.c - Zeppelin (arXiv 2509.21841, EuroSys 2026) as a published planner: zones of lengths, rings as wide as
+// their zone, routing over all NICs, remapping of tokens for linear modules. A reconstruction: no code of it is public.
 //
 // Zones. A document is worth cutting where its attention takes at least as long as its exchanges:
 //   quadratic(d) s^2 >= exchanges(d, s),  d a whole machine for s0, two machines for s1; exchanges across are routed.
-// Items. Documents on the same window share an item, longest first, as many as the capacity of its ranks takes; the
-// rest goes to further items. Ranks work through what is across machines, then inside, then local. Every cut document
-// is a ring; by heads go only those for which ring documents have run out (PlanLimits.max_ring_docs).
-// How it is played, where in doubt in its favour:
+// Micro-batches. Documents on the same window share a micro-batch, longest first, as many as the capacity of its ranks
+// takes; the rest goes to further micro-batches. Ranks work through what is across machines, then inside, then local.
+// Every cut document is a ring; by heads go only those for which ring documents have run out
+// (PlanLimits.max_ring_docs). How it is played, where in doubt in its favour:
 //   across_scale  routed / direct time of exchanges across machines with as many NICs as ranks, at the best number of
 //                 proxies. A published machine's bandwidths are those of an all-to-all, which uses all NICs already:
 //                 there this flatters Zeppelin.
 //   remap_ms      queries, keys and values to where attention is, outputs back, h + 2 h_kv and h a token, and the same
 //                 backward: the bytes a token that heads exchange. All linear modules are balanced, projections too.
 //                 Transfers are those of zeppelin_remap.c for the whole step at once, the busiest rank sets the time.
-//   Cost.round    is paid once for each micro-batch, ceil(tokens / capacity) of the rank with most of them, and not for
-//                 every item: a micro-batch has all three queues. There is no barrier between micro-batches: all items
-//                 are of one round, which takes the time of all.
-#include "plan/rivals/zeppelin.h"
+//   Cost.round    is paid once for each round, ceil(tokens / capacity) of the rank with most of them, and not for
+//                 every micro-batch: a round has all three queues. There is no barrier between rounds: all
+//                 micro-batches are of one round, which takes the time of all.
+#include "plan/published/zeppelin.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
 #include "plan/planner.h"
-#include "plan/rivals/longest.h"
-#include "plan/rivals/rivals.h"
+#include "plan/published/longest.h"
+#include "plan/published/published.h"
 
 // ---- formulas
 
-int64_t zeppelin_pairs(int s, int outer, int a) {
+int64_t zeppelin_pairs(int s, int ring_size, int a) {
     int64_t pairs = 0;
     for (int high = 0; high < 2; high++) {
-        int chunk = high ? 2 * outer - 1 - a : a;
-        int64_t first = chunk_border(s, outer, chunk), end = chunk_border(s, outer, chunk + 1);
+        int chunk = high ? 2 * ring_size - 1 - a : a;
+        int64_t first = chunk_border(s, ring_size, chunk), end = chunk_border(s, ring_size, chunk + 1);
         pairs += (end * (end + 1) - first * (first + 1)) / 2;
     }
     return pairs;
@@ -52,16 +52,16 @@ double zeppelin_routed(int proxies, int nics, double inside, int pipelined) {
 
 // ---- what the machine says
 
-static GroupCost ring(const Setting* setting, int degree) {
-    return cost_group(&setting->cost, &setting->limits, 0, degree, 1);
+static GroupCost ring(const Setting* setting, int cp_size) {
+    return cost_group(&setting->cost, &setting->limits, 0, cp_size, 1);
 }
 
 // ms that a rank of such a ring needs for what heads would exchange of a token, all layers, both ways; in the long run.
-static double token_ms(const Setting* setting, int degree) {
+static double token_ms(const Setting* setting, int cp_size) {
     const Cost* cost = &setting->cost;
-    GroupCost g = ring(setting, degree);
-    if (degree == 1) return 0;
-    if (cost->n_groups > 0) return g.link_linear * degree;
+    GroupCost g = ring(setting, cp_size);
+    if (cp_size == 1) return 0;
+    if (cost->n_groups > 0) return g.link_linear * cp_size;
     const LinkTable* link = &cost->link[g.across ? LINK_ACROSS : LINK_INSIDE];
     if (link->n == 0) return 0;
     double per_byte = link->ms[link->n - 1] / MAX(link->bytes[link->n - 1], 1);
@@ -83,7 +83,7 @@ static int crossing(const GroupCost* g, double scale) {
     int low = 0, high = INT_MAX;  // not worth it, taken to be
     while (high - low > 1) {
         int s = low + (high - low) / 2;
-        if (g->quadratic * s * s >= scale * group_exchange_ms(g, s)) high = s;
+        if (g->quadratic * s * s >= scale * group_communication_ms(g, s)) high = s;
         else low = s;
     }
     return high;
@@ -97,7 +97,7 @@ ZeppelinZones zeppelin_zones(const Setting* setting, double scale) {
     return zones;
 }
 
-// ---- items
+// ---- micro-batches
 
 typedef struct Zeppelin {
     const Setting* setting;
@@ -106,13 +106,13 @@ typedef struct Zeppelin {
 } Zeppelin;
 
 typedef struct Scratch {
-    Sorted* by_length;                 // (n)
-    int *sorted, *docs, *item, *room;  // (n)
-    ZeppelinWindow* windows;           // (n)
-    int64_t *tokens, *targets, *left;  // (ranks)
-    int64_t* moved[N_LINKS];           // (ranks)
-    int* ring_docs;                    // (ranks)
-    Move* moves;                       // (2 ranks)
+    Sorted* by_length;                        // (n)
+    int *sorted, *docs, *micro_batch, *room;  // (n)
+    ZeppelinWindow* windows;                  // (n)
+    int64_t *tokens, *targets, *left;         // (ranks)
+    int64_t* moved[N_LINKS];                  // (ranks)
+    int* ring_docs;                           // (ranks)
+    Move* moves;                              // (2 ranks)
 } Scratch;
 
 static size_t carve_scratch(Scratch* x, void* memory, int n, int ranks) {
@@ -121,7 +121,7 @@ static size_t carve_scratch(Scratch* x, void* memory, int n, int ranks) {
     x->by_length = (Sorted*)carve(&c, sizeof(Sorted) * (size_t)n);
     x->sorted = (int*)carve(&c, ints);
     x->docs = (int*)carve(&c, ints);
-    x->item = (int*)carve(&c, ints);
+    x->micro_batch = (int*)carve(&c, ints);
     x->room = (int*)carve(&c, ints);
     x->windows = (ZeppelinWindow*)carve(&c, sizeof(ZeppelinWindow) * (size_t)n);
     x->tokens = (int64_t*)carve(&c, counts);
@@ -139,57 +139,58 @@ static void sort_documents(Scratch* x, const int* lengths, int n) {
     for (int i = 0; i < n; i++) x->sorted[i] = x->by_length[i].length, x->docs[i] = x->by_length[i].doc;
 }
 
-// Items of all windows, queue by queue; a document joins the first item of its window that has room.
-static void make_items(Plan* plan, Scratch* x, const PlanLimits* limits) {
-    plan->n_items = 0;
+// Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
+static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits) {
+    plan->n_micro_batches = 0;
     for (ZeppelinQueue queue = 0; queue < N_QUEUES; queue++)
-        for (int i = 0, first = plan->n_items; i < plan->n_docs; i++) {
+        for (int i = 0, first = plan->n_micro_batches; i < plan->n_docs; i++) {
             const ZeppelinWindow* w = &x->windows[i];
             if (w->queue != queue) continue;
-            int widest = widest_place(x->sorted[i], w->degree), at = first;
-            for (; at < plan->n_items; at++) {
-                const Item* item = &plan->items[at];
-                if (item->first_rank == w->first_rank && item->degree == w->degree && x->room[at] >= widest) break;
+            int widest = widest_place(x->sorted[i], w->cp_size), at = first;
+            for (; at < plan->n_micro_batches; at++) {
+                const MicroBatch* mb = &plan->micro_batches[at];
+                if (mb->first_rank == w->first_rank && mb->cp_size == w->cp_size && x->room[at] >= widest) break;
             }
-            if (at == plan->n_items) {
-                plan->items[plan->n_items++] = (Item){.first_rank = w->first_rank, .degree = w->degree, .inner = 1};
+            if (at == plan->n_micro_batches) {
+                plan->micro_batches[plan->n_micro_batches++] =
+                    (MicroBatch){.first_rank = w->first_rank, .cp_size = w->cp_size, .ulysses_size = 1};
                 x->room[at] = limits->capacity;
             }
             x->room[at] -= widest;
-            plan->items[at].n_docs++;
-            x->item[i] = at;
+            plan->micro_batches[at].n_docs++;
+            x->micro_batch[i] = at;
         }
-    for (int i = 0, docs = 0; i < plan->n_items; i++) {
-        plan->items[i].first_doc = docs;
-        docs += plan->items[i].n_docs;
-        plan->items[i].n_docs = 0;
+    for (int i = 0, docs = 0; i < plan->n_micro_batches; i++) {
+        plan->micro_batches[i].first_doc = docs;
+        docs += plan->micro_batches[i].n_docs;
+        plan->micro_batches[i].n_docs = 0;
     }
     for (int i = 0; i < plan->n_docs; i++) {
-        Item* item = &plan->items[x->item[i]];
-        plan->docs[item->first_doc + item->n_docs++] = x->docs[i];
+        MicroBatch* mb = &plan->micro_batches[x->micro_batch[i]];
+        plan->docs[mb->first_doc + mb->n_docs++] = x->docs[i];
     }
 }
 
-// Items beyond the documents that rings may have share heads.
+// Micro-batches beyond the documents that rings may have share heads.
 static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLimits* limits, char* err, size_t errlen) {
     memset(x->ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
-    for (int i = 0; i < plan->n_items; i++) {
-        Item* item = &plan->items[i];
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        MicroBatch* mb = &plan->micro_batches[i];
         int most = 0;
         int64_t tokens = 0;
-        if (item->degree == 1) continue;
-        for (int r = 0; r < item->degree; r++) most = MAX(most, x->ring_docs[item->first_rank + r]);
-        for (int r = 0; r < item->degree && most + item->n_docs <= limits->max_ring_docs; r++)
-            x->ring_docs[item->first_rank + r] += item->n_docs;
-        if (most + item->n_docs <= limits->max_ring_docs) continue;
-        for (int d = 0; d < item->n_docs; d++) tokens += lengths[plan->docs[item->first_doc + d]];
-        if (item->degree > limits->NH || tokens > place_capacity(limits, item->degree))
+        if (mb->cp_size == 1) continue;
+        for (int r = 0; r < mb->cp_size; r++) most = MAX(most, x->ring_docs[mb->first_rank + r]);
+        for (int r = 0; r < mb->cp_size && most + mb->n_docs <= limits->max_ring_docs; r++)
+            x->ring_docs[mb->first_rank + r] += mb->n_docs;
+        if (most + mb->n_docs <= limits->max_ring_docs) continue;
+        for (int d = 0; d < mb->n_docs; d++) tokens += lengths[plan->docs[mb->first_doc + d]];
+        if (mb->cp_size > limits->NH || tokens > place_capacity(limits, mb->cp_size))
             return fail(err, errlen,
                         "the rings of ranks %d to %d have %d documents, at most %d can be, and they do not fit when %d "
                         "heads are shared",
-                        item->first_rank, item->first_rank + item->degree - 1, most + item->n_docs,
-                        limits->max_ring_docs, limits->NH);
-        item->inner = item->degree;
+                        mb->first_rank, mb->first_rank + mb->cp_size - 1, most + mb->n_docs, limits->max_ring_docs,
+                        limits->NH);
+        mb->ulysses_size = mb->cp_size;
     }
     return 0;
 }
@@ -233,18 +234,19 @@ static PlayRule make_rule(const Zeppelin* z, const Plan* plan, const int* length
     const PlanLimits* limits = &z->setting->limits;
     int64_t most = 0;
     memset(x->tokens, 0, sizeof(int64_t) * (size_t)limits->ranks);
-    for (int i = 0; i < plan->n_items; i++)
-        for (int r = plan->items[i].first_rank; r < plan->items[i].first_rank + plan->items[i].degree; r++)
-            x->tokens[r] += item_share(plan, &plan->items[i], lengths, r, NULL).n;
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        for (int r = plan->micro_batches[i].first_rank;
+             r < plan->micro_batches[i].first_rank + plan->micro_batches[i].cp_size; r++)
+            x->tokens[r] += micro_batch_share(plan, &plan->micro_batches[i], lengths, r, NULL).n;
     for (int r = 0; r < limits->ranks; r++) most = MAX(most, x->tokens[r]);
     return (PlayRule){.in_rounds = 1,
-                      .round_ms = (double)CEIL_DIV(most, limits->capacity) * rival_item_ms(&z->setting->cost),
+                      .round_ms = (double)CEIL_DIV(most, limits->capacity) * planner_micro_batch_ms(&z->setting->cost),
                       .across_scale = z->across_scale,
                       .even_linear = 1,
                       .remap_ms = remap_ms(x, z->setting, z->across_scale)};
 }
 
-// ---- the rival
+// ---- the published planner
 
 static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     (void)sample, (void)n_sample;
@@ -258,9 +260,9 @@ static void* zeppelin_open(const Setting* setting, const int* sample, int n_samp
     return z;
 }
 
-static int zeppelin_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+static int zeppelin_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
                          size_t errlen) {
-    const Zeppelin* z = (const Zeppelin*)rival;
+    const Zeppelin* z = (const Zeppelin*)planner;
     const PlanLimits* limits = &z->setting->limits;
     if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
     Scratch x;
@@ -275,7 +277,7 @@ static int zeppelin_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, 
     ZeppelinZones zones = z->zones;
     int result = zeppelin_partition(x.windows, &zones, x.sorted, x.docs, n, limits, err, errlen);
     if (result == 0) {
-        make_items(plan, &x, limits);
+        make_micro_batches(plan, &x, limits);
         result = limit_rings(plan, &x, lengths, limits, err, errlen);
     }
     if (result == 0) *rule = make_rule(z, plan, lengths, &x);
@@ -283,7 +285,7 @@ static int zeppelin_plan(void* rival, Plan* plan, PlayRule* rule, int64_t step, 
     return result;
 }
 
-const Rival rival_zeppelin = {
+const Planner planner_zeppelin = {
     "zeppelin",
     "documents cut by length across machines, inside one or not, rings, routing and remapping (Zeppelin, 2025; our "
     "reconstruction)",

@@ -1,0 +1,155 @@
+// published planners.c - the table of planners, and the rows that are planners of this project.
+//
+// static    one cp size for all steps: the least power of two that holds a document of setting->context tokens; where
+//           none does, the least cp size of any kind. Rows are best-fit packed, by plan_static.
+// adaptive  the best cp size for every step, by plan_adaptive.
+// flex      groups of unlike cp sizes, by plan_flex.
+// None of them has a barrier. Each pays Cost.round for every micro-batch, so that a fixed cost that was measured with
+// the rounds of another system is not a gift to those without: adaptive and flex know it while they plan, in a setting
+// of their own whose micro-batches cost so much more.
+#include "plan/published/published.h"
+
+#include <stdlib.h>
+
+#include "plan/planner.h"
+
+double planner_micro_batch_ms(const Cost* cost) { return MAX(cost->round - cost->micro_batch, 0); }
+
+Setting setting_with_micro_batch(const Setting* setting, double micro_batch_ms, GroupCost* groups) {
+    Setting with = *setting;
+    memcpy(groups, setting->groups, sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
+    for (int d = 1; d <= setting->limits.ranks; d++) groups[d].micro_batch += micro_batch_ms;
+    with.groups = groups;
+    with.cost.micro_batch += micro_batch_ms;
+    return with;
+}
+
+// ---- static
+
+typedef struct Static {
+    const Setting* setting;
+    int cp_size;
+} Static;
+
+// Whether groups of this cp size hold every document of up to context tokens, in rows as plan_static makes them.
+static int holds_context(const Setting* setting, int cp_size, void* memory, void* scratch) {
+    const PlanLimits* limits = &setting->limits;
+    int context = MAX(setting->context, 1);
+    Plan plan;
+    plan_carve(&plan, memory, 1);
+    if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, scratch, NULL, 0) < 0) return 0;
+    // Borders are rounded: a document that is shorter by less than a token of every chunk may need one more of a place.
+    int ulysses_size = plan.micro_batches[0].ulysses_size, ring_size = cp_size / ulysses_size;
+    for (int s = context; s > MAX(context - 2 * ring_size, 0); s--)
+        if (widest_place(s, ring_size) > place_capacity(limits, ulysses_size)) return 0;
+    return 1;
+}
+
+static int choose_cp_size(const Setting* setting, void* memory, void* scratch) {
+    for (int cp_size = 1; cp_size <= setting->limits.ranks; cp_size *= 2)
+        if (setting->groups[cp_size].canonical && holds_context(setting, cp_size, memory, scratch)) return cp_size;
+    for (int cp_size = 1; cp_size <= setting->limits.ranks; cp_size++)
+        if (setting->groups[cp_size].canonical && holds_context(setting, cp_size, memory, scratch)) return cp_size;
+    return 0;
+}
+
+static void* static_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
+    (void)sample, (void)n_sample;
+    Static* x = (Static*)malloc(sizeof *x);
+    void *memory = malloc(plan_bytes(1)), *scratch = malloc(plan_static_scratch(1, &setting->limits));
+    if (x && memory && scratch) {
+        *x = (Static){setting, choose_cp_size(setting, memory, scratch)};
+        if (x->cp_size == 0)
+            fail(err, errlen,
+                 "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a larger "
+                 "--capacity or more ranks",
+                 setting->limits.ranks, setting->context, setting->limits.capacity);
+    } else {
+        fail(err, errlen, "no memory for a planner");
+    }
+    free(memory);
+    free(scratch);
+    if (x && memory && scratch && x->cp_size > 0) return x;
+    free(x);
+    return NULL;
+}
+
+static int static_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+                       size_t errlen) {
+    const Static* x = (const Static*)planner;
+    const PlanLimits* limits = &x->setting->limits;
+    void* scratch = malloc(plan_static_scratch(n, limits));
+    if (!scratch) return fail(err, errlen, "no memory to plan %d documents", n);
+    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&x->setting->cost)};
+    int result = plan_static(plan, step, lengths, n, limits, x->cp_size, x->setting->kind, scratch, err, errlen);
+    free(scratch);
+    return result;
+}
+
+// ---- adaptive and flex
+
+typedef struct Stepwise {
+    Setting setting;
+    double micro_batch_ms;
+} Stepwise;
+
+static void stepwise_close(void* planner) {
+    free(((Stepwise*)planner)->setting.groups);
+    free(planner);
+}
+
+static void* stepwise_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
+    (void)sample, (void)n_sample;
+    Stepwise* x = (Stepwise*)malloc(sizeof *x);
+    GroupCost* groups = (GroupCost*)malloc(sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
+    if (!x || !groups) {
+        free(x);
+        free(groups);
+        fail(err, errlen, "no memory for a planner");
+        return NULL;
+    }
+    x->micro_batch_ms = planner_micro_batch_ms(&setting->cost);
+    x->setting = setting_with_micro_batch(setting, x->micro_batch_ms, groups);
+    return x;
+}
+
+typedef int (*StepPlanner)(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
+                           const Setting* setting, void* scratch, char* err, size_t errlen);
+
+static int stepwise_plan(StepPlanner make, void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths,
+                         int n, char* err, size_t errlen) {
+    const Stepwise* x = (const Stepwise*)planner;
+    Prediction* prediction = (Prediction*)malloc(sizeof *prediction);
+    void* scratch = malloc(plan_step_scratch(n, &x->setting.limits));
+    int result = -1;
+    *rule = (PlayRule){.micro_batch_ms = x->micro_batch_ms};
+    if (prediction && scratch) result = make(plan, prediction, step, lengths, n, &x->setting, scratch, err, errlen);
+    else fail(err, errlen, "no memory to plan %d documents", n);
+    free(prediction);
+    free(scratch);
+    return result;
+}
+
+static int adaptive_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+                         size_t errlen) {
+    return stepwise_plan(plan_adaptive, planner, plan, rule, step, lengths, n, err, errlen);
+}
+
+static int flex_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
+                     size_t errlen) {
+    return stepwise_plan(plan_flex, planner, plan, rule, step, lengths, n, err, errlen);
+}
+
+// ---- the table
+
+const Planner planner_static = {"static",
+                                "one cp size for all steps, the least that holds the context; best-fit packed",
+                                static_open, static_plan, free};
+const Planner planner_adaptive = {"adaptive", "the best single cp size for every step; best-fit packed", stepwise_open,
+                                  adaptive_plan, stepwise_close};
+const Planner planner_flex = {"flex", "groups of unlike cp sizes, chosen for time; no barrier (ragged)", stepwise_open,
+                              flex_plan, stepwise_close};
+
+const Planner* const planners[] = {&planner_static,   &planner_adaptive, &planner_flexsp, &planner_hydraulis,
+                                   &planner_zeppelin, &planner_megatron, &planner_flex};
+const int n_planners = COUNT(planners);
