@@ -10,7 +10,8 @@ contiguous ranks that holds it. With u(k, r) = 1 where document k is on rank r, 
     start_l >= end_k  where  u(k, r) = u(l, r) = y(k, l) = 1         for every rank r (disjunctive, big M)
     sum of times on rank r <= makespan                               (not needed, but it makes the relaxation tight)
 
-FILE is in the format of plan/machine.h with published links: quadratic_ms, linear_ms, micro_batch_ms, heads, token_bytes,
+FILE is in the format of plan/machine.h with published links: quadratic_ms, linear_ms, micro_batch_ms, heads,
+token_bytes,
 group, capacity. Solved by HiGHS (scipy 1.9 or later), else by GLPK's glpsol.
 """
 import argparse

@@ -72,7 +72,7 @@ static const Option options[] = {
 
     {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, MLP units and vocabulary among them; contiguous, best of one machine"},
     {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the micro-batches of a step in rounds"},
-    {"--grad-dtype",       CHOICE, AT(reduce),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
+    {"--grad-dtype",       CHOICE, AT(grad_dtype),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
     {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on"},
     {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike cp sizes, chosen anew for each step; the best single cp size of each step; one cp size for all; anything valid (for tests)"},
     {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run"},
@@ -99,6 +99,11 @@ static const Option options[] = {
 };
 // clang-format on
 _Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
+
+// Names and values of the version before this one: understood, but in no help.
+static const char* const old_names[][2] = {
+    {"--degree", "--cp"}, {"--kind", "--cp-kind"}, {"--reduce", "--grad-dtype"}, {"--exchange-rate", "--semi-lambda"}};
+static const char* const old_values[][3] = {{"--cp-kind", "heads", "ulysses"}};
 
 static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
 static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - options) / 64]; }
@@ -149,6 +154,8 @@ static int is_choice(const char* choices, const char* text) {
 
 static int set(Config* config, const Option* o, const char* text, char* err, size_t errlen) {
     double x = 0;
+    for (int i = 0; i < COUNT(old_values); i++)
+        if (!strcmp(o->name, old_values[i][0]) && !strcmp(text, old_values[i][1])) text = old_values[i][2];
     if ((o->type == INT || o->type == INT64 || o->type == REAL) && parse_number(&x, o, text, err, errlen)) return -1;
     if (o->type == CHOICE && !is_choice(o->choices, text))
         return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
@@ -212,6 +219,8 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
 // ---- the command line
 
 static const Option* find(const char* name) {
+    for (int i = 0; i < COUNT(old_names); i++)
+        if (!strcmp(name, old_names[i][0])) name = old_names[i][1];
     for (int i = 0; i < COUNT(options); i++)
         if (!strcmp(options[i].name, name)) return &options[i];
     return NULL;

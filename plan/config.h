@@ -50,7 +50,7 @@ typedef struct Config {
     int cp_size;
     const char *kind, *attention, *machine;
     int node_size;
-    const char *reduce, *overlap;
+    const char *grad_dtype, *overlap;
     double timeout;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
     double semi_lambda;

@@ -50,7 +50,7 @@ static const Key keys[] = {
     {{"linear_ms"}, "ms a token", 1, {{REAL, AT(cost.linear), 0, LARGE}}, .occurs = REQUIRED},
     {{"micro_batch_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.micro_batch), 0, LARGE}}, .occurs = OPTIONAL},
     {{"step_ms"}, "ms a step", 1, {{REAL, AT(cost.step), 0, LARGE}}, .occurs = OPTIONAL},
-    {{"round_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.round), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"round_ms"}, "ms a round", 1, {{REAL, AT(cost.round), 0, LARGE}}, .occurs = OPTIONAL},
     {{"heads"}, "heads of the model", 1, {{WHOLE, AT(heads), 0, 1 << 20}}, .occurs = OPTIONAL},
     {{"capacity"}, "tokens of a rank", 1, {{WHOLE, AT(capacity), 0, MOST_TOKENS}}, .occurs = OPTIONAL},
     {{"memory"}, "GB, parameters / 2^30, MB a token", 3, {
@@ -140,9 +140,11 @@ static int read_line(Reader* reader, Word* words) {
 }
 
 static const Key* find_key(const Word* words, int n) {
+    // Files that the version before this one has measured say item_ms.
+    const char* first = strcmp(words[0].text, "item_ms") ? words[0].text : "micro_batch_ms";
     for (int i = 0; i < COUNT(keys); i++) {
         const Key* key = &keys[i];
-        if (strcmp(words[0].text, key->words[0]) != 0) continue;
+        if (strcmp(first, key->words[0]) != 0) continue;
         if (!key->words[1] || (n > 1 && !strcmp(words[1].text, key->words[1]))) return key;
     }
     return NULL;

@@ -20,7 +20,7 @@ const char page_head[] =
     "<table id='tries'></table>\n";
 
 const char page_foot[] =
-    "const kinds = ['local', 'heads', 'ring', 'heads x ring'];\n"
+    "const kinds = ['local', 'ulysses', 'ring', 'ulysses x ring'];\n"
     "// Narrow groups blue, wide ones towards yellow and red; every doubling is a step.\n"
     "function colour(cpSize) {\n"
     "  const stops = [[68, 119, 170], [102, 190, 200], [60, 160, 90], [190, 190, 60], [236, 160, 50],\n"

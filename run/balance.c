@@ -110,7 +110,7 @@ void balance_begin(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     Slowness slow = straggle_at(run->stragglers, run->n_stragglers, m->world->rank, run->state.step + 1);
-    m->again = slow.linear - 1;
+    m->injected_slowdown = slow.linear - 1;
     m->timer->drag = slow.whole;
     timer_begin(m->timer, m->k, m->s);
     if (b->acts) zero_settle(m);

@@ -97,7 +97,7 @@ static size_t describe(const Run* run, char* text, size_t bytes) {
                      "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
                      "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
                      m->k->name, processor, host, run->limits.ranks, run->limits.node_size, m->comm->table->name, c->tp,
-                     c->threads, m->zero.stage, c->reduce, c->overlap, s->L, s->C, s->NH, s->V, s->context,
+                     c->threads, m->zero.stage, c->grad_dtype, c->overlap, s->L, s->C, s->NH, s->V, s->context,
                      dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
     return MIN((size_t)MAX(n, 0), bytes - 1);
 }

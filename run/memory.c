@@ -71,15 +71,16 @@ static void plan_states(MemoryPlan* plan, const Run* run) {
     const Zero* z = &m->zero;
     size_t elems = shape_param_elems(&m->shape), owned = elems / (size_t)m->shape.shards, elem = dtype_bytes(m->dt),
            layer = shape_bucket(&m->shape, 1).elems, first = shape_bucket(&m->shape, 0).elems,
-           edges = first + shape_bucket(&m->shape, m->shape.L + 1).elems, fp32 = owned * sizeof(float);
-    int train = run->training, narrow = train && m->comm->size > 1 && z->reduce_dt == DT_BF16;
+           embedding_head = first + shape_bucket(&m->shape, m->shape.L + 1).elems, fp32 = owned * sizeof(float);
+    int train = run->training, narrow = train && m->comm->size > 1 && z->grad_dtype == DT_BF16;
     plan_row(plan, "parameters", (z->stage == 3 ? owned : elems) * elem, ON_DEVICE);
-    plan_row(plan, "parameters in use", z->stage == 3 ? (edges + 2 * layer) * elem : 0, ON_DEVICE);
+    plan_row(plan, "parameters in use", z->stage == 3 ? (embedding_head + 2 * layer) * elem : 0, ON_DEVICE);
     plan_row(plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
     plan_row(plan, "gradients", train ? (z->stage > 1 ? owned : elems) * sizeof(float) : 0, ON_DEVICE);
-    plan_row(plan, "gradients in use",
-             train && z->stage > 1 ? (edges + 2 * layer + 2 * layer / (size_t)m->shape.shards) * sizeof(float) : 0,
-             ON_DEVICE);
+    plan_row(
+        plan, "gradients in use",
+        train && z->stage > 1 ? (embedding_head + 2 * layer + 2 * layer / (size_t)m->shape.shards) * sizeof(float) : 0,
+        ON_DEVICE);
     plan_row(plan, "gradients as bf16", narrow ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
     plan_row(plan, "first moments", train ? fp32 : 0, ON_DEVICE);
     plan_row(plan, "second moments", train ? fp32 : 0, ON_DEVICE);
@@ -242,7 +243,7 @@ static void allocate(Run* run, MemoryPlan* plan) {
 static void carve_window(Window* w, const Model* m, char* memory, size_t elem) {
     w->whole = NULL;
     for (int i = 0; i < 2; i++) {
-        w->edge[i] = memory, memory += shape_bucket(&m->shape, i ? m->shape.L + 1 : 0).elems * elem;
+        w->embedding_head[i] = memory, memory += shape_bucket(&m->shape, i ? m->shape.L + 1 : 0).elems * elem;
         w->layer[i] = memory, memory += shape_bucket(&m->shape, 1).elems * elem;
     }
 }
@@ -250,7 +251,7 @@ static void carve_window(Window* w, const Model* m, char* memory, size_t elem) {
 static void carve_states(Model* m, const MemoryPlan* plan) {
     Zero* z = &m->zero;
     size_t layer = shape_bucket(&m->shape, 1).elems,
-           edges = shape_bucket(&m->shape, 0).elems + shape_bucket(&m->shape, m->shape.L + 1).elems;
+           embedding_head = shape_bucket(&m->shape, 0).elems + shape_bucket(&m->shape, m->shape.L + 1).elems;
     z->weights.whole = (char*)planned(plan, "parameters");
     z->grads.whole = (char*)planned(plan, "gradients");
     if (z->stage == 3) {
@@ -262,7 +263,7 @@ static void carve_states(Model* m, const MemoryPlan* plan) {
         float* in_use = (float*)planned(plan, "gradients in use");
         carve_window(&z->grads, m, (char*)in_use, sizeof(float));
         for (int i = 0; i < 2; i++)
-            z->piece[i] = in_use + edges + 2 * layer + (size_t)i * layer / (size_t)m->shape.shards;
+            z->piece[i] = in_use + embedding_head + 2 * layer + (size_t)i * layer / (size_t)m->shape.shards;
     }
     z->narrow[0] = (char*)planned(plan, "gradients as bf16");
     if (z->narrow[0]) z->narrow[1] = z->narrow[0] + MAX(shape_bucket(&m->shape, 0).elems, layer) * sizeof(bf16);

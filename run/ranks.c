@@ -139,7 +139,7 @@ void run_join_ranks(Run* run) {
     if (comm_open(&m->world, m->k, &run->identity, c->timeout, err, sizeof err)) die("%s", err);
     split_ranks(run);
     m->zero.stage = m->comm->size > 1 ? c->zero : 1;
-    m->zero.reduce_dt = !strcmp(c->reduce, "bf16") ? DT_BF16 : DT_F32;
+    m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;
     m->whole.shards = m->world->size;
     run->limits.ranks = m->comm->size;

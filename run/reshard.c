@@ -17,15 +17,15 @@ static void* take(const Model* m, size_t bytes) {
 static void take_arrays(Model* next, const Model* m) {
     Zero* z = &next->zero;
     size_t elems = shape_param_elems(&next->shape), owned = elems / (size_t)next->shape.shards * sizeof(float);
-    size_t edge = shape_bucket(&next->shape, 0).elems, layer = shape_bucket(&next->shape, 1).elems;
+    size_t embedding = shape_bucket(&next->shape, 0).elems, layer = shape_bucket(&next->shape, 1).elems;
     z->weights.whole = (char*)take(m, elems * dtype_bytes(m->dt));
     z->grads.whole = (char*)take(m, elems * sizeof(float));
     if (z->master) z->master = (float*)take(m, owned);
     z->m = (float*)take(m, owned);
     z->v = (float*)take(m, owned);
     if (!z->narrow[0]) return;
-    z->narrow[0] = (char*)take(m, 2 * MAX(edge, layer) * sizeof(bf16));
-    z->narrow[1] = z->narrow[0] + MAX(edge, layer) * sizeof(bf16);
+    z->narrow[0] = (char*)take(m, 2 * MAX(embedding, layer) * sizeof(bf16));
+    z->narrow[1] = z->narrow[0] + MAX(embedding, layer) * sizeof(bf16);
 }
 
 static void give_back(const Model* m) {

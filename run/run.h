@@ -45,7 +45,7 @@ struct Model {
     int classifier_N;                 // rows of one chunk of the classifier
     void* group_scratch;              // for attention over several ranks
     Timer* timer;                     // where the time of a step goes
-    double again;                     // an injected straggler computes its linears so many times more; 0 usually
+    double injected_slowdown;         // an injected straggler computes its linears so many times more; 0 usually
     void *discarded, *discarded_too;  // what it computes again
     char* columns[2];                 // (N, the widest input of a linear) each, for resized ones
     void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads

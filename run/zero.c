@@ -14,7 +14,7 @@ static size_t piece_elems(const Model* m, int b) { return shape_bucket(&m->shape
 // Bucket b in a window whose elements have `elem` bytes.
 static char* bucket_in(const Model* m, const Window* w, int b, size_t elem) {
     if (w->whole) return w->whole + shape_bucket(&m->shape, b).offset * elem;
-    return b == 0 ? w->edge[0] : b == last_bucket(m) ? w->edge[1] : w->layer[(b - 1) & 1];
+    return b == 0 ? w->embedding_head[0] : b == last_bucket(m) ? w->embedding_head[1] : w->layer[(b - 1) & 1];
 }
 
 static size_t place_in_bucket(const Model* m, const ParamTensor* tensor) {
@@ -99,9 +99,9 @@ void zero_use_layer(Model* m, int l, int direction) {
 
 void zero_gather(Model* m) {
     if (m->comm->size == 1) return;
-    int only_edges = m->zero.stage == 3;
+    int only_embedding_head = m->zero.stage == 3;
     for (int b = 0; b <= last_bucket(m); b++)
-        if (!only_edges || b == 0 || b == last_bucket(m)) begin_gather(m, b);
+        if (!only_embedding_head || b == 0 || b == last_bucket(m)) begin_gather(m, b);
     m->zero.layer_in[0] = m->zero.layer_in[1] = -1;
 }
 
@@ -184,7 +184,7 @@ void zero_end_round(Model* m) {
     take_in(m, 1);
 }
 
-// Stages 2 and 3 have the edges left, whose gradients are complete only now.
+// Stages 2 and 3 have the embedding_head left, whose gradients are complete only now.
 void zero_reduce(Model* m) {
     for (int b = last_bucket(m); b >= 0; b--) {
         if (!m->zero.grads.whole && b != 0 && b != last_bucket(m)) continue;
@@ -225,8 +225,8 @@ void zero_clear_grads(Model* m) {
         return;
     }
     m->k->zero(z->owned_grads, elems / (size_t)m->shape.shards * sizeof(float), m->s);
-    m->k->zero(z->grads.edge[0], shape_bucket(&m->shape, 0).elems * sizeof(float), m->s);
-    m->k->zero(z->grads.edge[1], shape_bucket(&m->shape, last_bucket(m)).elems * sizeof(float), m->s);
+    m->k->zero(z->grads.embedding_head[0], shape_bucket(&m->shape, 0).elems * sizeof(float), m->s);
+    m->k->zero(z->grads.embedding_head[1], shape_bucket(&m->shape, last_bucket(m)).elems * sizeof(float), m->s);
 }
 
 // ---- whole tensors, for files

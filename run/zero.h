@@ -20,15 +20,15 @@ typedef struct Model Model;
 // final norm, the layers by turns.
 typedef struct Window {
     char* whole;
-    char* edge[2];   // buckets 0 and L + 1
-    char* layer[2];  // of even and odd layers
+    char* embedding_head[2];  // buckets 0 and L + 1
+    char* layer[2];           // of even and odd layers
 } Window;
 
 enum { MAX_BUCKETS = 1002 };
 
 typedef struct Zero {
     int stage;
-    DType reduce_dt;        // of gradients on their way
+    DType grad_dtype;       // of gradients on their way
     Window weights, grads;  // of dt; fp32
     char* owned_weights;    // dt; stage 3, else NULL: they lie in weights.whole
     float* owned_grads;     // stages 2 and 3, else NULL: they lie in grads.whole
@@ -55,7 +55,7 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 // ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
 
 // From here on the weights of layer l may be read, until the layer after the next is used; begins to gather the one
-// that comes after it in `direction` (1 forward, -1 backward, 0 none). The edges: zero_use_embedding_and_head.
+// that comes after it in `direction` (1 forward, -1 backward, 0 none). Embedding and head: zero_use_embedding_and_head.
 void zero_use_layer(Model* m, int l, int direction);
 void zero_use_embedding_and_head(Model* m);
 // Around the backward pass of layer l: its gradients may be added to between the two.

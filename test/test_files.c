@@ -255,7 +255,7 @@ static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_
     CHECK(strstr(text, "\"plan\": \"flex\"") && strstr(text, "\"predicted_ms\": null") &&
           strstr(text, "\"gap\": 0.25"));
     CHECK(strstr(text, "\"cp_sizes\": {\"1\": 2, \"2\": 1, \"4\": 1, \"12\": 1}"));
-    CHECK(strstr(text, "\"bytes\": {\"heads\": 1152921504606846976, \"ring\": 0,") && strstr(text, "\"across\": 7}"));
+    CHECK(strstr(text, "\"bytes\": {\"ulysses\": 1152921504606846976, \"ring\": 0,") && strstr(text, "\"across\": 7}"));
     const char* second = strchr(text, '\n');
     CHECK(second && strstr(second, "\"cp_sizes\": {}"));
     double gaps[4];

@@ -145,7 +145,7 @@ static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(voi
         CpChoice kind = (CpChoice)(seed % 3);
         int cp_size = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks);
         step.limits.max_ring_docs = MOST_DOCS;
-        if (step_static(&step, cp_size, kind) < 0 && strncmp(step.err, "--cp", 8)) {
+        if (step_static(&step, cp_size, kind) < 0 && strncmp(step.err, "--cp", 4)) {
             int doc = number_after(step.err, "document "), capacity = number_after(step.err, "--capacity ");
             CHECK(doc >= 0 && doc < step.n && capacity > step.limits.capacity);
             CHECK(number_after(step.err, "step has ") == step.lengths[doc]);

@@ -14,17 +14,18 @@ extern "C" {
 
 // ---- the library, opened when it is needed (comm_nccl_library.cu)
 
-#define NCCL_CALLS(CALL)                                                                                         \
-    CALL(GetUniqueId)                                                                                            \
-    CALL(CommInitRankConfig)                                                                                     \
-    CALL(CommSplit)                                                                                              \
-    CALL(CommFinalize)                                                                                           \
-    CALL(CommDestroy)                                                                                            \
-    CALL(CommAbort)                                                                                              \
-    CALL(CommGetAsyncError)                                                                                      \
-    CALL(GetErrorString)                                                                                         \
-    CALL(GetLastError) CALL(GroupStart) CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) \
-        CALL(AllGather) CALL(Broadcast)
+#define NCCL_CALLS(CALL)                                                                                      \
+    CALL(GetUniqueId)                                                                                         \
+    CALL(CommInitRankConfig)                                                                                  \
+    CALL(CommSplit)                                                                                           \
+    CALL(CommFinalize)                                                                                        \
+    CALL(CommDestroy)                                                                                         \
+    CALL(CommAbort)                                                                                           \
+    CALL(CommGetAsyncError)                                                                                   \
+    CALL(GetErrorString)                                                                                      \
+    CALL(GetLastError)                                                                                        \
+    CALL(GroupStart) CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) CALL(AllGather) \
+        CALL(Broadcast)
 
 typedef struct NcclLibrary {
 #define MEMBER(name) decltype(&nccl##name) name;
