@@ -240,7 +240,7 @@ static void recompute_block(const Model* m, const Row* row, int l) {
     int N = row->N, C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)N * work_units(m, l), dt, s);
+    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)N * work_hidden(m, l), dt, s);
     if (m->recompute != RECOMPUTE_BLOCK) return;
     k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B),
                          row->own, C, dt, s);

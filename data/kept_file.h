@@ -7,7 +7,7 @@
 
 enum { MOST_KEPT_TABLES = 8 };
 
-// Of one linear's columns, of heads or of units, in every layer.
+// Of one linear's columns, of heads or of hidden units, in every layer.
 typedef struct KeptTable {
     const char* name;
     int n;

@@ -37,7 +37,7 @@ typedef struct RunLog {
 typedef struct RankStep {
     float compute_ms, wait_ms;  // computing; standing still for others
     float gamma;                // fraction of its resizable matmuls that was left out
-    float sent, taken;          // slices, in MLP units' worth: given away, taken over
+    float sent, taken;          // slices, in hidden units' worth: given away, taken over
     float speed;                // slices a millisecond, as the planner sees it
 } RankStep;
 

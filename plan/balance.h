@@ -2,8 +2,8 @@
 // lossy: Wang et al. 2024, "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control"), slices that
 // others compute for them (migration, exact), or both (SEMI). The paper gives the ideas; the formulas here are our own.
 //
-// Work is counted in slices of one MLP unit; a head is `head_work` of them. Rank r has v slices a millisecond, owns n
-// and has c milliseconds of work that can neither move nor shrink. Everything here is a pure function of numbers that
+// Work is counted in slices of one hidden unit; a head is `head_work` of them. Rank r has v slices a millisecond, owns
+// n and has c milliseconds of work that can neither move nor shrink. Everything here is a pure function of numbers that
 // all ranks have: they come to the same decision.
 #pragma once
 #include "plan/base.h"
@@ -92,23 +92,23 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
 // For ranks to compare.
 uint64_t balance_hash(const BalanceDecision* decision, int ranks);
 
-// ---- in whole heads and units
+// ---- in whole heads and hidden units
 
-// Slices of `from` that `to` computes in its stead: its own heads head .. head + heads and units unit .. unit + units,
-// counted from its first.
+// Slices of `from` that `to` computes in its stead: its own heads head .. head + heads and hidden units first_hidden ..
+// first_hidden + hidden, counted from its first.
 typedef struct Move {
     int from, to;
-    int head, heads, unit, units;
+    int head, heads, first_hidden, hidden;
 } Move;
 
 typedef struct SliceCount {
-    int heads, units;
+    int heads, hidden;
 } SliceCount;
 
-// Rounds a decision: heads first, units absorb the rest in tiles. What a rank gives away are the last of its own, from
-// a multiple of `tile` on, so that its last tile may be short; its first tile stays, and keep_heads heads. A helper may
-// get up to a tile more than was decided, or a head where heads are larger: leave that in `room`. Returns the number of
-// moves (at most 2 * ranks), in order of `from`, then `to`, a pair once.
+// Rounds a decision: heads first, hidden units absorb the rest in tiles. What a rank gives away are the last of its
+// own, from a multiple of `tile` on, so that its last tile may be short; its first tile stays, and keep_heads heads. A
+// helper may get up to a tile more than was decided, or a head where heads are larger: leave that in `room`. Returns
+// the number of moves (at most 2 * ranks), in order of `from`, then `to`, a pair once.
 int balance_moves(Move* moves, const BalanceDecision* decision, const SliceCount* own, int ranks, double head_work,
                   int tile, int keep_heads);
 // What `rank` computes with these moves.

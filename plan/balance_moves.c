@@ -1,18 +1,18 @@
-// balance_moves.c - a decision in whole heads and units.
+// balance_moves.c - a decision in whole heads and hidden units.
 //
 // Of the heads a straggler gives the share that it gives of everything, to the nearest, because attention and MLP end
-// in exchanges of their own and each has to be even. Units absorb the rest, in tiles. A part of a tile goes as a whole
-// if that makes the helper less late than staying would make the straggler: rest / v_s > (tile - rest) / v_h. So a
-// straggler ends at most tile / (v_s + v_h) after the time that was decided, less than a helper needs for one tile.
+// in exchanges of their own and each has to be even. Hidden units absorb the rest, in tiles. A part of a tile goes as a
+// whole if that makes the helper less late than staying would make the straggler: rest / v_s > (tile - rest) / v_h. So
+// a straggler ends at most tile / (v_s + v_h) after the time that was decided, less than a helper needs for one tile.
 //
 // Helpers get heads, then tiles, one at a time: the one that would be least late by it. Who gets whose is then settled
 // by going through both in order of their ranks, which leaves few pairs: at most one less than senders and helpers
-// together, for heads and for units.
+// together, for heads and for hidden units.
 #include "plan/balance.h"
 
 #include <math.h>
 
-// What ranks give or get. tile t of a rank are its units from t * tile on, so that only its last may be short.
+// What ranks give or get. tile t of a rank are its hidden units from t * tile on, so that only its last may be short.
 typedef struct Whole {
     int heads[MOST_TP], tiles[MOST_TP];
 } Whole;
@@ -32,8 +32,8 @@ static double mean_helper_speed(const BalanceDecision* d, int ranks) {
 
 // Tiles that a rank gives for `slices`, at most `most`, and what is then missing (> 0).
 // stays: the part of a tile that had better stay.
-static int whole_tiles(double* missing, double slices, int units, int tile, int most, double stays) {
-    int tiles = 0, last = units - (CEIL_DIV(units, tile) - 1) * tile;
+static int whole_tiles(double* missing, double slices, int hidden, int tile, int most, double stays) {
+    int tiles = 0, last = hidden - (CEIL_DIV(hidden, tile) - 1) * tile;
     while (tiles < most && slices > 0) {
         int size = tiles == 0 ? last : tile;
         if (slices < size && slices <= stays * size) break;
@@ -47,14 +47,15 @@ static int whole_tiles(double* missing, double slices, int units, int tile, int 
 // What a sender gives.
 static void round_sent(int* heads, int* tiles, double sent, SliceCount own, double head_work, int tile, int keep_heads,
                        double stays) {
-    int most_heads = MAX(0, own.heads - keep_heads), most_tiles = MAX(0, CEIL_DIV(own.units, tile) - 1);
-    double fraction = MIN(1, sent / (own.units + own.heads * head_work)), missing;
+    int most_heads = MAX(0, own.heads - keep_heads), most_tiles = MAX(0, CEIL_DIV(own.hidden, tile) - 1);
+    double fraction = MIN(1, sent / (own.hidden + own.heads * head_work)), missing;
     int h = (int)floor(fraction * own.heads + 0.5);
     while (h > 0 && (h > most_heads || h * head_work > sent)) h--;
     for (;; h++) {
         *heads = h;
-        *tiles = whole_tiles(&missing, sent - h * head_work, own.units, tile, most_tiles, stays);
-        // Units that are used up leave it to heads, unless one more would make a helper later than the straggler is.
+        *tiles = whole_tiles(&missing, sent - h * head_work, own.hidden, tile, most_tiles, stays);
+        // Hidden units that are used up leave it to heads, unless one more would make a helper later than the straggler
+        // is.
         double excess = MAX(0, (h + 1) * head_work - sent);
         if (h >= most_heads || missing <= stays * tile || missing * (1 - stays) <= excess * stays) return;
     }
@@ -110,12 +111,12 @@ int balance_moves(Move* moves, const BalanceDecision* decision, const SliceCount
     int n = 0;
     for (int from = 0; from < ranks; from++) {
         int head = own[from].heads - give.heads[from];
-        int first_tile = CEIL_DIV(own[from].units, tile) - give.tiles[from];
+        int first_tile = CEIL_DIV(own[from].hidden, tile) - give.tiles[from];
         for (int to = 0; to < ranks; to++) {
             int heads = match(&give.heads[from], &get.heads[to]), tiles = match(&give.tiles[from], &get.tiles[to]);
             if (heads == 0 && tiles == 0) continue;
-            int unit = MIN(first_tile * tile, own[from].units), end = MIN(unit + tiles * tile, own[from].units);
-            moves[n++] = (Move){from, to, head, heads, unit, end - unit};
+            int first = MIN(first_tile * tile, own[from].hidden), end = MIN(first + tiles * tile, own[from].hidden);
+            moves[n++] = (Move){from, to, head, heads, first, end - first};
             head += heads;
             first_tile += tiles;
         }
@@ -128,7 +129,7 @@ SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, 
     for (int i = 0; i < n_moves; i++) {
         int sign = (moves[i].to == rank) - (moves[i].from == rank);
         count.heads += sign * moves[i].heads;
-        count.units += sign * moves[i].units;
+        count.hidden += sign * moves[i].hidden;
     }
     return count;
 }

@@ -70,7 +70,7 @@ static const Option options[] = {
     {"--epilogues",    CHOICE, AT(epilogues),    "dgelu",    0, 0,    "bias|dgelu|all", "what cuBLASLt computes together with a matmul: the bias; also the slope of GELU; also GELU and bias gradients"},
     {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192"},
 
-    {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, MLP units and vocabulary among them; contiguous, best of one machine"},
+    {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, hidden units and vocabulary among them; contiguous, best of one machine"},
     {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the micro-batches of a step in rounds"},
     {"--grad-dtype",       CHOICE, AT(grad_dtype),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
     {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on"},
@@ -84,7 +84,7 @@ static const Option options[] = {
     {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks. All but off: plans give them less, which loses nothing. In a tensor-parallel group also: resize leaves out a part of their matmuls (lossy), migrate lets others compute it, semi weighs both (recommended)"},
     {"--semi-lambda", REAL,  AT(semi_lambda), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out"},
     {"--moves",        CHOICE, AT(moves),        "step",     0, 0,    "step|keep", "what is migrated moves for each step and its gradients return; or for good, with its optimizer state"},
-    {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and MLP units, our own variant"},
+    {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and hidden units, our own variant"},
     {"--fill",         CHOICE, AT(fill),         "zero",     0, 0,    "zero|average|same", "gradients that resizing has not computed: 0, and their weights rest; the mean of their row; those of the step before"},
     {"--priority",     CHOICE, AT(priority),     "change",   0, 0,    "change|random|inverse", "what resizing keeps: what changes most; for comparison any, or what changes least"},
     {"--ratios",       CHOICE, AT(ratios),       "equal",    0, 0,    "equal|layers", "whether resizing leaves out as much of every layer, or more of those that change least"},

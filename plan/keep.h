@@ -1,6 +1,6 @@
-// keep.h - which columns, heads or units a resized matrix keeps: those whose weights change most (priority by L1 weight
-// change, as in Wang et al. 2024 and its released code), with a guard against starving: a dropped one's value is never
-// measured, so it rises a little at every refresh.
+// keep.h - which columns, heads or hidden units a resized matrix keeps: those whose weights change most (priority by L1
+// weight change, as in Wang et al. 2024 and its released code), with a guard against starving: a dropped one's value is
+// never measured, so it rises a little at every refresh.
 #pragma once
 #include "plan/base.h"
 

@@ -1,12 +1,12 @@
-// prune.h - how many columns, heads or units a rank leaves out to save a given amount of its matmuls.
+// prune.h - how many columns, heads or hidden units a rank leaves out to save a given amount of its matmuls.
 //
 // Matmuls want widths that are multiples of a tile, so what is left out comes in tiles, rounded up to meet the target.
 // Work is in any unit that all lists of a call share.
 #pragma once
 #include "plan/base.h"
 
-// Things of which some are left out: columns of a linear's input, heads, or units. What lists leave out is a multiple
-// of their step, and one step of each stays.
+// Things of which some are left out: columns of a linear's input, heads, or hidden units. What lists leave out is a
+// multiple of their step, and one step of each stays.
 typedef struct PruneList {
     int n;
     int coarse;   // 1, for heads: the step is 1 and the number is rounded down where other lists can absorb the rest

@@ -10,7 +10,7 @@ Shape shape_make(int layers, int width, int heads, int vocab, int context) {
     Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context, .shards = 1};
     shape.Vp = shape.rows = ROUND_UP(vocab, VOCAB_MULTIPLE);
     shape.heads = heads;
-    shape.units = 4 * width;
+    shape.hidden = 4 * width;
     return shape;
 }
 
@@ -39,7 +39,7 @@ const ParamRow param_table[N_PARAMS] = {
 // clang-format on
 
 static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
-    int C = shape->C, own = shape->heads * shape_head_size(shape), units = shape->units;
+    int C = shape->C, own = shape->heads * shape_head_size(shape), hidden = shape->hidden;
     *rows = 1;
     *cols = C;
     switch (id) {
@@ -59,13 +59,13 @@ static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
             *rows = C, *cols = own;
             break;
         case FCW:
-            *rows = units;
+            *rows = hidden;
             break;
         case FCB:
-            *cols = units;
+            *cols = hidden;
             break;
         case FCPROJW:
-            *rows = C, *cols = units;
+            *rows = C, *cols = hidden;
             break;
         default:
             break;
@@ -182,8 +182,8 @@ typedef struct ActRow {
     const char* name;
     int copies;     // -1: L, -2: L + 1
     int per_token;  // elements a token, in units of `unit`
-    char unit;      // of all tokens: 'C' channels, 'A' channels of own heads, 'H' own heads, 'U' own MLP units, 'D' the
-                    // wider of 3 A and U, '1'; of own tokens: 'S' channels, 's' one; 'V' own rows of wte for a
+    char unit;      // of all tokens: 'C' channels, 'A' channels of own heads, 'H' own heads, 'U' own hidden units, 'D'
+                    // the wider of 3 A and U, '1'; of own tokens: 'S' channels, 's' one; 'V' own rows of wte for a
                     // classifier chunk, 'T' what ranks tell each other of one, 'K' see KV
     int fp32;       // statistics stay fp32 whatever the model's type
     ActWhen when;
@@ -226,7 +226,7 @@ static const ActRow act_table[N_ACTS] = {
 
 static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow* row) {
     size_t R = (size_t)needs->tp, C = (size_t)shape->C, n = (size_t)token_share(needs->N, needs->tp),
-           per = (size_t)row->per_token, N = R * n, units = (size_t)shape->units,
+           per = (size_t)row->per_token, N = R * n, hidden = (size_t)shape->hidden,
            own = (size_t)shape->heads * (size_t)shape_head_size(shape);
     switch (row->unit) {
         case 'C':
@@ -236,9 +236,9 @@ static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow*
         case 'H':
             return per * N * (size_t)shape->heads;
         case 'U':
-            return per * N * units;
+            return per * N * hidden;
         case 'D':
-            return per * N * MAX(3 * own, units);
+            return per * N * MAX(3 * own, hidden);
         case 'S':
             return per * n * C;
         case 's':

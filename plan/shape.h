@@ -9,7 +9,7 @@ typedef struct Shape {
     int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
     int shards;       // ranks that the parameters are divided among: 1 by shape_make, see Bucket
     // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, 4 C, 0 and Vp.
-    int heads, units;     // attention heads, MLP units
+    int heads, hidden;    // attention heads, hidden units
     int first_row, rows;  // of wte
 } Shape;
 
@@ -117,7 +117,8 @@ typedef struct ActNeeds {
     Recompute recompute;
     int training, sampling;
     int groups;  // attention over several ranks
-    int tp;      // ranks of the tensor-parallel group; the shape's heads and units are the most that one may compute
+    int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units are the most that one may
+                 // compute
     DType dt;
 } ActNeeds;
 

@@ -14,7 +14,7 @@ TpSplit split_even(const Shape* whole, int ranks) {
     memset(&split, 0, sizeof split);
     split.ranks = ranks;
     borders(split.head, whole->NH, ranks, 1);
-    borders(split.unit, 4 * whole->C, ranks, TILE);
+    borders(split.hidden, 4 * whole->C, ranks, TILE);
     borders(split.row, whole->Vp, ranks, TILE);
     return split;
 }
@@ -22,7 +22,7 @@ TpSplit split_even(const Shape* whole, int ranks) {
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank) {
     Shape part = *whole;
     part.heads = split->head[rank + 1] - split->head[rank];
-    part.units = split->unit[rank + 1] - split->unit[rank];
+    part.hidden = split->hidden[rank + 1] - split->hidden[rank];
     part.first_row = split->row[rank];
     part.rows = split->row[rank + 1] - split->row[rank];
     return part;
@@ -38,7 +38,7 @@ typedef struct Cut {
 static Cut cut_of(const Shape* shape, const TpSplit* split, int t, ParamId id) {
     size_t C = (size_t)shape->C, HS = (size_t)shape_head_size(shape), F = 4 * C;
     size_t h0 = (size_t)split->head[t] * HS, h = (size_t)split->head[t + 1] * HS - h0;
-    size_t u0 = (size_t)split->unit[t], u = (size_t)split->unit[t + 1] - u0;
+    size_t u0 = (size_t)split->hidden[t], u = (size_t)split->hidden[t + 1] - u0;
     size_t v0 = (size_t)split->row[t], v = (size_t)split->row[t + 1] - v0;
     switch (id) {
         case WTE:

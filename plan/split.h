@@ -1,18 +1,18 @@
 // split.h - how a tensor-parallel group divides the model (Shoeybi et al. 2019, "Megatron-LM").
 //
-// Rank t has the attention heads head[t] .. head[t + 1], the MLP units unit[t] .. unit[t + 1] and the rows row[t] ..
-// row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or columns
-// (the two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
+// Rank t has the attention heads head[t] .. head[t + 1], the hidden units hidden[t] .. hidden[t + 1] and the rows
+// row[t] .. row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or
+// columns (the two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
 #pragma once
 #include "plan/balance.h"
 #include "plan/shape.h"
 
 typedef struct TpSplit {
     int ranks;
-    int head[MOST_TP + 1], unit[MOST_TP + 1], row[MOST_TP + 1];
+    int head[MOST_TP + 1], hidden[MOST_TP + 1], row[MOST_TP + 1];
 } TpSplit;
 
-// As even as whole heads allow; units and rows in multiples of 64 where there are enough. ranks at most NH.
+// As even as whole heads allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH.
 TpSplit split_even(const Shape* whole, int ranks);
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
 // 1 where every rank holds the same values of this tensor: nothing of it is cut.

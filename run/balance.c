@@ -35,9 +35,9 @@ static BalanceSetting make_setting(const Config* c, int ranks) {
 }
 
 static WorkNeeds make_needs(const Model* m, const Balance* b) {
-    SliceCount most = {m->shape.heads, m->shape.units};
+    SliceCount most = {m->shape.heads, m->shape.hidden};
     if (b->setting.mode != BALANCE_RESIZE) most = balance_most(m);
-    return (WorkNeeds){MAX(most.heads, 1), MAX(most.units, 1), b->imputation == IMPUTE_SAME};
+    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->imputation == IMPUTE_SAME};
 }
 
 static void check_options(const Run* run, BalanceMode mode) {

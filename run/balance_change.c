@@ -31,7 +31,7 @@ static int is_held(const Model* m, const Balance* b, const SliceCount* own) {
     SliceCount most = balance_most(m);
     for (int t = 0; t < tp_size(m); t++) {
         SliceCount count = balance_count(b->moves, b->n_moves, own, t);
-        if (count.heads > MAX(most.heads, own[t].heads) || count.units > MAX(most.units, own[t].units)) return 0;
+        if (count.heads > MAX(most.heads, own[t].heads) || count.hidden > MAX(most.hidden, own[t].hidden)) return 0;
     }
     return 1;
 }
@@ -65,20 +65,20 @@ static void carry_out(Run* run) {
 
 // ---- the decision
 
-// A head in MLP units: its four matrices of HS channels against a unit's two vectors, and its attention.
+// A head in hidden units: its four matrices of HS channels against a hidden unit's two vectors, and its attention.
 static void find_head_work(Run* run, const RankTimes* times, const SliceCount* own) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    double matrices = 2.0 * shape_head_size(&m->shape), head[MOST_TP], unit[MOST_TP];
+    double matrices = 2.0 * shape_head_size(&m->shape), head[MOST_TP], slice_ms[MOST_TP];
     int R = tp_size(m);
     if (b->head_work > 0) return;
     b->head_work = matrices;
     if (b->setting.mode == BALANCE_RESIZE) return;
     for (int t = 0; t < R; t++) {
         head[t] = times[t].attention / own[t].heads;
-        unit[t] = times[t].linear / balance_slices(b, own[t]);
+        slice_ms[t] = times[t].linear / balance_slices(b, own[t]);
     }
-    double slice = run_median(unit, R);
+    double slice = run_median(slice_ms, R);
     if (slice > 0) b->head_work = matrices + run_median(head, R) / slice;
 }
 
@@ -118,12 +118,12 @@ static void say(Run* run) {
     else runlog_say(&run->log, "step %" PRId64 ": balance: all ranks compute what they own", run->state.step);
 }
 
-// Heads and units of all ranks as counts say, one rank's after another's.
+// Heads and hidden units of all ranks as counts say, one rank's after another's.
 static TpSplit split_of(const Model* m, const SliceCount* counts) {
     TpSplit split = m->split;
     for (int t = 0; t < split.ranks; t++) {
         split.head[t + 1] = split.head[t] + counts[t].heads;
-        split.unit[t + 1] = split.unit[t] + counts[t].units;
+        split.hidden[t + 1] = split.hidden[t] + counts[t].hidden;
     }
     return split;
 }
@@ -171,7 +171,7 @@ static void decide(Run* run) {
     for (int t = 0; t < tp_size(m); t++) {
         ranks[t].n = balance_slices(b, own[t]);
         ranks[t].movable = ranks[t].n - WORK_TILE;
-        SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.units - own[t].units)};
+        SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.hidden - own[t].hidden)};
         ranks[t].room = MAX(0, balance_slices(b, spare) - b->head_work - WORK_TILE);  // rounding may add these
     }
     b->n_samples = 0;

@@ -98,7 +98,7 @@ void balance_find_fixed(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int N = MIN(run->config.capacity, run->config.batch_tokens);
-    SliceCount own = {m->shape.heads, m->shape.units};
+    SliceCount own = {m->shape.heads, m->shape.hidden};
     WorkPlan whole, resized;
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;

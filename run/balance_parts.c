@@ -12,19 +12,19 @@ void* balance_room(size_t n, size_t bytes) {
 SliceCount balance_most(const Model* m) {
     int R = m->split.ranks;
     return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
-                        MIN(m->whole.units, 2 * CEIL_DIV(m->whole.units, R) + 2 * WORK_TILE)};
+                        MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
 }
 
 void balance_owned(SliceCount* own, const Model* m) {
     for (int t = 0; t < tp_size(m); t++)
-        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.unit[t + 1] - m->split.unit[t]};
+        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]};
 }
 
-double balance_slices(const Balance* b, SliceCount count) { return count.units + b->head_work * count.heads; }
+double balance_slices(const Balance* b, SliceCount count) { return count.hidden + b->head_work * count.heads; }
 
 SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
     for (int i = 0; i < b->n_moves; i++)
-        if (b->moves[i].from == rank) own.heads -= b->moves[i].heads, own.units -= b->moves[i].units;
+        if (b->moves[i].from == rank) own.heads -= b->moves[i].heads, own.hidden -= b->moves[i].hidden;
     return own;
 }
 

@@ -1,7 +1,7 @@
 // balance_parts.h - between the files of run/balance.h:
 //
 //   balance.c         options and memory; what happens in a step
-//   balance_parts.c   heads, units and slices that ranks own, give and run
+//   balance_parts.c   heads, hidden units and slices that ranks own, give and run
 //   balance_cost.c    what it takes to move slices, what leaving columns out saves: measured once
 //   balance_change.c  decisions, and carrying them out
 //   balance_files.c   lists and decisions in checkpoints; the page
@@ -23,7 +23,7 @@ struct Balance {
     int n_samples;
     double fixed;      // fraction of the linears' time that stays however much is left out
     double gathering;  // ms of a step that leaving columns out adds
-    double head_work;  // of a head in MLP units; 0: not known yet
+    double head_work;  // of a head in hidden units; 0: not known yet
     BalanceMemory memory;
     BalanceDecision decision;
     Move moves[2 * MOST_TP];
@@ -42,10 +42,10 @@ struct Balance {
 // Zeroed; ends the program where there is no memory.
 void* balance_room(size_t n, size_t bytes);
 
-// Heads and units of all ranks of the group, and those of all of them that this one does not give away.
+// Heads and hidden units of all ranks of the group, and those of all of them that this one does not give away.
 void balance_owned(SliceCount* own, const Model* m);
 SliceCount balance_staying(const Balance* b, SliceCount own, int rank);
-double balance_slices(const Balance* b, SliceCount count);               // in MLP units
+double balance_slices(const Balance* b, SliceCount count);               // in hidden units
 double balance_running(const Balance* b, const SliceCount* own, int t);  // slices that rank t of the group runs now
 // What a rank may come to compute: twice its share of an even division and what rounding adds, so that memory stays
 // bounded.
@@ -58,7 +58,7 @@ void balance_find_fixed(Run* run);
 
 // ---- balance_change.c
 
-void balance_make_moves(Run* run);  // of the decision, rounded to whole heads and units
+void balance_make_moves(Run* run);  // of the decision, rounded to whole heads and hidden units
 // The next steps compute what moves and lists say; NULL: nothing is left out.
 void balance_set_work(Run* run, const KeptLayer* lists);
 

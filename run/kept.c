@@ -9,7 +9,7 @@
 #include "plan/prune.h"
 #include "run/run.h"
 
-enum { LIST_HEADS = N_LINEARS, LIST_UNITS, N_LISTS };  // behind those of columns, which have the numbers of LinearId
+enum { LIST_HEADS = N_LINEARS, LIST_HIDDEN, N_LISTS };  // behind those of columns, which have the numbers of LinearId
 
 static const char* const list_names[N_LISTS] = {"qkv", "attproj", "fc", "fcproj", "heads", "units"};
 static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
@@ -17,7 +17,7 @@ static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
 // The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves
 // out too much, the other one makes up for in finer steps.
 static const int columns_in_order[] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC};
-static const int slices_in_order[] = {LIST_HEADS, LIST_UNITS};
+static const int slices_in_order[] = {LIST_HEADS, LIST_HIDDEN};
 
 typedef struct List {
     int n;          // of this rank
@@ -51,10 +51,10 @@ struct Kept {
 
 static int list_length(const Model* m, int i) {
     int own = m->shape.heads * shape_head_size(&m->shape);
-    return i == LIST_HEADS                         ? m->shape.heads
-           : i == LIST_UNITS || i == LINEAR_FCPROJ ? m->shape.units
-           : i == LINEAR_ATTPROJ                   ? own
-                                                   : m->shape.C;
+    return i == LIST_HEADS                          ? m->shape.heads
+           : i == LIST_HIDDEN || i == LINEAR_FCPROJ ? m->shape.hidden
+           : i == LINEAR_ATTPROJ                    ? own
+                                                    : m->shape.C;
 }
 
 static size_t layer_elems(const Model* m) {
@@ -111,7 +111,7 @@ static void show_layer(Kept* k, int l) {
     KeptLayer* layer = &k->layers[l];
     for (int i = 0; i < k->n_lists; i++) {
         int id = k->in_order[i];
-        KeptList* shown = id < N_LINEARS ? &layer->columns[id] : id == LIST_HEADS ? &layer->heads : &layer->units;
+        KeptList* shown = id < N_LINEARS ? &layer->columns[id] : id == LIST_HEADS ? &layer->heads : &layer->hidden;
         *shown = (KeptList){k->lists[id].n_kept[l], row_of(&k->lists[id], l)};
     }
 }
@@ -193,19 +193,19 @@ static void learn_columns(Kept* k, const Model* m, int l) {
 }
 
 static void learn_slices(Kept* k, const Model* m, int l) {
-    int heads = k->lists[LIST_HEADS].n, units = k->lists[LIST_UNITS].n;
+    int heads = k->lists[LIST_HEADS].n, hidden = k->lists[LIST_HIDDEN].n;
     memset(k->change, 0, (size_t)heads * sizeof *k->change);
     fetch(k, m, LINEAR_QKV, l);
     for (int run = 0; run < 3; run++) add_rows(k, heads, k->HS, run * heads * k->HS);
     fetch(k, m, LINEAR_ATTPROJ, l);
     add_columns(k, heads, k->HS);
     learn_list(k, LIST_HEADS, l);
-    memset(k->change, 0, (size_t)units * sizeof *k->change);
+    memset(k->change, 0, (size_t)hidden * sizeof *k->change);
     fetch(k, m, LINEAR_FC, l);
-    add_rows(k, units, 1, 0);
+    add_rows(k, hidden, 1, 0);
     fetch(k, m, LINEAR_FCPROJ, l);
-    add_columns(k, units, 1);
-    learn_list(k, LIST_UNITS, l);
+    add_columns(k, hidden, 1);
+    learn_list(k, LIST_HIDDEN, l);
 }
 
 // ---- how much is left out
@@ -216,7 +216,7 @@ static PruneList prune_list(const Kept* k, int i) {
                             [LINEAR_FC] = k->lists[LINEAR_FCPROJ].stay,
                             [LINEAR_FCPROJ] = k->C,
                             [LIST_HEADS] = 4.0 * k->HS * k->C,
-                            [LIST_UNITS] = 2.0 * k->C};
+                            [LIST_HIDDEN] = 2.0 * k->C};
     return (PruneList){k->lists[i].stay, i == LIST_HEADS, work[i]};
 }
 
@@ -248,7 +248,7 @@ static void find_ratios(Kept* k, double gamma) {
 // ---- a refresh
 
 static void set_stay(Kept* k, SliceCount stay) {
-    int of[N_LISTS] = {k->C, stay.heads * k->HS, k->C, stay.units, stay.heads, stay.units};
+    int of[N_LISTS] = {k->C, stay.heads * k->HS, k->C, stay.hidden, stay.heads, stay.hidden};
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
         list->stay = of[k->in_order[i]];

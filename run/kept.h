@@ -1,9 +1,9 @@
 // kept.h - what this rank's resized linears keep, from one refresh to the next: it follows how much weights change
-// (plan/keep.h), by column of the input, or by head and MLP unit (Shed).
+// (plan/keep.h), by column of the input, or by head and hidden unit (Shed).
 //
 // Holds host memory: the weights of the four linears at the last refresh, in the model's type, a value for every
-// column, head or unit, and the lists. Every function is deterministic: data ranks of equal tensor-parallel index,
-// which have equal weights, come to equal lists. Needs ZeRO stage 1, as run/work.h does.
+// column, head or hidden unit, and the lists. Every function is deterministic: data ranks of equal tensor-parallel
+// index, which have equal weights, come to equal lists. Needs ZeRO stage 1, as run/work.h does.
 #pragma once
 #include "plan/keep.h"
 #include "run/work.h"
@@ -18,13 +18,14 @@ void kept_close(Kept* kept);
 
 // A refresh. Between steps, when all weights are there (zero_settle): learns what changed since the last one, and
 // chooses lists that leave out `gamma` of this rank's resizable work, once the slices that it gives away are gone.
-// stay: heads and units that stay, its first ones. To be called at every refresh, with gamma 0 too: a list counts for
-// the whole time until the next call, and what was left out then is not measured.
+// stay: heads and hidden units that stay, its first ones. To be called at every refresh, with gamma 0 too: a list
+// counts for the whole time until the next call, and what was left out then is not measured.
 //
-// Columns and units are left out in multiples of WORK_TILE, or where these are fewer than 4 of a smaller power of 2;
-// one such tile always stays, and one head. Numbers are rounded up, so that at least gamma is saved where that may be:
+// Columns and hidden units are left out in multiples of WORK_TILE, or where these are fewer than 4 of a smaller power
+// of 2; one such tile always stays, and one head. Numbers are rounded up, so that at least gamma is saved where that
+// may be:
 //   - columns: in either half of every block, since each half ends in an exchange; less than a tile too much;
-//   - slices: in every block, heads rounded down, units up; less than a tile too much;
+//   - slices: in every block, heads rounded down, hidden units up; less than a tile too much;
 //   - by_layer: in all blocks together, less than a tile too much. Layer l leaves out what balance_ratios gives it, its
 //     loss weight being its share of the sum of all values.
 // Returns (L) layers, valid until the next call of any of these; only the lists of the Shed are filled. NULL where

@@ -31,11 +31,11 @@ static int heads_of_places(const Run* run, int h) {
     return most;
 }
 
-// With the most heads and units that this rank may ever compute: a helper takes some over from others.
+// With the most heads and hidden units that this rank may ever compute: a helper takes some over from others.
 static Shape widest_shape(const Run* run) {
     Shape shape = run->model.shape;
     shape.heads = heads_of_places(run, MAX(shape.heads, run->work_needs.most_heads));
-    shape.units = MAX(shape.units, run->work_needs.most_units);
+    shape.hidden = MAX(shape.hidden, run->work_needs.most_hidden);
     return shape;
 }
 
@@ -47,8 +47,8 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     memset(&limits, 0, sizeof limits);
     limits.N = MAX(N, m->shape.context);  // generation may see that many keys
     limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.heads) : 1;
-    limits.C = MAX(widest.C, widest.units);
-    limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.units)), widest.rows);
+    limits.C = MAX(widest.C, widest.hidden);
+    limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.hidden)), widest.rows);
     limits.NH = widest.heads;
     limits.HS = HS;
     limits.oversubscribed = run->oversubscribed;
@@ -116,7 +116,7 @@ static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shap
 // The widest input or output of a linear.
 static size_t widest_linear(const Shape* shape) {
     size_t own = (size_t)shape->heads * (size_t)shape_head_size(shape);
-    return MAX(MAX((size_t)shape->C, 3 * own), (size_t)shape->units);
+    return MAX(MAX((size_t)shape->C, 3 * own), (size_t)shape->hidden);
 }
 
 // What an injected straggler computes again: activations, or gradients of a weight.

@@ -75,10 +75,10 @@ static void say_where(const Run* run) {
     if (m->tp) {
         int t = tp_size(m) - 1;
         printf(
-            "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d MLP units, the "
-            "last one %d and %d\n",
-            m->comm->size, m->comm->size > 1 ? "s" : "", tp_size(m), m->split.head[1], m->split.unit[1],
-            m->split.head[t + 1] - m->split.head[t], m->split.unit[t + 1] - m->split.unit[t]);
+            "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d hidden units, "
+            "the last one %d and %d\n",
+            m->comm->size, m->comm->size > 1 ? "s" : "", tp_size(m), m->split.head[1], m->split.hidden[1],
+            m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]);
     }
     if (run->model.zero.stage > 1)
         printf(

@@ -1,12 +1,13 @@
 // slices.c - fills the compact weights of a step from those that this rank and others own, and brings gradients back:
-// see work.h. Of a layer all messages go at once, one for each move: its heads, then its units, each as rows of the
-// column-parallel weights, biases, columns of the row-parallel weights. With w bytes of a weight a step sends
-// (2 C + 1) (w + 4) bytes for a unit and (4 C + 3) HS (w + 4) for a head, weights one way and fp32 gradients the other.
+// see work.h. Of a layer all messages go at once, one for each move: its heads, then its hidden units, each as rows of
+// the column-parallel weights, biases, columns of the row-parallel weights. With w bytes of a weight a step sends
+// (2 C + 1) (w + 4) bytes for a hidden unit and (4 C + 3) HS (w + 4) for a head, weights one way and fp32 gradients the
+// other.
 #include "run/slices.h"
 
 const KindRow slice_kinds[N_SLICE_KINDS] = {
     [SLICE_HEADS] = {QKVW, QKVB, ATTPROJW, 3},
-    [SLICE_UNITS] = {FCW, FCB, FCPROJW, 1},
+    [SLICE_HIDDEN] = {FCW, FCB, FCPROJW, 1},
 };
 
 // ---- slabs
@@ -32,8 +33,8 @@ size_t packet_elems(const Work* work, SliceKind kind, int channels) {
 // Of layer l in a part that has slabs with room for channels[kind], elements of `elem` bytes.
 static Slab layer_slab(const Work* work, WorkPart part, const int channels[], size_t elem, int l, SliceKind kind) {
     size_t heads = slab_elems(work, SLICE_HEADS, channels[SLICE_HEADS]),
-           units = slab_elems(work, SLICE_UNITS, channels[SLICE_UNITS]);
-    size_t at = (size_t)l * (heads + units) + (kind == SLICE_UNITS ? heads : 0);
+           hidden = slab_elems(work, SLICE_HIDDEN, channels[SLICE_HIDDEN]);
+    size_t at = (size_t)l * (heads + hidden) + (kind == SLICE_HIDDEN ? heads : 0);
     Slab slab = {.rows = work->part[part] + at * elem, .total = channels[kind], .stride = channels[kind]};
     slab.bias = slab.rows + aligned(row_elems(work, kind, channels[kind])) * elem;
     slab.columns = slab.bias + aligned(bias_elems(kind, channels[kind])) * elem;
@@ -161,7 +162,7 @@ static void put_own(const Model* m, SliceKind kind, const KindWork* w, const Sla
 // ---- what goes from rank to rank
 
 static int channels_of(const Work* work, const Move* move, SliceKind kind) {
-    return (kind == SLICE_HEADS ? move->heads : move->units) * work->span[kind];
+    return (kind == SLICE_HEADS ? move->heads : move->hidden) * work->span[kind];
 }
 
 static int is_mine(const Model* m, const Move* move, int taken) {
@@ -176,7 +177,7 @@ static int list_messages(const Model* m, int taken, DType dt, Transfer messages[
     for (int i = 0; i < work->plan.n_moves; i++) {
         const Move* move = &work->plan.moves[i];
         size_t elems = packet_elems(work, SLICE_HEADS, channels_of(work, move, SLICE_HEADS)) +
-                       packet_elems(work, SLICE_UNITS, channels_of(work, move, SLICE_UNITS));
+                       packet_elems(work, SLICE_HIDDEN, channels_of(work, move, SLICE_HIDDEN));
         if (!is_mine(m, move, taken) || elems == 0) continue;
         messages[n++] = (Transfer){taken ? move->from : move->to, at, elems * dtype_bytes(dt)};
         at += elems * dtype_bytes(dt);
@@ -196,7 +197,7 @@ static void copy_messages(const Model* m, int l, int taken, int gradients, int p
         for (int kind = 0; kind < N_SLICE_KINDS && is_mine(m, move, taken); kind++) {
             const KindWork* w = slice_work(work, l, (SliceKind)kind);
             int n = channels_of(work, move, (SliceKind)kind);
-            int first = (kind == SLICE_HEADS ? move->head : move->unit) * work->span[kind];
+            int first = (kind == SLICE_HEADS ? move->head : move->first_hidden) * work->span[kind];
             Slab packed = packet_slab(work, (SliceKind)kind, n, at, dtype_bytes(dt)), here;
             if (n == 0) continue;
             if (taken) {

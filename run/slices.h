@@ -1,12 +1,12 @@
 // slices.h - what run/work.c and run/slices.c share: this rank's work in memory.
 //
-// Heads and units are handled alike, as `channels` of a kind: a head is HS of them, a unit is one. Channel j of a kind
-// is row j of each run of the column-parallel linear (three runs in QKV, one in FC1), element j of each run of its
-// bias, and column j of the row-parallel linear.
+// Heads and hidden units are handled alike, as `channels` of a kind: a head is HS of them, a hidden unit is one.
+// Channel j of a kind is row j of each run of the column-parallel linear (three runs in QKV, one in FC1), element j of
+// each run of its bias, and column j of the row-parallel linear.
 #pragma once
 #include "run/run.h"
 
-typedef enum SliceKind { SLICE_HEADS, SLICE_UNITS, N_SLICE_KINDS } SliceKind;
+typedef enum SliceKind { SLICE_HEADS, SLICE_HIDDEN, N_SLICE_KINDS } SliceKind;
 
 // The column-parallel linear of a kind is LinearId 2 kind, the row-parallel one the next.
 typedef struct KindRow {

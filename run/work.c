@@ -10,7 +10,7 @@
 
 // ---- views
 
-static SliceKind kind_of(LinearId id) { return id == LINEAR_QKV || id == LINEAR_ATTPROJ ? SLICE_HEADS : SLICE_UNITS; }
+static SliceKind kind_of(LinearId id) { return id == LINEAR_QKV || id == LINEAR_ATTPROJ ? SLICE_HEADS : SLICE_HIDDEN; }
 static int is_column_parallel(LinearId id) { return id == LINEAR_QKV || id == LINEAR_FC; }
 
 // What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
@@ -57,7 +57,7 @@ static int computed(const Model* m, SliceKind kind, int l, int owned) {
 }
 
 int work_heads(const Model* m, int l) { return computed(m, SLICE_HEADS, l, m->shape.heads); }
-int work_units(const Model* m, int l) { return computed(m, SLICE_UNITS, l, m->shape.units); }
+int work_hidden(const Model* m, int l) { return computed(m, SLICE_HIDDEN, l, m->shape.hidden); }
 
 void work_flops(const Model* m, double flops[3]) {
     flops[0] = flops[1] = flops[2] = 0;
@@ -81,10 +81,10 @@ static Work dimensions(const Model* m, const WorkNeeds* needs) {
     const Shape* shape = &m->shape;
     int HS = shape_head_size(shape);
     Work work = {.L = shape->L, .C = shape->C, .keep_gradients = needs->keep_gradients, .dt = m->dt};
-    work.span[SLICE_HEADS] = HS, work.span[SLICE_UNITS] = 1;
-    work.own[SLICE_HEADS] = shape->heads * HS, work.own[SLICE_UNITS] = shape->units;
+    work.span[SLICE_HEADS] = HS, work.span[SLICE_HIDDEN] = 1;
+    work.own[SLICE_HEADS] = shape->heads * HS, work.own[SLICE_HIDDEN] = shape->hidden;
     work.most[SLICE_HEADS] = MAX(needs->most_heads, shape->heads) * HS;
-    work.most[SLICE_UNITS] = MAX(needs->most_units, shape->units);
+    work.most[SLICE_HIDDEN] = MAX(needs->most_hidden, shape->hidden);
     for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
         SliceKind k = (SliceKind)kind;
         size_t *bytes = work.bytes, elem = sizeof(float), L = (size_t)work.L;
@@ -203,7 +203,7 @@ static void cut_outputs(Lists* lists, SliceKind kind, KindWork* w, const KeptLis
 static void leave_out(Lists* lists, SliceKind kind, KindWork* w, const KeptLayer* kept, Shed shed) {
     const Work* work = lists->work;
     if (shed == SHED_SLICES) {
-        const KeptList* slices = kind == SLICE_HEADS ? &kept->heads : &kept->units;
+        const KeptList* slices = kind == SLICE_HEADS ? &kept->heads : &kept->hidden;
         int span = work->span[kind];
         if (slices->n * span != w->stay) cut_outputs(lists, kind, w, slices, span, 1);
         return;
@@ -220,10 +220,10 @@ static int moved(const Work* work, const WorkPlan* plan, SliceKind kind, int ran
     int n = 0, first = work->own[kind], span = work->span[kind];
     for (int i = 0; i < plan->n_moves; i++) {
         const Move* move = &plan->moves[i];
-        int slices = kind == SLICE_HEADS ? move->heads : move->units;
+        int slices = kind == SLICE_HEADS ? move->heads : move->hidden;
         if ((taken ? move->to : move->from) != rank || slices == 0) continue;
         n += slices * span;
-        first = MIN(first, (kind == SLICE_HEADS ? move->head : move->unit) * span);
+        first = MIN(first, (kind == SLICE_HEADS ? move->head : move->first_hidden) * span);
     }
     if (!taken && first + n != work->own[kind]) die("rank %d gives away slices that are not its last", rank);
     return n;

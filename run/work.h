@@ -2,9 +2,9 @@
 // leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
 // (migration); a helper computes more than it owns.
 //
-// A slice is closed under the block: MLP unit k is row k of FC1 with its bias and column k of FC2; head h its 3 HS rows
-// of QKV with their biases and its HS columns of the attention projection. It reads the block's input, which all ranks
-// have, and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own
+// A slice is closed under the block: hidden unit k is row k of FC1 with its bias and column k of FC2; head h its 3 HS
+// rows of QKV with their biases and its HS columns of the attention projection. It reads the block's input, which all
+// ranks have, and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own
 // partial sums, and no activation is sent. The projections' own biases are added by rank 0 of the group alone.
 //
 // While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
@@ -34,13 +34,13 @@ typedef struct Linear {
 // Between work_begin and work_end; at all other times these are what this rank owns.
 Linear work_linear(const Model* m, LinearId id, int l);
 int work_heads(const Model* m, int l);  // that this rank computes in layer l now
-int work_units(const Model* m, int l);
+int work_hidden(const Model* m, int l);
 
 // ---- what is left out
 
 typedef enum Shed { SHED_COLUMNS, SHED_SLICES } Shed;  // K-resizing as published; whole slices, our own variant
 typedef enum Imputation { IMPUTE_ZERO, IMPUTE_AVERAGE, IMPUTE_SAME } Imputation;
-enum { WORK_TILE = 16 };  // columns and units are left out in multiples of it
+enum { WORK_TILE = 16 };  // columns and hidden units are left out in multiples of it
 
 // Ascending indices in host memory.
 typedef struct KeptList {
@@ -49,11 +49,11 @@ typedef struct KeptList {
 } KeptList;
 
 // One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone;
-// SHED_SLICES: heads and units, counted from this rank's first, of those that stay. n = all of them: nothing is left
-// out.
+// SHED_SLICES: heads and hidden units, counted from this rank's first, of those that stay. n = all of them: nothing is
+// left out.
 typedef struct KeptLayer {
     KeptList columns[N_LINEARS];
-    KeptList heads, units;
+    KeptList heads, hidden;
 } KeptLayer;
 
 // What all ranks of the group do from the next work_begin on. Moves are the same on all of them; kept is this rank's.
@@ -70,9 +70,9 @@ typedef struct WorkPlan {
 
 typedef struct Work Work;
 
-// The most heads and units that this rank may ever compute. Bytes of device memory that work needs, all of it.
+// The most heads and hidden units that this rank may ever compute. Bytes of device memory that work needs, all of it.
 typedef struct WorkNeeds {
-    int most_heads, most_units;
+    int most_heads, most_hidden;
     int keep_gradients;  // IMPUTE_SAME needs those of the step before
 } WorkNeeds;
 

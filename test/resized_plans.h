@@ -27,14 +27,14 @@ static inline void set_plan(int active) {
 
 static inline int span_of(int kind) { return kind == 0 ? shape_head_size(&m->shape) : 1; }
 
-// Channels of a kind (0 heads, 1 units) that this rank owns, gives away and takes.
-static inline int owned_channels(int kind) { return kind == 0 ? m->shape.heads * span_of(0) : m->shape.units; }
+// Channels of a kind (0 heads, 1 hidden units) that this rank owns, gives away and takes.
+static inline int owned_channels(int kind) { return kind == 0 ? m->shape.heads * span_of(0) : m->shape.hidden; }
 
 static inline int moved_channels(int kind, int taken) {
     int n = 0;
     for (int i = 0; i < plan.n_moves; i++)
         if ((taken ? plan.moves[i].to : plan.moves[i].from) == tp_rank(m))
-            n += (kind == 0 ? plan.moves[i].heads : plan.moves[i].units) * span_of(kind);
+            n += (kind == 0 ? plan.moves[i].heads : plan.moves[i].hidden) * span_of(kind);
     return n;
 }
 
@@ -64,7 +64,7 @@ static inline void leave_out(Shed shed, double part, uint64_t seed) {
             KeptList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
             if (!is_slices) kept[l].columns[i] = list;
             else if (kind == 0) kept[l].heads = list;
-            else kept[l].units = list;
+            else kept[l].hidden = list;
         }
     plan.kept = kept;
     plan.active = 1;
@@ -82,7 +82,7 @@ typedef enum Fate { COMPUTED, LEFT_OUT, IDLE } Fate;
 
 static inline Fate fate_of_column(const KeptLayer* lists, LinearId id, int channel) {
     int kind = id / 2;
-    const KeptList* slices = kind == 0 ? &lists->heads : &lists->units;
+    const KeptList* slices = kind == 0 ? &lists->heads : &lists->hidden;
     int is_kept =
         plan.shed == SHED_SLICES ? holds(slices, channel / span_of(kind)) : holds(&lists->columns[id], channel);
     return is_kept ? COMPUTED : LEFT_OUT;
@@ -133,10 +133,10 @@ static inline void move_slices(int givers, uint64_t seed) {
     int R = tp_size(m), room[2][MOST_TP];
     for (int t = 0; t < R; t++) {
         room[0][t] = run->work_needs.most_heads - (m->split.head[t + 1] - m->split.head[t]);
-        room[1][t] = run->work_needs.most_units - (m->split.unit[t + 1] - m->split.unit[t]);
+        room[1][t] = run->work_needs.most_hidden - (m->split.hidden[t + 1] - m->split.hidden[t]);
     }
     for (int from = 0; from < givers; from++) {
-        int own[2] = {m->split.head[from + 1] - m->split.head[from], m->split.unit[from + 1] - m->split.unit[from]};
+        int own[2] = {m->split.head[from + 1] - m->split.head[from], m->split.hidden[from + 1] - m->split.hidden[from]};
         int at[2] = {own[0], own[1]};
         for (int to = R; to-- > givers;) {  // the last slices go to the last helper
             Move move = {.from = from, .to = to};
@@ -146,7 +146,7 @@ static inline void move_slices(int givers, uint64_t seed) {
                 n[kind] = MIN(MIN(at[kind], room[kind][to]), (int)ceil(part * own[kind]));
                 at[kind] -= n[kind], room[kind][to] -= n[kind];
             }
-            move.head = at[0], move.heads = n[0], move.unit = at[1], move.units = n[1];
+            move.head = at[0], move.heads = n[0], move.first_hidden = at[1], move.hidden = n[1];
             if (n[0] + n[1] > 0) plan.moves[plan.n_moves++] = move;
         }
     }

@@ -8,22 +8,22 @@ typedef struct World {
     BalanceMemory memory;
     BalanceDecision decision;
     SliceCount own, count[MOST_TP];  // what each has, and computes
-    double head_matmul, head_attention, unit_ms, other_ms;
+    double head_matmul, head_attention, hidden_ms, other_ms;
     int all_slow, rounded, tile;
     double chi[MOST_TP], noise;
 } World;
 
 static double head_work(const World* w) { return w->head_matmul + w->head_attention; }
-static double world_slices(const World* w, SliceCount n) { return n.units + n.heads * head_work(w); }
+static double world_slices(const World* w, SliceCount n) { return n.hidden + n.heads * head_work(w); }
 
-// What rank r measures when it computes `slices`, n.heads and n.units of a kind, `pruned` of the matmuls left out.
+// What rank r measures when it computes `slices`, n.heads and n.hidden of them, `pruned` of the matmuls left out.
 static RankTimes measure(const World* w, int r, double slices, double pruned, uint64_t seed) {
     double chi = w->chi[r], rest = w->all_slow ? chi : 1;
     SliceCount n = w->rounded ? w->count[r] : w->own;
-    double part = w->rounded ? 1 : slices / world_slices(w, n);  // not rounded: heads and units alike
-    double matmul = part * (n.units + n.heads * w->head_matmul) * w->unit_ms * (1 - pruned);
+    double part = w->rounded ? 1 : slices / world_slices(w, n);  // not rounded: heads and hidden units alike
+    double matmul = part * (n.hidden + n.heads * w->head_matmul) * w->hidden_ms * (1 - pruned);
     double jitter = 1 + w->noise * (2 * random_uniform(seed, (uint64_t)r) - 1);
-    return (RankTimes){matmul * chi * jitter, part * n.heads * w->head_attention * w->unit_ms * rest * jitter,
+    return (RankTimes){matmul * chi * jitter, part * n.heads * w->head_attention * w->hidden_ms * rest * jitter,
                        w->other_ms * rest * jitter, slices, pruned};
 }
 
@@ -83,7 +83,7 @@ static double lossless_ms(const World* w) {
     return balance_move(sent, taken, group, w->setting.ranks, &w->setting.cost);
 }
 
-static double healthy_ms(const World* w) { return world_slices(w, w->own) * w->unit_ms + w->other_ms; }
+static double healthy_ms(const World* w) { return world_slices(w, w->own) * w->hidden_ms + w->other_ms; }
 
 // Refreshes after a change: from the second on the step is good, and the decision is at rest.
 static void settle(World* w, uint64_t seed) {
@@ -113,7 +113,7 @@ static World new_world(BalanceMode mode, int ranks, int all_slow, int rounded, d
     w.setting.most_pruned = .97, w.setting.squared = 1;
     w.setting.semi_lambda = seed % 3 == 0 ? INFINITY : (double)(seed % 3);
     w.setting.cost = (MoveCost){.3, .0005, .0005};
-    w.unit_ms = .01, w.other_ms = .5, w.all_slow = all_slow, w.rounded = rounded, w.noise = noise, w.tile = 8;
+    w.hidden_ms = .01, w.other_ms = .5, w.all_slow = all_slow, w.rounded = rounded, w.noise = noise, w.tile = 8;
     for (int r = 0; r < ranks; r++) w.count[r] = w.own, w.chi[r] = 1;
     return w;
 }

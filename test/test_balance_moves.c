@@ -1,5 +1,5 @@
-// test_balance_moves.c - claims about decisions in whole heads and units: each is computed by one rank, and rounding
-// costs little.
+// test_balance_moves.c - claims about decisions in whole heads and hidden units: each is computed by one rank, and
+// rounding costs little.
 #include "test/balance_groups.h"
 
 // A group of a real model: its slices, and a decision for it.
@@ -14,7 +14,7 @@ typedef struct Case {
     int n_moves;
 } Case;
 
-static double slices_of(const Case* x, SliceCount n) { return n.units + n.heads * x->head_work; }
+static double slices_of(const Case* x, SliceCount n) { return n.hidden + n.heads * x->head_work; }
 
 static void random_case(Case* x, uint64_t seed) {
     int width = 64 * whole(seed, 1, 2, 32), most = MOST_TP;
@@ -32,35 +32,35 @@ static void random_case(Case* x, uint64_t seed) {
         x->own[r] = (SliceCount){whole(seed, at, 1, 8), whole(seed, at + 1, 1, 2 * width)};
         x->group[r].n = slices_of(x, x->own[r]);
         x->group[r].room = uniform(seed, at + 2, 0, 2) * x->group[r].n;
-        int stays = MIN(x->tile, x->own[r].units);
-        x->group[r].movable = slices_of(x, (SliceCount){x->own[r].heads - x->keep_heads, x->own[r].units - stays});
+        int stays = MIN(x->tile, x->own[r].hidden);
+        x->group[r].movable = slices_of(x, (SliceCount){x->own[r].heads - x->keep_heads, x->own[r].hidden - stays});
     }
     x->decision = decide(&x->setting, x->group);
     x->n_moves = balance_moves(x->moves, &x->decision, x->own, x->ranks, x->head_work, x->tile, x->keep_heads);
 }
 
-// How often each head and unit of rank r is computed: 1 everywhere.
+// How often each head and hidden unit of rank r is computed: 1 everywhere.
 static int is_computed_once(const Case* x, int r) {
-    static int heads[8 + 1], units[4096 + 1];
-    memset(heads, 0, sizeof heads), memset(units, 0, sizeof units);
-    int kept_heads = x->own[r].heads, kept_units = x->own[r].units;
+    static int heads[8 + 1], hidden[4096 + 1];
+    memset(heads, 0, sizeof heads), memset(hidden, 0, sizeof hidden);
+    int kept_heads = x->own[r].heads, kept_hidden = x->own[r].hidden;
     for (int i = 0; i < x->n_moves; i++) {
         const Move* m = &x->moves[i];
         if (m->from != r) continue;
-        if (m->head < 0 || m->unit < 0 || m->heads < 0 || m->units < 0 || m->heads + m->units == 0) return 0;
-        if (m->head + m->heads > x->own[r].heads || m->unit + m->units > x->own[r].units) return 0;
+        if (m->head < 0 || m->first_hidden < 0 || m->heads < 0 || m->hidden < 0 || m->heads + m->hidden == 0) return 0;
+        if (m->head + m->heads > x->own[r].heads || m->first_hidden + m->hidden > x->own[r].hidden) return 0;
         for (int h = 0; h < m->heads; h++) heads[m->head + h]++;
-        for (int u = 0; u < m->units; u++) units[m->unit + u]++;
-        kept_heads -= m->heads, kept_units -= m->units;
+        for (int u = 0; u < m->hidden; u++) hidden[m->first_hidden + u]++;
+        kept_heads -= m->heads, kept_hidden -= m->hidden;
     }
     for (int h = 0; h < x->own[r].heads; h++)  // its own first ones, then what others have
         if (heads[h] != (h >= kept_heads)) return 0;
-    for (int u = 0; u < x->own[r].units; u++)
-        if (units[u] != (u >= kept_units)) return 0;
+    for (int u = 0; u < x->own[r].hidden; u++)
+        if (hidden[u] != (u >= kept_hidden)) return 0;
     return 1;
 }
 
-static void every_head_and_unit_is_computed_by_one_rank(void) {
+static void every_head_and_hidden_unit_is_computed_by_one_rank(void) {
     int moved = 0, tight = 0;
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         static Case x;
@@ -72,17 +72,17 @@ static void every_head_and_unit_is_computed_by_one_rank(void) {
             const Move* m = &x.moves[i];
             CHECK(m->from >= 0 && m->from < x.ranks && m->to >= 0 && m->to < x.ranks);
             CHECK(x.decision.sent[m->from] > 0 && x.decision.taken[m->to] > 0);
-            CHECK(m->unit % x.tile == 0 || m->units == 0);
+            CHECK(m->first_hidden % x.tile == 0 || m->hidden == 0);
             if (i > 0) CHECK(m[-1].from < m->from || (m[-1].from == m->from && m[-1].to < m->to));
         }
         for (int r = 0; r < x.ranks; r++) {
             SliceCount n = balance_count(x.moves, x.n_moves, x.own, r);
             CHECK(is_computed_once(&x, r));
-            CHECK(n.units >= MIN(x.own[r].units, x.tile) && n.heads >= MIN(x.own[r].heads, x.keep_heads));
-            before.heads += x.own[r].heads, before.units += x.own[r].units;
-            after.heads += n.heads, after.units += n.units;
+            CHECK(n.hidden >= MIN(x.own[r].hidden, x.tile) && n.heads >= MIN(x.own[r].heads, x.keep_heads));
+            before.heads += x.own[r].heads, before.hidden += x.own[r].hidden;
+            after.heads += n.heads, after.hidden += n.hidden;
         }
-        CHECK(before.heads == after.heads && before.units == after.units);
+        CHECK(before.heads == after.heads && before.hidden == after.hidden);
         moved += x.n_moves > 0, tight += x.n_moves > x.ranks;
         if (failed != test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
@@ -103,7 +103,7 @@ static void rounding_costs_a_tile_or_a_head(void) {
         int failed = test_failures_in_claim, helpers = 0, heads = 0;
         for (int r = 0; r < x.ranks; r++) {
             SliceCount n = balance_count(x.moves, x.n_moves, x.own, r);
-            double given = CEIL_DIV(x.own[r].units - n.units, x.tile) * x.tile;  // a short tile counts in full
+            double given = CEIL_DIV(x.own[r].hidden - n.hidden, x.tile) * x.tile;  // a short tile counts in full
             given += (x.own[r].heads - n.heads) * x.head_work;
             if (x.decision.sent[r] > 0) beyond += given - x.decision.sent[r];
             if (x.decision.taken[r] > 0) helpers++, speeds += x.group[r].v;
@@ -115,7 +115,7 @@ static void rounding_costs_a_tile_or_a_head(void) {
             SliceCount n = balance_count(x.moves, x.n_moves, x.own, r);
             double change = slices_of(&x, n) - x.group[r].n, v = x.group[r].v;
             double late = (change + x.decision.sent[r] - x.decision.taken[r]) / v, rounding = 1e-9 * x.decision.idle_ms;
-            double size = n.units <= x.tile ? MAX(x.tile, x.head_work) : x.tile;
+            double size = n.hidden <= x.tile ? MAX(x.tile, x.head_work) : x.tile;
             if (x.decision.sent[r] > 0) CHECK(late <= size / (v + speeds / helpers) + rounding);
             else if (change > 0) CHECK(late <= ((helpers - 1) * largest + MAX(beyond, 0)) / speeds + rounding);
             else CHECK(change == 0);
@@ -137,33 +137,33 @@ static void a_known_decision_is_rounded_as_by_hand(void) {
     CHECK(balance_moves(moves, &d, own, 4, 128, 64, 0) == 3);
     CHECK(memcmp(moves, golden, sizeof golden) == 0);  // ints, no padding
     d.v[0] = 1;                                        // not slow: the rest has to be half a tile
-    CHECK(balance_moves(moves, &d, own, 4, 128, 64, 0) == 3 && moves[0].unit == 768 - 512);
-    own[0].units = 760;  // the last tile has 56: with 7 more 504 have gone, and 37.5 are more than half a tile
+    CHECK(balance_moves(moves, &d, own, 4, 128, 64, 0) == 3 && moves[0].first_hidden == 768 - 512);
+    own[0].hidden = 760;  // the last tile has 56: with 7 more 504 have gone, and 37.5 are more than half a tile
     int n = balance_moves(moves, &d, own, 4, 128, 64, 0);
-    CHECK(moves[n - 1].unit + moves[n - 1].units == 760 && moves[0].unit == 192);
+    CHECK(moves[n - 1].first_hidden + moves[n - 1].hidden == 760 && moves[0].first_hidden == 192);
     SliceCount left = balance_count(moves, n, own, 0);
-    CHECK(left.heads == 1 && left.units == 192);
+    CHECK(left.heads == 1 && left.hidden == 192);
     n = balance_moves(moves, &d, own, 4, 128, 64, 2);  // one head may go: 669.5 are left, 56 and 10 tiles are 696
     left = balance_count(moves, n, own, 0);
-    CHECK(left.heads == 2 && left.units == 64);
+    CHECK(left.heads == 2 && left.hidden == 64);
     n = balance_moves(moves, &d, own, 4, 128, 64, 3);  // all but the first tile go
     left = balance_count(moves, n, own, 0);
-    CHECK(left.heads == 3 && left.units == 64);
+    CHECK(left.heads == 3 && left.hidden == 64);
     d.active = 0;
     CHECK(balance_moves(moves, &d, own, 4, 128, 64, 0) == 0);
 
-    // To the nearest a head would go, more than is to be sent: units do instead.
+    // To the nearest a head would go, more than is to be sent: hidden units do instead.
     d = (BalanceDecision){.active = 1, .sent = {75}, .taken = {0, 75}, .v = {.25, 1}};
     n = balance_moves(moves, &d, (SliceCount[]){{8, 400}, {8, 400}}, 2, 100, 10, 0);
-    CHECK(n == 1 && moves[0].heads == 0 && moves[0].units == 80);
-    // Units are used up 12 slices too soon, but a head is 940 too much.
+    CHECK(n == 1 && moves[0].heads == 0 && moves[0].hidden == 80);
+    // Hidden units are used up 12 slices too soon, but a head is 940 too much.
     d.sent[0] = d.taken[1] = 60;
     n = balance_moves(moves, &d, (SliceCount[]){{2, 64}, {2, 64}}, 2, 1000, 16, 0);
-    CHECK(n == 1 && moves[0].heads == 0 && moves[0].units == 48);
+    CHECK(n == 1 && moves[0].heads == 0 && moves[0].hidden == 48);
 }
 
 int main(void) {
-    RUN(every_head_and_unit_is_computed_by_one_rank);
+    RUN(every_head_and_hidden_unit_is_computed_by_one_rank);
     RUN(rounding_costs_a_tile_or_a_head);
     RUN(a_known_decision_is_rounded_as_by_hand);
     return test_done();

@@ -226,16 +226,18 @@ static void numbers_are_whole_tiles_that_meet_the_target(void) {
     for (uint64_t seed = 0; seed < 20000; seed++) check_counts(seed);
 }
 
-// 2 heads of 64 columns and 512 units, a head being the work of 128 units. Half: one head, 256 units. 0.4 of 768 is
-// 307.2: no head, 308 units rounded up to 320. 0.9 is 691.2: one head and 496 units, which is all that may go.
-static void heads_are_rounded_down_and_units_absorb_the_rest(void) {
+// 2 heads of 64 columns and 512 hidden units, a head being the work of 128 hidden units. Half: one head, 256 hidden
+// units. 0.4 of 768 is
+// 307.2: no head, 308 hidden units rounded up to 320. 0.9 is 691.2: one head and 496 hidden units, which is all that
+// may go.
+static void heads_are_rounded_down_and_hidden_units_absorb_the_rest(void) {
     PruneList lists[] = {{2, 1, 128}, {512, 0, 1}};
     int dropped[2];
     CHECK(prune_counts(dropped, lists, 2, 0.5 * 768, 16) == 384 && dropped[0] == 1 && dropped[1] == 256);
     CHECK(prune_counts(dropped, lists, 2, 0.4 * 768, 16) == 320 && dropped[0] == 0 && dropped[1] == 320);
     CHECK(prune_counts(dropped, lists, 2, 0.9 * 768, 16) == 624 && dropped[0] == 1 && dropped[1] == 496);
     CHECK(prune_most(lists, 2, 16) == 624);
-    lists[0].n = 4;  // where units cannot absorb the rest, one head more goes: 0.69 of 1024 is 706.56
+    lists[0].n = 4;  // where hidden units cannot absorb the rest, one head more goes: 0.69 of 1024 is 706.56
     CHECK(prune_counts(dropped, lists, 2, 0.69 * 1024, 16) == 256 + 464 && dropped[0] == 2 && dropped[1] == 464);
     CHECK(prune_counts(dropped, lists, 2, 0.87 * 1024, 16) == 3 * 128 + 496 && dropped[0] == 3 && dropped[1] == 496);
     lists[0].n = 0;
@@ -254,6 +256,6 @@ int main(void) {
     RUN(no_column_starves_when_half_are_left_out_for_ever);
     RUN(tiles_are_smaller_where_there_are_few);
     RUN(numbers_are_whole_tiles_that_meet_the_target);
-    RUN(heads_are_rounded_down_and_units_absorb_the_rest);
+    RUN(heads_are_rounded_down_and_hidden_units_absorb_the_rest);
     return test_done();
 }

@@ -30,7 +30,7 @@ static Model make_model(int layers, int width, int heads, DType dt) {
 
 static void free_model(Model* m) { m->k->free_memory(m->zero.weights.whole); }
 
-static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.heads, m->shape.units}; }
+static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.heads, m->shape.hidden}; }
 
 // Adds to columns first .. first + n of rows from .. from + rows of a matrix; exact in bf16 where sums have few bits.
 static void add(const Model* m, int id, int l, int from, int rows, int first, int n, float d) {
@@ -60,7 +60,7 @@ static void train(const Model* m, uint64_t seed) {
 
 static int columns_of(const Model* m, int id, SliceCount stay) {
     int HS = shape_head_size(&m->shape);
-    return id == LINEAR_ATTPROJ ? stay.heads * HS : id == LINEAR_FCPROJ ? stay.units : m->shape.C;
+    return id == LINEAR_ATTPROJ ? stay.heads * HS : id == LINEAR_FCPROJ ? stay.hidden : m->shape.C;
 }
 
 static int ascends_within(const KeptList* list, int n) {
@@ -79,7 +79,7 @@ static uint64_t hash_lists(const Kept* k, const Model* m, Shed shed) {
     const KeptLayer* layers = kept_layers(k);
     uint64_t hash = 0;
     for (int l = 0; l < m->shape.L && layers; l++) {
-        const KeptList slices[] = {layers[l].heads, layers[l].units};
+        const KeptList slices[] = {layers[l].heads, layers[l].hidden};
         const KeptList* lists = shed == SHED_COLUMNS ? layers[l].columns : slices;
         for (int i = 0; i < (shed == SHED_COLUMNS ? 4 : 2); i++)
             hash = hash_bytes(lists[i].index, (size_t)lists[i].n * sizeof(int), hash);
@@ -121,7 +121,7 @@ static void nothing_is_known_before_the_second_refresh(void) {
         train(&m, 1);
         Kept* k = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 0, 1);
         const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 0);
-        const KeptList* list = shed ? &layers->units : &layers->columns[LINEAR_FCPROJ];
+        const KeptList* list = shed ? &layers->hidden : &layers->columns[LINEAR_FCPROJ];
         CHECK(list->n == 128 && list->index[127] == 127);
         kept_close(k);
         free_model(&m);
@@ -143,8 +143,9 @@ static void a_change_counts_for_one_refresh(void) {
     free_model(&m);
 }
 
-// Head 1 changes in its keys, head 0 less in all its rows and columns; a unit's row of FC and its column of FCPROJ.
-static void lists_follow_the_changes_of_heads_and_units(void) {
+// Head 1 changes in its keys, head 0 less in all its rows and columns; a hidden unit's row of FC and its column of
+// FCPROJ.
+static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         Model m = make_model(2, 128, 4, (DType)dt);
         Kept* k = kept_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
@@ -163,7 +164,7 @@ static void lists_follow_the_changes_of_heads_and_units(void) {
         CHECK(layers != NULL && kept_left_out(k) == 0.5);
         for (int l = 0; l < 2 && layers; l++) {
             CHECK(layers[l].heads.n == 1 && layers[l].heads.index[0] == (l == 0));
-            CHECK(layers[l].units.n == 128 && layers[l].units.index[0] == 128);
+            CHECK(layers[l].hidden.n == 128 && layers[l].hidden.index[0] == 128);
         }
         kept_close(k);
         free_model(&m);
@@ -232,7 +233,7 @@ static Saved of_list(const KeptList* list, int n, double work, int tile) {
 
 // A half of a block: attention, or MLP.
 static Saved of_half(const Model* m, const KeptLayer* layer, int half, SliceCount stay) {
-    double rows = half ? stay.units : 3.0 * stay.heads * shape_head_size(&m->shape);
+    double rows = half ? stay.hidden : 3.0 * stay.heads * shape_head_size(&m->shape);
     int in = 2 * half, out = in + 1, n = columns_of(m, out, stay);
     return plus(of_list(&layer->columns[in], m->shape.C, rows, WORK_TILE),
                 of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
@@ -241,9 +242,9 @@ static Saved of_half(const Model* m, const KeptLayer* layer, int half, SliceCoun
 static Saved of_slices(const Model* m, const KeptLayer* layer, SliceCount stay) {
     double C = m->shape.C, HS = shape_head_size(&m->shape);
     Saved heads = of_list(&layer->heads, stay.heads, 4 * HS * C, 1),
-          units = of_list(&layer->units, stay.units, 2 * C, 16);
-    heads.tile = 0;  // rounded down: units absorb the rest
-    return plus(heads, units);
+          hidden = of_list(&layer->hidden, stay.hidden, 2 * C, 16);
+    heads.tile = 0;  // rounded down: hidden units absorb the rest
+    return plus(heads, hidden);
 }
 
 // Saved work is gamma or all that may go, and less than a tile more.
@@ -274,7 +275,7 @@ static void check_amount(Kept* k, const Model* m, Shed shed, int by_layer, doubl
     CHECK_CLOSE(kept_left_out(k), sum.out / sum.all, 1e-12);
 }
 
-// Units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
+// Hidden units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
 static void what_is_left_out_meets_gamma_within_a_tile(void) {
     static const SliceCount stays[] = {{2, 256}, {1, 256}, {2, 192}, {1, 48}, {0, 256}};
     for (int kind = 0; kind < 4; kind++) {
@@ -365,10 +366,10 @@ static size_t get(const char* name, char* bytes, size_t most) {
 static Kept* lived(const Model* m, Shed shed, uint64_t seed) {
     Kept* k = kept_open(m, shed, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
-        kept_choose(k, m, 0.3, (SliceCount){m->shape.heads - 1, m->shape.units - 16}, step);
+        kept_choose(k, m, 0.3, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, step);
         train(m, seed + (uint64_t)step);
     }
-    kept_choose(k, m, 0.4, (SliceCount){m->shape.heads - 1, m->shape.units - 16}, 4);
+    kept_choose(k, m, 0.4, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, 4);
     return k;
 }
 
@@ -481,7 +482,7 @@ static void files_of_other_models_and_methods_are_refused(void) {
     for (int i = 0; i < COUNT(models); i++) free_model(&models[i]);
 }
 
-// A whole file of a rank with 2 heads of 8 and 64 units, written with a right hash whatever is in it.
+// A whole file of a rank with 2 heads of 8 and 64 hidden units, written with a right hash whatever is in it.
 static int load_written(const Model* m, int table, float value, float kept, int j, int stay) {
     static float values[4][64], keeps[4][64];
     KeptTable tables[] = {{"attproj", 16, 16, values[0], keeps[0]},
@@ -542,7 +543,7 @@ int main(void) {
     RUN(nothing_is_known_before_the_second_refresh);
     RUN(a_change_counts_for_one_refresh);
     RUN(lists_follow_the_changes_of_columns);
-    RUN(lists_follow_the_changes_of_heads_and_units);
+    RUN(lists_follow_the_changes_of_heads_and_hidden_units);
     RUN(only_what_is_computed_is_measured);
     RUN(random_and_inverse_are_options);
     RUN(what_is_left_out_meets_gamma_within_a_tile);

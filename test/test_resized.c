@@ -246,7 +246,7 @@ static void check_saved(Shed shed, double part) {
     set_plan(0);
 }
 
-// Numbers of columns, heads and units of a rank are multiples of 4 or 2 here.
+// Numbers of columns, heads and hidden units of a rank are multiples of 4 or 2 here.
 static void each_of_the_three_matmuls_does_less_by_what_is_left_out(void) {
     draw(0, BATCH / 2);
     check_saved(SHED_COLUMNS, 0.25);

@@ -346,11 +346,11 @@ static double lossless_bound(const Step* steps, int ranks, const double* x) {
 }
 
 // Who is much slower gets rid of more, what helpers take on makes none of them the last one, and at least half is saved
-// of what can be: tiles of 16 units are a sixth of what a rank of eight has.
+// of what can be: tiles of 16 hidden units are a sixth of what a rank of eight has.
 static void check_several(const char* name, const char* options, int ranks, const double* x) {
     static Step steps[MOST_STEPS];
     char line[512];
-    double shed[RANKS], helper = 0, slow = 0, own = 1024.0 / ranks + 2 * 256.0 / ranks, tile = 16;  // in MLP units
+    double shed[RANKS], helper = 0, slow = 0, own = 1024.0 / ranks + 2 * 256.0 / ranks, tile = 16;  // in hidden units
     snprintf(line, sizeof line, WIDE "--batch-tokens 512 --steps 21 %s", options);
     CHECK(run_steps(ranks, line, name, steps) == 21);
     double before = typical_emulated(steps, 2, 5), after = typical_emulated(steps, 16, 21),

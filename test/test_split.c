@@ -1,5 +1,5 @@
 // test_split.c - the claims of plan/split.h: a tensor-parallel group has the whole model once, every rank the part that
-// its heads, MLP units and rows of wte name, and parts put together are the whole again, bit for bit.
+// its heads, hidden units and rows of wte name, and parts put together are the whole again, bit for bit.
 //
 // What a part is, is said here once more element by element: see place_in_whole.
 #include "plan/split.h"
@@ -42,7 +42,7 @@ static void draw_borders(Case* c, int* border, int n) {
 
 static void draw_any_split(Case* c) {
     draw_borders(c, c->split.head, c->whole.NH);
-    draw_borders(c, c->split.unit, 4 * c->whole.C);
+    draw_borders(c, c->split.hidden, 4 * c->whole.C);
     draw_borders(c, c->split.row, c->whole.Vp);
 }
 
@@ -73,7 +73,7 @@ static float* room(size_t n) { return (float*)calloc(MAX(n, 1), sizeof(float)); 
 // Where element (row, col) of rank t's part stands in the whole tensor.
 static size_t place_in_whole(const Case* c, int t, ParamId id, int row, int col) {
     int C = c->whole.C, HS = shape_head_size(&c->whole), own = (c->split.head[t + 1] - c->split.head[t]) * HS;
-    int channel = c->split.head[t] * HS, unit = c->split.unit[t], which;
+    int channel = c->split.head[t] * HS, first_hidden = c->split.hidden[t], which;
     switch (id) {
         case WTE:  // rows are tokens
             return (size_t)(c->split.row[t] + row) * (size_t)C + (size_t)col;
@@ -85,12 +85,12 @@ static size_t place_in_whole(const Case* c, int t, ParamId id, int row, int col)
             return (size_t)(which * C + channel + col % own);
         case ATTPROJW:  // columns are channels of heads
             return (size_t)row * (size_t)C + (size_t)(channel + col);
-        case FCW:  // rows are units
-            return (size_t)(unit + row) * (size_t)C + (size_t)col;
+        case FCW:  // rows are hidden units
+            return (size_t)(first_hidden + row) * (size_t)C + (size_t)col;
         case FCB:
-            return (size_t)(unit + col);
-        case FCPROJW:  // columns are units
-            return (size_t)row * (size_t)(4 * C) + (size_t)(unit + col);
+            return (size_t)(first_hidden + col);
+        case FCPROJW:  // columns are hidden units
+            return (size_t)row * (size_t)(4 * C) + (size_t)(first_hidden + col);
         default:  // whole
             return (size_t)row * (size_t)C + (size_t)col;
     }
@@ -117,7 +117,7 @@ static void check_parts(const Case* c) {
         for (int id = 0; id < N_PARAMS; id++) check_part(c, t, (ParamId)id);
 }
 
-static void a_part_has_the_heads_units_and_rows_of_its_rank(void) { all_cases(check_parts); }
+static void a_part_has_the_heads_hidden_units_and_rows_of_its_rank(void) { all_cases(check_parts); }
 
 // ---- put together
 
@@ -189,12 +189,12 @@ static void an_even_split_gives_all_of_everything_in_whole_heads_and_tiles(void)
         int R = c.split.ranks, labels = 0;
         CHECK(R >= 1 && R <= MOST_TP);
         check_even(c.split.head, c.whole.NH, R, 1);
-        check_even(c.split.unit, 4 * c.whole.C, R, 64);
+        check_even(c.split.hidden, 4 * c.whole.C, R, 64);
         check_even(c.split.row, c.whole.Vp, R, 64);
         for (int t = 0; t < R; t++) {
             Shape part = split_shape(&c.whole, &c.split, t);
             CHECK(part.heads == c.split.head[t + 1] - c.split.head[t]);
-            CHECK(part.units == c.split.unit[t + 1] - c.split.unit[t]);
+            CHECK(part.hidden == c.split.hidden[t + 1] - c.split.hidden[t]);
             CHECK(part.first_row == c.split.row[t] && part.rows == c.split.row[t + 1] - c.split.row[t]);
             CHECK(part.L == c.whole.L && part.C == c.whole.C && part.NH == c.whole.NH && part.V == c.whole.V);
             CHECK(part.Vp == c.whole.Vp && part.context == c.whole.context && part.shards == c.whole.shards);
@@ -211,10 +211,10 @@ static void one_rank_and_as_many_ranks_as_heads_are_the_two_ends(void) {
     Shape all = split_shape(&whole, &one, 0);
     CHECK(!memcmp(&all, &whole, sizeof all));
     for (int t = 0; t < 5; t++) CHECK(five.head[t] == t && five.head[t + 1] == t + 1);
-    // 240 units are three tiles and a part of one: for five ranks in ones. 320 rows are five tiles.
-    for (int t = 0; t <= 5; t++) CHECK(five.unit[t] == 48 * t && five.row[t] == 64 * t);
+    // 240 hidden units are three tiles and a part of one: for five ranks in ones. 320 rows are five tiles.
+    for (int t = 0; t <= 5; t++) CHECK(five.hidden[t] == 48 * t && five.row[t] == 64 * t);
     TpSplit two = split_even(&whole, 2);
-    CHECK(two.head[1] == 2 && two.unit[1] == 128 && two.row[1] == 128);
+    CHECK(two.head[1] == 2 && two.hidden[1] == 128 && two.row[1] == 128);
 }
 
 // What the table of parameters says of a tensor, and what its parts show.
@@ -253,7 +253,7 @@ static void check_indices(const Case* c) {
 static void the_number_of_a_tensor_leads_back_to_it(void) { all_cases(check_indices); }
 
 int main(void) {
-    RUN(a_part_has_the_heads_units_and_rows_of_its_rank);
+    RUN(a_part_has_the_heads_hidden_units_and_rows_of_its_rank);
     RUN(parts_put_together_are_the_whole_once);
     RUN(a_part_may_be_taken_in_place);
     RUN(an_even_split_gives_all_of_everything_in_whole_heads_and_tiles);

@@ -1,8 +1,8 @@
 // test_tp.c - the whole program under --tp: losses, gradient norms, checkpoints and samples are those of one rank,
 // whatever the numbers of ranks, and activations move by the formula. Started alone; it starts mpirun itself.
 //
-// Five heads and 3.75 tiles of MLP units divide evenly among no number of ranks that is tried here. Where the ranks are
-// one group every batch is one row, so that a step's tokens say what its exchanges weigh.
+// Five heads and 3.75 tiles of hidden units divide evenly among no number of ranks that is tried here. Where the ranks
+// are one group every batch is one row, so that a step's tokens say what its exchanges weigh.
 #include "data/safetensors.h"
 #include "plan/base.h"
 #include "test/program.h"
@@ -138,7 +138,9 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
 static void a_run_says_how_the_model_is_divided(void) {
     if (no_mpirun()) SKIP("mpirun is not here");
     CHECK(sh(MPIRUN TINY "--steps 0 --tp 2 --out $W/none", 4, program) == 0);
-    const char* words = "2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 MLP units, the last one 3 and 112";
+    const char* words =
+        "2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 "
+        "and 112";
     CHECK(strstr(output, words) != NULL);
 }
 

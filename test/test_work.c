@@ -15,10 +15,10 @@ static void borders(int* border, int n, int ranks, uint64_t seed) {
 }
 
 // Rank t of an uneven split, or an even one with seed 0.
-static void open_rank(Group* g, int t, int most_heads, int most_units, int keep_gradients) {
+static void open_rank(Group* g, int t, int most_heads, int most_hidden, int keep_gradients) {
     TestRank* r = &g->rank[t];
     Model* m = &r->m;
-    WorkNeeds needs = {most_heads, most_units, keep_gradients};
+    WorkNeeds needs = {most_heads, most_hidden, keep_gradients};
     memset(r, 0, sizeof *r);
     m->k = g->k, m->dt = g->dt, m->whole = g->whole, m->split = g->split;
     m->shape = split_shape(&g->whole, &g->split, t);
@@ -65,7 +65,7 @@ static void open_group(Group* g, const Kernels* k, DType dt, int ranks, int NH, 
     g->split = split_even(&g->whole, ranks);
     if (seed) {
         borders(g->split.head, NH, ranks, seed);
-        borders(g->split.unit, 4 * NH * HS, ranks, seed + 1);
+        borders(g->split.hidden, 4 * NH * HS, ranks, seed + 1);
     }
     threads_open(&g->threads, k, ranks);
     if (k->open(&limits, err, sizeof err)) die("%s", err);
@@ -81,7 +81,7 @@ static void close_group(Group* g) {
         free(r->grads), free(r->before);
         for (int l = 0; l < MOST_LAYERS; l++) {
             for (int i = 0; i < N_LINEARS; i++) free(r->kept[l].columns[i].index);
-            free(r->kept[l].heads.index), free(r->kept[l].units.index);
+            free(r->kept[l].heads.index), free(r->kept[l].hidden.index);
         }
     }
     g->k->close();
@@ -181,12 +181,12 @@ static void set_work(Group* g, TestRank* r) {
     plan.kept = r->leaves_out ? kept : NULL;
     for (int l = 0; l < g->whole.L; l++) {
         for (int i = 0; i < N_LINEARS; i++) kept[l].columns[i] = lent(&r->kept[l].columns[i]);
-        kept[l].heads = lent(&r->kept[l].heads), kept[l].units = lent(&r->kept[l].units);
+        kept[l].heads = lent(&r->kept[l].heads), kept[l].hidden = lent(&r->kept[l].hidden);
     }
     work_set(&r->m, &plan);
     for (int l = 0; l < g->whole.L; l++) {
         for (int i = 0; i < N_LINEARS; i++) spoil(&kept[l].columns[i]);
-        spoil(&kept[l].heads), spoil(&kept[l].units);
+        spoil(&kept[l].heads), spoil(&kept[l].hidden);
     }
 }
 
@@ -223,7 +223,7 @@ static void rank_step(int t, void* data) {
         for (int l = 0; l < g->whole.L; l++)
             for (int id = 0; id < N_LINEARS; id++) {
                 Expected e = expected_of(g, t, l, linear_rows[id].kind);
-                CHECK(linear_rows[id].kind ? work_units(m, l) == e.n
+                CHECK(linear_rows[id].kind ? work_hidden(m, l) == e.n
                                            : work_heads(m, l) * shape_head_size(&g->whole) == e.n);
                 check_matrix(g, t, (LinearId)id, l, &e, times);
                 check_bias(g, t, (LinearId)id, l, &e, times);
@@ -241,7 +241,7 @@ static uint64_t bytes_of_moves(const Group* g, int t) {
     const WorkPlan* plan = &g->rank[t].plan;
     size_t C = (size_t)g->whole.C, HS = (size_t)shape_head_size(&g->whole), bytes = 0;
     for (int i = 0; i < plan->n_moves && plan->active; i++) {
-        size_t elems = (2 * C + 1) * (size_t)plan->moves[i].units + (4 * C + 3) * HS * (size_t)plan->moves[i].heads;
+        size_t elems = (2 * C + 1) * (size_t)plan->moves[i].hidden + (4 * C + 3) * HS * (size_t)plan->moves[i].heads;
         if (plan->moves[i].from == t) bytes += elems * dtype_bytes(g->dt);
         if (plan->moves[i].to == t) bytes += elems * sizeof(float);
     }
@@ -283,14 +283,14 @@ static void choose(KeptList* list, int n, int of, uint64_t seed) {
         if (random_uniform(seed, (uint64_t)j) * (of - j) < left) list->index[at++] = j, left--;
 }
 
-// All slices from `rank`'s `heads` and `units` last ones on go to the ranks in `to`, in nearly equal parts.
-static void give(WorkPlan* plan, const Group* g, int rank, int heads, int units, const int* to, int n_to) {
+// All slices from `rank`'s `heads` and `hidden` last ones on go to the ranks in `to`, in nearly equal parts.
+static void give(WorkPlan* plan, const Group* g, int rank, int heads, int hidden, const int* to, int n_to) {
     int head = g->split.head[rank + 1] - g->split.head[rank] - heads,
-        unit = g->split.unit[rank + 1] - g->split.unit[rank] - units;
+        first_hidden = g->split.hidden[rank + 1] - g->split.hidden[rank] - hidden;
     for (int i = 0; i < n_to; i++) {
-        int h = heads * (i + 1) / n_to - heads * i / n_to, u = units * (i + 1) / n_to - units * i / n_to;
-        if (h + u > 0) plan->moves[plan->n_moves++] = (Move){rank, to[i], head, h, unit, u};
-        head += h, unit += u;
+        int h = heads * (i + 1) / n_to - heads * i / n_to, u = hidden * (i + 1) / n_to - hidden * i / n_to;
+        if (h + u > 0) plan->moves[plan->n_moves++] = (Move){rank, to[i], head, h, first_hidden, u};
+        head += h, first_hidden += u;
     }
 }
 
@@ -298,11 +298,12 @@ static int given_by(const Group* g, int t, int kind) {
     const WorkPlan* plan = &g->rank[t].plan;
     int n = 0;
     for (int i = 0; i < plan->n_moves; i++)
-        if (plan->moves[i].from == t) n += kind ? plan->moves[i].units : plan->moves[i].heads * span_of(g, 0);
+        if (plan->moves[i].from == t) n += kind ? plan->moves[i].hidden : plan->moves[i].heads * span_of(g, 0);
     return n;
 }
 
-// Lists of rank t: of each a fraction `part`, but at least one column and one unit; part < 0: any, another in each.
+// Lists of rank t: of each a fraction `part`, but at least one column and one hidden unit; part < 0: any, another in
+// each.
 static void leave_out(Group* g, int t, double part, uint64_t seed) {
     TestRank* r = &g->rank[t];
     r->leaves_out = 1;
@@ -310,7 +311,7 @@ static void leave_out(Group* g, int t, double part, uint64_t seed) {
         for (int kind = 0; kind < 2; kind++) {
             int stay = own_channels(g, kind, t) - given_by(g, t, kind), span = span_of(g, kind), of[3];
             KeptList* lists[] = {&r->kept[l].columns[2 * kind], &r->kept[l].columns[2 * kind + 1],
-                                 kind ? &r->kept[l].units : &r->kept[l].heads};
+                                 kind ? &r->kept[l].hidden : &r->kept[l].heads};
             of[0] = g->whole.C, of[1] = stay, of[2] = stay / span;
             for (int i = 0; i < 3; i++) {
                 uint64_t key = hash64(seed + (uint64_t)(l * 6 + kind * 3 + i));
@@ -334,9 +335,9 @@ static void random_plan(Group* g, uint64_t seed) {
         int n_to = 1 + (int)(random_uniform(seed, 10 + (uint64_t)t) * MIN(3, g->ranks - givers)), to[3];
         int first = (int)(random_uniform(seed, 20 + (uint64_t)t) * (g->ranks - givers - n_to + 1));
         for (int i = 0; i < n_to; i++) to[i] = givers + first + i;
-        int heads = g->split.head[t + 1] - g->split.head[t], units = g->split.unit[t + 1] - g->split.unit[t];
+        int heads = g->split.head[t + 1] - g->split.head[t], hidden = g->split.hidden[t + 1] - g->split.hidden[t];
         give(&plan, g, t, (int)(random_uniform(seed, 30 + (uint64_t)t) * (heads + 1)),
-             (int)(random_uniform(seed, 40 + (uint64_t)t) * units), to, n_to);
+             (int)(random_uniform(seed, 40 + (uint64_t)t) * hidden), to, n_to);
     }
     same_moves(g, &plan);
     for (int t = 0; t < g->ranks; t++)
@@ -367,7 +368,7 @@ static void inactive_work_is_what_is_owned(void) {
             if (without >= 1) work_begin(&m), work_end(&m);
             if (without == 2) m.work = NULL, m.tp = NULL;
             for (int l = 0; l < 2; l++) {
-                CHECK(work_heads(&m, l) == m.shape.heads && work_units(&m, l) == m.shape.units);
+                CHECK(work_heads(&m, l) == m.shape.heads && work_hidden(&m, l) == m.shape.hidden);
                 for (int id = 0; id < N_LINEARS; id++) CHECK(is_owned(&m, (LinearId)id, l));
             }
             CHECK(!work_freezes(&m));
@@ -376,7 +377,7 @@ static void inactive_work_is_what_is_owned(void) {
     close_group(&group);
 }
 
-// Ranks 0 and 2 give to 1, 3 and 4: heads, units, or both.
+// Ranks 0 and 2 give to 1, 3 and 4: heads, hidden units, or both.
 static WorkPlan several_moves(void) {
     WorkPlan plan = {.active = 1};
     give(&plan, &group, 0, 2, 13, (const int[]){1, 3, 4}, 3);
@@ -388,16 +389,16 @@ static void moved_slices_are_computed_once_and_their_gradients_come_home(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         open_group(&group, one_table(), (DType)dt, 5, 11, 4, 2, 0);
         memcpy(group.split.head, (int[]){0, 3, 4, 6, 9, 11}, 6 * sizeof(int));
-        memcpy(group.split.unit, (int[]){0, 40, 41, 90, 130, 176}, 6 * sizeof(int));
+        memcpy(group.split.hidden, (int[]){0, 40, 41, 90, 130, 176}, 6 * sizeof(int));
         for (int t = 0; t < 5; t++) open_rank(&group, t, 11, 176, 0);
         WorkPlan plan = several_moves();
         same_moves(&group, &plan);
         run_step(&group);
         for (int l = 0; l < 2; l++) {
-            int heads = 0, units = 0;
+            int heads = 0, hidden = 0;
             for (int t = 0; t < 5; t++)
-                heads += work_heads(&group.rank[t].m, l), units += work_units(&group.rank[t].m, l);
-            CHECK(heads == 11 && units == 176);
+                heads += work_heads(&group.rank[t].m, l), hidden += work_hidden(&group.rank[t].m, l);
+            CHECK(heads == 11 && hidden == 176);
             static int seen[2][MOST_CHANNELS];
             memset(seen, 0, sizeof seen);
             for (int t = 0; t < 5; t++)
@@ -413,7 +414,7 @@ static void moved_slices_are_computed_once_and_their_gradients_come_home(void) {
     }
 }
 
-// With C = 44, HS = 4: of a unit 2 C weights and a bias, of a head 4 C HS and 3 HS.
+// With C = 44, HS = 4: of a hidden unit 2 C weights and a bias, of a head 4 C HS and 3 HS.
 static void a_step_sends_each_moved_slice_once_and_its_gradient_once(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         int w = dt == DT_F32 ? 4 : 2;
@@ -483,7 +484,7 @@ static void what_a_plan_does_not_touch_is_used_in_place(void) {
     WorkPlan plan = {.active = 1, .shed = SHED_SLICES};
     same_moves(&group, &plan);
     leave_out(&group, 1, 1, 1);
-    choose(&group.rank[1].kept[1].units, 16, group.rank[1].m.shape.units, 5);
+    choose(&group.rank[1].kept[1].hidden, 16, group.rank[1].m.shape.hidden, 5);
     run_step(&group);
     for (int t = 0; t < 2; t++)
         for (int l = 0; l < 2; l++)
@@ -529,12 +530,12 @@ static void work_stays_within_its_memory(void) {
     unsigned char guard[GUARD], found[GUARD];
     memset(guard, 0xa5, GUARD);
     open_group(&group, one_table(), DT_BF16, 3, 7, 5, 2, 11);
-    int heads = group.split.head[1], units = group.split.unit[1];
+    int heads = group.split.head[1], hidden = group.split.hidden[1];
     for (int t = 0; t < 3; t++) {
         Model* m = &group.rank[t].m;
         WorkNeeds needs = {group.split.head[t + 1] - group.split.head[t] + (t == 2) * heads,
-                           group.split.unit[t + 1] - group.split.unit[t] + (t == 2) * (units - 1), 1};
-        open_rank(&group, t, needs.most_heads, needs.most_units, 1);
+                           group.split.hidden[t + 1] - group.split.hidden[t] + (t == 2) * (hidden - 1), 1};
+        open_rank(&group, t, needs.most_heads, needs.most_hidden, 1);
         size_t bytes = work_bytes(m, &needs);
         work_close(m->work);
         group.k->free_memory(group.rank[t].work_memory);
@@ -543,13 +544,13 @@ static void work_stays_within_its_memory(void) {
         m->work = work_open(m, &needs, group.rank[t].work_memory);
     }
     WorkPlan plan = {.active = 1, .imputation = IMPUTE_SAME};
-    give(&plan, &group, 0, heads, units - 1, (const int[]){2}, 1);
+    give(&plan, &group, 0, heads, hidden - 1, (const int[]){2}, 1);
     same_moves(&group, &plan);
     leave_out(&group, 1, 0.9, 2);
     for (int step = 0; step < 2; step++) run_step(&group);
     for (int t = 0; t < 3; t++) {
         WorkNeeds needs = {group.rank[t].m.shape.heads + (t == 2) * heads,
-                           group.rank[t].m.shape.units + (t == 2) * (units - 1), 1};
+                           group.rank[t].m.shape.hidden + (t == 2) * (hidden - 1), 1};
         group.k->download(found, (char*)group.rank[t].work_memory + work_bytes(&group.rank[t].m, &needs), GUARD, NULL);
         CHECK(memcmp(found, guard, GUARD) == 0);
     }

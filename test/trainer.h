@@ -80,7 +80,7 @@ static inline int option_number(int n_options, char** options, const char* name,
 // 0 .. n - 1
 static inline int draw_number(uint64_t seed, uint64_t index, int n) { return (int)(random_uniform(seed, index) * n); }
 
-// A model that tensor-parallel groups of tp ranks can have, and rows that hold little or much: heads, MLP units and
+// A model that tensor-parallel groups of tp ranks can have, and rows that hold little or much: heads, hidden units and
 // rows of wte that do not divide, whatever is recomputed. The options of the test come last and win.
 static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int n_options, char** options) {
     static const char* const recompute[] = {"none", "gelu", "block"};

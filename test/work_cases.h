@@ -33,7 +33,7 @@ typedef struct Group {
 // A linear and its kind, as numbers in the whole model.
 typedef struct LinearRow {
     ParamId weights, bias;
-    int runs, column_parallel, kind;  // kind 0 heads, 1 units
+    int runs, column_parallel, kind;  // kind 0 heads, 1 hidden units
 } LinearRow;
 
 static const LinearRow linear_rows[N_LINEARS] = {
@@ -42,7 +42,7 @@ static const LinearRow linear_rows[N_LINEARS] = {
 static inline int span_of(const Group* g, int kind) { return kind ? 1 : shape_head_size(&g->whole); }
 static inline int channels_in_all(const Group* g, int kind) { return kind ? 4 * g->whole.C : g->whole.C; }
 static inline int border(const Group* g, int kind, int rank) {
-    return (kind ? g->split.unit[rank] : g->split.head[rank]) * span_of(g, kind);
+    return (kind ? g->split.hidden[rank] : g->split.head[rank]) * span_of(g, kind);
 }
 
 // ---- values
@@ -77,7 +77,7 @@ static inline void expect_moves(const Group* g, const WorkPlan* plan, int rank, 
     int span = span_of(g, kind);
     for (int i = 0; i < plan->n_moves; i++) {
         const Move* move = &plan->moves[i];
-        int first = (kind ? move->unit : move->head) * span, n = (kind ? move->units : move->heads) * span;
+        int first = (kind ? move->first_hidden : move->head) * span, n = (kind ? move->hidden : move->heads) * span;
         for (int j = first; j < first + n; j++) {
             if (move->from == rank) e->given[j] = 1;
             if (move->to == rank) e->channel[e->n++] = border(g, kind, move->from) + j;
@@ -93,7 +93,7 @@ static inline Expected expected_of(const Group* g, int rank, int l, int kind) {
     int sheds_slices = active && r->leaves_out && plan->shed == SHED_SLICES,
         sheds_columns = active && r->leaves_out && plan->shed == SHED_COLUMNS;
     const KeptLayer* kept = &r->kept[l];
-    const KeptList* slices = kind ? &kept->units : &kept->heads;
+    const KeptList* slices = kind ? &kept->hidden : &kept->heads;
     memset(&e, 0, sizeof e);
     Expected moved;
     memset(&moved, 0, sizeof moved);
