@@ -147,7 +147,7 @@ size_t gpt2_config_text(const Shape* shape, DType dt, int end_of_text, char* tex
         text, bytes,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
         "  \"activation_function\": \"gelu_new\",\n  \"n_layer\": %d,\n  \"n_embd\": %d,\n  \"n_head\": %d,\n"
-        "  \"n_ulysses_size\": null,\n  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
+        "  \"n_inner\": null,\n  \"vocab_size\": %d,\n  \"n_positions\": %d,\n  \"n_ctx\": %d,\n"
         "  \"layer_norm_epsilon\": 1e-05,\n  \"scale_attn_weights\": true,\n  \"scale_attn_by_inverse_layer_idx\": "
         "false,\n"
         "  \"reorder_and_upcast_attn\": false,\n  \"tie_word_embeddings\": true,\n"
@@ -189,10 +189,10 @@ static int parse_shape(Shape* shape, const Json* json, char* err, size_t errlen)
         dimension(json, "vocab_size", 1 << 20, &V, err, errlen) ||
         dimension(json, "n_positions", 1 << 20, &context, err, errlen))
         return -1;
-    const JsonValue* n_inner = json_get(json, json->values, "n_ulysses_size");
+    const JsonValue* n_inner = json_get(json, json->values, "n_inner");
     if (n_inner && n_inner->type != JSON_NULL &&
-        (dimension(json, "n_ulysses_size", 1 << 20, &inner, err, errlen) || inner != 4 * C))
-        return fail(err, errlen, "config.json: expected n_ulysses_size of 4 * n_embd = %d, found %d", 4 * C, inner);
+        (dimension(json, "n_inner", 1 << 20, &inner, err, errlen) || inner != 4 * C))
+        return fail(err, errlen, "config.json: expected n_inner of 4 * n_embd = %d, found %d", 4 * C, inner);
     if (C % NH) return fail(err, errlen, "config.json: n_embd %d is not a multiple of n_head %d", C, NH);
     json_double(json_get(json, json->values, "layer_norm_epsilon"), &epsilon);
     if (epsilon != 1e-5) return fail(err, errlen, "config.json: expected layer_norm_epsilon 1e-05, found %g", epsilon);

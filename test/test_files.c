@@ -165,9 +165,8 @@ static void configs_of_other_models_are_refused_by_name(void) {
         {"{\"n_layer\": 2, \"n_embd\": 30, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_head"},
         {"{\"n_layer\": 0, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_layer"},
         {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 1e99}", "n_positions"},
-        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8, \"n_ulysses_size\": "
-         "64}",
-         "n_ulysses_size"},
+        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8, \"n_inner\": 64}",
+         "n_inner"},
         {"{\"activation_function\": \"relu\"}", "gelu_new"},
         {"{\"tie_word_embeddings\": false}", "tie_word_embeddings"}};
     Shape found;
