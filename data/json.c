@@ -136,18 +136,12 @@ static int value(Parser* p, int depth) {
     if (p->at == p->end) return expected(p, "a value");
     switch (*p->at) {
         case '{':
-        case '[':
-            return container(p, depth);
-        case '"':
-            return string(p);
-        case 't':
-            return word(p, "true", JSON_TRUE);
-        case 'f':
-            return word(p, "false", JSON_FALSE);
-        case 'n':
-            return word(p, "null", JSON_NULL);
-        default:
-            return is_digit(p) || *p->at == '-' ? number(p) : expected(p, "a value");
+        case '[': return container(p, depth);
+        case '"': return string(p);
+        case 't': return word(p, "true", JSON_TRUE);
+        case 'f': return word(p, "false", JSON_FALSE);
+        case 'n': return word(p, "null", JSON_NULL);
+        default: return is_digit(p) || *p->at == '-' ? number(p) : expected(p, "a value");
     }
 }
 

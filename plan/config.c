@@ -161,22 +161,12 @@ static int set(Config* config, const Option* o, const char* text, char* err, siz
         return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
     PathList* list = (PathList*)place(config, o);
     switch (o->type) {
-        case FLAG:
-            *(int*)place(config, o) = strcmp(text, "0") != 0;
-            break;
-        case INT:
-            *(int*)place(config, o) = (int)x;
-            break;
-        case INT64:
-            *(int64_t*)place(config, o) = (int64_t)x;
-            break;
-        case REAL:
-            *(double*)place(config, o) = x;
-            break;
+        case FLAG: *(int*)place(config, o) = strcmp(text, "0") != 0; break;
+        case INT: *(int*)place(config, o) = (int)x; break;
+        case INT64: *(int64_t*)place(config, o) = (int64_t)x; break;
+        case REAL: *(double*)place(config, o) = x; break;
         case TEXT:
-        case CHOICE:
-            *(const char**)place(config, o) = text;
-            break;
+        case CHOICE: *(const char**)place(config, o) = text; break;
         case PATHS:
             if (list->n == MAX_PATHS)
                 return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", o->name, MAX_PATHS);
@@ -191,12 +181,8 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
     const char* string = o->type == TEXT || o->type == CHOICE ? *(const char**)place(config, o) : NULL;
     switch (o->type) {
         case FLAG:
-        case INT:
-            snprintf(text, bytes, "%d", *(int*)place(config, o));
-            break;
-        case INT64:
-            snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o));
-            break;
+        case INT: snprintf(text, bytes, "%d", *(int*)place(config, o)); break;
+        case INT64: snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o)); break;
         case REAL:
             // 15 digits read best; 17 are needed where those do not read back to the same double
             snprintf(text, bytes, "%.15g", *(double*)place(config, o));
@@ -204,9 +190,7 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
                 snprintf(text, bytes, "%.17g", *(double*)place(config, o));
             break;
         case TEXT:
-        case CHOICE:
-            snprintf(text, bytes, "%s", string ? string : "");
-            break;
+        case CHOICE: snprintf(text, bytes, "%s", string ? string : ""); break;
         case PATHS:
             text[0] = 0;
             for (int i = 0; i < list->n; i++) {
