@@ -99,7 +99,9 @@ static inline void bench_rounds(BenchUnit unit, int n) { (void)unit, (void)n; }
 // may take turns with this one. The best of a few tries; 0 where the processor lacks the instruction.
 static inline double bench_peak(BenchUnit unit, int threads) {
     static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
-    static const double flops[] = {16, 32, 64, 32768};
+    // Of one instruction: 2 for each multiply-add of 8 lanes, 16 lanes, 16 lanes of pairs, and of 16 x 16 sums over a
+    // depth of 32 bf16 (64 bytes).
+    static const double flops[] = {2 * 8, 2 * 16, 2 * 16 * 2, 2 * 16 * 16 * 32};
     int rounds = unit == BENCH_TILES ? 50000 : 1000000;
     double best = 0;
     for (int try = 0; try < 8 && cpu_has(needs[unit]); try++) {
