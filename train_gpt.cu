@@ -24,7 +24,6 @@ extern "C" {
 #include "plan/base.h"
 #include "plan/choose.h"
 #include "plan/schedule.h"
-#include "run/linear.h"
 #include "run/run.h"
 #ifdef __cplusplus
 }
@@ -355,9 +354,9 @@ static void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Batch* b = &run->batch;
     m->k->zero(m->loss_sum, sizeof *m->loss_sum, m->s);
-    batch_upload(b, run, sampler);
+    batch_upload(b, m, sampler);
     for (int i = 0; i < b->n_micro_batches; i++) {
-        Row row = batch_row(b, run, i);
+        Row row = batch_row(b, m, i);
         model_forward(m, &row);
         classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
         if (tp_rank(m) == 0) m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
@@ -368,7 +367,7 @@ static void run_micro_batches(Run* run, const Sampler* sampler, int train) {
 // See Run.time_row in run/run.h.
 static double time_row(Run* run, const int* lengths, int n, int repeats) {
     Model* m = &run->model;
-    Row row = batch_probe_row(&run->batch, run, lengths, n);
+    Row row = batch_probe_row(&run->batch, m, run->data.train, lengths, n);
     double least = INFINITY;
     m->k->synchronize(m->s);
     for (int i = 0; i < repeats; i++) {
@@ -634,7 +633,7 @@ static void dump_logits(Run* run, int i, const int64_t* place, float* logits, fl
     const Batch* b = &run->batch;
     const MicroBatch* mb = b->micro_batches[i].mb;
     int V = m->shape.V, n = 0;
-    Row row = batch_row(b, run, i);
+    Row row = batch_row(b, m, i);
     model_forward(m, &row);
     for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
         int drawn = b->plan.docs[d];

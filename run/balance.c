@@ -8,8 +8,38 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "run/balance_parts.h"
+
+void* balance_room(size_t n, size_t bytes) {
+    void* p = calloc(n, bytes);
+    if (!p) die("no memory for what is known of %zu ranks", n);
+    return p;
+}
+
+SliceCount balance_most(const Model* m) {
+    int R = m->split.ranks;
+    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
+                        MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
+}
+
+void balance_owned(SliceCount* own, const Model* m) {
+    for (int t = 0; t < tp_size(m); t++)
+        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]};
+}
+
+double balance_slices(const Balance* b, SliceCount count) { return count.hidden + b->head_work * count.heads; }
+
+SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
+    for (int i = 0; i < b->n_moves; i++)
+        if (b->moves[i].from == rank) own.heads -= b->moves[i].heads, own.hidden -= b->moves[i].hidden;
+    return own;
+}
+
+double balance_running(const Balance* b, const SliceCount* own, int t) {
+    return balance_slices(b, balance_count(b->moves, b->n_moves, own, t));
+}
 
 static int index_of(const char* value, const char* const* names, int n) {
     int i = 0;
@@ -231,4 +261,60 @@ void balance_hear(Run* run, StepRecord* record) {
     record->n_ranks = world;
     record->emulated_ms = emulated > 0 ? emulated : NAN;
     if (b->history) history_add(b->history, run->state.step + 1, b->steps);
+}
+
+// ---- files
+
+static int lists_path(char* path, const Run* run, const char* dir, char* err, size_t errlen) {
+    const Comm* c = run->model.world;
+    int n = snprintf(path, CHECKPOINT_PATH, "%s/kept-%05d-of-%05d.safetensors", dir, c->rank, c->size);
+    return n < CHECKPOINT_PATH ? 0 : fail(err, errlen, "%.60s...: path too long", dir);
+}
+
+int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    const Balance* b = run->balance;
+    const BalanceDecision* d = &b->decision;
+    RunState* s = &run->state;
+    s->balanced = d->active ? b->setting.ranks : 0;
+    memcpy(s->pruned, d->pruned, sizeof s->pruned);
+    memcpy(s->sent, d->sent, sizeof s->sent);
+    memcpy(s->taken, d->taken, sizeof s->taken);
+    memcpy(s->v, d->v, sizeof s->v);
+    for (int t = 0; t < s->balanced; t++) s->head_work[t] = b->head_work;
+    if (!b->kept || !kept_layers(b->kept)) return 0;
+    return lists_path(path, run, dir, err, errlen) ? -1 : kept_save(b->kept, path, err, errlen);
+}
+
+// The decision that was in force when the checkpoint was saved, where groups are as they were.
+void balance_take_up(Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    Balance* b = run->balance;
+    const RunState* s = &run->state;
+    BalanceDecision* d = &b->decision;
+    int t = tp_rank(&run->model);
+    if (!s->balanced) return;
+    d->active = 1;
+    memcpy(d->pruned, s->pruned, sizeof s->pruned);
+    memcpy(d->sent, s->sent, sizeof s->sent);
+    memcpy(d->taken, s->taken, sizeof s->taken);
+    memcpy(d->v, s->v, sizeof s->v);
+    b->head_work = s->head_work[0];
+    balance_make_moves(run);
+    if (lists_path(path, run, run->start_from, err, sizeof err)) die("--resume: %s", err);
+    // Where so little was to be left out that no list came of it, none was saved.
+    if (b->kept && d->pruned[t] > 0 && !access(path, F_OK)) {
+        zero_settle(&run->model);
+        if (kept_load(b->kept, path, err, sizeof err)) die("--resume: %s", err);
+    }
+    balance_set_work(run, b->kept ? kept_layers(b->kept) : NULL);
+}
+
+void balance_write_page(Run* run) {
+    char path[CHECKPOINT_PATH + 16], err[ERR_BYTES];
+    const Balance* b = run->balance;
+    if (!b->history) return;
+    snprintf(path, sizeof path, "%s/ranks.html", run->out);
+    if (history_write(b->history, path, run->out, err, sizeof err)) fprintf(stderr, "train: %s\n", err);
+    else printf("what every rank did: %s\n", path);
 }

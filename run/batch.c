@@ -5,7 +5,11 @@
 //
 // Only the tokens of this rank's share are read. Every micro-batch becomes a row; cu_seqlens of its documents and, on a
 // ring, of the chunks of all places stand in one array that goes to the device at once.
+#define _POSIX_C_SOURCE 200809L
+#include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -185,8 +189,7 @@ static void share_tokens(Row* row, const Model* m, int N) {
     row->own = MIN(row->n, N - row->first);
 }
 
-void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
-    const Model* m = &run->model;
+void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
     int n = 0, cu = 0, ring = 0;
     for (int i = 0; i < b->n_micro_batches; i++) {
         RankMicroBatch* mine = &b->micro_batches[i];
@@ -206,8 +209,7 @@ void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
     upload_rows(b, m, n);
 }
 
-Row batch_row(const Batch* b, const Run* run, int i) {
-    const Model* m = &run->model;
+Row batch_row(const Batch* b, const Model* m, int i) {
     const RankMicroBatch* mine = &b->micro_batches[i];
     Row row;
     memset(&row, 0, sizeof row);
@@ -253,21 +255,20 @@ Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cac
 }
 
 // Reads N tokens and their targets into the batch, from the first training pieces one after another.
-static void read_tokens(Batch* b, const Run* run, int N) {
+static void read_tokens(Batch* b, const Sampler* sampler, int N) {
     char err[ERR_BYTES];
     SamplerPosition at = {0, 0};
     for (int n = 0; n < N; at.index++) {
-        if (at.index == sampler_pieces(run->data.train, SPLIT_TRAIN)) at.index = 0;
-        Piece piece = sampler_train_piece(run->data.train, at);
+        if (at.index == sampler_pieces(sampler, SPLIT_TRAIN)) at.index = 0;
+        Piece piece = sampler_train_piece(sampler, at);
         piece.length = MIN(piece.length, N - n);
         piece.n_targets = MIN(piece.n_targets, piece.length);
-        if (sampler_read(run->data.train, &piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+        if (sampler_read(sampler, &piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
         n += piece.length;
     }
 }
 
-Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
-    const Model* m = &run->model;
+Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int* lengths, int n) {
     RankMicroBatch local = {b->plan.micro_batches, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
     MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
     int N = 0;
@@ -279,12 +280,115 @@ Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
     }
     local.share = micro_batch_share(&b->plan, &mb, b->lengths, m->comm->rank, NULL);
     b->micro_batches[0] = local;
-    read_tokens(b, run, N);
+    read_tokens(b, sampler, N);
     micro_batch_cu(&b->plan, &mb, b->lengths, b->cu);
     upload_ints(b, m, b->tokens, N);
     upload_ints(b, m, b->positions, N);
     upload_ints(b, m, b->targets, N);
     upload_ints(b, m, b->cu, n + 1);
     upload_rows(b, m, N);
-    return batch_row(b, run, 0);
+    return batch_row(b, m, 0);
+}
+
+// ---- the next step: planning costs a step no time, a thread of its own draws and plans while this one computes
+//
+// The two sides take turns. Between ahead_start and ahead_wait the thread owns run->ahead and reads what planning reads
+// (configuration, limits, cost model); at all other times it sleeps, and the main thread may change them. The mutex
+// orders the turns. The thread neither prints nor talks to other ranks: what went wrong, the main thread says.
+
+enum { STACK_BYTES = 1 << 20 };  // planners have their scratch elsewhere; sanitizers want room
+
+struct Ahead {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    Run* run;
+    int64_t step;
+    int busy, closing;  // the two sides' turns; under the mutex
+    int failed;
+    char err[ERR_BYTES];
+};
+
+static void draw_and_plan(Ahead* a) {
+    Run* run = a->run;
+    Batch* b = &run->ahead;
+    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
+    a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err);
+}
+
+static void* work(void* argument) {
+    Ahead* a = (Ahead*)argument;
+    pthread_mutex_lock(&a->mutex);
+    for (;;) {
+        while (!a->busy && !a->closing) pthread_cond_wait(&a->changed, &a->mutex);
+        if (a->closing) break;
+        draw_and_plan(a);
+        a->busy = 0;
+        pthread_cond_signal(&a->changed);
+    }
+    pthread_mutex_unlock(&a->mutex);
+    return NULL;
+}
+
+// Signals are for the main thread, which a signal must wake from what it waits for.
+static int begin_thread(Ahead* a) {
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes)) return -1;
+    sigfillset(&all);
+    int failed = pthread_attr_setstacksize(&attributes, STACK_BYTES) || pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (!failed) {
+        failed = pthread_create(&a->thread, &attributes, work, a);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    pthread_attr_destroy(&attributes);
+    return failed ? -1 : 0;
+}
+
+static Ahead* open_ahead(Run* run) {
+    Ahead* a = (Ahead*)calloc(1, sizeof *a);
+    if (!a) die("no memory for the thread that plans");
+    a->run = run;
+    if (pthread_mutex_init(&a->mutex, NULL) || pthread_cond_init(&a->changed, NULL) || begin_thread(a))
+        die("cannot start the thread that plans: is the number of threads limited (ulimit -u)?");
+    return a;
+}
+
+void ahead_start(Run* run, int64_t step) {
+    SamplerPosition start = {0, 0};
+    if (!run->planner) run->planner = open_ahead(run);
+    Ahead* a = run->planner;
+    // state stays behind the step at work until that is done.
+    run->ahead.after = run->config.overfit           ? start
+                       : step == run->state.step + 1 ? run->state.position
+                                                     : run->batch.after;
+    pthread_mutex_lock(&a->mutex);
+    a->step = step;
+    a->busy = 1;
+    pthread_cond_signal(&a->changed);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+double ahead_wait(Run* run) {
+    Ahead* a = run->planner;
+    double started = now_seconds();
+    pthread_mutex_lock(&a->mutex);
+    while (a->busy) pthread_cond_wait(&a->changed, &a->mutex);
+    pthread_mutex_unlock(&a->mutex);
+    if (a->failed) die("step %" PRId64 ": %s", a->step, a->err);
+    return now_seconds() - started;
+}
+
+void ahead_close(Run* run) {
+    Ahead* a = run->planner;
+    if (!a) return;
+    pthread_mutex_lock(&a->mutex);
+    a->closing = 1;
+    pthread_cond_signal(&a->changed);
+    pthread_mutex_unlock(&a->mutex);
+    pthread_join(a->thread, NULL);
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->mutex);
+    free(a);
+    run->planner = NULL;
 }

@@ -1,23 +1,22 @@
 // memory.c - every class of bytes has a name, a size and one allocation, and is in the table before any of it is taken.
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "run/run.h"
 
 enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
 
-static void plan_row(MemoryPlan* plan, const char* name, size_t bytes, Where where) {
-    MemoryRow row = {name, bytes, where, NULL};
+static void plan_entry(MemoryPlan* plan, const char* name, size_t bytes, Where where) {
+    MemoryEntry entry = {name, bytes, where, NULL};
     if (bytes == 0) return;
-    plan->rows[plan->n++] = row;
+    plan->entries[plan->n++] = entry;
     plan->total += bytes;
 }
 
 static void* planned(const MemoryPlan* plan, const char* name) {
     for (int i = 0; i < plan->n; i++)
-        if (!strcmp(plan->rows[i].name, name)) return plan->rows[i].memory;
+        if (!strcmp(plan->entries[i].name, name)) return plan->entries[i].memory;
     return NULL;
 }
 
@@ -73,17 +72,17 @@ static void plan_states(MemoryPlan* plan, const Run* run) {
            layer = shape_bucket(&m->shape, 1).elems, first = shape_bucket(&m->shape, 0).elems,
            embedding_head = first + shape_bucket(&m->shape, m->shape.L + 1).elems, fp32 = owned * sizeof(float);
     int train = run->training, narrow = train && m->comm->size > 1 && z->grad_dtype == DT_BF16;
-    plan_row(plan, "parameters", (z->stage == 3 ? owned : elems) * elem, ON_DEVICE);
-    plan_row(plan, "parameters in use", z->stage == 3 ? (embedding_head + 2 * layer) * elem : 0, ON_DEVICE);
-    plan_row(plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
-    plan_row(plan, "gradients", train ? (z->stage > 1 ? owned : elems) * sizeof(float) : 0, ON_DEVICE);
-    plan_row(
+    plan_entry(plan, "parameters", (z->stage == 3 ? owned : elems) * elem, ON_DEVICE);
+    plan_entry(plan, "parameters in use", z->stage == 3 ? (embedding_head + 2 * layer) * elem : 0, ON_DEVICE);
+    plan_entry(plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
+    plan_entry(plan, "gradients", train ? (z->stage > 1 ? owned : elems) * sizeof(float) : 0, ON_DEVICE);
+    plan_entry(
         plan, "gradients in use",
         train && z->stage > 1 ? (embedding_head + 2 * layer + 2 * layer / (size_t)m->shape.shards) * sizeof(float) : 0,
         ON_DEVICE);
-    plan_row(plan, "gradients as bf16", narrow ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
-    plan_row(plan, "first moments", train ? fp32 : 0, ON_DEVICE);
-    plan_row(plan, "second moments", train ? fp32 : 0, ON_DEVICE);
+    plan_entry(plan, "gradients as bf16", narrow ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
+    plan_entry(plan, "first moments", train ? fp32 : 0, ON_DEVICE);
+    plan_entry(plan, "second moments", train ? fp32 : 0, ON_DEVICE);
 }
 
 static ActNeeds activation_needs(const Run* run, int N) {
@@ -130,10 +129,10 @@ static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int
     const Model* m = &run->model;
     size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C;
     int active = run->work_needs.most_heads > 0;
-    plan_row(plan, "slices", active ? most_work_bytes(m, &run->work_needs, widest) : 0, ON_DEVICE);
-    plan_row(plan, "columns", active ? 2 * (size_t)N * widest_linear(widest) * elem : 0, ON_DEVICE);
-    plan_row(plan, "nothing", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
-    plan_row(plan, "straggling", run->n_stragglers ? 2 * discarded_bytes(m, widest, N) : 0, ON_DEVICE);
+    plan_entry(plan, "slices", active ? most_work_bytes(m, &run->work_needs, widest) : 0, ON_DEVICE);
+    plan_entry(plan, "columns", active ? 2 * (size_t)N * widest_linear(widest) * elem : 0, ON_DEVICE);
+    plan_entry(plan, "nothing", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
+    plan_entry(plan, "straggling", run->n_stragglers ? 2 * discarded_bytes(m, widest, N) : 0, ON_DEVICE);
 }
 
 static void carve_work(Run* run, const MemoryPlan* plan, int N) {
@@ -168,20 +167,20 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     ActNeeds needs = activation_needs(run, N);
     KernelLimits limits = kernel_limits(run, N);
     plan_states(&plan, run);
-    plan_row(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
-    plan_row(&plan, "group attention",
-             needs.groups ? group_attention_scratch(N, widest.heads, limits.HS, run->limits.ranks, m->dt) : 0,
-             ON_DEVICE);
+    plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
+    plan_entry(&plan, "group attention",
+               needs.groups ? group_attention_scratch(N, widest.heads, limits.HS, run->limits.ranks, m->dt) : 0,
+               ON_DEVICE);
     plan_work(&plan, run, &widest, N);
-    plan_row(&plan, "sums", SUMS_BYTES, ON_DEVICE);
-    plan_row(&plan, "step indices", index_bytes, ON_DEVICE);
-    plan_row(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
-    plan_row(&plan, "step indices, host", index_bytes, ON_HOST_PINNED);
-    plan_row(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
-    plan_row(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
-    plan_row(&plan, "planning", batch_scratch_bytes(run, max_tokens), ON_HOST);
-    plan_row(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
-    plan_row(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
+    plan_entry(&plan, "sums", SUMS_BYTES, ON_DEVICE);
+    plan_entry(&plan, "step indices", index_bytes, ON_DEVICE);
+    plan_entry(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
+    plan_entry(&plan, "step indices, host", index_bytes, ON_HOST_PINNED);
+    plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
+    plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
+    plan_entry(&plan, "planning", batch_scratch_bytes(run, max_tokens), ON_HOST);
+    plan_entry(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
+    plan_entry(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
     return plan;
 }
 
@@ -228,14 +227,14 @@ static void allocate(Run* run, MemoryPlan* plan) {
     KernelLimits limits = kernel_limits(run, run->config.capacity);
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {
-        MemoryRow* row = &plan->rows[i];
-        if (!strcmp(row->name, "kernel scratch")) continue;  // taken by open
-        row->memory = row->where == ON_HOST          ? calloc(1, row->bytes)
-                      : row->where == ON_HOST_PINNED ? m->k->alloc_host(row->bytes)
-                                                     : m->k->alloc(row->bytes);
-        if (!row->memory)
-            die("no memory for %s, %zu MiB; try a smaller --capacity or --recompute block", row->name,
-                row->bytes >> 20);
+        MemoryEntry* entry = &plan->entries[i];
+        if (!strcmp(entry->name, "kernel scratch")) continue;  // taken by open
+        entry->memory = entry->where == ON_HOST          ? calloc(1, entry->bytes)
+                        : entry->where == ON_HOST_PINNED ? m->k->alloc_host(entry->bytes)
+                                                         : m->k->alloc(entry->bytes);
+        if (!entry->memory)
+            die("no memory for %s, %zu MiB; try a smaller --capacity or --recompute block", entry->name,
+                entry->bytes >> 20);
     }
 }
 
@@ -316,14 +315,6 @@ static double resident_now(void) {
     if (!file || fscanf(file, "%ld %ld", &all, &pages) != 2) pages = 0;
     if (file) fclose(file);
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
-}
-
-void run_print_peak(const Run* run) {
-    struct rusage usage;
-    if (!run->model.k->on_host || run->resident_before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
-    double most = (double)usage.ru_maxrss * 1024, before = run->resident_before;
-    printf("memory at most %.1f MiB%s: %.1f for the table above, %.1f before it\n", most / (1 << 20),
-           run->model.world->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
 }
 
 void run_take_memory(Run* run, MemoryPlan* plan) {

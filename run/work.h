@@ -92,3 +92,12 @@ int work_freezes(const Model* m);
 // FLOPs of the linears a token of this rank, forward and backward, between work_begin and work_end, by GEMM: forward,
 // input gradient, weight gradient.
 void work_flops(const Model* m, double flops[3]);
+
+// ---- the four linears of a block, as this rank computes them in this step: whole, or with columns of their input left
+// out. Timed as TIME_LINEAR, and repeated where a straggler is injected.
+// out (N,OC) = x W^T + bias; x (N, width). With gelu not NULL also gelu (N,OC) = GELU(out).
+void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N);
+// dW +=, dbias +=, and dx (N, width) = dout W; with pre (N, width) times GELU'(pre). dout (N,OC); columns that are left
+// out of dx are filled as Linear.fill says.
+void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
+                     int N);

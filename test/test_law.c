@@ -190,7 +190,7 @@ static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share*
     }
 }
 
-// Between the ranks of a tensor-parallel group for N tokens: see run/tp.h. A block has four gathers and four
+// Between the ranks of a tensor-parallel group for N tokens: see run/model.h. A block has four gathers and four
 // reductions, four more of either kind where it is computed again; the ends of the model have one each way. Three
 // numbers a token join the parts of the classifier.
 static double row_bytes(int N) {

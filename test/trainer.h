@@ -145,10 +145,10 @@ static inline void trainer_close(Trainer* t) {
     const Kernels* k = t->run.model.k;
     zero_settle(&t->run.model);
     for (int i = 0; i < t->memory.n; i++) {
-        const MemoryRow* row = &t->memory.rows[i];
-        if (row->where == ON_HOST) free(row->memory);
-        else if (row->where == ON_HOST_PINNED) k->free_host(row->memory);
-        else k->free_memory(row->memory);
+        const MemoryEntry* entry = &t->memory.entries[i];
+        if (entry->where == ON_HOST) free(entry->memory);
+        else if (entry->where == ON_HOST_PINNED) k->free_host(entry->memory);
+        else k->free_memory(entry->memory);
     }
     run_close(&t->run);
 }

@@ -1,5 +1,5 @@
-// tp.c - see tp.h.
-#include "run/tp.h"
+// model.c - what the ranks of a tensor-parallel group tell each other: see model.h.
+#include "run/model.h"
 
 #include "run/run.h"
 

@@ -1,0 +1,70 @@
+// batch.h - the documents of a step on this rank: drawn and planned one step ahead, read, laid out for the device.
+#pragma once
+#include "data/sampler.h"
+#include "plan/calibration.h"
+#include "plan/step.h"
+#include "run/model.h"
+
+typedef struct Run Run;
+
+// A micro-batch of the plan as this rank sees it.
+typedef struct RankMicroBatch {
+    const MicroBatch* mb;  // NULL: nothing to do in this round
+    Share share;
+    int tokens, cu, ring;  // where its values begin in Batch.tokens, .cu and .ring
+} RankMicroBatch;
+
+// Host side of a step: the pieces of documents that were drawn, the plan, and what this rank does of it.
+typedef struct Batch {
+    int max_tokens;
+    Piece* pieces;  // (max_tokens) of all ranks
+    int* lengths;   // (max_tokens)
+    int n_pieces;
+    int64_t n_tokens, n_targets;
+    double sum_s2;          // sum of squared lengths, for the FLOP count
+    SamplerPosition after;  // where the next step's documents begin
+    Plan plan;
+    double plan_us;                   // what planning took, all of it
+    int predicted;                    // prediction and terms are known
+    Prediction prediction;            // under the model that planned
+    double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
+    RankMicroBatch* micro_batches;    // (max_tokens) in the order in which this rank runs them
+    int n_micro_batches;
+    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
+    // device's copy; one of each for all Batches, so that only one of them can be at work.
+    int *indices, *device_indices;
+    int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's micro-batches one after another
+    int* rows;                          // Row.rows likewise; NULL when alone
+    int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
+    Span* spans;                        // (2 * max_tokens) of one micro-batch
+    void* plan_scratch;                 // of all Batches: one is planned at a time
+} Batch;
+
+// ---- batch.c
+
+size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
+size_t batch_index_ints(const Run* run, int max_tokens);
+size_t batch_scratch_bytes(const Run* run, int max_tokens);  // of planning
+void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
+                 int max_tokens);
+// Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
+int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
+// The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do.
+// batch_plan has done it already.
+void batch_list(Batch* b, const Run* run);
+// Reads the tokens of this rank's share and sends them to the device with all that kernels need to know.
+void batch_upload(Batch* b, const Model* m, const Sampler* sampler);
+Row batch_row(const Batch* b, const Model* m, int i);  // micro-batch i of this rank
+// For generation: N tokens of a document that follow `cached` others in the KV cache.
+Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached);
+// One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
+Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int* lengths, int n);
+
+// ---- the next step: a thread that draws and plans the next step while this one computes
+
+// Begins to draw and plan `step` into run->ahead. Until ahead_wait nobody else touches run->ahead, run->setting or what
+// they point to.
+void ahead_start(Run* run, int64_t step);
+// The plan is in run->ahead. Returns the seconds that this took; ends the program when there is no plan.
+double ahead_wait(Run* run);
+void ahead_close(Run* run);  // ends the thread, if there is one

@@ -1,0 +1,82 @@
+// model.h - the model as one rank holds it, and a row of documents on its device.
+//
+// The model itself, forward, backward and update, is in train_gpt.cu; who holds which weights, gradients and moments in
+// run/zero.h; what this rank computes of the four linears of a block in run/work.h.
+#pragma once
+#include "kernels/comm.h"
+#include "kernels/group_attention.h"
+#include "kernels/kernels.h"
+#include "plan/shape.h"
+#include "plan/split.h"
+#include "run/zero.h"
+
+typedef struct Work Work;  // run/work.h
+
+struct Model {
+    Shape shape;  // of the part of the model that this rank holds
+    Shape whole;  // of all of it, for files; its shards are all ranks
+    DType dt;
+    Recompute recompute;
+    const Kernels* k;
+    Stream s;
+    Comm* world;    // all ranks
+    Comm* comm;     // the data ranks: those that hold the same part of the model
+    Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
+    TpSplit split;  // how the group divides the model; shape is this rank's part of it
+    Work* work;     // what this rank computes of its part, and of others'; NULL: what it owns, always
+    Zero zero;      // who holds what of the following: see run/zero.h
+    double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
+    float* grad_scale;              // (1) on the device
+    char* acts;
+    Activation act_table[N_ACTS];
+    int classifier_N;                 // rows of one chunk of the classifier
+    void* group_scratch;              // for attention over several ranks
+    Timer* timer;                     // where the time of a step goes
+    double injected_slowdown;         // an injected straggler computes its linears so many times more; 0 usually
+    void *discarded, *discarded_too;  // what it computes again
+    char* columns[2];                 // (N, the widest input of a linear) each, for resized ones
+    void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
+};
+
+// A row on the device: N tokens that this rank holds of a micro-batch's documents. Generation: one document, of which
+// `cached` tokens lie in the KV cache and N new ones follow them.
+typedef struct Row {
+    int N;
+    int n, first, own;                  // of a tensor-parallel group: see below. This rank has tokens first ..
+                                        // first + own, own <= n; alone n = own = N
+    int *tokens, *positions, *targets;  // (N)
+    int* rows;                          // (N) of wte that this rank holds, -1 where it does not; unused when alone
+    GroupAttention group;               // the documents, and the ranks that share them
+    int* cu;                            // generation: (2) for the queries, (2) for the keys
+    int use_cache, cached;
+} Row;
+
+// Ranks of the tensor-parallel group, and this one's number among them.
+static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
+static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
+
+// master lies apart from params only when params are not fp32 themselves.
+static inline int has_master(const Model* m) { return m->dt != DT_F32; }
+
+// ---- tensor parallelism: Megatron's layout with sequence-parallel norms (Korthikanti et al. 2022)
+//
+// Outside attention and MLP rank t of a group of R has the tokens [t n, (t + 1) n) of a row of N, n = ceil(N / R), the
+// last ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next matmul:
+// together the bytes of one all-reduce. A row makes four of these pairs in each block, forward and backward together,
+// wherever slow ranks' work is computed. With a group of one nothing here does anything.
+
+// The own rows of x (R n, C).
+void* tp_own(const Model* m, void* x, const Row* row);
+// x (R n, C): own rows to all ranks.
+void tp_all_gather(const Model* m, void* x, const Row* row);
+// x (R n, C): own rows become sums over ranks of those rows; all others are spent.
+void tp_reduce_scatter(const Model* m, void* x, const Row* row);
+// Own rows (n,C) gathered into full (R n, C), which is returned; in a group of one `own` itself.
+void* tp_full(const Model* m, void* own, void* full, const Row* row);
+
+// Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
+// scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
+void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
+
+// logits (Vp, host): the own rows are there, all others come. Collective in the group.
+void tp_share_logits(const Model* m, float* logits);

@@ -1,0 +1,324 @@
+// report.c - what a run says: before the first step everything that was understood, in the order in which it matters;
+// of every step, for the log and for the cost model; at the end; and --explain, the plan of a step beside what other
+// planners do with the same documents, all played in the same cost model.
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "data/disk.h"
+#include "plan/explain.h"
+#include "plan/published/published.h"
+#include "run/run.h"
+
+// ---- the beginning
+
+static void print_option(void* column, const char* name, const char* value) {
+    int* at = (int*)column;
+    int n = (int)(strlen(name) + strlen(value)) + 2;
+    if (*at + n > 118) printf("\n "), *at = 1;
+    printf(" %s %s", name, value);
+    *at += n;
+}
+
+// "118.39M", "1234"
+static const char* count(int64_t n, char text[32]) {
+    if (n >= 1000000) snprintf(text, 32, "%.2fM", (double)n / 1e6);
+    else snprintf(text, 32, "%" PRId64, n);
+    return text;
+}
+
+void run_print(const Run* run) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    int column = 7;
+    printf("options");
+    config_visit(c, print_option, &column);
+    printf("\ndevice  %s, %s, matmul limit %.0f GFLOP/s (measured)\n", m->k->name, dtype_name(m->dt),
+           run->matmul_limit / 1e9);
+    printf("model   GPT-2, %d layers, width %d, %d heads, context %d, vocabulary %d: %.2fM parameters\n", m->shape.L,
+           m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->whole) / 1e6);
+    if (!run->training) return;
+    const Sampler* s = run->data.train;
+    char tokens[32];
+    printf("data    %" PRId64 " documents, %s tokens in %" PRId64 " files", docs_count(run->data.docs),
+           count(docs_tokens(run->data.docs), tokens), docs_files(run->data.docs));
+    if (docs_skipped(run->data.docs))
+        printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
+    printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
+           count(sampler_tokens(s, SPLIT_TRAIN), tokens));
+    printf("%s\n", sampler_describe(run->data.val));
+    printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
+    printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
+}
+
+static void print_size(const char* name, size_t bytes) {
+    if (bytes >= (size_t)10 << 20) printf("  %-20s %10.1f MiB\n", name, (double)bytes / (1 << 20));
+    else printf("  %-20s %10.1f KiB\n", name, (double)bytes / (1 << 10));
+}
+
+void run_print_memory(const MemoryPlan* plan) {
+    printf("memory\n");
+    for (int i = 0; i < plan->n; i++) print_size(plan->entries[i].name, plan->entries[i].bytes);
+    print_size("total", plan->total);
+}
+
+// ---- a step
+
+double run_median(double* x, int n) {
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
+            double swapped = x[j];
+            x[j] = x[j - 1];
+            x[j - 1] = swapped;
+        }
+    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
+}
+
+static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose, int link) {
+    return c->sent[purpose][link] - before->sent[purpose][link];
+}
+
+static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
+    const CommPurpose purposes[] = {COMM_ULYSSES, COMM_RING, COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
+    uint64_t* const counts[] = {&r->heads, &r->ring, &r->gradients, &r->parameters, &r->tensor, &r->slices};
+    r->inside = r->across = 0;
+    for (int i = 0; i < COUNT(purposes); i++) {
+        uint64_t inside = sent_for(c, before, purposes[i], 0), across = sent_for(c, before, purposes[i], 1);
+        *counts[i] = inside + across;
+        r->inside += inside;
+        r->across += across;
+    }
+}
+
+void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before) {
+    const Batch* b = &run->batch;
+    Comm now = run_sent(&run->model);
+    const Comm* c = &now;
+    r->exposed_seconds = c->exposed_seconds - before->exposed_seconds;
+    r->seconds = seconds;
+    r->tokens = b->n_tokens;
+    r->targets = b->n_targets;
+    r->rows = b->plan.n_micro_batches;
+    r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
+    r->planner = run->config.plan;
+    r->plan = &b->plan;
+    r->plan_us = b->plan_us;
+    r->measured_ms = 1e3 * seconds - 1e-3 * r->plan_stall_us;
+    r->gap = b->predicted ? prediction_gap(&b->prediction) : NAN;
+    count_bytes(c, before, r);
+}
+
+void run_remember_step(Run* run, const StepRecord* r) {
+    const Batch* b = &run->batch;
+    PlanningSums* sum = &run->planning;
+    sum->plan_us += b->plan_us;
+    sum->worst_us = MAX(sum->worst_us, b->plan_us);
+    sum->stall_us += r->plan_stall_us;
+    sum->predicted += b->predicted;
+    sum->gap += b->predicted ? r->gap : 0;
+    if (sum->steps++ == 0 || !b->predicted) return;
+    run->last_ms = r->measured_ms;
+    memcpy(run->last_terms, b->terms, sizeof run->last_terms);
+}
+
+void run_print_planning(const Run* run) {
+    const PlanningSums* sum = &run->planning;
+    if (run->model.world->size == 1 || sum->steps == 0) return;
+    printf("planning took %.0f us a step, %.0f at most; steps waited for it %.1f ms in all",
+           sum->plan_us / (double)sum->steps, sum->worst_us, sum->stall_us / 1e3);
+    if (sum->predicted)
+        printf("; their times were predicted within %.1f %% (median), plans within %.1f %% of the bound (mean)",
+               100 * calibration_median_error(&run->calibration), 100 * sum->gap / (double)sum->predicted);
+    printf("\n");
+}
+
+// ---- the end
+
+void run_print_peak(const Run* run) {
+    struct rusage usage;
+    if (!run->model.k->on_host || run->resident_before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
+    double most = (double)usage.ru_maxrss * 1024, before = run->resident_before;
+    printf("memory at most %.1f MiB%s: %.1f for the table above, %.1f before it\n", most / (1 << 20),
+           run->model.world->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
+}
+
+static const char* const purposes[N_PURPOSES] = {
+    "other",  "ulysses",  "ring", "gradients", "parameters", "optimizer state", "tensor parallelism",
+    "slices", "agreement"};
+
+static void add_sent(Comm* sum, const Comm* c) {
+    for (int p = 0; p < N_PURPOSES; p++)
+        for (int link = 0; link < 2; link++) sum->sent[p][link] += c->sent[p][link];
+    sum->exposed_seconds += c->exposed_seconds;
+}
+
+Comm run_sent(const Model* m) {
+    Comm sum = *m->world;
+    if (m->comm != m->world) add_sent(&sum, m->comm);
+    if (m->tp) add_sent(&sum, m->tp);
+    return sum;
+}
+
+typedef struct Sent {
+    uint64_t bytes[N_PURPOSES][2];
+    double exposed;
+} Sent;
+
+void run_print_communication(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.world;
+    if (c->size == 1) return;
+    Sent mine, sum, *all = (Sent*)calloc((size_t)c->size, sizeof mine);
+    memset(&sum, 0, sizeof sum);
+    Comm total = run_sent(&run->model);
+    memcpy(mine.bytes, total.sent, sizeof mine.bytes);
+    mine.exposed = total.exposed_seconds;
+    if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) {
+        free(all);
+        return;
+    }
+    double least = all[0].exposed;
+    for (int r = 0; r < c->size; r++) {
+        for (int p = 0; p < N_PURPOSES; p++)
+            for (int link = 0; link < 2; link++) sum.bytes[p][link] += all[r].bytes[p][link];
+        sum.exposed = MAX(sum.exposed, all[r].exposed);
+        least = MIN(least, all[r].exposed);
+    }
+    printf("sent by all ranks, MiB inside machines + between them:");
+    for (int p = 0; p < N_PURPOSES; p++)
+        if (sum.bytes[p][0] + sum.bytes[p][1] >= (1 << 20) / 20)  // else it would read 0.0
+            printf(" %s %.1f + %.1f", purposes[p], (double)sum.bytes[p][0] / (1 << 20),
+                   (double)sum.bytes[p][1] / (1 << 20));
+    printf("\nwaiting for exchanges took a rank %.1f to %.1f s\n", least, sum.exposed);
+    free(all);
+}
+
+// ---- --explain
+
+enum { SAMPLE = 4096, MOST_SHOWN = 16 };
+
+// A plan with everything that showing it takes.
+typedef struct Played {
+    Plan plan;
+    PlayRule rule;
+    Timeline timeline;
+    void *plan_memory, *timeline_memory;
+} Played;
+
+typedef struct Stage {
+    const Run* run;
+    Played played[MOST_SHOWN];
+    Shown shown[MOST_SHOWN];
+    int n;
+} Stage;
+
+static void* take(size_t bytes) {
+    void* memory = malloc(MAX(bytes, (size_t)1));
+    if (!memory) die("--explain: no memory, %zu bytes", bytes);
+    return memory;
+}
+
+// Puts the plan in played[n] on the stage. 0, or -1 with words.
+static int play(Stage* stage, const char* name, const char* words, double plan_us, char* err, size_t errlen) {
+    Played* p = &stage->played[stage->n];
+    const Setting* setting = &stage->run->setting;
+    int ranks = setting->limits.ranks;
+    p->timeline_memory = take(timeline_bytes(p->plan.n_micro_batches, ranks));
+    timeline_carve(&p->timeline, p->timeline_memory, p->plan.n_micro_batches, ranks);
+    void* scratch = take(timeline_scratch(p->plan.n_micro_batches, ranks));
+    int failed =
+        timeline_play(&p->timeline, &p->plan, stage->run->batch.lengths, setting, &p->rule, scratch, err, errlen);
+    free(scratch);
+    Shown shown = {name, words, &p->plan, &p->timeline, &p->rule, plan_us, stage->n == 0};
+    stage->shown[stage->n] = shown;
+    return failed;
+}
+
+static void play_chosen(Stage* stage) {
+    char err[ERR_BYTES];
+    const Batch* b = &stage->run->batch;
+    const char* words = "";
+    for (int i = 0; i < n_planners; i++)
+        if (!strcmp(planners[i]->name, stage->run->config.plan)) words = planners[i]->words;
+    stage->played[0].plan = b->plan;
+    if (play(stage, stage->run->config.plan, words, b->plan_us, err, sizeof err)) die("--explain: %s", err);
+    stage->n = 1;
+}
+
+// Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see.
+static int draw_sample(const Run* run, int* lengths) {
+    int n = (int)MIN(sampler_pieces(run->data.train, SPLIT_TRAIN), (int64_t)SAMPLE);
+    for (int i = 0; i < n; i++) {
+        SamplerPosition position = {0, i};
+        lengths[i] = sampler_train_piece(run->data.train, position).length;
+    }
+    return n;
+}
+
+static int run_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, char* err,
+                       size_t errlen) {
+    Played* p = &stage->played[stage->n];
+    const Run* run = stage->run;
+    const Batch* b = &run->batch;
+    void* opened = planner->open(&run->setting, sample, n_sample, err, errlen);
+    if (!opened) return -1;
+    p->plan_memory = take(plan_bytes(b->n_pieces));
+    plan_carve(&p->plan, p->plan_memory, b->n_pieces);
+    double started = now_seconds();
+    int failed = planner->plan(opened, &p->plan, &p->rule, b->plan.step, b->lengths, b->n_pieces, err, errlen);
+    double plan_us = 1e6 * (now_seconds() - started);
+    planner->close(opened);
+    return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
+}
+
+static void clear(Played* p) {
+    free(p->plan_memory);
+    free(p->timeline_memory);
+    memset(p, 0, sizeof *p);
+}
+
+static void play_planners(Stage* stage) {
+    static int sample[SAMPLE];
+    char err[ERR_BYTES];
+    int n_sample = draw_sample(stage->run, sample);
+    for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
+        if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
+        if (!run_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
+        else {
+            printf("%s has no plan: %s\n", planners[i]->name, err);
+            clear(&stage->played[stage->n]);
+        }
+    }
+}
+
+static void write_page(const Run* run, const Explained* x) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    if (run->config.out && disk_make_dirs(run->out, err, sizeof err)) die("--explain: %s", err);
+    if (snprintf(path, sizeof path, "%s%splan.html", run->config.out ? run->out : "", run->config.out ? "/" : "") >=
+        (int)sizeof path)
+        die("%s: path too long", run->out);
+    FILE* file = fopen(path, "w");
+    int failed = !file || explain_page(file, x);
+    if (file && fclose(file)) failed = 1;
+    if (failed) die("%s: cannot write: %s", path, strerror(errno));
+    printf("the same with timelines: %s\n", path);
+}
+
+void run_explain(const Run* run) {
+    static Stage stage;
+    char title[256];
+    const Batch* b = &run->batch;
+    if (!run->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
+    stage.run = run;
+    play_chosen(&stage);
+    play_planners(&stage);
+    snprintf(title, sizeof title, "step %" PRId64 ": %d documents, %" PRId64 " tokens on %d ranks", b->plan.step,
+             b->n_pieces, b->n_tokens, run->limits.ranks);
+    Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n};
+    explain_text(stdout, &x);
+    write_page(run, &x);
+    for (int i = 0; i < stage.n; i++) clear(&stage.played[i]);
+}
