@@ -57,16 +57,3 @@ __attribute__((noreturn, format(printf, 1, 2)))
 void refuse(const char* format, ...);
 // Memory, or the same end.
 void* need(size_t bytes);
-
-// simulate_play.c: all batches with all planners.
-void play_all(Simulation* s);
-// The setting with what the rule adds to every micro-batch; its groups are the caller's to free.
-Setting setting_under_rule(const Setting* setting, const PlayRule* rule);
-// Lengths of a batch into s->drawn and s->sorted.
-void draw_batch(Simulation* s, int batch);
-
-// simulate_planners.c: the planner of this name, n bytes long, also of those that play only when they are named; NULL.
-const Planner* find_planner(const char* name, size_t n);
-
-// simulate_explain.c: the page of the first batch into a file.
-void write_page(Simulation* s);
