@@ -1,4 +1,4 @@
-// balance.c - what is remembered of the ranks, and what to do about slow ones.
+// balance.c - what is remembered of the ranks of a group, and what to do about slow ones; see balance.h.
 //
 // Measured times are those of the work that a rank did under the last decision. First that is undone: matmuls that ran
 // with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
@@ -9,9 +9,15 @@
 // until the slowest rank takes `start` times the median, and it is undone below `stop`. Of an even number of ranks the
 // lower median counts, so that one slow rank of two is seen. And a decision stays as it is until another is clearly
 // better: speeds are noisy, J is often flat or has two valleys, and rounding changes what is measured.
-#include "plan/balance_parts.h"
+#include "plan/balance.h"
+
+#include <math.h>
 
 static const double CLEARLY = 0.02;  // a fraction of the step or of J, or of a rank's matmuls
+enum { SEMI_TARGETS = 64 };
+
+// What a rank takes for a step while nothing is taken off it.
+static double rank_ms(const RankSpeed* r) { return r->c + r->n / r->v; }
 
 // ---- memory
 
@@ -36,18 +42,94 @@ void balance_learn(BalanceMemory* memory, const BalanceSetting* setting, const R
     memory->steps++;
 }
 
-// ---- decision
+// ---- migration: the lossless optimum
+//
+// A rank that sends x slices ends at c + a + n/v - x (1/v - b), one that takes x at c + a + n/v + x (1/v + b'), a, b
+// and b' being MoveCost's fixed, send and take. The step can end at T if what the ranks above T must send is not more
+// than what those below can take by then. The first falls with T, the second rises, so the least T is found by halving.
+// Where neither a limit nor a fixed cost binds, it is sum(k E) / sum(k) over all who send or take, E = c + a + n/v and
+// k = 1 / (1/v -+ b). T never falls below a rank that would not win back the fixed cost.
 
-static double lower_median(const RankSpeed* ranks, int n) {
-    double sorted[MOST_TP];
-    for (int r = 0; r < n; r++) {
-        double ms = rank_ms(&ranks[r]);
-        int i = r;
-        for (; i > 0 && sorted[i - 1] > ms; i--) sorted[i] = sorted[i - 1];
-        sorted[i] = ms;
-    }
-    return sorted[(n - 1) / 2];
+typedef struct Group {
+    const RankSpeed* ranks;
+    int n_ranks;
+    const MoveCost* cost;
+} Group;
+
+// Slices that a rank can take and still end by `target`.
+static double can_take(const RankSpeed* r, const MoveCost* cost, double target) {
+    double spare = target - rank_ms(r) - cost->fixed;
+    return spare > 0 ? MIN(r->room, spare / (1 / r->v + cost->take)) : 0;
 }
+
+// Milliseconds that a rank gains with each slice it sends; none where sending takes as long as computing.
+static double gain_a_slice(const RankSpeed* r, const MoveCost* cost) { return 1 / r->v - cost->send; }
+
+// Slices that rank r must send to end by `target`.
+static double must_send(const Group* x, int r, double target) {
+    double over = rank_ms(&x->ranks[r]) - target;
+    return over > 0 ? (over + x->cost->fixed) / gain_a_slice(&x->ranks[r], x->cost) : 0;
+}
+
+// The soonest that a rank can end by sending all it may, or by sending nothing.
+static double soonest_end(const Group* x, int r) {
+    double ms = rank_ms(&x->ranks[r]);
+    return MIN(ms + x->cost->fixed - x->ranks[r].movable * gain_a_slice(&x->ranks[r], x->cost), ms);
+}
+
+// Whether helpers can take by `target` what must be sent then; or `slices`, if not negative.
+static int is_enough(const Group* x, double slices, double target) {
+    double supply = 0, demand = MAX(slices, 0);
+    for (int r = 0; r < x->n_ranks; r++) {
+        supply += can_take(&x->ranks[r], x->cost, target);
+        if (slices < 0) demand += must_send(x, r, target);
+    }
+    return demand <= supply;
+}
+
+// The least target in [low, high] at which that is so; high, if none is.
+static double least_target(const Group* x, double slices, double low, double high) {
+    if (low >= high || is_enough(x, slices, low)) return MIN(low, high);
+    double middle;  // until no number lies between the two
+    while ((middle = low + (high - low) / 2) > low && middle < high) {
+        if (is_enough(x, slices, middle)) high = middle;
+        else low = middle;
+    }
+    return high;
+}
+
+// Divides `slices` so that the last helper ends soonest, at `target` at the latest, which must be within what helpers
+// can take by then. taken (n_ranks) =.
+static void divide_among_helpers(double* taken, const Group* x, double slices, double target) {
+    double first = target;
+    for (int r = 0; r < x->n_ranks; r++) first = MIN(first, rank_ms(&x->ranks[r]));
+    double end = slices > 0 ? least_target(x, slices, first, target) : first;
+    for (int r = 0; r < x->n_ranks; r++) taken[r] = can_take(&x->ranks[r], x->cost, end);
+}
+
+double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost) {
+    Group x = {ranks, n_ranks, cost};
+    double slowest = 0, pinned = 0, all = 0;
+    for (int r = 0; r < n_ranks; r++) {
+        slowest = MAX(slowest, rank_ms(&ranks[r]));
+        pinned = MAX(pinned, soonest_end(&x, r));
+    }
+    double T = least_target(&x, -1, pinned, slowest);
+    for (int r = 0; r < n_ranks; r++) {
+        sent[r] = MIN(must_send(&x, r, T), ranks[r].movable);
+        all += sent[r];
+    }
+    divide_among_helpers(taken, &x, all, T);
+    return T;
+}
+
+// ---- resizing: how much of its matmuls a straggler leaves out, and in which layers
+//
+// gamma is Wang et al.'s pruning ratio (2024); how it is found here is ours: from un-pruned times, so that a rank that
+// meets the target because it is resized stays resized.
+//
+// Ratios, ours: the least sum_l w_l g_l^2 with sum_l m_l g_l = delta has g_l = delta (m_l / w_l) /
+// sum_i m_i^2 / w_i. A layer above `most` is fixed there; the others then have to save more, so it stays fixed.
 
 // Milliseconds of a rank that can be left out, were it all.
 static double resizable_ms(const RankSpeed* r) { return r->prunable * r->n / r->v; }
@@ -70,9 +152,122 @@ static double resize_ms(const BalanceSetting* setting, const RankSpeed* ranks, c
 static void resize(BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks, double target) {
     d->step_ms = target;
     for (int r = 0; r < setting->ranks; r++) {
-        double m = resizable_ms(&ranks[r]);
-        d->pruned[r] = balance_gamma(m, rank_ms(&ranks[r]) - m, target, setting->most_pruned);
+        double m = resizable_ms(&ranks[r]), over = m + (rank_ms(&ranks[r]) - m) - target;
+        d->pruned[r] = over > 0 && m > 0 ? MIN(over / m, setting->most_pruned) : 0;
     }
+}
+
+// The weight that a layer counts with: one without any would save everything alone, and divide by zero.
+static double loss_weight(double w, double heaviest) { return heaviest > 0 ? MAX(w, 1e-9 * heaviest) : 1; }
+
+double balance_ratios(double* g, const double* m, const double* w, int n, double delta, double most) {
+    double heaviest = 0, saved = 0;
+    for (int l = 0; l < n; l++) g[l] = 0, heaviest = MAX(heaviest, w[l]);
+    if (!(delta > 0 && most > 0)) return 0;
+    double left = delta, scale;
+    int fixed;
+    do {
+        double sum = 0;
+        for (int l = 0; l < n; l++)
+            if (g[l] < most) sum += m[l] * m[l] / loss_weight(w[l], heaviest);
+        scale = sum > 0 ? left / sum : 0;
+        fixed = 0;
+        for (int l = 0; l < n; l++)
+            if (g[l] < most && scale * m[l] / loss_weight(w[l], heaviest) > most)
+                g[l] = most, left -= most * m[l], fixed = 1;
+    } while (fixed);
+    for (int l = 0; l < n; l++) {
+        if (g[l] < most) g[l] = scale * m[l] / loss_weight(w[l], heaviest);
+        saved += g[l] * m[l];
+    }
+    return saved;
+}
+
+// ---- SEMI: resizing and migration together, how much of each
+//
+// For a target time T helpers can take X(T) slices. The heaviest straggler gets of it what it needs, then the next: the
+// fixed cost is best spent where most slices leave, and where h is convex the largest fraction left out costs most.
+// What a straggler cannot send it leaves out, z slices of its n, g = z / n; it sends only if that leaves out less than
+// sending nothing. Of the targets the one with the least J(T) is taken, from 64 at equal distances between the step of
+// pure resizing and the lossless one.
+
+// Ranks from the slowest on, of equal ones the lowest first.
+static void order_by_time(int* order, const RankSpeed* ranks, int n) {
+    for (int r = 0; r < n; r++) {
+        int i = r;
+        for (; i > 0 && rank_ms(&ranks[order[i - 1]]) < rank_ms(&ranks[r]); i--) order[i] = order[i - 1];
+        order[i] = r;
+    }
+}
+
+// What a straggler sends, at most `most_sent`, and the fraction of what stays that it leaves out, to end by target.
+static void divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,
+                             double most_sent, double target) {
+    double over = rank_ms(r) - target, gain = gain_a_slice(r, &setting->cost);
+    double left_out = over * r->v / r->prunable;
+    *sent = 0, *pruned = MIN(left_out / r->n, setting->most_pruned);
+    if (gain <= 0 || most_sent <= 0) return;
+    double needed = (over + setting->cost.fixed) / gain, u = MIN(needed, most_sent);
+    double rest = u < needed ? (needed - u) * gain * r->v / r->prunable : 0;
+    if (rest >= left_out || rest > setting->most_pruned * (r->n - u)) return;
+    *sent = u, *pruned = rest > 0 ? rest / (r->n - u) : 0;
+}
+
+// J of balance_decide, for d->step_ms and what is left out.
+static double objective(const BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks) {
+    double loss = 0, slices = 0;
+    for (int r = 0; r < setting->ranks; r++) {
+        double g = d->pruned[r] * (ranks[r].n - d->sent[r]) / ranks[r].n;
+        loss += (setting->squared ? g * g : g) * ranks[r].n;
+        slices += ranks[r].n;
+    }
+    return d->step_ms * (loss > 0 ? 1 + setting->semi_lambda * loss / slices : 1);  // infinity times 0 is NaN
+}
+
+// The decision for one target, all but what helpers take.
+static void decide_for(BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks, const int* order,
+                       double target) {
+    double supply = 0, all_sent = 0;
+    for (int r = 0; r < setting->ranks; r++) {
+        supply += can_take(&ranks[r], &setting->cost, target);
+        d->sent[r] = d->pruned[r] = 0;
+    }
+    for (int i = 0; i < setting->ranks && rank_ms(&ranks[order[i]]) > target; i++) {
+        int r = order[i];
+        double most = MIN(supply - all_sent, ranks[r].movable);
+        divide_straggler(&d->sent[r], &d->pruned[r], setting, &ranks[r], most, target);
+        all_sent += d->sent[r];
+    }
+    d->step_ms = target;
+    d->objective = objective(d, setting, ranks);
+}
+
+// step_ms, objective, pruned, sent and taken. resize_ms: the step when stragglers only leave out.
+static void resize_and_migrate(BalanceDecision* decision, const BalanceSetting* setting, const RankSpeed* ranks,
+                               double resize_ms) {
+    BalanceDecision lossless = *decision, next = *decision;
+    int order[MOST_TP], found = 0;
+    order_by_time(order, ranks, setting->ranks);
+    lossless.step_ms = balance_move(lossless.sent, lossless.taken, ranks, setting->ranks, &setting->cost);
+    lossless.objective = lossless.step_ms;
+    double width = lossless.step_ms - resize_ms;
+    for (int i = 0; i < SEMI_TARGETS - 1 && width > 0; i++) {
+        decide_for(&next, setting, ranks, order, resize_ms + width * i / (SEMI_TARGETS - 1));
+        if (!found || next.objective < decision->objective) *decision = next, found = 1;
+    }
+    // The last target as balance_move has it: there nothing is left out, not even what rounding would make of it.
+    if (!found || lossless.objective < decision->objective) *decision = lossless;
+    double sent = 0;
+    for (int r = 0; r < setting->ranks; r++) sent += decision->sent[r];
+    divide_among_helpers(decision->taken, &(Group){ranks, setting->ranks, &setting->cost}, sent, decision->step_ms);
+}
+
+// ---- the decision
+
+static double lower_median(const RankSpeed* ranks, int n) {
+    int order[MOST_TP];
+    order_by_time(order, ranks, n);
+    return rank_ms(&ranks[order[n / 2]]);
 }
 
 // When a rank ends for which `d` was decided.
@@ -97,7 +292,7 @@ static int still_good(BalanceDecision* last, const BalanceDecision* now, const B
     }
     last->idle_ms = now->idle_ms;
     int semi = setting->mode == BALANCE_SEMI, faster = last->step_ms * (1 + CLEARLY) < now->step_ms;
-    if (semi) last->objective = balance_objective(last, setting, ranks);
+    if (semi) last->objective = objective(last, setting, ranks);
     if ((lossier && !(semi && faster)) || last->step_ms >= now->idle_ms) return 0;
     return semi ? last->objective <= (1 + CLEARLY) * now->objective : last->step_ms <= (1 + CLEARLY) * now->step_ms;
 }
@@ -122,7 +317,7 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
     BalanceDecision idle = d;
     double target = resize_ms(setting, ranks, &last, median);
     if (setting->mode == BALANCE_RESIZE) resize(&d, setting, ranks, target);
-    else if (setting->mode == BALANCE_SEMI) balance_semi(&d, setting, ranks, target);
+    else if (setting->mode == BALANCE_SEMI) resize_and_migrate(&d, setting, ranks, target);
     else d.step_ms = balance_move(d.sent, d.taken, ranks, setting->ranks, &setting->cost);
     if (!(d.step_ms < d.idle_ms)) return idle;
     d.active = 1;
@@ -137,4 +332,138 @@ uint64_t balance_hash(const BalanceDecision* decision, int ranks) {
     uint64_t hash = hash_bytes(scalars, sizeof scalars, (uint64_t)ranks);
     for (int i = 0; i < COUNT(arrays); i++) hash = hash_bytes(arrays[i], (size_t)ranks * sizeof *arrays[i], hash);
     return hash;
+}
+
+// ---- in whole heads and hidden units
+//
+// Of the heads a straggler gives the share that it gives of everything, to the nearest, because attention and MLP each
+// end in a communication of the whole group, and each has to be even. Hidden units absorb the rest, in tiles. A part of
+// a tile goes as a whole if that makes the helper less late than staying would make the straggler:
+// rest / v_s > (tile - rest) / v_h, v_s and v_h the speeds of the straggler and of the mean helper. So a straggler ends
+// at most tile / (v_s + v_h) after the time that was decided, less than a helper needs for one tile.
+//
+// Helpers get heads, then tiles, one at a time: the one that would be least late by it. Who gets whose is then settled
+// by going through both in order of their ranks, which leaves few pairs: at most one less than senders and helpers
+// together, for heads and for hidden units.
+
+// What ranks give or get. tile t of a rank are its hidden units from t * tile on, so that only its last may be short.
+typedef struct Whole {
+    int heads[MOST_TP], tiles[MOST_TP];
+} Whole;
+
+static int is_sender(const BalanceDecision* d, int r) { return d->sent[r] > 0; }
+static int is_helper(const BalanceDecision* d, int r) { return d->sent[r] <= 0 && d->taken[r] > 0; }
+// A decision that was made by hand may have no speeds.
+static double speed(const BalanceDecision* d, int r) { return d->v[r] > 0 ? d->v[r] : 1; }
+
+static double mean_helper_speed(const BalanceDecision* d, int ranks) {
+    double sum = 0;
+    int n = 0;
+    for (int r = 0; r < ranks; r++)
+        if (is_helper(d, r)) sum += speed(d, r), n++;
+    return n ? sum / n : 0;
+}
+
+// Tiles that a rank gives for `slices`, at most `most`, and what is then missing (> 0).
+// stays: the part of a tile that had better stay.
+static int whole_tiles(double* missing, double slices, int hidden, int tile, int most, double stays) {
+    int tiles = 0, last = hidden - (CEIL_DIV(hidden, tile) - 1) * tile;
+    while (tiles < most && slices > 0) {
+        int size = tiles == 0 ? last : tile;
+        if (slices < size && slices <= stays * size) break;
+        slices -= size;
+        tiles++;
+    }
+    *missing = slices;
+    return tiles;
+}
+
+// What a sender gives.
+static void round_sent(int* heads, int* tiles, double sent, SliceCount own, double head_work, int tile, int keep_heads,
+                       double stays) {
+    int most_heads = MAX(0, own.heads - keep_heads), most_tiles = MAX(0, CEIL_DIV(own.hidden, tile) - 1);
+    double fraction = MIN(1, sent / (own.hidden + own.heads * head_work)), missing;
+    int h = (int)floor(fraction * own.heads + 0.5);
+    while (h > 0 && (h > most_heads || h * head_work > sent)) h--;
+    for (;; h++) {
+        *heads = h;
+        *tiles = whole_tiles(&missing, sent - h * head_work, own.hidden, tile, most_tiles, stays);
+        // Hidden units that are used up leave it to heads, unless one more would make a helper later than the straggler
+        // is.
+        double excess = MAX(0, (h + 1) * head_work - sent);
+        if (h >= most_heads || missing <= stays * tile || missing * (1 - stays) <= excess * stays) return;
+    }
+}
+
+// The helper that would be least late by `size` more slices, the lowest of equals; its need is less by as much.
+static int least_late(double* need, const BalanceDecision* d, int ranks, double size) {
+    int best = -1;
+    double least = 0;
+    for (int r = 0; r < ranks; r++) {
+        if (!is_helper(d, r)) continue;
+        double late = (size - need[r]) / speed(d, r);
+        if (best < 0 || late < least) best = r, least = late;
+    }
+    need[best] -= size;
+    return best;
+}
+
+static void round_taken(Whole* get, const Whole* give, const BalanceDecision* d, int ranks, double head_work,
+                        int tile) {
+    double need[MOST_TP];
+    int heads = 0, tiles = 0;
+    for (int r = 0; r < ranks; r++) {
+        need[r] = d->taken[r];
+        heads += give->heads[r];
+        tiles += give->tiles[r];
+    }
+    for (; heads > 0; heads--) get->heads[least_late(need, d, ranks, head_work)]++;
+    for (; tiles > 0; tiles--) get->tiles[least_late(need, d, ranks, tile)]++;
+}
+
+// Takes from both what both have.
+static int match(int* give, int* get) {
+    int n = MIN(*give, *get);
+    *give -= n;
+    *get -= n;
+    return n;
+}
+
+int balance_moves(Move* moves, const BalanceDecision* decision, const SliceCount* own, int ranks, double head_work,
+                  int tile, int keep_heads) {
+    Whole give = {0}, get = {0};
+    double helpers = mean_helper_speed(decision, ranks);
+    if (!decision->active || helpers <= 0) return 0;
+    for (int r = 0; r < ranks; r++) {
+        double v = speed(decision, r);
+        if (is_sender(decision, r))
+            round_sent(&give.heads[r], &give.tiles[r], decision->sent[r], own[r], head_work, tile, keep_heads,
+                       v / (v + helpers));
+    }
+    round_taken(&get, &give, decision, ranks, head_work, tile);
+
+    int n = 0;
+    for (int from = 0; from < ranks; from++) {
+        int head = own[from].heads - give.heads[from];
+        int first_tile = CEIL_DIV(own[from].hidden, tile) - give.tiles[from];
+        for (int to = 0; to < ranks; to++) {
+            int heads = match(&give.heads[from], &get.heads[to]), tiles = match(&give.tiles[from], &get.tiles[to]);
+            if (heads == 0 && tiles == 0) continue;
+            int first = MIN(first_tile * tile, own[from].hidden), end = MIN(first + tiles * tile, own[from].hidden);
+            moves[n++] = (Move){from, to, head, heads, first, end - first};
+            head += heads;
+            first_tile += tiles;
+        }
+    }
+    return n;
+}
+
+SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, int rank) {
+    SliceCount count = own[rank];
+    for (int i = 0; i < n_moves; i++) {
+        int sign = (moves[i].to == rank) - (moves[i].from == rank);
+        count.heads += sign * moves[i].heads;
+        count.hidden += sign * moves[i].hidden;
+    }
+    return count;
 }

@@ -6,49 +6,17 @@
 // n and has c milliseconds of work that can neither move nor shrink. Everything here is a pure function of numbers that
 // all ranks have: they come to the same decision.
 #pragma once
-#include "plan/base.h"
-
-enum { MOST_TP = 64 };
+#include "plan/split.h"
 
 typedef enum BalanceMode { BALANCE_OFF, BALANCE_RESIZE, BALANCE_MIGRATE, BALANCE_SEMI } BalanceMode;
 
-// ---- the formulas
-
-// Least time T in which `slices` can be divided: n_r = v_r (T - c_r) for ranks with c_r < T, 0 for others.
-// T = (slices + sum_A v c) / sum_A v, A found by starting with all ranks and removing violators. n (ranks) =. Returns
-// the time of the step: T, or the greatest c of a rank outside A, which pins it.
-double balance_split(double* n, const double* v, const double* c, double slices, int ranks);
-// The same in whole slices: one at a time to the rank with the least c + (n + 1) / v, ties to the lowest rank.
-double balance_split_whole(int* n, const double* v, const double* c, int slices, int ranks);
-
-typedef struct RankSpeed {
-    double v, n, c;   // as above; n / v is the time of the slices it owns, were nothing taken off it
-    double prunable;  // fraction of a slice's time that resizing saves: 1 where only matmuls are counted
-    double room;      // slices that it can take besides its own
-    double movable;   // slices that it can give away
-} RankSpeed;
+// ---- the decision
 
 // Milliseconds that migration costs: a rank that sends pays fixed + send a slice, a rank that takes fixed + take a
 // slice.
 typedef struct MoveCost {
     double fixed, send, take;
 } MoveCost;
-
-// The lossless optimum: who sends and who takes how many slices (ranks each, >= 0), so that all end at the same time
-// as far as that helps. Returns the time of the step. Nothing moves where no rank gains, or where sending a slice is
-// not cheaper than computing it.
-double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost);
-
-// What a straggler with m ms of resizable work (in full: un-pruned) must leave out to meet `target`:
-// clamp((m + c - target) / m, 0, most).
-double balance_gamma(double m, double c, double target, double most);
-
-// Of layers whose full resizable time is m and whose loss is weight w (n each): the ratios that save delta ms at the
-// least sum of w g^2, none above most; those that would be are fixed at it and the others found anew. Returns what is
-// saved, which is less than delta where even `most` everywhere does not reach it.
-double balance_ratios(double* g, const double* m, const double* w, int n, double delta, double most);
-
-// ---- the decision
 
 typedef struct BalanceSetting {
     BalanceMode mode;
@@ -57,16 +25,23 @@ typedef struct BalanceSetting {
     // above stop times the median are stragglers. 1.2, 1.1
     double start, stop;
     double most_pruned;  // of a rank's resizable work
-    double semi_lambda;  // lambda of J(T) = T (1 + lambda sum_s h(g_s) n_s / S): 0 fastest, infinite lossless
+    double semi_lambda;  // see balance_decide; 0: fastest, infinite: lossless
     int squared;         // h(g) = g^2; else g
     MoveCost cost;
 } BalanceSetting;
+
+typedef struct RankSpeed {
+    double v, n, c;   // as above; n / v is the time of the slices it owns, were nothing taken off it
+    double prunable;  // fraction of a slice's time that resizing saves: 1 where only matmuls are counted
+    double room;      // slices that it can take besides its own
+    double movable;   // slices that it can give away
+} RankSpeed;
 
 typedef struct BalanceDecision {
     int active;
     double step_ms, idle_ms;               // expected with this decision, and with none
     double objective;                      // SEMI's J
-    double pruned[MOST_TP];                // fraction of the resizable work that stays which is left out: gamma
+    double pruned[MOST_TP];                // gamma: fraction of the resizable work that stays which is left out
     double sent[MOST_TP], taken[MOST_TP];  // slices
     double v[MOST_TP];                     // speeds that it was made with
 } BalanceDecision;
@@ -87,10 +62,22 @@ typedef struct BalanceMemory {
 
 // times (ranks), agreed by all ranks.
 void balance_learn(BalanceMemory* memory, const BalanceSetting* setting, const RankTimes* times);
-// ranks (ranks): n, room and movable are the caller's; v, c and prunable are filled from the memory.
+// ranks (ranks): n, room and movable are the caller's; v, c and prunable are filled from the memory. SEMI's is the one
+// of 64 steps T with the least J(T) = T (1 + lambda sum_s h(g_s) n_s / S): rank s leaves out the fraction g_s of its
+// n_s slices, S are those of all ranks, lambda and h are the setting's.
 BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, RankSpeed* ranks);
 // For ranks to compare.
 uint64_t balance_hash(const BalanceDecision* decision, int ranks);
+
+// The lossless optimum: who sends and who takes how many slices (ranks each, >= 0), so that all end at the same time
+// as far as that helps. Returns the time of the step. Nothing moves where no rank gains, or where sending a slice is
+// not cheaper than computing it.
+double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost);
+
+// Of layers whose full resizable time is m and whose loss is weight w (n each): the ratios that save delta ms at the
+// least sum of w g^2, none above most; those that would be are fixed at it and the others found anew. Returns what is
+// saved, which is less than delta where even `most` everywhere does not reach it.
+double balance_ratios(double* g, const double* m, const double* w, int n, double delta, double most);
 
 // ---- in whole heads and hidden units
 

@@ -4,8 +4,9 @@
 // row[t] .. row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or
 // columns (the two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
 #pragma once
-#include "plan/balance.h"
 #include "plan/shape.h"
+
+enum { MOST_TP = 64 };  // ranks of a tensor-parallel group
 
 typedef struct TpSplit {
     int ranks;

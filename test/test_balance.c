@@ -8,100 +8,51 @@
 
 // ---- divisions
 
+// Water filling, where moving costs nothing: rank r, with c_r ms that stay and v_r slices a millisecond, computes
+// n_r = v_r (T - c_r) slices, and all end at T = (sum n + sum_A v c) / sum_A v, A the ranks with c_r < T. The step is
+// the greatest c where that is later; those that could have ended sooner then need not.
 static const struct Division {
     double v[8], c[8];
-    int ranks, slices;
-    double T, n[8], step;
-    int n_whole[8], step_whole;
+    int ranks;
+    double owned, n[8], step;
 } divisions[] = {
-    {{.25, 1, 1, 1}, {0}, 4, 32, 9.8462, {2.4615, 9.8462, 9.8462, 9.8462}, 9.8462, {2, 10, 10, 10}, 10},
-    {{.25, 1, 1, 1}, {8, 2, 2, 2}, 4, 32, 12.3077, {1.0769, 10.3077, 10.3077, 10.3077}, 12.3077, {1, 11, 10, 10}, 13},
-    {{.25, 1, 1, 1}, {14, 2, 2, 2}, 4, 32, 12.6667, {0, 10.6667, 10.6667, 10.6667}, 14, {0, 11, 11, 10}, 14},
-    {{.25, .5, 1, 1}, {0}, 4, 32, 11.6364, {2.9091, 5.8182, 11.6364, 11.6364}, 11.6364, {3, 6, 12, 11}, 12},
+    {{.25, 1, 1, 1}, {0}, 4, 8, {2.4615, 9.8462, 9.8462, 9.8462}, 9.8462},
+    {{.25, 1, 1, 1}, {8, 2, 2, 2}, 4, 8, {1.0769, 10.3077, 10.3077, 10.3077}, 12.3077},
+    {{.25, 1, 1, 1}, {14, 2, 2, 2}, 4, 8, {0, 10.6667, 10.6667, 10.6667}, 14},
+    {{.25, .5, 1, 1}, {0}, 4, 8, {2.9091, 5.8182, 11.6364, 11.6364}, 11.6364},
     {{1. / 8, 1. / 6, .25, .5, 1, 1, 1, 1},
      {0},
      8,
-     64,
-     12.6942,
+     8,
      {1.5868, 2.1157, 3.1736, 6.3471, 12.6942, 12.6942, 12.6942, 12.6942},
-     12.6942,
-     {1, 2, 3, 6, 13, 13, 13, 13},
-     13},
+     12.6942},
+    // Pinned at 16 ms, to which ranks 1 to 3 go down; the last four share the rest.
     {{1. / 8, 1. / 6, .25, .5, 1, 1, 1, 1},
      {16, 12, 8, 4, 2, 2, 2, 2},
      8,
-     64,
-     15.8644,
-     {0, .6441, 1.9661, 5.9322, 13.8644, 13.8644, 13.8644, 13.8644},
-     16,
-     {0, 0, 2, 6, 14, 14, 14, 14},
+     8,
+     {0, .6667, 2, 6, 13.8333, 13.8333, 13.8333, 13.8333},
      16},
 };
 
 static void water_filling_gives_the_golden_divisions(void) {
     for (int i = 0; i < COUNT(divisions); i++) {
         const struct Division* g = &divisions[i];
-        double n[8];
-        int n_whole[8];
-        CHECK_CLOSE(balance_split(n, g->v, g->c, g->slices, g->ranks), g->step, HALF_DIGIT);
-        CHECK(balance_split_whole(n_whole, g->v, g->c, g->slices, g->ranks) == g->step_whole);
-        CHECK_CLOSE(n[g->ranks - 1] / g->v[g->ranks - 1] + g->c[g->ranks - 1], g->T, HALF_DIGIT);
-        for (int r = 0; r < g->ranks; r++) {
-            CHECK_CLOSE(n[r], g->n[r], HALF_DIGIT);
-            CHECK(n_whole[r] == g->n_whole[r]);
-        }
+        double sent[8], taken[8];
+        RankSpeed group[8];
+        make_ranks(group, g->v, g->c, g->owned, g->ranks);
+        CHECK_CLOSE(balance_move(sent, taken, group, g->ranks, &(MoveCost){0}), g->step, HALF_DIGIT);
+        for (int r = 0; r < g->ranks; r++) CHECK_CLOSE(g->owned - sent[r] + taken[r], g->n[r], HALF_DIGIT);
     }
 }
 
-// All slices are given, ranks with any end together, ranks without have no time for one.
-static void water_filling_ends_on_all_ranks_at_once(void) {
-    for (uint64_t seed = 1; seed <= 2000; seed++) {
-        double v[MOST_TP], c[MOST_TP], n[MOST_TP], T = 0, most_c = 0;
-        int ranks = whole(seed, 0, 1, MOST_TP), failed = test_failures_in_claim;
-        double slices = uniform(seed, 1, 0, 1000);
-        if (seed % 10 == 0) slices = 0;
-        for (int r = 0; r < ranks; r++) {
-            v[r] = uniform(seed, (uint64_t)(10 + r), .1, 2), c[r] = uniform(seed, (uint64_t)(100 + r), 0, 60);
-            most_c = MAX(most_c, c[r]);
-        }
-        double step = balance_split(n, v, c, slices, ranks);
-        for (int r = 0; r < ranks; r++)
-            if (n[r] > 0) T = MAX(T, c[r] + n[r] / v[r]);
-        CHECK_CLOSE(total(n, ranks), slices, 1e-9 * (1 + slices));  // 64 roundings of sums below 1e4
-        CHECK_CLOSE(step, MAX(T, most_c), 1e-9 * step);
-        for (int r = 0; r < ranks && slices > 0; r++) {
-            if (n[r] > 0) CHECK_CLOSE(c[r] + n[r] / v[r], T, 1e-9 * T);
-            else CHECK(c[r] >= T * (1 - 1e-9));
-        }
-        if (failed != test_failures_in_claim) printf("    seed %d\n", (int)seed);
-    }
-}
-
-// Tries all divisions.
-static double best_step(const double* v, const double* c, int slices, int ranks) {
-    if (ranks == 1) return c[0] + slices / v[0];
-    double best = infinite;
-    for (int n = 0; n <= slices; n++) {
-        double rest = best_step(v + 1, c + 1, slices - n, ranks - 1);
-        best = MIN(best, MAX(rest, c[0] + n / v[0]));
-    }
-    return best;
-}
-
-static void whole_slices_are_divided_as_well_as_they_can_be(void) {
-    for (uint64_t seed = 1; seed <= 400; seed++) {
-        double v[4], c[4];
-        int n[4], ranks = whole(seed, 0, 1, 4), slices = whole(seed, 1, 0, 14), sum = 0;
-        for (int r = 0; r < ranks; r++) {
-            v[r] = 1. / whole(seed, (uint64_t)(2 + r), 1, 8);  // ties are frequent
-            c[r] = whole(seed, (uint64_t)(6 + r), 0, 12);
-        }
-        double step = balance_split_whole(n, v, c, slices, ranks), best = best_step(v, c, slices, ranks);
-        for (int r = 0; r < ranks; r++) sum += n[r];
-        CHECK(sum == slices);
-        if (step != best) printf("    seed %d\n", (int)seed);
-        CHECK(step == best);  // the same expressions: to the bit
-    }
+// What a rank leaves out that takes m ms for what may shrink and c for what may not, beside two of m0 and c0.
+static double gamma_of(double m, double c, double m0, double c0, double most) {
+    RankSpeed group[3];
+    make_ranks(group, (double[]){4 / m, 4 / m0, 4 / m0}, (double[]){c, c0, c0}, 4, 3);
+    BalanceSetting setting = setting_of(BALANCE_RESIZE, 3);
+    setting.most_pruned = most;
+    return decide(&setting, group).pruned[0];
 }
 
 // ---- migration
@@ -125,9 +76,9 @@ static void one_straggler_gives_the_golden_share(void) {
                                           {3.5, 4.75, 5, 5.375},
                                           {4.5, 6.25, 6.6, 7.125}};
     for (int i = 0; i < COUNT(chi); i++) {
-        CHECK_CLOSE(balance_gamma(chi[i], 0, 1, 1), g[i], HALF_DIGIT);
+        CHECK_CLOSE(gamma_of(chi[i], 0, 1, 0, 1), g[i], HALF_DIGIT);
         for (int q = 0; q < COUNT(helpers); q++) {
-            double v[8] = {1 / chi[i], 1, 1, 1, 1, 1, 1, 1}, sent[8], taken[8], n[8], c[8] = {0};
+            double v[8] = {1 / chi[i], 1, 1, 1, 1, 1, 1, 1}, sent[8], taken[8];
             int ranks = helpers[q] + 1;
             RankSpeed group[8];
             make_ranks(group, v, NULL, 1, ranks);
@@ -135,7 +86,7 @@ static void one_straggler_gives_the_golden_share(void) {
             CHECK_CLOSE(step, T[i][q], HALF_DIGIT);
             CHECK_CLOSE(sent[0], x[i][q], HALF_DIGIT);
             CHECK_CLOSE(chi[i] / step, speed_up[i][q], 5.1e-4);
-            CHECK_CLOSE(step, balance_split(n, v, c, ranks, ranks), 1e-12);  // without cost both are the same
+            CHECK_CLOSE(step, ranks / total(v, ranks), 1e-12);  // nothing is lost: all slices over all speeds
             for (int r = 1; r < ranks; r++) CHECK_CLOSE(taken[r], x[i][q] / helpers[q], HALF_DIGIT);
         }
     }
@@ -278,11 +229,10 @@ static void gamma_is_the_golden_fraction(void) {
                   {.25, 6, 1},      {.5, 2, .75},      {.5, 3, 1},     {1, 1.5, .6667}, {1, 2, 1}};
     for (int i = 0; i < COUNT(golden); i++) {
         double m = 4, c = golden[i].c_over_m * m, chi = golden[i].chi;
-        CHECK_CLOSE(balance_gamma(chi * m, chi * c, c + m, 1), golden[i].gamma, HALF_DIGIT);
+        CHECK_CLOSE(gamma_of(chi * m, chi * c, m, c, 1), golden[i].gamma, HALF_DIGIT);
     }
-    CHECK(balance_gamma(16, 1, 5, .7) == .7);
-    CHECK(balance_gamma(4, 1, 6, 1) == 0);
-    CHECK(balance_gamma(0, 9, 6, 1) == 0);
+    CHECK_CLOSE(gamma_of(16, 1, 4, 1, .7), .7, 1e-12);
+    CHECK(gamma_of(4, 1, 4, 2, 1) == 0);
 }
 
 static void ratios_are_the_golden_ones(void) {
@@ -330,8 +280,6 @@ static void ratios_save_what_they_should_at_least_loss(void) {
 
 int main(void) {
     RUN(water_filling_gives_the_golden_divisions);
-    RUN(water_filling_ends_on_all_ranks_at_once);
-    RUN(whole_slices_are_divided_as_well_as_they_can_be);
     RUN(one_straggler_gives_the_golden_share);
     RUN(communications_give_the_golden_divisions);
     RUN(moves_are_possible_and_no_division_ends_sooner);
