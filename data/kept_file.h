@@ -1,4 +1,4 @@
-// kept_file.h - what a rank keeps of its resized linears (plan/keep.h), in a small safetensors file.
+// kept_file.h - what a rank keeps of its resized linears (plan/prune.h), in a small safetensors file.
 //
 // Each table is three fp32 tensors: NAME.value and NAME.kept (layers,n), NAME.stay (1,1). "check" (1,4) holds their
 // hash in pieces of 16 bits, so that a changed bit anywhere is found: a wrong value would still look like one.

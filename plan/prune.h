@@ -1,9 +1,29 @@
-// prune.h - how many columns, heads or hidden units a rank leaves out to save a given amount of its matmuls.
+// prune.h - what a resized rank leaves out of its matmuls: how many columns, heads or hidden units, and which.
+//
+// Kept are those whose weights change most (priority by L1 weight change, as in Wang et al. 2024 and its released code).
+// The value of a dropped one is never measured, so it rises a little at every refresh: none is dropped for ever.
+#pragma once
+#include "plan/base.h"
+
+// ---- which
+
+typedef enum Priority { PRIORITY_CHANGE, PRIORITY_RANDOM, PRIORITY_INVERSE } Priority;
+
+// Of one list: value (n), 1 at the start.
+void prune_start(float* value, int n);
+// After a refresh interval: value[j] = change[j] for those that were kept (kept (n_kept), ascending), the others rise
+// by a tenth of the mean of the new values.
+void prune_learn(float* value, const float* change, int n, const int* kept, int n_kept);
+// kept (n_kept) = the n_kept of 0 .. n - 1 with the greatest values (least for PRIORITY_INVERSE; a random subset by
+// seed for PRIORITY_RANDOM), ascending; ties to the lower index. scratch: n ints.
+void prune_choose(int* kept, int n_kept, const float* value, int n, Priority priority, uint64_t seed, int* scratch);
+// change (cols) = sum over rows of |now - ago|, both (rows,cols).
+void prune_change(float* change, const float* now, const float* ago, int rows, int cols);
+
+// ---- how many
 //
 // Matmuls want widths that are multiples of a tile, so what is left out comes in tiles, rounded up to meet the target.
 // Work is in any unit that all lists of a call share.
-#pragma once
-#include "plan/base.h"
 
 // Things of which some are left out: columns of a linear's input, heads, or hidden units. What lists leave out is a
 // multiple of their step, and one step of each stays.

@@ -6,7 +6,6 @@
 
 #include "data/kept_file.h"
 #include "plan/planner.h"
-#include "plan/prune.h"
 #include "run/run.h"
 
 enum { LIST_HEADS = N_LINEARS, LIST_HIDDEN, N_LISTS };  // behind those of columns, which have the numbers of LinearId
@@ -133,7 +132,7 @@ Kept* kept_open(const Model* m, Shed shed, Priority priority, int by_layer, uint
     for (int i = 0; i < k->n_lists; i++)
         for (int l = 0; l < k->L; l++) {
             List* list = &k->lists[k->in_order[i]];
-            keep_start(values_of(list, l), list->n);
+            prune_start(values_of(list, l), list->n);
             for (int j = 0; j < list->n; j++) row_of(list, l)[j] = j;
             end_list(list, l, list->n);
         }
@@ -166,14 +165,14 @@ static void add_rows(Kept* k, int n, int rows, int first) {
     for (int s = 0; s < n; s++) {
         size_t at = (size_t)(first + s * rows) * (size_t)k->C;
         float sum;
-        keep_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
+        prune_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
         k->change[s] += sum;
     }
 }
 
 // change (n) += of slices of so many columns.
 static void add_columns(Kept* k, int n, int columns) {
-    keep_change(k->sum, k->now, k->then, k->C, n * columns);
+    prune_change(k->sum, k->now, k->then, k->C, n * columns);
     for (int s = 0; s < n; s++)
         for (int j = 0; j < columns; j++) k->change[s] += k->sum[s * columns + j];
 }
@@ -181,13 +180,13 @@ static void add_columns(Kept* k, int n, int columns) {
 static void learn_list(Kept* k, int i, int l) {
     const List* list = &k->lists[i];
     if (k->known)
-        keep_learn(values_of(list, l), k->change, list->n, row_of(list, l), list->n_kept[l] + list->n - list->stay);
+        prune_learn(values_of(list, l), k->change, list->n, row_of(list, l), list->n_kept[l] + list->n - list->stay);
 }
 
 static void learn_columns(Kept* k, const Model* m, int l) {
     for (int id = 0; id < N_LINEARS; id++) {
         ParamTensor t = fetch(k, m, (LinearId)id, l);
-        keep_change(k->change, k->now, k->then, t.rows, t.cols);
+        prune_change(k->change, k->now, k->then, t.rows, t.cols);
         learn_list(k, id, l);
     }
 }
@@ -270,7 +269,7 @@ static double choose_layer(Kept* k, int l, double ahead, uint64_t seed) {
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
         int n_kept = list->stay - dropped[i];
-        keep_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
+        prune_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
                     hash64(seed ^ (uint64_t)(l * N_LISTS + k->in_order[i])), k->scratch);
         end_list(list, l, n_kept);
         k->left_out |= dropped[i] > 0;

@@ -1,11 +1,11 @@
 // kept.h - what this rank's resized linears keep, from one refresh to the next: it follows how much weights change
-// (plan/keep.h), by column of the input, or by head and hidden unit (Shed).
+// (plan/prune.h), by column of the input, or by head and hidden unit (Shed).
 //
 // Holds host memory: the weights of the four linears at the last refresh, in the model's type, a value for every
 // column, head or hidden unit, and the lists. Every function is deterministic: data ranks of equal tensor-parallel
 // index, which have equal weights, come to equal lists. Needs ZeRO stage 1, as run/work.h does.
 #pragma once
-#include "plan/keep.h"
+#include "plan/prune.h"
 #include "run/work.h"
 
 typedef struct Kept Kept;

@@ -1,9 +1,8 @@
-// test_keep.c - claims about plan/keep.h: which columns are kept; and plan/prune.h: how many.
-#include "plan/keep.h"
+// test_prune.c - claims about plan/prune.h: which columns are kept, and how many are left out.
+#include "plan/prune.h"
 
 #include <float.h>
 
-#include "plan/prune.h"
 #include "test/test.h"
 
 enum { MOST = 512 };
@@ -30,14 +29,14 @@ static void columns_that_change_most_are_kept(void) {
     static const int all[] = {0, 1, 2, 3};
     float change[4], value[4];
     int kept[2];
-    keep_change(change, now, ago, 2, 4);
-    keep_start(value, 4);
+    prune_change(change, now, ago, 2, 4);
+    prune_start(value, 4);
     for (int j = 0; j < 4; j++) CHECK(value[j] == 1);
-    keep_learn(value, change, 4, all, 4);
+    prune_learn(value, change, 4, all, 4);
     CHECK(!memcmp(change, expected, sizeof change) && !memcmp(value, expected, sizeof value));
-    keep_choose(kept, 2, value, 4, PRIORITY_CHANGE, 0, scratch);
+    prune_choose(kept, 2, value, 4, PRIORITY_CHANGE, 0, scratch);
     CHECK(kept[0] == 1 && kept[1] == 3);
-    keep_choose(kept, 2, value, 4, PRIORITY_INVERSE, 0, scratch);
+    prune_choose(kept, 2, value, 4, PRIORITY_INVERSE, 0, scratch);
     CHECK(kept[0] == 0 && kept[1] == 2);
 }
 
@@ -50,7 +49,7 @@ static void a_change_is_the_sum_of_its_column(void) {
             now[i] = (float)random_normal(1, (uint64_t)i);
             ago[i] = (float)random_normal(2, (uint64_t)i);
         }
-        keep_change(change, now, ago, ROWS, cols);
+        prune_change(change, now, ago, ROWS, cols);
         for (int c = 0; c < cols; c++) {
             double sum = 0;
             for (int r = 0; r < ROWS; r++) sum += (double)fabsf(now[r * cols + c] - ago[r * cols + c]);
@@ -63,16 +62,16 @@ static void only_what_was_kept_is_learnt_and_the_rest_rises(void) {
     static const float change[] = {100, 4, 100, 2, 100};
     static const int kept[] = {1, 3};
     float value[] = {5, 6, 7, 8, 0.25f};
-    keep_learn(value, change, 5, kept, 2);
+    prune_learn(value, change, 5, kept, 2);
     CHECK(value[1] == 4 && value[3] == 2);  // their mean is 3, a tenth of it 0.3
     CHECK_CLOSE(value[0], 5.3, 1e-6);
     CHECK_CLOSE(value[2], 7.3, 1e-6);
     CHECK_CLOSE(value[4], 0.55, 1e-6);
     float before[5];
     memcpy(before, value, sizeof value);
-    keep_learn(value, change, 5, NULL, 0);  // nothing was kept, or no step was made: nothing is known
+    prune_learn(value, change, 5, NULL, 0);  // nothing was kept, or no step was made: nothing is known
     static const float none[5] = {0};
-    keep_learn(value, none, 5, kept, 2);
+    prune_learn(value, none, 5, kept, 2);
     CHECK(!memcmp(before, value, sizeof value));
 }
 
@@ -80,14 +79,14 @@ static void weights_that_are_no_numbers_leave_values_that_are(void) {
     float change[] = {NAN, INFINITY, FLT_MAX, 1}, value[] = {1, 1, 1, FLT_MAX};
     static const int kept[] = {0, 1, 2};
     int chosen[2];
-    keep_learn(value, change, 4, kept, 3);
+    prune_learn(value, change, 4, kept, 3);
     for (int j = 0; j < 4; j++) CHECK(value[j] > 0 && value[j] <= FLT_MAX);
     float strange[] = {-NAN, NAN, -0.0f, 0};
     for (int priority = 0; priority < 3; priority++) {
-        keep_choose(chosen, 2, strange, 4, (Priority)priority, 7, scratch);
+        prune_choose(chosen, 2, strange, 4, (Priority)priority, 7, scratch);
         CHECK(ascends_within(chosen, 2, 4));
     }
-    keep_choose(chosen, 1, strange + 2, 2, PRIORITY_CHANGE, 0, scratch);
+    prune_choose(chosen, 1, strange + 2, 2, PRIORITY_CHANGE, 0, scratch);
     CHECK(chosen[0] == 0);  // -0 and 0 are equal
 }
 
@@ -100,7 +99,7 @@ static void check_choice(uint64_t seed, Priority priority) {
     int n = 1 + (int)(random_uniform(seed, 0) * 100), n_kept = (int)(random_uniform(seed, 1) * (n + 1));
     int kinds = 1 + (int)(random_uniform(seed, 2) * 2 * n);  // few: many ties
     for (int j = 0; j < n; j++) value[j] = (float)(int)(random_uniform(seed, 10 + (uint64_t)j) * kinds);
-    keep_choose(kept, n_kept, value, n, priority, seed, scratch);
+    prune_choose(kept, n_kept, value, n, priority, seed, scratch);
     int right = ascends_within(kept, n_kept, n);
     for (int j = 0; j < n; j++) {
         int before = 0;
@@ -121,8 +120,8 @@ static void the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index(void) 
     }
     float equal[9];
     int kept[4];
-    keep_start(equal, 9);
-    keep_choose(kept, 4, equal, 9, PRIORITY_CHANGE, 0, scratch);
+    prune_start(equal, 9);
+    prune_choose(kept, 4, equal, 9, PRIORITY_CHANGE, 0, scratch);
     for (int i = 0; i < 4; i++) CHECK(kept[i] == i);
 }
 
@@ -132,13 +131,13 @@ static void a_random_choice_depends_on_the_seed_alone_and_is_fair(void) {
     enum { N = 64, TIMES = 4000 };
     float value[N], other[N];
     int kept[N], again[N], times[N] = {0}, same = 0;
-    keep_start(value, N);
+    prune_start(value, N);
     for (int j = 0; j < N; j++) other[j] = (float)j;
     for (uint64_t seed = 0; seed < TIMES; seed++) {
-        keep_choose(kept, N / 2, value, N, PRIORITY_RANDOM, seed, scratch);
-        keep_choose(again, N / 2, other, N, PRIORITY_RANDOM, seed, scratch);
+        prune_choose(kept, N / 2, value, N, PRIORITY_RANDOM, seed, scratch);
+        prune_choose(again, N / 2, other, N, PRIORITY_RANDOM, seed, scratch);
         CHECK(!memcmp(kept, again, sizeof(int) * N / 2) && ascends_within(kept, N / 2, N));
-        keep_choose(again, N / 2, value, N, PRIORITY_RANDOM, seed + 1, scratch);
+        prune_choose(again, N / 2, value, N, PRIORITY_RANDOM, seed + 1, scratch);
         same += !memcmp(kept, again, sizeof(int) * N / 2);
         for (int i = 0; i < N / 2; i++) times[kept[i]]++;
     }
@@ -153,13 +152,13 @@ static void a_random_choice_depends_on_the_seed_alone_and_is_fair(void) {
 static int worst_wait(double gamma, const float* change, int n) {
     float value[MOST];
     int kept[MOST], since[MOST] = {0}, worst = 0, n_kept = n - (int)(gamma * n);
-    keep_start(value, n);
+    prune_start(value, n);
     for (int refresh = 0; refresh < 3000; refresh++) {
-        keep_choose(kept, n_kept, value, n, PRIORITY_CHANGE, 0, scratch);
+        prune_choose(kept, n_kept, value, n, PRIORITY_CHANGE, 0, scratch);
         for (int j = 0; j < n; j++) since[j]++;
         for (int i = 0; i < n_kept; i++) since[kept[i]] = 0;
         for (int j = 0; j < n; j++) worst = MAX(worst, since[j]);
-        keep_learn(value, change, n, kept, n_kept);
+        prune_learn(value, change, n, kept, n_kept);
     }
     return worst;
 }
@@ -227,9 +226,8 @@ static void numbers_are_whole_tiles_that_meet_the_target(void) {
 }
 
 // 2 heads of 64 columns and 512 hidden units, a head being the work of 128 hidden units. Half: one head, 256 hidden
-// units. 0.4 of 768 is
-// 307.2: no head, 308 hidden units rounded up to 320. 0.9 is 691.2: one head and 496 hidden units, which is all that
-// may go.
+// units. 0.4 of 768 is 307.2: no head, 308 hidden units rounded up to 320. 0.9 is 691.2: one head and 496 hidden units,
+// which is all that may go.
 static void heads_are_rounded_down_and_hidden_units_absorb_the_rest(void) {
     PruneList lists[] = {{2, 1, 128}, {512, 0, 1}};
     int dropped[2];
