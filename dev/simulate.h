@@ -24,6 +24,7 @@ typedef struct Tally {
     int batches;          // counted below
     int left_model;       // it does what the bound knows nothing of: no gap
     double ms, ms_worst;  // sums over batches, and the worst of one
+    double rounds_ms;     // the same plans in rounds
     double gap, gap_worst;
     double us, us_worst;  // of planning
     double idle, communication_share;
