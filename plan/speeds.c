@@ -1,6 +1,6 @@
 // speeds.c - how fast every rank computes; the formulas and why are in speeds.h.
 //
-// The micro-batch's own cost is taken off before dividing because the planner adds it at any speed: whatever really
+// The micro-batch's own cost is subtracted before dividing because the planner adds it at any speed: whatever really
 // slows down, the speed that is found makes the planner predict what was measured.
 #include "plan/speeds.h"
 
@@ -84,8 +84,8 @@ static double usual(const RankPace* pace) {
 
 // ---- a step
 
-// The model's uneven is the rank with most heads; here every place counts its own.
-static double heads_of_place(const PlanLimits* limits, int ulysses_size, int b) {
+// The planner counts the rank with most heads (uneven in cost.h); here every rank counts its own.
+static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
     return (double)((int64_t)(b + 1) * limits->NH / ulysses_size - (int64_t)b * limits->NH / ulysses_size);
 }
 
@@ -97,10 +97,9 @@ static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb
         double s = lengths[plan->docs[mb->first_doc + j]];
         s2 += s * s, tokens += s;
     }
-    for (int place = 0; place < mb->cp_size; place++) {
-        CostTerms* t = &x->expected[mb->first_rank + place];
-        double heads =
-            heads_of_place(&setting->limits, mb->ulysses_size, place % mb->ulysses_size) / setting->limits.NH;
+    for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
+        CostTerms* t = &x->expected[mb->first_rank + cp_rank];
+        double heads = heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.NH;
         t->quadratic += cost->quadratic * s2 * heads * mb->ulysses_size / mb->cp_size;
         t->linear += cost->linear * tokens / mb->cp_size;
         t->micro_batch += cost->micro_batch;
@@ -139,8 +138,8 @@ static int remember(RankPace* pace, double slowness) {
     return changed;
 }
 
-// Which ranks took what they were taken to take, up to the factor c. Where some did not and the factor is new, it is
-// not clear which did. c 0: nothing is to be compared.
+// Which ranks took the predicted time, up to the factor c. Where some did not and the factor is new, it is not clear
+// which did. c 0: nothing is to be compared.
 static void compare(Speeds* x, double c) {
     int all = 1, clear = c == 0 || x->common == 0 || times_off(c, x->common) <= jump_above;
     for (int r = 0; r < x->ranks; r++) {
