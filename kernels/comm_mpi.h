@@ -1,10 +1,10 @@
 // comm_mpi.h - between the files of the MPI transport: what a world and its Comms hold, and who does what.
 //
-//   comm_mpi.c           the table: counts bytes, makes an Operation of each call
-//   comm_mpi_open.c      open, split, close; who the ranks are
-//   comm_mpi_queue.c     the one order of all operations of this process, and the thread that runs them
-//   comm_mpi_run.c       each operation as messages, and the sums
+//   comm_mpi.c           the table: counts bytes, makes an Operation of each call; open, split, close
+//   comm_mpi_run.c       runs operations: their one order, the thread, each operation as messages, sums
 //   comm_mpi_messages.c  messages, how to wait for them, how to notice that nobody will answer
+//
+// Each calls only those below it.
 #pragma once
 #include <mpi.h>
 #include <stdatomic.h>
@@ -56,12 +56,6 @@ typedef struct MpiComm {
 
 static inline MpiComm* mpi_of(Comm* c) { return (MpiComm*)c->state; }
 
-// ---- comm_mpi.c, comm_mpi_open.c
-
-extern const CommTable comm_mpi_table;
-int comm_mpi_split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen);
-void comm_mpi_close(Comm* c);
-
 // ---- comm_mpi_run.c
 
 typedef enum OperationKind {
@@ -85,13 +79,9 @@ typedef struct Operation {
     int n_sends, n_receives;
 } Operation;
 
-// To its end, or to a failure, which is recorded in the world.
-void operation_run(const Operation* o);
 size_t operation_scratch(int size);
 
-// ---- comm_mpi_queue.c
-
-// Runs the operation here, after all that have begun.
+// Runs the operation here, after all that have begun: to its end, or to a failure, which is recorded in the world.
 void queue_run(const Operation* o);
 // Leaves it to the communication thread, with copies of its lists of messages. Where there can be no thread it runs it
 // here and returns 0.
@@ -101,10 +91,6 @@ int queue_has_room(void);
 void queue_end(Request request);
 // Until all that have begun are over.
 void queue_drain(void);
-// 1 once the process is ending: then an operation leaves all as it is.
-int queue_stopping(void);
-// The caller is the communication thread.
-int queue_in_thread(void);
 // Ends the thread. Nothing may be under way.
 void queue_close(void);
 
@@ -116,6 +102,11 @@ int messages_receive(MpiComm* c, Messages* group, int peer, void* data, size_t b
 // Until all messages of the group have come and gone.
 int messages_finish(MpiComm* c, Messages* group);
 void messages_free(Messages* group);
+// This thread sleeps between polls from the start.
+void messages_poll_slowly(void);
+// 1: the process is ending; messages_finish returns -1 at once and leaves all as it is. 0: it is not.
+void messages_stop(int stop);
+int messages_stopped(void);
 // Records the words of the first failure, after "rank R of N: ".
 __attribute__((format(printf, 2, 3))) int world_fail(World* w, const char* format, ...);
 int world_fail_call(World* w, const char* call, int error);

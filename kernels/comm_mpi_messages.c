@@ -27,6 +27,13 @@ static const double LATENCY = 50e-6, BANDWIDTH = 4e9;  // what may be hoped for
 static const double SHORTEST_PAUSE = 20e-6, LONGEST_PAUSE = 200e-6;
 static const double UNSUSPICIOUS = 0.3, BETWEEN_LOOKS = 0.1;
 
+static atomic_int stopped;
+static _Thread_local int polls_slowly;
+
+void messages_stop(int stop) { atomic_store(&stopped, stop); }
+int messages_stopped(void) { return atomic_load(&stopped); }
+void messages_poll_slowly(void) { polls_slowly = 1; }
+
 // ---- failures
 
 static void abandon(Messages* group) {
@@ -173,7 +180,7 @@ static int give_up(MpiComm* c, const Messages* group) {
 // ---- waiting
 
 static void pause_between_polls(const World* w, const Messages* group, double waited) {
-    if (waited < LATENCY + (double)group->bytes / BANDWIDTH && !queue_in_thread()) {
+    if (waited < LATENCY + (double)group->bytes / BANDWIDTH && !polls_slowly) {
         if (w->oversubscribed) sched_yield();
         return;
     }
@@ -219,7 +226,7 @@ int messages_finish(MpiComm* c, Messages* group) {
             moved = 0;
             continue;
         }
-        if (queue_stopping()) return -1;
+        if (messages_stopped()) return -1;
         double now = now_seconds(), waited = moved > 0 ? now - moved : 0;
         if (moved == 0) moved = now;
         if (waited > UNSUSPICIOUS && now - w->watched > BETWEEN_LOOKS) {

@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "kernels/comm.h"
-#include "kernels/comm_count.h"
+#include "kernels/comm_transport.h"
 #include "test/test.h"
 
 enum { MOST_THREADS = 8, MOST_MAIL = 16, PATIENCE = 10 };  // seconds until a message is given up

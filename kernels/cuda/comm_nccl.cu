@@ -17,11 +17,6 @@
 // exchanges values of its own, during which the default stream gets nothing to do.
 #include "kernels/cuda/comm_nccl.h"
 
-extern "C" {
-#include "kernels/comm_count.h"
-}
-#include "kernels/cuda/comm_self.h"
-
 static ncclDataType_t type_of(DType dt) {
     return dt == DT_F64 ? ncclFloat64 : dt == DT_F32 ? ncclFloat32 : ncclBfloat16;
 }
@@ -110,19 +105,6 @@ static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DT
     return give_request(c, s);
 }
 
-// How many of the messages there are, and how many go to another rank: NCCL would carry one of 0 bytes, and one to
-// itself by way of a channel.
-static int count_messages(const Comm* c, const Transfer* messages, int n, int* remote) {
-    int count = 0;
-    for (int i = 0; i < n; i++) {
-        if (messages[i].peer < 0 || messages[i].peer >= c->size)
-            die("message %d of an exchange names rank %d, but the Comm has %d", i, messages[i].peer, c->size);
-        count += messages[i].bytes > 0;
-        *remote += messages[i].bytes > 0 && messages[i].peer != c->rank;
-    }
-    return count;
-}
-
 static ncclResult_t send_and_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives,
                                      int n_receives) {
     ncclComm_t comm = nccl_of(c)->nccl;
@@ -140,8 +122,9 @@ static ncclResult_t send_and_receive(Comm* c, const Transfer* sends, int n_sends
 
 static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
                                   Stream s) {
-    int remote = 0;
-    int messages = count_messages(c, sends, n_sends, &remote) + count_messages(c, receives, n_receives, &remote);
+    int remote = 0;  // NCCL would carry a message of 0 bytes, and one to itself by way of a channel
+    int messages = comm_check_messages(c, sends, n_sends, &remote);
+    messages += comm_check_messages(c, receives, n_receives, &remote);
     if (messages == 0 || begin(c, s)) return 0;
     comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, (Stream)nccl_world(c)->side);
     if (remote > 0 && follow(c, send_and_receive(c, sends, n_sends, receives, n_receives), "exchange")) return 0;

@@ -3,9 +3,6 @@
 #pragma once
 #include <nccl.h>
 
-extern "C" {
-#include "kernels/comm.h"
-}
 #include "kernels/cuda/cuda.h"
 
 #if NCCL_VERSION_CODE < 21800
@@ -14,18 +11,18 @@ extern "C" {
 
 // ---- the library, opened when it is needed (comm_nccl_library.cu)
 
-#define NCCL_CALLS(CALL)                                                                                      \
-    CALL(GetUniqueId)                                                                                         \
-    CALL(CommInitRankConfig)                                                                                  \
-    CALL(CommSplit)                                                                                           \
-    CALL(CommFinalize)                                                                                        \
-    CALL(CommDestroy)                                                                                         \
-    CALL(CommAbort)                                                                                           \
-    CALL(CommGetAsyncError)                                                                                   \
-    CALL(GetErrorString)                                                                                      \
-    CALL(GetLastError)                                                                                        \
-    CALL(GroupStart) CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) CALL(AllGather) \
-        CALL(Broadcast)
+#define NCCL_CALLS(CALL)     \
+    CALL(GetUniqueId)        \
+    CALL(CommInitRankConfig) \
+    CALL(CommSplit)          \
+    CALL(CommFinalize)       \
+    CALL(CommDestroy)        \
+    CALL(CommAbort)          \
+    CALL(CommGetAsyncError)  \
+    CALL(GetErrorString)     \
+    CALL(GetLastError)       \
+    CALL(GroupStart)         \
+    CALL(GroupEnd) CALL(Send) CALL(Recv) CALL(AllReduce) CALL(ReduceScatter) CALL(AllGather) CALL(Broadcast)
 
 typedef struct NcclLibrary {
 #define MEMBER(name) decltype(&nccl##name) name;
@@ -78,16 +75,10 @@ extern const CommTable nccl_table;
 // all_gather_host that counts nothing; out NULL: no result is wanted.
 int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
 
-// ---- opening (comm_nccl_open.cu, comm_nccl_id.cu)
+// ---- opening (comm_nccl_open.cu)
 
 int nccl_split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen);
 void nccl_close(Comm* c);
-
-// Rank 0's id on all ranks. 0, or -1 with words. *finalize becomes 1 where that has initialised MPI, which whoever
-// closes the world then gives to nccl_finalize_mpi.
-int nccl_share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, int* finalize, char* err,
-                  size_t errlen);
-void nccl_finalize_mpi(void);
 
 // ---- failures (comm_nccl_library.cu)
 

@@ -1,13 +1,90 @@
 // comm_nccl_open.cu - NCCL worlds and their parts: opening, splitting, closing. A part of one rank is no communicator
-// but a Comm that copies (comm_self.h), for NCCL would take memory as for many.
+// but a Comm that copies (comm_open_alone), for NCCL would take memory as for many.
+#include <stdio.h>
 #include <stdlib.h>
+
+#ifdef HAVE_MPI
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+#endif
 
 #include "kernels/cuda/comm_nccl.h"
 
-extern "C" {
-#include "kernels/comm_nodes.h"
+// ---- how the ranks find each other: rank 0's id must reach all of them
+//
+// With NCCL_COMM_ID, host and port where rank 0 listens, every rank computes the same id and no message is needed.
+// It comes from MASTER_ADDR and MASTER_PORT; not under mpirun, which hands on no variables to other nodes unless told
+// to, where MPI is there. torchrun itself listens at its port, so NCCL takes the next.
+
+#ifdef HAVE_MPI
+// Rank 0's id to all by MPI. 0; -1 with words; 1 when this program's MPI does not know the launcher.
+static int id_by_mpi(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, int* finalize, char* err,
+                     size_t errlen) {
+    struct {
+        ncclUniqueId id;
+        ncclResult_t result;
+    } message = {};
+    int initialized = 0, finalized = 0, rank = 0, size = 0, arrived = 0;
+    MPI_Request request;
+    MPI_Finalized(&finalized);
+    if (finalized) return fail(err, errlen, "MPI was finalized: NCCL can be opened by MPI only once a process");
+    MPI_Initialized(&initialized);
+    if (!initialized) MPI_Init(NULL, NULL), *finalize = 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (rank != id->rank || size != id->size) return 1;
+    if (rank == 0) message.result = nccl.GetUniqueId(&message.id);
+    MPI_Ibcast(&message, (int)sizeof message, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+    for (double start = now_seconds(); !arrived; nccl_pause(now_seconds() - start)) {
+        MPI_Test(&request, &arrived, MPI_STATUS_IGNORE);
+        if (!arrived && now_seconds() - start > timeout_seconds)
+            return fail(err, errlen, "rank %d of %d: no word from rank 0 by MPI in %g s", rank, size, timeout_seconds);
+    }
+    if (message.result != ncclSuccess)
+        return fail(err, errlen, "ncclGetUniqueId on rank 0: %s; NCCL_DEBUG=INFO tells more",
+                    nccl.GetErrorString(message.result));
+    *unique = message.id;
+    return 0;
 }
-#include "kernels/cuda/comm_self.h"
+
+static void finalize_mpi(void) { MPI_Finalize(); }
+#else
+static void finalize_mpi(void) {}
+#endif
+
+// Rank 0's id on all ranks. 0, or -1 with words. *finalize becomes 1 where that has initialised MPI: whoever closes the
+// world calls finalize_mpi then.
+static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, int* finalize, char* err,
+                    size_t errlen) {
+    if (!getenv("NCCL_COMM_ID")) {
+#ifdef HAVE_MPI
+        if (strcmp(id->source, "mpirun") == 0) {
+            int result = id_by_mpi(unique, id, timeout_seconds, finalize, err, errlen);
+            if (result <= 0) return result;
+        }
+        const char* without = "";
+#else
+        (void)timeout_seconds, (void)finalize;
+        const char* without = ", or build with MPI and start with its mpirun";
+#endif
+        if (!id->master[0])
+            return fail(err, errlen,
+                        "rank %d of %d (%s): nothing says where rank 0 is: set MASTER_ADDR and MASTER_PORT on all "
+                        "ranks to its host and a free port%s",
+                        id->rank, id->size, id->source, without);
+        char address[sizeof id->master + 16];
+        int port = id->master_port + (getenv("TORCHELASTIC_RUN_ID") != NULL);
+        snprintf(address, sizeof address, strchr(id->master, ':') ? "[%s]:%d" : "%s:%d", id->master, port);
+        setenv("NCCL_COMM_ID", address, 1);
+    }
+    ncclResult_t result = nccl.GetUniqueId(unique);
+    if (result == ncclSuccess) return 0;
+    return fail(err, errlen, "ncclGetUniqueId with NCCL_COMM_ID=%.200s: %s; %s", getenv("NCCL_COMM_ID"),
+                nccl.GetErrorString(result), nccl_advice(result, ""));
+}
+
+// ---- making
 
 enum { STAGING_BYTES = 1 << 20 };  // larger values of the host travel in pieces
 
@@ -48,11 +125,11 @@ static void free_world(World* w) {
     cudaEventDestroy(w->computed);
     cudaEventDestroy(w->finished);
     cudaStreamDestroy(w->side);
-    if (w->finalize_mpi && !w->failed) nccl_finalize_mpi();  // it waits for all ranks: not after one is missing
+    if (w->finalize_mpi && !w->failed) finalize_mpi();  // it waits for all ranks: not after one is missing
     free(w);
 }
 
-// Says goodbye where all are well: NCCL waits for the other ranks of the machine.
+// Says goodbye where all are well: NCCL waits for the other ranks of the node.
 void nccl_close(Comm* c) {
     if (!c) return;
     NcclComm* p = nccl_of(c);
@@ -96,13 +173,13 @@ static int all_single(const Member* members, int n) {
     return 1;
 }
 
-// Comm.node of the part: its members' of the whole, numbered anew. machine (c->size) is for use here.
-static void number_part(const Comm* c, const Member* members, NcclComm* p, uint64_t* machine) {
+// Comm.node of the part: its members' of the whole, numbered anew. host (c->size) is for use here.
+static void number_part(const Comm* c, const Member* members, NcclComm* p, uint64_t* host) {
     int size;
     for (int i = 0; i < c->size; i++)
         if (members[i].color == members[c->rank].color)
-            machine[place_in_part(members, c->size, i, &size)] = (uint64_t)c->node[i];
-    comm_number_nodes(p->node, machine, p->comm.size);
+            host[place_in_part(members, c->size, i, &size)] = (uint64_t)c->node[i];
+    comm_number_nodes(p->node, host, p->comm.size);
 }
 
 // NCCL writes p->nccl when it is done, so p lives until then.
@@ -115,7 +192,7 @@ static int split_communicator(Comm* c, NcclComm* p, int color, int key) {
 }
 
 // Every rank takes part in making communicators, also one that gets none.
-static int split_members(Comm* c, Comm** part, const Member* members, uint64_t* machine, char* err, size_t errlen) {
+static int split_members(Comm* c, Comm** part, const Member* members, uint64_t* host, char* err, size_t errlen) {
     int color = members[c->rank].color, size, rank = place_in_part(members, c->size, c->rank, &size);
     int communicator = color >= 0 && size > 1;
     if (!all_single(members, c->size)) {
@@ -125,7 +202,7 @@ static int split_members(Comm* c, Comm** part, const Member* members, uint64_t* 
         if (!communicator) {
             free_comm(p);
         } else {
-            number_part(c, members, p, machine);
+            number_part(c, members, p, host);
             p->comm.local_rank = c->local_rank;
             p->comm.local_size = c->local_size;
             *part = &p->comm;
@@ -140,13 +217,13 @@ static int split_members(Comm* c, Comm** part, const Member* members, uint64_t* 
 
 int nccl_split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen) {
     Member own = {MAX(color, -1), key}, *members = (Member*)malloc((size_t)c->size * sizeof *members);
-    uint64_t* machine = (uint64_t*)malloc((size_t)c->size * sizeof *machine);
+    uint64_t* host = (uint64_t*)malloc((size_t)c->size * sizeof *host);
     *part = NULL;
-    if (!members || !machine) die("no memory to split %d ranks", c->size);
+    if (!members || !host) die("no memory to split %d ranks", c->size);
     int result = nccl_gather_host(c, members, &own, sizeof own, err, errlen);
-    if (result == 0) result = split_members(c, part, members, machine, err, errlen);
+    if (result == 0) result = split_members(c, part, members, host, err, errlen);
     free(members);
-    free(machine);
+    free(host);
     return result;
 }
 
@@ -192,7 +269,7 @@ extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeo
     int finalize = 0;
     *world = NULL;
     if (id->size == 1) return comm_open_cuda_self(world, id->local_rank, id->local_size, timeout_seconds, err, errlen);
-    if (nccl_load(err, errlen) || nccl_share_id(&unique, id, timeout_seconds, &finalize, err, errlen)) return -1;
+    if (nccl_load(err, errlen) || share_id(&unique, id, timeout_seconds, &finalize, err, errlen)) return -1;
     World* w = (World*)calloc(1, sizeof *w);
     if (!w) return fail(err, errlen, "no memory for a Comm");
     w->finalize_mpi = finalize;

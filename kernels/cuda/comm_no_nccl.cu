@@ -1,5 +1,5 @@
 // comm_no_nccl.cu - stands in for comm_nccl.cu where the machine that builds has no nccl.h: one rank only.
-#include "kernels/cuda/comm_self.h"
+#include "kernels/cuda/cuda.h"
 
 extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
     *world = NULL;

@@ -7,7 +7,7 @@
 #include <cuda_runtime.h>
 
 extern "C" {
-#include "kernels/kernels.h"
+#include "kernels/comm_transport.h"
 }
 
 #ifdef __CUDACC__
@@ -138,10 +138,13 @@ void cuda_adamw(const AdamW* a, DType dt, Stream s);
 void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s);
 void cuda_add_sum(double* result, const float* x, size_t n, Stream s);
 void cuda_clip_scale(float* scale, const double* norm2, float clip, Stream s);
-// stamps.cu
-void cuda_record_event(int i, Stream s);
-void cuda_read_events(double* seconds, int n);
-void cuda_events_close(void);
+
+// ---- Comms (backend.cu)
+
+// The Comm of one rank. local_rank and local_size are those of the world that it is a part of. 0, or -1 with words.
+int comm_open_cuda_self(Comm** c, int local_rank, int local_size, double timeout_seconds, char* err, size_t errlen);
+// In device memory, for comm_copy_to_self.
+void comm_copy_device(void* to, const void* from, size_t bytes, Stream s);
 
 // ---- device
 
