@@ -110,8 +110,8 @@ RUNS = [
     ("no straggler", []),
     ("unmitigated", STRAGGLER),
     ("resize, priority", STRAGGLER + ["--balance", "resize"]),
-    ("resize, random", STRAGGLER + ["--balance", "resize", "--priority", "random"]),
-    ("resize, slices (our variant)", STRAGGLER + ["--balance", "resize", "--shed", "slices"]),
+    ("resize, random", STRAGGLER + ["--balance", "resize", "--experiment", "priority=random"]),
+    ("resize, slices (our variant)", STRAGGLER + ["--balance", "resize", "--experiment", "shed=slices"]),
     ("migrate", STRAGGLER + ["--balance", "migrate"]),
     ("semi", STRAGGLER + ["--balance", "semi"]),
 ]

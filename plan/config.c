@@ -6,103 +6,134 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum OptionType { FLAG, INT, INT64, REAL, TEXT, CHOICE, PATHS } OptionType;
+typedef enum OptionType { FLAG, INT, INT64, REAL, TEXT, CHOICE, PATHS, TOPIC, KEYS } OptionType;
+
+// What --help NAME shows together. Keys of --experiment are shown below it.
+typedef enum Group { DATA, MODEL, OPTIMIZER, RHYTHM, SAMPLING, DEVICE, RANKS, SLOW, INSIDE, N_GROUPS, KEY } Group;
+
+static const char* const groups[N_GROUPS][2] = {
+    {"data", "text, tokenizer, run directory, resuming"},
+    {"model", "layers, width, heads, context, vocabulary"},
+    {"optimizer", "steps, learning rate, AdamW, seed"},
+    {"rhythm", "how often to evaluate, to sample and to save"},
+    {"sampling", "text from a trained model"},
+    {"device", "processor or GPU, kernels, precision, memory"},
+    {"ranks", "who shares which documents, ZeRO, tensor parallelism"},
+    {"slow", "what to do about ranks that are slower than others"},
+    {"inside", "looking inside: costs, plans, proofs, gradients"},
+};
+
+// A run consists of options that are saved with its checkpoints; the others say what one start of the program does.
+typedef enum Lifetime { RUN, START } Lifetime;
 
 typedef struct Option {
     const char* name;
     OptionType type;
+    Group group;
+    Lifetime lifetime;
     size_t at;               // place in Config
     const char* standard;    // default as it could be typed; NULL: none
     double least, greatest;  // of numbers
     const char* choices;     // of CHOICE: "a|b|c"; of others: what the help calls the value
     const char* help;
+    const char* brief;  // in one line, of the options that a person needs first; NULL: of the others
 } Option;
 
 #define AT(field) offsetof(Config, field)
 
 // clang-format off
 static const Option options[] = {
-    {"--data",         PATHS,  AT(data),         NULL,       0, 0,    "PATH...", "directory of text files, text file, *.jsonl with \"text\", or token shards *.bin (shell patterns allowed); default: the C headers under /usr/include"},
-    {"--val",          PATHS,  AT(val),          NULL,       0, 0,    "PATH...", "validation documents; default: a twentieth of the documents, chosen by hash"},
-    {"--tokenizer",    TEXT,   AT(tokenizer),    NULL,       0, 0,    "FILE", "llm.c tokenizer file or tokenizer.json; default: bytes"},
-    {"--out",          TEXT,   AT(out),          NULL,       0, 0,    "DIR", "run directory for log and checkpoints; default: runs/<next free number>"},
+    {"--data",          PATHS,  DATA,      RUN,   AT(data),          NULL,      0, 0,       "PATH...", "training text: directories (every text file below is a document), text files, *.jsonl (the string \"text\" of each line is a document), or token shards *.bin; shell patterns in quotes work; default: /usr/include, or this directory where there are no C headers", "text: directories, files, *.jsonl or token shards *.bin"},
+    {"--val",           PATHS,  DATA,      RUN,   AT(val),           NULL,      0, 0,       "PATH...", "validation text; default: a twentieth of the training documents, chosen by a hash of their content, so that no copy of one is trained on; of a corpus too small for that, the end of its longest document", "validation text; default: a twentieth of --data"},
+    {"--tokenizer",     TEXT,   DATA,      RUN,   AT(tokenizer),     NULL,      0, 0,       "FILE", "a Hugging Face tokenizer.json of GPT-2's kind, or llm.c's tokenizer file; default: what the checkpoint carries, or bytes (256 values and end-of-text)", "tokenizer.json or llm.c's file; default: bytes"},
+    {"--out",           TEXT,   DATA,      START, AT(out),           NULL,      0, 0,       "DIR", "run directory, for the log and checkpoints; default: runs/<next free number>", "log and checkpoints; default: runs/<next free number>"},
+    {"--resume",        FLAG,   DATA,      START, AT(resume),        NULL,      0, 0,       NULL, "continue the run in --out (default: the newest below runs/) with its own options; options given beside it win", "continue the run in --out, or the newest"},
+    {"--init",          TEXT,   DATA,      START, AT(init),          NULL,      0, 0,       "DIR", "start from the weights of a checkpoint, or of a Hugging Face GPT-2 directory", "start from a checkpoint or a Hugging Face GPT-2"},
 
-    {"--preset",       CHOICE, AT(preset),       "tiny",     0, 0,    "tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m", "model dimensions"},
-    {"--layers",       INT,    AT(layers),       "0",        0, 1000, NULL, "blocks; 0: by preset"},
-    {"--width",        INT,    AT(width),        "0",        0, 65536, NULL, "channels; 0: by preset"},
-    {"--heads",        INT,    AT(heads),        "0",        0, 1024, NULL, "attention heads, must divide the width; 0: by preset"},
-    {"--context",      INT,    AT(context),      "0",        0, 1 << 20, NULL, "longest piece of a document in tokens; 0: by preset"},
-    {"--vocab",        INT,    AT(vocab),        "0",        0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's"},
+    {"--preset",        CHOICE, MODEL,     RUN,   AT(preset),        "tiny",    0, 0,       "tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m", "model dimensions; tiny: 4 layers, width 128, 4 heads, context 256", "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m"},
+    {"--layers",        INT,    MODEL,     RUN,   AT(layers),        "0",       0, 1000,    NULL, "transformer blocks; 0: by preset", NULL},
+    {"--width",         INT,    MODEL,     RUN,   AT(width),         "0",       0, 65536,   NULL, "channels; 0: by preset", NULL},
+    {"--heads",         INT,    MODEL,     RUN,   AT(heads),         "0",       0, 1024,    NULL, "attention heads, which must divide the width; 0: by preset", NULL},
+    {"--context",       INT,    MODEL,     RUN,   AT(context),       "0",       0, 1 << 20, NULL, "most tokens of a piece of a document: longer documents are cut into pieces; 0: by preset", "most tokens of a piece of a document; 0: by preset"},
+    {"--vocab",         INT,    MODEL,     RUN,   AT(vocab),         "0",       0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
 
-    {"--steps",        INT64,  AT(steps),        "3500",     0, 1e12, NULL, "optimizer steps of the whole run"},
-    {"--batch-tokens", INT,    AT(batch_tokens), "0",        0, 1 << 28, NULL, "most tokens of a step; 0: by preset (tiny 1024, others 16384)"},
-    {"--lr",           REAL,   AT(lr),           "0",        0, 10,   NULL, "peak learning rate; 0: by preset (tiny 0.004, gpt2-124m 0.0006, less for larger ones)"},
-    {"--schedule",     CHOICE, AT(schedule),     "cosine",   0, 0,    "cosine|linear|constant|wsd", "course of the learning rate after warm-up; wsd falls over the last fifth"},
-    {"--warmup",       INT,    AT(warmup),       "100",      0, 1e9,  NULL, "steps of linear warm-up"},
-    {"--min-lr",       REAL,   AT(min_lr),       "0.1",      0, 1,    NULL, "final learning rate as a fraction of the peak"},
-    {"--weight-decay", REAL,   AT(weight_decay), "0.1",      0, 10,   NULL, "AdamW decay of matrices and embeddings"},
-    {"--beta1",        REAL,   AT(beta1),        "0.9",      0, 0.9999, NULL, "AdamW decay of the first moment"},
-    {"--beta2",        REAL,   AT(beta2),        "0.95",     0, 0.99999, NULL, "AdamW decay of the second moment"},
-    {"--clip",         REAL,   AT(clip),         "1",        0, 1e9,  NULL, "largest global gradient norm; 0: no limit"},
-    {"--seed",         INT64,  AT(seed),         "1",        0, 9e15, NULL, "seed of weights, data order and samples"},
+    {"--steps",         INT64,  OPTIMIZER, RUN,   AT(steps),         "3500",    0, 1e12,    NULL, "optimizer steps of the whole run; the learning rate's schedule ends there", "optimizer steps of the whole run"},
+    {"--batch-tokens",  INT,    OPTIMIZER, RUN,   AT(batch_tokens),  "0",       0, 1 << 28, NULL, "most tokens of a step, on all ranks together: documents are taken while they fit; 0: by preset (tiny 1024, others 16384)", "most tokens of a step, on all ranks; 0: by preset"},
+    {"--lr",            REAL,   OPTIMIZER, RUN,   AT(lr),            "0",       0, 10,      NULL, "peak learning rate; 0: by preset (tiny 0.004, gpt2-124m 0.0006, less for larger ones)", "peak learning rate; 0: by preset"},
+    {"--schedule",      CHOICE, OPTIMIZER, RUN,   AT(schedule),      "cosine",  0, 0,       "cosine|linear|constant|wsd", "how the learning rate falls after its warm-up; wsd: constant, then a fall over the last fifth", NULL},
+    {"--warmup",        INT,    OPTIMIZER, RUN,   AT(warmup),        "100",     0, 1e9,     NULL, "steps in which the learning rate rises linearly to its peak", NULL},
+    {"--min-lr",        REAL,   OPTIMIZER, RUN,   AT(min_lr),        "0.1",     0, 1,       NULL, "final learning rate as a fraction of the peak", NULL},
+    {"--weight-decay",  REAL,   OPTIMIZER, RUN,   AT(weight_decay),  "0.1",     0, 10,      NULL, "AdamW's decay of matrices and embeddings; biases and norms do not decay", NULL},
+    {"--beta1",         REAL,   OPTIMIZER, RUN,   AT(beta1),         "0.9",     0, 0.9999,  NULL, "AdamW's decay of the first moment", NULL},
+    {"--beta2",         REAL,   OPTIMIZER, RUN,   AT(beta2),         "0.95",    0, 0.99999, NULL, "AdamW's decay of the second moment", NULL},
+    {"--clip",          REAL,   OPTIMIZER, RUN,   AT(clip),          "1",       0, 1e9,     NULL, "largest norm of all gradients together; 0: no limit", NULL},
+    {"--seed",          INT64,  OPTIMIZER, RUN,   AT(seed),          "1",       0, 9e15,    NULL, "seed of weights, order of documents and samples", NULL},
 
-    {"--eval-every",   INT,    AT(eval_every),   "500",      0, 1e9,  NULL, "steps between evaluations; 0: never"},
-    {"--eval-tokens",  INT,    AT(eval_tokens),  "131072",   1, 1 << 30, NULL, "most validation tokens of an evaluation"},
-    {"--sample-every", INT,    AT(sample_every), "1000",     0, 1e9,  NULL, "steps between samples; 0: never"},
-    {"--save-every",   INT,    AT(save_every),   "1000",     0, 1e9,  NULL, "steps between checkpoints, the last step always included; 0: never"},
-    {"--keep",         INT,    AT(keep),         "2",        0, 1e9,  NULL, "newest checkpoints to keep; 0: all"},
-    {"--resume",       FLAG,   AT(resume),       NULL,       0, 0,    NULL, "continue the run in --out (default: the newest run) with its own options; options given here win"},
-    {"--init",         TEXT,   AT(init),         NULL,       0, 0,    "DIR", "start from the weights of a checkpoint or of a Hugging Face GPT-2 directory"},
+    {"--eval-every",    INT,    RHYTHM,    RUN,   AT(eval_every),    "500",     0, 1e9,     NULL, "steps between evaluations; 0: never", NULL},
+    {"--eval-tokens",   INT,    RHYTHM,    RUN,   AT(eval_tokens),   "131072",  1, 1 << 30, NULL, "most validation tokens of an evaluation", NULL},
+    {"--sample-every",  INT,    RHYTHM,    RUN,   AT(sample_every),  "1000",    0, 1e9,     NULL, "steps between samples; 0: never", NULL},
+    {"--save-every",    INT,    RHYTHM,    RUN,   AT(save_every),    "1000",    0, 1e9,     NULL, "steps between checkpoints; the last step is always saved; 0: never", NULL},
+    {"--keep",          INT,    RHYTHM,    RUN,   AT(keep),          "2",       0, 1e9,     NULL, "how many of the newest checkpoints to keep; 0: all", NULL},
 
-    {"--sample",       TEXT,   AT(sample),       NULL,       0, 0,    "\"PROMPT\"", "do not train: continue the prompt with the model in --init, or the newest checkpoint of --out"},
-    {"--tokens",       INT,    AT(tokens),       "256",      1, 1 << 20, NULL, "length of a sample in tokens"},
-    {"--temperature",  REAL,   AT(temperature),  "0.8",      0, 100,  NULL, "0: always the most likely token"},
-    {"--top-k",        INT,    AT(top_k),        "0",        0, 1 << 20, NULL, "sample among the k most likely tokens; 0: among all"},
+    {"--sample",        TEXT,   SAMPLING,  START, AT(sample),        NULL,      0, 0,       "\"PROMPT\"", "do not train: continue the prompt with the model in --init, or with the newest checkpoint of --out", "do not train: continue this text with the newest model"},
+    {"--tokens",        INT,    SAMPLING,  RUN,   AT(tokens),        "256",     1, 1 << 20, NULL, "length of a sample in tokens", NULL},
+    {"--temperature",   REAL,   SAMPLING,  RUN,   AT(temperature),   "0.8",     0, 100,     NULL, "logits are divided by it; 0: always the most likely token", NULL},
+    {"--top-k",         INT,    SAMPLING,  RUN,   AT(top_k),         "0",       0, 1 << 20, NULL, "choose among the k most likely tokens; 0: among all", NULL},
 
-    {"--device",       CHOICE, AT(device),       "auto",     0, 0,    "auto|cpu|cuda|emu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU"},
-    {"--cpu-isa",      CHOICE, AT(cpu_isa),      "auto",     0, 0,    "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best set this processor has"},
-    {"--dtype",        CHOICE, AT(dtype),        "auto",     0, 0,    "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it faster, else fp32"},
-    {"--rounding",     CHOICE, AT(rounding),     "nearest",  0, 0,    "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16"},
-    {"--threads",      INT,    AT(threads),      "0",        0, 4096, NULL, "CPU threads; 0: every core"},
-    {"--recompute",    CHOICE, AT(recompute),    "none",     0, 0,    "none|gelu|block", "activations to compute again in the backward pass instead of keeping them"},
-    {"--attention",    CHOICE, AT(attention),    "auto",     0, 0,    "auto|own|cudnn", "attention kernels on a CUDA device; auto: what was measured to be faster"},
-    {"--deterministic", CHOICE, AT(deterministic), "yes",    0, 0,    "yes|no", "no: the backward pass of attention may add in any order on a CUDA device, which is faster"},
-    {"--epilogues",    CHOICE, AT(epilogues),    "dgelu",    0, 0,    "bias|dgelu|all", "what cuBLASLt computes together with a matmul: the bias; also the slope of GELU; also GELU and bias gradients"},
-    {"--capacity",     INT,    AT(capacity),     "0",        0, 1 << 26, NULL, "most tokens of a packed row on a rank; 0: as many as half of the free memory holds, at most 8192"},
+    {"--device",        CHOICE, DEVICE,    START, AT(device),        "auto",    0, 0,       "auto|cpu|cuda|emu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU, very slow, for tests (make EMU=yes)", "auto, cpu, cuda"},
+    {"--cpu-isa",       CHOICE, DEVICE,    START, AT(cpu_isa),       "auto",    0, 0,       "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best that this processor has", NULL},
+    {"--dtype",         CHOICE, DEVICE,    RUN,   AT(dtype),         "auto",    0, 0,       "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it much faster, else fp32", NULL},
+    {"--rounding",      CHOICE, DEVICE,    RUN,   AT(rounding),      "nearest", 0, 0,       "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16; stochastic keeps the expected value, and depends on nothing but seed, step and place", NULL},
+    {"--threads",       INT,    DEVICE,    START, AT(threads),       "0",       0, 4096,    NULL, "CPU threads; 0: one for every core", NULL},
+    {"--recompute",     CHOICE, DEVICE,    RUN,   AT(recompute),     "none",    0, 0,       "none|gelu|block", "activations that the backward pass computes again instead of keeping them; the result has the same bits", NULL},
+    {"--attention",     CHOICE, DEVICE,    RUN,   AT(attention),     "auto",    0, 0,       "auto|own|cudnn", "attention kernels on a CUDA device: this project's or cuDNN's; auto: what was measured to be faster", NULL},
+    {"--deterministic", CHOICE, DEVICE,    RUN,   AT(deterministic), "yes",     0, 0,       "yes|no", "no: on a CUDA device the backward pass of attention may add in any order, which is faster, but two runs differ in their last bits", NULL},
+    {"--epilogues",     CHOICE, DEVICE,    RUN,   AT(epilogues),     "dgelu",   0, 0,       "bias|dgelu|all", "what cuBLASLt computes in the same pass as a matmul: the bias; also the derivative of GELU; also GELU and bias gradients", NULL},
+    {"--capacity",      INT,    DEVICE,    RUN,   AT(capacity),      "0",       0, 1 << 26, NULL, "most tokens of a packed row on a rank (a row is documents behind each other); several ranks may share a document that is longer; 0: as many as half of the free memory holds, at most 8192", NULL},
 
-    {"--tp",           INT,    AT(tp),           "1",        1, 64,   NULL, "ranks of a tensor-parallel group, which divide heads, hidden units and vocabulary among them; contiguous, best of one machine"},
-    {"--zero",         INT,    AT(zero),         "1",        1, 3,    NULL, "what ranks divide among them: 1 optimizer state, 2 also gradients, 3 also weights; 2 and 3 go through the micro-batches of a step in rounds"},
-    {"--grad-dtype",       CHOICE, AT(grad_dtype),       "fp32",     0, 0,    "fp32|bf16", "how gradients travel between ranks"},
-    {"--overlap",      CHOICE, AT(overlap),      "yes",      0, 0,    "yes|no", "exchange while computing goes on"},
-    {"--plan",         CHOICE, AT(plan),         "flex",     0, 0,    "flex|adaptive|static|random", "which ranks share which documents: groups of unlike cp sizes, chosen anew for each step; the best single cp size of each step; one cp size for all; anything valid (for tests)"},
-    {"--machine",      TEXT,   AT(machine),      NULL,       0, 0,    "FILE|NAME", "plan by the constants of a machine file, or of a machine that is known by name, instead of measured ones: the same plans in every run"},
-    {"--refresh",      INT,    AT(refresh),      "20",       0, 1e9,  NULL, "steps between changes of what is known of ranks: the cost model that plans use, speeds, what slow ranks give away; 0: never"},
-    {"--cp",       INT,    AT(cp_size),       "0",        0, 1 << 20, NULL, "ranks that share a document, with --plan static; 0: the least that --capacity allows"},
-    {"--cp-kind",         CHOICE, AT(kind),         "auto",     0, 0,    "auto|ulysses|ring", "how ranks share attention: by heads, keys around a ring; auto: heads inside a machine, rings across"},
-    {"--node-size",    INT,    AT(node_size),    "0",        0, 1 << 20, NULL, "ranks of a machine, for plans; 0: detected"},
-    {"--timeout",      REAL,   AT(timeout),      "600",      1, 1e6,  NULL, "seconds without any sign of another rank after which a run gives up"},
-    {"--balance",      CHOICE, AT(balance),      "off",      0, 0,    "off|resize|migrate|semi", "what to do about slow ranks. All but off: plans give them less, which loses nothing. In a tensor-parallel group also: resize leaves out a part of their matmuls (lossy), migrate lets others compute it, semi weighs both (recommended)"},
-    {"--semi-lambda", REAL,  AT(semi_lambda), "4",       0, 1e9,  NULL, "of --balance semi: what leaving work out costs, in time; 0: only speed counts; large: nothing is left out"},
-    {"--moves",        CHOICE, AT(moves),        "step",     0, 0,    "step|keep", "what is migrated moves for each step and its gradients return; or for good, with its optimizer state"},
-    {"--shed",         CHOICE, AT(shed),         "columns",  0, 0,    "columns|slices", "what resizing leaves out: columns of the matmuls' inputs, as published; or whole heads and hidden units, our own variant"},
-    {"--fill",         CHOICE, AT(fill),         "zero",     0, 0,    "zero|average|same", "gradients that resizing has not computed: 0, and their weights rest; the mean of their row; those of the step before"},
-    {"--priority",     CHOICE, AT(priority),     "change",   0, 0,    "change|random|inverse", "what resizing keeps: what changes most; for comparison any, or what changes least"},
-    {"--ratios",       CHOICE, AT(ratios),       "equal",    0, 0,    "equal|layers", "whether resizing leaves out as much of every layer, or more of those that change least"},
-    {"--straggle",     TEXT,   AT(straggle),     NULL,       0, 0,    "SPEC", "slow ranks down for a test: \"rank=1,x=4,from=20,to=80\" repeats the matmuls of rank 1 in these steps, \",whole\" slows all that it does; several with ; between them"},
+    {"--tp",            INT,    RANKS,     RUN,   AT(tp),            "1",       1, 64,      NULL, "ranks of a tensor-parallel group, which divide heads, hidden units of the MLP and vocabulary among them, in any numbers up to the heads; neighbours in rank, best on one node. In plans and in --zero 'rank' then means such a group", NULL},
+    {"--zero",          INT,    RANKS,     RUN,   AT(zero),          "1",       1, 3,       NULL, "what ranks divide among them. 1: optimizer state; 2: also gradients; 3: also weights. With 2 and 3 all ranks go through a step in the same rounds, because all join in each reduction", NULL},
+    {"--grad-dtype",    CHOICE, RANKS,     RUN,   AT(grad_dtype),    "fp32",    0, 0,       "fp32|bf16", "how gradients travel between ranks; the CPU still adds them in fp32, NCCL may round in between", NULL},
+    {"--overlap",       CHOICE, RANKS,     START, AT(overlap),       "yes",     0, 0,       "yes|no", "communicate while computing goes on", NULL},
+    {"--plan",          CHOICE, RANKS,     RUN,   AT(plan),          "flex",    0, 0,       "flex|adaptive|static|random", "which ranks share which documents. flex: groups of unlike sizes, chosen for each step by their cost; adaptive: groups of one size, the best for each step; static: groups of one size in all steps; random: any valid plan, for tests", NULL},
+    {"--machine",       TEXT,   RANKS,     RUN,   AT(machine),       NULL,      0, 0,       "FILE|NAME", "plan with the constants of a machine file or of a machine known by name (flexsp-7b, a100-7b, h200-8b, ...), and learn nothing: the same plans in every run; default: what --probe measured, else an estimate, and both are calibrated while training goes on", NULL},
+    {"--refresh",       INT,    RANKS,     RUN,   AT(refresh),       "20",      0, 1e9,     NULL, "steps between updates of what plans know: the cost model, speeds of ranks, what slow ranks give away; 0: never", NULL},
+    {"--cp",            INT,    RANKS,     RUN,   AT(cp_size),       "0",       0, 1 << 20, NULL, "context-parallel ranks: how many share a document; means --plan static; 0: with that plan the fewest that --capacity allows", NULL},
+    {"--cp-kind",       CHOICE, RANKS,     RUN,   AT(kind),          "auto",    0, 0,       "auto|ulysses|ring", "how ranks that share a document divide its attention: ulysses by heads, ring by keys and values that travel around; auto: what costs least; with --plan static: heads inside a node, rings across nodes", NULL},
+    {"--node-size",     INT,    RANKS,     START, AT(node_size),     "0",       0, 1 << 20, NULL, "ranks of a node, as plans see them; 0: detected", NULL},
+    {"--timeout",       REAL,   RANKS,     START, AT(timeout),       "600",     1, 1e6,     NULL, "seconds without a sign of another rank after which a run gives up", NULL},
 
-    {"--probe",        FLAG,   AT(probe),        NULL,       0, 0,    NULL, "measure the cost model of this machine"},
-    {"--explain",      FLAG,   AT(explain),      NULL,       0, 0,    NULL, "do not train: print the plan of the next step and what other planners would do, and write both as a page (plan.html)"},
-    {"--check-plan",   FLAG,   AT(check_plan),   NULL,       0, 0,    NULL, "prove every plan before it runs"},
-    {"--overfit",      FLAG,   AT(overfit),      NULL,       0, 0,    NULL, "train on the first batch only"},
-    {"--dump-grads",   TEXT,   AT(dump_grads),   NULL,       0, 0,    "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, stop"},
-    {"--help",         FLAG,   AT(help),         NULL,       0, 0,    NULL, "this text"},
+    {"--balance",       CHOICE, SLOW,      RUN,   AT(balance),       "off",     0, 0,       "off|resize|migrate|semi", "all but off: plans give slow ranks less, which loses nothing. In a tensor-parallel group also: with resize a slow rank leaves out a part of its matmuls, which is lossy; with migrate other ranks compute a part of its heads and hidden units, which is exact; semi does both, weighed by --semi-lambda", NULL},
+    {"--semi-lambda",   REAL,   SLOW,      RUN,   AT(semi_lambda),   "4",       0, 1e9,     NULL, "lambda of --balance semi, which chooses the step time T and the left-out fraction g of the group's work with the least T (1 + lambda g); 0: only time counts; large: nothing is left out", NULL},
+    {"--moves",         CHOICE, SLOW,      RUN,   AT(moves),         "step",    0, 0,       "step|keep", "how work migrates. step: anew in each step, weights go out and gradients come back; keep: for good, with the optimizer's state, so that a step costs nothing more", NULL},
+    {"--experiment",    KEYS,   SLOW,      RUN,   0,                 NULL,      0, 0,       "KEY=VALUE,...", "variants of resizing, only for comparison:", NULL},
+    {"--experiment shed",     CHOICE, KEY, RUN,   AT(shed),          "columns", 0, 0,       "columns|slices", "what is left out: columns of the matmuls' inputs, as published; or whole heads and hidden units", NULL},
+    {"--experiment fill",     CHOICE, KEY, RUN,   AT(fill),          "zero",    0, 0,       "zero|average|same", "gradients that were not computed: 0, and AdamW leaves their weights and moments alone; the mean of their row; those of the step before (harmful)", NULL},
+    {"--experiment priority", CHOICE, KEY, RUN,   AT(priority),      "change",  0, 0,       "change|random|inverse", "what is computed still: what changes most; any; what changes least (which starves the rest)", NULL},
+    {"--experiment ratios",   CHOICE, KEY, RUN,   AT(ratios),        "equal",   0, 0,       "equal|layers", "as much is left out of every layer; or more of layers that change less", NULL},
+    {"--straggle",      TEXT,   SLOW,      START, AT(straggle),      NULL,      0, 0,       "SPEC", "slow ranks down for a test: \"rank=1,x=4,from=20,to=80\" makes the matmuls of rank 1 take 4 times as long in these steps, with \",whole\" all that it computes; several with ; between them", NULL},
+
+    {"--probe",         FLAG,   INSIDE,    START, AT(probe),         NULL,      0, 0,       NULL, "do not train: measure what a micro-batch, a token and a message cost on these ranks, keep it in ~/.cache/ragged for plans, and print it beside rows that it was not fitted to", NULL},
+    {"--explain",       FLAG,   INSIDE,    START, AT(explain),       NULL,      0, 0,       NULL, "do not train: print the plan of the next step, its cost, its bounds and what other planners would do; with timelines also as a page, plan.html (in --out, if given)", NULL},
+    {"--check-plan",    FLAG,   INSIDE,    RUN,   AT(check_plan),    NULL,      0, 0,       NULL, "prove every plan before it runs", NULL},
+    {"--overfit",       FLAG,   INSIDE,    RUN,   AT(overfit),       NULL,      0, 0,       NULL, "train on the first batch only: its loss must go to zero", NULL},
+    {"--dump-grads",    TEXT,   INSIDE,    START, AT(dump_grads),    NULL,      0, 0,       "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, and stop", NULL},
+    {"--help",          TOPIC,  INSIDE,    START, AT(help),          NULL,      0, 0,       "[all|GROUP]", "the options that a person needs first; all options; or one group of them", "this list; all options; or one group of them"},
 };
 // clang-format on
 _Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
 
 // Names and values of the version before this one: understood, but in no help.
 static const char* const old_names[][2] = {
-    {"--degree", "--cp"}, {"--kind", "--cp-kind"}, {"--reduce", "--grad-dtype"}, {"--exchange-rate", "--semi-lambda"}};
+    {"--degree", "--cp"},
+    {"--kind", "--cp-kind"},
+    {"--reduce", "--grad-dtype"},
+    {"--exchange-rate", "--semi-lambda"},
+    {"--shed", "--experiment shed"},
+    {"--fill", "--experiment fill"},
+    {"--priority", "--experiment priority"},
+    {"--ratios", "--experiment ratios"},
+};
 static const char* const old_values[][3] = {{"--cp-kind", "heads", "ulysses"}};
 
 static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
@@ -129,6 +160,21 @@ static const Preset presets[] = {
 // ---- values
 
 static void* place(const Config* config, const Option* o) { return (char*)config + o->at; }
+static int is_number(const Option* o) { return o->type == INT || o->type == INT64 || o->type == REAL; }
+static const char* key_of(const Option* o) { return strchr(o->name, ' ') + 1; }  // of the group KEY
+
+static const Option* find(const char* name) {
+    for (int i = 0; i < COUNT(old_names); i++)
+        if (!strcmp(name, old_names[i][0])) name = old_names[i][1];
+    for (int i = 0; i < COUNT(options); i++)
+        if (!strcmp(options[i].name, name)) return &options[i];
+    return NULL;
+}
+
+static void append(char* text, size_t bytes, const char* separator, const char* more) {
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s%s", used ? separator : "", more);
+}
 
 static int parse_number(double* out, const Option* o, const char* text, char* err, size_t errlen) {
     char* end = NULL;
@@ -152,11 +198,19 @@ static int is_choice(const char* choices, const char* text) {
     return 0;
 }
 
+static int check_topic(const char* text, char* err, size_t errlen) {
+    char topics[128] = "all";
+    for (int g = 0; g < N_GROUPS; g++) append(topics, sizeof topics, "|", groups[g][0]);
+    if (!text[0] || is_choice(topics, text)) return 0;
+    return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, text);
+}
+
 static int set(Config* config, const Option* o, const char* text, char* err, size_t errlen) {
     double x = 0;
     for (int i = 0; i < COUNT(old_values); i++)
         if (!strcmp(o->name, old_values[i][0]) && !strcmp(text, old_values[i][1])) text = old_values[i][2];
-    if ((o->type == INT || o->type == INT64 || o->type == REAL) && parse_number(&x, o, text, err, errlen)) return -1;
+    if (is_number(o) && parse_number(&x, o, text, err, errlen)) return -1;
+    if (o->type == TOPIC && check_topic(text, err, errlen)) return -1;
     if (o->type == CHOICE && !is_choice(o->choices, text))
         return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
     PathList* list = (PathList*)place(config, o);
@@ -166,11 +220,37 @@ static int set(Config* config, const Option* o, const char* text, char* err, siz
         case INT64: *(int64_t*)place(config, o) = (int64_t)x; break;
         case REAL: *(double*)place(config, o) = x; break;
         case TEXT:
+        case TOPIC:
         case CHOICE: *(const char**)place(config, o) = text; break;
         case PATHS:
             if (list->n == MAX_PATHS)
                 return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", o->name, MAX_PATHS);
             list->paths[list->n++] = text;
+            break;
+        case KEYS: break;  // set_keys
+    }
+    return 0;
+}
+
+// "KEY=VALUE,KEY=VALUE", each key an option of its own. saved: the text is of a checkpoint, where keys of another
+// version are passed over, and so are those that were given.
+static int set_keys(Config* config, const char* text, int saved, char* err, size_t errlen) {
+    char name[64], keys[128] = "";
+    for (size_t n; text; text = text[n] ? text + n + 1 : NULL) {
+        n = strcspn(text, ",");
+        size_t n_key = strcspn(text, "=,");
+        snprintf(name, sizeof name, "--experiment %.*s", (int)MIN(n_key, sizeof name), text);
+        const Option* o = n_key < n ? find(name) : NULL;
+        if (saved && (!o || was_given(config, o))) continue;
+        for (int i = 0; i < COUNT(options) && !o; i++)
+            if (options[i].group == KEY) append(keys, sizeof keys, "|", key_of(&options[i]));
+        if (!o)
+            return fail(err, errlen, "--experiment expects KEY=VALUE with KEY %s, found \"%.*s\"", keys, (int)n, text);
+        if (!saved) *given_word(config, o) |= given_bit(o);
+        char* value = config_string(config, n - n_key);
+        if (!value) return fail(err, errlen, "out of memory for options");
+        snprintf(value, n - n_key, "%s", text + n_key + 1);
+        if (set(config, o, value, err, errlen)) return -1;
     }
     return 0;
 }
@@ -179,6 +259,7 @@ static int set(Config* config, const Option* o, const char* text, char* err, siz
 static void format(const Config* config, const Option* o, char* text, size_t bytes) {
     const PathList* list = (const PathList*)place(config, o);
     const char* string = o->type == TEXT || o->type == CHOICE ? *(const char**)place(config, o) : NULL;
+    text[0] = 0;
     switch (o->type) {
         case FLAG:
         case INT: snprintf(text, bytes, "%d", *(int*)place(config, o)); break;
@@ -192,25 +273,22 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
         case TEXT:
         case CHOICE: snprintf(text, bytes, "%s", string ? string : ""); break;
         case PATHS:
-            text[0] = 0;
-            for (int i = 0; i < list->n; i++) {
-                size_t used = strlen(text);
-                snprintf(text + used, bytes - used, "%s%s", i ? " " : "", list->paths[i]);
-            }
+            for (int i = 0; i < list->n; i++) append(text, bytes, " ", list->paths[i]);
+            break;
+        case KEYS:
+            for (int i = 0; i < COUNT(options); i++)
+                if (options[i].group == KEY) {
+                    append(text, bytes, ",", key_of(&options[i]));
+                    append(text, bytes, "=", *(const char**)place(config, &options[i]));
+                }
+            break;
+        case TOPIC: break;
     }
 }
 
 // ---- the command line
 
-static const Option* find(const char* name) {
-    for (int i = 0; i < COUNT(old_names); i++)
-        if (!strcmp(name, old_names[i][0])) name = old_names[i][1];
-    for (int i = 0; i < COUNT(options); i++)
-        if (!strcmp(options[i].name, name)) return &options[i];
-    return NULL;
-}
-
-// Levenshtein distance, two rows at a time.
+// Levenshtein distance, two rows of its table at a time.
 static int edit_distance(const char* a, const char* b) {
     int row[2][64], n = (int)MIN(strlen(b), (size_t)63);
     for (int j = 0; j <= n; j++) row[0][j] = j;
@@ -232,7 +310,17 @@ static int unknown_option(const char* name, char* err, size_t errlen) {
         if (edit_distance(name, options[i].name) < edit_distance(name, nearest->name)) nearest = &options[i];
     int close = edit_distance(name, nearest->name) <= (int)strlen(nearest->name) / 2;
     return fail(err, errlen, "unknown option %s; %s%s", name, close ? "did you mean " : "try ",
-                close ? nearest->name : "--help");
+                close ? nearest->name : "--help all");
+}
+
+// The value of an option: behind its '=', or the next word. NULL with a message when there is none.
+static const char* value_of(const Option* o, const char* equals, const char* next, char* err, size_t errlen) {
+    // A value may begin with a dash (a prompt, a path); an option's name in its place is a forgotten value.
+    if (equals) return equals + 1;
+    if (next && !(find(next) && o->type != TOPIC)) return next;
+    if (o->type == TOPIC) return "";
+    fail(err, errlen, "%s expects a value, found %s", o->name, next ? next : "the end of the line");
+    return NULL;
 }
 
 int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen) {
@@ -255,38 +343,23 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
         if (o->type == FLAG) {
             if (equals) return fail(err, errlen, "%s takes no value, found \"%s\"", name, equals + 1);
             *(int*)place(config, o) = 1;
-        } else if (equals || i < argc) {
-            // A value may begin with a dash (a prompt, a path); an option's name in its place is a forgotten value.
-            const char* value = equals ? equals + 1 : argv[i++];
-            if (!equals && find(value)) return fail(err, errlen, "%s expects a value, found %s", name, value);
-            if (set(config, o, value, err, errlen)) return -1;
-        } else return fail(err, errlen, "%s expects a value, found the end of the line", name);
+            continue;
+        }
+        const char* value = value_of(o, equals, i < argc ? argv[i] : NULL, err, errlen);
+        if (!value) return -1;
+        i += !equals && i < argc;
+        if (o->type == KEYS ? set_keys(config, value, 0, err, errlen) : set(config, o, value, err, errlen)) return -1;
         while (o->type == PATHS && i < argc && strncmp(argv[i], "--", 2) != 0)
             if (set(config, o, argv[i++], err, errlen)) return -1;
     }
     return 0;
 }
 
-int config_set(Config* config, const char* name, const char* value, char* err, size_t errlen) {
-    const Option* o = find(name);
-    if (!o) return unknown_option(name, err, errlen);
-    return set(config, o, value, err, errlen);
-}
-
-// Options that say what this invocation does rather than what the run is.
-static int is_of_the_moment(const Option* o) {
-    const char* names[] = {"--out",     "--resume",    "--init",    "--sample",  "--dump-grads",
-                           "--probe",   "--explain",   "--help",    "--device",  "--cpu-isa",
-                           "--threads", "--node-size", "--overlap", "--timeout", "--straggle"};
-    for (int i = 0; i < COUNT(names); i++)
-        if (!strcmp(o->name, names[i])) return 1;
-    return 0;
-}
-
 int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen) {
     const Option* o = find(name);
-    if (!o || is_of_the_moment(o) || was_given(config, o)) return 0;
-    return set(config, o, value, err, errlen);
+    if (!o || o->lifetime == START) return 0;
+    if (o->type == KEYS) return set_keys(config, value, 1, err, errlen);
+    return was_given(config, o) ? 0 : set(config, o, value, err, errlen);
 }
 
 char* config_string(Config* config, size_t n) {
@@ -310,37 +383,12 @@ int config_was_given(const Config* config, const char* name) {
     return o && was_given(config, o);
 }
 
-// ---- for people
-
-void config_help(FILE* out) {
-    fprintf(out,
-            "usage: train [options]\n\n"
-            "Trains a GPT-2 on documents of any length. Without options: a small byte-level model on this\n"
-            "machine's C headers, about two minutes on two cores.\n\n");
-    for (int i = 0; i < COUNT(options); i++) {
-        const Option* o = &options[i];
-        char left[96], range[64] = "";
-        const char* value = o->type == FLAG ? "" : o->type == REAL ? "X" : o->choices ? o->choices : "N";
-        snprintf(left, sizeof left, "%s %s", o->name, value);
-        if (o->type == INT || o->type == INT64 || o->type == REAL)
-            snprintf(range, sizeof range, ", %.6g to %.6g", o->least, o->greatest);
-        fprintf(out, strlen(left) > 25 ? "  %s\n  %25s " : "  %-25s%s ", left, "");
-        fprintf(out, "%s", o->help);
-        if (o->standard) fprintf(out, " [%s%s]", o->standard, range);
-        fprintf(out, "\n");
-    }
-    fprintf(out,
-            "\nStart:  ./train                                  Use:  ./train --sample \"int main(\"\n"
-            "Resume: ./train --resume                         Own data: ./train --data my-texts/ notes.jsonl\n"
-            "Ranks:  mpirun -n 4 ./train                      Jobs: scripts/one_node.sh, many_nodes.sh, slurm.sh\n");
-}
-
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
                   void* context) {
     static char value[1 << 16];
     for (int i = 0; i < COUNT(options); i++) {
         const Option* o = &options[i];
-        if (is_of_the_moment(o)) continue;
+        if (o->lifetime == START || o->group == KEY) continue;
         const PathList* list = (const PathList*)place(config, o);
         if (o->type == PATHS) {
             for (int p = 0; p < list->n; p++) visit(context, o->name, list->paths[p]);
@@ -349,6 +397,69 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
         format(config, o, value, sizeof value);
         if (value[0]) visit(context, o->name, value);
     }
+}
+
+// ---- for people
+
+enum { HELP_COLUMN = 24, HELP_WIDTH = 80 };
+
+// Prints a word behind column `at`, or on a new line that begins at HELP_COLUMN; returns the column behind it.
+static int print_word(FILE* out, int at, const char* word, int n) {
+    if (at > HELP_COLUMN && at + 1 + n > HELP_WIDTH) fprintf(out, "\n%*s", HELP_COLUMN, ""), at = HELP_COLUMN;
+    return at + fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", n, word);
+}
+
+static void print_left(FILE* out, const char* left) {
+    if (strlen(left) < HELP_COLUMN) fprintf(out, "%-*s", HELP_COLUMN, left);
+    else fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
+}
+
+static void print_option(FILE* out, const Option* o, int brief) {
+    char left[128], range[64] = "", standard[128];
+    const char* value = o->choices ? o->choices : o->type == FLAG ? "" : o->type == REAL ? "X" : "N";
+    if (brief && o->type == CHOICE) value = "NAME";
+    if (o->group == KEY) snprintf(left, sizeof left, "    %s=%s", key_of(o), value);
+    else snprintf(left, sizeof left, "  %s %s", o->name, value);
+    print_left(out, left);
+    int at = HELP_COLUMN, n;
+    for (const char* text = brief ? o->brief : o->help; *text; text += n + (text[n] == ' '))
+        at = print_word(out, at, text, n = (int)strcspn(text, " "));
+    if (!brief && is_number(o)) snprintf(range, sizeof range, ", %.15g to %.15g", o->least, o->greatest);
+    snprintf(standard, sizeof standard, "[%s%s]", o->standard ? o->standard : "", range);
+    if (o->standard && !(brief && !strcmp(o->standard, "0"))) print_word(out, at, standard, (int)strlen(standard));
+    fputc('\n', out);
+}
+
+static void print_group(FILE* out, Group group) {
+    fprintf(out, "\n%s: %s\n\n", groups[group][0], groups[group][1]);
+    for (int i = 0; i < COUNT(options); i++)
+        if (options[i].group == group || (options[i].group == KEY && group == SLOW)) print_option(out, &options[i], 0);
+}
+
+static void print_first_options(FILE* out) {
+    fprintf(out,
+            "usage: train [options]\n\n"
+            "Trains a GPT-2 on documents of any length. Without options: a small byte-level\n"
+            "model on this machine's C headers, in about two minutes on two cores.\n\n");
+    for (int i = 0; i < COUNT(options); i++)
+        if (options[i].brief) print_option(out, &options[i], 1);
+    fprintf(out, "\nAll options by group: --help all. One group:\n\n");
+    for (int g = 0; g < N_GROUPS; g++) {
+        char left[64];
+        snprintf(left, sizeof left, "  --help %s", groups[g][0]);
+        print_left(out, left);
+        fprintf(out, "%s\n", groups[g][1]);
+    }
+    fprintf(out,
+            "\nFirst run   ./train                 Use it      ./train --sample \"int main(\"\n"
+            "Go on       ./train --resume        Own text    ./train --data my-texts/ a.jsonl\n"
+            "Ranks       mpirun -n 4 ./train     Clusters    scripts/many_nodes.sh, slurm.sh\n");
+}
+
+void config_help(FILE* out, const char* topic) {
+    if (!topic[0]) print_first_options(out);
+    for (int g = 0; g < N_GROUPS; g++)
+        if (!strcmp(topic, "all") || !strcmp(topic, groups[g][0])) print_group(out, (Group)g);
 }
 
 // ---- what goes together

@@ -1,5 +1,6 @@
-// config.h - every option of the program, once. One table (config.c) parses, checks ranges, prints --help and the
-// echo at the start of a run, and is saved with a checkpoint, so that these can never disagree.
+// config.h - every option of the program, once. One table (config.c) parses, checks ranges, prints --help and the echo
+// at the start of a run, and says what is saved with a checkpoint, so that these cannot disagree. How to add one:
+// data/README.md.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -40,7 +41,7 @@ typedef struct Config {
     int tokens;
     double temperature;
     int top_k;
-    // machine
+    // device
     const char *device, *cpu_isa, *dtype, *rounding;
     int threads;
     const char *recompute, *epilogues, *deterministic;
@@ -58,9 +59,9 @@ typedef struct Config {
     // looking inside
     int probe, explain, overfit, check_plan;
     const char* dump_grads;
-    int help;
+    const char* help;   // NULL: not asked for; else the topic of config_help
     int several_ranks;  // not an option: documents may be shared, so that one need not fit on a rank
-    // not an option: bit i % 64 of word i / 64 is set when row i of the table was given on the command line
+    // not an option: bit i % 64 of word i / 64 is set when entry i of the table was given on the command line
     uint64_t given[2];
     void* strings;  // values that were read from a file: a list of blocks, freed by config_free
 } Config;
@@ -73,11 +74,10 @@ int config_restore(Config* config, const char* name, const char* value, char* er
 // Room for n bytes that live as long as the config, for values that come from a file. NULL without memory.
 char* config_string(Config* config, size_t n);
 void config_free(Config* config);
-// Sets one option as the command line would.
-int config_set(Config* config, const char* name, const char* value, char* err, size_t errlen);
 int config_was_given(const Config* config, const char* name);  // name with its dashes
 
-void config_help(FILE* out);
+// What --help TOPIC prints: the options that a person needs first (""), all of them by group ("all"), or one group.
+void config_help(FILE* out, const char* topic);
 // Calls visit(name, value) for each option that a run consists of, in table order; value as it could be typed.
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
                   void* context);

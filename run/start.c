@@ -76,7 +76,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     Config* c = &run->config;
     Shape shape;
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
-    if (c->help) config_help(stdout), exit(0);
+    if (c->help) config_help(stdout, c->help), exit(0);
     run->training = !c->sample;
     int64_t newest = newest_run();
     if (c->out) snprintf(run->out, sizeof run->out, "%s", c->out);

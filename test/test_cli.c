@@ -33,6 +33,8 @@ static void mistaken_options_get_one_line(void) {
     refused("--plan flexible", "--plan", "flex|adaptive|static|random");
     refused("--data $W/corpus --plan flex --cp 2", "--plan flex", "--cp 2");
     refused("--sample", "--sample", "value");
+    refused("--experiment fill=none", "--experiment fill", "zero|average|same");
+    refused("--help --steps", "--help", "found \"--steps\"");
     refused("train.txt", "train.txt", "--data");
 }
 
@@ -80,8 +82,11 @@ static void a_full_disk_leaves_the_older_checkpoint_whole(void) {
     CHECK(sh("%s --resume --steps 4 --out $W/run", program) == 0);
 }
 
-static void help_lists_every_option_and_ends_well(void) {
+static void help_shows_the_first_options_and_all_when_asked(void) {
     CHECK(sh("%s --help", program) == 0);
+    CHECK(strstr(output, "--batch-tokens") && strstr(output, "--help all") && !strstr(output, "--overfit"));
+    CHECK(errors[0] == 0);
+    CHECK(sh("%s --help all", program) == 0);
     CHECK(strstr(output, "--batch-tokens") && strstr(output, "--overfit") && strstr(output, "--straggle"));
     CHECK(errors[0] == 0);
 }
@@ -116,7 +121,7 @@ int main(int argc, char** argv) {
     RUN(unusable_data_gets_one_line);
     RUN(unusable_checkpoints_get_one_line);
     RUN(a_full_disk_leaves_the_older_checkpoint_whole);
-    RUN(help_lists_every_option_and_ends_well);
+    RUN(help_shows_the_first_options_and_all_when_asked);
     RUN(a_run_prints_what_it_understood_before_it_starts);
     RUN(overfitting_one_batch_reaches_a_small_loss);
     return program_end();

@@ -23,6 +23,7 @@ static int parse(const char* line) {
     }
     argv[argc] = NULL;
     err[0] = 0;
+    config_free(&config);
     return config_parse(&config, argc, argv, err, sizeof err);
 }
 
@@ -56,8 +57,8 @@ static void values_out_of_range_are_refused_with_the_range(void) {
 }
 
 static void what_to_do_about_slow_ranks_is_read_and_kept(void) {
-    CHECK(parse("--tp 3 --balance semi --moves keep --shed slices --fill average --priority random --ratios layers "
-                "--semi-lambda 2.5 --straggle rank=1,x=4") == 0);
+    CHECK(parse("--tp 3 --balance semi --moves keep --experiment shed=slices,fill=average --experiment priority=random "
+                "--experiment=ratios=layers --semi-lambda 2.5 --straggle rank=1,x=4") == 0);
     CHECK(config.tp == 3 && config.semi_lambda == 2.5 && !strcmp(config.balance, "semi"));
     CHECK(!strcmp(config.moves, "keep") && !strcmp(config.shed, "slices") && !strcmp(config.fill, "average"));
     CHECK(!strcmp(config.priority, "random") && !strcmp(config.ratios, "layers"));
@@ -93,6 +94,78 @@ static void what_plans_follow_from_is_saved_with_the_run(void) {
     CHECK(config_restore(&config, "--explain", "1", err, sizeof err) == 0 && !config.explain);
 }
 
+// Names of the version before: they mean the same, whether typed or saved with a checkpoint.
+static void old_names_are_understood(void) {
+    CHECK(parse("--degree 2 --kind heads --reduce bf16 --exchange-rate 3 --fill same") == 0);
+    CHECK(config.cp_size == 2 && !strcmp(config.kind, "ulysses") && config.semi_lambda == 3);
+    CHECK(!strcmp(config.grad_dtype, "bf16") && !strcmp(config.fill, "same"));
+    CHECK(config_restore(&config, "--fill", "average", err, sizeof err) == 0 && !strcmp(config.fill, "same"));
+    CHECK(config_restore(&config, "--shed", "slices", err, sizeof err) == 0 && !strcmp(config.shed, "slices"));
+    CHECK(parse("--priority what") < 0 && strstr(err, "--experiment priority expects change|random|inverse"));
+}
+
+// Each key of --experiment wins alone over the saved run's.
+static void experiments_are_saved_key_by_key(void) {
+    CHECK(parse("--experiment fill=average") == 0);
+    CHECK(config_restore(&config, "--experiment", "shed=slices,fill=same,newer=x", err, sizeof err) == 0);
+    CHECK(!strcmp(config.shed, "slices") && !strcmp(config.fill, "average") && !strcmp(config.priority, "change"));
+    CHECK(config_restore(&config, "--experiment", "ratios=some", err, sizeof err) < 0 && strstr(err, "equal|layers"));
+    const char* bad[] = {"fill", "fil=same", "=same", "", "fill=same,", "fill=same,x=1"};
+    for (int i = 0; i < COUNT(bad); i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--experiment=%s", bad[i]);
+        CHECK(parse(line) < 0 && strstr(err, "KEY=VALUE with KEY shed|fill|priority|ratios, found"));
+    }
+    CHECK(parse("--experiment fill=") < 0 && strstr(err, "zero|average|same"));
+    CHECK(parse("--experiment --lr 1") < 0 && strstr(err, "found --lr"));
+}
+
+// ---- help
+
+static char shown[1 << 15];
+
+// What --help TOPIC prints; every line fits 80 columns.
+static const char* help_on(const char* topic) {
+    FILE* file = tmpfile();
+    config_help(file, topic);
+    rewind(file);
+    shown[fread(shown, 1, sizeof shown - 1, file)] = 0;
+    fclose(file);
+    int column = 0, widest = 0;
+    for (const char* c = shown; *c; c++) {
+        column = *c == '\n' ? 0 : column + 1;
+        widest = MAX(widest, column);
+    }
+    CHECK(widest > 40 && widest <= 80);
+    return shown;
+}
+
+static void help_begins_with_what_a_person_needs(void) {
+    const char *first[] = {"--data", "--out", "--preset", "--steps", "--lr", "--resume", "--sample", "--help ranks"},
+               *others[] = {"--beta1", "--straggle", "--fill", "--experiment"};
+    CHECK(parse("--help") == 0 && config.help && !config.help[0]);
+    for (int i = 0; i < COUNT(first); i++) CHECK(strstr(help_on(""), first[i]) != NULL);
+    for (int i = 0; i < COUNT(others); i++) CHECK(strstr(help_on(""), others[i]) == NULL);
+    CHECK(parse("--steps 5") == 0 && !config.help);
+}
+
+static void every_option_is_in_the_help_of_one_group(void) {
+    const char* topics[] = {"data", "model", "optimizer", "rhythm", "sampling", "device", "ranks", "slow", "inside"};
+    size_t all = strlen(help_on("all")), sum = 0;
+    for (int i = 0; i < COUNT(topics); i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--help %s", topics[i]);
+        CHECK(parse(line) == 0);
+        sum += strlen(help_on(config.help));
+    }
+    CHECK(sum == all);
+    help_on("slow");
+    CHECK(strstr(shown, "fill=zero|average|same") && !strstr(shown, "--fill") && !strstr(shown, "--lr"));
+    CHECK(parse("--help=all") == 0 && !strcmp(config.help, "all"));
+    const char* bad[] = {"--help --steps 5", "--help everything", "--help=--lr", "--help a|b"};
+    for (int i = 0; i < COUNT(bad); i++) CHECK(parse(bad[i]) < 0 && strstr(err, "all|data|model|optimizer"));
+}
+
 typedef struct Seen {
     int n;
     char names[80][32], values[80][256];
@@ -107,7 +180,7 @@ static void remember(void* context, const char* name, const char* value) {
 static void what_is_visited_restores_the_same_configuration(void) {
     static Seen before, after;
     before.n = after.n = 0;
-    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33") == 0);
+    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33 --experiment fill=same") == 0);
     config_visit(&config, remember, &before);
     CHECK(parse("--steps 100") == 0);
     for (int i = 0; i < before.n; i++)
@@ -230,6 +303,10 @@ int main(void) {
     RUN(what_to_do_about_slow_ranks_is_read_and_kept);
     RUN(a_cp_size_means_a_static_plan);
     RUN(what_plans_follow_from_is_saved_with_the_run);
+    RUN(old_names_are_understood);
+    RUN(experiments_are_saved_key_by_key);
+    RUN(help_begins_with_what_a_person_needs);
+    RUN(every_option_is_in_the_help_of_one_group);
     RUN(what_is_visited_restores_the_same_configuration);
     RUN(presets_fill_in_and_dimensions_must_agree);
     RUN(parameters_do_not_overlap_and_count_as_known);

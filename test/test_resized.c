@@ -518,7 +518,7 @@ static void open_model(int n_options, char** options) {
     snprintf(tp, sizeof tp, "%d", size);
     draw_arguments(a, 1, 1, size, 0, NULL);
     const char* const ours[] = {"--width", "96",   "--heads", "8",         "--capacity", "256",    "--recompute",
-                                "none",    "--tp", tp,        "--balance", "semi",       "--fill", "same"};
+                                "none",    "--tp", tp,        "--balance", "semi",       "--experiment", "fill=same"};
     for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);
     for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
     if (rank_identity(&identity, err, sizeof err)) die("%s", err);

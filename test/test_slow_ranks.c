@@ -404,7 +404,8 @@ static void resume_between_refreshes(const char* balance, Step* whole, Step* res
 }
 
 static void a_resumed_run_goes_on_with_its_lists_and_decision(void) {
-    static const char* const balances[] = {"--balance resize", "--balance resize --shed slices", "--balance migrate"};
+    static const char* const balances[] = {"--balance resize", "--balance resize --experiment shed=slices",
+                                           "--balance migrate"};
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
     for (int i = 0; i < COUNT(balances); i++) {
         resume_between_refreshes(balances[i], whole, resumed);
