@@ -1,4 +1,4 @@
-// test_bound.c - the claims of plan/bound.h: published instances, the definition by brute force, and no schedule below
+// test_bound.c - the claims of plan/bound.h: instances worked out apart, the definition by brute force, and no schedule below
 // a bound.
 #include "plan/bound.h"
 #include "test/settings.h"
@@ -32,10 +32,13 @@ static int all_held(const Setting* setting, const Step* step) {
     return 1;
 }
 
-// ---- published
+// ---- derived
 
-// Bounds and optimum of five instances, worked out with a program of their own when the model was chosen; ms, rounded
-// to a microsecond there. L3 is found to 1e-6, so a bisected one may lie 0.004 lower; these lie at max(L1, L2).
+// Bounds and optimum of five instances, derived from the machines' constants with a program of its own when the model
+// was chosen; ms, rounded to a microsecond there. By hand, for the third: a document computes 5.128e-6 * 12000^2 +
+// 0.1839576 * 12000 = 2945.923 ms. On 2 ranks it communicates 2097152 * 12000 / (2 * 119.66e6) = 105.155 ms, so L1 =
+// 3 (2945.923 + 2 * 105.155) / 4 = 2367.176; on all 4 ranks 60.367 ms, so L2 = 2945.923 / 4 + 60.367 = 796.848. L3 is
+// found to 1e-6, so a bisected one may lie 0.004 lower; these lie at max(L1, L2).
 static void golden_instances(void) {
     static const struct {
         const char* machine;
