@@ -1,11 +1,11 @@
-// group_attention.c - tokens to heads and back, around the attention of one place (ring_attention.c).
+// group_attention.c - Ulysses: tokens to heads and back, around the attention of a ring (ring_attention.c).
 //
-// The rows of a rank are cut by heads into one slice for each rank of its place; an all-to-all hands them out, and
-// because peers hold contiguous runs of the place's tokens, what arrives one after another is (n_a, M, H, HS), a
-// packed row as any kernel knows it. The same exchange with senders and receivers swapped brings results back.
+// The rows of a rank are cut by heads into one slice for each ulysses rank of its ring rank. An all-to-all hands the
+// slices out, and because peers hold contiguous runs of tokens, what arrives one after another is (n_a, M, H, HS), a
+// packed row as any kernel knows it. The same all-to-all with senders and receivers swapped brings results back.
 //
-// Where exchanges may overlap, heads are cut into two parts, so that one part travels while the other is computed:
-// slice i * parts + p is part p of rank i. The order of exchanges is the same on all ranks:
+// With Comm.overlap heads are cut into two parts, so that one part travels while the other is computed: slice
+// i * parts + p is part p of rank i. All ranks follow one order:
 //
 //   in 0, in 1, (wait 0) compute 0, out 0, (wait 1) compute 1, out 1
 #include "kernels/ring_attention.h"
@@ -19,8 +19,8 @@ enum {
 
 typedef struct Scratch {
     void *token_qkv, *token_out;  // slices of all heads, own tokens: (n,3,NH,HS), (n,NH,HS) in the order of split_heads
-    void *head_qkv, *head_out;    // dqkv and dout of own heads, all tokens of the place: (n_a,3,H,HS), (n_a,H,HS)
-    void* kv[2];                  // the rest is PlaceAttention's
+    void *head_qkv, *head_out;    // dqkv and dout of own heads, all tokens of the ring rank: (n_a,3,H,HS), (n_a,H,HS)
+    void* kv[2];                  // the rest is RingAttention's
     float *sum, *block[3];
 } Scratch;
 
@@ -31,8 +31,8 @@ static void* take(char* base, size_t* used, size_t bytes) {
 }
 
 // Lays scratch out from base (NULL: only counts) and returns its bytes: own and shared are the largest numbers of
-// (token, head) pairs that a rank holds as tokens of all heads, and that it or a place of its ring holds as heads of
-// all tokens.
+// (token, head) pairs that this rank holds as tokens of all heads, and that any rank of its ring holds as heads of all
+// tokens.
 static size_t carve(Scratch* m, char* base, size_t own, size_t shared, int HS, int heads, int ring, DType dt) {
     size_t used = 0, e = dtype_bytes(dt);
     own *= (size_t)HS, shared *= (size_t)HS;
@@ -64,7 +64,7 @@ typedef struct Call {
     DType dt;
     Stream s;
     int parts;   // of the heads
-    int n, n_a;  // tokens of this rank, of its place
+    int n, n_a;  // tokens of this rank, of its ring rank
     Scratch m;
 } Call;
 
@@ -76,11 +76,11 @@ static int head_border(const Call* c, int i) {
 static int token_border(const Call* c, int b) { return (int)((int64_t)b * c->n_a / c->ga->ulysses_size); }
 
 static Call begin_call(const GroupAttention* ga, const Kernels* k, DType dt, Stream s) {
-    Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .n_a = ga->ring_tokens[ga->a]};
+    Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .n_a = ga->ring_tokens[ga->ring_rank]};
     if (ga->ulysses_size > MOST_PEERS) die("%d ranks share heads, at most %d can", ga->ulysses_size, MOST_PEERS);
     if (ga->comm->overlap && ga->ulysses_size > 1 && ga->NH > ga->ulysses_size) c.parts = MOST_PARTS;
-    c.n = token_border(&c, ga->b + 1) - token_border(&c, ga->b);
-    int H = head_border(&c, (ga->b + 1) * c.parts) - head_border(&c, ga->b * c.parts), most = 0;
+    c.n = token_border(&c, ga->ulysses_rank + 1) - token_border(&c, ga->ulysses_rank);
+    int H = head_border(&c, (ga->ulysses_rank + 1) * c.parts) - head_border(&c, ga->ulysses_rank * c.parts), most = 0;
     for (int x = 0; x < ga->ring_size; x++) most = MAX(most, ga->ring_tokens[x]);
     carve(&c.m, (char*)ga->scratch, (size_t)c.n * (size_t)ga->NH, (size_t)most * (size_t)H, ga->HS,
           ga->ulysses_size > 1, ga->ring_size > 1, dt);
@@ -89,36 +89,36 @@ static Call begin_call(const GroupAttention* ga, const Kernels* k, DType dt, Str
 
 // Part p of x, which holds (n_a, M, H_p, elems) of dt for part after part.
 static void* part_of(const Call* c, const void* x, int p, int M, int elems, DType dt) {
-    int before = head_border(c, c->ga->b * c->parts + p) - head_border(c, c->ga->b * c->parts);
+    int before = head_border(c, c->ga->ulysses_rank * c->parts + p) - head_border(c, c->ga->ulysses_rank * c->parts);
     return (char*)x + (size_t)c->n_a * (size_t)M * (size_t)before * (size_t)elems * dtype_bytes(dt);
 }
 
-static PlaceAttention place_attention(const Call* c, const void* qkv, void* out, float* lse, int p) {
-    int slice = c->ga->b * c->parts + p, HS = c->ga->HS;
-    PlaceAttention place = {.ga = c->ga, .k = c->k, .dt = c->dt, .s = c->s, .sum = c->m.sum};
-    place.H = head_border(c, slice + 1) - head_border(c, slice);
-    place.qkv = part_of(c, qkv, p, 3, HS, c->dt);
-    place.out = part_of(c, out, p, 1, HS, c->dt);
-    place.lse = (float*)part_of(c, lse, p, 1, 1, DT_F32);
-    memcpy(place.kv, c->m.kv, sizeof place.kv);
-    memcpy(place.block, c->m.block, sizeof place.block);
-    return place;
+static RingAttention ring_attention(const Call* c, const void* qkv, void* out, float* lse, int p) {
+    int slice = c->ga->ulysses_rank * c->parts + p, HS = c->ga->HS;
+    RingAttention ring = {.ga = c->ga, .k = c->k, .dt = c->dt, .s = c->s, .sum = c->m.sum};
+    ring.H = head_border(c, slice + 1) - head_border(c, slice);
+    ring.qkv = part_of(c, qkv, p, 3, HS, c->dt);
+    ring.out = part_of(c, out, p, 1, HS, c->dt);
+    ring.lse = (float*)part_of(c, lse, p, 1, 1, DT_F32);
+    memcpy(ring.kv, c->m.kv, sizeof ring.kv);
+    memcpy(ring.block, c->m.block, sizeof ring.block);
+    return ring;
 }
 
 // ---- tokens to heads, or back
 
 typedef enum Direction { TO_HEADS, TO_TOKENS } Direction;
 
-// Begins the exchange of part p of M matrices between tokens, slice after slice (n,M,heads,HS), and heads, part after
+// Begins the all-to-all of part p of M matrices between tokens, slice after slice (n,M,heads,HS), and heads, part after
 // part (n_a,M,H,HS).
 static Request begin_all_to_all(const Call* c, Direction direction, void* tokens, void* heads, int M, int p) {
     const GroupAttention* ga = c->ga;
     Transfer token_side[MOST_PEERS], head_side[MOST_PEERS];
-    int own = ga->b * c->parts + p;
+    int own = ga->ulysses_rank * c->parts + p;
     size_t row = (size_t)M * (size_t)ga->HS * dtype_bytes(c->dt);  // of one head
     size_t own_row = (size_t)(head_border(c, own + 1) - head_border(c, own)) * row;
     for (int i = 0; i < ga->ulysses_size; i++) {
-        int peer = ga->first_rank + ga->a * ga->ulysses_size + i, slice = i * c->parts + p;
+        int peer = ga->first_rank + ga->ring_rank * ga->ulysses_size + i, slice = i * c->parts + p;
         size_t first_head = (size_t)head_border(c, slice), first_token = (size_t)token_border(c, i);
         size_t n_heads = (size_t)head_border(c, slice + 1) - first_head;
         size_t n_tokens = (size_t)token_border(c, i + 1) - first_token;
@@ -135,10 +135,10 @@ static Request begin_all_to_all(const Call* c, Direction direction, void* tokens
 typedef struct Pass {
     void *token_in, *head_in, *head_out, *token_out;
     int M_in, M_out;
-    void (*compute)(const Call* c, const struct Pass* pass, const SavedAttention* kept, int p);
+    void (*compute)(const Call* c, const struct Pass* pass, const SavedAttention* saved, int p);
 } Pass;
 
-static void run_pass(const Call* c, const Pass* pass, const SavedAttention* kept, void* out, const void* in) {
+static void run_pass(const Call* c, const Pass* pass, const SavedAttention* saved, void* out, const void* in) {
     const GroupAttention* ga = c->ga;
     const CommTable* table = ga->comm->table;
     Request there[MOST_PARTS], back[MOST_PARTS];
@@ -148,7 +148,7 @@ static void run_pass(const Call* c, const Pass* pass, const SavedAttention* kept
         there[p] = begin_all_to_all(c, TO_HEADS, pass->token_in, pass->head_in, pass->M_in, p);
     for (int p = 0; p < c->parts; p++) {
         table->end(ga->comm, there[p], c->s);
-        pass->compute(c, pass, kept, p);
+        pass->compute(c, pass, saved, p);
         back[p] = begin_all_to_all(c, TO_TOKENS, pass->token_out, pass->head_out, pass->M_out, p);
     }
     for (int p = 0; p < c->parts; p++) table->end(ga->comm, back[p], c->s);
@@ -156,38 +156,38 @@ static void run_pass(const Call* c, const Pass* pass, const SavedAttention* kept
 }
 
 // With fewer heads than slices a part may have none.
-static void forward_part(const Call* c, const Pass* pass, const SavedAttention* kept, int p) {
-    PlaceAttention place = place_attention(c, pass->head_in, pass->head_out, kept->lse, p);
-    if (place.H > 0) place_attention_forward(&place);
+static void forward_part(const Call* c, const Pass* pass, const SavedAttention* saved, int p) {
+    RingAttention ring = ring_attention(c, pass->head_in, pass->head_out, saved->lse, p);
+    if (ring.H > 0) ring_attention_forward(&ring);
 }
 
-static void backward_part(const Call* c, const Pass* pass, const SavedAttention* kept, int p) {
-    PlaceAttention place = place_attention(c, kept->qkv, kept->out, kept->lse, p);
-    if (place.H > 0)
-        place_attention_backward(part_of(c, pass->head_out, p, 3, c->ga->HS, c->dt),
-                                 part_of(c, pass->head_in, p, 1, c->ga->HS, c->dt), &place);
+static void backward_part(const Call* c, const Pass* pass, const SavedAttention* saved, int p) {
+    RingAttention ring = ring_attention(c, saved->qkv, saved->out, saved->lse, p);
+    if (ring.H > 0)
+        ring_attention_backward(part_of(c, pass->head_out, p, 3, c->ga->HS, c->dt),
+                                part_of(c, pass->head_in, p, 1, c->ga->HS, c->dt), &ring);
 }
 
-void group_attention_forward(void* out, const SavedAttention* kept, const void* qkv, const GroupAttention* ga,
+void group_attention_forward(void* out, const SavedAttention* saved, const void* qkv, const GroupAttention* ga,
                              const Kernels* k, DType dt, Stream s) {
     Call c = begin_call(ga, k, dt, s);
     if (ga->ulysses_size == 1) {
-        PlaceAttention place = place_attention(&c, qkv, out, kept->lse, 0);
-        place_attention_forward(&place);
+        RingAttention ring = ring_attention(&c, qkv, out, saved->lse, 0);
+        ring_attention_forward(&ring);
         return;
     }
-    Pass pass = {c.m.token_qkv, kept->qkv, kept->out, c.m.token_out, 3, 1, forward_part};
-    run_pass(&c, &pass, kept, out, qkv);
+    Pass pass = {c.m.token_qkv, saved->qkv, saved->out, c.m.token_out, 3, 1, forward_part};
+    run_pass(&c, &pass, saved, out, qkv);
 }
 
-void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* kept, const GroupAttention* ga,
+void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* saved, const GroupAttention* ga,
                               const Kernels* k, DType dt, Stream s) {
     Call c = begin_call(ga, k, dt, s);
     if (ga->ulysses_size == 1) {
-        PlaceAttention place = place_attention(&c, kept->qkv, kept->out, kept->lse, 0);
-        place_attention_backward(dqkv, dout, &place);
+        RingAttention ring = ring_attention(&c, saved->qkv, saved->out, saved->lse, 0);
+        ring_attention_backward(dqkv, dout, &ring);
         return;
     }
     Pass pass = {c.m.token_out, c.m.head_out, c.m.head_qkv, c.m.token_qkv, 1, 3, backward_part};
-    run_pass(&c, &pass, kept, dqkv, dout);
+    run_pass(&c, &pass, saved, dqkv, dout);
 }

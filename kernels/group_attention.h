@@ -1,40 +1,40 @@
-// group_attention.h - causal attention over packed documents whose tokens lie on several ranks, exact, both ways.
+// group_attention.h - exact causal attention over packed documents whose tokens lie on several ranks, both ways.
 //
-// A group of ulysses_size * ring_size ranks of a Comm, contiguous: rank first_rank + a * ulysses_size + b has place (a,
-// b).
-//   ring_size > 1: a ring. Every document is cut into 2 * ring_size chunks and place a holds chunks a and 2 * ring_size
-//   - 1 - a
-//     (zigzag: the causal work of all places is equal). Keys and values travel around the ring; partial outputs and
-//     their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention"; zigzag: Brandon et al. 2023
-//     and others).
-//   ulysses_size > 1: heads. The ranks of one a hold equal runs of its tokens; an all-to-all turns tokens into heads,
-//   each
+// A group is ulysses_size * ring_size contiguous ranks of a Comm: rank first_rank + a * ulysses_size + b has ring rank
+// a and ulysses rank b. The ranks of one a share the tokens of a; the ranks of one b form a ring.
+//
+//   ulysses_size > 1: the ranks of one a hold equal runs of its tokens. An all-to-all turns tokens into heads, each
 //     rank computes its share of the heads over all tokens of a, a second all-to-all turns back (Jacobs et al. 2023,
 //     "DeepSpeed Ulysses"). Heads need not divide; ulysses_size <= NH.
-//   Both: heads inside, rings outside, among the ranks of equal b. Neither: one call of the ordinary kernel.
+//   ring_size > 1: every document is cut into 2 * ring_size chunks, and ring rank a holds chunks a and
+//     2 * ring_size - 1 - a: zigzag, so that the causal work of all ring ranks is equal. Keys and values travel around
+//     the ring; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention";
+//     zigzag: Brandon et al. 2023 and others).
+//   Both: Ulysses inside, rings outside. Neither: one call of the ordinary kernel.
 //
-// The tokens of place a are in this order: the low chunks of all documents, then the high chunks of all documents. With
-// ring_size = 1 they are whole documents one after another. Rank (a, b) has tokens [b n / ulysses_size, (b + 1) n /
-// ulysses_size) of them, rounded down, n being ring_tokens[a].
+// The tokens of ring rank a are in this order: the low chunks of all documents, then the high chunks of all documents.
+// With ring_size = 1 they are whole documents one after another. Rank (a, b) has tokens [b n / ulysses_size,
+// (b + 1) n / ulysses_size) of them, rounded down, n being ring_tokens[a].
 //
-// Bytes that a rank sends for n_a tokens of its place, its own n tokens, head share H of its b (C = NH HS, e the size
-// of an element), which tests check against Comm.sent:
-//   heads forward   e (3 n (C - H HS) + (n_a - n) H HS)   (queries, keys, values out; output back)
-//   heads backward  e (n (C - H HS) + 3 (n_a - n) H HS)
-//   ring forward sum over the ring_size - 1 blocks it passes on of e 2 tokens(block) H HS ring backward the same again,
-//   and fp32 gradients of keys and values: 4 * 2 tokens(block) H HS for ring_size blocks
+// Bytes that a rank sends, which tests check against Comm.sent: n its own tokens, n_a those of its ring rank, H its
+// share of the heads, C = NH HS, e the size of an element:
+//   Ulysses forward   e (3 n (C - H HS) + (n_a - n) H HS)   (queries, keys, values out; output back)
+//   Ulysses backward  e (n (C - H HS) + 3 (n_a - n) H HS)
+//   ring forward      e 2 tokens(block) H HS, summed over the ring_size - 1 blocks that it passes on
+//   ring backward     the same again, and fp32 gradients of keys and values: 4 * 2 tokens(block) H HS, summed over
+//                     ring_size blocks
 #pragma once
 #include "kernels/comm.h"
 
 typedef struct GroupAttention {
     Comm* comm;
     int first_rank, ulysses_size, ring_size;  // ring_size >= 1, 1 <= ulysses_size <= NH
-    int a, b;                                 // place of this rank
+    int ring_rank, ulysses_rank;              // a and b of this rank
     int NH, HS, n_docs;
-    // Tokens of each place of the ring, and how many of them are in low chunks. On the host; (ring_size) each.
+    // Tokens of each ring rank, and how many of them are in low chunks. On the host; (ring_size) each.
     const int *ring_tokens, *ring_low;
-    // On the device, int32: cu_seqlens of the low chunks of place 0, of its high chunks, of the low chunks of place 1
-    // and so on: 2 * ring_size arrays of n_docs + 1. With ring_size = 1 one array, of whole documents.
+    // On the device, int32: cu_seqlens of the low chunks of ring rank 0, of its high chunks, of the low chunks of ring
+    // rank 1 and so on: 2 * ring_size arrays of n_docs + 1. With ring_size = 1 one array, of whole documents.
     const int* cu;
     float scale;
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
@@ -42,8 +42,8 @@ typedef struct GroupAttention {
 
 // What the backward pass needs of the forward pass, on the device, one for each layer. n_a tokens of H heads, laid out
 // as attention used them: qkv (n_a,3,H,HS), out (n_a,H,HS), lse (H,n_a) fp32, in the order of low and high chunks.
-// Where exchanges overlap these are two parts of the heads, one after the other, so that Comm.overlap must be the same
-// in both passes. With ulysses_size = 1, qkv is the qkv of the call itself and out its out: the caller passes the same
+// With Comm.overlap these are two parts of the heads, one after the other, so that overlap must be the same in both
+// passes. With ulysses_size = 1, qkv is the qkv of the call itself and out its out: the caller passes the same
 // pointers.
 typedef struct SavedAttention {
     void *qkv, *out;
@@ -54,9 +54,9 @@ typedef struct SavedAttention {
 // pairs of token and head.
 size_t group_attention_scratch(int N, int NH, int HS, int ranks, DType dt);
 
-// out (n,NH,HS) =, kept = ; qkv (n,3,NH,HS), n the tokens of this rank.
-void group_attention_forward(void* out, const SavedAttention* kept, const void* qkv, const GroupAttention* ga,
+// out (n,NH,HS) =, saved = ; qkv (n,3,NH,HS), n the tokens of this rank.
+void group_attention_forward(void* out, const SavedAttention* saved, const void* qkv, const GroupAttention* ga,
                              const Kernels* k, DType dt, Stream s);
 // dqkv (n,3,NH,HS) =; dout (n,NH,HS).
-void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* kept, const GroupAttention* ga,
+void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* saved, const GroupAttention* ga,
                               const Kernels* k, DType dt, Stream s);

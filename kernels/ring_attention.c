@@ -1,7 +1,13 @@
-// ring_attention.c - attention over the tokens of one place: keys and values travel around the ring, queries stay.
+// ring_attention.c - attention over the tokens of one ring rank: keys and values travel around, queries stay.
 //
-// Each place keeps its queries and lets the blocks of keys and values of all places come by: at step t place a holds
-// the block of place x = a - t and passes it on while it computes with it. Chunks a (low) and 2 ring_size - 1 - a
+// The zigzag: the chunks of a document on a ring of 3, and what the queries of chunk 4 see of each:
+//
+//   chunk               0      1      2      3      4        5
+//   held by ring rank   0      1      2      2      1        0
+//   chunk 4 sees        all    all    all    all    causal   nothing
+//
+// Ring rank a keeps its queries and lets the blocks of keys and values of all ring ranks come by: at step t it has the
+// block of ring rank x = a - t, and passes it on while it computes with it. Chunks a (low) and 2 ring_size - 1 - a
 // (high) of every document are here, chunks x and 2 ring_size - 1 - x come with block x, so what a query may see is a
 // matter of whole halves:
 //
@@ -9,17 +15,27 @@
 //   x < a   low x low and high x low, all
 //   x > a   high x low and high x high, all
 //
-// Every step but the own is two products of equal size, wherever a is: that is what the zigzag is for. Forward,
-// partial outputs and their log-sum-exp are merged in fp32. Backward, probabilities come from the merged log-sum-exp,
-// so that each pair of halves simply adds its share: dq stays here, dk and dv travel behind their keys in fp32, one
-// step late, and are home after `ring_size` steps.
+// Except for x = a, every step is two products of equal size, whatever a is: that is why chunks are dealt in a zigzag.
+//
+// Forward, naively; `merge` is attention_merge of kernels.h, which is exact in any order of parts:
+//
+//   out = 0, lse = -infinity
+//   for (t = 0; t < ring_size; t++) {
+//       (part, part_lse) = attention(queries, keys of block x, values of block x)     x = a - t
+//       M = max(lse, part_lse), p = exp(lse - M), r = exp(part_lse - M)
+//       out = (p out + r part) / (p + r), lse = M + log(p + r)                        merge
+//       send the block to ring rank a + 1, receive the next one from ring rank a - 1
+//   }
+//
+// Backward, probabilities are exp(S - lse) with the merged lse, so each pair of halves simply adds its share: dq stays
+// here, dk and dv travel behind their keys in fp32, one step late, and are home after ring_size steps.
 #include "kernels/ring_attention.h"
 
 enum { LOW, HIGH };
 
 typedef struct Half {
     const int* cu;  // where its documents begin
-    int first, n;   // rows within the place
+    int first, n;   // rows within the ring rank
 } Half;
 
 static Half half_of(const GroupAttention* ga, int x, int which) {
@@ -29,11 +45,11 @@ static Half half_of(const GroupAttention* ga, int x, int which) {
 }
 
 typedef struct Pair {
-    int q, k;    // halves: of the queries of this place, of the keys of the block
+    int q, k;    // halves: of the queries here, of the keys of the block
     int causal;  // the same chunk
 } Pair;
 
-// What place a computes with block x. The causal pairs come first: each writes its half of out, the others merge.
+// What ring rank a computes with block x. The causal pairs come first: each writes its half of out, the others merge.
 static int pairs_of(Pair pairs[3], int a, int x) {
     static const Pair own[] = {{LOW, LOW, 1}, {HIGH, HIGH, 1}, {HIGH, LOW, 0}};
     static const Pair lower[] = {{LOW, LOW, 0}, {HIGH, LOW, 0}}, higher[] = {{HIGH, LOW, 0}, {HIGH, HIGH, 0}};
@@ -41,10 +57,10 @@ static int pairs_of(Pair pairs[3], int a, int x) {
     return x == a ? COUNT(own) : COUNT(lower);
 }
 
-static size_t width(const PlaceAttention* p) { return (size_t)p->H * (size_t)p->ga->HS; }
+static size_t width(const RingAttention* p) { return (size_t)p->H * (size_t)p->ga->HS; }
 static void* element(const void* x, size_t i, DType dt) { return (char*)x + i * dtype_bytes(dt); }
 
-static Attention pair_attention(const PlaceAttention* p, const void* kv, Half q, Half k, int causal) {
+static Attention pair_attention(const RingAttention* p, const void* kv, Half q, Half k, int causal) {
     size_t W = width(p), key = (size_t)k.first * 2 * W;
     return (Attention){.q = element(p->qkv, (size_t)q.first * 3 * W, p->dt),
                        .k = element(kv, key, p->dt),
@@ -68,33 +84,33 @@ static Attention pair_attention(const PlaceAttention* p, const void* kv, Half q,
 
 // ---- around the ring
 
-// The place whose block is here at step t <= ring_size.
-static int block_at(const GroupAttention* ga, int t) { return (ga->a - t + ga->ring_size) % ga->ring_size; }
+// The ring rank whose block is here at step t <= ring_size.
+static int block_at(const GroupAttention* ga, int t) { return (ga->ring_rank - t + ga->ring_size) % ga->ring_size; }
 
-static size_t block_elems(const PlaceAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * width(p); }
+static size_t block_elems(const RingAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * width(p); }
 
 // Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
-static Request pass_on(const PlaceAttention* p, int t, void* send, void* receive, DType dt) {
+static Request pass_on(const RingAttention* p, int t, void* send, void* receive, DType dt) {
     const GroupAttention* ga = p->ga;
-    int next = (ga->a + 1) % ga->ring_size, last = (ga->a + ga->ring_size - 1) % ga->ring_size;
-    Transfer to = {ga->first_rank + next * ga->ulysses_size + ga->b, send,
+    int next = (ga->ring_rank + 1) % ga->ring_size, last = (ga->ring_rank + ga->ring_size - 1) % ga->ring_size;
+    Transfer to = {ga->first_rank + next * ga->ulysses_size + ga->ulysses_rank, send,
                    block_elems(p, block_at(ga, t)) * dtype_bytes(dt)};
-    Transfer from = {ga->first_rank + last * ga->ulysses_size + ga->b, receive,
+    Transfer from = {ga->first_rank + last * ga->ulysses_size + ga->ulysses_rank, receive,
                      block_elems(p, block_at(ga, t + 1)) * dtype_bytes(dt)};
     return begin_send_receive_for(COMM_RING, ga->comm, &to, &from, 1, p->s);
 }
 
-// kv = the keys and values of this place without the queries between them.
-static void own_block(const PlaceAttention* p, void* kv) {
+// kv = the keys and values of this rank without the queries between them.
+static void own_block(const RingAttention* p, void* kv) {
     int W = (int)width(p);
-    p->k->gather_rows(kv, element(p->qkv, (size_t)W, p->dt), NULL, p->ga->ring_tokens[p->ga->a], 2 * W, 2 * W, 3 * W,
-                      p->dt, p->s);
+    p->k->gather_rows(kv, element(p->qkv, (size_t)W, p->dt), NULL, p->ga->ring_tokens[p->ga->ring_rank], 2 * W, 2 * W,
+                      3 * W, p->dt, p->s);
 }
 
 // ---- forward: out so far is in sum; block[0] and block[1] hold the out and lse of one pair
 
-static void forward_pair(const PlaceAttention* p, Pair pair, int x, const void* kv) {
-    Half q = half_of(p->ga, p->ga->a, pair.q), k = half_of(p->ga, x, pair.k);
+static void forward_pair(const RingAttention* p, Pair pair, int x, const void* kv) {
+    Half q = half_of(p->ga, p->ga->ring_rank, pair.q), k = half_of(p->ga, x, pair.k);
     Attention a = pair_attention(p, kv, q, k, pair.causal);
     float *out = p->sum + (size_t)q.first * width(p), *lse = p->lse + (size_t)q.first * (size_t)p->H;
     if (q.n == 0 || k.n == 0) return;
@@ -106,25 +122,25 @@ static void forward_pair(const PlaceAttention* p, Pair pair, int x, const void* 
     p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->H, p->ga->HS, p->s);
 }
 
-static void forward_ring(const PlaceAttention* p) {
+static void forward_ring(const RingAttention* p) {
     const GroupAttention* ga = p->ga;
     own_block(p, p->kv[0]);
     for (int t = 0; t < ga->ring_size; t++) {
         void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
         Request request = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
         Pair pairs[3];
-        int x = block_at(ga, t), n = pairs_of(pairs, ga->a, x);
+        int x = block_at(ga, t), n = pairs_of(pairs, ga->ring_rank, x);
         for (int i = 0; i < n; i++) forward_pair(p, pairs[i], x, kv);
         if (t + 1 < ga->ring_size) ga->comm->table->end(ga->comm, request, p->s);
     }
-    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->a] * width(p), p->s);
+    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->ring_rank] * width(p), p->s);
 }
 
-// ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this place adds to the dk and dv of
-// the block that is here; block[2] receives what places before added
+// ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this rank adds to the dk and dv of
+// the block that is here; block[2] receives what the ranks before it added
 
-static void backward_pair(const PlaceAttention* p, Pair pair, int x, const void* kv, float* dkv, const void* dout) {
-    Half q = half_of(p->ga, p->ga->a, pair.q), k = half_of(p->ga, x, pair.k);
+static void backward_pair(const RingAttention* p, Pair pair, int x, const void* kv, float* dkv, const void* dout) {
+    Half q = half_of(p->ga, p->ga->ring_rank, pair.q), k = half_of(p->ga, x, pair.k);
     size_t W = width(p), row = (size_t)q.first * W, key = (size_t)k.first * 2 * W;
     Attention a = pair_attention(p, kv, q, k, pair.causal);
     if (q.n == 0 || k.n == 0) return;
@@ -133,8 +149,8 @@ static void backward_pair(const PlaceAttention* p, Pair pair, int x, const void*
 }
 
 // dqkv = the sums, rounded. Nothing travels any more: kv is free for what is rounded.
-static void store_gradients(void* dqkv, const PlaceAttention* p, const float* dkv) {
-    int W = (int)width(p), n = p->ga->ring_tokens[p->ga->a];
+static void store_gradients(void* dqkv, const RingAttention* p, const float* dkv) {
+    int W = (int)width(p), n = p->ga->ring_tokens[p->ga->ring_rank];
     size_t elems = (size_t)n * (size_t)W;
     p->k->cast(p->kv[0], p->dt, p->sum, DT_F32, elems, p->s);
     p->k->gather_rows(dqkv, p->kv[0], NULL, n, W, 3 * W, W, p->dt, p->s);
@@ -142,19 +158,19 @@ static void store_gradients(void* dqkv, const PlaceAttention* p, const float* dk
     p->k->gather_rows(element(dqkv, (size_t)W, p->dt), p->kv[1], NULL, n, 2 * W, 3 * W, 2 * W, p->dt, p->s);
 }
 
-static void backward_ring(void* dqkv, const void* dout, const PlaceAttention* p) {
+static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) {
     const GroupAttention* ga = p->ga;
     const CommTable* table = ga->comm->table;
     float* so_far = p->block[2];
     Request gradients = 0;
     own_block(p, p->kv[0]);
-    p->k->zero(p->sum, (size_t)ga->ring_tokens[ga->a] * width(p) * sizeof(float), p->s);
+    p->k->zero(p->sum, (size_t)ga->ring_tokens[ga->ring_rank] * width(p) * sizeof(float), p->s);
     for (int t = 0; t < ga->ring_size; t++) {
         void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
         Request keys = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
         float* dkv = p->block[t % 2];
         Pair pairs[3];
-        int x = block_at(ga, t), n = pairs_of(pairs, ga->a, x);
+        int x = block_at(ga, t), n = pairs_of(pairs, ga->ring_rank, x);
         p->k->zero(dkv, block_elems(p, x) * sizeof(float), p->s);
         for (int i = 0; i < n; i++) backward_pair(p, pairs[i], x, kv, dkv, dout);
         if (t + 1 < ga->ring_size) table->end(ga->comm, keys, p->s);
@@ -168,9 +184,9 @@ static void backward_ring(void* dqkv, const void* dout, const PlaceAttention* p)
     store_gradients(dqkv, p, so_far);
 }
 
-// ---- one place: whole documents, the ordinary kernel
+// ---- no ring: whole documents, the ordinary kernel
 
-static Attention whole_attention(const PlaceAttention* p) {
+static Attention whole_attention(const RingAttention* p) {
     Attention a = pair_attention(p, NULL, (Half){p->ga->cu, 0, p->ga->ring_tokens[0]},
                                  (Half){p->ga->cu, 0, p->ga->ring_tokens[0]}, 1);
     a.k = element(p->qkv, width(p), p->dt);
@@ -180,7 +196,7 @@ static Attention whole_attention(const PlaceAttention* p) {
     return a;
 }
 
-void place_attention_forward(const PlaceAttention* p) {
+void ring_attention_forward(const RingAttention* p) {
     Attention a;
     if (p->ga->ring_size > 1) {
         forward_ring(p);
@@ -190,7 +206,7 @@ void place_attention_forward(const PlaceAttention* p) {
     p->k->attention_forward(p->out, p->lse, &a, p->dt, p->s);
 }
 
-void place_attention_backward(void* dqkv, const void* dout, const PlaceAttention* p) {
+void ring_attention_backward(void* dqkv, const void* dout, const RingAttention* p) {
     Attention a;
     if (p->ga->ring_size > 1) {
         backward_ring(dqkv, dout, p);

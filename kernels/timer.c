@@ -1,21 +1,21 @@
-// timer.c - the time of a step, cut at marks and added up by kind; see timer.h.
+// timer.c - the time of a step, cut by events and added up by kind; see timer.h.
 //
-// Mark i is made where the kind changes, so piece i lies between the marks i and i + 1 and has the kind that was
-// entered at mark i. With m(i) the time of mark i and n of them before the last one, which ends the step:
+// An event is recorded where the kind changes: piece i lies between the events i and i + 1 and has the kind that was
+// entered at event i. With e(i) the time of event i, and event n the end of the step:
 //
-//   seconds[kind] = sum over i < n of that kind of m(i + 1) - m(i)
+//   seconds[kind] = sum over i < n of that kind of e(i + 1) - e(i)
 //
 // Computing and waiting must be told apart on each rank, because a group whose layers end in a collective takes as long
 // as its slowest rank on all of them (Wang et al. 2024, arXiv 2401.11469).
 //
-// A straggler is injected as what a slower processor would be: whatever this rank computes takes `drag` times as long,
-// and nothing else does. Before each mark, and before a begun exchange sends anything, the stream is waited for, and
-// the host spins for (drag - 1) times what has passed since it last did so. Waiting is not computing, so it is left as
-// it is; but the stream must have got through it before the next piece begins, or a part of the wait would be stretched
-// with that.
+// An injected slowdown imitates a slower processor: whatever this rank computes takes `drag` times as long, and nothing
+// else does. Before each event, and before a collective that has begun sends anything, the host waits for the stream
+// and then spins for (drag - 1) times the seconds since it last did so. Waiting is not computing, so it is not
+// stretched; but the stream must have finished the wait before the next piece begins, or a part of the wait would be
+// stretched with that piece.
 #include "kernels/timer.h"
 
-// Between timer_begin and timer_read, so that exchanges between two steps leave no marks.
+// Between timer_begin and timer_read: collectives between two steps record no events.
 static int is_running(const Timer* t) { return t && t->on && t->n > 0; }
 
 static void fall_behind(Timer* t, Stream s) {
@@ -26,8 +26,8 @@ static void fall_behind(Timer* t, Stream s) {
     while (t->k->clock() < until) continue;
 }
 
-// The last place is for the end of the step.
-static void mark(Timer* t, Stream s) {
+// The last event is for the end of the step.
+static void record(Timer* t, Stream s) {
     if (t->n == MOST_EVENTS - 1) return;
     t->kind[t->n] = (unsigned char)t->now;
     t->k->record_event(t->n++, s);
@@ -40,7 +40,7 @@ void timer_begin(Timer* t, const Kernels* k, Stream s) {
     t->k = k;
     t->now = TIME_OTHER;
     if (t->drag > 1) k->synchronize(s);  // what was computed before is not of this step
-    mark(t, s);
+    record(t, s);
     t->since = k->clock();
 }
 
@@ -56,12 +56,12 @@ TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {
     if (kind == before) return before;
     fall_behind(t, s);
     t->now = kind;
-    mark(t, s);
+    record(t, s);
     if (t->drag > 1) t->since = t->k->clock();
     return before;
 }
 
-// Where there is no room for more, they become one with the last, so that their sum stays right.
+// Without room for more, the last segment takes the seconds, so that the sum stays right.
 static void add_segment(Timer* t, double seconds) {
     if (t->n_segments < MOST_SEGMENTS) t->segments[t->n_segments++] = (float)seconds;
     else t->segments[MOST_SEGMENTS - 1] += (float)seconds;

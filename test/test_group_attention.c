@@ -119,18 +119,18 @@ static int tokens_of(const Case* c, const MicroBatch* mb, int ring_size, int x) 
 
 // The formulas of group_attention.h: bytes sent for heads and around the ring, forward and backward.
 static void expected_bytes(uint64_t bytes[2][2], const Case* c, const MicroBatch* mb) {
-    uint64_t e = dtype_bytes(c->dt), C = (uint64_t)(c->NH * c->HS), kept = 0, all = 0;
+    uint64_t e = dtype_bytes(c->dt), C = (uint64_t)(c->NH * c->HS), unsent = 0, all = 0;
     int ulysses_size = mb->ulysses_size, ring_size = mb->cp_size / ulysses_size, place = rank - mb->first_rank;
     int a = place / ulysses_size, b = place % ulysses_size;
     uint64_t n_a = (uint64_t)tokens_of(c, mb, ring_size, a), own_C = (uint64_t)(heads_of(c, ulysses_size, b) * c->HS);
     uint64_t n = ((uint64_t)b + 1) * n_a / (uint64_t)ulysses_size - (uint64_t)b * n_a / (uint64_t)ulysses_size;
     for (int x = 0; x < ring_size; x++) {
         all += (uint64_t)tokens_of(c, mb, ring_size, x);
-        if (x == (a + 1) % ring_size) kept = (uint64_t)tokens_of(c, mb, ring_size, x);
+        if (x == (a + 1) % ring_size) unsent = (uint64_t)tokens_of(c, mb, ring_size, x);
     }
     bytes[0][0] = e * (3 * n * (C - own_C) + (n_a - n) * own_C);
     bytes[1][0] = e * (n * (C - own_C) + 3 * (n_a - n) * own_C);
-    bytes[0][1] = ring_size > 1 ? e * 2 * (all - kept) * own_C : 0;
+    bytes[0][1] = ring_size > 1 ? e * 2 * (all - unsent) * own_C : 0;
     bytes[1][1] = ring_size > 1 ? bytes[0][1] + 4 * 2 * all * own_C : 0;
 }
 
@@ -167,8 +167,8 @@ static GroupAttention group_of(Case* c, const MicroBatch* mb, const Share* s, Pl
                          .first_rank = mb->first_rank,
                          .ulysses_size = s->ulysses_size,
                          .ring_size = s->ring_size,
-                         .a = s->a,
-                         .b = s->b,
+                         .ring_rank = s->a,
+                         .ulysses_rank = s->b,
                          .NH = c->NH,
                          .HS = c->HS,
                          .n_docs = mb->n_docs,
@@ -194,14 +194,14 @@ static void run_micro_batch(Held* h, Case* c, const MicroBatch* mb, const Whole*
     void *out = buffer(NULL, n * W), *dqkv = buffer(NULL, n * 3 * W);
     free(own_qkv), free(own_dout);
     GroupAttention ga = group_of(c, mb, &h->share, &places);
-    SavedAttention kept = {qkv, out, (float*)buffer(NULL, pairs * sizeof(float))};
-    if (mb->ulysses_size > 1) kept.qkv = buffer(NULL, 3 * head_bytes), kept.out = buffer(NULL, head_bytes);
+    SavedAttention saved = {qkv, out, (float*)buffer(NULL, pairs * sizeof(float))};
+    if (mb->ulysses_size > 1) saved.qkv = buffer(NULL, 3 * head_bytes), saved.out = buffer(NULL, head_bytes);
     uint64_t expected[2][2], heads = sent_for(COMM_ULYSSES), ring = sent_for(COMM_RING), all = sent_in_all();
     expected_bytes(expected, c, mb);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {
-        if (backward) group_attention_backward(dqkv, dout, &kept, &ga, kernels, c->dt, NULL);
-        else group_attention_forward(out, &kept, qkv, &ga, kernels, c->dt, NULL);
+        if (backward) group_attention_backward(dqkv, dout, &saved, &ga, kernels, c->dt, NULL);
+        else group_attention_forward(out, &saved, qkv, &ga, kernels, c->dt, NULL);
         heads += expected[backward][0], ring += expected[backward][1];
         all += expected[backward][0] + expected[backward][1];
         CHECK(sent_for(COMM_ULYSSES) == heads && sent_for(COMM_RING) == ring && sent_in_all() == all);
