@@ -4,7 +4,8 @@
 // the micro-batches of a step, evaluation, sampling, the loop. The objects and the phases before the first step are in
 // run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h. What many ranks
 // add: plans in plan/plan.h, attention shared by ranks in kernels/group_attention.h, who holds which weights and
-// gradients in run/zero.h, the model divided among ranks in run/tp.h and run/work.h, exchanges in kernels/comm.h.
+// gradients in run/zero.h, the model divided among ranks in run/model.h and run/work.h, communication in
+// kernels/comm.h.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <errno.h>
@@ -149,7 +150,7 @@ static void embed(const Model* m, const Row* row) {
         return;
     }
     void *looked_up = tp_own(m, ACT(PROJ), row), *places = ACT(LN1);
-    k->gather_rows(ACT(PROJ), W(WTE), row->rows, row->N, C, C, C, m->dt, m->s);
+    k->gather_rows(ACT(PROJ), W(WTE), row->vocab_rows, row->N, C, C, C, m->dt, m->s);
     tp_reduce_scatter(m, ACT(PROJ), row);
     k->gather_rows(places, W(WPE), row->positions + row->first, row->own, C, C, C, m->dt, m->s);
     k->add(ACT(RESIDUAL), looked_up, places, (size_t)row->own * (size_t)C, m->dt, m->s);
@@ -164,7 +165,7 @@ static void embed_backward(const Model* m, const Row* row) {
         k->embedding_backward(DW(WTE), DW(WPE), all, row->tokens, row->positions, row->N, C, m->dt, m->s);
         return;
     }
-    k->embedding_backward(DW(WTE), NULL, all, row->rows, NULL, row->N, C, m->dt, m->s);
+    k->embedding_backward(DW(WTE), NULL, all, row->vocab_rows, NULL, row->N, C, m->dt, m->s);
     k->embedding_backward(NULL, DW(WPE), own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
 }
 
@@ -199,7 +200,7 @@ static void model_forward(Model* m, const Row* row) {
 // ranks hold parts of the vocabulary, each tells the others three numbers a row.
 static void classify_chunk(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train) {
     const Kernels* k = m->k;
-    int l = 0, rows = m->shape.rows, labels = shape_labels(&m->shape), first = m->shape.first_row;
+    int l = 0, rows = m->shape.vocab_rows, labels = shape_labels(&m->shape), first = m->shape.first_vocab_row;
     const int* targets = row->targets + n;
     float *losses = STAT(LOSSES) + n, *stats = STAT(STATS);
     if (!m->tp) {
@@ -216,7 +217,7 @@ static void classify_chunk(const Model* m, const Row* row, void* logits, int n, 
 // in chunks so that logits of a whole row never exist. scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
-    int C = m->shape.C, rows = m->shape.rows, l = 0;  // nothing here belongs to a layer
+    int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;  // nothing here belongs to a layer
     DType dt = m->dt;
     Stream s = m->s;
     void* logits = ACT(LOGITS);
@@ -278,7 +279,7 @@ static void model_backward(Model* m, const Row* row) {
     DType dt = m->dt;
     Stream s = m->s;
     void* d_residual = ACT(D_RESIDUAL);
-    k->zero(d_residual, (size_t)own * C * dtype_bytes(dt), s);
+    k->clear(d_residual, (size_t)own * C * dtype_bytes(dt), s);
     k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
                           STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, dt, s);
     while (l-- > 0) {
@@ -329,7 +330,7 @@ static void model_update(Model* m, const Config* config, double lr, int64_t t) {
     timer_enter(m->timer, TIME_UPDATE, m->s);
     if (m->work) work_end(m);
     zero_reduce(m);
-    m->k->zero(m->grad_norm2, sizeof *m->grad_norm2, m->s);
+    m->k->clear(m->grad_norm2, sizeof *m->grad_norm2, m->s);
     zero_sum_of_squares(m);
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
@@ -353,7 +354,7 @@ static void on_signal(int number) {
 static void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Batch* b = &run->batch;
-    m->k->zero(m->loss_sum, sizeof *m->loss_sum, m->s);
+    m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
     batch_upload(b, m, sampler);
     for (int i = 0; i < b->n_micro_batches; i++) {
         Row row = batch_row(b, m, i);
@@ -461,9 +462,9 @@ static double unigram_loss(Run* run) {
 // The logits of token n of the row on the device, after model_forward, as fp32 in host_logits.
 static void token_logits(Run* run, int n) {
     const Model* m = &run->model;
-    int rows = m->shape.rows, C = m->shape.C, l = 0;
+    int rows = m->shape.vocab_rows, C = m->shape.C, l = 0;
     char* lnf = (char*)ACT(LNF) + (size_t)n * C * dtype_bytes(m->dt);
-    float* own = run->host_logits + m->shape.first_row;
+    float* own = run->host_logits + m->shape.first_vocab_row;
     m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(WTE), NULL, 1, C, rows, m->dt, m->s);
     m->k->download(own, ACT(LOGITS), (size_t)rows * dtype_bytes(m->dt), m->s);
     if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
@@ -541,9 +542,9 @@ static void prepare(Run* run) {
 
 static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
 
-// Before the first exchange of a step: all ranks have the same plan in `ahead`, and have learnt the same for those to
-// come, or the run ends. A signal that any rank has seen stops all of them at the same step. The slowest rank's time of
-// the last step corrects the cost model, on all ranks alike, so that they go on to make the same plans.
+// Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
+// to come, or the run ends. A signal that any rank has seen stops all of them at the same step. The slowest rank's time
+// of the last step corrects the cost model, on all ranks alike, so that they go on to make the same plans.
 static void agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;

@@ -130,7 +130,7 @@ typedef struct Kernels {
     // The host bytes may be overwritten on return, unless they are of alloc_host: then only when s has come so far.
     void (*upload)(void* device, const void* host, size_t bytes, Stream s);
     void (*download)(void* host, const void* device, size_t bytes, Stream s);  // has finished on return
-    void (*zero)(void* device, size_t bytes, Stream s);
+    void (*clear)(void* device, size_t bytes, Stream s);
     void (*synchronize)(Stream s);
 
     // ---- embedding: out[n] = wte[tokens[n]] + wpe[positions[n]]

@@ -164,14 +164,14 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
     float* so_far = p->block[2];
     Request gradients = 0;
     own_block(p, p->kv[0]);
-    p->k->zero(p->sum, (size_t)ga->ring_tokens[ga->ring_rank] * width(p) * sizeof(float), p->s);
+    p->k->clear(p->sum, (size_t)ga->ring_tokens[ga->ring_rank] * width(p) * sizeof(float), p->s);
     for (int t = 0; t < ga->ring_size; t++) {
         void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
         Request keys = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
         float* dkv = p->block[t % 2];
         Pair pairs[3];
         int x = block_at(ga, t), n = pairs_of(pairs, ga->ring_rank, x);
-        p->k->zero(dkv, block_elems(p, x) * sizeof(float), p->s);
+        p->k->clear(dkv, block_elems(p, x) * sizeof(float), p->s);
         for (int i = 0; i < n; i++) backward_pair(p, pairs[i], x, kv, dkv, dout);
         if (t + 1 < ga->ring_size) table->end(ga->comm, keys, p->s);
         if (t > 0) {

@@ -8,7 +8,7 @@ enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
 
 Shape shape_make(int layers, int width, int heads, int vocab, int context) {
     Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context, .shards = 1};
-    shape.Vp = shape.rows = ROUND_UP(vocab, VOCAB_MULTIPLE);
+    shape.Vp = shape.vocab_rows = ROUND_UP(vocab, VOCAB_MULTIPLE);
     shape.heads = heads;
     shape.hidden = 4 * width;
     return shape;
@@ -44,7 +44,7 @@ static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
     *cols = C;
     switch (id) {
         case WTE:
-            *rows = shape->rows;
+            *rows = shape->vocab_rows;
             break;
         case WPE:
             *rows = shape->context;
@@ -244,7 +244,7 @@ static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow*
         case 's':
             return per * n;
         case 'V':
-            return per * (size_t)needs->classifier_N * (size_t)MAX(shape->rows, 1);
+            return per * (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
         case 'T':
             return per * R * (size_t)needs->classifier_N;
         case 'K':

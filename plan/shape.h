@@ -10,13 +10,13 @@ typedef struct Shape {
     int shards;       // ranks that the parameters are divided among: 1 by shape_make, see Bucket
     // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, 4 C, 0 and Vp.
     int heads, hidden;    // attention heads, hidden units
-    int first_row, rows;  // of wte
+    int first_vocab_row, vocab_rows;  // of wte
 } Shape;
 
 Shape shape_make(int layers, int width, int heads, int vocab, int context);
 static inline int shape_head_size(const Shape* s) { return s->C / s->NH; }
 // Ids of the vocabulary, padding left out, that the rows of this shape stand for.
-static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_row, s->rows)); }
+static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
 
 // ---- parameters, in the order in which they lie in memory: wte, wpe, the 12 of each layer together, lnf
 

@@ -15,7 +15,7 @@ TpSplit split_even(const Shape* whole, int ranks) {
     split.ranks = ranks;
     borders(split.head, whole->NH, ranks, 1);
     borders(split.hidden, 4 * whole->C, ranks, TILE);
-    borders(split.row, whole->Vp, ranks, TILE);
+    borders(split.vocab_row, whole->Vp, ranks, TILE);
     return split;
 }
 
@@ -23,8 +23,8 @@ Shape split_shape(const Shape* whole, const TpSplit* split, int rank) {
     Shape part = *whole;
     part.heads = split->head[rank + 1] - split->head[rank];
     part.hidden = split->hidden[rank + 1] - split->hidden[rank];
-    part.first_row = split->row[rank];
-    part.rows = split->row[rank + 1] - split->row[rank];
+    part.first_vocab_row = split->vocab_row[rank];
+    part.vocab_rows = split->vocab_row[rank + 1] - split->vocab_row[rank];
     return part;
 }
 
@@ -39,7 +39,7 @@ static Cut cut_of(const Shape* shape, const TpSplit* split, int t, ParamId id) {
     size_t C = (size_t)shape->C, HS = (size_t)shape_head_size(shape), F = 4 * C;
     size_t h0 = (size_t)split->head[t] * HS, h = (size_t)split->head[t + 1] * HS - h0;
     size_t u0 = (size_t)split->hidden[t], u = (size_t)split->hidden[t + 1] - u0;
-    size_t v0 = (size_t)split->row[t], v = (size_t)split->row[t + 1] - v0;
+    size_t v0 = (size_t)split->vocab_row[t], v = (size_t)split->vocab_row[t + 1] - v0;
     switch (id) {
         case WTE:
             return (Cut){1, (size_t)shape->Vp * C, v0 * C, v * C};

@@ -1,8 +1,9 @@
 // split.h - how a tensor-parallel group divides the model (Shoeybi et al. 2019, "Megatron-LM").
 //
 // Rank t has the attention heads head[t] .. head[t + 1], the hidden units hidden[t] .. hidden[t + 1] and the rows
-// row[t] .. row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV, FC, wte) or
-// columns (the two projections); of all others the whole. Its tensors are those of the Shape that split_shape makes.
+// vocab_row[t] .. vocab_row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV,
+// FC, wte) or columns (the two projections); of all others the whole. Its tensors are those of the Shape that
+// split_shape makes.
 #pragma once
 #include "plan/shape.h"
 
@@ -10,7 +11,7 @@ enum { MOST_TP = 64 };  // ranks of a tensor-parallel group
 
 typedef struct TpSplit {
     int ranks;
-    int head[MOST_TP + 1], hidden[MOST_TP + 1], row[MOST_TP + 1];
+    int head[MOST_TP + 1], hidden[MOST_TP + 1], vocab_row[MOST_TP + 1];
 } TpSplit;
 
 // As even as whole heads allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH.

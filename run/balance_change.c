@@ -10,8 +10,8 @@
 
 // ---- what balancing needs to know of this machine, measured once, before the first step
 
-// ms of an exchange of so many bytes with the next rank of the group, the slowest rank's, by the clock that times
-// steps.
+// ms of sending so many bytes to the next rank of the group and receiving as many from the one before: the slowest
+// rank's, by the clock that times steps.
 static double communication_ms(Run* run, char* memory, size_t bytes) {
     enum { TIMES = 5 };
     char err[ERR_BYTES];
@@ -39,14 +39,14 @@ void balance_find_move_cost(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
     char* memory = (char*)m->k->alloc(2 * LARGE);
-    if (!memory) die("no memory to time an exchange of %d bytes", LARGE);
+    if (!memory) die("no memory to time a message of %d bytes", LARGE);
     double small = communication_ms(run, memory, SMALL), large = MAX(small, communication_ms(run, memory, LARGE));
     double byte = (large - small) / (LARGE - SMALL), L = m->shape.L;
     double slice = L * (2.0 * m->shape.C + 1) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
     m->k->free_memory(memory);
     b->setting.cost = (MoveCost){.fixed = 2 * L * small, .send = slice, .take = slice};
     if (b->keeps) b->setting.cost = (MoveCost){0, 0, 0};  // paid once
-    printf("balance %s; an exchange takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance, small,
+    printf("balance %s; a message takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance, small,
            b->setting.cost.send);
 }
 
@@ -62,19 +62,19 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     Model* m = &run->model;
     const Activation* a = m->act_table;
     double seconds[N_TIMES];
-    char *wide = m->acts + a[D_HIDDEN].offset, *narrow = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
+    char *hidden = m->acts + a[D_HIDDEN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
          *gelu = m->acts + a[FC_GELU].offset, *ln = m->acts + a[LN1].offset;
     work_set(m, plan);
     work_begin(m);
     timer_begin(m->timer, m->k, m->s);
-    linear_forward(m, LINEAR_QKV, 0, wide, NULL, ln, N);
-    linear_forward(m, LINEAR_ATTPROJ, 0, narrow, NULL, wide, N);
+    linear_forward(m, LINEAR_QKV, 0, hidden, NULL, ln, N);
+    linear_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, hidden, N);
     linear_forward(m, LINEAR_FC, 0, fc, gelu, ln, N);
-    linear_forward(m, LINEAR_FCPROJ, 0, narrow, NULL, gelu, N);
-    linear_backward(m, LINEAR_FCPROJ, 0, wide, narrow, gelu, fc, N);
-    linear_backward(m, LINEAR_FC, 0, narrow, wide, ln, NULL, N);
-    linear_backward(m, LINEAR_ATTPROJ, 0, wide, narrow, gelu, NULL, N);
-    linear_backward(m, LINEAR_QKV, 0, narrow, wide, ln, NULL, N);
+    linear_forward(m, LINEAR_FCPROJ, 0, norm, NULL, gelu, N);
+    linear_backward(m, LINEAR_FCPROJ, 0, hidden, norm, gelu, fc, N);
+    linear_backward(m, LINEAR_FC, 0, norm, hidden, ln, NULL, N);
+    linear_backward(m, LINEAR_ATTPROJ, 0, hidden, norm, gelu, NULL, N);
+    linear_backward(m, LINEAR_QKV, 0, norm, hidden, ln, NULL, N);
     timer_read(m->timer, seconds, m->s);
     work_end(m);
     least->matmuls = MIN(least->matmuls, 1e3 * seconds[TIME_LINEAR]);

@@ -58,8 +58,8 @@ void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* ind
     b->tokens = indices;
     b->positions = b->tokens + n;
     b->targets = b->positions + n;
-    b->rows = b->targets + n;
-    b->cu = b->rows + n;
+    b->vocab_rows = b->targets + n;
+    b->cu = b->vocab_rows + n;
     b->ring = indices + batch_index_ints(run, max_tokens) - (run->limits.ranks > 1 ? ring_ints(run) : 0);
 }
 
@@ -175,10 +175,10 @@ static void upload_ints(const Batch* b, const Model* m, const int* host, int n) 
 static void upload_rows(Batch* b, const Model* m, int n) {
     if (!m->tp) return;
     for (int i = 0; i < n; i++) {
-        int row = b->tokens[i] - m->shape.first_row;
-        b->rows[i] = row >= 0 && row < m->shape.rows ? row : -1;
+        int row = b->tokens[i] - m->shape.first_vocab_row;
+        b->vocab_rows[i] = row >= 0 && row < m->shape.vocab_rows ? row : -1;
     }
-    upload_ints(b, m, b->rows, n);
+    upload_ints(b, m, b->vocab_rows, n);
 }
 
 // What of a row of N tokens is this rank's own outside attention and MLP.
@@ -215,7 +215,7 @@ Row batch_row(const Batch* b, const Model* m, int i) {
     memset(&row, 0, sizeof row);
     share_tokens(&row, m, mine->share.n);
     row.tokens = on_device(b, b->tokens + mine->tokens);
-    row.rows = on_device(b, b->rows + mine->tokens);
+    row.vocab_rows = on_device(b, b->vocab_rows + mine->tokens);
     row.positions = on_device(b, b->positions + mine->tokens);
     row.targets = on_device(b, b->targets + mine->tokens);
     GroupAttention* g = &row.group;
@@ -239,7 +239,7 @@ Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cac
     memset(&row, 0, sizeof row);
     share_tokens(&row, m, N);
     row.tokens = on_device(b, b->tokens);
-    row.rows = on_device(b, b->rows);
+    row.vocab_rows = on_device(b, b->vocab_rows);
     row.positions = on_device(b, b->positions);
     row.cu = on_device(b, b->cu);
     row.use_cache = 1;

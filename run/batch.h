@@ -34,7 +34,7 @@ typedef struct Batch {
     // device's copy; one of each for all Batches, so that only one of them can be at work.
     int *indices, *device_indices;
     int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's micro-batches one after another
-    int* rows;                          // Row.rows likewise; NULL when alone
+    int* vocab_rows;                    // Row.vocab_rows likewise; NULL when alone
     int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
     Span* spans;                        // (2 * max_tokens) of one micro-batch
     void* plan_scratch;                 // of all Batches: one is planned at a time

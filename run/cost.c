@@ -19,7 +19,7 @@ enum { MOST_BYTES = 1 << 20 };  // of a machine file
 
 // ---- the estimate
 
-// One exchange takes so many ms, and bytes / (GB/s) on top.
+// A message takes so many ms, and bytes / (GB/s) on top.
 static LinkTable straight_link(double latency_ms, double gbps) {
     LinkTable link = {.n = 2, .bytes = {1 << 10, 1 << 26}};
     for (int i = 0; i < link.n; i++) link.ms[i] = latency_ms + link.bytes[i] / (1e6 * gbps);
@@ -58,7 +58,7 @@ void cost_estimate(Machine* machine, const Run* run) {
         cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
     }
     cost->layers = m->shape.L;
-    cost->channels = m->shape.heads * shape_head_size(&m->shape);  // those that data ranks exchange
+    cost->channels = m->shape.heads * shape_head_size(&m->shape);  // those that data ranks send
     cost->elem_bytes = (int)dtype_bytes(m->dt);
     int several = limits->ranks > limits->node_size;
     cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
@@ -217,8 +217,8 @@ static void print_cost(const Run* run, const char* from) {
     printf("cost    %s\n        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", from,
            c->linear, c->quadratic, c->micro_batch, c->step);
     if (run->limits.ranks > 1) {
-        print_link(&c->link[LINK_INSIDE], "inside a machine");
-        if (run->limits.ranks > run->limits.node_size) print_link(&c->link[LINK_ACROSS], "between machines");
+        print_link(&c->link[LINK_INSIDE], "inside a node");
+        if (run->limits.ranks > run->limits.node_size) print_link(&c->link[LINK_ACROSS], "between nodes");
     }
     printf("\n");
 }

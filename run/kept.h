@@ -24,7 +24,7 @@ void kept_close(Kept* kept);
 // Columns and hidden units are left out in multiples of WORK_TILE, or where these are fewer than 4 of a smaller power
 // of 2; one such tile always stays, and one head. Numbers are rounded up, so that at least gamma is saved where that
 // may be:
-//   - columns: in either half of every block, since each half ends in an exchange; less than a tile too much;
+//   - columns: in either half of every block, since each half ends in a reduce-scatter; less than a tile too much;
 //   - slices: in every block, heads rounded down, hidden units up; less than a tile too much;
 //   - by_layer: in all blocks together, less than a tile too much. Layer l leaves out what balance_ratios gives it, its
 //     loss weight being its share of the sum of all values.

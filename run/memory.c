@@ -20,7 +20,7 @@ static void* planned(const MemoryPlan* plan, const char* name) {
     return NULL;
 }
 
-// Where data ranks share heads, plans fill a place with capacity * f / ceil(f / ulysses_size) tokens, f being the
+// Where data ranks share heads, plans give a rank up to capacity * f / ceil(f / ulysses_size) tokens, f being the
 // fewest heads of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h /
 // ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
 static int heads_of_places(const Run* run, int h) {
@@ -47,7 +47,7 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.N = MAX(N, m->shape.context);  // generation may see that many keys
     limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.heads) : 1;
     limits.C = MAX(widest.C, widest.hidden);
-    limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.hidden)), widest.rows);
+    limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.hidden)), widest.vocab_rows);
     limits.NH = widest.heads;
     limits.HS = HS;
     limits.oversubscribed = run->oversubscribed;
@@ -71,7 +71,7 @@ static void plan_states(MemoryPlan* plan, const Run* run) {
     size_t elems = shape_param_elems(&m->shape), owned = elems / (size_t)m->shape.shards, elem = dtype_bytes(m->dt),
            layer = shape_bucket(&m->shape, 1).elems, first = shape_bucket(&m->shape, 0).elems,
            embedding_head = first + shape_bucket(&m->shape, m->shape.L + 1).elems, fp32 = owned * sizeof(float);
-    int train = run->training, narrow = train && m->comm->size > 1 && z->grad_dtype == DT_BF16;
+    int train = run->training, as_bf16 = train && m->comm->size > 1 && z->grad_dtype == DT_BF16;
     plan_entry(plan, "parameters", (z->stage == 3 ? owned : elems) * elem, ON_DEVICE);
     plan_entry(plan, "parameters in use", z->stage == 3 ? (embedding_head + 2 * layer) * elem : 0, ON_DEVICE);
     plan_entry(plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
@@ -80,7 +80,7 @@ static void plan_states(MemoryPlan* plan, const Run* run) {
         plan, "gradients in use",
         train && z->stage > 1 ? (embedding_head + 2 * layer + 2 * layer / (size_t)m->shape.shards) * sizeof(float) : 0,
         ON_DEVICE);
-    plan_entry(plan, "gradients as bf16", narrow ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
+    plan_entry(plan, "gradients as bf16", as_bf16 ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
     plan_entry(plan, "first moments", train ? fp32 : 0, ON_DEVICE);
     plan_entry(plan, "second moments", train ? fp32 : 0, ON_DEVICE);
 }
@@ -158,7 +158,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     memset(&plan, 0, sizeof plan);
     run->limits.capacity = N;
     Shape widest = widest_shape(run);
-    size_t logit_row = (size_t)m->shape.rows * dtype_bytes(m->dt), largest = largest_tensor(&m->whole) * sizeof(float);
+    size_t logit_row = (size_t)m->shape.vocab_rows * dtype_bytes(m->dt),
+           largest = largest_tensor(&m->whole) * sizeof(float);
     int train = run->training, max_tokens = train ? run->config.batch_tokens : m->shape.context;
     size_t index_bytes = batch_index_ints(run, max_tokens) * sizeof(int);
     // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
@@ -184,7 +185,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     return plan;
 }
 
-// What one rank may take: ranks on the CPU share the memory of their machine.
+// What one rank may take: ranks on the CPU share the memory of their node.
 static size_t available_memory(const Run* run) {
     const Model* m = &run->model;
     return m->k->memory_available() / (size_t)(m->k->on_host ? MAX(m->world->local_size, 1) : 1);
@@ -264,8 +265,9 @@ static void carve_states(Model* m, const MemoryPlan* plan) {
         for (int i = 0; i < 2; i++)
             z->piece[i] = in_use + embedding_head + 2 * layer + (size_t)i * layer / (size_t)m->shape.shards;
     }
-    z->narrow[0] = (char*)planned(plan, "gradients as bf16");
-    if (z->narrow[0]) z->narrow[1] = z->narrow[0] + MAX(shape_bucket(&m->shape, 0).elems, layer) * sizeof(bf16);
+    z->grads_bf16[0] = (char*)planned(plan, "gradients as bf16");
+    if (z->grads_bf16[0])
+        z->grads_bf16[1] = z->grads_bf16[0] + MAX(shape_bucket(&m->shape, 0).elems, layer) * sizeof(bf16);
     z->master = (float*)planned(plan, "master weights");
     z->m = (float*)planned(plan, "first moments");
     z->v = (float*)planned(plan, "second moments");

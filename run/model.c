@@ -44,8 +44,9 @@ void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* par
 void tp_share_logits(const Model* m, float* logits) {
     char err[ERR_BYTES];
     for (int t = 0; t < tp_size(m) && m->tp; t++) {
-        size_t rows = (size_t)(m->split.row[t + 1] - m->split.row[t]);
-        if (m->tp->table->broadcast_host(m->tp, logits + m->split.row[t], rows * sizeof(float), t, err, sizeof err))
+        size_t rows = (size_t)(m->split.vocab_row[t + 1] - m->split.vocab_row[t]);
+        if (m->tp->table->broadcast_host(m->tp, logits + m->split.vocab_row[t], rows * sizeof(float), t, err,
+                                         sizeof err))
             die("%s", err);
     }
 }

@@ -45,7 +45,7 @@ typedef struct Row {
     int n, first, own;                  // of a tensor-parallel group: see below. This rank has tokens first ..
                                         // first + own, own <= n; alone n = own = N
     int *tokens, *positions, *targets;  // (N)
-    int* rows;                          // (N) of wte that this rank holds, -1 where it does not; unused when alone
+    int* vocab_rows;                    // (N) of wte that this rank holds, -1 where it does not; unused when alone
     GroupAttention group;               // the documents, and the ranks that share them
     int* cu;                            // generation: (2) for the queries, (2) for the keys
     int use_cache, cached;

@@ -1,10 +1,10 @@
 // probe.c - --probe: this machine's cost model, measured in some seconds.
 //
-//   rows     forward and backward of rows on every rank at the same time, without exchanges. Rows of as many tokens but
-//            unlike documents tell the quadratic work from the linear, short ones what a micro-batch costs anyway.
-//            Others are held out: their error says what the model is worth.
-//   links    an all-to-all among the ranks of each machine; between machines every rank sends to the one in its place
-//            on the next machine, as a ring across them does
+//   rows     forward and backward of rows on every rank at the same time, without communication. Rows of as many
+//            tokens but unlike documents tell the quadratic work from the linear, short ones what a micro-batch costs
+//            anyway. Others are held out: their error says what the model is worth.
+//   links    an all-to-all among the ranks of each node; between nodes every rank sends to the one of the same
+//            number on the next node, as a ring across them does
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
 //            are zero and no weight changes.
 //
@@ -255,7 +255,7 @@ static Buffer free_memory(const Run* run) {
     return b;
 }
 
-// All messages of an exchange of `bytes` by this rank. Returns their number; the lists have room for a machine's ranks.
+// All messages in which this rank sends `bytes`. Returns their number; the lists have room for the ranks of a node.
 static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* sends, Transfer* receives) {
     int ranks = run->limits.ranks, node = run->limits.node_size, rank = run->model.comm->rank, n = 0;
     Buffer b = free_memory(run);
@@ -276,7 +276,7 @@ static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* se
     return n;
 }
 
-// ms of one exchange, of the slowest rank: all ranks get the same number.
+// ms of these messages, of the slowest rank: all ranks get the same number.
 static double time_communication(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists, double* all) {
     Comm* c = run->model.comm;
     Transfer *sends = lists, *receives = lists + run->limits.ranks;
@@ -288,7 +288,7 @@ static double time_communication(Run* run, LinkKind kind, size_t bytes, int time
     return slowest(run, all, 1e3 * (now_seconds() - started) / times);
 }
 
-// From 1 KiB to 64 MiB, as far as memory goes and while an exchange is not too slow to wait for.
+// From 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
 static void time_link(Run* run, LinkKind kind, Transfer* lists, double* all) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
@@ -319,7 +319,7 @@ static void time_links(Run* run, double* all) {
 }
 
 static void print_links(const Cost* cost) {
-    static const char* const names[N_LINKS] = {"inside a machine", "between machines"};
+    static const char* const names[N_LINKS] = {"inside a node", "between nodes"};
     for (int kind = 0; kind < N_LINKS; kind++) {
         const LinkTable* link = &cost->link[kind];
         for (int i = 0; i < link->n; i++)
@@ -341,7 +341,7 @@ static double time_update(Run* run) {
     AdamW a = {.master = part, .m = part + n, .v = part + 2 * n, .grad = part + 3 * n, .n = n, .t = 1, .eps = 1e-8f};
     a.param = has_master(m) ? (void*)(part + 4 * n) : (void*)a.master;
     a.grad_scale = m->grad_scale;
-    m->k->zero(b.memory, n * 5 * sizeof(float), m->s);
+    m->k->clear(b.memory, n * 5 * sizeof(float), m->s);
     m->k->synchronize(m->s);
     double started = now_seconds();
     m->k->adamw(&a, m->dt, m->s);

@@ -187,12 +187,12 @@ void run_print_communication(Run* run) {
         sum.exposed = MAX(sum.exposed, all[r].exposed);
         least = MIN(least, all[r].exposed);
     }
-    printf("sent by all ranks, MiB inside machines + between them:");
+    printf("sent by all ranks, MiB inside nodes + between them:");
     for (int p = 0; p < N_PURPOSES; p++)
         if (sum.bytes[p][0] + sum.bytes[p][1] >= (1 << 20) / 20)  // else it would read 0.0
             printf(" %s %.1f + %.1f", purposes[p], (double)sum.bytes[p][0] / (1 << 20),
                    (double)sum.bytes[p][1] / (1 << 20));
-    printf("\nwaiting for exchanges took a rank %.1f to %.1f s\n", least, sum.exposed);
+    printf("\nwaiting for communication took a rank %.1f to %.1f s\n", least, sum.exposed);
     free(all);
 }
 

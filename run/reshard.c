@@ -211,8 +211,8 @@ static void copy_messages(const Model* m, int l, int taken, int gradients, int p
     }
 }
 
-// Segments of computing lie between exchanges, and all ranks of a group have the same number of them: those without a
-// message of their own too.
+// Segments of computing lie between communications, and all ranks of a group have the same number of them: those
+// without a message of their own too.
 static void stand_aside(const Model* m) {
     if (m->work->plan.n_moves > 0) timer_enter(m->timer, timer_enter(m->timer, TIME_WAIT, m->s), m->s);
 }
@@ -247,7 +247,7 @@ void reshard_slice_weights(Model* m) {
         }
         communication(m, l, 0);
     }
-    m->k->zero(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
+    m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
 // What comes back from others overwrites what put_own fills in its place.
@@ -301,15 +301,15 @@ static void take_arrays(Model* next, const Model* m) {
     if (z->master) z->master = (float*)take(m, owned);
     z->m = (float*)take(m, owned);
     z->v = (float*)take(m, owned);
-    if (!z->narrow[0]) return;
-    z->narrow[0] = (char*)take(m, 2 * MAX(embedding, layer) * sizeof(bf16));
-    z->narrow[1] = z->narrow[0] + MAX(embedding, layer) * sizeof(bf16);
+    if (!z->grads_bf16[0]) return;
+    z->grads_bf16[0] = (char*)take(m, 2 * MAX(embedding, layer) * sizeof(bf16));
+    z->grads_bf16[1] = z->grads_bf16[0] + MAX(embedding, layer) * sizeof(bf16);
 }
 
 static void give_back(const Model* m) {
     const Zero* z = &m->zero;
     m->k->synchronize(m->s);
-    void* const arrays[] = {z->weights.whole, z->grads.whole, z->master, z->m, z->v, z->narrow[0]};
+    void* const arrays[] = {z->weights.whole, z->grads.whole, z->master, z->m, z->v, z->grads_bf16[0]};
     for (int i = 0; i < COUNT(arrays); i++) m->k->free_memory(arrays[i]);
 }
 

@@ -23,7 +23,7 @@ typedef struct Data {
     Sampler *train, *val;   // one and the same unless --val names documents of its own
 } Data;
 
-// What one rank tells all others before the first exchange of a step.
+// What one rank tells all others before the first communication of a step.
 typedef struct Agreement {
     uint64_t plan;      // hash of the plan and of what the cost model has learnt
     uint64_t signal;    // that asks for an end, 0 none
@@ -70,7 +70,7 @@ struct Run {
     PlanningSums planning;
     Agreement* agreed;     // (ranks) what all ranks said last
     Balance* balance;      // what is done about slow ranks
-    int oversubscribed;    // ranks of this machine share its cores
+    int oversubscribed;    // ranks of this node share its cores
     void* work_memory;     // on the device, of work_bytes
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];

@@ -65,7 +65,7 @@ static void find_start(Run* run, Shape* shape) {
 }
 
 // An option that was given must agree with the checkpoint's shape; one that was not takes its value.
-static void agree(int* option, const char* name, int found, const char* where) {
+static void settle_option(int* option, const char* name, int found, const char* where) {
     if (*option && *option != found)
         die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
     *option = found;
@@ -85,11 +85,11 @@ void run_read_options(Run* run, int argc, char** argv) {
     if (c->resume || c->init || c->sample) {
         find_start(run, &shape);
         if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
-        agree(&c->layers, "--layers", shape.L, run->start_from);
-        agree(&c->width, "--width", shape.C, run->start_from);
-        agree(&c->heads, "--heads", shape.NH, run->start_from);
-        agree(&c->vocab, "--vocab", shape.V, run->start_from);
-        agree(&c->context, "--context", shape.context, run->start_from);
+        settle_option(&c->layers, "--layers", shape.L, run->start_from);
+        settle_option(&c->width, "--width", shape.C, run->start_from);
+        settle_option(&c->heads, "--heads", shape.NH, run->start_from);
+        settle_option(&c->vocab, "--vocab", shape.V, run->start_from);
+        settle_option(&c->context, "--context", shape.context, run->start_from);
     } else {
         char found[CHECKPOINT_PATH];
         int64_t step = 0;
@@ -239,7 +239,7 @@ static void say_where(const Run* run) {
     const Comm* c = m->world;
     int nodes = c->node[c->size - 1] + 1;
     int cores = cores_of(getppid());
-    printf("ranks   %d on %d machine%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
+    printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
     if (m->tp) {
         int t = tp_size(m) - 1;
         printf(
@@ -268,8 +268,8 @@ static void settle_threads(Run* run) {
     run->oversubscribed = run->model.k->on_host && local * c->threads > cores_of(getppid());
 }
 
-// For plans, which must be the same on all ranks even where machines have unlike numbers of them.
-static int ranks_of_first_machine(const Comm* c) {
+// For plans, which must be the same on all ranks even where nodes have unlike numbers of them.
+static int ranks_of_first_node(const Comm* c) {
     int n = 0;
     while (n < c->size && c->node[n] == c->node[0]) n++;
     return MAX(n, 1);
@@ -311,7 +311,7 @@ void run_join_ranks(Run* run) {
     m->shape.shards = m->comm->size;
     m->whole.shards = m->world->size;
     run->limits.ranks = m->comm->size;
-    run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_machine(m->comm);
+    run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
     run->limits.NH = m->whole.NH / c->tp;
     run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
     run->limits.quadratic = 1.0 / (12 * m->shape.C);

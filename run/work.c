@@ -122,7 +122,7 @@ Work* work_open(const Model* m, const WorkNeeds* needs, void* memory) {
         work->part[i] = at;
         at += ROUND_UP(work->bytes[i], (size_t)ALIGN_BYTES);
     }
-    if (work->keep_gradients) m->k->zero(work->part[PART_BEFORE], work->bytes[PART_BEFORE], m->s);
+    if (work->keep_gradients) m->k->clear(work->part[PART_BEFORE], work->bytes[PART_BEFORE], m->s);
     return work;
 }
 
@@ -365,7 +365,7 @@ void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* d
                      int N) {
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) {
-        m->k->zero(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
+        m->k->clear(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
         return;
     }
     backward_weight(m, &w, dout, x, N);

@@ -132,17 +132,17 @@ static void sum_replicated(const Model* m, int b) {
 }
 
 // Begins to sum bucket b over all ranks into `out`, the owned piece. Gradients that travel as bf16 go through
-// narrow[slot] and are widened by end_reduce.
+// grads_bf16[slot] and are widened by end_reduce.
 static Request begin_reduce(Model* m, int b, float* out, int slot) {
     Comm* c = m->comm;
     size_t n = piece_elems(m, b);
     float* in = (float*)bucket_in(m, &m->zero.grads, b, sizeof(float));
-    char* narrow = m->zero.narrow[slot];
+    char* as_bf16 = m->zero.grads_bf16[slot];
     c->purpose = COMM_GRADIENTS;
-    if (narrow) m->k->cast(narrow, DT_BF16, in, DT_F32, n * (size_t)c->size, m->s);
-    Request request = narrow ? c->table->begin_reduce_scatter(c, narrow + (size_t)c->rank * n * sizeof(bf16), narrow, n,
-                                                              DT_BF16, m->s)
-                             : c->table->begin_reduce_scatter(c, out, in, n, DT_F32, m->s);
+    if (as_bf16) m->k->cast(as_bf16, DT_BF16, in, DT_F32, n * (size_t)c->size, m->s);
+    Request request = as_bf16 ? c->table->begin_reduce_scatter(c, as_bf16 + (size_t)c->rank * n * sizeof(bf16), as_bf16,
+                                                               n, DT_BF16, m->s)
+                              : c->table->begin_reduce_scatter(c, out, in, n, DT_F32, m->s);
     c->purpose = COMM_OTHER;
     return request;
 }
@@ -150,8 +150,8 @@ static Request begin_reduce(Model* m, int b, float* out, int slot) {
 static void end_reduce(Model* m, int b, float* out, int slot, Request request) {
     size_t n = piece_elems(m, b);
     m->comm->table->end(m->comm, request, m->s);
-    if (m->zero.narrow[slot])
-        m->k->cast(out, DT_F32, m->zero.narrow[slot] + (size_t)m->comm->rank * n * sizeof(bf16), DT_BF16, n, m->s);
+    if (m->zero.grads_bf16[slot])
+        m->k->cast(out, DT_F32, m->zero.grads_bf16[slot] + (size_t)m->comm->rank * n * sizeof(bf16), DT_BF16, n, m->s);
 }
 
 // Stages 2 and 3: adds what has come back for the layer whose gradients are in grads.layer[slot].
@@ -167,7 +167,7 @@ static void take_in(Model* m, int slot) {
 void zero_open_grads(Model* m, int l) {
     if (m->zero.grads.whole) return;
     take_in(m, l & 1);
-    m->k->zero(m->zero.grads.layer[l & 1], shape_bucket(&m->shape, 1 + l).elems * sizeof(float), m->s);
+    m->k->clear(m->zero.grads.layer[l & 1], shape_bucket(&m->shape, 1 + l).elems * sizeof(float), m->s);
 }
 
 void zero_close_grads(Model* m, int l) {
@@ -221,12 +221,12 @@ void zero_clear_grads(Model* m) {
     Zero* z = &m->zero;
     size_t elems = shape_param_elems(&m->shape);
     if (z->grads.whole) {
-        m->k->zero(z->grads.whole, elems * sizeof(float), m->s);
+        m->k->clear(z->grads.whole, elems * sizeof(float), m->s);
         return;
     }
-    m->k->zero(z->owned_grads, elems / (size_t)m->shape.shards * sizeof(float), m->s);
-    m->k->zero(z->grads.embedding_head[0], shape_bucket(&m->shape, 0).elems * sizeof(float), m->s);
-    m->k->zero(z->grads.embedding_head[1], shape_bucket(&m->shape, last_bucket(m)).elems * sizeof(float), m->s);
+    m->k->clear(z->owned_grads, elems / (size_t)m->shape.shards * sizeof(float), m->s);
+    m->k->clear(z->grads.embedding_head[0], shape_bucket(&m->shape, 0).elems * sizeof(float), m->s);
+    m->k->clear(z->grads.embedding_head[1], shape_bucket(&m->shape, last_bucket(m)).elems * sizeof(float), m->s);
 }
 
 // ---- whole tensors, for files

@@ -34,7 +34,7 @@ typedef struct Zero {
     float* owned_grads;     // stages 2 and 3, else NULL: they lie in grads.whole
     float *master, *m, *v;  // owned; master NULL where dt is fp32: the owned weights are it; all NULL unless training
     float* piece[2];        // stages 2 and 3: a reduced piece of an even and of an odd layer
-    char* narrow[2];        // bf16 copies of gradients on their way; NULL when these are fp32
+    char* grads_bf16[2];    // copies of gradients that travel; NULL where these travel as fp32
     Request arriving[MAX_BUCKETS];  // gathers of weights that have begun
     int layer_in[2];                // stage 3: whose weights are in weights.layer, -1 none
     Request leaving[2];             // reductions that have begun, of layer_out

@@ -236,7 +236,7 @@ static void two_ranks_measure_once_and_plan_alike(void) {
     check_link(&m.cost.link[LINK_INSIDE]);
     CHECK(m.cost.link[LINK_ACROSS].n == 0);
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 6 --refresh 2 --capacity 128 --out $W/run", 2, program) == 0);
-    CHECK(strstr(output, "cost    measured, ") && strstr(output, "1 MiB inside a machine"));
+    CHECK(strstr(output, "cost    measured, ") && strstr(output, "1 MiB inside a node"));
     if (test_failures_in_claim) printf("    %.800s\n", errors);
     CHECK(run("") == 0);
     CHECK(!strstr(output, "cost    "));  // one rank is another machine, and says nothing of an estimate

@@ -210,7 +210,7 @@ static void count_backward_weight(float* dweight, float* dbias, const void* dout
 // FLOPs of the linears in a step, counted at the kernels, and as work_flops says, by matmul.
 static void count_step(double counted[3], double said[3]) {
     Kernels counting = *m->k;
-    double tokens = 0, classifier = 2.0 * m->shape.C * m->shape.rows;
+    double tokens = 0, classifier = 2.0 * m->shape.C * m->shape.vocab_rows;
     plain = m->k;
     counting.matmul_forward = count_forward;
     counting.matmul_backward_input = count_backward_input;

@@ -43,7 +43,7 @@ static void draw_borders(Case* c, int* border, int n) {
 static void draw_any_split(Case* c) {
     draw_borders(c, c->split.head, c->whole.NH);
     draw_borders(c, c->split.hidden, 4 * c->whole.C);
-    draw_borders(c, c->split.row, c->whole.Vp);
+    draw_borders(c, c->split.vocab_row, c->whole.Vp);
 }
 
 // Runs a check on many cases, every other one with any split instead of an even one; names the seed that fails.
@@ -76,19 +76,16 @@ static size_t place_in_whole(const Case* c, int t, ParamId id, int row, int col)
     int channel = c->split.head[t] * HS, first_hidden = c->split.hidden[t], which;
     switch (id) {
         case WTE:  // rows are tokens
-            return (size_t)(c->split.row[t] + row) * (size_t)C + (size_t)col;
+            return (size_t)(c->split.vocab_row[t] + row) * (size_t)C + (size_t)col;
         case QKVW:  // rows are channels of heads: all queries, then all keys, then all values
             which = row / own;
             return (size_t)(which * C + channel + row % own) * (size_t)C + (size_t)col;
-        case QKVB:
-            which = col / own;
-            return (size_t)(which * C + channel + col % own);
+        case QKVB: which = col / own; return (size_t)(which * C + channel + col % own);
         case ATTPROJW:  // columns are channels of heads
             return (size_t)row * (size_t)C + (size_t)(channel + col);
         case FCW:  // rows are hidden units
             return (size_t)(first_hidden + row) * (size_t)C + (size_t)col;
-        case FCB:
-            return (size_t)(first_hidden + col);
+        case FCB: return (size_t)(first_hidden + col);
         case FCPROJW:  // columns are hidden units
             return (size_t)row * (size_t)(4 * C) + (size_t)(first_hidden + col);
         default:  // whole
@@ -190,12 +187,13 @@ static void an_even_split_gives_all_of_everything_in_whole_heads_and_tiles(void)
         CHECK(R >= 1 && R <= MOST_TP);
         check_even(c.split.head, c.whole.NH, R, 1);
         check_even(c.split.hidden, 4 * c.whole.C, R, 64);
-        check_even(c.split.row, c.whole.Vp, R, 64);
+        check_even(c.split.vocab_row, c.whole.Vp, R, 64);
         for (int t = 0; t < R; t++) {
             Shape part = split_shape(&c.whole, &c.split, t);
             CHECK(part.heads == c.split.head[t + 1] - c.split.head[t]);
             CHECK(part.hidden == c.split.hidden[t + 1] - c.split.hidden[t]);
-            CHECK(part.first_row == c.split.row[t] && part.rows == c.split.row[t + 1] - c.split.row[t]);
+            CHECK(part.first_vocab_row == c.split.vocab_row[t] &&
+                  part.vocab_rows == c.split.vocab_row[t + 1] - c.split.vocab_row[t]);
             CHECK(part.L == c.whole.L && part.C == c.whole.C && part.NH == c.whole.NH && part.V == c.whole.V);
             CHECK(part.Vp == c.whole.Vp && part.context == c.whole.context && part.shards == c.whole.shards);
             labels += shape_labels(&part);
@@ -212,9 +210,9 @@ static void one_rank_and_as_many_ranks_as_heads_are_the_two_ends(void) {
     CHECK(!memcmp(&all, &whole, sizeof all));
     for (int t = 0; t < 5; t++) CHECK(five.head[t] == t && five.head[t + 1] == t + 1);
     // 240 hidden units are three tiles and a part of one: for five ranks in ones. 320 rows are five tiles.
-    for (int t = 0; t <= 5; t++) CHECK(five.hidden[t] == 48 * t && five.row[t] == 64 * t);
+    for (int t = 0; t <= 5; t++) CHECK(five.hidden[t] == 48 * t && five.vocab_row[t] == 64 * t);
     TpSplit two = split_even(&whole, 2);
-    CHECK(two.head[1] == 2 && two.hidden[1] == 128 && two.row[1] == 128);
+    CHECK(two.head[1] == 2 && two.hidden[1] == 128 && two.vocab_row[1] == 128);
 }
 
 // What the table of parameters says of a tensor, and what its parts show.

@@ -217,7 +217,7 @@ static void rank_step(int t, void* data) {
     Model* m = &r->m;
     size_t elems = shape_param_elems(&m->shape);
     set_work(g, r);
-    g->k->zero(m->zero.grads.whole, elems * sizeof(float), NULL);
+    g->k->clear(m->zero.grads.whole, elems * sizeof(float), NULL);
     work_begin(m);
     for (int times = 1; times <= 2; times++)
         for (int l = 0; l < g->whole.L; l++)

@@ -52,7 +52,7 @@ static void* alloc(size_t bytes) {
 static void free_memory(void* p) { free(p); }  // host memory is like any other here
 static void upload(void* device, const void* host, size_t bytes, Stream s) { (void)s, memcpy(device, host, bytes); }
 static void download(void* host, const void* device, size_t bytes, Stream s) { (void)s, memcpy(host, device, bytes); }
-static void zero(void* device, size_t bytes, Stream s) { (void)s, memset(device, 0, bytes); }
+static void clear(void* device, size_t bytes, Stream s) { (void)s, memset(device, 0, bytes); }
 static void synchronize(Stream s) { (void)s; }
 
 // ---- embedding
@@ -471,7 +471,7 @@ const Kernels cpu_reference_kernels = {
     .free_host = free_memory,
     .upload = upload,
     .download = download,
-    .zero = zero,
+    .clear = clear,
     .synchronize = synchronize,
     .embedding_forward = embedding_forward,
     .embedding_backward = embedding_backward,

@@ -96,7 +96,7 @@ static void download(void* host, const void* device, size_t bytes, Stream s) {
     CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s)));
 }
 
-static void zero(void* device, size_t bytes, Stream s) {
+static void clear(void* device, size_t bytes, Stream s) {
     CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, cuda_stream(s)));
 }
 
@@ -247,7 +247,7 @@ const Kernels cuda_kernels = {
     free_host,
     upload,
     download,
-    zero,
+    clear,
     synchronize,
     cuda_embedding_forward,
     cuda_embedding_backward,
