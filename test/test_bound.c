@@ -1,5 +1,5 @@
-// test_bound.c - the claims of plan/bound.h: instances worked out apart, the definition by brute force, and no schedule below
-// a bound.
+// test_bound.c - the claims of plan/bound.h: instances worked out apart, the definition by brute force, and no schedule
+// below a bound.
 #include "plan/bound.h"
 #include "test/settings.h"
 

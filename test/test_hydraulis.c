@@ -1,5 +1,6 @@
-// test_hydraulis.c - Hydraulis rebuilt: published constants give published strategies, dispatch and packing reach optima
-// that were derived from them or a stated distance from brute force, and a step chooses the strategy that ends first.
+// test_hydraulis.c - Hydraulis rebuilt: published constants give published strategies, dispatch and packing reach
+// optima that were derived from them or a stated distance from brute force, and a step chooses the strategy that ends
+// first.
 //
 // Published are the constants of the schemes and the strategies of the case study. Times of documents are derived here
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.

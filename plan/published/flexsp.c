@@ -66,7 +66,7 @@ static size_t carve_work(Work* x, void* memory) {
 static int order_documents(Work* x, char* err, size_t errlen) {
     const FlexspCpSizes* d = &x->cp_sizes;
     for (int i = 0; i < x->n; i++) x->order[i] = (Sorted){x->lengths[i], i};
-    if (!x->options->no_sort) sort_longest_first(x->order, x->n);
+    sort_longest_first(x->order, x->n);
     x->area[0] = 0;
     for (int i = 0; i < x->n; i++) {
         double s = x->in_order[i] = x->order[i].length, least = INFINITY;
@@ -92,13 +92,8 @@ static int make_buckets(Work* x, int n) {
     // The mean of what there is and what the ranks hold; a round never has more than they hold.
     int64_t most = tokens + (capacity - tokens) / 2;
     int least = x->options->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
-    int buckets = x->options->fixed_buckets ? flexsp_fixed_buckets(x->bucket, x->member, n, least, most)
-                                            : flexsp_buckets(x->bucket, x->member, n, least, most);
-    if (buckets < 0) return -1;
-    FlexspReport* report = x->report;
-    report->most_buckets = MAX(report->most_buckets, buckets);
-    double error = (double)flexsp_bucket_error(x->bucket, buckets, x->member) / (double)tokens;
-    report->bucket_error = fmax(report->bucket_error, error);
+    int buckets = flexsp_buckets(x->bucket, x->member, n, least, most);
+    x->report->most_buckets = MAX(x->report->most_buckets, buckets);
     return buckets;
 }
 
@@ -143,14 +138,13 @@ static void write_micro_batches(Work* x, int round, int n, const int* counts, in
 static double plan_round(Work* x, int round, int first, int end) {
     int n = end - first, counts[FLEXSP_CP_SIZES];
     memcpy(x->members, x->order + first, sizeof(Sorted) * (size_t)n);
-    if (x->options->no_sort) sort_longest_first(x->members, n);
     for (int i = 0; i < n; i++) x->member[i] = x->members[i].length;
     int buckets = make_buckets(x, n);
     if (buckets < 0) return -2;
     FlexspBatch batch;
     flexsp_batch_carve(&batch, x->batch, n, x->cp_sizes.n);
     flexsp_batch(&batch, x->member, n, x->bucket, buckets, &x->cp_sizes);
-    double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, &x->report->tried);
+    double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of);
     if (ms < 0 || ms == INFINITY) return ms;
     ms = true_ms(x, n, counts);
     write_micro_batches(x, round, n, counts, first);

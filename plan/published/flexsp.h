@@ -1,4 +1,4 @@
-// flexsp.h - the parts of the FlexSP published planner, for tests and for its ablation: see flexsp.c, flexsp_cuts.c,
+// flexsp.h - the parts of the published planner FlexSP: see flexsp.c, flexsp_cuts.c,
 // flexsp_groups.c.
 #pragma once
 #include "plan/published/published.h"
@@ -12,20 +12,16 @@ enum {
     FLEXSP_BEAM = 8             // partitions that are kept beyond
 };
 
-// The switches of the paper's ablation (Fig. 7); all zero is FlexSP.
+// All zero is FlexSP. Without buckets and with one trial its parts can be checked by themselves.
 typedef struct FlexspOptions {
-    int no_sort;        // rounds are cut from documents in their own order
-    int fixed_buckets;  // equal widths of length instead of the least error
     int no_buckets;
     int trials;  // 0: FLEXSP_TRIALS
 } FlexspOptions;
 
 typedef struct FlexspReport {
-    int least, rounds;    // M_min, and M of the plan
-    double ms;            // what FlexSP expects: slowest groups and fixed costs of all rounds
-    int64_t tried;        // partitions, of all trials
-    int most_buckets;     // of a round, of all trials
-    double bucket_error;  // the largest over-statement of a round's tokens by its buckets, of all trials
+    int least, rounds;  // M_min, and M of the plan
+    double ms;          // what FlexSP expects: slowest groups and fixed costs of all rounds
+    int most_buckets;   // of a round, of all trials
 } FlexspReport;
 
 // report: NULL, or what the search came to. options: NULL for FlexSP as published. 0, or -1 with a message that names
@@ -40,11 +36,6 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
 // each when that takes FLEXSP_MOST_BUCKETS. first (n + 1): where each begins, and n. Returns the number, -1 for want
 // of memory.
 int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens);
-// The same rule, but the runs are those of equal widths of length.
-int flexsp_fixed_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens);
-// Tokens over what the documents have when each counts as the longest of its bucket.
-int64_t flexsp_bucket_error(const int* first, int n_buckets, const int* lengths);
-
 // The blaster's table for lengths (n) in the order of cutting and 1 to `most` rounds: cut ((most + 1) (n + 1)).
 // Contiguous runs, whose largest sum of tokens is the least. scratch: 3 (n + 1).
 void flexsp_blast(int* cut, const int* lengths, int n, int most, int64_t* scratch);
@@ -87,6 +78,6 @@ void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const 
 // The best partition of the ranks that was found: counts (cp sizes), and for each document the number of its group,
 // groups numbered from the widest to the narrowest. Returns the time of the slowest group, INFINITY when no partition
 // holds the documents, -2 for want of memory. enumerated: the most ranks for which all partitions are tried
-// (FLEXSP_ENUMERATED). tried: partitions looked at, added to.
+// (FLEXSP_ENUMERATED).
 double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, int enumerated, int* counts,
-                     int* group_of, int64_t* tried);
+                     int* group_of);

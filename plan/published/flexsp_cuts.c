@@ -68,26 +68,6 @@ int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t mos
     return q < most ? q : without_buckets(first, n);
 }
 
-int flexsp_fixed_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens) {
-    int64_t tokens = 0;
-    for (int i = 0; i < n; i++) tokens += lengths[i];
-    for (int q = least; q < MIN(n, FLEXSP_MOST_BUCKETS); q++) {
-        int width = CEIL_DIV(lengths[0], q), buckets = 0;
-        for (int i = 0; i < n; i++)
-            if (i == 0 || (lengths[i] - 1) / width != (lengths[i - 1] - 1) / width) first[buckets++] = i;
-        first[buckets] = n;
-        if (tokens + flexsp_bucket_error(first, buckets, lengths) <= most_tokens) return buckets;
-    }
-    return without_buckets(first, n);
-}
-
-int64_t flexsp_bucket_error(const int* first, int n_buckets, const int* lengths) {
-    int64_t error = 0;
-    for (int b = 0; b < n_buckets; b++)
-        for (int i = first[b]; i < first[b + 1]; i++) error += lengths[first[b]] - lengths[i];
-    return error;
-}
-
 // ---- rounds
 
 // The j that is best for the first k documents in one more run than prev has, at least `from`. The least of equals.

@@ -128,7 +128,6 @@ typedef struct Search {
     double best;
     int* counts;    // (cp sizes) of the best
     int* group_of;  // (n)
-    int64_t tried;
 } Search;
 
 // The least loaded group that has room: the first of the heap, nearly always; -1 for none.
@@ -158,7 +157,6 @@ static double fill_groups(Search* x, const int* counts, double limit) {
     const FlexspBatch* batch = x->batch;
     int present[FLEXSP_CP_SIZES], n_present = 0, number = 0, at = 0;
     Group* heap[FLEXSP_CP_SIZES];
-    x->tried++;
     for (int c = d->n; c-- > 0; at += counts[c]) {
         heap[c] = x->groups + at;
         for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){d->micro_batch[c], d->room[c], number++};
@@ -285,18 +283,17 @@ static int search_beam(Search* x) {
 }
 
 double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, int enumerated, int* counts,
-                     int* group_of, int64_t* tried) {
+                     int* group_of) {
     size_t groups = sizeof(Group) * (size_t)cp_sizes->ranks;
     char* memory = (char*)malloc(groups + sizeof(int) * (size_t)batch->n);
     if (!memory) return -2;
-    Search x = {cp_sizes, batch, (Group*)memory, (int*)(memory + groups), INFINITY, counts, group_of, 0};
+    Search x = {cp_sizes, batch, (Group*)memory, (int*)(memory + groups), INFINITY, counts, group_of};
     int done = 0, start[FLEXSP_CP_SIZES];
     if (cp_sizes->ranks <= enumerated) {
         // One cp size for all first, the paper's warm start, so that there is something to beat.
         for (int c = cp_sizes->n; c-- > 0;) homogeneous(start, c, cp_sizes->ranks), try_partition(&x, start);
         flexsp_partitions(cp_sizes->ranks, cp_sizes->n, try_partition, &x);
     } else done = search_beam(&x);
-    *tried += x.tried;
     free(memory);
     return done < 0 ? -2 : x.best;
 }

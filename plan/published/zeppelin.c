@@ -27,27 +27,8 @@
 
 // ---- formulas
 
-int64_t zeppelin_pairs(int s, int ring_size, int a) {
-    int64_t pairs = 0;
-    for (int high = 0; high < 2; high++) {
-        int chunk = high ? 2 * ring_size - 1 - a : a;
-        int64_t first = chunk_border(s, ring_size, chunk), end = chunk_border(s, ring_size, chunk + 1);
-        pairs += (end * (end + 1) - first * (first + 1)) / 2;
-    }
-    return pairs;
-}
-
-double zeppelin_hidden_from(double kv_share, double flops_per_s, double bytes_per_s) {
-    return 2 * kv_share * flops_per_s / bytes_per_s;
-}
-
-double zeppelin_round_bytes(double tokens_of_rank, int width, int elem_bytes) {
-    return 2 * tokens_of_rank * width * elem_bytes;
-}
-
-double zeppelin_routed(int proxies, int nics, double inside, int pipelined) {
-    double deal = inside * (proxies - 1) / proxies, transfer = 1.0 / MIN(proxies, nics);
-    return pipelined ? MAX(deal, transfer) : 2 * deal + transfer;
+double zeppelin_routed(int proxies, int nics, double inside) {
+    return 2 * (inside * (proxies - 1) / proxies) + 1.0 / MIN(proxies, nics);
 }
 
 // ---- what the machine says
@@ -74,7 +55,7 @@ double zeppelin_across_scale(const Setting* setting) {
     double across = token_ms(setting, MIN(2 * node, setting->limits.ranks)), least = 1;
     if (across <= 0) return 1;
     for (int proxies = 2; proxies <= node; proxies++)
-        least = MIN(least, zeppelin_routed(proxies, node, token_ms(setting, node) / across, 0));
+        least = MIN(least, zeppelin_routed(proxies, node, token_ms(setting, node) / across));
     return least;
 }
 

@@ -5,18 +5,9 @@
 
 // ---- formulas
 
-// Causal query-key pairs that place a of a ring computes of a document of s tokens: chunks a and 2 ring_size - 1 - a of
-// 2 ring_size.
-int64_t zeppelin_pairs(int s, int ring_size, int a);
-// Tokens of a rank from which on a round of a ring computes longer than it transfers: a round takes 2 m^2 h / F seconds
-// and moves 4 m h_kv bytes (bf16), so m = 2 (h_kv / h) F / W. kv_share: h_kv / h.
-double zeppelin_hidden_from(double kv_share, double flops_per_s, double bytes_per_s);
-// Bytes of keys and values that a rank passes on in a round of a ring.
-double zeppelin_round_bytes(double tokens_of_rank, int width, int elem_bytes);
-// Time of a transfer between machines through `proxies` ranks on each side: dispatch, transfer, combine. In units of a
-// direct transfer; inside: that of a byte inside a machine in the same units. Pipelined in small pieces it tends to the
-// longest of the three.
-double zeppelin_routed(int proxies, int nics, double inside, int pipelined);
+// Time of a transfer between nodes through `proxies` ranks on each side: dispatch, transfer, combine. In units of a
+// direct transfer; inside: that of a byte inside a node in the same units.
+double zeppelin_routed(int proxies, int nics, double inside);
 
 // ---- partition, in zeppelin_partition.c
 
@@ -56,5 +47,3 @@ void remap_targets(int64_t* targets, const int64_t* tokens, int ranks);
 // Transfers that take every rank from tokens to targets (equal sums): inside machines first, then across, the largest
 // surplus to the largest deficit. moves: room for 2 ranks. left (ranks) is scratch. Returns how many.
 int remap_moves(Move* moves, const int64_t* tokens, const int64_t* targets, int64_t* left, int ranks, int node_size);
-// Tokens that any such transfers take across machines at least: the sum of the machines' surpluses.
-int64_t remap_least_across(const int64_t* tokens, const int64_t* targets, int ranks, int node_size);

@@ -47,13 +47,3 @@ int remap_moves(Move* moves, const int64_t* tokens, const int64_t* targets, int6
         n += settle(moves + n, left, first, MIN(first + node_size, ranks));
     return n + settle(moves + n, left, 0, ranks);
 }
-
-int64_t remap_least_across(const int64_t* tokens, const int64_t* targets, int ranks, int node_size) {
-    int64_t least = 0;
-    for (int first = 0; first < ranks; first += node_size) {
-        int64_t surplus = 0;
-        for (int r = first; r < MIN(first + node_size, ranks); r++) surplus += tokens[r] - targets[r];
-        least += MAX(surplus, 0);
-    }
-    return least;
-}
