@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -52,7 +53,7 @@ void runlog_close(RunLog* log) {
 }
 
 const char* runlog_number(double x, int digits, char text[32]) {
-    if (x - x != 0) snprintf(text, 32, "null");
+    if (!isfinite(x)) snprintf(text, 32, "null");
     else snprintf(text, 32, "%.*g", digits, x);
     return text;
 }
@@ -126,8 +127,8 @@ static void write_cp_sizes(RunLog* log, const Plan* plan) {
 
 static void write_bytes(RunLog* log, const StepRecord* r) {
     const char* const names[] = {"ulysses", "ring", "gradients", "parameters", "tensor", "slices", "inside", "across"};
-    const uint64_t bytes[] = {r->heads,  r->ring,   r->gradients, r->parameters,
-                              r->tensor, r->slices, r->inside,    r->across};
+    const uint64_t bytes[] = {r->ulysses, r->ring,   r->gradients, r->parameters,
+                              r->tensor,  r->slices, r->inside,    r->across};
     write_part(log, ", \"bytes\": {");
     for (int i = 0; i < COUNT(bytes); i++) write_part(log, "%s\"%s\": %" PRIu64, i ? ", " : "", names[i], bytes[i]);
     write_part(log, "}");
@@ -158,7 +159,7 @@ static void write_planning(RunLog* log, const StepRecord* r) {
     write_number(log, "gap", r->gap);
     write_cp_sizes(log, r->plan);
     write_bytes(log, r);
-    write_number(log, "emulated_ms", r->emulated_ms);
+    write_number(log, "emulated_ms", r->emulated_ms > 0 ? r->emulated_ms : NAN);
     write_ranks(log, r);
 }
 
@@ -168,8 +169,8 @@ int runlog_step(RunLog* log, const StepRecord* r) {
     write_number(log, "loss", r->loss);
     write_number(log, "grad_norm", r->grad_norm);
     write_number(log, "lr", r->lr);
-    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"rows\": %d", r->tokens, r->targets,
-               r->rows);
+    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"micro_batches\": %d", r->tokens, r->targets,
+               r->micro_batches);
     write_number(log, "seconds", r->seconds);
     write_number(log, "tokens_per_second", (double)r->tokens / r->seconds);
     write_number(log, "mfu", r->mfu);

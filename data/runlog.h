@@ -1,25 +1,32 @@
 // runlog.h - what a run leaves behind and what a person sees: log.jsonl, and one line a step on the terminal.
 //
-// log.jsonl has one object a line: for a training step
+// log.jsonl has one object a line: for a training step, with figures of all ranks together where nothing else is said,
 //
-//   step, loss, grad_norm, lr, tokens, targets, rows, seconds, tokens_per_second, mfu, exposed_seconds, loss_hash
+//   step              from 1
+//   loss, grad_norm, lr, tokens, targets, loss_hash
+//   micro_batches     of the plan, on all ranks
+//   seconds           that the step took on this rank, the one that writes
+//   tokens_per_second, mfu    mfu: fraction of the measured matmul limit
 //   plan              the planner
 //   plan_us           what planning took, on a thread beside the step before
 //   plan_stall_us     what the step before waited for it
-//   predicted_ms what the cost model said of this step before it ran, with all that it had learnt by then measured_ms
-//   what the step took on this rank, plan_stall_us left out gap the plan's makespan over the lower bound L3 of
-//   plan/bound.h, less 1, both in the cost model cp sizes {"1": 12, "4": 2}: how many micro-batches are on so many
-//   ranks bytes sent by this rank for "ulysses", "ring", "gradients", "parameters", "tensor" (activations inside a
-//                     tensor-parallel group), "slices" (work that slow ranks gave away); the same bytes by where they
-//                     went: "inside" its machine, "across"
+//   predicted_ms      what the cost model said of this step before it ran, with all that it had learnt by then
+//   measured_ms       seconds, without plan_stall_us
+//   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
+//   cp_sizes          {"1": 12, "4": 2}: how many micro-batches are on so many ranks
+//   bytes             sent by this rank for "ulysses" and "ring" (attention of shared documents), "gradients",
+//                     "parameters", "tensor" (activations inside a tensor-parallel group), "slices" (work that slow
+//                     ranks gave away); and the same bytes by where they went, "inside" its node or "across" nodes
+//   exposed_seconds   that this rank stood still for others
 //   emulated_ms       what the step would have taken were every rank on a processor of its own: the sum over segments
-//                     between exchanges of the slowest rank's computing
+//                     between communications of the slowest rank's computing
 //   ranks             of every rank, in order of ranks: {"compute_ms": [...], "wait_ms": [...], "gamma": [...],
 //                     "sent": [...], "taken": [...], "speed": [...]}, the fields of RankStep
 //
-// with null for what is not known; for an evaluation {"step", "val_loss", "val_targets"}. Numbers are written so that
-// they read back to the same double, those of ranks with four digits. On a terminal the line of a step rewrites itself
-// and colour is used; elsewhere every line stays.
+// and for an evaluation step, val_loss, val_targets. These may be null: predicted_ms and gap where the plan was not
+// predicted; emulated_ms but in tensor-parallel groups whose ranks share cores; ranks when there is one only; a speed
+// before it is known; any number that is not finite. Numbers read back to the same double, those of ranks have four
+// digits. On a terminal the line of a step rewrites itself and colour is used; elsewhere every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -33,15 +40,15 @@ typedef struct RunLog {
     double last_print;
 } RunLog;
 
-// One rank in one step. A value that is not finite is not known.
+// One rank in one step; NaN: not known.
 typedef struct RankStep {
     float compute_ms, wait_ms;  // computing; standing still for others
     float gamma;                // fraction of its resizable matmuls that was left out
-    float sent, taken;          // slices, in hidden units' worth: given away, taken over
-    float speed;                // slices a millisecond, as the planner sees it
+    float sent, taken;          // work given away and taken over, counted in hidden units of the MLP
+    float speed;                // as plans see it, 1 being usual; of a tensor-parallel rank: hidden units a millisecond
 } RankStep;
 
-// Its fields by number, for what treats them all alike.
+// Its fields by number, for code that treats them alike.
 enum { RANK_FIELDS = 6 };
 extern const char* const rank_field_names[RANK_FIELDS];
 float rank_field(const RankStep* rank, int field);
@@ -50,14 +57,16 @@ typedef struct StepRecord {
     int64_t step, steps;  // this one (from 1), and of the whole run
     double loss, grad_norm, lr;
     int64_t tokens, targets;
-    int rows;
-    double seconds, mfu;  // mfu: fraction of the measured matmul limit
+    int micro_batches;
+    double seconds, mfu;
     const char* planner;
-    const Plan* plan;  // NULL: without cp sizes
+    const Plan* plan;  // NULL: not known
     double plan_us, plan_stall_us;
-    double predicted_ms, measured_ms, gap, emulated_ms;                           // NaN: unknown
-    uint64_t heads, ring, gradients, parameters, tensor, slices, inside, across;  // bytes
-    const RankStep* ranks;                                                        // (n_ranks); NULL: not known
+    double predicted_ms, measured_ms, gap;  // NaN: not known
+    double emulated_ms;                     // 0 or NaN: not known
+    // bytes
+    uint64_t ulysses, ring, gradients, parameters, tensor, slices, inside, across;
+    const RankStep* ranks;  // (n_ranks); NULL: not known
     int n_ranks;
     double exposed_seconds;  // this rank stood still for other ranks
     double seconds_left;

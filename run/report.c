@@ -83,7 +83,7 @@ static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose,
 
 static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
     const CommPurpose purposes[] = {COMM_ULYSSES, COMM_RING, COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
-    uint64_t* const counts[] = {&r->heads, &r->ring, &r->gradients, &r->parameters, &r->tensor, &r->slices};
+    uint64_t* const counts[] = {&r->ulysses, &r->ring, &r->gradients, &r->parameters, &r->tensor, &r->slices};
     r->inside = r->across = 0;
     for (int i = 0; i < COUNT(purposes); i++) {
         uint64_t inside = sent_for(c, before, purposes[i], 0), across = sent_for(c, before, purposes[i], 1);
@@ -101,7 +101,7 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->seconds = seconds;
     r->tokens = b->n_tokens;
     r->targets = b->n_targets;
-    r->rows = b->plan.n_micro_batches;
+    r->micro_batches = b->plan.n_micro_batches;
     r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
     r->planner = run->config.plan;
     r->plan = &b->plan;

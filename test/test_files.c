@@ -241,7 +241,7 @@ static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_
     StepRecord r = {.step = 1, .steps = 5, .seconds = 1, .planner = "flex", .predicted_ms = NAN, .gap = 0.25};
     char dir[600], text[4096];
     r.plan = &plan;
-    r.heads = UINT64_C(1) << 60, r.across = 7;
+    r.ulysses = UINT64_C(1) << 60, r.across = 7;
     snprintf(dir, sizeof dir, "%s/planned", work);
     CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, err, sizeof err) == 0);
     r.step = 2;  // no progress line
@@ -252,7 +252,7 @@ static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_
     runlog_close(&log);
     read_text(path_of("planned/log.jsonl"), text, sizeof text);
     CHECK(strstr(text, "\"plan\": \"flex\"") && strstr(text, "\"predicted_ms\": null") &&
-          strstr(text, "\"gap\": 0.25"));
+          strstr(text, "\"gap\": 0.25") && strstr(text, "\"emulated_ms\": null"));
     CHECK(strstr(text, "\"cp_sizes\": {\"1\": 2, \"2\": 1, \"4\": 1, \"12\": 1}"));
     CHECK(strstr(text, "\"bytes\": {\"ulysses\": 1152921504606846976, \"ring\": 0,") && strstr(text, "\"across\": 7}"));
     const char* second = strchr(text, '\n');

@@ -78,7 +78,7 @@ static void read_step(const Json* json, Step* s) {
     if (!bytes || !plan || plan->length >= sizeof s->plan) return;
     json_string(plan, s->plan);
     s->loss = number(json, root, "loss");
-    s->rows = number(json, root, "rows");
+    s->rows = number(json, root, "micro_batches");
     s->plan_us = number(json, root, "plan_us");
     s->stall_us = number(json, root, "plan_stall_us");
     s->predicted = number(json, root, "predicted_ms");

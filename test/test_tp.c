@@ -330,7 +330,7 @@ static void activations_move_by_the_formula(void) {
     for (int i = 0; i < COUNT(runs); i++) {
         double bytes[STEPS] = {0}, rows[STEPS] = {0};
         const Curve* c = curve_of(runs[i].name);
-        CHECK(log_values(runs[i].name, "rows", rows, STEPS) == STEPS);
+        CHECK(log_values(runs[i].name, "micro_batches", rows, STEPS) == STEPS);
         CHECK(tensor_bytes(runs[i].name, bytes) == STEPS);
         for (int t = 0; t < STEPS; t++) {
             CHECK(rows[t] == 1);
