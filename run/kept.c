@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "data/kept_file.h"
+#include "data/prune_file.h"
 #include "plan/planner.h"
 #include "run/run.h"
 
@@ -270,7 +270,7 @@ static double choose_layer(Kept* k, int l, double ahead, uint64_t seed) {
         List* list = &k->lists[k->in_order[i]];
         int n_kept = list->stay - dropped[i];
         prune_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
-                    hash64(seed ^ (uint64_t)(l * N_LISTS + k->in_order[i])), k->scratch);
+                     hash64(seed ^ (uint64_t)(l * N_LISTS + k->in_order[i])), k->scratch);
         end_list(list, l, n_kept);
         k->left_out |= dropped[i] > 0;
     }
@@ -315,18 +315,18 @@ static size_t list_floats(const Kept* k) {
 }
 
 // Tables whose `kept` lies in memory; its values follow with `values`, else they are those in use.
-static void make_tables(KeptTable* tables, const Kept* k, float* memory, int values) {
+static void make_tables(PruneTable* tables, const Kept* k, float* memory, int values) {
     for (int i = 0; i < k->n_lists; i++) {
         const List* list = &k->lists[k->in_order[i]];
         size_t n = (size_t)k->L * (size_t)list->n;
-        tables[i] = (KeptTable){list_names[k->in_order[i]], list->n, list->stay, list->value, memory};
+        tables[i] = (PruneTable){list_names[k->in_order[i]], list->n, list->stay, list->value, memory};
         if (values) tables[i].value = memory + list_floats(k);
         memory += n;
     }
 }
 
 int kept_save(const Kept* k, const char* path, char* err, size_t errlen) {
-    KeptTable tables[N_LISTS];
+    PruneTable tables[N_LISTS];
     float* memory = (float*)calloc(list_floats(k) + 1, sizeof *memory);
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
     make_tables(tables, k, memory, 0);
@@ -337,12 +337,12 @@ int kept_save(const Kept* k, const char* path, char* err, size_t errlen) {
             for (int j = 0; j < computed; j++)
                 tables[i].kept[(size_t)l * (size_t)list->n + (size_t)row_of(list, l)[j]] = 1;
         }
-    int result = kept_file_write(tables, k->n_lists, k->L, path, err, errlen);
+    int result = prune_file_write(tables, k->n_lists, k->L, path, err, errlen);
     free(memory);
     return result;
 }
 
-static void take_layer(List* list, const KeptTable* table, int l) {
+static void take_layer(List* list, const PruneTable* table, int l) {
     const float* kept = table->kept + (size_t)l * (size_t)list->n;
     int n = 0;
     for (int j = 0; j < list->stay; j++)
@@ -350,7 +350,7 @@ static void take_layer(List* list, const KeptTable* table, int l) {
     end_list(list, l, n);
 }
 
-static void take_tables(Kept* k, const KeptTable* tables) {
+static void take_tables(Kept* k, const PruneTable* tables) {
     k->left_out = 0;
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
@@ -369,7 +369,7 @@ static void take_tables(Kept* k, const KeptTable* tables) {
 }
 
 // Inputs of column-parallel linears are whole, and heads stay as wholes.
-static int check_stay(const Kept* k, const KeptTable* tables, const char* path, char* err, size_t errlen) {
+static int check_stay(const Kept* k, const PruneTable* tables, const char* path, char* err, size_t errlen) {
     for (int i = 0; i < k->n_lists; i++) {
         int id = k->in_order[i], stay = tables[i].stay;
         if (id == LINEAR_QKV || id == LINEAR_FC ? stay != k->C : id == LINEAR_ATTPROJ && stay % k->HS)
@@ -380,11 +380,11 @@ static int check_stay(const Kept* k, const KeptTable* tables, const char* path, 
 }
 
 int kept_load(Kept* k, const char* path, char* err, size_t errlen) {
-    KeptTable tables[N_LISTS];
+    PruneTable tables[N_LISTS];
     float* memory = (float*)calloc(2 * list_floats(k) + 1, sizeof *memory);
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
     make_tables(tables, k, memory, 1);
-    int result = kept_file_read(tables, k->n_lists, k->L, path, err, errlen);
+    int result = prune_file_read(tables, k->n_lists, k->L, path, err, errlen);
     if (!result) result = check_stay(k, tables, path, err, errlen);
     if (!result) take_tables(k, tables);
     free(memory);

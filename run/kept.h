@@ -36,7 +36,7 @@ const KeptLayer* kept_choose(Kept* kept, const Model* m, double gamma, SliceCoun
 const KeptLayer* kept_layers(const Kept* kept);
 double kept_left_out(const Kept* kept);
 
-// Values and lists in a file of their own, one a rank: data/kept_file.h. Lists are those of a refresh, so the same step
+// Values and lists in a file of their own, one a rank: data/prune_file.h. Lists are those of a refresh, so the same step
 // may be saved and go on. The older weights are not saved: after loading they are the weights of that moment, which
 // must be there, and the next refresh learns what changed since. A file of another Shed, model or part of it is
 // refused, like one that is damaged, with a message, and kept stays as it is. 0, or -1.

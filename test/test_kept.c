@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "data/disk.h"
-#include "data/kept_file.h"
+#include "data/prune_file.h"
 #include "kernels/cpu/cpu.h"
 #include "run/run.h"
 #include "test/test.h"
@@ -485,16 +485,16 @@ static void files_of_other_models_and_methods_are_refused(void) {
 // A whole file of a rank with 2 heads of 8 and 64 hidden units, written with a right hash whatever is in it.
 static int load_written(const Model* m, int table, float value, float kept, int j, int stay) {
     static float values[4][64], keeps[4][64];
-    KeptTable tables[] = {{"attproj", 16, 16, values[0], keeps[0]},
-                          {"qkv", 32, 32, values[1], keeps[1]},
-                          {"fcproj", 64, 64, values[2], keeps[2]},
-                          {"fc", 32, 32, values[3], keeps[3]}};
+    PruneTable tables[] = {{"attproj", 16, 16, values[0], keeps[0]},
+                           {"qkv", 32, 32, values[1], keeps[1]},
+                           {"fcproj", 64, 64, values[2], keeps[2]},
+                           {"fc", 32, 32, values[3], keeps[3]}};
     for (int i = 0; i < 4 * 64; i++) values[i / 64][i % 64] = keeps[i / 64][i % 64] = 1;
     values[table][MAX(j, 0)] = value;
     for (int i = 0; i < 64; i++)
         if (i == j || j < 0) keeps[table][i] = kept;
     if (stay >= 0) tables[table].stay = stay;
-    CHECK(kept_file_write(tables, 4, 1, path, err, sizeof err) == 0);
+    CHECK(prune_file_write(tables, 4, 1, path, err, sizeof err) == 0);
     Kept* k = kept_open(m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
     memset(err, 0, sizeof err);
     int result = kept_load(k, path, err, sizeof err);
@@ -518,16 +518,16 @@ static void contents_that_make_no_sense_are_refused(void) {
     CHECK(load_written(&m, 1, 1, 1, 0, 24) == -1 && strstr(err, "qkv.stay: expected all 32, found 24"));
     CHECK(load_written(&m, 3, 1, 1, 0, 0) == -1 && strstr(err, "fc.stay: expected all 32, found 0"));
     float more = 1;
-    KeptTable tables[] = {{"attproj", 16, 16, NULL, NULL},
-                          {"qkv", 32, 32, NULL, NULL},
-                          {"fcproj", 64, 64, NULL, NULL},
-                          {"fc", 32, 32, NULL, NULL},
-                          {"more", 1, 1, &more, &more}};
+    PruneTable tables[] = {{"attproj", 16, 16, NULL, NULL},
+                           {"qkv", 32, 32, NULL, NULL},
+                           {"fcproj", 64, 64, NULL, NULL},
+                           {"fc", 32, 32, NULL, NULL},
+                           {"more", 1, 1, &more, &more}};
     static float ones[64];
     for (int i = 0; i < 64; i++) ones[i] = 1;
     for (int i = 0; i < 4; i++) tables[i].value = tables[i].kept = ones;
     Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
-    CHECK(kept_file_write(tables, 5, 1, path, err, sizeof err) == 0);
+    CHECK(prune_file_write(tables, 5, 1, path, err, sizeof err) == 0);
     CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "expected 13 tensors, found 16"));
     kept_close(k);
     CHECK(load_written(&m, 0, 1, 1, 0, 12) == -1 && strstr(err, "attproj.stay: expected a multiple of 8, found 12"));

@@ -1,4 +1,4 @@
-// fuzz_kept.c - files of what a rank keeps: any bytes, and a good file edited at will, to their reader. Whatever it
+// fuzz_prune.c - files of what a rank keeps: any bytes, and a good file edited at will, to their reader. Whatever it
 // accepts are the values of the good file or sensible ones of another; whatever it refuses fills nothing, and gives
 // words.
 #include <float.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "data/disk.h"
-#include "data/kept_file.h"
+#include "data/prune_file.h"
 
 enum { LAYERS = 2, TABLES = 2, MOST = 8, MOST_BYTES = 1 << 12 };
 
@@ -19,21 +19,21 @@ static void require(int holds) {
     if (!holds) abort();
 }
 
-static void make_tables(KeptTable tables[TABLES], int which) {
+static void make_tables(PruneTable tables[TABLES], int which) {
     static const char* const names[TABLES] = {"heads", "units"};
     for (int t = 0; t < TABLES; t++)
-        tables[t] = (KeptTable){names[t], widths[t], which ? -1 : widths[t] - 1, values[which][t], kept[which][t]};
+        tables[t] = (PruneTable){names[t], widths[t], which ? -1 : widths[t] - 1, values[which][t], kept[which][t]};
 }
 
 static void make_good(void) {
-    char path[] = "/tmp/fuzz_kept_XXXXXX", err[ERR_BYTES];
-    KeptTable tables[TABLES];
+    char path[] = "/tmp/fuzz_prune_XXXXXX", err[ERR_BYTES];
+    PruneTable tables[TABLES];
     uint64_t bytes;
     for (int t = 0; t < TABLES; t++)
         for (int i = 0; i < LAYERS * widths[t]; i++) values[0][t][i] = (float)i, kept[0][t][i] = i % widths[t] != 1;
     make_tables(tables, 0);
     close(mkstemp(path));
-    require(!kept_file_write(tables, TABLES, LAYERS, path, err, sizeof err));
+    require(!prune_file_write(tables, TABLES, LAYERS, path, err, sizeof err));
     int fd = disk_open(path, &bytes, err, sizeof err);
     require(fd >= 0 && bytes <= MOST_BYTES && disk_read(fd, good, bytes) == (int64_t)bytes);
     close(fd);
@@ -41,7 +41,7 @@ static void make_good(void) {
     n_good = (size_t)bytes;
 }
 
-static void check_taken(const KeptTable* table) {
+static void check_taken(const PruneTable* table) {
     require(table->stay >= 0 && table->stay <= table->n);
     for (int i = 0; i < LAYERS * table->n; i++) {
         require(table->value[i] >= 0 && table->value[i] <= FLT_MAX);
@@ -52,13 +52,13 @@ static void check_taken(const KeptTable* table) {
 // 1 where the reader took it.
 static int check(const unsigned char* bytes, size_t n) {
     char err[ERR_BYTES] = "";
-    KeptTable tables[TABLES];
+    PruneTable tables[TABLES];
     SafeTensors file;
     make_tables(tables, 1);
     memset(values[1], 0xff, sizeof values[1]);
     memset(kept[1], 0xff, sizeof kept[1]);
     if (safetensors_parse(&file, bytes, n, err, sizeof err)) return 0;
-    int refused = kept_file_take(tables, TABLES, LAYERS, &file, err, sizeof err);
+    int refused = prune_file_take(tables, TABLES, LAYERS, &file, err, sizeof err);
     if (refused) {
         require(err[0] && memchr(err, 0, sizeof err) && tables[0].stay == -1 && tables[1].stay == -1);
         const unsigned char *v = (const unsigned char*)values[1], *k = (const unsigned char*)kept[1];

@@ -1,5 +1,5 @@
-// kept_file.c - see kept_file.h. The reader first checks everything where it lies in the file, then copies.
-#include "data/kept_file.h"
+// prune_file.c - see prune_file.h. The reader first checks everything where it lies in the file, then copies.
+#include "data/prune_file.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static SafeTensor describe(int rows, int cols, const void* data) {
     return t;
 }
 
-static SafeTensor describe_part(const KeptTable* table, Part part, int layers, const void* data) {
+static SafeTensor describe_part(const PruneTable* table, Part part, int layers, const void* data) {
     SafeTensor t = part == PART_STAY ? describe(1, 1, data) : describe(layers, table->n, data);
     snprintf(t.name, sizeof t.name, "%s.%s", table->name, part_names[part]);
     return t;
@@ -36,12 +36,12 @@ static void make_check(float pieces[CHECK_PIECES], const SafeTensor* tensors, in
     for (int i = 0; i < CHECK_PIECES; i++) pieces[i] = (float)(hash >> i * PIECE_BITS & ((1 << PIECE_BITS) - 1));
 }
 
-int kept_file_write(const KeptTable* tables, int n_tables, int layers, const char* path, char* err, size_t errlen) {
-    SafeTensor tensors[MOST_KEPT_TABLES * PARTS + 1];
-    float stay[MOST_KEPT_TABLES], pieces[CHECK_PIECES];
+int prune_file_write(const PruneTable* tables, int n_tables, int layers, const char* path, char* err, size_t errlen) {
+    SafeTensor tensors[MOST_PRUNE_TABLES * PARTS + 1];
+    float stay[MOST_PRUNE_TABLES], pieces[CHECK_PIECES];
     int n = n_tables * PARTS;
     for (int i = 0; i < n; i++) {
-        const KeptTable* table = &tables[i / PARTS];
+        const PruneTable* table = &tables[i / PARTS];
         const float* data[PARTS] = {table->value, table->kept, &stay[i / PARTS]};
         stay[i / PARTS] = (float)table->stay;
         tensors[i] = describe_part(table, (Part)(i % PARTS), layers, data[i % PARTS]);
@@ -104,8 +104,8 @@ static int check_kept(const SafeTensor* kept, const SafeTensor* stay, int layers
     return 0;
 }
 
-int kept_file_take(KeptTable* tables, int n_tables, int layers, const SafeTensors* file, char* err, size_t errlen) {
-    SafeTensor tensors[MOST_KEPT_TABLES * PARTS + 1];
+int prune_file_take(PruneTable* tables, int n_tables, int layers, const SafeTensors* file, char* err, size_t errlen) {
+    SafeTensor tensors[MOST_PRUNE_TABLES * PARTS + 1];
     float pieces[CHECK_PIECES];
     int n = n_tables * PARTS;
     for (int i = 0; i <= n; i++) {
@@ -133,11 +133,11 @@ int kept_file_take(KeptTable* tables, int n_tables, int layers, const SafeTensor
     return 0;
 }
 
-int kept_file_read(KeptTable* tables, int n_tables, int layers, const char* path, char* err, size_t errlen) {
+int prune_file_read(PruneTable* tables, int n_tables, int layers, const char* path, char* err, size_t errlen) {
     char why[ERR_BYTES];
     SafeTensors file;
     if (safetensors_open(&file, path, err, errlen)) return -1;
-    int result = kept_file_take(tables, n_tables, layers, &file, why, sizeof why);
+    int result = prune_file_take(tables, n_tables, layers, &file, why, sizeof why);
     safetensors_close(&file);
     return result ? fail(err, errlen, "%s: %s", path, why) : 0;
 }
