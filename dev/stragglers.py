@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Slow ranks in a tensor-parallel group: what balancing wins, and what it costs in loss.
 
-    dev/stragglers.py [--train ./train] [--parts bound,wall,accuracy] [--work DIR] [--out dev/results/stragglers.md]
+    dev/stragglers.py [--train ./train] [--parts bound,wall,accuracy] [--work DIR]
 
-Runs ./train under mpirun with injected stragglers and writes three tables:
+Runs ./train under mpirun with injected stragglers (an hour on two cores) and prints three tables, which
+dev/results/stragglers.md explains:
   bound     R = 4 and 8 ranks, one of them 2, 4 or 8 times as slow in its matmuls. Ranks share this machine's cores, so
             times are emulated: every rank measures its own computing in processor time, and a step takes the sum over
-            the segments between exchanges of the slowest rank's (emulated_ms in log.jsonl). Exchanges are not in it.
-  wall      R = 2 on two cores: what the wall clock says (measured_ms).
+            the segments between collectives of the slowest rank's (emulated_ms in log.jsonl), without communication.
+  wall      R = 2 on two cores: what the clock says (measured_ms).
   accuracy  validation loss after the same steps and after the same emulated time, two seeds.
 A run whose log is complete in DIR is not run again.
 """
@@ -153,28 +154,10 @@ def accuracy_table(args):
     return lines
 
 
-NOTES = {
-    "bound": """Emulated: ranks share the cores of this machine. Milliseconds are the sum over segments between
-exchanges of the slowest rank's processor time; exchanges are not in it. Of a run the least of steps 2 to 4, before the
-first decision, is *off*, of steps 9 to 13 *on*.
-*bound* is the lossless one when everything is slowed, chi (R - 1 + 1/chi) / R, which a step reaches whose other
-work takes no time. Here that takes c ms (attention, norms, classifier, update), found from the columns healthy
-and off, and *with c* compares with the bound for c and m. A fraction above 1 is noise.""",
-    "wall": """Two ranks on two cores; milliseconds of the wall clock, exchanges included.""",
-    "accuracy": """The default model and text (bytes of C headers), 4 ranks with --tp 4, rank 1 four times as slow in
-its matmuls from step 2 on. Time is emulated as above. *After the same time*: when the run without a straggler
-was through; a dash where there are no two evaluations around it.""",
-}
-
-
-def intro(args, parts):
+def where(parts):
     model = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")][:1]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True).stdout.strip()
-    return (f"# Slow ranks in a tensor-parallel group\n\n`dev/stragglers.py --parts {parts}`, {', '.join(model)}, "
-            f"{os.cpu_count()} cores, program of {commit}.\n\n"
-            "Stragglers are injected by repeating matmuls (`--straggle`). resize: columns, L1 priority, zero fill, as "
-            "published (Wang et al. 2024); slices, water-filling, controller and SEMI's objective are our own. The "
-            "paper's figures were not compared with.\n\n")
+    return f"`dev/stragglers.py --parts {parts}`, {', '.join(model)}, {os.cpu_count()} cores, program of {commit}."
 
 
 def main():
@@ -182,17 +165,12 @@ def main():
     parser.add_argument("--train", default="./train")
     parser.add_argument("--parts", default="bound,wall,accuracy")
     parser.add_argument("--work", default="build/stragglers")
-    parser.add_argument("--out", default="")
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
     tables = {"bound": bound_table, "wall": wall_table, "accuracy": accuracy_table}
-    text = ""
+    print(where(args.parts))
     for part in args.parts.split(","):
-        text += f"## {part}\n\n{NOTES[part]}\n\n" + "\n".join(tables[part](args)) + "\n\n"
-    text = intro(args, args.parts) + text
-    print(text)
-    if args.out:
-        open(args.out, "w").write(text)
+        print(f"\n## {part}\n\n" + "\n".join(tables[part](args)), flush=True)
 
 
 if __name__ == "__main__":
