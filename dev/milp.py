@@ -11,8 +11,7 @@ contiguous ranks that holds it. With u(k, r) = 1 where document k is on rank r, 
     sum of times on rank r <= makespan                               (not needed, but it makes the relaxation tight)
 
 FILE is in the format of plan/machine.h with published links: quadratic_ms, linear_ms, micro_batch_ms, heads,
-token_bytes,
-group, capacity. Solved by HiGHS (scipy 1.9 or later), else by GLPK's glpsol.
+token_bytes, group, capacity. Solved by HiGHS (scipy 1.9 or later), else by GLPK's glpsol.
 """
 import argparse
 import itertools
@@ -64,7 +63,7 @@ def parse_machine(text):
 
 
 def micro_batch_ms(machine, s, d):
-    """T(s, d) and what an item costs, ms; None where the document does not fit."""
+    """Time of a document of s tokens alone on d ranks, ms; None where the document does not fit."""
     heads = int(machine["heads"])
     most = -(-heads // d) if heads else 0  # heads of the rank that has most
     if heads and d > heads:
@@ -129,7 +128,7 @@ def build(machine, ranks, lengths):
             model.at_least({start[l]: 1, start[k]: -1}, 0)
         for r in range(ranks):
             for a, b, y, free in ((k, l, -2 * big, 6 * big), (l, k, 2 * big, 4 * big)):
-                # start_b - end_a >= -2 big (what is missing of: both on r, and this order)
+                # start_b - end_a >= -2 big (0 where both are on r in this order)
                 terms = {start[b]: 1, start[a]: -1, before: y}
                 for part in (time_of(a, -1), uses(a, r), uses(b, r)):
                     for column, value in part.items():
