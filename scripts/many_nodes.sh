@@ -1,17 +1,17 @@
 #!/bin/sh
-# many_nodes.sh HOSTFILE OPTIONS... - trains on several machines. HOSTFILE has a line for each, "name slots=8": as many
+# many_nodes.sh HOSTFILE OPTIONS... - trains on several nodes. HOSTFILE has a line for each, "name slots=8": as many
 # ranks as it has GPUs. OPTIONS are ./train's. Ctrl-C saves and ends, see save_on_signal.sh.
 #
 #   scripts/many_nodes.sh hosts --data /shared/texts --out /shared/runs/mine
 #   NETWORK=eth0 scripts/many_nodes.sh hosts ...           or NETWORK=10.1.0.0/16, where names of interfaces differ
 #   RANKS=6 scripts/many_nodes.sh hosts ...                fewer than there are slots
 #
-# What the machines must have in common:
+# What the nodes must have in common:
 #   - ssh without a password from this one to all others, and the same Open MPI;
 #   - this program, the working directory, --data and --out at the same paths: every rank reads documents and writes its
 #     part of a checkpoint itself, so --out is on a file system that all of them share (NFS does);
-#   - a network. Open MPI tries all interfaces that are up. docker0 and virbr0 have the same address on each machine and
-#     lead nowhere, so that jobs hang in their first exchange: they are left out. NETWORK names the one to use.
+#   - a network. Open MPI tries all interfaces that are up. docker0 and virbr0 have the same address on each node and
+#     lead nowhere, so that jobs hang in their first message: they are excluded. NETWORK names the one to use.
 root=$(cd "$(dirname "$0")/.." && pwd)
 usage() {
     echo "many_nodes: $1; see the head of $0" >&2
@@ -37,6 +37,6 @@ else
     nowhere=127.0.0.0/8,docker0,virbr0
     words="$words --mca btl_tcp_if_exclude $nowhere --mca oob_tcp_if_exclude $nowhere"
 fi
-# --map-by slot: neighbours in rank share a machine, which groups of ranks count on. --bind-to none: see one_node.sh.
+# --map-by slot: neighbours in rank share a node, which groups of ranks rely on. --bind-to none: see one_node.sh.
 exec "$root/scripts/save_on_signal.sh" mpirun --hostfile "$hosts" ${RANKS:+-n "$RANKS"} --map-by slot --bind-to none \
     --wdir "$PWD" $words "$root/train" "$@"

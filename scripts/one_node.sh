@@ -1,5 +1,5 @@
 #!/bin/sh
-# one_node.sh [-n RANKS] OPTIONS... - trains on this machine with a rank for each of its GPUs; without GPUs with 2 ranks
+# one_node.sh [-n RANKS] OPTIONS... - trains on this machine, one rank for each GPU; without GPUs with 2 ranks
 # on its CPU. OPTIONS are ./train's. Ctrl-C saves and ends, see save_on_signal.sh.
 #
 #   scripts/one_node.sh --data my-texts/ --out runs/mine
@@ -17,7 +17,7 @@ else
 fi
 
 # MPI waits by spinning. mpirun tells ranks to yield only when it sees by itself that cores are fewer; where a container
-# or a host list hides that, an exchange of microseconds takes tens of milliseconds.
+# or a host list hides that, a message of microseconds takes tens of milliseconds.
 cores=$(nproc)
 if [ "$ranks" -gt "$cores" ]; then
     echo "one_node: $ranks ranks share $cores cores, so they yield while they wait (OMPI_MCA_mpi_yield_when_idle=1)"

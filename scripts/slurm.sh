@@ -1,5 +1,5 @@
 #!/bin/sh
-# slurm.sh - a job for Slurm. From the root of this project, on a file system that all machines share:
+# slurm.sh - a job for Slurm. From the root of this project, on a file system that all nodes share:
 #
 #   sbatch --nodes 4 scripts/slurm.sh --data /shared/texts --out runs/mine
 #   sbatch --nodes 4 scripts/slurm.sh --resume --out runs/mine       when time was up; also on another number of ranks

@@ -1,9 +1,9 @@
 #!/bin/sh
-# bench.sh [RATE] - what exchanges across machines cost with overlap on and off: two nodes of one rank each (run.sh),
-# links of RATE (default 400mbit), the program itself. Runs with and without overlap take turns; medians of the steps of
-# ROUNDS runs. `waiting` is the share of a step in which rank 0 stood still for the other: exposed communication.
+# bench.sh [RATE] - what communication between nodes costs with overlap on and off: two nodes of one rank each (run.sh),
+# links of RATE (default 400mbit), the program itself. Runs with and without overlap alternate; medians of the steps of
+# ROUNDS runs. `waiting` is the share of a step in which rank 0 waited for the other: exposed communication.
 #
-# The cores are shared by both nodes: what ranks compute is real, what links take is tbf's doing.
+# The nodes share this machine's cores: computing is real, links are emulated by tbf.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 train=${TRAIN:-$root/build/release/train}
 rate=${1:-400mbit} rounds=${ROUNDS:-3} steps=${STEPS:-8}
@@ -25,8 +25,8 @@ run() { # run NAME OVERLAP ROUND OPTIONS...
     shift 3
     "$root/dev/cluster/run.sh" --nodes 2 --ranks-per-node 1 --rate "$rate" -- "$train" --data "$work/data" \
         --val "$work/data" --layers 4 --width 256 --heads 8 --context 4096 --batch-tokens 8192 --dtype fp32 \
-        --threads 1 \
-        --steps "$steps" --eval-every 0 --sample-every 0 --save-every 0 --overlap "$overlap" --out "$out" "$@" \
+        --threads 1 --steps "$steps" --eval-every 0 --sample-every 0 --save-every 0 --overlap "$overlap" \
+        --out "$out" "$@" \
         > "$work/out" 2>&1 || { tail -n 5 "$work/out"; exit 1; }
 }
 
@@ -47,6 +47,6 @@ all() { # all NAME OPTIONS...
     done
 }
 all documents-on-one-rank --plan static
-all heads --cp 2 --cp-kind ulysses
+all ulysses --cp 2 --cp-kind ulysses
 all ring --cp 2 --cp-kind ring
 all zero-3 --plan static --zero 3

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check.sh - what run.sh promises, tried: node boundaries are real, links have their rate, statuses and signals arrive,
-# nothing is left behind. Takes about 20 seconds; a machine that can have no cluster skips all of it.
+# check.sh - tests what run.sh promises: node boundaries are real, links have their rate, statuses and signals arrive,
+# nothing is left behind. Takes about 20 seconds; is skipped where run.sh cannot make a cluster.
 cd "$(dirname "$0")" || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -17,7 +17,7 @@ claim() { # claim WORDS CONDITION...: the condition is a command
     fi
 }
 between() { [ "$1" -le "$2" ] && [ "$2" -le "$3" ]; }
-# cluster WORDS...: run.sh with them. Its processes are known by the variable CLUSTER_CHECK.
+# cluster WORDS...: runs run.sh with them. Its processes have the variable CLUSTER_CHECK.
 cluster() { CLUSTER_CHECK=$work timeout 100 ./run.sh "$@" > "$work/out" 2> "$work/err"; }
 processes() { grep -slxz "CLUSTER_CHECK=$work" /proc/[0-9]*/environ; }
 machine() { ip -br link; ip netns list; cat /proc/self/mounts /etc/hosts; }
@@ -40,7 +40,7 @@ fi
 mpicc -std=c11 -O2 check.c -o "$work/check" || exit 1
 machine > "$work/before"
 
-# The rate is a limit: a machine that is busy may stay below it, so one good run of three counts. Payload is 1448 of
+# The rate is a limit: a busy machine may stay below it, so one good run of three suffices. Payload is 1448 of
 # 1514 bytes of a packet, 0.956 of the rate; burst lets at most 256 KiB of 32 MiB through at once, 0.8 %.
 for rate in 100 400; do
     for try in 1 2 3; do
@@ -66,7 +66,7 @@ claim "each_node_has_its_name" [ "$(sort -u "$work/out" | tr '\n' ' ')" = "node0
 cluster --once -- sh -c 'mpirun --hostfile "$CLUSTER_HOSTS" hostname'
 claim "a_script_that_calls_mpirun_finds_the_nodes" [ "$(sort "$work/out" | tr '\n' ' ')" = "node0 node0 node1 node1 " ]
 
-# Ranks that end well when USR1 comes: run.sh hands it to mpirun, and that to all.
+# Ranks that end with 0 on USR1: run.sh passes it to mpirun, which passes it to all ranks.
 rm "$work/out"
 CLUSTER_CHECK=$work ./run.sh -- sh -c 'trap "echo told; exit 0" USR1; echo ready; while :; do sleep 0.1; done' \
     > "$work/out" 2> "$work/err" &
@@ -77,7 +77,7 @@ wait $job
 status=$?
 claim "usr1_reaches_every_rank" [ "$(grep -c told "$work/out") $status" = "4 0" ]
 
-rm "$work/out" # what the last job said must not be taken for this one's
+rm "$work/out" # else the last job's output would be read as this one's
 CLUSTER_CHECK=$work ./run.sh -- sh -c 'echo ready; sleep 60' > "$work/out" 2> "$work/err" &
 job=$!
 await 20 sh -c "[ \$(grep -cs ready '$work/out') = 4 ]" 2> /dev/null

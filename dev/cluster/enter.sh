@@ -1,11 +1,11 @@
 #!/bin/sh
-# enter.sh NODE LINE... - what ssh is on a real cluster: runs a command line on a node that run.sh has made. mpirun
-# calls it for each machine as its plm_rsh_agent; like ssh it joins the words and lets a shell read them again.
+# enter.sh NODE LINE... - stands in for ssh: runs a command line on a node that run.sh has made. mpirun calls it for each
+# node as its plm_rsh_agent; like ssh it joins the words and lets a shell read them again.
 # enter.sh NODE -- COMMAND... - the same for words that must stay as they are.
 #
 # A node is a network namespace. Host name, System V memory and /dev/shm are its own too, so that ranks of two nodes
-# cannot share memory even by mistake, and so that the session directories of two daemons (named after the host, in
-# TMPDIR) do not meet.
+# cannot share memory even by mistake, and so that the directories of two daemons (named after the host, in TMPDIR) do
+# not collide.
 node=$1
 shift
 if [ "$1" = -- ]; then

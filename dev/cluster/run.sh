@@ -1,31 +1,30 @@
 #!/bin/sh
-# run.sh [OPTIONS] -- COMMAND... - makes a cluster of several nodes on this machine, runs an MPI program across it with
-# Open MPI, takes everything down again and ends with the program's status. For Linux, as root; needs ip, tc and mpirun.
+# run.sh [OPTIONS] -- COMMAND... - makes a cluster of several nodes on this machine, runs an MPI program on it with Open
+# MPI, removes everything and ends with the program's status. For Linux, as root; needs ip, tc and mpirun.
 #
 #   --nodes N            2
 #   --ranks-per-node N   2
 #   --rate RATE          1gbit: of each node's link, in each direction; tc's units
 #   --burst BYTES        256kb: what a link may send at once after a pause; at least 64kb, the largest packet here
 #   --timeout SECONDS    300; then mpirun ends the job, and the status is not 0
-#   --mpirun WORDS       more for mpirun, such as "-x NAME --mca btl_tcp_links 2"
+#   --mpirun WORDS       further arguments of mpirun, such as "-x NAME --mca btl_tcp_links 2"
 #   --once               run COMMAND once, on node0: a script that calls mpirun itself. $CLUSTER_HOSTS is a hostfile
 #
 #   dev/cluster/run.sh --nodes 2 --ranks-per-node 2 --rate 1gbit -- ./train --threads 1 --out runs/cluster
 #   dev/cluster/run.sh --once -- sh -c 'scripts/many_nodes.sh "$CLUSTER_HOSTS" --threads 1 --out runs/cluster'
 #
-# All nodes have the files of this machine, and each believes that it has all its cores: say --threads. At the end comes
-# what each node has sent over its data link, headers included.
+# All nodes see the files and all cores of this machine: give --threads. At the end it prints what each node has sent
+# over its data link, headers included.
 #
 # A node is a network namespace (enter.sh). Each has two links to a switch, a namespace with two bridges: `data`, shaped
 # by tbf on both its ends as a full-duplex port is, and the only one that MPI may use; and `control`, not shaped, for
-# mpirun and its daemons. So bytes between nodes cost time, those inside a node do not, and a slow link does not slow
-# down starting. There is no added latency: that needs netem, which many kernels lack; tbf is in all of them.
+# mpirun and its daemons. So bytes between nodes cost time, bytes inside a node do not, and a slow link does not delay
+# the start. Latency is not added: that needs netem, which many kernels lack; tbf is in all of them.
 #
 # Nothing is left behind, not even after kill -9 of this script: it moves into a mount namespace and its children into a
 # PID namespace. When this script ends the kernel kills the PID namespace's first process, with it all others, and then
 # drops what they held: links, namespaces, mounts. The machine's /etc/hosts and /dev/shm are as before; /run/netns may
-# be new, and empty.
-# So several clusters may run side by side.
+# be new, and empty. So several clusters may run side by side.
 #
 # INT, TERM, USR1 and USR2 go to mpirun. Status 77: this machine cannot do it, with one line that says why.
 cannot() {
