@@ -64,27 +64,6 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     return limits;
 }
 
-// Weights, gradients and optimizer state, by the stage of ZeRO.
-static void plan_states(MemoryPlan* plan, const Run* run) {
-    const Model* m = &run->model;
-    const Zero* z = &m->zero;
-    size_t elems = shape_param_elems(&m->shape), owned = elems / (size_t)m->shape.shards, elem = dtype_bytes(m->dt),
-           layer = shape_bucket(&m->shape, 1).elems, first = shape_bucket(&m->shape, 0).elems,
-           embedding_head = first + shape_bucket(&m->shape, m->shape.L + 1).elems, fp32 = owned * sizeof(float);
-    int train = run->training, as_bf16 = train && m->comm->size > 1 && z->grad_dtype == DT_BF16;
-    plan_entry(plan, "parameters", (z->stage == 3 ? owned : elems) * elem, ON_DEVICE);
-    plan_entry(plan, "parameters in use", z->stage == 3 ? (embedding_head + 2 * layer) * elem : 0, ON_DEVICE);
-    plan_entry(plan, "master weights", train && has_master(m) ? fp32 : 0, ON_DEVICE);
-    plan_entry(plan, "gradients", train ? (z->stage > 1 ? owned : elems) * sizeof(float) : 0, ON_DEVICE);
-    plan_entry(
-        plan, "gradients in use",
-        train && z->stage > 1 ? (embedding_head + 2 * layer + 2 * layer / (size_t)m->shape.shards) * sizeof(float) : 0,
-        ON_DEVICE);
-    plan_entry(plan, "gradients as bf16", as_bf16 ? 2 * MAX(first, layer) * sizeof(bf16) : 0, ON_DEVICE);
-    plan_entry(plan, "first moments", train ? fp32 : 0, ON_DEVICE);
-    plan_entry(plan, "second moments", train ? fp32 : 0, ON_DEVICE);
-}
-
 static ActNeeds activation_needs(const Run* run, int N) {
     const Model* m = &run->model;
     ActNeeds needs;
@@ -158,6 +137,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     memset(&plan, 0, sizeof plan);
     run->limits.capacity = N;
     Shape widest = widest_shape(run);
+    size_t states[N_ZERO_PARTS];
     size_t logit_row = (size_t)m->shape.vocab_rows * dtype_bytes(m->dt),
            largest = largest_tensor(&m->whole) * sizeof(float);
     int train = run->training, max_tokens = train ? run->config.batch_tokens : m->shape.context;
@@ -167,7 +147,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     m->classifier_N = MIN(N, (int)MIN(chunk_rows, MAX(chunk_bytes / logit_row, (size_t)64)));
     ActNeeds needs = activation_needs(run, N);
     KernelLimits limits = kernel_limits(run, N);
-    plan_states(&plan, run);
+    zero_sizes(m, train, states);
+    for (int i = 0; i < N_ZERO_PARTS; i++) plan_entry(&plan, zero_part_names[i], states[i], ON_DEVICE);
     plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
     plan_entry(&plan, "group attention",
                needs.groups ? group_attention_scratch(N, widest.heads, limits.HS, run->limits.ranks, m->dt) : 0,
@@ -239,48 +220,14 @@ static void allocate(Run* run, MemoryPlan* plan) {
     }
 }
 
-// The parts of a window in one allocation.
-static void carve_window(Window* w, const Model* m, char* memory, size_t elem) {
-    w->whole = NULL;
-    for (int i = 0; i < 2; i++) {
-        w->embedding_head[i] = memory, memory += shape_bucket(&m->shape, i ? m->shape.L + 1 : 0).elems * elem;
-        w->layer[i] = memory, memory += shape_bucket(&m->shape, 1).elems * elem;
-    }
-}
-
-static void carve_states(Model* m, const MemoryPlan* plan) {
-    Zero* z = &m->zero;
-    size_t layer = shape_bucket(&m->shape, 1).elems,
-           embedding_head = shape_bucket(&m->shape, 0).elems + shape_bucket(&m->shape, m->shape.L + 1).elems;
-    z->weights.whole = (char*)planned(plan, "parameters");
-    z->grads.whole = (char*)planned(plan, "gradients");
-    if (z->stage == 3) {
-        z->owned_weights = z->weights.whole;
-        carve_window(&z->weights, m, (char*)planned(plan, "parameters in use"), dtype_bytes(m->dt));
-    }
-    if (z->stage > 1 && z->grads.whole) {
-        z->owned_grads = (float*)z->grads.whole;
-        float* in_use = (float*)planned(plan, "gradients in use");
-        carve_window(&z->grads, m, (char*)in_use, sizeof(float));
-        for (int i = 0; i < 2; i++)
-            z->piece[i] = in_use + embedding_head + 2 * layer + (size_t)i * layer / (size_t)m->shape.shards;
-    }
-    z->grads_bf16[0] = (char*)planned(plan, "gradients as bf16");
-    if (z->grads_bf16[0])
-        z->grads_bf16[1] = z->grads_bf16[0] + MAX(shape_bucket(&m->shape, 0).elems, layer) * sizeof(bf16);
-    z->master = (float*)planned(plan, "master weights");
-    z->m = (float*)planned(plan, "first moments");
-    z->v = (float*)planned(plan, "second moments");
-    for (int i = 0; i < 2; i++) z->layer_in[i] = z->layer_out[i] = -1;
-}
-
 // Hands the planned memory to those who use it.
 static void carve(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
     int max_tokens = run->training ? run->config.batch_tokens : m->shape.context;
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
     void* scratch = planned(plan, "planning");
-    carve_states(m, plan);
+    for (int i = 0; i < N_ZERO_PARTS; i++) m->zero.part[i] = planned(plan, zero_part_names[i]);
+    zero_open(m);
     carve_work(run, plan, run->config.capacity);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");

@@ -291,26 +291,17 @@ static void* take(const Model* m, size_t bytes) {
     return p;
 }
 
-// The arrays of stage 1 for another shape; nothing is in them.
-static void take_arrays(Model* next, const Model* m) {
-    Zero* z = &next->zero;
-    size_t elems = shape_param_elems(&next->shape), owned = elems / (size_t)next->shape.shards * sizeof(float);
-    size_t embedding = shape_bucket(&next->shape, 0).elems, layer = shape_bucket(&next->shape, 1).elems;
-    z->weights.whole = (char*)take(m, elems * dtype_bytes(m->dt));
-    z->grads.whole = (char*)take(m, elems * sizeof(float));
-    if (z->master) z->master = (float*)take(m, owned);
-    z->m = (float*)take(m, owned);
-    z->v = (float*)take(m, owned);
-    if (!z->grads_bf16[0]) return;
-    z->grads_bf16[0] = (char*)take(m, 2 * MAX(embedding, layer) * sizeof(bf16));
-    z->grads_bf16[1] = z->grads_bf16[0] + MAX(embedding, layer) * sizeof(bf16);
+static void take_arrays(Model* next) {
+    size_t bytes[N_ZERO_PARTS];
+    zero_sizes(next, 1, bytes);
+    for (int i = 0; i < N_ZERO_PARTS; i++) next->zero.part[i] = bytes[i] ? take(next, bytes[i]) : NULL;
+    zero_open(next);
 }
 
-static void give_back(const Model* m) {
-    const Zero* z = &m->zero;
+static void give_back(Model* m) {
     m->k->synchronize(m->s);
-    void* const arrays[] = {z->weights.whole, z->grads.whole, z->master, z->m, z->v, z->grads_bf16[0]};
-    for (int i = 0; i < COUNT(arrays); i++) m->k->free_memory(arrays[i]);
+    for (int i = 0; i < N_ZERO_PARTS; i++) m->k->free_memory(m->zero.part[i]);
+    zero_close(&m->zero);
 }
 
 // The whole tensor, of one kind, in run->staging.
@@ -355,9 +346,9 @@ void run_reshard(Run* run, const TpSplit* split) {
     next.split = *split;
     next.shape = split_shape(&m->whole, split, tp_rank(m));
     next.shape.shards = m->shape.shards;
-    take_arrays(&next, m);
+    take_arrays(&next);
     carry(run, &next, STATE_WEIGHTS);
-    if (m->zero.master) carry(run, &next, STATE_MASTER);
+    if (m->zero.part[ZERO_MASTER]) carry(run, &next, STATE_MASTER);
     carry(run, &next, STATE_M);
     carry(run, &next, STATE_V);
     give_back(m);

@@ -349,6 +349,7 @@ void run_close(Run* run) {
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
     work_close(m->work);
+    zero_close(&m->zero);
     balance_close(run->balance);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->world) m->comm->table->close(m->comm);

@@ -118,7 +118,7 @@ static ModelState reading_state(Run* run, Shape* alone) {
 }
 
 // Masters exist apart from weights: in training, and where weights are not fp32 themselves.
-static int keeps_master(const Model* m) { return m->zero.master != NULL; }
+static int keeps_master(const Model* m) { return m->zero.part[ZERO_MASTER] != NULL; }
 
 static void make_path(char* path, const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);

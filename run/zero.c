@@ -4,78 +4,134 @@
 // bf16. Stage 2 sends the gradients of layers once a round, stage 3 also their weights, twice.
 #include "run/zero.h"
 
-#include "run/run.h"
+#include <stdlib.h>
+
+#include "run/model.h"
+
+const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters in use", "master weights",
+                                                   "gradients",     "gradients in use",  "gradients as bf16",
+                                                   "first moments", "second moments"};
+
+// ---- memory
+
+static int last_bucket(const Model* m) { return m->shape.L + 1; }
+
+// Elements of embedding and head and of two layers, as they lie in memory for what is in use.
+static size_t elems_in_use(const Shape* s) {
+    return shape_bucket(s, 0).elems + 2 * shape_bucket(s, 1).elems + shape_bucket(s, s->L + 1).elems;
+}
+
+void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
+    const Shape* s = &m->shape;
+    size_t elems = shape_param_elems(s), owned = elems / (size_t)s->shards, in_use = elems_in_use(s),
+           elem = dtype_bytes(m->dt);
+    size_t first = shape_bucket(s, 0).elems, layer = shape_bucket(s, 1).elems, fp32 = sizeof(float);
+    int stage = m->zero.stage, as_bf16 = m->comm->size > 1 && m->zero.grad_dtype == DT_BF16;
+    memset(bytes, 0, N_ZERO_PARTS * sizeof *bytes);
+    bytes[ZERO_WEIGHTS] = (stage == 3 ? owned : elems) * elem;
+    bytes[ZERO_WEIGHTS_IN_USE] = stage == 3 ? in_use * elem : 0;
+    if (!training) return;
+    bytes[ZERO_MASTER] = has_master(m) ? owned * fp32 : 0;
+    bytes[ZERO_GRADS] = (stage > 1 ? owned : elems) * fp32;
+    bytes[ZERO_GRADS_IN_USE] = stage > 1 ? (in_use + 2 * layer / (size_t)s->shards) * fp32 : 0;
+    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * MAX(first, layer) * sizeof(bf16) : 0;
+    bytes[ZERO_M] = bytes[ZERO_V] = owned * fp32;
+}
+
+// Bucket b: `all` has elements of `elem` bytes of all buckets, or of what this rank owns when `in_use` has whole ones.
+static char* place(const Model* m, int b, char* all, char* in_use, size_t elem, char** owned) {
+    const ZeroBucket* x = &m->zero.bucket[b];
+    size_t rank = m->shape.shards > 1 ? (size_t)m->comm->rank : 0, first = shape_bucket(&m->shape, 0).elems,
+           layer = shape_bucket(&m->shape, 1).elems;
+    char* whole = all + x->offset * elem;
+    if (in_use)
+        whole = in_use + (b == 0 ? 0 : b == last_bucket(m) ? first + 2 * layer : first + (b - 1) % 2 * layer) * elem;
+    *owned = in_use ? all + x->at * elem : whole + rank * x->piece * elem;
+    return whole;
+}
+
+static void open_bucket(const Model* m, int b) {
+    const Zero* z = &m->zero;
+    ZeroBucket* x = &z->bucket[b];
+    Bucket in_block = shape_bucket(&m->shape, b);
+    size_t shards = (size_t)m->shape.shards;
+    char* owned;
+    x->offset = in_block.offset, x->elems = in_block.elems;
+    x->piece = x->elems / shards, x->at = x->offset / shards;
+    x->weights = place(m, b, (char*)z->part[ZERO_WEIGHTS], (char*)z->part[ZERO_WEIGHTS_IN_USE], dtype_bytes(m->dt),
+                       &x->owned_weights);
+    if (!z->part[ZERO_GRADS]) return;
+    x->grads =
+        (float*)place(m, b, (char*)z->part[ZERO_GRADS], (char*)z->part[ZERO_GRADS_IN_USE], sizeof(float), &owned);
+    x->owned_grads = (float*)owned;
+    if (z->part[ZERO_GRADS_IN_USE] && b > 0 && b < last_bucket(m))
+        x->reduced = (float*)z->part[ZERO_GRADS_IN_USE] + elems_in_use(&m->shape) + (size_t)((b - 1) % 2) * x->piece;
+}
+
+void zero_open(Model* m) {
+    Zero* z = &m->zero;
+    z->bucket = (ZeroBucket*)calloc((size_t)m->shape.L + 2, sizeof *z->bucket);
+    if (!z->bucket) die("no memory for %d buckets", m->shape.L + 2);
+    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b);
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        ZeroBucket* x = &z->bucket[shape_bucket_of(&t, &m->shape)];
+        if (x->n_tensors++ == 0) x->first_tensor = i;
+    }
+    for (int i = 0; i < 2; i++) z->layer_in[i] = z->layer_out[i] = -1;
+}
+
+void zero_close(Zero* zero) { free(zero->bucket); }
 
 // ---- where things are
 
-static int last_bucket(const Model* m) { return m->shape.L + 1; }
-static size_t piece_elems(const Model* m, int b) { return shape_bucket(&m->shape, b).elems / (size_t)m->shape.shards; }
-
-// Bucket b in a window whose elements have `elem` bytes.
-static char* bucket_in(const Model* m, const Window* w, int b, size_t elem) {
-    if (w->whole) return w->whole + shape_bucket(&m->shape, b).offset * elem;
-    return b == 0 ? w->embedding_head[0] : b == last_bucket(m) ? w->embedding_head[1] : w->layer[(b - 1) & 1];
-}
-
-static size_t place_in_bucket(const Model* m, const ParamTensor* tensor) {
-    return tensor->offset - shape_bucket(&m->shape, shape_bucket_of(tensor, &m->shape)).offset;
-}
-
-static char* tensor_in(const Model* m, const Window* w, const ParamTensor* tensor, size_t elem) {
-    return bucket_in(m, w, shape_bucket_of(tensor, &m->shape), elem) + place_in_bucket(m, tensor) * elem;
+static ZeroBucket* bucket_of(const Model* m, const ParamTensor* tensor) {
+    return &m->zero.bucket[shape_bucket_of(tensor, &m->shape)];
 }
 
 char* zero_weights(const Model* m, const ParamTensor* tensor) {
-    return tensor_in(m, &m->zero.weights, tensor, dtype_bytes(m->dt));
+    const ZeroBucket* x = bucket_of(m, tensor);
+    return x->weights + (tensor->offset - x->offset) * dtype_bytes(m->dt);
 }
 
 float* zero_grads(const Model* m, const ParamTensor* tensor) {
-    return (float*)tensor_in(m, &m->zero.grads, tensor, sizeof(float));
+    const ZeroBucket* x = bucket_of(m, tensor);
+    return x->grads + (tensor->offset - x->offset);
 }
 
 char* zero_owned_weights(const Model* m, const Segment* segment) {
-    size_t elem = dtype_bytes(m->dt);
-    if (m->zero.owned_weights) return m->zero.owned_weights + segment->at * elem;
-    return zero_weights(m, &segment->tensor) + segment->first * elem;
+    const ZeroBucket* x = bucket_of(m, &segment->tensor);
+    return x->owned_weights + (segment->at - x->at) * dtype_bytes(m->dt);
 }
 
 float* zero_owned_grads(const Model* m, const Segment* segment) {
-    if (m->zero.owned_grads) return m->zero.owned_grads + segment->at;
-    return zero_grads(m, &segment->tensor) + segment->first;
+    const ZeroBucket* x = bucket_of(m, &segment->tensor);
+    return x->owned_grads + (segment->at - x->at);
+}
+
+static float* state(const Model* m, StateKind kind) {
+    return (float*)m->zero.part[kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V];
 }
 
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
-    const Zero* z = &m->zero;
-    if (kind == STATE_MASTER && !z->master) return zero_owned_weights(m, segment);
-    return (char*)((kind == STATE_MASTER ? z->master : kind == STATE_M ? z->m : z->v) + segment->at);
-}
-
-// The owned pieces of bucket b.
-static char* owned_weights(const Model* m, int b) {
-    size_t elem = dtype_bytes(m->dt);
-    if (m->zero.owned_weights)
-        return m->zero.owned_weights + shape_bucket(&m->shape, b).offset / (size_t)m->shape.shards * elem;
-    return bucket_in(m, &m->zero.weights, b, elem) + (size_t)m->comm->rank * piece_elems(m, b) * elem;
-}
-
-static float* owned_grads(const Model* m, int b) {
-    if (m->zero.owned_grads) return m->zero.owned_grads + shape_bucket(&m->shape, b).offset / (size_t)m->shape.shards;
-    return (float*)bucket_in(m, &m->zero.grads, b, sizeof(float)) + (size_t)m->comm->rank * piece_elems(m, b);
+    if (kind == STATE_MASTER && !state(m, kind)) return zero_owned_weights(m, segment);
+    return (char*)(state(m, kind) + segment->at);
 }
 
 // ---- weights
 
 static void begin_gather(Model* m, int b) {
     Comm* c = m->comm;
+    ZeroBucket* x = &m->zero.bucket[b];
     c->purpose = COMM_PARAMETERS;
-    m->zero.arriving[b] = c->table->begin_all_gather(c, bucket_in(m, &m->zero.weights, b, dtype_bytes(m->dt)),
-                                                     owned_weights(m, b), piece_elems(m, b), m->dt, m->s);
+    x->arriving = c->table->begin_all_gather(c, x->weights, x->owned_weights, x->piece, m->dt, m->s);
     c->purpose = COMM_OTHER;
 }
 
 static void end_gather(Model* m, int b) {
-    if (m->zero.arriving[b]) m->comm->table->end(m->comm, m->zero.arriving[b], m->s);
-    m->zero.arriving[b] = 0;
+    ZeroBucket* x = &m->zero.bucket[b];
+    if (x->arriving) m->comm->table->end(m->comm, x->arriving, m->s);
+    x->arriving = 0;
 }
 
 void zero_use_embedding_and_head(Model* m) {
@@ -112,16 +168,15 @@ void zero_settle(Model* m) {
 // ---- gradients
 
 // Gradients of what all ranks of the group have whole, in bucket b: sums over the group. Each rank has those of its own
-// tokens, and biases of the projections are rank 0's alone.
-// Runs of tensors that stand one after another are summed at once, with the gaps between them, which are 0.
-static void sum_replicated(const Model* m, int b) {
+// tokens, and biases of the projections are rank 0's alone. Tensors that stand one after another are summed at once,
+// with the gaps between them, which are 0.
+static void sum_replicated(const Model* m, const ZeroBucket* x) {
     float* run = NULL;
     size_t n = 0;
     if (!m->tp) return;
-    for (int i = 0; i <= shape_tensors(&m->shape); i++) {
-        ParamTensor t = shape_tensor(&m->shape, MIN(i, shape_tensors(&m->shape) - 1));
-        int is_end = i == shape_tensors(&m->shape),
-            joins = !is_end && shape_bucket_of(&t, &m->shape) == b && split_is_replicated(t.id);
+    for (int i = 0; i <= x->n_tensors; i++) {
+        ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
+        int joins = i < x->n_tensors && split_is_replicated(t.id);
         float* grads = joins ? zero_grads(m, &t) : NULL;
         if (joins && !run) run = grads;
         if (joins) n = (size_t)(grads - run) + t.elems;
@@ -131,66 +186,71 @@ static void sum_replicated(const Model* m, int b) {
     }
 }
 
-// Begins to sum bucket b over all ranks into `out`, the owned piece. Gradients that travel as bf16 go through
-// grads_bf16[slot] and are widened by end_reduce.
-static Request begin_reduce(Model* m, int b, float* out, int slot) {
+// The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
+static char* bf16_copy(const Model* m, int slot) {
+    char* copies = (char*)m->zero.part[ZERO_GRADS_BF16];
+    size_t most = MAX(m->zero.bucket[0].elems, m->zero.bucket[1].elems);
+    return copies ? copies + (size_t)slot * most * sizeof(bf16) : NULL;
+}
+
+// Begins to sum a bucket over all ranks into `out`, the owned piece. A bf16 copy is widened by end_reduce.
+static Request begin_reduce(Model* m, const ZeroBucket* x, float* out, int slot) {
     Comm* c = m->comm;
-    size_t n = piece_elems(m, b);
-    float* in = (float*)bucket_in(m, &m->zero.grads, b, sizeof(float));
-    char* as_bf16 = m->zero.grads_bf16[slot];
+    char* copy = bf16_copy(m, slot);
+    size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
     c->purpose = COMM_GRADIENTS;
-    if (as_bf16) m->k->cast(as_bf16, DT_BF16, in, DT_F32, n * (size_t)c->size, m->s);
-    Request request = as_bf16 ? c->table->begin_reduce_scatter(c, as_bf16 + (size_t)c->rank * n * sizeof(bf16), as_bf16,
-                                                               n, DT_BF16, m->s)
-                              : c->table->begin_reduce_scatter(c, out, in, n, DT_F32, m->s);
+    if (copy) m->k->cast(copy, DT_BF16, x->grads, DT_F32, x->elems, m->s);
+    Request request = copy ? c->table->begin_reduce_scatter(c, copy + own_bytes, copy, x->piece, DT_BF16, m->s)
+                           : c->table->begin_reduce_scatter(c, out, x->grads, x->piece, DT_F32, m->s);
     c->purpose = COMM_OTHER;
     return request;
 }
 
-static void end_reduce(Model* m, int b, float* out, int slot, Request request) {
-    size_t n = piece_elems(m, b);
+static void end_reduce(Model* m, const ZeroBucket* x, float* out, int slot, Request request) {
+    char* copy = bf16_copy(m, slot);
     m->comm->table->end(m->comm, request, m->s);
-    if (m->zero.grads_bf16[slot])
-        m->k->cast(out, DT_F32, m->zero.grads_bf16[slot] + (size_t)m->comm->rank * n * sizeof(bf16), DT_BF16, n, m->s);
+    if (copy) m->k->cast(out, DT_F32, copy + (size_t)m->comm->rank * x->piece * sizeof(bf16), DT_BF16, x->piece, m->s);
 }
 
-// Stages 2 and 3: adds what has come back for the layer whose gradients are in grads.layer[slot].
+static int has_whole_grads(const Model* m) { return !m->zero.part[ZERO_GRADS_IN_USE]; }
+
+// Stages 2 and 3: adds what has come back for the even or odd layer that is on its way.
 static void take_in(Model* m, int slot) {
     Zero* z = &m->zero;
-    int b = 1 + z->layer_out[slot];
-    if (b == 0) return;
-    end_reduce(m, b, z->piece[slot], slot, z->leaving[slot]);
-    m->k->add(owned_grads(m, b), owned_grads(m, b), z->piece[slot], piece_elems(m, b), DT_F32, m->s);
+    if (z->layer_out[slot] < 0) return;
+    const ZeroBucket* x = &z->bucket[1 + z->layer_out[slot]];
+    end_reduce(m, x, x->reduced, slot, z->leaving[slot]);
+    m->k->add(x->owned_grads, x->owned_grads, x->reduced, x->piece, DT_F32, m->s);
     z->layer_out[slot] = -1;
 }
 
 void zero_open_grads(Model* m, int l) {
-    if (m->zero.grads.whole) return;
+    if (has_whole_grads(m)) return;
     take_in(m, l & 1);
-    m->k->clear(m->zero.grads.layer[l & 1], shape_bucket(&m->shape, 1 + l).elems * sizeof(float), m->s);
+    m->k->clear(m->zero.bucket[1 + l].grads, m->zero.bucket[1 + l].elems * sizeof(float), m->s);
 }
 
 void zero_close_grads(Model* m, int l) {
     Zero* z = &m->zero;
-    if (z->grads.whole) return;
-    sum_replicated(m, 1 + l);
-    z->leaving[l & 1] = begin_reduce(m, 1 + l, z->piece[l & 1], l & 1);
+    const ZeroBucket* x = &z->bucket[1 + l];
+    if (has_whole_grads(m)) return;
+    sum_replicated(m, x);
+    z->leaving[l & 1] = begin_reduce(m, x, x->reduced, l & 1);
     z->layer_out[l & 1] = l;
 }
 
 void zero_end_round(Model* m) {
-    if (m->zero.grads.whole) return;
     take_in(m, 0);
     take_in(m, 1);
 }
 
-// Stages 2 and 3 have the embedding_head left, whose gradients are complete only now.
+// Stages 2 and 3 have embedding and head left, whose gradients are complete only now.
 void zero_reduce(Model* m) {
     for (int b = last_bucket(m); b >= 0; b--) {
-        if (!m->zero.grads.whole && b != 0 && b != last_bucket(m)) continue;
-        sum_replicated(m, b);
-        if (m->comm->size == 1) continue;
-        end_reduce(m, b, owned_grads(m, b), 0, begin_reduce(m, b, owned_grads(m, b), 0));
+        const ZeroBucket* x = &m->zero.bucket[b];
+        if (!has_whole_grads(m) && b != 0 && b != last_bucket(m)) continue;
+        sum_replicated(m, x);
+        if (m->comm->size > 1) end_reduce(m, x, x->owned_grads, 0, begin_reduce(m, x, x->owned_grads, 0));
     }
 }
 
@@ -204,29 +264,27 @@ static void sum_of_own_squares(Model* m) {
 }
 
 void zero_sum_of_squares(Model* m) {
+    const ZeroBucket* x = m->zero.bucket;
     if (m->tp) {
         sum_of_own_squares(m);
         return;
     }
-    size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
-    if (m->zero.owned_grads || m->shape.shards == 1) {
-        m->k->sum_of_squares(m->grad_norm2, owned_grads(m, 0), owned, m->s);
+    if (!has_whole_grads(m) || m->shape.shards == 1) {  // all that is owned lies together
+        size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
+        m->k->sum_of_squares(m->grad_norm2, x->owned_grads, owned, m->s);
         return;
     }
-    for (int b = 0; b <= last_bucket(m); b++)
-        m->k->sum_of_squares(m->grad_norm2, owned_grads(m, b), piece_elems(m, b), m->s);
+    for (int b = 0; b <= last_bucket(m); b++) m->k->sum_of_squares(m->grad_norm2, x[b].owned_grads, x[b].piece, m->s);
 }
 
 void zero_clear_grads(Model* m) {
-    Zero* z = &m->zero;
-    size_t elems = shape_param_elems(&m->shape);
-    if (z->grads.whole) {
-        m->k->clear(z->grads.whole, elems * sizeof(float), m->s);
-        return;
-    }
-    m->k->clear(z->owned_grads, elems / (size_t)m->shape.shards * sizeof(float), m->s);
-    m->k->clear(z->grads.embedding_head[0], shape_bucket(&m->shape, 0).elems * sizeof(float), m->s);
-    m->k->clear(z->grads.embedding_head[1], shape_bucket(&m->shape, last_bucket(m)).elems * sizeof(float), m->s);
+    const Zero* z = &m->zero;
+    const ZeroBucket *embedding = &z->bucket[0], *head = &z->bucket[last_bucket(m)];
+    size_t elems = shape_param_elems(&m->shape) / (size_t)(has_whole_grads(m) ? 1 : m->shape.shards);
+    m->k->clear(z->part[ZERO_GRADS], elems * sizeof(float), m->s);
+    if (has_whole_grads(m)) return;
+    m->k->clear(embedding->grads, embedding->elems * sizeof(float), m->s);
+    m->k->clear(head->grads, head->elems * sizeof(float), m->s);
 }
 
 // ---- whole tensors, for files
@@ -241,22 +299,18 @@ void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
 
 // The piece is gathered back to where the whole bucket was summed.
 void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
-    int b = shape_bucket_of(tensor, &m->shape);
-    if (m->comm->size > 1)
-        comm_all_gather(m->comm, bucket_in(m, &m->zero.grads, b, sizeof(float)), owned_grads(m, b), piece_elems(m, b),
-                        DT_F32, m->s);
+    const ZeroBucket* x = bucket_of(m, tensor);
+    if (m->comm->size > 1) comm_all_gather(m->comm, x->grads, x->owned_grads, x->piece, DT_F32, m->s);
     m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
 }
 
 // State goes through where gradients are summed, which is free between steps.
 void zero_gather_state(Model* m, StateKind kind, int b) {
-    Zero* z = &m->zero;
-    float* all = (float*)bucket_in(m, &z->grads, b, sizeof(float));
-    size_t n = piece_elems(m, b), at = shape_bucket(&m->shape, b).offset / (size_t)m->shape.shards;
-    const float* owned = (kind == STATE_MASTER ? z->master : kind == STATE_M ? z->m : z->v) + at;
+    const ZeroBucket* x = &m->zero.bucket[b];
+    const float* owned = state(m, kind) + x->at;
     m->comm->purpose = COMM_STATE;
-    if (m->comm->size > 1) comm_all_gather(m->comm, all, owned, n, DT_F32, m->s);
-    else m->k->cast(all, DT_F32, owned, DT_F32, n, m->s);
+    if (m->comm->size > 1) comm_all_gather(m->comm, x->grads, owned, x->piece, DT_F32, m->s);
+    else m->k->cast(x->grads, DT_F32, owned, DT_F32, x->piece, m->s);
     m->comm->purpose = COMM_OTHER;
 }
 
@@ -266,9 +320,11 @@ void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value) {
 
 void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     size_t elem = dtype_bytes(m->dt);
+    int in_part = m->zero.stage == 3;
     Segment own = {*tensor, 0, tensor->elems, 0};
-    if (m->zero.owned_weights) own = shape_segment(&m->shape, shape_index(&m->shape, tensor), m->comm->rank);
+    if (in_part) own = shape_segment(&m->shape, shape_index(&m->shape, tensor), m->comm->rank);
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);
-    m->k->upload(zero_owned_weights(m, &own), (char*)value + own.first * elem, own.n * elem, m->s);
+    m->k->upload(in_part ? zero_owned_weights(m, &own) : zero_weights(m, tensor), (char*)value + own.first * elem,
+                 own.n * elem, m->s);
     m->k->synchronize(m->s);
 }

@@ -16,30 +16,48 @@
 
 typedef struct Model Model;
 
-// Memory for whole buckets: all of them one after another, or with `whole` NULL those in use: the embeddings and the
-// final norm, the layers by turns.
-typedef struct Window {
-    char* whole;
-    char* embedding_head[2];  // buckets 0 and L + 1
-    char* layer[2];           // of even and odd layers
-} Window;
+// What lies in memory of its own on the device; NULL where the stage, the type or the run has no use for it.
+typedef enum ZeroPart {
+    ZERO_WEIGHTS,         // dt: all of them; stage 3: owned
+    ZERO_WEIGHTS_IN_USE,  // dt; stage 3: embedding and head, and two layers by turns
+    ZERO_MASTER,          // fp32, owned; none where dt is fp32: the owned weights are it
+    ZERO_GRADS,           // fp32 sums: all of them; stages 2 and 3: owned
+    ZERO_GRADS_IN_USE,    // fp32; stages 2 and 3: as of weights, and two reduced pieces of layers
+    ZERO_GRADS_BF16,      // copies of two buckets that travel; none where gradients travel as fp32
+    ZERO_M,               // fp32, owned: moments
+    ZERO_V,
+    N_ZERO_PARTS
+} ZeroPart;
 
-enum { MAX_BUCKETS = 1002 };
+extern const char* const zero_part_names[N_ZERO_PARTS];
+
+// A bucket and where it lies while it is in use; stage 3 has layers in two places by turns.
+typedef struct ZeroBucket {
+    size_t offset, elems;  // in the whole block
+    size_t piece, at;      // elements of a rank's piece; where this rank's begins in arrays of owned ones
+    int first_tensor, n_tensors;
+    char *weights, *owned_weights;  // dt
+    float *grads, *owned_grads;     // owned_grads: complete after zero_reduce
+    float* reduced;                 // stages 2 and 3, layers: a piece that has been reduced
+    Request arriving;               // a gather of its weights that has begun
+} ZeroBucket;
 
 typedef struct Zero {
     int stage;
-    DType grad_dtype;       // of gradients on their way
-    Window weights, grads;  // of dt; fp32
-    char* owned_weights;    // dt; stage 3, else NULL: they lie in weights.whole
-    float* owned_grads;     // stages 2 and 3, else NULL: they lie in grads.whole
-    float *master, *m, *v;  // owned; master NULL where dt is fp32: the owned weights are it; all NULL unless training
-    float* piece[2];        // stages 2 and 3: a reduced piece of an even and of an odd layer
-    char* grads_bf16[2];    // copies of gradients that travel; NULL where these travel as fp32
-    Request arriving[MAX_BUCKETS];  // gathers of weights that have begun
-    int layer_in[2];                // stage 3: whose weights are in weights.layer, -1 none
-    Request leaving[2];             // reductions that have begun, of layer_out
-    int layer_out[2];               // stages 2 and 3: whose gradients are in grads.layer, -1 none
+    DType grad_dtype;  // of gradients that travel
+    void* part[N_ZERO_PARTS];
+    ZeroBucket* bucket;  // (L + 2), see plan/shape.h
+    // Of even and of odd layers:
+    int layer_in[2];     // stage 3: whose weights are in use, -1 none
+    Request leaving[2];  // reductions that have begun, of layer_out
+    int layer_out[2];    // stages 2 and 3: whose gradients are in use, -1 none
 } Zero;
+
+// Bytes of all parts, 0 for those that are not needed; without training neither gradients nor optimizer state are.
+void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]);
+// m->zero.part is filled: makes the buckets. Ends the program where there is no memory.
+void zero_open(Model* m);
+void zero_close(Zero* zero);
 
 // ---- where things are
 

@@ -24,11 +24,15 @@ static Model make_model(int layers, int width, int heads, DType dt) {
     m.dt = dt;
     m.k = &cpu_reference_kernels;
     m.zero.stage = 1;
-    m.zero.weights.whole = (char*)m.k->alloc(shape_param_elems(&m.shape) * dtype_bytes(dt));
+    m.zero.part[ZERO_WEIGHTS] = m.k->alloc(shape_param_elems(&m.shape) * dtype_bytes(dt));
+    zero_open(&m);
     return m;
 }
 
-static void free_model(Model* m) { m->k->free_memory(m->zero.weights.whole); }
+static void free_model(Model* m) {
+    m->k->free_memory(m->zero.part[ZERO_WEIGHTS]);
+    zero_close(&m->zero);
+}
 
 static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.heads, m->shape.hidden}; }
 

@@ -25,8 +25,9 @@ static void open_rank(Group* g, int t, int most_heads, int most_hidden, int keep
     m->tp = g->ranks > 1 ? &g->threads.comms[t] : NULL;
     size_t elems = shape_param_elems(&m->shape), bytes = elems * dtype_bytes(g->dt);
     m->zero.stage = 1;
-    m->zero.weights.whole = (char*)g->k->alloc(bytes);
-    m->zero.grads.whole = (char*)g->k->alloc(elems * sizeof(float));
+    m->zero.part[ZERO_WEIGHTS] = g->k->alloc(bytes);
+    m->zero.part[ZERO_GRADS] = g->k->alloc(elems * sizeof(float));
+    zero_open(m);
     r->grads = (float*)calloc(elems, sizeof(float)), r->before = (float*)calloc(elems, sizeof(float));
     float* host = (float*)calloc(elems, sizeof(float));
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
@@ -37,7 +38,7 @@ static void open_rank(Group* g, int t, int most_heads, int most_hidden, int keep
         free(values);
     }
     if (g->dt == DT_BF16) bf16_narrow_in_place(host, elems);
-    g->k->upload(m->zero.weights.whole, host, bytes, NULL);
+    g->k->upload(m->zero.part[ZERO_WEIGHTS], host, bytes, NULL);
     g->k->synchronize(NULL);
     free(host);
     size_t work = work_bytes(m, &needs);
@@ -76,8 +77,9 @@ static void close_group(Group* g) {
         TestRank* r = &g->rank[t];
         work_close(r->m.work);
         g->k->free_memory(r->work_memory);
-        g->k->free_memory(r->m.zero.weights.whole);
-        g->k->free_memory(r->m.zero.grads.whole);
+        g->k->free_memory(r->m.zero.part[ZERO_WEIGHTS]);
+        g->k->free_memory(r->m.zero.part[ZERO_GRADS]);
+        zero_close(&r->m.zero);
         free(r->grads), free(r->before);
         for (int l = 0; l < MOST_LAYERS; l++) {
             for (int i = 0; i < N_LINEARS; i++) free(r->kept[l].columns[i].index);
@@ -217,7 +219,7 @@ static void rank_step(int t, void* data) {
     Model* m = &r->m;
     size_t elems = shape_param_elems(&m->shape);
     set_work(g, r);
-    g->k->clear(m->zero.grads.whole, elems * sizeof(float), NULL);
+    g->k->clear(m->zero.part[ZERO_GRADS], elems * sizeof(float), NULL);
     work_begin(m);
     for (int times = 1; times <= 2; times++)
         for (int l = 0; l < g->whole.L; l++)
@@ -233,7 +235,7 @@ static void rank_step(int t, void* data) {
     for (int l = 0; l < g->whole.L; l++)
         for (int id = 0; id < N_LINEARS; id++) CHECK(is_owned(m, (LinearId)id, l));
     memcpy(r->before, r->grads, elems * sizeof(float));
-    g->k->download(r->grads, m->zero.grads.whole, elems * sizeof(float), NULL);
+    g->k->download(r->grads, m->zero.part[ZERO_GRADS], elems * sizeof(float), NULL);
 }
 
 // Bytes that a rank's moves take in a step, by the formula: weights out, and gradients of what it took back.
