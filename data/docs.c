@@ -1,13 +1,15 @@
 // docs.c - opens a corpus and reads documents from it; see docs.h, and docs_format.h for what is kept.
 //
-// Opening finds the files (docs_paths.c), tells each format by name and has its documents indexed (docs_text.c,
-// docs_jsonl.c, docs_shard.c). Reading finds the file of a document by bisection and reads what is asked for at its
-// place, nothing more.
+// Opening finds the files, tells each format by its name and has the format's reader index its documents (docs_text.c,
+// docs_shard.c). Reading finds the file of a document by bisection and reads what is asked for at its place, nothing
+// more.
 #define _GNU_SOURCE
 #include "data/docs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +21,163 @@
 #include "plan/base.h"
 
 enum { KEEP_OPEN = 128 };  // so many files stay open; two corpora then stay far below the usual limit of 1024
+
+// ---- what all formats need: arrays that grow, documents appended, bytes of files
+
+int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err,
+                 size_t errlen) {
+    if (more <= *capacity - n) return 0;
+    int64_t wanted = MAX(n + more, MAX(16, *capacity + *capacity / 2));
+    void *old, *grown = NULL;
+    memcpy(&old, array, sizeof old);  // `array` points to a pointer of whatever type
+    if (wanted <= (int64_t)(PTRDIFF_MAX / element_bytes)) grown = realloc(old, (size_t)wanted * element_bytes);
+    if (!grown)
+        return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return 0;
+}
+
+int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen) {
+    if (docs->n_docs + 1 >= docs->docs_capacity) {  // start has one element more than hash
+        int64_t capacity = docs->docs_capacity;
+        if (docs_reserve(&docs->hash, &capacity, docs->n_docs, 2, sizeof *docs->hash, err, errlen)) return -1;
+        capacity = docs->docs_capacity;
+        if (docs_reserve(&docs->start, &capacity, docs->n_docs, 2, sizeof *docs->start, err, errlen)) return -1;
+        docs->docs_capacity = capacity;
+    }
+    if (docs->n_docs == 0) docs->start[0] = 0;
+    docs->hash[docs->n_docs] = hash_bytes(head, head_bytes, (uint64_t)length);
+    docs->start[docs->n_docs + 1] = docs->start[docs->n_docs] + length;
+    docs->n_docs++;
+    return 0;
+}
+
+static int open_path(const char* path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
+int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen) {
+    if (offset < 0 || offset > file->size || n > (uint64_t)(file->size - offset))
+        return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n,
+                    (long long)offset, (long long)file->size);
+    int fd = file->fd >= 0 ? file->fd : open_path(file->path);
+    if (fd < 0) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    int status = 0;
+    for (size_t done = 0; status == 0 && done < n;) {
+        ssize_t got = pread(fd, (char*)out + done, n - done, offset + (int64_t)done);
+        if (got > 0) done += (size_t)got;
+        else if (got == 0)
+            status = fail(err, errlen, "%s: ends at byte %lld, it had %lld when it was opened", file->path,
+                          (long long)(offset + (int64_t)done), (long long)file->size);
+        else if (errno != EINTR) status = fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    }
+    if (fd != file->fd) close(fd);
+    return status;
+}
+
+static void close_file(DocsFile* file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+// Opens file->path and finds its size; it must be a regular file.
+static int open_file(DocsFile* file, char* err, size_t errlen) {
+    struct stat st;
+    file->fd = open_path(file->path);
+    if (file->fd < 0 || fstat(file->fd, &st)) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return fail(err, errlen, "%s: is not a regular file", file->path);
+    file->size = st.st_size;
+    return 0;
+}
+
+// ---- which files: in byte order, so that every rank and every run numbers documents alike on any file system
+
+typedef struct FileNames {
+    char** paths;
+    int64_t n, capacity;
+    int64_t unreadable;  // directories that could not be listed
+} FileNames;
+
+static int compare_paths(const void* a, const void* b) { return strcmp(*(char* const*)a, *(char* const*)b); }
+
+static void sort_paths(FileNames* list) {
+    if (list->n > 1) qsort(list->paths, (size_t)list->n, sizeof *list->paths, compare_paths);
+}
+
+// Takes over path, which may be NULL: memory has run out.
+static int append_path(FileNames* list, char* path, char* err, size_t errlen) {
+    if (!path) return fail(err, errlen, "out of memory for the list of files");
+    if (docs_reserve(&list->paths, &list->capacity, list->n, 1, sizeof *list->paths, err, errlen)) {
+        free(path);
+        return -1;
+    }
+    list->paths[list->n++] = path;
+    return 0;
+}
+
+static void paths_free(FileNames* list) {
+    for (int64_t i = 0; i < list->n; i++) free(list->paths[i]);
+    free(list->paths);
+    *list = (FileNames){0};
+}
+
+// Files and directories that a path or shell pattern names. 0, or -1 when there are none.
+static int paths_expand(FileNames* list, const char* pattern, char* err, size_t errlen) {
+    struct stat st;
+    if (stat(pattern, &st) == 0) return append_path(list, strdup(pattern), err, errlen);
+    int error = errno;
+    if (!strpbrk(pattern, "*?[")) return fail(err, errlen, "%s: %s", pattern, strerror(error));
+    glob_t matches;
+    int status = glob(pattern, GLOB_NOSORT, NULL, &matches);
+    if (status == GLOB_NOMATCH) return fail(err, errlen, "%s: no file matches this pattern", pattern);
+    if (status) return fail(err, errlen, "%s: the pattern cannot be expanded", pattern);
+    for (size_t i = 0; i < matches.gl_pathc && status == 0; i++)
+        status = append_path(list, strdup(matches.gl_pathv[i]), err, errlen);
+    globfree(&matches);
+    sort_paths(list);
+    return status;
+}
+
+// What an entry of a directory is, following links: DT_REG, DT_DIR (never through a link), or anything else.
+static int entry_type(const struct dirent* entry, const char* path) {
+    struct stat st;
+    int type = entry->d_type;
+    if (type == DT_UNKNOWN && lstat(path, &st) == 0) type = IFTODT(st.st_mode);
+    if (type == DT_LNK && stat(path, &st) == 0 && S_ISREG(st.st_mode)) type = DT_REG;
+    return type;
+}
+
+static int list_one(FileNames* files, FileNames* directories, const char* directory, char* err, size_t errlen) {
+    DIR* dir = opendir(directory);
+    if (!dir) return files->unreadable++, 0;
+    int status = 0;
+    size_t n = strlen(directory);
+    for (struct dirent* entry; status == 0 && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.') continue;
+        char* path;
+        if (asprintf(&path, "%s%s%s", directory, n && directory[n - 1] == '/' ? "" : "/", entry->d_name) < 0)
+            path = NULL;
+        int type = path ? entry_type(entry, path) : DT_REG;
+        if (type == DT_REG) status = append_path(files, path, err, errlen);
+        else if (type == DT_DIR) status = append_path(directories, path, err, errlen);
+        else free(path);
+    }
+    closedir(dir);
+    return status;
+}
+
+// Every regular file below a directory; neither hidden files and directories nor linked directories, which could be
+// loops.
+static int paths_below(FileNames* list, const char* directory, char* err, size_t errlen) {
+    FileNames directories = {0};  // a list in place of recursion: a deep tree cannot exhaust the stack
+    int status = append_path(&directories, strdup(directory), err, errlen);
+    for (int64_t i = 0; status == 0 && i < directories.n; i++)
+        status = list_one(list, &directories, directories.paths[i], err, errlen);
+    paths_free(&directories);
+    sort_paths(list);
+    return status;
+}
+
+// ---- opening
 
 // Is there something in it, and is it text? The beginning tells.
 static int check_text(const DocsFile* file, char* err, size_t errlen) {
@@ -40,7 +199,7 @@ static int has_suffix(const char* name, const char* suffix) {
 
 static int is_shard_kind(FileKind kind) { return kind == FILE_SHARD16 || kind == FILE_SHARD32; }
 
-// Adds a file whose size is known and which is open or in memory. A file that was not named is passed over (1) when it
+// Adds a file that is open. A file that was not named is passed over (1) when it
 // is no text. 0, or -1.
 static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
     file->first_doc = docs->n_docs;
@@ -62,9 +221,9 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
     if (docs_reserve(&docs->files, &docs->files_capacity, docs->n_files, 1, sizeof file, err, errlen)) return -1;
     file.fd = -1;
     int status = 0;
-    if (!file.memory && docs_file_open(&file, err, errlen)) status = named ? -1 : 1;
+    if (open_file(&file, err, errlen)) status = named ? -1 : 1;
     if (status == 0) status = index_file(docs, &file, named, err, errlen);
-    if (status || docs->n_kept_open >= KEEP_OPEN) docs_file_close(&file);
+    if (status || docs->n_kept_open >= KEEP_OPEN) close_file(&file);
     if (status < 0) return -1;
     if (status > 0) {
         docs->skipped++;
@@ -75,8 +234,6 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
     docs->files[docs->n_files++] = file;
     return 0;
 }
-
-// ---- opening
 
 static int add_directory(Docs* docs, const char* directory, char* err, size_t errlen) {
     FileNames list = {0};
@@ -111,53 +268,29 @@ static int add_path(Docs* docs, const char* pattern, char* err, size_t errlen) {
     return status;
 }
 
-static int docs_new(Docs** out, const Tokenizer* tokenizer, char* err, size_t errlen) {
-    Docs* docs = *out = calloc(1, sizeof *docs);
+int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
+    *out = NULL;
+    if (n_paths < 1) return fail(err, errlen, "no corpus given");
+    Docs* docs = calloc(1, sizeof *docs);
     if (!docs) return fail(err, errlen, "out of memory for the corpus");
     docs->tokenizer = tokenizer;
     docs->encodes = !tokenizer_is_bytes(tokenizer);
     docs->end_of_text = tokenizer_end_of_text(tokenizer);
     docs->encoded_bytes = tokenizer_vocab(tokenizer) <= 65536 ? 2 : 4;
-    return 0;
-}
-
-// Closes the Docs when opening has failed or found nothing to train on.
-static int docs_opened(Docs** out, int status, char* err, size_t errlen) {
-    Docs* docs = *out;
+    int status = 0;
+    for (int i = 0; status == 0 && i < n_paths; i++) status = add_path(docs, paths[i], err, errlen);
     if (status == 0 && docs_tokens(docs) == docs->n_docs)
         status = fail(err, errlen, "the corpus has no text: %lld documents in %lld files, each a single token",
                       (long long)docs->n_docs, (long long)docs->n_files);
-    if (status) {
-        docs_close(docs);
-        *out = NULL;
-    }
+    if (status) docs_close(docs);
+    else *out = docs;
     return status;
-}
-
-int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
-    *out = NULL;
-    if (n_paths < 1) return fail(err, errlen, "no corpus given");
-    int status = docs_new(out, tokenizer, err, errlen);
-    if (status) return status;
-    for (int i = 0; status == 0 && i < n_paths; i++) status = add_path(*out, paths[i], err, errlen);
-    return docs_opened(out, status, err, errlen);
-}
-
-int docs_open_memory(Docs** out, const char* name, const void* bytes, size_t n, const Tokenizer* tokenizer, char* err,
-                     size_t errlen) {
-    int status = docs_new(out, tokenizer, err, errlen);
-    if (status) return status;
-    DocsFile file = {.path = strdup(name), .memory = bytes, .size = (int64_t)n};
-    if (!file.path) status = fail(err, errlen, "out of memory for the name of a file");
-    else status = add_file(*out, file, 1, err, errlen);
-    if (status) free(file.path);
-    return docs_opened(out, status, err, errlen);
 }
 
 void docs_close(Docs* docs) {
     if (!docs) return;
     for (int64_t i = 0; i < docs->n_files; i++) {
-        docs_file_close(&docs->files[i]);
+        close_file(&docs->files[i]);
         free(docs->files[i].path);
     }
     free(docs->files);

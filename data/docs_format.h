@@ -1,6 +1,5 @@
-// docs_format.h - inside of a corpus: what docs.c keeps, and what the readers of the formats (docs_text.c,
-// docs_jsonl.c, docs_shard.c) and the finder of files (docs_paths.c) fill in. For them and for tests; everybody else
-// includes docs.h.
+// docs_format.h - inside of a corpus: what docs.c keeps, and what the readers of the formats (docs_text.c, docs_shard.c)
+// fill in. For them; everybody else includes docs.h.
 #pragma once
 #include "data/docs.h"
 
@@ -8,8 +7,7 @@ typedef enum FileKind { FILE_TEXT, FILE_JSONL, FILE_SHARD16, FILE_SHARD32 } File
 
 typedef struct DocsFile {
     char* path;
-    const unsigned char* memory;  // the content, for tests; NULL: on disk
-    int fd;                       // kept open, or -1: opened for each read
+    int fd;  // kept open, or -1: opened for each read
     FileKind kind;
     int64_t size;           // bytes
     int64_t first_doc;      // its first document
@@ -45,14 +43,6 @@ enum { DOCS_HEAD_TOKENS = 1024, DOCS_HEAD_BYTES = 4096 };  // what the hash of a
 
 // ---- docs.c
 
-// Opens one corpus file whose content is n bytes in memory, which must outlive the Docs; the name tells the format.
-int docs_open_memory(Docs** out, const char* name, const void* bytes, size_t n, const Tokenizer* tokenizer, char* err,
-                     size_t errlen);
-// ---- docs_store.c
-
-// Opens file->path and finds its size; it must be a regular file. 0, or -1 with a message.
-int docs_file_open(DocsFile* file, char* err, size_t errlen);
-void docs_file_close(DocsFile* file);
 // Bytes offset .. offset + n of a file. 0, or -1 with a message (shrunk, unreadable).
 int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen);
 // Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1.
@@ -61,8 +51,8 @@ int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen);
 
-// ---- formats: index the documents of a file that docs_file_read can read; read n tokens from `at` on, which counts
-// bytes of the text (behind its end-of-text) or tokens of the shard
+// ---- docs_text.c, docs_shard.c: index the documents of an open file; read n tokens from `at` on, which counts bytes of
+// the text (behind its end-of-text) or tokens of the shard
 
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen);
@@ -72,24 +62,5 @@ int docs_read_jsonl(const Docs* docs, const DocsFile* file, int64_t doc, int64_t
                     size_t errlen);
 int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
 
-// Text with a BPE vocabulary: append end-of-text, encode, then add what stands in Docs.encoded from `first` on as a
-// document.
-int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen);
-int docs_encode(Docs* docs, const char* text, size_t n, char* err, size_t errlen);
-int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen);
+// Tokens at .. at + n of Docs.encoded.
 void docs_read_encoded(const Docs* docs, int64_t at, int n, int* out);
-
-// ---- docs_paths.c
-
-typedef struct FileNames {
-    char** paths;
-    int64_t n, capacity;
-    int64_t unreadable;  // directories that could not be listed
-} FileNames;
-
-// Files and directories that a path or shell pattern names, in byte order. 0, or -1 when there are none.
-int paths_expand(FileNames* list, const char* pattern, char* err, size_t errlen);
-// Every regular file below a directory, in byte order of the paths; neither hidden files and directories nor linked
-// directories (which could be loops).
-int paths_below(FileNames* list, const char* directory, char* err, size_t errlen);
-void paths_free(FileNames* list);

@@ -245,9 +245,8 @@ int json_int64(const JsonValue* v, int64_t* out) {
 
 // ---- strings
 
-static int hex4(const char* p, const char* end, uint32_t* out) {
+static int hex4(const char* p, uint32_t* out) {
     *out = 0;
-    if (end - p < 4) return -1;
     for (int i = 0; i < 4; i++) {
         char c = p[i], letter = (char)(c | 0x20);
         if (c >= '0' && c <= '9') *out = *out << 4 | (uint32_t)(c - '0');
@@ -257,46 +256,38 @@ static int hex4(const char* p, const char* end, uint32_t* out) {
     return 0;
 }
 
-static char* put_utf8(char* out, uint32_t c) {
+static int put_utf8(char* out, uint32_t c) {
     int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;  // bytes after the first, six bits in each
     static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
-    *out++ = (char)(lead[more] | c >> 6 * more);
-    while (more-- > 0) *out++ = (char)(0x80 | (c >> 6 * more & 63));
-    return out;
+    *out = (char)(lead[more] | c >> 6 * more);
+    for (int i = 1; i <= more; i++) out[i] = (char)(0x80 | (c >> 6 * (more - i) & 63));
+    return 1 + more;
 }
 
-// \uXXXX, or a surrogate pair \uD8xx\uDCxx; *p stands behind the u and moves behind the last digit.
-static int unicode_escape(const char** p, const char* end, uint32_t* c) {
-    uint32_t low;
-    if (hex4(*p, end, c)) return -1;
-    *p += 4;
-    if (*c >= 0xdc00 && *c < 0xe000) return -1;
-    if (*c < 0xd800 || *c >= 0xdc00) return 0;
-    if (end - *p < 6 || (*p)[0] != '\\' || (*p)[1] != 'u' || hex4(*p + 2, end, &low)) return -1;
-    if (low < 0xdc00 || low >= 0xe000) return -1;
-    *p += 6;
-    *c = 0x10000 + ((*c - 0xd800) << 10) + (low - 0xdc00);
-    return 0;
+size_t json_unescape(const char* p, size_t n, char* out, int* n_out) {
+    static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
+    uint32_t c, low;
+    *n_out = 1;
+    *out = *p;
+    if (*p != '\\') return *p != '"';
+    const char* name = n > 1 && p[1] ? strchr(names, p[1]) : NULL;
+    if (name) return *out = bytes[name - names], 2;
+    if (n < 6 || p[1] != 'u' || hex4(p + 2, &c)) return 0;
+    if (c < 0xd800 || c > 0xdfff) return *n_out = put_utf8(out, c), 6;
+    if (c > 0xdbff || n < 12 || p[6] != '\\' || p[7] != 'u' || hex4(p + 8, &low) || low < 0xdc00 || low > 0xdfff)
+        return 0;
+    *n_out = put_utf8(out, 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00));
+    return 12;
 }
 
 int64_t json_string(const JsonValue* v, char* out) {
-    static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
     if (!v || v->type != JSON_STRING) return -1;
     char* start = out;
-    for (const char *p = v->text, *end = v->text + v->length; p < end;) {
-        uint32_t c = 0;
-        const char* escape;
-        if (*p != '\\') {
-            *out++ = *p++;
-            continue;
-        }
-        if (++p == end) return -1;
-        if (*p == 'u') {
-            p++;
-            if (unicode_escape(&p, end, &c)) return -1;
-            out = put_utf8(out, c);
-        } else if (*p && (escape = strchr(names, *p++))) *out++ = bytes[escape - names];
-        else return -1;
+    for (size_t i = 0, taken; i < v->length; i += taken) {
+        int n;
+        taken = json_unescape(v->text + i, v->length - i, out, &n);
+        if (taken == 0) return -1;
+        out += n;
     }
     *out = 0;
     return out - start;

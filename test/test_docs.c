@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 
+#include "data/docs_format.h"
 #include "test/corpus.h"
 
 // ---- text
@@ -228,8 +229,8 @@ static void every_truncated_prefix_of_jsonl_is_survived(void) {
     static const char file[] = "{\"a\":1,\"text\":\"x\\u0041\\ud83d\\ude00\\n\"}\n{\"text\":\"yz\"}\n";
     for (size_t n = 0; n < sizeof file; n++) {
         int whole = n == 38 || n == 39 || n == 52 || n == 53;  // behind either line, with and without its newline
-        CHECK((open_memory("x.jsonl", file, n, bytes) != NULL) == whole);
-        CHECK((open_memory("x.jsonl", file, n, bpe) != NULL) == whole);
+        CHECK(opens("x.jsonl", file, n, bytes) == whole);
+        CHECK(opens("x.jsonl", file, n, bpe) == whole);
     }
 }
 

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-#include "data/docs_format.h"
 #include "plan/base.h"
+#include "test/docs_bytes.h"
 #include "test/test.h"
 
 typedef struct Corpus {
@@ -32,7 +32,7 @@ static Corpus corpus_open(const int* letters, const int* names, int n) {
         at += (size_t)sprintf(c.file + at, "\"}\n");
     }
     if (tokenizer_open(&c.tokenizer, NULL, err, sizeof err) ||
-        docs_open_memory(&c.docs, "corpus.jsonl", c.file, at, c.tokenizer, err, sizeof err)) {
+        docs_open_bytes(&c.docs, ".jsonl", c.file, at, c.tokenizer, err, sizeof err)) {
         printf("    %s\n", err);
         exit(1);
     }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/docs_format.h"
+#include "test/docs_bytes.h"
 
 static void read_all(const Docs* docs) {
     char err[256];
@@ -39,9 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
         memcpy(file + 1024, data + 1, n - 1);
         size = 1024 + n - 1;
     }
-    uint8_t* exact = realloc(file, size ? size : 1);
-    if (docs_open_memory(&docs, "fuzz.bin", exact, size, tokenizer, err, sizeof err) == 0) read_all(docs);
+    if (docs_open_bytes(&docs, ".bin", file, size, tokenizer, err, sizeof err) == 0) read_all(docs);
     docs_close(docs);
-    free(exact);
+    free(file);
     return 0;
 }

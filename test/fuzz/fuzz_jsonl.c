@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/docs_format.h"
+#include "test/docs_bytes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     static Tokenizer* tokenizer;
     char err[256];
     if (!tokenizer && tokenizer_open(&tokenizer, NULL, err, sizeof err)) abort();
     Docs* docs = NULL;
-    if (docs_open_memory(&docs, "fuzz.jsonl", data, n, tokenizer, err, sizeof err)) return 0;
+    if (docs_open_bytes(&docs, ".jsonl", data, n, tokenizer, err, sizeof err)) return 0;
     for (int64_t d = 0; d < docs_count(docs); d++) {
         int length = (int)docs_length(docs, d), half = length / 2;
         int* tokens = malloc(2 * (size_t)length * sizeof *tokens);
