@@ -107,7 +107,7 @@ void balance_open(Run* run) {
 
 void balance_close(Balance* b) {
     if (!b) return;
-    kept_close(b->kept);
+    pruner_close(b->pruner);
     history_close(b->history);
     free(b->reports), free(b->steps), free(b->compute_ms), free(b->speeds_memory), free(b->segments);
     free(b);
@@ -128,9 +128,9 @@ void balance_ready(Run* run) {
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) balance_find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->kept = kept_open(m, b->shed, (Priority)index_of(c->priority, priorities, COUNT(priorities)),
-                            !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
-    if (b->kept) balance_find_fixed(run);
+        b->pruner = pruner_open(m, b->shed, (Priority)index_of(c->priority, priorities, COUNT(priorities)),
+                                !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
+    if (b->pruner) balance_find_fixed(run);
     if (c->resume) balance_take_up(run);
 }
 
@@ -182,7 +182,7 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->linear = 1e3 * seconds[TIME_LINEAR], mine->attention = 1e3 * seconds[TIME_ATTENTION];
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
-    if (b->kept && kept_layers(b->kept)) mine->pruned = kept_left_out(b->kept);
+    if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
     if (m->tp) {
         balance_owned(own, m);
         SliceCount stay = balance_staying(b, own[tp_rank(m)], tp_rank(m));
@@ -282,8 +282,8 @@ int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
     memcpy(s->taken, d->taken, sizeof s->taken);
     memcpy(s->v, d->v, sizeof s->v);
     for (int t = 0; t < s->balanced; t++) s->head_work[t] = b->head_work;
-    if (!b->kept || !kept_layers(b->kept)) return 0;
-    return lists_path(path, run, dir, err, errlen) ? -1 : kept_save(b->kept, path, err, errlen);
+    if (!b->pruner || !pruner_layers(b->pruner)) return 0;
+    return lists_path(path, run, dir, err, errlen) ? -1 : pruner_save(b->pruner, path, err, errlen);
 }
 
 // The decision that was in force when the checkpoint was saved, where groups are as they were.
@@ -303,11 +303,11 @@ void balance_take_up(Run* run) {
     balance_make_moves(run);
     if (lists_path(path, run, run->start_from, err, sizeof err)) die("--resume: %s", err);
     // Where so little was to be left out that no list came of it, none was saved.
-    if (b->kept && d->pruned[t] > 0 && !access(path, F_OK)) {
+    if (b->pruner && d->pruned[t] > 0 && !access(path, F_OK)) {
         zero_settle(&run->model);
-        if (kept_load(b->kept, path, err, sizeof err)) die("--resume: %s", err);
+        if (pruner_load(b->pruner, path, err, sizeof err)) die("--resume: %s", err);
     }
-    balance_set_work(run, b->kept ? kept_layers(b->kept) : NULL);
+    balance_set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
 }
 
 void balance_write_page(Run* run) {

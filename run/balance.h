@@ -2,7 +2,7 @@
 // from the same numbers at every --refresh, and carries the decision out.
 //
 // Between tensor-parallel groups (or single ranks): plans give slow ones less (plan/speeds.h), which loses nothing.
-// Inside a group: plan/balance.h decides, run/work.h and run/kept.h do it. A decision is the same for all groups: data
+// Inside a group: plan/balance.h decides, run/work.h and run/prune.h do it. A decision is the same for all groups: data
 // ranks hold the same heads and hidden units, so that they can share documents. Of each number in the group the slowest
 // data rank counts.
 #pragma once

@@ -109,16 +109,16 @@ void balance_find_fixed(Run* run) {
     memset(&whole, 0, sizeof whole);
     memset(&resized, 0, sizeof resized);
     resized.shed = b->shed, resized.imputation = b->imputation;
-    resized.kept = kept_choose(b->kept, m, 0.75, own, 0);
+    resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
     resized.active = resized.kept != NULL;
-    double g = resized.active ? kept_left_out(b->kept) : 0;
+    double g = resized.active ? pruner_left_out(b->pruner) : 0;
     for (int i = 0; i < TIMES && g > 0; i++) {
         time_linears(&all, run, &whole, N);
         time_linears(&some, run, &resized, N);
     }
     if (g > 0 && all.matmuls > 0) fixed = (some.matmuls / all.matmuls - (1 - g)) / g, gathering = some.rest - all.rest;
     work_set(m, &whole);
-    kept_choose(b->kept, m, 0, own, 0);
+    pruner_choose(b->pruner, m, 0, own, 0);
     zero_clear_grads(m);
     b->fixed = MAX(0, MIN(0.9, middle(run, fixed)));
     double groups = m->world->size / tp_size(m), tokens = run->config.batch_tokens / groups;  // of a step
@@ -128,7 +128,7 @@ void balance_find_fixed(Run* run) {
 // ---- carrying out a decision
 
 // With lists as they are: of a refresh, or of a checkpoint.
-void balance_set_work(Run* run, const KeptLayer* lists) {
+void balance_set_work(Run* run, const PrunedLayer* lists) {
     Model* m = &run->model;
     Balance* b = run->balance;
     WorkPlan plan;
@@ -171,11 +171,11 @@ static void carry_out(Run* run) {
     balance_make_moves(run);
     // What the decision says is time; this much work must be left out for it.
     double gamma = MIN(b->setting.most_pruned, b->decision.pruned[t] / (1 - b->fixed));
-    const KeptLayer* lists = NULL;
+    const PrunedLayer* lists = NULL;
     // Weights are looked at only where something is or was left out: others have no values to keep.
-    if (b->kept && (gamma > 0 || kept_layers(b->kept))) {
+    if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
         zero_settle(m);
-        lists = kept_choose(b->kept, m, gamma, balance_staying(b, own[t], t), run->state.step);
+        lists = pruner_choose(b->pruner, m, gamma, balance_staying(b, own[t], t), run->state.step);
     }
     balance_set_work(run, lists);
 }

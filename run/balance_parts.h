@@ -7,7 +7,7 @@
 //   balance_files.c   lists and decisions in checkpoints; the page
 #pragma once
 #include "plan/speeds.h"
-#include "run/kept.h"
+#include "run/prune.h"
 #include "run/ranks_page.h"
 #include "run/run.h"
 
@@ -17,7 +17,7 @@ struct Balance {
     BalanceSetting setting;
     Shed shed;
     Imputation imputation;
-    Kept* kept;  // NULL: nothing is ever left out
+    Pruner* pruner;  // NULL: nothing is ever left out
     // Since the last refresh: ms by number in the group, kind and step.
     double samples[MOST_TP][KINDS][SAMPLES];
     int n_samples;
@@ -60,7 +60,7 @@ void balance_find_fixed(Run* run);
 
 void balance_make_moves(Run* run);  // of the decision, rounded to whole heads and hidden units
 // The next steps compute what moves and lists say; NULL: nothing is left out.
-void balance_set_work(Run* run, const KeptLayer* lists);
+void balance_set_work(Run* run, const PrunedLayer* lists);
 
 // ---- balance_files.c
 

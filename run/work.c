@@ -152,7 +152,7 @@ static const int* on_device(const Work* work, const int* list) {
     return (const int*)work->part[PART_LISTS] + (list - work->lists);
 }
 
-static void check_list(const KeptList* list, int of) {
+static void check_list(const IndexList* list, int of) {
     for (int i = 0; i < list->n; i++)
         if (list->index[i] < (i ? list->index[i - 1] + 1 : 0) || list->index[i] >= of)
             die("entry %d of a list of %d of %d is %d; lists ascend", i, list->n, of, list->index[i]);
@@ -166,7 +166,7 @@ static void invert(int* place, int n, const int* kept, int n_kept) {
 }
 
 // Columns of the input of a column-parallel linear.
-static void cut_inputs(Lists* lists, KindWork* w, const KeptList* columns) {
+static void cut_inputs(Lists* lists, KindWork* w, const IndexList* columns) {
     const Work* work = lists->work;
     int *kept = new_list(lists, columns->n), *place = new_list(lists, work->C);
     check_list(columns, work->C);
@@ -179,7 +179,7 @@ static void cut_inputs(Lists* lists, KindWork* w, const KeptList* columns) {
 
 // Columns of a row-parallel linear, of `span` channels for each entry. Of slices that go altogether the block computes
 // nothing; otherwise it computes all channels and the linear uses these.
-static void cut_outputs(Lists* lists, SliceKind kind, KindWork* w, const KeptList* list, int span, int slices_go) {
+static void cut_outputs(Lists* lists, SliceKind kind, KindWork* w, const IndexList* list, int span, int slices_go) {
     const Work* work = lists->work;
     int own = work->own[kind], n = list->n * span;
     check_list(list, w->stay / span);
@@ -201,15 +201,15 @@ static void cut_outputs(Lists* lists, SliceKind kind, KindWork* w, const KeptLis
 }
 
 // Slices that others gave to this rank need all columns of the input, so nothing is left out of it then.
-static void leave_out(Lists* lists, SliceKind kind, KindWork* w, const KeptLayer* kept, Shed shed) {
+static void leave_out(Lists* lists, SliceKind kind, KindWork* w, const PrunedLayer* kept, Shed shed) {
     const Work* work = lists->work;
     if (shed == SHED_SLICES) {
-        const KeptList* slices = kind == SLICE_HEADS ? &kept->heads : &kept->hidden;
+        const IndexList* slices = kind == SLICE_HEADS ? &kept->heads : &kept->hidden;
         int span = work->span[kind];
         if (slices->n * span != w->stay) cut_outputs(lists, kind, w, slices, span, 1);
         return;
     }
-    const KeptList *in = &kept->columns[2 * kind], *out = &kept->columns[2 * kind + 1];
+    const IndexList *in = &kept->columns[2 * kind], *out = &kept->columns[2 * kind + 1];
     if (in->n != work->C && w->taken == 0) cut_inputs(lists, w, in);
     if (out->n != w->stay) cut_outputs(lists, kind, w, out, 1, 0);
 }

@@ -43,18 +43,18 @@ typedef enum Imputation { IMPUTE_ZERO, IMPUTE_AVERAGE, IMPUTE_SAME } Imputation;
 enum { WORK_TILE = 16 };  // columns and hidden units are left out in multiples of it
 
 // Ascending indices in host memory.
-typedef struct KeptList {
+typedef struct IndexList {
     int n;
     int* index;
-} KeptList;
+} IndexList;
 
 // One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone;
 // SHED_SLICES: heads and hidden units, counted from this rank's first, of those that stay. n = all of them: nothing is
 // left out.
-typedef struct KeptLayer {
-    KeptList columns[N_LINEARS];
-    KeptList heads, hidden;
-} KeptLayer;
+typedef struct PrunedLayer {
+    IndexList columns[N_LINEARS];
+    IndexList heads, hidden;
+} PrunedLayer;
 
 // What all ranks of the group do from the next work_begin on. Moves are the same on all of them; kept is this rank's.
 typedef struct WorkPlan {
@@ -63,7 +63,7 @@ typedef struct WorkPlan {
     Imputation imputation;
     int n_moves;
     Move moves[2 * MOST_TP];
-    const KeptLayer* kept;  // (L); NULL: nothing is left out
+    const PrunedLayer* kept;  // (L); NULL: nothing is left out
 } WorkPlan;
 
 // ---- memory and phases

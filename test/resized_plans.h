@@ -14,7 +14,7 @@ static Model* const m = &trainer.run.model;
 static size_t elems;  // of this rank's part of the model
 
 static int indices[LAYERS][LISTS][MOST_INDICES];
-static KeptLayer kept[LAYERS];
+static PrunedLayer kept[LAYERS];
 static WorkPlan plan;
 
 static inline void set_plan(int active) {
@@ -41,10 +41,10 @@ static inline int moved_channels(int kind, int taken) {
 static inline int staying_channels(int kind) { return owned_channels(kind) - moved_channels(kind, 0); }
 
 // About the fraction `part` of 0 .. of - 1, at least `least` of them.
-static inline KeptList draw_list(int* index, int of, int least, double part, uint64_t seed) {
+static inline IndexList draw_list(int* index, int of, int least, double part, uint64_t seed) {
     int n = MIN(of, MAX(least, (int)(part * of + 0.5)));
     if (of > MOST_INDICES) die("a list of %d", of);
-    KeptList list = {0, index};
+    IndexList list = {0, index};
     for (int j = 0, left = n; j < of; j++)
         if (random_uniform(seed, (uint64_t)j) * (of - j) < left) index[list.n++] = j, left--;
     return list;
@@ -61,7 +61,7 @@ static inline void leave_out(Shed shed, double part, uint64_t seed) {
                                   : staying_channels(kind);
             uint64_t key = hash64(seed ^ (uint64_t)(tp_rank(m) * 1000 + l * LISTS + i));
             double fraction = part > 0 ? part : 0.1 + 0.8 * random_uniform(key, MOST_INDICES);
-            KeptList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
+            IndexList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
             if (!is_slices) kept[l].columns[i] = list;
             else if (kind == 0) kept[l].heads = list;
             else kept[l].hidden = list;
@@ -70,7 +70,7 @@ static inline void leave_out(Shed shed, double part, uint64_t seed) {
     plan.active = 1;
 }
 
-static inline int holds(const KeptList* list, int j) {
+static inline int holds(const IndexList* list, int j) {
     for (int i = 0; i < list->n; i++)
         if (list->index[i] == j) return 1;
     return 0;
@@ -80,16 +80,16 @@ static inline int holds(const KeptList* list, int j) {
 // the channel behind it.
 typedef enum Fate { COMPUTED, LEFT_OUT, IDLE } Fate;
 
-static inline Fate fate_of_column(const KeptLayer* lists, LinearId id, int channel) {
+static inline Fate fate_of_column(const PrunedLayer* lists, LinearId id, int channel) {
     int kind = id / 2;
-    const KeptList* slices = kind == 0 ? &lists->heads : &lists->hidden;
+    const IndexList* slices = kind == 0 ? &lists->heads : &lists->hidden;
     int is_kept =
         plan.shed == SHED_SLICES ? holds(slices, channel / span_of(kind)) : holds(&lists->columns[id], channel);
     return is_kept ? COMPUTED : LEFT_OUT;
 }
 
 // Row `channel` of run `run`. Queries and keys are read by all channels of their head.
-static inline Fate fate_of_row(const KeptLayer* lists, LinearId id, int run, int channel, int column) {
+static inline Fate fate_of_row(const PrunedLayer* lists, LinearId id, int run, int channel, int column) {
     int kind = id / 2, span = run < 2 ? span_of(kind) : 1, idle = 1;
     LinearId next = (LinearId)(id + 1);
     if (plan.shed == SHED_SLICES) return fate_of_column(lists, id, channel);

@@ -167,18 +167,18 @@ static void check_bias(Group* g, int rank, LinearId id, int l, const Expected* e
 }
 
 // The lists of a layer in memory that is gone, and other, as soon as work_set has returned.
-static KeptList lent(const KeptList* list) {
-    KeptList copy = {list->n, list->index ? (int*)malloc((size_t)list->n * sizeof(int) + 1) : NULL};
+static IndexList lent(const IndexList* list) {
+    IndexList copy = {list->n, list->index ? (int*)malloc((size_t)list->n * sizeof(int) + 1) : NULL};
     if (copy.index) memcpy(copy.index, list->index, (size_t)list->n * sizeof(int));
     return copy;
 }
-static void spoil(KeptList* list) {
+static void spoil(IndexList* list) {
     if (list->index) memset(list->index, 0x55, (size_t)list->n * sizeof(int));
     free(list->index);
 }
 
 static void set_work(Group* g, TestRank* r) {
-    KeptLayer kept[MOST_LAYERS];
+    PrunedLayer kept[MOST_LAYERS];
     WorkPlan plan = r->plan;
     plan.kept = r->leaves_out ? kept : NULL;
     for (int l = 0; l < g->whole.L; l++) {
@@ -278,9 +278,9 @@ static void run_step(Group* g) {
 
 // ---- plans
 
-static void choose(KeptList* list, int n, int of, uint64_t seed) {
+static void choose(IndexList* list, int n, int of, uint64_t seed) {
     free(list->index);
-    *list = (KeptList){n, (int*)malloc((size_t)of * sizeof(int) + 1)};
+    *list = (IndexList){n, (int*)malloc((size_t)of * sizeof(int) + 1)};
     for (int j = 0, at = 0, left = n; j < of; j++)
         if (random_uniform(seed, (uint64_t)j) * (of - j) < left) list->index[at++] = j, left--;
 }
@@ -312,7 +312,7 @@ static void leave_out(Group* g, int t, double part, uint64_t seed) {
     for (int l = 0; l < g->whole.L; l++)
         for (int kind = 0; kind < 2; kind++) {
             int stay = own_channels(g, kind, t) - given_by(g, t, kind), span = span_of(g, kind), of[3];
-            KeptList* lists[] = {&r->kept[l].columns[2 * kind], &r->kept[l].columns[2 * kind + 1],
+            IndexList* lists[] = {&r->kept[l].columns[2 * kind], &r->kept[l].columns[2 * kind + 1],
                                  kind ? &r->kept[l].hidden : &r->kept[l].heads};
             of[0] = g->whole.C, of[1] = stay, of[2] = stay / span;
             for (int i = 0; i < 3; i++) {

@@ -12,7 +12,7 @@ typedef struct TestRank {
     Model m;
     void* work_memory;
     float *grads, *before;  // host copies after this step and the one before
-    KeptLayer kept[MOST_LAYERS];
+    PrunedLayer kept[MOST_LAYERS];
     WorkPlan plan;  // its kept is not used: kept above, NULL unless leaves_out
     int leaves_out;
     // Of its last step, while it was at work.
@@ -92,8 +92,8 @@ static inline Expected expected_of(const Group* g, int rank, int l, int kind) {
     int active = plan->active, span = span_of(g, kind), own = border(g, kind, rank + 1) - border(g, kind, rank);
     int sheds_slices = active && r->leaves_out && plan->shed == SHED_SLICES,
         sheds_columns = active && r->leaves_out && plan->shed == SHED_COLUMNS;
-    const KeptLayer* kept = &r->kept[l];
-    const KeptList* slices = kind ? &kept->hidden : &kept->heads;
+    const PrunedLayer* kept = &r->kept[l];
+    const IndexList* slices = kind ? &kept->hidden : &kept->heads;
     memset(&e, 0, sizeof e);
     Expected moved;
     memset(&moved, 0, sizeof moved);
@@ -110,7 +110,7 @@ static inline Expected expected_of(const Group* g, int rank, int l, int kind) {
     int cuts_in = sheds_columns && moved.n == 0;
     e.n_in = cuts_in ? kept->columns[2 * kind].n : g->whole.C;
     for (int j = 0; j < e.n_in; j++) e.in[j] = cuts_in ? kept->columns[2 * kind].index[j] : j;
-    const KeptList* out = &kept->columns[2 * kind + 1];
+    const IndexList* out = &kept->columns[2 * kind + 1];
     for (int j = 0; j < (sheds_columns ? out->n : e.stay); j++) e.out[e.n_out++] = sheds_columns ? out->index[j] : j;
     for (int j = e.stay; j < e.n; j++) e.out[e.n_out++] = j;
     return e;

@@ -1,4 +1,4 @@
-// kept.h - what this rank's resized linears keep, from one refresh to the next: it follows how much weights change
+// prune.h - what this rank's resized linears keep, from one refresh to the next: it follows how much weights change
 // (plan/prune.h), by column of the input, or by head and hidden unit (Shed).
 //
 // Holds host memory: the weights of the four linears at the last refresh, in the model's type, a value for every
@@ -8,13 +8,13 @@
 #include "plan/prune.h"
 #include "run/work.h"
 
-typedef struct Kept Kept;
+typedef struct Pruner Pruner;
 
-size_t kept_bytes(const Model* m, Shed shed);
+size_t pruner_bytes(const Model* m, Shed shed);
 // m must outlive it. by_layer: what is left out may differ by layer: less where weights change more. seed: of
 // PRIORITY_RANDOM. Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
-Kept* kept_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed);
-void kept_close(Kept* kept);
+Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed);
+void pruner_close(Pruner* pruner);
 
 // A refresh. Between steps, when all weights are there (zero_settle): learns what changed since the last one, and
 // chooses lists that leave out `gamma` of this rank's resizable work, once the slices that it gives away are gone.
@@ -30,15 +30,15 @@ void kept_close(Kept* kept);
 //     loss weight being its share of the sum of all values.
 // Returns (L) layers, valid until the next call of any of these; only the lists of the Shed are filled. NULL where
 // nothing is left out.
-const KeptLayer* kept_choose(Kept* kept, const Model* m, double gamma, SliceCount stay, int64_t step);
-// The lists of the last kept_choose or kept_load, and the fraction of the resizable work that stays which they really
+const PrunedLayer* pruner_choose(Pruner* pruner, const Model* m, double gamma, SliceCount stay, int64_t step);
+// The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they really
 // leave out.
-const KeptLayer* kept_layers(const Kept* kept);
-double kept_left_out(const Kept* kept);
+const PrunedLayer* pruner_layers(const Pruner* pruner);
+double pruner_left_out(const Pruner* pruner);
 
 // Values and lists in a file of their own, one a rank: data/prune_file.h. Lists are those of a refresh, so the same step
 // may be saved and go on. The older weights are not saved: after loading they are the weights of that moment, which
 // must be there, and the next refresh learns what changed since. A file of another Shed, model or part of it is
-// refused, like one that is damaged, with a message, and kept stays as it is. 0, or -1.
-int kept_save(const Kept* kept, const char* path, char* err, size_t errlen);
-int kept_load(Kept* kept, const char* path, char* err, size_t errlen);
+// refused, like one that is damaged, with a message, and the pruner stays as it is. 0, or -1.
+int pruner_save(const Pruner* pruner, const char* path, char* err, size_t errlen);
+int pruner_load(Pruner* pruner, const char* path, char* err, size_t errlen);

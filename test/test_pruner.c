@@ -1,5 +1,5 @@
-// test_kept.c - claims about run/kept.h, on a model made by hand: a rank's half of a small GPT, weights in host memory.
-#include "run/kept.h"
+// test_pruner.c - claims about run/prune.h, on a model made by hand: a rank's half of a small GPT, weights in host memory.
+#include "run/prune.h"
 
 #include <unistd.h>
 
@@ -67,24 +67,24 @@ static int columns_of(const Model* m, int id, SliceCount stay) {
     return id == LINEAR_ATTPROJ ? stay.heads * HS : id == LINEAR_FCPROJ ? stay.hidden : m->shape.C;
 }
 
-static int ascends_within(const KeptList* list, int n) {
+static int ascends_within(const IndexList* list, int n) {
     for (int i = 0; i < list->n; i++)
         if (list->index[i] < (i ? list->index[i - 1] + 1 : 0) || list->index[i] >= n) return 0;
     return list->n <= n;
 }
 
-static int holds(const KeptList* list, int j) {
+static int holds(const IndexList* list, int j) {
     for (int i = 0; i < list->n; i++)
         if (list->index[i] == j) return 1;
     return 0;
 }
 
-static uint64_t hash_lists(const Kept* k, const Model* m, Shed shed) {
-    const KeptLayer* layers = kept_layers(k);
+static uint64_t hash_lists(const Pruner* k, const Model* m, Shed shed) {
+    const PrunedLayer* layers = pruner_layers(k);
     uint64_t hash = 0;
     for (int l = 0; l < m->shape.L && layers; l++) {
-        const KeptList slices[] = {layers[l].heads, layers[l].hidden};
-        const KeptList* lists = shed == SHED_COLUMNS ? layers[l].columns : slices;
+        const IndexList slices[] = {layers[l].heads, layers[l].hidden};
+        const IndexList* lists = shed == SHED_COLUMNS ? layers[l].columns : slices;
         for (int i = 0; i < (shed == SHED_COLUMNS ? 4 : 2); i++)
             hash = hash_bytes(lists[i].index, (size_t)lists[i].n * sizeof(int), hash);
     }
@@ -97,23 +97,23 @@ static uint64_t hash_lists(const Kept* k, const Model* m, Shed shed) {
 static void lists_follow_the_changes_of_columns(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         Model m = make_model(3, 128, 4, (DType)dt);
-        Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
-        CHECK(kept_layers(k) == NULL && kept_choose(k, &m, 0, all_of(&m), 0) == NULL && kept_left_out(k) == 0);
+        Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+        CHECK(pruner_layers(k) == NULL && pruner_choose(k, &m, 0, all_of(&m), 0) == NULL && pruner_left_out(k) == 0);
         for (int l = 0; l < 3; l++)
             for (int id = 0; id < N_LINEARS; id++)
                 for (int c = 0, K = columns_of(&m, id, all_of(&m)); c < K; c++)
                     add_column(&m, id, l, c, (float)(c * 5 % K) * (l == 1 ? -1 : 1) / 64);
-        const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 20);
-        CHECK(layers != NULL && layers == kept_layers(k) && kept_left_out(k) == 0.5);
+        const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 20);
+        CHECK(layers != NULL && layers == pruner_layers(k) && pruner_left_out(k) == 0.5);
         for (int l = 0; l < 3 && layers; l++)
             for (int id = 0; id < N_LINEARS; id++) {
                 int K = columns_of(&m, id, all_of(&m)), right = 1;
-                const KeptList* list = &layers[l].columns[id];
+                const IndexList* list = &layers[l].columns[id];
                 CHECK(list->n == K / 2 && ascends_within(list, K));
                 for (int c = 0; c < K; c++) right = right && holds(list, c) == (c * 5 % K >= K / 2);
                 CHECK(right);
             }
-        kept_close(k);
+        pruner_close(k);
         free_model(&m);
     }
 }
@@ -123,27 +123,27 @@ static void nothing_is_known_before_the_second_refresh(void) {
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
         Model m = make_model(1, 128, 4, DT_F32);
         train(&m, 1);
-        Kept* k = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 0, 1);
-        const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 0);
-        const KeptList* list = shed ? &layers->hidden : &layers->columns[LINEAR_FCPROJ];
+        Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 0, 1);
+        const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 0);
+        const IndexList* list = shed ? &layers->hidden : &layers->columns[LINEAR_FCPROJ];
         CHECK(list->n == 128 && list->index[127] == 127);
-        kept_close(k);
+        pruner_close(k);
         free_model(&m);
     }
 }
 
 static void a_change_counts_for_one_refresh(void) {
     Model m = make_model(1, 128, 4, DT_F32);
-    Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
-    kept_choose(k, &m, 0, all_of(&m), 0);
+    Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    pruner_choose(k, &m, 0, all_of(&m), 0);
     for (int c = 64; c < 128; c++) add_column(&m, LINEAR_FC, 0, c, 10);
-    const KeptLayer* layers = kept_choose(k, &m, 0, all_of(&m), 1);
+    const PrunedLayer* layers = pruner_choose(k, &m, 0, all_of(&m), 1);
     CHECK(layers == NULL);
     for (int c = 32; c < 96; c++) add_column(&m, LINEAR_FC, 0, c, 1);
-    layers = kept_choose(k, &m, 0.5, all_of(&m), 2);
-    const KeptList* list = &layers->columns[LINEAR_FC];
+    layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
+    const IndexList* list = &layers->columns[LINEAR_FC];
     CHECK(list->n == 64 && list->index[0] == 32 && list->index[63] == 95);
-    kept_close(k);
+    pruner_close(k);
     free_model(&m);
 }
 
@@ -152,8 +152,8 @@ static void a_change_counts_for_one_refresh(void) {
 static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         Model m = make_model(2, 128, 4, (DType)dt);
-        Kept* k = kept_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
-        CHECK(kept_choose(k, &m, 0, all_of(&m), 0) == NULL);
+        Pruner* k = pruner_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
+        CHECK(pruner_choose(k, &m, 0, all_of(&m), 0) == NULL);
         int own = m.shape.heads * 32;
         for (int l = 0; l < 2; l++) {
             add(&m, LINEAR_QKV, l, own + 32, 32, 0, 128, 1);                                         // 4096 in all
@@ -164,13 +164,13 @@ static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
                 else add_column(&m, LINEAR_FCPROJ, l, u, (float)u / 64);
             }
         }
-        const KeptLayer* layers = kept_choose(k, &m, 0.5, all_of(&m), 20);
-        CHECK(layers != NULL && kept_left_out(k) == 0.5);
+        const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 20);
+        CHECK(layers != NULL && pruner_left_out(k) == 0.5);
         for (int l = 0; l < 2 && layers; l++) {
             CHECK(layers[l].heads.n == 1 && layers[l].heads.index[0] == (l == 0));
             CHECK(layers[l].hidden.n == 128 && layers[l].hidden.index[0] == 128);
         }
-        kept_close(k);
+        pruner_close(k);
         free_model(&m);
     }
 }
@@ -178,43 +178,43 @@ static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
 // What is left out may well change, by weight decay: it does not count. What others compute counts in full.
 static void only_what_is_computed_is_measured(void) {
     Model m = make_model(1, 128, 4, DT_F32);
-    Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
-    kept_choose(k, &m, 0, all_of(&m), 0);
+    Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    pruner_choose(k, &m, 0, all_of(&m), 0);
     SliceCount stay = {1, 192};
-    const KeptLayer* layers = kept_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
-    const KeptList* list = &layers->columns[LINEAR_FCPROJ];
+    const PrunedLayer* layers = pruner_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
+    const IndexList* list = &layers->columns[LINEAR_FCPROJ];
     CHECK(list->n == 96 && list->index[95] == 95 && layers->columns[LINEAR_ATTPROJ].n == 16);
     for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, c < 96 ? 2 : c < 192 ? 1000 : 10);
-    layers = kept_choose(k, &m, 0.5, all_of(&m), 2);
+    layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
     list = &layers->columns[LINEAR_FCPROJ];
     for (int i = 0; i < 128; i++) CHECK(list->index[i] == (i < 64 ? i : i + 128));
-    kept_close(k);
+    pruner_close(k);
     free_model(&m);
 }
 
 static void random_and_inverse_are_options(void) {
     Model m = make_model(2, 128, 4, DT_F32);
-    Kept *random = kept_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 1),
-         *inverse = kept_open(&m, SHED_COLUMNS, PRIORITY_INVERSE, 0, 1);
-    kept_choose(random, &m, 0, all_of(&m), 0);
-    kept_choose(inverse, &m, 0, all_of(&m), 0);
+    Pruner *random = pruner_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 1),
+           *inverse = pruner_open(&m, SHED_COLUMNS, PRIORITY_INVERSE, 0, 1);
+    pruner_choose(random, &m, 0, all_of(&m), 0);
+    pruner_choose(inverse, &m, 0, all_of(&m), 0);
     for (int c = 0; c < 128; c++) add_column(&m, LINEAR_QKV, 0, c, (float)c);
-    const KeptLayer* layers = kept_choose(inverse, &m, 0.5, all_of(&m), 1);
+    const PrunedLayer* layers = pruner_choose(inverse, &m, 0.5, all_of(&m), 1);
     CHECK(layers->columns[LINEAR_QKV].n == 64 && layers->columns[LINEAR_QKV].index[63] == 63);
-    layers = kept_choose(random, &m, 0.5, all_of(&m), 1);
+    layers = pruner_choose(random, &m, 0.5, all_of(&m), 1);
     CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[1].columns[LINEAR_QKV].index, 64 * sizeof(int)) != 0);
     CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[0].columns[LINEAR_FC].index, 64 * sizeof(int)) != 0);
     uint64_t first = hash_lists(random, &m, SHED_COLUMNS);
-    kept_choose(random, &m, 0.5, all_of(&m), 2);
+    pruner_choose(random, &m, 0.5, all_of(&m), 2);
     CHECK(hash_lists(random, &m, SHED_COLUMNS) != first);
-    kept_choose(random, &m, 0.5, all_of(&m), 1);
+    pruner_choose(random, &m, 0.5, all_of(&m), 1);
     CHECK(hash_lists(random, &m, SHED_COLUMNS) == first);
-    Kept* other = kept_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 2);
-    kept_choose(other, &m, 0.5, all_of(&m), 1);
+    Pruner* other = pruner_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 2);
+    pruner_choose(other, &m, 0.5, all_of(&m), 1);
     CHECK(hash_lists(other, &m, SHED_COLUMNS) != first);
-    kept_close(random);
-    kept_close(inverse);
-    kept_close(other);
+    pruner_close(random);
+    pruner_close(inverse);
+    pruner_close(other);
     free_model(&m);
 }
 
@@ -228,7 +228,7 @@ static Saved plus(Saved a, Saved b) {
     return (Saved){a.all + b.all, a.out + b.out, a.most + b.most, MAX(a.tile, b.tile)};
 }
 
-static Saved of_list(const KeptList* list, int n, double work, int tile) {
+static Saved of_list(const IndexList* list, int n, double work, int tile) {
     while (tile > 1 && n < 4 * tile) tile /= 2;
     int dropped = n - list->n;
     CHECK(ascends_within(list, n) && dropped % tile == 0 && (n == 0 || list->n >= MIN(n, tile)));
@@ -236,14 +236,14 @@ static Saved of_list(const KeptList* list, int n, double work, int tile) {
 }
 
 // A half of a block: attention, or MLP.
-static Saved of_half(const Model* m, const KeptLayer* layer, int half, SliceCount stay) {
+static Saved of_half(const Model* m, const PrunedLayer* layer, int half, SliceCount stay) {
     double rows = half ? stay.hidden : 3.0 * stay.heads * shape_head_size(&m->shape);
     int in = 2 * half, out = in + 1, n = columns_of(m, out, stay);
     return plus(of_list(&layer->columns[in], m->shape.C, rows, WORK_TILE),
                 of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
 }
 
-static Saved of_slices(const Model* m, const KeptLayer* layer, SliceCount stay) {
+static Saved of_slices(const Model* m, const PrunedLayer* layer, SliceCount stay) {
     double C = m->shape.C, HS = shape_head_size(&m->shape);
     Saved heads = of_list(&layer->heads, stay.heads, 4 * HS * C, 1),
           hidden = of_list(&layer->hidden, stay.hidden, 2 * C, 16);
@@ -258,11 +258,11 @@ static void check_saved(Saved s, double gamma) {
     CHECK(s.out <= least + s.tile);
 }
 
-static void check_amount(Kept* k, const Model* m, Shed shed, int by_layer, double gamma, SliceCount stay,
+static void check_amount(Pruner* k, const Model* m, Shed shed, int by_layer, double gamma, SliceCount stay,
                          int64_t step) {
-    const KeptLayer* layers = kept_choose(k, m, gamma, stay, step);
+    const PrunedLayer* layers = pruner_choose(k, m, gamma, stay, step);
     Saved sum = {0, 0, 0, 0};
-    CHECK((layers != NULL) == (gamma > 0) && (layers || kept_left_out(k) == 0));
+    CHECK((layers != NULL) == (gamma > 0) && (layers || pruner_left_out(k) == 0));
     if (!layers) return;
     for (int l = 0; l < m->shape.L; l++) {
         Saved layer = {0, 0, 0, 0};
@@ -276,7 +276,7 @@ static void check_amount(Kept* k, const Model* m, Shed shed, int by_layer, doubl
         sum = plus(sum, layer);
     }
     if (by_layer) check_saved(sum, gamma);
-    CHECK_CLOSE(kept_left_out(k), sum.out / sum.all, 1e-12);
+    CHECK_CLOSE(pruner_left_out(k), sum.out / sum.all, 1e-12);
 }
 
 // Hidden units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
@@ -285,7 +285,7 @@ static void what_is_left_out_meets_gamma_within_a_tile(void) {
     for (int kind = 0; kind < 4; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
         Model m = make_model(4, 128, 4, DT_F32);
-        Kept* k = kept_open(&m, shed, PRIORITY_CHANGE, kind >> 1, 1);
+        Pruner* k = pruner_open(&m, shed, PRIORITY_CHANGE, kind >> 1, 1);
         for (int i = 0; i < 200; i++) {
             double gamma = i % 16 == 0 ? 0 : random_uniform(3, (uint64_t)i);
             if (i % 16 == 8) gamma = 1;
@@ -297,7 +297,7 @@ static void what_is_left_out_meets_gamma_within_a_tile(void) {
                 break;
             }
         }
-        kept_close(k);
+        pruner_close(k);
         free_model(&m);
     }
 }
@@ -305,11 +305,11 @@ static void what_is_left_out_meets_gamma_within_a_tile(void) {
 static void layers_that_change_more_leave_out_less(void) {
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
         Model m = make_model(4, 128, 4, DT_F32);
-        Kept* k = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
+        Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
         double share[4];
-        kept_choose(k, &m, 0, all_of(&m), 0);
+        pruner_choose(k, &m, 0, all_of(&m), 0);
         train(&m, 1);  // layer l changes by 1 + l
-        const KeptLayer* layers = kept_choose(k, &m, 0.4, all_of(&m), 1);
+        const PrunedLayer* layers = pruner_choose(k, &m, 0.4, all_of(&m), 1);
         for (int l = 0; l < 4; l++) {
             Saved s = shed ? of_slices(&m, &layers[l], all_of(&m))
                            : plus(of_half(&m, &layers[l], 0, all_of(&m)), of_half(&m, &layers[l], 1, all_of(&m)));
@@ -317,7 +317,7 @@ static void layers_that_change_more_leave_out_less(void) {
         }
         // g_l is as 1 / (1 + l), and their mean 0.4: 0.768, 0.384, 0.256, 0.192. A tile is at most 6 % of a layer.
         for (int l = 0; l < 4; l++) CHECK_CLOSE(share[l], 0.4 * 4 / (1 + l) / (1 + 1 / 2.0 + 1 / 3.0 + 1 / 4.0), 0.07);
-        kept_close(k);
+        pruner_close(k);
         free_model(&m);
     }
 }
@@ -326,15 +326,15 @@ static void the_same_weights_give_the_same_lists(void) {
     for (int kind = 0; kind < 12; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
         Model m = make_model(3, 128, 4, DT_BF16);
-        Kept* k[2];
-        for (int i = 0; i < 2; i++) k[i] = kept_open(&m, shed, (Priority)(kind / 4), kind >> 1 & 1, 5);
+        Pruner* k[2];
+        for (int i = 0; i < 2; i++) k[i] = pruner_open(&m, shed, (Priority)(kind / 4), kind >> 1 & 1, 5);
         for (int step = 0; step < 10; step++) {
             double gamma = 0.1 * (step % 7);
-            for (int i = 0; i < 2; i++) kept_choose(k[i], &m, gamma, all_of(&m), step);
+            for (int i = 0; i < 2; i++) pruner_choose(k[i], &m, gamma, all_of(&m), step);
             CHECK(hash_lists(k[0], &m, shed) == hash_lists(k[1], &m, shed));
             train(&m, (uint64_t)step);
         }
-        for (int i = 0; i < 2; i++) kept_close(k[i]);
+        for (int i = 0; i < 2; i++) pruner_close(k[i]);
         free_model(&m);
     }
 }
@@ -345,7 +345,7 @@ static void bytes_are_counted_with_one_copy_of_the_weights(void) {
     for (int id = 0; id < N_LINEARS; id++) copy += 3 * shape_param(&m.shape, matrices[id], 0).elems * sizeof(bf16);
     size_t largest = shape_param(&m.shape, FCW, 0).elems * sizeof(float);
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
-        size_t bytes = kept_bytes(&m, (Shed)shed);
+        size_t bytes = pruner_bytes(&m, (Shed)shed);
         CHECK(bytes > copy + 2 * largest && bytes < copy + 2 * largest + (1 << 15));
     }
     free_model(&m);
@@ -367,13 +367,13 @@ static size_t get(const char* name, char* bytes, size_t most) {
 }
 
 // A few refreshes, the last of which leaves something out and has given something away.
-static Kept* lived(const Model* m, Shed shed, uint64_t seed) {
-    Kept* k = kept_open(m, shed, PRIORITY_CHANGE, 1, 1);
+static Pruner* lived(const Model* m, Shed shed, uint64_t seed) {
+    Pruner* k = pruner_open(m, shed, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
-        kept_choose(k, m, 0.3, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, step);
+        pruner_choose(k, m, 0.3, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, step);
         train(m, seed + (uint64_t)step);
     }
-    kept_choose(k, m, 0.4, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, 4);
+    pruner_choose(k, m, 0.4, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, 4);
     return k;
 }
 
@@ -381,39 +381,39 @@ static void a_file_brings_back_values_and_lists(void) {
     for (int kind = 0; kind < 4; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
         Model m = make_model(3, 128, 4, kind & 2 ? DT_BF16 : DT_F32);
-        Kept *k = lived(&m, shed, 1), *again = kept_open(&m, shed, PRIORITY_CHANGE, 1, 1);
-        CHECK(kept_save(k, path, err, sizeof err) == 0);
-        CHECK(kept_load(again, path, err, sizeof err) == 0);
-        CHECK(kept_layers(again) != NULL && kept_left_out(again) == kept_left_out(k));
+        Pruner *k = lived(&m, shed, 1), *again = pruner_open(&m, shed, PRIORITY_CHANGE, 1, 1);
+        CHECK(pruner_save(k, path, err, sizeof err) == 0);
+        CHECK(pruner_load(again, path, err, sizeof err) == 0);
+        CHECK(pruner_layers(again) != NULL && pruner_left_out(again) == pruner_left_out(k));
         for (int step = 5; step < 9; step++) {  // the run goes on as if it had not stopped
             CHECK(hash_lists(k, &m, shed) == hash_lists(again, &m, shed));
             train(&m, (uint64_t)step);
             double gamma = step == 7 ? 0 : 0.5;
-            kept_choose(k, &m, gamma, all_of(&m), step);
-            kept_choose(again, &m, gamma, all_of(&m), step);
+            pruner_choose(k, &m, gamma, all_of(&m), step);
+            pruner_choose(again, &m, gamma, all_of(&m), step);
         }
         static char bytes[2][1 << 17];
-        CHECK(kept_save(k, path, err, sizeof err) == 0 && kept_save(again, other_path, err, sizeof err) == 0);
+        CHECK(pruner_save(k, path, err, sizeof err) == 0 && pruner_save(again, other_path, err, sizeof err) == 0);
         size_t n = get(path, bytes[0], sizeof bytes[0]);
         CHECK(n == get(other_path, bytes[1], sizeof bytes[1]) && n < sizeof bytes[0]);
         CHECK(!memcmp(bytes[0], bytes[1], n));
-        kept_choose(k, &m, 0, all_of(&m), 9);
-        CHECK(kept_save(k, path, err, sizeof err) == 0 && kept_load(again, path, err, sizeof err) == 0);
-        CHECK(kept_layers(again) == NULL);
-        kept_close(k);
-        kept_close(again);
+        pruner_choose(k, &m, 0, all_of(&m), 9);
+        CHECK(pruner_save(k, path, err, sizeof err) == 0 && pruner_load(again, path, err, sizeof err) == 0);
+        CHECK(pruner_layers(again) == NULL);
+        pruner_close(k);
+        pruner_close(again);
         free_model(&m);
     }
 }
 
 // Loads what is in the file: refused with words, which leaves what was there before, or equal to `good`. A save shows
 // it.
-static void check_load(Kept* into, char* before, size_t* n_before, const char* good, size_t n_good) {
+static void check_load(Pruner* into, char* before, size_t* n_before, const char* good, size_t n_good) {
     static char found[1 << 14];
     memset(err, 0, sizeof err);
-    int refused = kept_load(into, path, err, sizeof err);
+    int refused = pruner_load(into, path, err, sizeof err);
     CHECK(!refused || (refused == -1 && strstr(err, path)));
-    CHECK(kept_save(into, other_path, err, sizeof err) == 0);
+    CHECK(pruner_save(into, other_path, err, sizeof err) == 0);
     size_t n = get(other_path, found, sizeof found);
     if (!refused) memcpy(before, good, *n_before = n_good);
     CHECK(n == *n_before && !memcmp(found, before, n));
@@ -423,16 +423,16 @@ static void damage_is_refused_and_changes_nothing(void) {
     static char good[1 << 14], before[1 << 14], bad[1 << 14];
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
         Model m = make_model(1, 32, 4, DT_F32);
-        Kept *k = lived(&m, (Shed)shed, 1), *into = lived(&m, (Shed)shed, 100);
-        CHECK(kept_save(into, path, err, sizeof err) == 0);
+        Pruner *k = lived(&m, (Shed)shed, 1), *into = lived(&m, (Shed)shed, 100);
+        CHECK(pruner_save(into, path, err, sizeof err) == 0);
         size_t n_before = get(path, before, sizeof before);
-        CHECK(kept_save(k, path, err, sizeof err) == 0);
+        CHECK(pruner_save(k, path, err, sizeof err) == 0);
         size_t n = get(path, good, sizeof good);
         CHECK(n < sizeof good && (n != n_before || memcmp(good, before, n) != 0));
         for (size_t length = n; length-- > 0;) {
             if (truncate(path, (off_t)length)) exit(1);
             memset(err, 0, sizeof err);
-            CHECK(kept_load(into, path, err, sizeof err) == -1 && strstr(err, path));
+            CHECK(pruner_load(into, path, err, sizeof err) == -1 && strstr(err, path));
         }
         check_load(into, before, &n_before, good, n);
         int accepted = 0;
@@ -442,9 +442,9 @@ static void damage_is_refused_and_changes_nothing(void) {
             for (int e = 0; e < edits; e++)
                 bad[hash64(seed * 8 + 1 + (uint64_t)e) % n] ^= (char)(1 << hash64(seed * 8 + 5 + (uint64_t)e) % 8);
             put(path, bad, n);
-            Kept* fresh = kept_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
-            if (kept_load(fresh, path, err, sizeof err) == 0) accepted++;
-            kept_close(fresh);
+            Pruner* fresh = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
+            if (pruner_load(fresh, path, err, sizeof err) == 0) accepted++;
+            pruner_close(fresh);
             if (seed % 5 == 0 || seed > 1490) check_load(into, before, &n_before, good, n);
             if (test_failures_in_claim) {
                 printf("    seed %llu: %s\n", (unsigned long long)seed, err);
@@ -454,9 +454,9 @@ static void damage_is_refused_and_changes_nothing(void) {
         printf("    %d of 1500 damaged files were taken: their values were whole\n", accepted);
         CHECK(accepted < 150);
         put(path, good, n);
-        CHECK(kept_load(into, path, err, sizeof err) == 0);
-        kept_close(k);
-        kept_close(into);
+        CHECK(pruner_load(into, path, err, sizeof err) == 0);
+        pruner_close(k);
+        pruner_close(into);
         free_model(&m);
     }
 }
@@ -464,23 +464,23 @@ static void damage_is_refused_and_changes_nothing(void) {
 static void files_of_other_models_and_methods_are_refused(void) {
     Model m = make_model(2, 64, 4, DT_F32), models[] = {make_model(3, 64, 4, DT_F32), make_model(2, 128, 4, DT_F32)};
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
-        Kept* k = lived(&m, (Shed)shed, 1);
+        Pruner* k = lived(&m, (Shed)shed, 1);
         uint64_t lists = hash_lists(k, &m, (Shed)shed);
         for (int i = 0; i < COUNT(models); i++) {
-            Kept* other = lived(&models[i], (Shed)shed, 1);
-            CHECK(kept_save(other, path, err, sizeof err) == 0);
-            CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "another model or rank"));
-            kept_close(other);
+            Pruner* other = lived(&models[i], (Shed)shed, 1);
+            CHECK(pruner_save(other, path, err, sizeof err) == 0);
+            CHECK(pruner_load(k, path, err, sizeof err) == -1 && strstr(err, "another model or rank"));
+            pruner_close(other);
         }
-        Kept* other = lived(&m, (Shed)!shed, 1);
-        CHECK(kept_save(other, path, err, sizeof err) == 0);
-        CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "another way"));
-        CHECK(kept_load(k, dir, err, sizeof err) == -1 && strstr(err, dir));
-        CHECK(kept_load(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
-        CHECK(kept_save(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
+        Pruner* other = lived(&m, (Shed)!shed, 1);
+        CHECK(pruner_save(other, path, err, sizeof err) == 0);
+        CHECK(pruner_load(k, path, err, sizeof err) == -1 && strstr(err, "another way"));
+        CHECK(pruner_load(k, dir, err, sizeof err) == -1 && strstr(err, dir));
+        CHECK(pruner_load(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
+        CHECK(pruner_save(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
         CHECK(hash_lists(k, &m, (Shed)shed) == lists);
-        kept_close(other);
-        kept_close(k);
+        pruner_close(other);
+        pruner_close(k);
     }
     free_model(&m);
     for (int i = 0; i < COUNT(models); i++) free_model(&models[i]);
@@ -499,12 +499,12 @@ static int load_written(const Model* m, int table, float value, float kept, int 
         if (i == j || j < 0) keeps[table][i] = kept;
     if (stay >= 0) tables[table].stay = stay;
     CHECK(prune_file_write(tables, 4, 1, path, err, sizeof err) == 0);
-    Kept* k = kept_open(m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    Pruner* k = pruner_open(m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
     memset(err, 0, sizeof err);
-    int result = kept_load(k, path, err, sizeof err);
-    CHECK(kept_layers(k) == NULL || result == 0);
-    if (result == 0) kept_choose(k, m, 0.5, all_of(m), 1);
-    kept_close(k);
+    int result = pruner_load(k, path, err, sizeof err);
+    CHECK(pruner_layers(k) == NULL || result == 0);
+    if (result == 0) pruner_choose(k, m, 0.5, all_of(m), 1);
+    pruner_close(k);
     return result;
 }
 
@@ -530,17 +530,20 @@ static void contents_that_make_no_sense_are_refused(void) {
     static float ones[64];
     for (int i = 0; i < 64; i++) ones[i] = 1;
     for (int i = 0; i < 4; i++) tables[i].value = tables[i].kept = ones;
-    Kept* k = kept_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
     CHECK(prune_file_write(tables, 5, 1, path, err, sizeof err) == 0);
-    CHECK(kept_load(k, path, err, sizeof err) == -1 && strstr(err, "expected 13 tensors, found 16"));
-    kept_close(k);
+    CHECK(pruner_load(k, path, err, sizeof err) == -1 && strstr(err, "expected 13 tensors, found 16"));
+    pruner_close(k);
     CHECK(load_written(&m, 0, 1, 1, 0, 12) == -1 && strstr(err, "attproj.stay: expected a multiple of 8, found 12"));
     free_model(&m);
 }
 
 int main(void) {
     const char* base = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/test_kept.XXXXXX", base ? base : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(dir, sizeof dir, "%s/test_pruner.XXXXXX",
+             base                            ? base
+             : access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+                                             : "/tmp");
     if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
     snprintf(path, sizeof path, "%s/kept.safetensors", dir);
     snprintf(other_path, sizeof other_path, "%s/other.safetensors", dir);

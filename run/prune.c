@@ -1,6 +1,6 @@
-// kept.c - see kept.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. A list is stored
+// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. A list is stored
 // with all that others compute behind it: together that is what was computed, and so what a refresh measures.
-#include "run/kept.h"
+#include "run/prune.h"
 
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ typedef struct List {
     int* n_kept;    // (L)
 } List;
 
-struct Kept {
+struct Pruner {
     const Model* model;
     Shed shed;
     Priority priority;
@@ -38,7 +38,7 @@ struct Kept {
     const int* in_order;
     int n_lists;  // in use: in_order (n_lists)
     List lists[N_LISTS];
-    KeptLayer* layers;
+    PrunedLayer* layers;
     char* ago;            // weights of the last refresh, layer by layer
     float *now, *then;    // of one linear
     float *change, *sum;  // of one list; of the columns of one linear
@@ -63,7 +63,7 @@ static size_t layer_elems(const Model* m) {
 }
 
 // Lays everything out in memory of the bytes that it returns; with memory NULL it only counts.
-static size_t lay_out(Kept* k, const Model* m, char* memory) {
+static size_t lay_out(Pruner* k, const Model* m, char* memory) {
     Carver c = {memory, 0};
     size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
     for (int id = 0; id < N_LINEARS; id++) {
@@ -78,7 +78,7 @@ static size_t lay_out(Kept* k, const Model* m, char* memory) {
         list->computed = (int*)carve(&c, L * (size_t)list->n * sizeof *list->computed);
         list->n_kept = (int*)carve(&c, L * sizeof *list->n_kept);
     }
-    k->layers = (KeptLayer*)carve(&c, L * sizeof *k->layers);
+    k->layers = (PrunedLayer*)carve(&c, L * sizeof *k->layers);
     k->ago = (char*)carve(&c, L * layer_elems(m) * dtype_bytes(m->dt));
     k->now = (float*)carve(&c, matrix * sizeof *k->now);
     k->then = (float*)carve(&c, matrix * sizeof *k->then);
@@ -91,14 +91,14 @@ static size_t lay_out(Kept* k, const Model* m, char* memory) {
     return c.bytes;
 }
 
-static Kept of_shed(Shed shed) {
-    Kept k = {.shed = shed, .in_order = columns_in_order, .n_lists = COUNT(columns_in_order)};
+static Pruner of_shed(Shed shed) {
+    Pruner k = {.shed = shed, .in_order = columns_in_order, .n_lists = COUNT(columns_in_order)};
     if (shed == SHED_SLICES) k.in_order = slices_in_order, k.n_lists = COUNT(slices_in_order);
     return k;
 }
 
-size_t kept_bytes(const Model* m, Shed shed) {
-    Kept k = of_shed(shed);
+size_t pruner_bytes(const Model* m, Shed shed) {
+    Pruner k = of_shed(shed);
     return sizeof k + lay_out(&k, m, NULL);
 }
 
@@ -106,12 +106,12 @@ static int* row_of(const List* list, int l) { return list->computed + (size_t)l 
 static float* values_of(const List* list, int l) { return list->value + (size_t)l * (size_t)list->n; }
 
 // The lists as callers see them.
-static void show_layer(Kept* k, int l) {
-    KeptLayer* layer = &k->layers[l];
+static void show_layer(Pruner* k, int l) {
+    PrunedLayer* layer = &k->layers[l];
     for (int i = 0; i < k->n_lists; i++) {
         int id = k->in_order[i];
-        KeptList* shown = id < N_LINEARS ? &layer->columns[id] : id == LIST_HEADS ? &layer->heads : &layer->hidden;
-        *shown = (KeptList){k->lists[id].n_kept[l], row_of(&k->lists[id], l)};
+        IndexList* shown = id < N_LINEARS ? &layer->columns[id] : id == LIST_HEADS ? &layer->heads : &layer->hidden;
+        *shown = (IndexList){k->lists[id].n_kept[l], row_of(&k->lists[id], l)};
     }
 }
 
@@ -121,9 +121,9 @@ static void end_list(List* list, int l, int n_kept) {
     for (int j = list->stay; j < list->n; j++) row_of(list, l)[n_kept + j - list->stay] = j;
 }
 
-Kept* kept_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
-    size_t bytes = kept_bytes(m, shed);
-    Kept* k = (Kept*)calloc(1, bytes);
+Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
+    size_t bytes = pruner_bytes(m, shed);
+    Pruner* k = (Pruner*)calloc(1, bytes);
     if (!k) die("no memory for %zu bytes of older weights and lists", bytes);
     *k = of_shed(shed);
     k->model = m, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
@@ -140,12 +140,12 @@ Kept* kept_open(const Model* m, Shed shed, Priority priority, int by_layer, uint
     return k;
 }
 
-void kept_close(Kept* kept) { free(kept); }
+void pruner_close(Pruner* pruner) { free(pruner); }
 
 // ---- what changed
 
 // The weights of a linear into `now`, those of the last refresh into `then`; the new ones take their place.
-static ParamTensor fetch(Kept* k, const Model* m, LinearId id, int l) {
+static ParamTensor fetch(Pruner* k, const Model* m, LinearId id, int l) {
     ParamTensor t = shape_param(&m->shape, matrices[id], l);
     size_t elem = dtype_bytes(m->dt), at = (size_t)l * layer_elems(m);
     for (int i = 0; i < (int)id; i++) at += shape_param(&m->shape, matrices[i], l).elems;
@@ -161,7 +161,7 @@ static ParamTensor fetch(Kept* k, const Model* m, LinearId id, int l) {
 }
 
 // change (n) += of slices of so many rows, from row `first` on.
-static void add_rows(Kept* k, int n, int rows, int first) {
+static void add_rows(Pruner* k, int n, int rows, int first) {
     for (int s = 0; s < n; s++) {
         size_t at = (size_t)(first + s * rows) * (size_t)k->C;
         float sum;
@@ -171,19 +171,19 @@ static void add_rows(Kept* k, int n, int rows, int first) {
 }
 
 // change (n) += of slices of so many columns.
-static void add_columns(Kept* k, int n, int columns) {
+static void add_columns(Pruner* k, int n, int columns) {
     prune_change(k->sum, k->now, k->then, k->C, n * columns);
     for (int s = 0; s < n; s++)
         for (int j = 0; j < columns; j++) k->change[s] += k->sum[s * columns + j];
 }
 
-static void learn_list(Kept* k, int i, int l) {
+static void learn_list(Pruner* k, int i, int l) {
     const List* list = &k->lists[i];
     if (k->known)
         prune_learn(values_of(list, l), k->change, list->n, row_of(list, l), list->n_kept[l] + list->n - list->stay);
 }
 
-static void learn_columns(Kept* k, const Model* m, int l) {
+static void learn_columns(Pruner* k, const Model* m, int l) {
     for (int id = 0; id < N_LINEARS; id++) {
         ParamTensor t = fetch(k, m, (LinearId)id, l);
         prune_change(k->change, k->now, k->then, t.rows, t.cols);
@@ -191,7 +191,7 @@ static void learn_columns(Kept* k, const Model* m, int l) {
     }
 }
 
-static void learn_slices(Kept* k, const Model* m, int l) {
+static void learn_slices(Pruner* k, const Model* m, int l) {
     int heads = k->lists[LIST_HEADS].n, hidden = k->lists[LIST_HIDDEN].n;
     memset(k->change, 0, (size_t)heads * sizeof *k->change);
     fetch(k, m, LINEAR_QKV, l);
@@ -209,7 +209,7 @@ static void learn_slices(Kept* k, const Model* m, int l) {
 
 // ---- how much is left out
 
-static PruneList prune_list(const Kept* k, int i) {
+static PruneList prune_list(const Pruner* k, int i) {
     double work[N_LISTS] = {[LINEAR_QKV] = 3.0 * k->lists[LINEAR_ATTPROJ].stay,
                             [LINEAR_ATTPROJ] = k->C,
                             [LINEAR_FC] = k->lists[LINEAR_FCPROJ].stay,
@@ -227,7 +227,7 @@ static double total_work(const PruneList* lists, int n) {
 
 // ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
 // mean: its weight is a divisor.
-static void find_ratios(Kept* k, double gamma) {
+static void find_ratios(Pruner* k, double gamma) {
     PruneList lists[N_LINEARS];
     double sum = 0;
     for (int i = 0; i < k->n_lists; i++) lists[i] = prune_list(k, k->in_order[i]);
@@ -246,7 +246,7 @@ static void find_ratios(Kept* k, double gamma) {
 
 // ---- a refresh
 
-static void set_stay(Kept* k, SliceCount stay) {
+static void set_stay(Pruner* k, SliceCount stay) {
     int of[N_LISTS] = {k->C, stay.heads * k->HS, k->C, stay.hidden, stay.heads, stay.hidden};
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
@@ -258,7 +258,7 @@ static void set_stay(Kept* k, SliceCount stay) {
 
 // Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
 // next.
-static double choose_layer(Kept* k, int l, double ahead, uint64_t seed) {
+static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
     int dropped[N_LINEARS], half = k->shed == SHED_COLUMNS && !k->by_layer ? 2 : k->n_lists;
     PruneList lists[N_LINEARS];
     for (int i = 0; i < k->n_lists; i++) lists[i] = prune_list(k, k->in_order[i]);
@@ -278,7 +278,7 @@ static double choose_layer(Kept* k, int l, double ahead, uint64_t seed) {
     return ahead;
 }
 
-const KeptLayer* kept_choose(Kept* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
+const PrunedLayer* pruner_choose(Pruner* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
     double ahead = 0;
     for (int l = 0; l < k->L; l++) {
         if (k->shed == SHED_COLUMNS) learn_columns(k, m, l);
@@ -289,12 +289,12 @@ const KeptLayer* kept_choose(Kept* k, const Model* m, double gamma, SliceCount s
     find_ratios(k, gamma > 0 ? MIN(gamma, 1) : 0);
     k->left_out = 0;
     for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
-    return kept_layers(k);
+    return pruner_layers(k);
 }
 
-const KeptLayer* kept_layers(const Kept* k) { return k->left_out ? k->layers : NULL; }
+const PrunedLayer* pruner_layers(const Pruner* k) { return k->left_out ? k->layers : NULL; }
 
-double kept_left_out(const Kept* k) {
+double pruner_left_out(const Pruner* k) {
     double all = 0, kept = 0;
     for (int i = 0; i < k->n_lists; i++) {
         PruneList list = prune_list(k, k->in_order[i]);
@@ -308,14 +308,14 @@ double kept_left_out(const Kept* k) {
 
 // ---- files
 
-static size_t list_floats(const Kept* k) {
+static size_t list_floats(const Pruner* k) {
     size_t n = 0;
     for (int i = 0; i < k->n_lists; i++) n += (size_t)k->L * (size_t)k->lists[k->in_order[i]].n;
     return n;
 }
 
 // Tables whose `kept` lies in memory; its values follow with `values`, else they are those in use.
-static void make_tables(PruneTable* tables, const Kept* k, float* memory, int values) {
+static void make_tables(PruneTable* tables, const Pruner* k, float* memory, int values) {
     for (int i = 0; i < k->n_lists; i++) {
         const List* list = &k->lists[k->in_order[i]];
         size_t n = (size_t)k->L * (size_t)list->n;
@@ -325,7 +325,7 @@ static void make_tables(PruneTable* tables, const Kept* k, float* memory, int va
     }
 }
 
-int kept_save(const Kept* k, const char* path, char* err, size_t errlen) {
+int pruner_save(const Pruner* k, const char* path, char* err, size_t errlen) {
     PruneTable tables[N_LISTS];
     float* memory = (float*)calloc(list_floats(k) + 1, sizeof *memory);
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
@@ -350,7 +350,7 @@ static void take_layer(List* list, const PruneTable* table, int l) {
     end_list(list, l, n);
 }
 
-static void take_tables(Kept* k, const PruneTable* tables) {
+static void take_tables(Pruner* k, const PruneTable* tables) {
     k->left_out = 0;
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
@@ -369,7 +369,7 @@ static void take_tables(Kept* k, const PruneTable* tables) {
 }
 
 // Inputs of column-parallel linears are whole, and heads stay as wholes.
-static int check_stay(const Kept* k, const PruneTable* tables, const char* path, char* err, size_t errlen) {
+static int check_stay(const Pruner* k, const PruneTable* tables, const char* path, char* err, size_t errlen) {
     for (int i = 0; i < k->n_lists; i++) {
         int id = k->in_order[i], stay = tables[i].stay;
         if (id == LINEAR_QKV || id == LINEAR_FC ? stay != k->C : id == LINEAR_ATTPROJ && stay % k->HS)
@@ -379,7 +379,7 @@ static int check_stay(const Kept* k, const PruneTable* tables, const char* path,
     return 0;
 }
 
-int kept_load(Kept* k, const char* path, char* err, size_t errlen) {
+int pruner_load(Pruner* k, const char* path, char* err, size_t errlen) {
     PruneTable tables[N_LISTS];
     float* memory = (float*)calloc(2 * list_floats(k) + 1, sizeof *memory);
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
