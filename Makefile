@@ -177,6 +177,12 @@ $(build)/test_on_gpu/%.o: test/%.cc $(build)/flags
 $(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/ragged.a
 	$(call linked,$(link))
 
+# Tests that have the trainer inside (test/trainer.h) link it without its main.
+trainers := $(patsubst test/%.c,%,$(shell grep -lE 'test/(trainer|resized_plans).h' test/*.c))
+$(trainers:%=$(build)/test/%) $(trainers:%=$(build)/test_on_emu/%): $(build)/test/train_gpt.o
+$(build)/test/train_gpt.o: train_gpt.cu $(build)/flags
+	$(call step,CC $< without main,$(CC) $(COMMON) -Dmain=train_main -x c -c $< -o $@)
+
 # Plans of cuDNN need its header, not a GPU. Without the header the test says so.
 cudnn_sources := test/test_cudnn_plans.cc \
   $(if $(filter yes,$(CUDNN)),kernels/cuda/cudnn_plan.cu kernels/cuda/library.cu)

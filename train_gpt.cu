@@ -26,6 +26,7 @@ extern "C" {
 #include "plan/choose.h"
 #include "plan/schedule.h"
 #include "run/run.h"
+#include "run/train.h"
 #ifdef __cplusplus
 }
 #endif
@@ -326,7 +327,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
 // Sums gradients and losses over all ranks, clips, steps what this rank owns and zeroes the gradients; t is the 1-based
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
 // were. The host does not wait. Weights are whole again after zero_gather.
-static void model_update(Model* m, const Config* config, double lr, int64_t t) {
+void model_update(Model* m, const Config* config, double lr, int64_t t) {
     timer_enter(m->timer, TIME_UPDATE, m->s);
     if (m->work) work_end(m);
     zero_reduce(m);
@@ -351,7 +352,7 @@ static void on_signal(int number) {
 
 // Forward over this rank's micro-batches, and with train backward: gradients are added up. The sum of the losses of all
 // targets is left on the device; nothing here waits for it.
-static void run_micro_batches(Run* run, const Sampler* sampler, int train) {
+void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Batch* b = &run->batch;
     m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
@@ -385,7 +386,7 @@ static double time_row(Run* run, const int* lengths, int n, int repeats) {
 }
 
 // The sum of the losses of all ranks.
-static double loss_sum(Run* run) {
+double loss_sum(Run* run) {
     char err[ERR_BYTES];
     double sum = 0;
     const Model* m = &run->model;
@@ -413,7 +414,7 @@ static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
 }
 
 // Mean loss a target over the validation pieces; *targets their number. Overwrites the batch.
-static double evaluate(Run* run, int64_t* targets) {
+double evaluate(Run* run, int64_t* targets) {
     char err[ERR_BYTES];
     int64_t next = 0, tokens = 0;
     double sum = 0;

@@ -1,14 +1,11 @@
-// trainer.h - for tests that have the trainer inside: train_gpt.cu as part of the test program, opened for a small
-// model of a random shape as one of many ranks or alone, closed, and opened again for another.
-//
-// Included first, because it names the trainer's main otherwise.
+// trainer.h - for tests that link the trainer (train_gpt.cu without its main, see the Makefile): a small model of a
+// random shape is opened as one of many ranks or alone, closed, and opened again for another.
 #pragma once
-#define main train_main
-#include "train_gpt.cu"
-#undef main
-
+#include <errno.h>
+#include <inttypes.h>
 #include <sys/stat.h>
 
+#include "run/train.h"
 #include "test/ranks.h"
 
 enum { LAYERS = 2, CONTEXT = 192, BATCH = 1536, MOST_ARGUMENTS = 96 };
