@@ -19,21 +19,25 @@ static inline int tested_tables(const Kernels** tables) {
     return n;
 }
 
+// ThreadSanitizer watches every access and needs no large sizes: what it looks for is between neighbours. Under any
+// sanitizer a case runs once, and fewer of a kind: that bits repeat is a claim about the build for use.
+#ifdef __SANITIZE_THREAD__
+enum { WATCHED = 1, SANITIZED = 1 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { WATCHED = 0, SANITIZED = 1 };
+#else
+enum { WATCHED = 0, SANITIZED = 0 };
+#endif
+
 // Results must be the same bits on 1 .. most_threads() threads; of a device, whenever it is asked.
 static inline int most_threads(void) {
 #ifdef TEST_DEVICE
-    return 2;
+    return SANITIZED ? 1 : 2;
 #else
     return 3;
 #endif
 }
 
-// ThreadSanitizer watches every access and needs no large sizes: what it looks for is between neighbours.
-#ifdef __SANITIZE_THREAD__
-enum { WATCHED = 1 };
-#else
-enum { WATCHED = 0 };
-#endif
 static inline int at_most(int n, int watched_limit) { return WATCHED ? MIN(n, watched_limit) : n; }
 
 typedef struct Twin {

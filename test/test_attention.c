@@ -126,7 +126,7 @@ static void documents_do_not_see_each_other(void) {
     const Kernels* tables[CPU_ISAS];
     Case c = {8, 3, 1, 2, {LENGTHS}};
     for (int set_index = 0, n = tested_tables(tables); set_index < n; set_index++)
-        for (int doc = 0; doc < 10; doc += WATCHED ? 10 : 1) {
+        for (int doc = 0; doc < 10; doc += SANITIZED ? 10 : 1) {
             Problem p = problem(&c, DT_F32);
             Result before = result(&p), after = result(&p);
             run(&before, tables[set_index], &p, &before, 2);
