@@ -1,5 +1,5 @@
-// train.h - what train_gpt.cu does in a step, for programs that link it without its main: see test/trainer.h. Shapes and
-// conditions stand there, above each function.
+// train.h - what train_gpt.cu does in a step, for programs that link it without its main: see test/trainer.h. Shapes
+// and conditions stand there, above each function.
 #pragma once
 #include "run/run.h"
 
