@@ -1,5 +1,5 @@
-// bpe.h - inside of a tokenizer: what tokenizer.c keeps, the merging (bpe.c), the splitting (pretoken.c) and the reader
-// of tokenizer.json (tokenizer_json.c). Everybody else includes tokenizer.h.
+// bpe.h - inside of a tokenizer: what tokenizer.c keeps, cutting and merging (bpe.c), and the reader of tokenizer.json
+// (tokenizer_json.c). Everybody else includes tokenizer.h.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -48,8 +48,6 @@ int bpe_add_merge(Tokenizer* t, const TokenIndex* index, int left, int right);
 int bpe_index_merges(Tokenizer* t, char* err, size_t errlen);
 // Tokens of n bytes, merged as far as they go: out has room for n. Returns the count.
 size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n);
-
-// ---- pretoken.c
 
 // Length of the first part of n > 0 bytes by GPT-2's pattern, at least 1.
 size_t pretoken_length(const char* text, size_t n);

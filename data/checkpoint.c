@@ -78,34 +78,10 @@ static int write_file(const char* dir, const char* name, const void* bytes, size
 
 char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
-    uint64_t bytes;
-    if (join(path, dir, name, err, errlen)) return NULL;
-    int fd = disk_open(path, &bytes, err, errlen);
-    if (fd < 0) return NULL;
-    char* text = bytes <= LARGEST_SMALL_FILE ? (char*)malloc((size_t)bytes + 1) : NULL;
-    int64_t got = text ? disk_read(fd, text, (size_t)bytes) : 0;
-    close(fd);
-    if (!text) {
-        fail(err, errlen, "%s: expected a file of at most %d bytes that fits in memory, found %" PRIu64, path,
-             LARGEST_SMALL_FILE, bytes);
-        return NULL;
-    }
-    if (got != (int64_t)bytes) {
-        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, MAX(got, 0));
-        free(text);
-        return NULL;
-    }
-    *n = (size_t)bytes;
-    text[bytes] = 0;
-    return text;
+    return join(path, dir, name, err, errlen) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err, errlen);
 }
 
 // ---- the marker
-
-typedef struct Text {
-    char* bytes;
-    size_t n;
-} Text;
 
 struct CheckpointFile {
     char name[NAME_MAX + 1];
@@ -139,28 +115,24 @@ static int check_known(const CheckpointFile* file, const char* path, char* err, 
 
 typedef struct Listing {
     CheckpointWriter* w;
-    Text text;
+    FILE* text;  // of the marker
+    int n;
 } Listing;
 
 // Adds a file to the marker's text once its bytes are on disk.
 static int list_file(void* context, const char* path, const char* name, char* err, size_t errlen) {
-    enum { ENTRY = 6 * NAME_MAX + 128 };  // also room for the end of the text
     Listing* listing = (Listing*)context;
-    Text* text = &listing->text;
+    char quoted[6 * NAME_MAX + 3];
     uint64_t bytes, hash;
     CheckpointFile* known = find_known(listing->w, name);
     if (known) {
         if (check_known(known, path, err, errlen)) return -1;
         bytes = known->bytes, hash = known->hash, known->listed = 1;
     } else if (disk_hash(path, 1, &bytes, &hash, err, errlen)) return -1;
-    char* more = (char*)realloc(text->bytes, text->n + ENTRY);
-    if (!more) return fail(err, errlen, "%s: no memory to list it", path);
-    text->bytes = more;
-    text->n += (size_t)sprintf(more + text->n, "%s\n  {\"name\": ", more[text->n - 1] == '}' ? "," : "");
-    char* quoted = more + text->n;
-    text->n += json_quote(quoted, name, strlen(name));
+    json_quote(quoted, name, strlen(name));
     if (strstr(quoted, "\xef\xbf\xbd")) return fail(err, errlen, "%s: expected a file name in UTF-8", path);
-    text->n += (size_t)sprintf(more + text->n, ", \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}", bytes, hash);
+    fprintf(listing->text, "%s\n  {\"name\": %s, \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}",
+            listing->n++ ? "," : "", quoted, bytes, hash);
     return 0;
 }
 
@@ -177,16 +149,18 @@ static int list_files(Listing* listing, char* err, size_t errlen) {
 }
 
 static int write_marker(CheckpointWriter* w, int64_t step, char* err, size_t errlen) {
-    Listing listing = {w, {(char*)malloc(64), 0}};
-    Text* text = &listing.text;
-    if (!text->bytes) return fail(err, errlen, "%s: no memory to list its files", w->dir);
-    text->n = (size_t)sprintf(text->bytes, "{\"step\": %" PRId64 ", \"files\": [", step);
+    char* text = NULL;
+    size_t n = 0;
+    Listing listing = {w, open_memstream(&text, &n), 0};
+    if (!listing.text) return fail(err, errlen, "%s: no memory to list its files", w->dir);
+    fprintf(listing.text, "{\"step\": %" PRId64 ", \"files\": [", step);
     int result = list_files(&listing, err, errlen);
-    if (!result) {
-        text->n += (size_t)sprintf(text->bytes + text->n, "\n]}\n");
-        result = write_file(w->dir, marker, text->bytes, text->n, err, errlen);
-    }
-    free(text->bytes);
+    fprintf(listing.text, "\n]}\n");
+    int failed = ferror(listing.text);
+    if ((fclose(listing.text) || failed) && !result)
+        result = fail(err, errlen, "%s: no memory to list its files", w->dir);
+    if (!result) result = write_file(w->dir, marker, text, n, err, errlen);
+    free(text);
     return result ? result : disk_sync_dir(w->dir, err, errlen);
 }
 

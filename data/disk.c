@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,27 @@ int64_t disk_read(int fd, void* bytes, size_t n) {
         done += (size_t)got;
     }
     return (int64_t)done;
+}
+
+char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t errlen) {
+    uint64_t bytes;
+    int fd = disk_open(path, &bytes, err, errlen);
+    if (fd < 0) return NULL;
+    char* text = bytes <= most ? (char*)malloc((size_t)bytes + 1) : NULL;
+    int64_t got = text ? disk_read(fd, text, (size_t)bytes) : 0;
+    close(fd);
+    if (!text)
+        fail(err, errlen, "%s: expected a file of at most %zu bytes that fits in memory, found %" PRIu64, path, most,
+             bytes);
+    else if (got != (int64_t)bytes)
+        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, MAX(got, 0));
+    if (got != (int64_t)bytes || !text) {
+        free(text);
+        return NULL;
+    }
+    *n = (size_t)bytes;
+    text[bytes] = 0;
+    return text;
 }
 
 int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen) {

@@ -26,6 +26,9 @@ int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen);
 // Reads n bytes, fewer only where the file ends. Their number, or -1 with errno set.
 int64_t disk_read(int fd, void* bytes, size_t n);
+// A regular file of at most `most` bytes, whole and terminated by NUL; *n without it. The caller frees. NULL with a
+// message.
+char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t errlen);
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
 // of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
 int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen);

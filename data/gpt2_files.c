@@ -176,17 +176,18 @@ static int expect(const Json* json, const char* name, const char* wanted, char* 
 }
 
 static int parse_shape(Shape* shape, const Json* json, char* err, size_t errlen) {
+    static const char* const fixed[][2] = {
+        {"model_type", "gpt2"},           {"activation_function", "gelu_new"},
+        {"scale_attn_weights", "true"},   {"scale_attn_by_inverse_layer_idx", "false"},
+        {"add_cross_attention", "false"}, {"tie_word_embeddings", "true"},
+    };
     int L = 0, C = 0, NH = 0, V = 0, context = 0, inner = 0;
     double epsilon = 1e-5;
     if (json->values->type != JSON_OBJECT) return fail(err, errlen, "config.json: expected an object");
-    if (expect(json, "model_type", "gpt2", err, errlen) ||
-        expect(json, "activation_function", "gelu_new", err, errlen) ||
-        expect(json, "scale_attn_weights", "true", err, errlen) ||
-        expect(json, "scale_attn_by_inverse_layer_idx", "false", err, errlen) ||
-        expect(json, "add_cross_attention", "false", err, errlen) ||
-        expect(json, "tie_word_embeddings", "true", err, errlen) || dimension(json, "n_layer", 1000, &L, err, errlen) ||
-        dimension(json, "n_embd", 65536, &C, err, errlen) || dimension(json, "n_head", 1024, &NH, err, errlen) ||
-        dimension(json, "vocab_size", 1 << 20, &V, err, errlen) ||
+    for (int i = 0; i < COUNT(fixed); i++)
+        if (expect(json, fixed[i][0], fixed[i][1], err, errlen)) return -1;
+    if (dimension(json, "n_layer", 1000, &L, err, errlen) || dimension(json, "n_embd", 65536, &C, err, errlen) ||
+        dimension(json, "n_head", 1024, &NH, err, errlen) || dimension(json, "vocab_size", 1 << 20, &V, err, errlen) ||
         dimension(json, "n_positions", 1 << 20, &context, err, errlen))
         return -1;
     const JsonValue* n_inner = json_get(json, json->values, "n_inner");

@@ -8,68 +8,48 @@
 
 #include "data/json.h"
 
-typedef struct Text {
-    char* bytes;
-    size_t n, room;
-    int failed;  // out of memory: further text is dropped
-    int options;
-} Text;
+// The state on its way into text.
+typedef struct Writer {
+    FILE* out;
+    int options, failed;
+} Writer;
 
-static void append(Text* t, const char* bytes, size_t n) {
-    if (t->n + n + 1 > t->room && !t->failed) {
-        size_t room = 2 * (t->n + n) + 256;
-        char* more = (char*)realloc(t->bytes, room);
-        if (more) t->bytes = more, t->room = room;
-        else t->failed = 1;
+static void put_option(void* context, const char* name, const char* value) {
+    Writer* w = (Writer*)context;
+    const char* const pair[] = {name, value};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(pair[i]);
+        char* quoted = (char*)malloc(6 * n + 3);
+        if (quoted) json_quote(quoted, pair[i], n);
+        else w->failed = 1;
+        fprintf(w->out, "%s%s", i ? ", " : w->options++ ? ",\n    [" : "\n    [", quoted ? quoted : "");
+        free(quoted);
     }
-    if (t->failed) return;
-    memcpy(t->bytes + t->n, bytes, n);
-    t->n += n;
-    t->bytes[t->n] = 0;
+    fputc(']', w->out);
 }
 
-static void append_quoted(Text* t, const char* string) {
-    char* quoted = (char*)malloc(6 * strlen(string) + 3);
-    if (quoted) append(t, quoted, json_quote(quoted, string, strlen(string)));
-    else t->failed = 1;
-    free(quoted);
-}
-
-static void append_option(void* context, const char* name, const char* value) {
-    Text* t = (Text*)context;
-    append(t, t->options ? ",\n    [" : "\n    [", t->options ? 7 : 6);
-    append_quoted(t, name);
-    append(t, ", ", 2);
-    append_quoted(t, value);
-    append(t, "]", 1);
-    t->options++;
-}
-
-static void append_balance(Text* t, const RunState* s) {
-    char row[160];
-    for (int r = 0; r < s->balanced; r++) {
-        int n = snprintf(row, sizeof row, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r],
-                         s->sent[r], s->taken[r], s->v[r], s->head_work[r]);
-        append(t, row, (size_t)n);
-    }
-}
-
-char* run_state_text(const RunState* state, const Config* config) {
-    Text t = {NULL, 0, 0, 0, 0};
-    char head[512], val_loss[32] = "null";
-    if (isfinite(state->val_loss)) snprintf(val_loss, sizeof val_loss, "%.17g", state->val_loss);
-    int n =
-        snprintf(head, sizeof head,
-                 "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
-                 ", \"corpus\": %" PRIu64 ", \"val_loss\": %s,\n  \"balance\": [",
-                 state->step, state->position.epoch, state->position.index, state->loss_hash, state->corpus, val_loss);
-    append(&t, head, (size_t)n);
-    append_balance(&t, state);
-    append(&t, "],\n  \"options\": [", 17);
-    config_visit(config, append_option, &t);
-    append(&t, "]}\n", 3);
-    if (t.failed) free(t.bytes);
-    return t.failed ? NULL : t.bytes;
+char* run_state_text(const RunState* s, const Config* config) {
+    char* text = NULL;
+    size_t n = 0;
+    Writer w = {open_memstream(&text, &n), 0, 0};
+    if (!w.out) return NULL;
+    fprintf(w.out,
+            "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
+            ", \"corpus\": %" PRIu64 ", \"val_loss\": ",
+            s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus);
+    if (isfinite(s->val_loss)) fprintf(w.out, "%.17g", s->val_loss);
+    else fprintf(w.out, "null");
+    fprintf(w.out, ",\n  \"balance\": [");
+    for (int r = 0; r < s->balanced; r++)
+        fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->sent[r], s->taken[r],
+                s->v[r], s->head_work[r]);
+    fprintf(w.out, "],\n  \"options\": [");
+    config_visit(config, put_option, &w);
+    fprintf(w.out, "]}\n");
+    int failed = w.failed | ferror(w.out);
+    if (!fclose(w.out) && !failed) return text;
+    free(text);
+    return NULL;
 }
 
 // Files of older versions have none.

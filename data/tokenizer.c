@@ -5,17 +5,13 @@
 // ranks. Version 3 is our own, for vocabularies whose ids are not: [4] number of merges, and behind the tokens two
 // int32 for each, left and right, in the order of their ranks. Source of versions 1 and 2: github.com/karpathy/llm.c,
 // tokenizer.h.
-#define _GNU_SOURCE
 #include "data/tokenizer.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "data/bpe.h"
+#include "data/disk.h"
 #include "plan/base.h"
 
 enum {
@@ -149,32 +145,12 @@ static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
     return tokenizer_parse(out, file, sizeof file, err, errlen);
 }
 
-// The whole file; the caller frees. NULL with a message.
-static char* read_file(const char* path, size_t* n, char* err, size_t errlen) {
-    FILE* file = fopen(path, "rb");
-    char* bytes = NULL;
-    struct stat st;
-    if (!file || fstat(fileno(file), &st)) fail(err, errlen, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode)) fail(err, errlen, "%s: is not a regular file", path);
-    else if (st.st_size > FILE_MAX)
-        fail(err, errlen, "%s: has %lld bytes, a tokenizer at most %d", path, (long long)st.st_size, FILE_MAX);
-    else if (!(bytes = malloc((size_t)st.st_size + 1))) fail(err, errlen, "%s: out of memory to read it", path);
-    if (bytes) *n = fread(bytes, 1, (size_t)st.st_size, file);
-    if (bytes && ferror(file)) {
-        fail(err, errlen, "%s: %s", path, strerror(errno));
-        free(bytes);
-        bytes = NULL;
-    }
-    if (file) fclose(file);
-    return bytes;
-}
-
 int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen) {
     *out = NULL;
     if (!path || !*path) return open_bytes(out, err, errlen);
     char why[ERR_BYTES];
     size_t n = 0;
-    char* bytes = read_file(path, &n, err, errlen);
+    char* bytes = disk_read_file(path, FILE_MAX, &n, err, errlen);
     if (!bytes) return -1;
     int status = tokenizer_parse(out, bytes, n, why, sizeof why);
     free(bytes);
@@ -219,32 +195,28 @@ const char* tokenizer_decode(const Tokenizer* t, int token, size_t* n) {
 
 // ---- writing
 
-static int write_file(const Tokenizer* t, FILE* file) {
-    unsigned char header[HEADER_BYTES] = {0}, pair[8];
-    write_int32(header, MAGIC);
-    write_int32(header + 4, t->ids_are_ranks ? 2 : 3);
-    write_int32(header + 8, t->vocab);
-    write_int32(header + 12, t->end_of_text);
-    if (!t->ids_are_ranks) write_int32(header + 16, t->n_merges);
-    if (fwrite(header, sizeof header, 1, file) != 1) return -1;
-    for (int id = 0; id < t->vocab; id++) {
-        size_t n = token_length(t, id);
-        if (putc((int)n, file) == EOF || fwrite(t->bytes + t->begin[id], 1, n, file) != n) return -1;
-    }
-    for (int i = 0; i < t->n_merges && !t->ids_are_ranks; i++) {
-        write_int32(pair, t->merges[i].left);
-        write_int32(pair + 4, t->merges[i].right);
-        if (fwrite(pair, sizeof pair, 1, file) != 1) return -1;
-    }
-    return fflush(file) || fsync(fileno(file)) ? -1 : 0;
-}
-
 int tokenizer_save(const Tokenizer* t, const char* path, char* err, size_t errlen) {
-    FILE* file = fopen(path, "wb");
-    if (!file) return fail(err, errlen, "%s: %s", path, strerror(errno));
-    int status = write_file(t, file), error = errno;
-    if (fclose(file) && status == 0) status = -1, error = errno;
-    if (status == 0) return 0;
-    remove(path);
-    return fail(err, errlen, "%s: cannot be written: %s", path, strerror(error));
+    int n_merges = t->ids_are_ranks ? 0 : t->n_merges;
+    size_t n = HEADER_BYTES + (size_t)t->vocab + t->begin[t->vocab] + 8 * (size_t)n_merges;
+    unsigned char *file = calloc(n, 1), *p = file + HEADER_BYTES;
+    if (!file) return fail(err, errlen, "%s: out of memory for %zu bytes", path, n);
+    write_int32(file, MAGIC);
+    write_int32(file + 4, t->ids_are_ranks ? 2 : 3);
+    write_int32(file + 8, t->vocab);
+    write_int32(file + 12, t->end_of_text);
+    write_int32(file + 16, n_merges);
+    for (int id = 0; id < t->vocab; id++) {
+        size_t length = token_length(t, id);
+        *p++ = (unsigned char)length;
+        memcpy(p, t->bytes + t->begin[id], length);
+        p += length;
+    }
+    for (int i = 0; i < n_merges; i++, p += 8) {
+        write_int32(p, t->merges[i].left);
+        write_int32(p + 4, t->merges[i].right);
+    }
+    int fd = disk_create(path, err, errlen);
+    int status = fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, file, n), err, errlen);
+    free(file);
+    return status;
 }

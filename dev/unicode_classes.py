@@ -34,7 +34,7 @@ def ranges():
 
 print(f"""// unicode_classes.h - letters (L), numbers (N) and white space (S) of Unicode
 // {unicodedata.unidata_version} from U+0080 on, as sorted ranges of code points, both ends included.
-// Made by dev/unicode_classes.py, for data/pretoken.c.
+// Made by dev/unicode_classes.py, for data/bpe.c.
 #pragma once
 #include <stdint.h>
 
