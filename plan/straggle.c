@@ -10,9 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double MOST_X = 1000;
-static const int64_t MOST_STEPS = 1000000000000;  // as --steps
-
 // A part of the spec.
 typedef struct Text {
     const char* at;
@@ -74,82 +71,55 @@ static Text take(Text* rest, char separator, int* last) {
 
 static int is(Text text, const char* word) { return text.n == strlen(word) && !memcmp(text.at, word, text.n); }
 
-static int read_whole(const Reading* r, const char* key, Text text, int64_t least, int64_t most, int64_t* out) {
-    int64_t x = 0;
-    size_t i = 0;
-    // Stops before x can overflow: most is far below INT64_MAX / 10.
-    for (; i < text.n && text.at[i] >= '0' && text.at[i] <= '9' && x <= most; i++) x = 10 * x + (text.at[i] - '0');
-    if (i < text.n || text.n == 0 || x < least || x > most)
-        return refuse(r, "%s is \"%s\", expected a whole number from %lld to %lld", key, show(text).text,
-                      (long long)least, (long long)most);
-    *out = x;
-    return 0;
-}
-
-static int read_factor(const Reading* r, Text text, double* out) {
-    char digits[32] = "", *end = digits;
-    double x = 0;
-    if (text.n > 0 && text.n < sizeof digits) {
-        memcpy(digits, text.at, text.n);
-        if (strspn(digits, "0123456789.eE+-") == text.n) x = strtod(digits, &end);
-    }
-    if ((size_t)(end - digits) != text.n || text.n == 0 || x < 1 || x > MOST_X)
-        return refuse(r, "x is \"%s\", expected a number from 1 to %g", show(text).text, MOST_X);
-    *out = x;
-    return 0;
-}
-
 // ---- pieces
 
 enum { RANK, X, FROM, TO, WHOLE, KEYS };
-static const char* const key_names[KEYS] = {"rank", "x", "from", "to", "whole"};
+static const struct {
+    const char* name;
+    int is_whole;
+    double least, most;  // the greatest rank depends on their number; steps as --steps
+} keys[KEYS] = {{"rank", 1, 0, 0}, {"x", 0, 1, 1000}, {"from", 1, 1, 1e12}, {"to", 1, 1, 1e12}, {"whole", 0, 0, 0}};
 
-static int read_value(const Reading* r, Straggler* s, int key, Text value) {
-    int64_t rank = 0;
-    int bad = 0;
-    switch (key) {
-        case RANK:
-            bad = read_whole(r, "rank", value, 0, r->ranks - 1, &rank);
-            s->rank = (int)rank;
-            break;
-        case X:
-            bad = read_factor(r, value, &s->x);
-            break;
-        case FROM:
-            bad = read_whole(r, "from", value, 1, MOST_STEPS, &s->from);
-            break;
-        case TO:
-            bad = read_whole(r, "to", value, 1, MOST_STEPS, &s->to);
-            break;
-        default:
-            s->whole = 1;
+static int read_number(const Reading* r, int key, Text text, double* out) {
+    char digits[32] = "", *end = digits;
+    int is_whole = keys[key].is_whole;
+    double least = keys[key].least, most = key == RANK ? r->ranks - 1 : keys[key].most, x = 0;
+    if (text.n > 0 && text.n < sizeof digits) {
+        memcpy(digits, text.at, text.n);
+        if (strspn(digits, is_whole ? "0123456789" : "0123456789.eE+-") == text.n) x = strtod(digits, &end);
     }
-    return bad;
+    if ((size_t)(end - digits) != text.n || text.n == 0 || x < least || x > most)
+        return refuse(r, "%s is \"%s\", expected a %snumber from %.0f to %.0f", keys[key].name, show(text).text,
+                      is_whole ? "whole " : "", least, most);
+    *out = x;
+    return 0;
 }
 
-static int read_word(const Reading* r, Straggler* s, Text word, unsigned* given) {
+static int read_word(const Reading* r, Text word, double* values, unsigned* given) {
     int key = 0, has_no_value;
     Text value = word, name = take(&value, '=', &has_no_value);
-    while (key < KEYS && !is(name, key_names[key])) key++;
+    while (key < KEYS && !is(name, keys[key].name)) key++;
     if (key == KEYS) return refuse(r, "found \"%s\", expected one of rank=, x=, from=, to= and whole", show(word).text);
     if (has_no_value != (key == WHOLE))
-        return refuse(r, "found \"%s\", expected %s%s", show(word).text, key_names[key],
+        return refuse(r, "found \"%s\", expected %s%s", show(word).text, keys[key].name,
                       key == WHOLE ? " without a value" : "= and a number");
-    if (*given & 1u << key) return refuse(r, "%s is there twice, expected it once", key_names[key]);
+    if (*given & 1u << key) return refuse(r, "%s is there twice, expected it once", keys[key].name);
     *given |= 1u << key;
-    return read_value(r, s, key, trim(value));
+    return key == WHOLE ? 0 : read_number(r, key, trim(value), &values[key]);
 }
 
 static int read_piece(const Reading* r, Straggler* s) {
+    double values[KEYS] = {[FROM] = 1};
     unsigned given = 0;
     int last = 0;
     Text rest = r->piece;
-    *s = (Straggler){.from = 1, .to = INT64_MAX};
     if (rest.n == 0) return refuse(r, "it is empty, expected rank= and x= between two ';'");
     while (!last)
-        if (read_word(r, s, take(&rest, ',', &last), &given)) return -1;
+        if (read_word(r, take(&rest, ',', &last), values, &given)) return -1;
     for (int key = RANK; key <= X; key++)
-        if (!(given & 1u << key)) return refuse(r, "found no %s=, expected both rank= and x=", key_names[key]);
+        if (!(given & 1u << key)) return refuse(r, "found no %s=, expected both rank= and x=", keys[key].name);
+    *s = (Straggler){(int)values[RANK], values[X], (int64_t)values[FROM], INT64_MAX, (given & 1u << WHOLE) != 0};
+    if (given & 1u << TO) s->to = (int64_t)values[TO];
     if (s->to < s->from)
         return refuse(r, "to is %lld, expected at least from, which is %lld", (long long)s->to, (long long)s->from);
     return 0;
