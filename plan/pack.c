@@ -1,7 +1,7 @@
 // pack.c - best-fit decreasing; see pack.h.
 //
 // Open rows are found by the room they have left in a complete binary tree over 0 .. capacity: each leaf heads the list
-// of rows with exactly that much room, each ulysses_size node knows whether a leaf below it has any. "The least room >=
+// of rows with exactly that much room, each inner node knows whether a leaf below it has any. "The least room >=
 // length" is one walk up and one down.
 #include "plan/pack.h"
 
@@ -36,7 +36,7 @@ static void tree_add(RoomTree* t, int room, int row) {
     tree_count(t, room, 1);
 }
 
-// Takes out the oldest row among those with the least room >= length; -1 when there is none. *room is what it has.
+// Takes out a row with the least room >= length, the one that has had it longest; -1 when there is none. *room is what it has.
 static int tree_take(RoomTree* t, int length, int* room) {
     int node = t->leaves + length;
     while (!t->occupied[node]) {

@@ -30,9 +30,10 @@ static void check_packing(const Packing* p, int n, int capacity) {
     for (int i = 0; i < n; i++) CHECK(seen[i] == 1);
 }
 
-// Best-fit decreasing spelled out in O(n^2), as the words in the header have it.
-static int plain_best_fit(int n, int capacity, int* row_of) {
-    static int sorted[MOST], room[MOST];
+// Best-fit decreasing spelled out in O(n^2), as the words in the header have it: documents by decreasing length, equal
+// ones by index; of rows with the same least room the one that has had it longest.
+static int plain_best_fit(int n, int capacity, int* sorted, int* row_of) {
+    static int room[MOST], since[MOST];
     int rows = 0;
     for (int i = 0; i < n; i++) {
         int j = i;
@@ -42,9 +43,11 @@ static int plain_best_fit(int n, int capacity, int* row_of) {
     for (int i = 0; i < n; i++) {
         int best = -1, length = lengths[sorted[i]];
         for (int r = 0; r < rows; r++)
-            if (room[r] >= length && (best < 0 || room[r] < room[best])) best = r;
+            if (room[r] >= length &&
+                (best < 0 || room[r] < room[best] || (room[r] == room[best] && since[r] < since[best])))
+                best = r;
         if (best < 0) room[best = rows++] = capacity;
-        room[best] -= length;
+        room[best] -= length, since[best] = i;
         row_of[sorted[i]] = best;
     }
     return rows;
@@ -66,13 +69,23 @@ static void packings_hold_every_document_once(void) {
     }
 }
 
-static void rows_are_as_many_as_plain_best_fit_decreasing_needs(void) {
-    static int row_of[MOST];
-    for (int trial = 0; trial < 500; trial++) {
-        int capacity = 2 + (int)(hash64((uint64_t)trial) % 500), n = 1 + (int)(hash64((uint64_t)trial + 7) % 300);
+// Every rank packs for itself, so ties must be broken alike: small capacities have many of them.
+static void rows_are_those_of_plain_best_fit_decreasing_ties_included(void) {
+    static int sorted[MOST], row_of[MOST];
+    for (int trial = 0; trial < 1500; trial++) {
+        int most = trial % 3 ? 20 : 500, n = 1 + (int)(hash64((uint64_t)trial + 7) % 300), at = 0;
+        int capacity = 2 + (int)(hash64((uint64_t)trial) % (uint64_t)most);
         random_lengths(n, capacity, (uint64_t)trial);
         Packing p = pack(n, capacity);
-        CHECK(p.n_rows == plain_best_fit(n, capacity, row_of));
+        CHECK(p.n_rows == plain_best_fit(n, capacity, sorted, row_of));
+        for (int r = 0; r < p.n_rows; r++) {
+            for (int i = 0; i < n; i++) {
+                if (row_of[sorted[i]] != r) continue;
+                CHECK(p.order[at] == sorted[i]);
+                at++;
+            }
+            CHECK(p.first[r + 1] == at);
+        }
     }
 }
 
@@ -115,7 +128,7 @@ static void a_document_longer_than_the_capacity_is_named(void) {
 
 int main(void) {
     RUN(packings_hold_every_document_once);
-    RUN(rows_are_as_many_as_plain_best_fit_decreasing_needs);
+    RUN(rows_are_those_of_plain_best_fit_decreasing_ties_included);
     RUN(small_cases_are_near_the_optimum);
     RUN(a_document_longer_than_the_capacity_is_named);
     return test_done();

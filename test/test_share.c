@@ -5,12 +5,16 @@
 
 // ---- chunks
 
-// Query-key pairs of place a in the causal attention of one document, token by token.
+// Query-key pairs of the causal attention of one document on ring rank a, from the spans that it is given.
 static int64_t pairs(int s, int ring_size, int a) {
+    int doc = 0;
+    MicroBatch mb = {.cp_size = ring_size, .ulysses_size = 1, .n_docs = 1};
+    Plan plan = {.ranks = ring_size, .n_docs = 1, .n_micro_batches = 1, .docs = &doc, .micro_batches = &mb};
+    Span spans[2];
+    Share share = micro_batch_share(&plan, &mb, &s, a, spans);
     int64_t sum = 0;
-    for (int j = 0; j < 2 * ring_size; j++)
-        if (j == a || j == 2 * ring_size - 1 - a)
-            for (int t = chunk_border(s, ring_size, j); t < chunk_border(s, ring_size, j + 1); t++) sum += t + 1;
+    for (int i = 0; i < share.n_spans; i++)
+        for (int t = spans[i].first; t < spans[i].first + spans[i].length; t++) sum += t + 1;
     return sum;
 }
 
