@@ -1,5 +1,5 @@
-// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. A list is stored
-// with all that others compute behind it: together that is what was computed, and so what a refresh measures.
+// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. A list is
+// stored with all that others compute behind it: together that is what was computed, and so what a refresh measures.
 #include "run/prune.h"
 
 #include <stdlib.h>

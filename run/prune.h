@@ -31,14 +31,14 @@ void pruner_close(Pruner* pruner);
 // Returns (L) layers, valid until the next call of any of these; only the lists of the Shed are filled. NULL where
 // nothing is left out.
 const PrunedLayer* pruner_choose(Pruner* pruner, const Model* m, double gamma, SliceCount stay, int64_t step);
-// The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they really
-// leave out.
+// The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they
+// really leave out.
 const PrunedLayer* pruner_layers(const Pruner* pruner);
 double pruner_left_out(const Pruner* pruner);
 
-// Values and lists in a file of their own, one a rank: data/prune_file.h. Lists are those of a refresh, so the same step
-// may be saved and go on. The older weights are not saved: after loading they are the weights of that moment, which
-// must be there, and the next refresh learns what changed since. A file of another Shed, model or part of it is
+// Values and lists in a file of their own, one a rank: data/prune_file.h. Lists are those of a refresh, so the same
+// step may be saved and go on. The older weights are not saved: after loading they are the weights of that moment,
+// which must be there, and the next refresh learns what changed since. A file of another Shed, model or part of it is
 // refused, like one that is damaged, with a message, and the pruner stays as it is. 0, or -1.
 int pruner_save(const Pruner* pruner, const char* path, char* err, size_t errlen);
 int pruner_load(Pruner* pruner, const char* path, char* err, size_t errlen);

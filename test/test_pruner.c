@@ -1,4 +1,5 @@
-// test_pruner.c - claims about run/prune.h, on a model made by hand: a rank's half of a small GPT, weights in host memory.
+// test_pruner.c - claims about run/prune.h, on a model made by hand: a rank's half of a small GPT, weights in host
+// memory.
 #include "run/prune.h"
 
 #include <unistd.h>
