@@ -1,11 +1,11 @@
 // train_gpt.cu - GPT-2 as a sequence of ops, and the loop that trains it.
 //
 // How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward, update),
-// the micro-batches of a step, evaluation, sampling, the loop. The objects and the phases before the first step are in
-// run/run.h, the ops in kernels/kernels.h, the tables of parameters and activations in plan/shape.h. What many ranks
-// add: plans in plan/plan.h, attention shared by ranks in kernels/group_attention.h, who holds which weights and
-// gradients in run/zero.h, the model divided among ranks in run/model.h and run/work.h, communication in
-// kernels/comm.h.
+// the micro-batches of a step, evaluation, sampling, the loop. The ops are in kernels/kernels.h, the tables of
+// parameters and activations in plan/shape.h, the model as one rank holds it in run/model.h, the phases before the
+// first step in run/run.h. What many ranks add: plans in plan/plan.h, attention shared by ranks in
+// kernels/group_attention.h, who holds which weights and gradients in run/zero.h, tensor parallelism in run/model.h,
+// what slow ranks compute in run/work.h and run/balance.h, communication in kernels/comm.h.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <errno.h>
@@ -21,12 +21,10 @@ extern "C" {
 #endif
 #include "data/disk.h"
 #include "kernels/kernels.h"
-#include "kernels/limit.h"
 #include "plan/base.h"
 #include "plan/choose.h"
 #include "plan/schedule.h"
 #include "run/run.h"
-#include "run/train.h"
 #ifdef __cplusplus
 }
 #endif
@@ -52,8 +50,8 @@ static void* act(const Model* m, ActId id, int l) {
 // Channels of the heads that this rank has.
 static int own_channels(const Model* m) { return m->shape.heads * shape_head_size(&m->shape); }
 
-// Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV, in the KV cache behind what is there,
-// or where they wait to be exchanged with the ranks that share heads.
+// Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV; in the KV cache behind those of
+// earlier tokens; or in QKV_TOKENS, from where an all-to-all sends them to the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
     if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * own_channels(m) * dtype_bytes(m->dt);
     return (char*)act(m, row->group.ulysses_size > 1 ? QKV_TOKENS : QKV, l);
@@ -84,11 +82,11 @@ static Attention cached_attention(const Model* m, const Row* row, int l) {
 
 // What the backward pass of attention needs, see kernels/group_attention.h.
 static SavedAttention saved_attention(const Model* m, const Row* row, int l) {
-    SavedAttention kept;
-    kept.qkv = act(m, QKV, l);
-    kept.out = act(m, row->group.ulysses_size > 1 ? ATT_HEADS : ATT, l);
-    kept.lse = (float*)act(m, LSE, l);
-    return kept;
+    SavedAttention saved;
+    saved.qkv = act(m, QKV, l);
+    saved.out = act(m, row->group.ulysses_size > 1 ? ATT_HEADS : ATT, l);
+    saved.lse = (float*)act(m, LSE, l);
+    return saved;
 }
 
 // In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
@@ -104,25 +102,39 @@ static void attention_forward(const Model* m, const Row* row, int l, char* qkv) 
         Attention a = cached_attention(m, row, l);
         if (a.NH) m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
     } else {
-        SavedAttention kept = saved_attention(m, row, l);
+        SavedAttention saved = saved_attention(m, row, l);
         GroupAttention group = row->group;
         group.NH = work_heads(m, l);
-        if (group.NH) group_attention_forward(ACT(ATT), &kept, qkv, &group, m->k, m->dt, m->s);
+        if (group.NH) group_attention_forward(ACT(ATT), &saved, qkv, &group, m->k, m->dt, m->s);
     }
     timer_enter(m->timer, before, m->s);
 }
 
 static void attention_backward(const Model* m, const Row* row, int l, void* d_qkv, const void* d_att) {
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
-    SavedAttention kept = saved_attention(m, row, l);
+    SavedAttention saved = saved_attention(m, row, l);
     GroupAttention group = row->group;
     group.NH = work_heads(m, l);
-    if (group.NH) group_attention_backward(d_qkv, d_att, &kept, &group, m->k, m->dt, m->s);
+    if (group.NH) group_attention_backward(d_qkv, d_att, &saved, &group, m->k, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
-// Block l from ln1 to the output of the MLP, which is left in PROJ: whoever comes next adds it to the residual stream.
-// In a tensor-parallel group attention and MLP see all tokens of the row, the rest only this rank's own.
+// Block l. x (N,C) is the residual stream that enters it, W (OC,K) and b (OC) are a linear's weight and bias. LN is the
+// norm of a token's C channels, w xhat + b with xhat = (x - mean) rstd, rstd = 1 / sqrt(variance + 1e-5). HS = C / NH
+// channels a head.
+//
+//   LN1       = LN(x; ln1w, ln1b)                                 (N,C)
+//   Q, K, V   = LN1 W^T + b, W = qkvw                             (N,3C), cut into NH heads of HS channels each
+//   P         = softmax(Q K^T / sqrt(HS))                         of each head and document, over tokens up to its own
+//   ATT       = P V                                               (N,C)
+//   RESIDUAL2 = x + ATT W^T + b, W = attprojw                     (N,C)
+//   LN2       = LN(RESIDUAL2; ln2w, ln2b)                         (N,C)
+//   FC        = LN2 W^T + b, W = fcw                              (N,4C)
+//   PROJ      = GELU(FC) W^T + b, W = fcprojw                     (N,C)
+//
+// RESIDUAL2 + PROJ enters the next block. LN1 is computed before the call, and this sum after it, because one op adds
+// to the stream and takes the next norm. In a tensor-parallel group attention and MLP see all tokens of the row, each
+// rank with its heads and hidden units; norms and stream see only the rank's own tokens.
 static void block_forward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
@@ -141,8 +153,8 @@ static void block_forward(const Model* m, const Row* row, int l) {
     tp_reduce_scatter(m, ACT(PROJ), row);
 }
 
-// RESIDUAL of the first block. Where ranks hold parts of wte, each looks up what it has, and the sum over ranks is the
-// rest.
+// RESIDUAL of the first block: wte[token] + wpe[position]. Where ranks hold parts of wte, each looks up the tokens that
+// it has and finds zeros for others; the sum over ranks is complete.
 static void embed(const Model* m, const Row* row) {
     const Kernels* k = m->k;
     int C = m->shape.C, l = 0;
@@ -150,14 +162,14 @@ static void embed(const Model* m, const Row* row) {
         k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), row->N, C, m->dt, m->s);
         return;
     }
-    void *looked_up = tp_own(m, ACT(PROJ), row), *places = ACT(LN1);
+    void *looked_up = tp_own(m, ACT(PROJ), row), *positions = ACT(LN1);
     k->gather_rows(ACT(PROJ), W(WTE), row->vocab_rows, row->N, C, C, C, m->dt, m->s);
     tp_reduce_scatter(m, ACT(PROJ), row);
-    k->gather_rows(places, W(WPE), row->positions + row->first, row->own, C, C, C, m->dt, m->s);
-    k->add(ACT(RESIDUAL), looked_up, places, (size_t)row->own * (size_t)C, m->dt, m->s);
+    k->gather_rows(positions, W(WPE), row->positions + row->first, row->own, C, C, C, m->dt, m->s);
+    k->add(ACT(RESIDUAL), looked_up, positions, (size_t)row->own * (size_t)C, m->dt, m->s);
 }
 
-// After the last layer: gradients of what embed has read.
+// After the backward pass of all blocks: gradients of what embed has read.
 static void embed_backward(const Model* m, const Row* row) {
     const Kernels* k = m->k;
     int C = m->shape.C, l = 0;
@@ -197,8 +209,9 @@ static void model_forward(Model* m, const Row* row) {
     tp_all_gather(m, ACT(LNF), row);
 }
 
-// Losses of rows n .. n + N of the row, whose logits are in `logits`, which become their gradients with train. Where
-// ranks hold parts of the vocabulary, each tells the others three numbers a row.
+// Losses of tokens n .. n + N of the row, -log softmax(logits)[target]; with train their logits (N, vocab_rows) become
+// gradients, scale (softmax(logits) - onehot(target)). Where ranks hold parts of the vocabulary, each tells the others
+// three numbers a token.
 static void classify_chunk(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train) {
     const Kernels* k = m->k;
     int l = 0, rows = m->shape.vocab_rows, labels = shape_labels(&m->shape), first = m->shape.first_vocab_row;
@@ -214,42 +227,50 @@ static void classify_chunk(const Model* m, const Row* row, void* logits, int n, 
     k->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt, m->s);
 }
 
-// Losses of all tokens of the row, and with train the gradients of wte and, in D_NORM, of LNF. The row goes through
-// in chunks so that logits of a whole row never exist. scale: 1 / targets of the whole step.
+// Losses of all tokens of the row, logits = LNF wte^T, and with train the gradients of wte and, in D_NORM, of LNF. The
+// row goes through in chunks, so that the logits of a whole row never exist. scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
     int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;  // nothing here belongs to a layer
-    DType dt = m->dt;
-    Stream s = m->s;
     void* logits = ACT(LOGITS);
     for (int n = 0; n < row->N; n += m->classifier_N) {
         int N = MIN(m->classifier_N, row->N - n);
-        size_t at = (size_t)n * C * dtype_bytes(dt);
+        size_t at = (size_t)n * C * dtype_bytes(m->dt);
         char* lnf = (char*)ACT(LNF) + at;
-        k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, rows, dt, s);
+        k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, rows, m->dt, m->s);
         classify_chunk(m, row, logits, n, N, scale, train);
         if (!train) continue;
-        k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(WTE), NULL, N, C, rows, m->dt, s);
-        k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, rows, dt, s);
+        k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(WTE), NULL, N, C, rows, m->dt, m->s);
+        k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
     if (train) tp_reduce_scatter(m, ACT(D_NORM), row);
 }
 
-// What the forward pass did not keep of block l.
+// Computes again what the forward pass of block l did not keep: see --recompute.
 static void recompute_block(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C;
-    DType dt = m->dt;
-    Stream s = m->s;
-    if (m->recompute == RECOMPUTE_GELU) k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)N * work_hidden(m, l), dt, s);
+    if (m->recompute == RECOMPUTE_GELU)
+        k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)row->N * work_hidden(m, l), m->dt, m->s);
     if (m->recompute != RECOMPUTE_BLOCK) return;
     k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B),
-                         row->own, C, dt, s);
+                         row->own, m->shape.C, m->dt, m->s);
     tp_all_gather(m, ACT(LN1), row);
     block_forward(m, row, l);
 }
 
-// On entry D_RESIDUAL is the gradient of what leaves block l, on return of what enters it; both of own tokens.
+// The chain rule from the last equation of block_forward to the first; d_y is the gradient of the loss by y. On entry
+// D_RESIDUAL (N,C) is that of what leaves the block, on return of what enters it. A linear y = x W^T + b has
+//
+//   d_x = d_y W                      d_W += d_y^T x                        d_b += sum of d_y over tokens
+//
+// and a norm, with g = w d_y and means over the C channels of a token,
+//
+//   d_x += rstd (g - mean(g) - xhat mean(g xhat))     d_w += sum of d_y xhat over tokens     d_b += sum of d_y
+//
+// += because x also goes past attention and MLP in the stream. d_FC = d_GELU * GELU'(FC). Attention computes P again
+// from Q, K and LSE, for each query log(sum of exp(scores)): with D = sum of d_ATT * ATT over the channels of a head
+//
+//   d_V = P^T d_ATT     S = P * (d_ATT V^T - D) / sqrt(HS)     d_Q = S K     d_K = S^T Q
 static void block_backward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     int N = row->N, C = m->shape.C;
@@ -277,12 +298,10 @@ static void block_backward(const Model* m, const Row* row, int l) {
 static void model_backward(Model* m, const Row* row) {
     const Kernels* k = m->k;
     int own = row->own, C = m->shape.C, l = m->shape.L;
-    DType dt = m->dt;
-    Stream s = m->s;
     void* d_residual = ACT(D_RESIDUAL);
-    k->clear(d_residual, (size_t)own * C * dtype_bytes(dt), s);
+    k->clear(d_residual, (size_t)own * C * dtype_bytes(m->dt), m->s);
     k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
-                          STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, dt, s);
+                          STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, m->dt, m->s);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);
         zero_open_grads(m, l);
@@ -398,28 +417,13 @@ double loss_sum(Run* run) {
 
 // ---- evaluation
 
-// The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns 0 when there are
-// none.
-static int draw_val(Run* run, int64_t* next, int64_t* tokens) {
-    Batch* b = &run->batch;
-    int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
-    for (b->n_pieces = 0; *next < sampler_pieces(run->data.val, SPLIT_VAL); ++*next) {
-        Piece piece = sampler_val_piece(run->data.val, *next);
-        if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
-        used += piece.length;
-        b->pieces[b->n_pieces++] = piece;
-    }
-    *tokens += used;
-    return b->n_pieces;
-}
-
 // Mean loss a target over the validation pieces; *targets their number. Overwrites the batch.
 double evaluate(Run* run, int64_t* targets) {
     char err[ERR_BYTES];
     int64_t next = 0, tokens = 0;
     double sum = 0;
     *targets = 0;
-    while (draw_val(run, &next, &tokens)) {
+    while (batch_draw_val(&run->batch, run, &next, &tokens)) {
         if (batch_plan(&run->batch, run, run->state.step, err, sizeof err))
             die("validation after step %" PRId64 ": %s", run->state.step, err);
         run_micro_batches(run, run->data.val, 0);
@@ -427,35 +431,6 @@ double evaluate(Run* run, int64_t* targets) {
         *targets += run->batch.n_targets;
     }
     return *targets ? sum / (double)*targets : NAN;
-}
-
-// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
-// training tokens, each counted once more so that none has probability zero. What a language model must beat.
-static double unigram_loss(Run* run) {
-    enum { ENOUGH_TOKENS = 4000000 };
-    char err[ERR_BYTES];
-    Batch* b = &run->batch;
-    int V = run->model.shape.V;
-    double* count = (double*)calloc((size_t)V, sizeof(double));
-    double total = V, sum = 0;
-    int64_t next = 0, tokens = 0, targets = 0;
-    if (!count) die("no memory to count %d token frequencies", V);
-    for (int v = 0; v < V; v++) count[v] = 1;
-    for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
-        SamplerPosition position = {0, i};
-        Piece piece = sampler_train_piece(run->data.train, position);
-        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err, sizeof err)) die("%s", err);
-        for (int t = 0; t < piece.length; t++)
-            if (b->targets[t] >= 0) count[b->targets[t]]++, total++;
-    }
-    while (draw_val(run, &next, &tokens))
-        for (int i = 0; i < b->n_pieces; i++) {
-            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err, sizeof err)) die("%s", err);
-            for (int t = 0; t < b->pieces[i].length; t++)
-                if (b->targets[t] >= 0) sum -= log(count[b->targets[t]] / total), targets++;
-        }
-    free(count);
-    return targets ? sum / (double)targets : NAN;
 }
 
 // ---- sampling
@@ -578,6 +553,7 @@ static void plan_now(Run* run) {
     agree(run, &none);
 }
 
+// The planned batch becomes the one at work.
 static void begin_step(Run* run) {
     Batch swapped = run->batch;
     run->batch = run->ahead;
@@ -619,8 +595,8 @@ static void train_step(Run* run, StepRecord* r) {
     r->grad_norm = sqrt(sums[1]);
     if (!isfinite(r->loss) || !isfinite(r->grad_norm))
         die("step %" PRId64
-            ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are "
-            "untouched, try --resume with a smaller --lr or --clip",
+            ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are untouched, "
+            "try --resume with a smaller --lr or --clip",
             r->step, r->loss, r->grad_norm, run->out);
     run_fill_record(run, r, now_seconds() - started, &before);
     run_remember_step(run, r);
@@ -630,7 +606,7 @@ static void train_step(Run* run, StepRecord* r) {
 }
 
 // Logits of micro-batch i on the device, fp32, to where its documents stand in the order in which they were drawn.
-static void dump_logits(Run* run, int i, const int64_t* place, float* logits, float* document) {
+static void dump_logits(Run* run, int i, const int64_t* first, float* logits, float* document) {
     Model* m = &run->model;
     const Batch* b = &run->batch;
     const MicroBatch* mb = b->micro_batches[i].mb;
@@ -641,8 +617,8 @@ static void dump_logits(Run* run, int i, const int64_t* place, float* logits, fl
         int drawn = b->plan.docs[d];
         for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
             token_logits(run, n);
-            memcpy(logits + (place[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
-            document[place[drawn] + t] = (float)b->pieces[drawn].doc;
+            memcpy(logits + (first[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
+            document[first[drawn] + t] = (float)b->pieces[drawn].doc;
         }
     }
 }
@@ -663,17 +639,17 @@ static void dump_gradients(Run* run) {
     SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float)},
                            {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float)}};
     float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
-    int64_t* place = (int64_t*)calloc((size_t)b->n_pieces + 1, sizeof(int64_t));
-    if (!place || (n_extra && !logits))
+    int64_t* first = (int64_t*)calloc((size_t)b->n_pieces + 1, sizeof(int64_t));
+    if (!first || (n_extra && !logits))
         die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
-    for (int i = 0; i < b->n_pieces; i++) place[i + 1] = place[i] + b->pieces[i].length;
+    for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
     for (int i = 0; i < b->n_micro_batches && n_extra; i++)
-        dump_logits(run, i, place, logits, logits + b->n_tokens * V);
+        dump_logits(run, i, first, logits, logits + b->n_tokens * V);
     extra[0].data = logits;
     extra[1].data = logits ? logits + b->n_tokens * V : NULL;
     run_dump_gradients(run, extra, n_extra);
     printf("loss %.9g over %" PRId64 " targets; gradients in %s\n", loss, b->n_targets, run->config.dump_grads);
-    free(place);
+    free(first);
     free(logits);
 }
 
@@ -720,7 +696,7 @@ static void train(Run* run) {
     StepRecord record = {0};
     int64_t saved = c->resume ? run->state.step : -1;
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
-    run->unigram_loss = tells ? unigram_loss(run) : NAN;
+    run->unigram_loss = tells ? run_unigram_loss(run) : NAN;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     signal(SIGUSR1, on_signal);

@@ -65,6 +65,20 @@ void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* ind
 
 static int* on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
 
+// ---- pieces of documents
+
+int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
+    int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
+    for (b->n_pieces = 0; *next < sampler_pieces(run->data.val, SPLIT_VAL); ++*next) {
+        Piece piece = sampler_val_piece(run->data.val, *next);
+        if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
+        used += piece.length;
+        b->pieces[b->n_pieces++] = piece;
+    }
+    *tokens += used;
+    return b->n_pieces;
+}
+
 // ---- the plan
 
 void batch_list(Batch* b, const Run* run) {

@@ -47,6 +47,8 @@ size_t batch_index_ints(const Run* run, int max_tokens);
 size_t batch_scratch_bytes(const Run* run, int max_tokens);  // of planning
 void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
                  int max_tokens);
+// The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns their number.
+int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
 // The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do.

@@ -65,6 +65,33 @@ void run_print_memory(const MemoryPlan* plan) {
     print_size("total", plan->total);
 }
 
+double run_unigram_loss(Run* run) {
+    enum { ENOUGH_TOKENS = 4000000 };
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    int V = run->model.shape.V;
+    double* count = (double*)calloc((size_t)V, sizeof(double));
+    double total = V, sum = 0;
+    int64_t next = 0, tokens = 0, targets = 0;
+    if (!count) die("no memory to count %d token frequencies", V);
+    for (int v = 0; v < V; v++) count[v] = 1;
+    for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
+        SamplerPosition position = {0, i};
+        Piece piece = sampler_train_piece(run->data.train, position);
+        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err, sizeof err)) die("%s", err);
+        for (int t = 0; t < piece.length; t++)
+            if (b->targets[t] >= 0) count[b->targets[t]]++, total++;
+    }
+    while (batch_draw_val(b, run, &next, &tokens))
+        for (int i = 0; i < b->n_pieces; i++) {
+            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err, sizeof err)) die("%s", err);
+            for (int t = 0; t < b->pieces[i].length; t++)
+                if (b->targets[t] >= 0) sum -= log(count[b->targets[t]] / total), targets++;
+        }
+    free(count);
+    return targets ? sum / (double)targets : NAN;
+}
+
 // ---- a step
 
 double run_median(double* x, int n) {

@@ -139,6 +139,10 @@ void run_set_cost(Run* run);   // setting.cost and groups: probed with what cali
 
 void run_print(const Run* run);  // options, device, model, data
 void run_print_memory(const MemoryPlan* plan);
+// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
+// training tokens, each counted once more so that none has probability zero. What a language model must beat.
+// Overwrites run->batch.
+double run_unigram_loss(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
 Comm run_sent(const Model* m);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
@@ -153,3 +157,10 @@ void run_print_peak(const Run* run);
 void run_print_planning(const Run* run);
 void run_print_communication(Run* run);
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
+
+// ---- train_gpt.cu: what programs call that link it without its main; shapes and conditions stand there
+
+void model_update(Model* m, const Config* config, double lr, int64_t t);
+void run_micro_batches(Run* run, const Sampler* sampler, int train);
+double loss_sum(Run* run);
+double evaluate(Run* run, int64_t* targets);

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-#include "run/train.h"
+#include "run/run.h"
 #include "test/ranks.h"
 
 enum { LAYERS = 2, CONTEXT = 192, BATCH = 1536, MOST_ARGUMENTS = 96 };
