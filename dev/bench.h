@@ -1,7 +1,7 @@
 // bench.h - what the benches share: medians, the limits of the registers, and the record in build/bench.jsonl.
 //
-// A speed stands beside a limit that is measured in the same run on the same threads, because machines, and the same
-// machine from one minute to the next, differ by more than most changes to the code.
+// A speed stands beside a limit that is measured in the same run on the same threads: machines, and one machine from
+// minute to minute, differ by more than most changes to the code.
 #pragma once
 #include <errno.h>
 #include <math.h>
@@ -67,8 +67,8 @@ static inline double bench_median_of_log(const char* path, const char* member, i
 
 typedef enum BenchUnit { BENCH_FMA_YMM, BENCH_FMA_ZMM, BENCH_PAIRS_ZMM, BENCH_TILES } BenchUnit;
 
-// n rounds of 12 independent instructions, enough to hide their latency. The values do not matter, and nothing but
-// registers that a call may destroy is touched.
+// n rounds of 12 independent instructions, enough to hide their latency. Their values do not matter; only registers
+// that a call may destroy are written.
 #if defined(__x86_64__)
 #define BENCH_12(op) \
     op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
@@ -81,7 +81,7 @@ static __attribute__((noinline, unused)) void bench_rounds(BenchUnit unit, int n
         [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
         [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
     if (unit == BENCH_TILES) __asm__ volatile("ldtilecfg %0" ::"m"(tiles));
-    else __asm__ volatile("vzeroall");  // what happens to be there might be subnormal, which is slow
+    else __asm__ volatile("vzeroall");  // else their contents might be subnormal, which is slow
     for (int i = 0; i < n; i++) {
         if (unit == BENCH_FMA_YMM) __asm__ volatile(BENCH_12("vfmadd231ps %ymm15, %ymm14, %ymm"));
         else if (unit == BENCH_FMA_ZMM) __asm__ volatile(BENCH_12("vfmadd231ps %zmm15, %zmm14, %zmm"));
@@ -95,8 +95,8 @@ static __attribute__((noinline, unused)) void bench_rounds(BenchUnit unit, int n
 static inline void bench_rounds(BenchUnit unit, int n) { (void)unit, (void)n; }
 #endif
 
-// TFLOP/s of all threads together, while they run: by the time of the processor, not the clock, because other programs
-// may take turns with this one. The best of a few tries; 0 where the processor lacks the instruction.
+// TFLOP/s of all threads together, in processor time, because other programs may share the cores. The best of a few
+// tries; 0 where the processor lacks the instruction.
 static inline double bench_peak(BenchUnit unit, int threads) {
     static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
     // Of one instruction: 2 for each multiply-add of 8 lanes, 16 lanes, 16 lanes of pairs, and of 16 x 16 sums over a

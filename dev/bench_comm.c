@@ -1,11 +1,11 @@
-// bench_comm.c - exchanges between ranks in host memory beside the MPI that carries them.
+// bench_comm.c - collectives between ranks in host memory beside those of the MPI that carries them.
 //
 //   mpirun --oversubscribe --bind-to none -n 2 build/release/dev/bench_comm
 //
-// Each operation takes turns with MPI's own blocking collective for the same bytes; a time is that of the slowest rank,
-// figures are medians. MPI's collectives spin while they wait and never notice a rank that died: the percentage is what
-// polling with pauses costs. Sizes are what each rank sends, its own part counted; parts are uneven in exchanges.
-// MPI's sums may be taken in any order.
+// Each operation alternates with MPI's own blocking collective for the same bytes; a time is that of the slowest rank,
+// figures are medians. MPI's collectives spin while they wait and never notice a rank that died: the percentage shows
+// what polling with pauses costs. Sizes are what each rank sends, its own part included; the parts of an all-to-all are
+// uneven. MPI may take sums in any order.
 #include <mpi.h>
 
 #include "dev/bench.h"
@@ -19,8 +19,8 @@ static int counts[MOST_RANKS], offsets[MOST_RANKS], came[MOST_RANKS], came_offse
 static Transfer sends[MOST_RANKS], receives[MOST_RANKS];
 static size_t part;  // elements of a rank's part of a sum
 
-static void communication(void) { comm_send_receive(world, sends, world->size, receives, world->size, NULL); }
-static void mpi_send_receive(void) {
+static void all_to_all(void) { comm_send_receive(world, sends, world->size, receives, world->size, NULL); }
+static void mpi_all_to_all(void) {
     MPI_Alltoallv(from, counts, offsets, MPI_BYTE, to, came, came_offsets, MPI_BYTE, MPI_COMM_WORLD);
 }
 static void reduce_scatter(void) { comm_reduce_scatter(world, to, from, part, DT_F32, NULL); }
@@ -36,7 +36,7 @@ static const struct {
     const char* name;
     void (*ours)(void);
     void (*mpi)(void);
-} operations[] = {{"exchange", communication, mpi_send_receive},
+} operations[] = {{"all-to-all", all_to_all, mpi_all_to_all},
                   {"reduce-scatter fp32", reduce_scatter, mpi_reduce_scatter},
                   {"all-gather", all_gather, mpi_all_gather}};
 

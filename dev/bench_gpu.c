@@ -1,14 +1,14 @@
 // bench_gpu.c - speeds of a GPU beside limits measured in the same run: every op, every matmul and attention kernel at
-// GPT-2 sizes, then the whole trainer, in turns with PyTorch.
+// GPT-2 sizes, then the whole trainer, alternating with PyTorch.
 //
 //   build/release/dev/bench_gpu [--device cuda] [--only ops,matmul,attention,train] [--seconds 330] [--quick]
 //
-// --seconds: what would end later is left out, and said so. --quick: small sizes, to try the bench itself (works with
-// --device cpu). Everything goes to build/bench_gpu.jsonl too.
+// --seconds: what would end later is left out, and the output says so. --quick: small sizes, to test the bench itself
+// (works with --device cpu). Every figure goes to build/bench_gpu.jsonl too.
 //
-// Each section is a process of its own, so that a kernel that dies takes only its section along. A time is the median
+// Each section is a process of its own, so that a kernel that crashes ends its section only. A time is the median
 // of several batches of calls, queued one behind the other. Operands walk through memory larger than any cache and
-// hold random numbers: zeros would draw less power and run faster. Bytes count each tensor once for each time it has to
+// hold random numbers: zeros would draw less power and run faster. Bytes count each tensor once for each time it must
 // cross the memory bus, FLOPs of attention the causal half: 2 products forward, 5 backward.
 #define _GNU_SOURCE
 #include "dev/bench_gpu.h"
@@ -21,8 +21,8 @@ static int V = 50257, VP = 50304;  // vocabulary, padded
 
 // ---- operands
 
-// Memory that is handed out piece by piece, from its start again after its end: what was handed out last time has left
-// the caches by then.
+// Memory that is handed out piece by piece, and from its start again after its end: what was handed out the last time
+// has left the caches by then.
 typedef struct Arena {
     char* p;
     size_t bytes, at;

@@ -253,7 +253,7 @@ static void bench_train(void) {
     Corpus far_ragged = write_shard("far_ragged", 0, far);
     Corpus far_equal = write_shard("far_equal", (int)(far_ragged.s2 + 0.5), far);
     const GptModel *m = options.quick ? quick_models : all_models, *small = m;
-    // the most telling first, in case that the time runs out
+    // the most important first, in case the time runs out
     bench_beside_peer(small, &full, context);
     bench_ragged(small, &ragged, &equal, context);
     if (!options.quick) bench_beside_peer(&m[3], &full, context);

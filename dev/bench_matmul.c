@@ -2,8 +2,8 @@
 //
 //   make bench, or  build/release/dev/bench_matmul [instruction set [rounds]]
 //
-// Every round times ours and the library's one after the other on the same matrices, no bias, no GELU; the table shows
-// the medians and their ratio. OpenBLAS (fp32) is loaded at run time when it is installed; oneDNN (bf16) is linked in
+// Every round times our matmul, then the library's, on the same matrices, no bias, no GELU; the table shows the medians
+// and their ratio. OpenBLAS (fp32) is loaded at run time when it is installed; oneDNN (bf16) is linked in
 // when its header was found. The limit is the best rate of any multiply-add instruction that takes the type.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -171,8 +171,8 @@ static void run(const Case* c, const Kernels* k) {
     else onednn();
 }
 
-// OpenBLAS has threads of its own. Whoever comes next must wait for the other's to stop spinning, wake its own, and
-// wait until the system has spread them over the processors: a rest, and a smaller product before the timed one.
+// OpenBLAS has threads of its own. Before a timed product the other side's threads must have stopped spinning, and its
+// own must be awake and spread over the processors: hence a rest, and a smaller product first.
 static double time_one(const Case* c, const Kernels* k) {
     if (c->dt == DT_F32 && sgemm) {
         struct timespec rest = {0, 10000000};

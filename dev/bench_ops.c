@@ -1,12 +1,11 @@
 // bench_ops.c - time of every op that is not a matmul, at the sizes of GPT-2 124M: one row of 4096 tokens, 768
 // channels, 12 heads, documents of 1024 tokens, 256 rows of logits.
 //
-//   build/dev/bench_ops [instruction set]
+//   build/release/dev/bench_ops [instruction set]
 //
-// Bandwidth counts each tensor once for each time it has to cross the memory bus and stands beside a copy of 32 MiB
+// Bandwidth counts each tensor once for each time it must cross the memory bus and stands beside a copy of 32 MiB
 // on the same threads. Reads alone may pass 100 %, and so may everything that fits the last cache. Attention counts
-// the causal half of its 2 (forward) and 5 (backward) products beside the fp32 multiply-adds that registers alone
-// reach.
+// the causal half of its 2 (forward) and 5 (backward) products; its limit is fp32 multiply-adds on registers alone.
 #include "dev/bench.h"
 
 enum { N = 4096, C = 768, NH = 12, HS = 64, T = 1024, V = 50257, VP = 50304, ROWS = 256, DOCS = N / T, RUNS = 15 };

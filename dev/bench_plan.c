@@ -7,8 +7,8 @@
 // batches are drawn with seed 1. A micro-batch costs what the machine names for it or for a round, as build/simulate
 // charges those who have no barrier. The gap is predicted makespan / L3 - 1 (plan/bound.h). The time is all of
 // planning: checks, sorting, search, bounds, micro-batches; one thread, in processor time, because other programs may
-// take turns with this one. Each batch is planned RUNS times: the least of these is what planning takes, the median
-// what it takes on a machine as busy as this one. In the record the limit beside a figure is the wanted one.
+// share the core. Each batch is planned RUNS times: the least of these is what planning takes, the median
+// what it takes while the machine is as busy as now. In the record the limit beside a figure is the wanted one.
 #include "dev/bench.h"
 #include "plan/lengths.h"
 #include "plan/machine.h"

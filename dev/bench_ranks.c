@@ -3,9 +3,8 @@
 //
 //   build/release/dev/bench_ranks
 //
-// Every run is the program itself with one thread a rank; kinds of runs take turns,
-// and figures are medians of their logs. Two ranks on two cores share caches and memory: a measured ceiling, two
-// independent runs of one rank at the same time, stands beside the scaling.
+// Every run is the program itself with one thread a rank; kinds of runs alternate, and figures are medians of their
+// logs. Two ranks on two cores share caches and memory: the limit beside them is two independent runs at the same time.
 #define _GNU_SOURCE
 #include "dev/bench.h"
 

@@ -1,5 +1,5 @@
-// bench_train.c - the whole trainer: tokens a second of GPT-2 124M on full rows and on short documents, memory
-// against the table printed at the start, and the same model in PyTorch where python3 has torch.
+// bench_train.c - the whole trainer: tokens a second of GPT-2 124M on full rows and on short documents, memory beside
+// the table printed at the start, and the same model in PyTorch where $PYTHON has torch.
 //
 //   build/release/dev/bench_train [bf16|fp32]     (default: both)
 //
@@ -40,8 +40,7 @@ static Result run(const char* work, const char* dtype, const char* shard) {
     int status = 0;
     snprintf(command, sizeof command,
              "rm -rf %s/run; exec build/release/train --preset gpt2-124m --data %s/%s --val %s/%s --batch-tokens %d "
-             "--steps %d "
-             "--dtype %s --eval-every 0 --sample-every 0 --save-every 0 --out %s/run > %s/out",
+             "--steps %d --dtype %s --eval-every 0 --sample-every 0 --save-every 0 --out %s/run > %s/out",
              work, work, shard, work, shard, BATCH_TOKENS, STEPS, dtype, work, work);
     fflush(stdout);
     pid_t pid = fork();

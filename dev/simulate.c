@@ -13,7 +13,7 @@
 // A gap is makespan / L3 - 1, where L3 is the lower bound of plan/bound.h for this batch under the fixed costs that the
 // planner's own system has: `micro_batch_ms` on top of every micro-batch, and where it runs in rounds, round_ms for as
 // many rounds as the batch's tokens fill ranks, at least one. Systems that move linear work between ranks, or whose
-// exchanges between machines are faster than the model's, do what the bound knows nothing of: they have no gap.
+// communication between nodes is faster than the model's, do what the bound knows nothing of: they have no gap.
 #include "dev/simulate.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include "plan/explain.h"
 #include "plan/planner.h"
 
-enum { SAMPLE = 16384 };  // lengths of the data set that systems may look at before the first step
+enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step
 
 typedef struct Table {
     Plan plan;
@@ -48,7 +48,7 @@ static int is_held(const Setting* setting, int length) {
     return 0;
 }
 
-// Neither planners nor bounds know what to do with what no group holds.
+// Neither planners nor bounds are defined for a document that no group holds.
 static void check_held(const Simulation* s, int batch) {
     const PlanLimits* limits = &s->setting.limits;
     for (int i = 0; i < s->options->docs; i++)

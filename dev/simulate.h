@@ -1,5 +1,4 @@
-// simulate.h - what the files of the simulator share: what was asked for, the machine and the lengths, and what became
-// of each planner.
+// simulate.h - what the files of the simulator share: options, machine, lengths, and the results of each planner.
 #pragma once
 #include "plan/lengths.h"
 #include "plan/machine.h"
@@ -12,17 +11,17 @@ typedef struct Options {
     const char *plans, *speeds, *explain;  // NULL: not given
     int ranks, node_size, docs, context, batches, capacity, json;
     int64_t seed;
-    double patience;  // seconds of planning that each planner gets; 0: all that it wants
+    double patience;  // seconds of planning that each planner gets; 0: no limit
 } Options;
 
 // One planner on all batches.
 typedef struct Tally {
     const Planner* planner;
     void* state;
-    int out;              // it plays no more
-    char why[ERR_BYTES];  // for people
+    int out;              // it failed and is left out
+    char why[ERR_BYTES];  // the reason
     int batches;          // counted below
-    int left_model;       // it does what the bound knows nothing of: no gap
+    int left_model;       // it does what the bound does not cover: no gap
     double ms, ms_worst;  // sums over batches, and the worst of one
     double rounds_ms;     // the same plans in rounds
     double gap, gap_worst;

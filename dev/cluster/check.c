@@ -1,8 +1,8 @@
-// check.c - what a cluster of run.sh is like for an MPI program: rank 0 prints NAME=VALUE, integers, for check.sh.
+// check.c - measures a cluster of run.sh from inside an MPI program: rank 0 prints NAME=VALUE, integers, for check.sh.
 //
 // Ranks of a node are those that MPI_Comm_split_type(SHARED) puts together. Rank 0 sends to its last neighbour on the
 // node, then to the first rank of another node, then both ways at once; meanwhile it reads how much its node's link
-// carried. Bandwidth = bytes / time until the receiver has all of them and said so.
+// carried. Bandwidth = bytes / time until the receiver has confirmed all of them.
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

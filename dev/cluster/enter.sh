@@ -1,6 +1,6 @@
 #!/bin/sh
-# enter.sh NODE LINE... - stands in for ssh: runs a command line on a node that run.sh has made. mpirun calls it for each
-# node as its plm_rsh_agent; like ssh it joins the words and lets a shell read them again.
+# enter.sh NODE LINE... - stands in for ssh: runs a command line on a node that run.sh has made. mpirun calls it for
+# each node as its plm_rsh_agent; like ssh it joins the words and lets a shell read them again.
 # enter.sh NODE -- COMMAND... - the same for words that must stay as they are.
 #
 # A node is a network namespace. Host name, System V memory and /dev/shm are its own too, so that ranks of two nodes
