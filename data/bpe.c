@@ -3,7 +3,7 @@
 // Birch 2016; github.com/openai/gpt-2, src/encoder.py; ids as ranks as in OpenAI's tiktoken.
 //
 // A vocabulary is turned into a table of pairs once: (left, right) -> (rank, id). Encoding then knows only integers.
-// Parts of text are mostly words: those are merged in place by looking at every pair. Long ones keep the pairs in a
+// Parts of text are mostly words: those are merged in place by looking at every pair. Long parts keep the pairs in a
 // heap, so that a megabyte of spaces takes n log n steps.
 #include "data/bpe.h"
 
@@ -29,7 +29,7 @@ static int* new_slots(uint32_t n) {
 
 // ---- tokens by their bytes
 
-// The slot of these bytes: of the token that has them, or the empty one where it would stand.
+// The slot of the token that has these bytes, or the empty slot where it would be.
 static size_t token_slot(const TokenIndex* index, const char* bytes, size_t n) {
     const Tokenizer* t = index->t;
     size_t slot = hash_bytes(bytes, n, 0) & index->mask;
@@ -75,7 +75,7 @@ int bpe_find_bytes(Tokenizer* t, const TokenIndex* index, char* err, size_t errl
 }
 
 int bpe_derive_merges(Tokenizer* t, const TokenIndex* index, char* err, size_t errlen) {
-    size_t total = t->begin[t->vocab];  // more cuts than that there are not
+    size_t total = t->begin[t->vocab];  // there are at most so many cuts
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
     if (!t->merges || total > INT32_MAX)
         return fail(err, errlen, "out of memory for merges of %zu bytes of tokens", total);
@@ -148,9 +148,9 @@ static size_t merge_all_pairs(const Tokenizer* t, int* tokens, size_t n) {
     }
 }
 
-// A list of tokens in which each stands at the place of its first byte, and a heap of the pairs that may merge. A key
-// is rank << 32 | place of the left token, so the least key is the merge to do next. Keys are not taken out when a
-// neighbour changes: whether one still holds is seen when it comes up.
+// A linked list of tokens, each at the index of its first byte, and a heap of the pairs that may merge. The key
+// rank << 32 | index of the left token makes the least key the merge to do next. Keys stay in the heap when a neighbour
+// changes: whether one still holds is checked when it comes up.
 typedef struct MergeList {
     const Tokenizer* t;
     int* tokens;            // (n), -1 where merged away

@@ -1,7 +1,7 @@
 // checkpoint.c - the protocol of checkpoint.h, top to bottom: names, the marker, a save, cleaning up, looking for one.
 //
-// A complete checkpoint is never taken apart under its own name: it is first renamed to something that ends in .tmp, so
-// that a process killed in the middle leaves no directory with a marker and without files.
+// A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, so that a process killed in
+// the middle leaves no directory with a marker and without files.
 #include "data/checkpoint.h"
 
 #include <dirent.h>
@@ -101,13 +101,13 @@ static void forget_known(CheckpointWriter* w) {
     w->n_known = 0;
 }
 
-// Another process wrote it: is it where this one looks?
+// Another process wrote this file: does this process see it, in the same size?
 static int check_known(const CheckpointFile* file, const char* path, char* err, size_t errlen) {
     uint64_t found;
     char why[ERR_BYTES];
     int fd = disk_open(path, &found, why, sizeof why);
     if (fd < 0)
-        return fail(err, errlen, "%s, though it was written; all machines must share the file system of --out", why);
+        return fail(err, errlen, "%s, though it was written; all nodes must share the file system of --out", why);
     close(fd);
     if (found == file->bytes) return 0;
     return fail(err, errlen, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, file->bytes, found);
@@ -136,7 +136,7 @@ static int list_file(void* context, const char* path, const char* name, char* er
     return 0;
 }
 
-// What is in the directory, and what must be: a list of names may be older than files that another machine made.
+// What is in the directory, and what must be: a list of names may be older than files that another node made.
 static int list_files(Listing* listing, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
     CheckpointWriter* w = listing->w;
@@ -284,7 +284,7 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char
     if (prepare(w, run_dir, step, err, errlen)) return -1;
     if (disk_is_dir(w->dir)) return 0;
     return fail(err, errlen,
-                "%s: expected the directory that another process made, found none; all machines must share the file "
+                "%s: expected the directory that another process made, found none; all nodes must share the file "
                 "system of --out",
                 w->dir);
 }
@@ -321,7 +321,7 @@ void checkpoint_abort(CheckpointWriter* w) {
     if (w->dir[0]) disk_remove_tree(w->dir, NULL, 0);
 }
 
-// Takes away what is under a final name. run_dir is synced before anything is deleted: see the head of this file.
+// Removes what has a final name. run_dir is synced before anything is deleted: see the head of this file.
 static int drop(const char* run_dir, int64_t step, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     if (step_path(path, run_dir, step, "", err, errlen) || step_path(old, run_dir, step, ".old.tmp", err, errlen) ||

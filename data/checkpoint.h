@@ -1,7 +1,7 @@
 // checkpoint.h - directories that are either a whole checkpoint or not one at all.
 //
 // A save goes DIR/step-000100.tmp/ (files written and synced) -> the marker file DONE in it, which lists every other
-// file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. Whatever moment the machine stops,
+// file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. At whatever moment a machine stops,
 // a directory with its final name and a marker is complete, and nothing else is ever loaded. One process at a time
 // saves into a run directory. Steps are ordered as numbers: step-1000000 comes after step-999999.
 //
@@ -31,13 +31,13 @@ typedef struct CheckpointWriter {
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
 // the same step are removed. 0, or -1 with a message.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
-// The same save for another process, after checkpoint_begin has returned in the first: makes nothing; the temporary
-// directory must be there. 0, or -1 with a message. Neither commit nor abort may follow.
+// The same save in another process, after checkpoint_begin has returned in the first: creates nothing; the temporary
+// directory must exist. 0, or -1 with a message. Neither commit nor abort may follow.
 int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
 // Writes and syncs one small file (config.json, state.json). 0, or -1.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);
 // The file `name` of the save has been written and synced, has this size and this disk_hash: commit does not read it
-// again, but fails when it is not there in this size. 0, or -1 with a message.
+// again, but fails unless it is there in this size. 0, or -1 with a message.
 int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err, size_t errlen);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them) and
 // temporary directories are gone. Only checkpoints older than this one are ever removed for `keep`.

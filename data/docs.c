@@ -1,8 +1,7 @@
 // docs.c - opens a corpus and reads documents from it; see docs.h, and docs_format.h for what is kept.
 //
-// Opening finds the files, tells each format by its name and has the format's reader index its documents (docs_text.c,
-// docs_shard.c). Reading finds the file of a document by bisection and reads what is asked for at its place, nothing
-// more.
+// Opening finds the files, tells each format by its name and lets the format's reader index the documents (docs_text.c,
+// docs_shard.c). Reading finds the file of a document by bisection and reads the bytes of the wanted tokens only.
 #define _GNU_SOURCE
 #include "data/docs.h"
 
@@ -137,7 +136,7 @@ static int paths_expand(FileNames* list, const char* pattern, char* err, size_t 
     return status;
 }
 
-// What an entry of a directory is, following links: DT_REG, DT_DIR (never through a link), or anything else.
+// The type of an entry of a directory, links followed: DT_REG, DT_DIR (never through a link), or another.
 static int entry_type(const struct dirent* entry, const char* path) {
     struct stat st;
     int type = entry->d_type;
@@ -168,7 +167,7 @@ static int list_one(FileNames* files, FileNames* directories, const char* direct
 // Every regular file below a directory; neither hidden files and directories nor linked directories, which could be
 // loops.
 static int paths_below(FileNames* list, const char* directory, char* err, size_t errlen) {
-    FileNames directories = {0};  // a list in place of recursion: a deep tree cannot exhaust the stack
+    FileNames directories = {0};  // a list, not recursion: a deep tree cannot exhaust the stack
     int status = append_path(&directories, strdup(directory), err, errlen);
     for (int64_t i = 0; status == 0 && i < directories.n; i++)
         status = list_one(list, &directories, directories.paths[i], err, errlen);
@@ -179,7 +178,7 @@ static int paths_below(FileNames* list, const char* directory, char* err, size_t
 
 // ---- opening
 
-// Is there something in it, and is it text? The beginning tells.
+// Is it text? The first bytes tell.
 static int check_text(const DocsFile* file, char* err, size_t errlen) {
     char head[DOCS_HEAD_BYTES];
     size_t n = (size_t)MIN(file->size, (int64_t)sizeof head);

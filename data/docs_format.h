@@ -14,11 +14,11 @@ typedef struct DocsFile {
     int64_t first_encoded;  // where its tokens begin in Docs.encoded
 } DocsFile;
 
-// In JSONL, where the characters of a document stand cannot be computed: a mark says it for the first one, and in long
-// documents for one every few thousand.
+// In JSONL the offset of a character cannot be computed from its number: a mark holds that of a document's first one,
+// and in long documents that of one every few thousand.
 typedef struct DocsMark {
     int64_t token;  // counted from the beginning of the corpus
-    int64_t place;  // of its character in the file
+    int64_t place;  // offset of its character in the file
 } DocsMark;
 
 // Documents are 16 bytes each (start, hash), and 16 more in JSONL: a corpus may have 10^8 of them.

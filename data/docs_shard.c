@@ -1,7 +1,7 @@
 // docs_shard.c - llm.c's token shards; see docs_format.h.
 //
 // 256 int32, little-endian: [0] 20240520, [1] 1, [2] number of tokens n; then n uint16. With [0] 20240801, [1] 7 (Llama
-// 3) n uint32. The file has no byte more. Tokens are read as the machine keeps integers, which is little-endian
+// 3) n uint32. The file ends there. Tokens are read in the byte order of the processor, which is little-endian
 // wherever this program runs. Source: github.com/karpathy/llm.c, dev/data/data_common.py.
 #include <limits.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardForm
     return 0;
 }
 
-// The document in which a search stands.
+// The document that the search is in.
 typedef struct Open {
     int head[DOCS_HEAD_TOKENS];
     int64_t length;

@@ -1,9 +1,9 @@
 // docs_text.c - text as documents: a whole file, or in JSONL the string "text" of each line; see docs_format.h.
 //
-// A document's tokens are end-of-text and then its bytes, or, with a BPE vocabulary, what they encode to: then text is
-// encoded at opening and its tokens are kept. By bytes nothing is kept of a text file. Of JSONL, all lines of which are
-// parsed at opening, marks are: where a document's string stands in the file, and in long ones further places, so that
-// reading a piece need not undo the escapes of all before it.
+// A document's tokens are end-of-text and then its bytes, or what these encode to with a BPE vocabulary: then text is
+// encoded at opening and its tokens are kept. Read by bytes, a text file needs no memory. All lines of JSONL are parsed
+// at opening, and marks are kept: the offset of each document's string in the file, and further offsets in long ones, so
+// that reading a piece need not undo the escapes of all text before it.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,8 @@ static int add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
 
 // ---- text files
 
-// A place > 0 where text may be cut and each half encoded alone: between a visible ASCII character and white space,
-// where GPT-2's pattern always ends a part. The last such place, or 0.
+// The last offset > 0 where text may be cut and each half encoded alone: between a visible ASCII character and white
+// space, where GPT-2's pattern always ends a part. 0 when there is none.
 static size_t safe_cut(const char* text, size_t n) {
     for (size_t i = n; i-- > 1;) {
         int is_space = text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r');
@@ -148,7 +148,7 @@ static int add_mark(Docs* docs, int64_t token, int64_t place, char* err, size_t 
     return 0;
 }
 
-// Marks in the newest document, whose string (n bytes, still escaped) stands at place.
+// Marks in the newest document, whose string (n bytes, still escaped) is at offset `place` of the file.
 static int add_marks(Docs* docs, const char* string, size_t n, int64_t place, char* err, size_t errlen) {
     int64_t token = docs->start[docs->n_docs - 1] + 1, marked = token;
     if (add_mark(docs, token, place, err, errlen)) return -1;
@@ -167,7 +167,7 @@ static int add_marks(Docs* docs, const char* string, size_t n, int64_t place, ch
     return 0;
 }
 
-// text (n bytes) is the document, string the same as it stands in the file.
+// text (n bytes) is the document, string the same in the file, still escaped.
 static int add_document(Docs* docs, const char* text, size_t n, const JsonValue* string, int64_t place, char* err,
                         size_t errlen) {
     if (!docs->encodes) {

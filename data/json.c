@@ -1,7 +1,7 @@
 // json.c - a recursive-descent reader that keeps pointers instead of copies; see json.h. Grammar: RFC 8259.
 //
-// Each function of the first part reads one thing of the grammar at p->at and moves behind it, or leaves p->at at the
-// first byte that does not belong and notes in p->why what should stand there. Bytes are looked at only below p->end.
+// Each function of the first part reads one rule of the grammar at p->at and moves behind it, or leaves p->at at the
+// first wrong byte and notes in p->why what was expected there. No byte at or behind p->end is read.
 #include "data/json.h"
 
 #include <errno.h>
@@ -145,7 +145,7 @@ static int value(Parser* p, int depth) {
     }
 }
 
-// Says what should have stood at p->at, and what does.
+// Says what was expected at p->at, and what was found.
 static int refuse(const Parser* p, char* err, size_t errlen) {
     char found[16] = "the end";
     unsigned char c = p->at < p->end ? (unsigned char)*p->at : 0;

@@ -44,8 +44,8 @@ int json_uint64(const JsonValue* value, uint64_t* out);
 // escapes checked; bytes outside of them are copied as they are, UTF-8 or not.
 int64_t json_string(const JsonValue* value, char* out);
 
-// One step of that: what the character or escape at p stands for, of which n > 0 bytes are left; out = its *n_out bytes,
-// at most 4 and never more than are taken. Returns how many are taken, at most 12; 0 at a quote or a bad escape.
+// One step of json_string: out = the *n_out bytes (at most 4) that the character or escape at p stands for, where n > 0
+// bytes are left. Returns how many bytes of p it takes (at most 12, at least *n_out); 0 at a quote or a bad escape.
 size_t json_unescape(const char* p, size_t n, char* out, int* n_out);
 
 // Writes n bytes as a JSON string with quotes into out (room for 6 * n + 3 bytes), returns the length. Bytes that are

@@ -40,7 +40,7 @@ static int make_path(char* path, const char* dir, int rank, int ranks, char* err
 
 // ---- writing
 
-// A segment on its way to the file.
+// A segment to be written.
 typedef struct Outgoing {
     StateKind kind;
     Segment segment;
@@ -219,7 +219,7 @@ static void copy_segment(const Segment* s, const Part* first, const Part* end, f
 
 static int take_parts(const ModelState* state, int with_master, const Parts* parts, char* err, size_t errlen) {
     int n_tensors = shape_tensors(state->shape), n = n_kinds(with_master) * n_tensors;
-    for (int use = 0; use < 2; use++)  // first all checks, so that nothing is put of files that do not belong together
+    for (int use = 0; use < 2; use++)  // all checks first: files that do not belong together must change nothing
         for (int i = 0; i < n; i++) {
             char name[TENSOR_NAME];
             StateKind kind = kinds[i / n_tensors];

@@ -1,4 +1,4 @@
-// prune_file.c - see prune_file.h. The reader first checks everything where it lies in the file, then copies.
+// prune_file.c - see prune_file.h. The reader first checks everything in the mapped file, then copies.
 #include "data/prune_file.h"
 
 #include <float.h>
@@ -99,7 +99,7 @@ static int check_kept(const SafeTensor* kept, const SafeTensor* stay, int layers
             found += j < (int)staying && x == 1;
         }
         if (staying > 0 && !found)
-            return fail(err, errlen, "tensor %s, layer %d: expected to keep something", kept->name, l);
+            return fail(err, errlen, "tensor %s, layer %d: expected at least one that is kept", kept->name, l);
     }
     return 0;
 }

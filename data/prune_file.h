@@ -1,7 +1,7 @@
-// prune_file.h - what a rank keeps of its resized linears (plan/prune.h), in a small safetensors file.
+// prune_file.h - what a rank keeps of its resized linears (plan/prune.h): kept-RRRRR-of-NNNNN.safetensors.
 //
 // Each table is three fp32 tensors: NAME.value and NAME.kept (layers,n), NAME.stay (1,1). "check" (1,4) holds their
-// hash in pieces of 16 bits, so that a changed bit anywhere is found: a wrong value would still look like one.
+// hash in pieces of 16 bits: a changed bit may leave a plausible value, which nothing else would find.
 #pragma once
 #include "data/safetensors.h"
 

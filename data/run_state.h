@@ -1,9 +1,10 @@
-// run_state.h - state.json: where a run stands, and with which options it runs.
+// run_state.h - state.json: how far a run is, and its options.
 //
 // {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "val_loss": 2.5,
-//  "balance": [[left out, sent, taken, slices a ms, a head in slices], ...], a rank of the tensor-parallel group each,
-// empty when none is slow
+//  "balance": [[left out, sent, taken, hidden units a ms, hidden units that a head is worth], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
+//
+// "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow.
 #pragma once
 #include "data/sampler.h"
 #include "plan/balance.h"
@@ -15,7 +16,7 @@ typedef struct RunState {
     uint64_t loss_hash;        // of all losses so far, bit for bit
     uint64_t corpus;           // docs_fingerprint of the training data
     double val_loss;           // of the last evaluation, NaN before it
-    int balanced;              // ranks of a tensor-parallel group that a decision is in force for, 0 none; and of it:
+    int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
     double pruned[MOST_TP], sent[MOST_TP], taken[MOST_TP], v[MOST_TP];  // see BalanceDecision
     double head_work[MOST_TP];                                          // all the same
 } RunState;

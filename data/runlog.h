@@ -10,7 +10,7 @@
 //   plan              the planner
 //   plan_us           what planning took, on a thread beside the step before
 //   plan_stall_us     what the step before waited for it
-//   predicted_ms      what the cost model said of this step before it ran, with all that it had learnt by then
+//   predicted_ms      what the cost model predicted before the step ran, with all that it had learnt by then
 //   measured_ms       seconds, without plan_stall_us
 //   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
 //   cp_sizes          {"1": 12, "4": 2}: how many micro-batches are on so many ranks

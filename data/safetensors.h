@@ -12,7 +12,7 @@ typedef struct SafeTensor {
     DType dtype;  // F32, BF16 or F64; other types are refused by the reader
     int n_dims;   // 0 .. 4
     int64_t dims[4];
-    const void* data;  // row-major. reading: into the file, at any alignment (use memcpy). writing: see there
+    const void* data;  // row-major. reading: in the mapped file, at any alignment (use memcpy); writing: see there
     size_t bytes;
 } SafeTensor;
 

@@ -1,7 +1,7 @@
 // sampler.c - see sampler.h.
 //
 // Each side of the split (training, validation) keeps the ids of its documents and, beside them, the number of pieces
-// before each: 16 bytes a document. Piece i is found by bisection, its place in the document by division.
+// before each: 16 bytes a document. Piece i is found by bisection, its first token by division.
 // The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is;
 // applied again while the result is outside [0, n) it is a permutation of [0, n), and as 2^(2h) <= 4n that takes 4
 // walks on average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.

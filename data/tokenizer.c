@@ -18,7 +18,7 @@ enum {
     MAGIC = 20240328,
     HEADER_BYTES = 1024,
     GPT2_END_OF_TEXT = 50256,
-    PRETOKEN_MAX = 1 << 28,        // no word of any language: keeps places within 32 bits
+    PRETOKEN_MAX = 1 << 28,        // longer than any word; keeps indices within 32 bits
     FILE_MAX = 256 * 1024 * 1024,  // known tokenizers have 1 to 20 MB
 };
 
@@ -41,11 +41,11 @@ static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned
     t->end_of_text = *version == 1 ? GPT2_END_OF_TEXT : read_int32(p + 12);
     *n_merges = *version == 3 ? read_int32(p + 16) : 0;
     if (t->vocab < 1 || (size_t)t->vocab > n / 2)
-        return fail(err, errlen, "%d tokens cannot stand in %zu bytes", t->vocab, n);
+        return fail(err, errlen, "%d tokens do not fit in %zu bytes", t->vocab, n);
     if (t->end_of_text < 0 || t->end_of_text >= t->vocab)
         return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->end_of_text, t->vocab);
     if (*n_merges < 0 || (size_t)*n_merges > n / 8)
-        return fail(err, errlen, "%d merges cannot stand in %zu bytes", *n_merges, n);
+        return fail(err, errlen, "%d merges do not fit in %zu bytes", *n_merges, n);
     return 0;
 }
 
@@ -133,7 +133,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
 
 static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
     static const char name[] = "<|endoftext|>";
-    unsigned char file[HEADER_BYTES + 256 * 2 + sizeof name] = {0};  // its length byte stands in place of the NUL
+    unsigned char file[HEADER_BYTES + 256 * 2 + sizeof name] = {0};  // sizeof name: its length byte, no NUL
     write_int32(file, MAGIC);
     write_int32(file + 4, 2);
     write_int32(file + 8, 257);

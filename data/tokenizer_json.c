@@ -180,7 +180,7 @@ static int read_pair(const Json* json, const JsonValue* merge, const TokenIndex*
     return ids[0] < 0 || ids[1] < 0 ? -1 : 0;
 }
 
-// Ids can stand for ranks when every token that is no byte comes from one merge, in the order of ids.
+// Ids are ranks when every token that is no byte comes from one merge, in the order of ids.
 static int ids_are_ranks(const Tokenizer* t) {
     int in_order = t->n_merges == t->vocab - 257;
     for (int i = 1; in_order && i < t->n_merges; i++) in_order = t->merges[i - 1].id < t->merges[i].id;

@@ -333,7 +333,7 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
         snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - argv[i] : (long)MIN(strlen(argv[i]), sizeof name)),
                  argv[i]);
         if (strncmp(name, "--", 2) != 0)
-            return fail(err, errlen, "expected an option, found \"%s\"; values follow their option, as in --data PATH",
+            return fail(err, errlen, "expected an option, found \"%s\"; a value follows its option, as in --data PATH",
                         argv[i]);
         const Option* o = find(name);
         if (!o) return unknown_option(name, err, errlen);
@@ -464,7 +464,7 @@ void config_help(FILE* out, const char* topic) {
 
 // ---- what goes together
 
-// A cp size is what the static planner is told; the others choose it.
+// Only the static planner is told a cp size; the others choose it.
 static int settle_plan(Config* config, char* err, size_t errlen) {
     if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
     if (config_was_given(config, "--plan"))
