@@ -602,7 +602,7 @@ static void wikipedia_plans_look_like_the_papers(void) {
     }
     printf("    mean gain over one cp size of 64, in the cost model: %.2f\n", gain);
     CHECK(several >= 8);
-    CHECK(gain > 1.5 && gain < 2.2);  // 1.79 by our own replay of the released list of lengths
+    CHECK_CLOSE(gain, 1.83, 0.02);  // derived, of these batches; 1.79 by our replay of the released list of lengths
     close_cluster(c);
 }
 
