@@ -1,7 +1,7 @@
 // checkpoint.c - the protocol of checkpoint.h, top to bottom: names, the marker, a save, cleaning up, looking for one.
 //
-// A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, so that a process killed in
-// the middle leaves no directory with a marker and without files.
+// A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, so that a process killed
+// in the middle leaves no directory with a marker and without files.
 #include "data/checkpoint.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-// docs_format.h - inside of a corpus: what docs.c keeps, and what the readers of the formats (docs_text.c, docs_shard.c)
-// fill in. For them; everybody else includes docs.h.
+// docs_format.h - inside of a corpus: what docs.c keeps, and what the readers of the formats (docs_text.c,
+// docs_shard.c) fill in. For them; everybody else includes docs.h.
 #pragma once
 #include "data/docs.h"
 
@@ -51,8 +51,8 @@ int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen);
 
-// ---- docs_text.c, docs_shard.c: index the documents of an open file; read n tokens from `at` on, which counts bytes of
-// the text (behind its end-of-text) or tokens of the shard
+// ---- docs_text.c, docs_shard.c: index the documents of an open file; read n tokens from `at` on, which counts bytes
+// of the text (behind its end-of-text) or tokens of the shard
 
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen);

@@ -2,8 +2,8 @@
 //
 // A document's tokens are end-of-text and then its bytes, or what these encode to with a BPE vocabulary: then text is
 // encoded at opening and its tokens are kept. Read by bytes, a text file needs no memory. All lines of JSONL are parsed
-// at opening, and marks are kept: the offset of each document's string in the file, and further offsets in long ones, so
-// that reading a piece need not undo the escapes of all text before it.
+// at opening, and marks are kept: the offset of each document's string in the file, and further offsets in long ones,
+// so that reading a piece need not undo the escapes of all text before it.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -36,7 +36,8 @@ static void tree_add(RoomTree* t, int room, int row) {
     tree_count(t, room, 1);
 }
 
-// Takes out a row with the least room >= length, the one that has had it longest; -1 when there is none. *room is what it has.
+// Takes out a row with the least room >= length, the one that has had it longest; -1 when there is none. *room is what
+// it has.
 static int tree_take(RoomTree* t, int length, int* room) {
     int node = t->leaves + length;
     while (!t->occupied[node]) {

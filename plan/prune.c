@@ -1,9 +1,9 @@
 // prune.c - see prune.h.
 //
 // Which: Wang et al. 2024 ("Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control") keep the
-// columns of greatest value v_j = sum_i |W_now[i][j] - W_ago[i][j]|. Every value is turned into a 64-bit key whose order
-// is total, NaN included, and ties go to the lower index: which ones are kept is the same on every machine. Those n_kept
-// are found with a heap whose root is the worst of them.
+// columns of greatest value v_j = sum_i |W_now[i][j] - W_ago[i][j]|. Every value is turned into a 64-bit key whose
+// order is total, NaN included, and ties go to the lower index: which ones are kept is the same on every machine. Those
+// n_kept are found with a heap whose root is the worst of them.
 //
 // How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W)
 // sum_{k <= i} n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one is

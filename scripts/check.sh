@@ -26,6 +26,10 @@ complain "$(find $code test dev scripts Makefile -name '*.[ch]' -o -name '*.cu' 
     xargs grep -nE '^.{121,}' | grep -vE '^plan/config.c:[0-9]+: *\{"--' | cut -c 1-100 |
     sed 's/$/...   <- over 120 columns/')"
 
+# The README is for reading: what it leaves out is in the README of a folder, in --help, in dev/results.
+complain "$(grep -nE '^.{121,}' README.md | cut -c 1-60 | sed 's/^/README.md:/; s/$/...   <- over 120 columns/')"
+[ "$(wc -l < README.md)" -le 200 ] || complain "README.md: $(wc -l < README.md) lines   <- over 200"
+
 # A file holds one idea.
 complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' | xargs wc -l |
     awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines   <- over 800" }')"

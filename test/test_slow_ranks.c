@@ -286,9 +286,9 @@ static void a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing(void) {
 // ---- resizing as stragglers come and go
 
 // Refreshes follow steps 5, 10, ...: a rank that is slow from step 6 on is resized from step 11 on, and what that does
-// is seen at step 15; two refreshes after a change all must have settled. A straggler of four leaves out more than half.
-// Other programs make a healthy rank look slow too, and then it leaves out a little; but never more than it was seen to
-// be late: see most_left_out. That ranks without noise leave out nothing is a claim of test_balance_loop.
+// is seen at step 15; two refreshes after a change all must have settled. A straggler of four leaves out more than
+// half. Other programs make a healthy rank look slow too, and then it leaves out a little; but never more than it was
+// seen to be late: see most_left_out. That ranks without noise leave out nothing is a claim of test_balance_loop.
 enum { REFRESH = 5 };
 
 // What rank r may leave out in step t at most: twice the share of its time by which it was later than the fastest rank

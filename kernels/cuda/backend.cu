@@ -104,9 +104,10 @@ static void synchronize(Stream s) { CUDA_CHECK(cudaStreamSynchronize(cuda_stream
 
 // ---- the time of a step: an event on the stream for each, made when it is first recorded
 //
-// An event is a few bytes of work for the device, and the host does not wait until events are read. The driver gives the
-// time between two events as fp32 milliseconds: a relative error of 6e-8, which is a microsecond after 16 s. So times
-// are added up from event to event, in double: what lies between two events keeps its digits however long the step is.
+// An event is a few bytes of work for the device, and the host does not wait until events are read. The driver gives
+// the time between two events as fp32 milliseconds: a relative error of 6e-8, which is a microsecond after 16 s. So
+// times are added up from event to event, in double: what lies between two events keeps its digits however long the
+// step is.
 
 static cudaEvent_t events[MOST_EVENTS];
 
