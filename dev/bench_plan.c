@@ -70,25 +70,25 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
     Lengths* lengths = lengths_open(lengths_name, CONTEXT, setting.limits.capacity, err, sizeof err);
     if (!lengths) stop(err);
     int* drawn = (int*)need(sizeof(int) * (size_t)docs);
-    void* memory = need(plan_bytes(docs));
-    void* scratch = need(MAX(plan_step_scratch(docs, &setting.limits), plan_scratch_bytes(docs, &setting.limits)));
+    Arena arena = {0};
     for (int b = 0; b < batches; b++) {
         double us[RUNS];
         lengths_draw(lengths, drawn, docs, SEED, b);
         for (int run = 0; run < RUNS; run++) {
-            plan_carve(&plan, memory, docs);
+            arena_reset(&arena, (ArenaMark){0});
             double start = processor_seconds();
-            if (plan_flex(&plan, &prediction, b, drawn, docs, &setting, scratch, err, sizeof err) < 0) stop(err);
+            if (plan_flex(&plan, &prediction, b, drawn, docs, &setting, &arena, err, sizeof err) < 0) stop(err);
             us[run] = 1e6 * (processor_seconds() - start);
         }
         f.us_median += bench_median(us, RUNS) / batches;  // sorts them
         f.us_mean += us[0] / batches, f.us_worst = MAX(f.us_worst, us[0]);
         double gap = prediction_gap(&prediction);
         f.gap_mean += gap / batches, f.gap_worst = MAX(f.gap_worst, gap);
-        if (plan_check(&plan, drawn, docs, &setting.limits, scratch, err, sizeof err) < 0) stop(err);
+        if (plan_check(&plan, drawn, docs, &setting.limits, &arena, err, sizeof err) < 0) stop(err);
     }
     lengths_close(lengths);
-    free(scratch), free(memory), free(drawn), free(groups), free(plain);
+    arena_free(&arena);
+    free(drawn), free(groups), free(plain);
     return f;
 }
 

@@ -25,11 +25,6 @@
 
 enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step
 
-typedef struct Table {
-    Plan plan;
-    void *plan_memory, *timeline_memory, *scratch;
-} Table;
-
 static void draw_batch(Simulation* s, int batch) {
     int n = s->options->docs;
     lengths_draw(s->lengths, s->drawn, n, (uint64_t)s->options->seed, batch);
@@ -60,21 +55,22 @@ static void check_held(const Simulation* s, int batch) {
 }
 
 // The bounds of the batch with the rule's cost of micro-batches.
-static Bounds bounds_under_rule(const Simulation* s, const PlayRule* rule, void* scratch) {
+static Bounds bounds_under_rule(const Simulation* s, const PlayRule* rule, Arena* arena) {
+    char err[ERR_BYTES];
     Bounds bounds;
     Setting setting = setting_under_rule(&s->setting, rule);
-    bounds_of(&bounds, s->sorted, s->options->docs, &setting, scratch);
+    if (bounds_of(&bounds, s->sorted, s->options->docs, &setting, arena, err, sizeof err) < 0) refuse("%s", err);
     free(setting.groups);
     return bounds;
 }
 
 // What no plan that is played by this rule can beat; negative where the rule leaves the model.
-static double bound_under_rule(const Simulation* s, const PlayRule* rule, void* scratch) {
+static double bound_under_rule(const Simulation* s, const PlayRule* rule, Arena* arena) {
     if (rule->even_linear || (rule->across_scale > 0 && rule->across_scale < 1)) return -1;
     int64_t tokens = 0, room = (int64_t)s->setting.limits.ranks * s->setting.limits.capacity;
     for (int i = 0; i < s->options->docs; i++) tokens += s->sorted[i];
     double rounds = rule->in_rounds ? rule->round_ms * (double)CEIL_DIV(tokens, room) : 0;
-    return bounds_under_rule(s, rule, scratch).l3 + rounds;
+    return bounds_under_rule(s, rule, arena).l3 + rounds;
 }
 
 static void leave_out(Tally* t, const char* why) {
@@ -95,45 +91,41 @@ static void open_planners(Simulation* s) {
 }
 
 // The makespan of a plan of `rule` where a barrier follows each round; systems that have one play as before.
-static int play_in_rounds(const Simulation* s, Tally* t, Table* table, PlayRule rule, char* err) {
-    const PlanLimits* limits = &s->setting.limits;
+static int play_in_rounds(const Simulation* s, Tally* t, Plan* plan, PlayRule rule, Arena* arena, char* err) {
     Timeline timeline;
     if (!rule.in_rounds) {
-        plan_set_rounds(&table->plan, (int*)table->scratch);
+        if (plan_set_rounds(plan, arena, err, ERR_BYTES) < 0) return -1;
         rule.in_rounds = 1, rule.round_ms = rule.micro_batch_ms, rule.micro_batch_ms = 0;
     }
-    timeline_carve(&timeline, table->timeline_memory, s->options->docs, limits->ranks);
-    if (timeline_play(&timeline, &table->plan, s->drawn, &s->setting, &rule, table->scratch, err, ERR_BYTES) < 0)
-        return -1;
+    if (timeline_play(&timeline, plan, s->drawn, &s->setting, &rule, arena, err, ERR_BYTES) < 0) return -1;
     t->rounds_ms += timeline.makespan;
     return 0;
 }
 
-static void play_one(Simulation* s, Tally* t, Table* table, int batch) {
+static void play_one(Simulation* s, Tally* t, Arena* arena, int batch) {
     char err[ERR_BYTES];
     PlayRule rule = {0};
     Timeline timeline;
+    Plan plan;
     int n = s->options->docs;
-    plan_carve(&table->plan, table->plan_memory, n);
+    arena_reset(arena, (ArenaMark){0});
     double start = now_seconds();
-    int status = t->planner->plan(t->state, &table->plan, &rule, batch, s->drawn, n, err, sizeof err);
+    int status = t->planner->plan(t->state, &plan, &rule, batch, s->drawn, n, arena, err, sizeof err);
     double us = 1e6 * (now_seconds() - start);
-    if (status == 0) status = plan_check(&table->plan, s->drawn, n, &s->setting.limits, table->scratch, err, ERR_BYTES);
-    timeline_carve(&timeline, table->timeline_memory, n, s->setting.limits.ranks);
-    if (status == 0)
-        status = timeline_play(&timeline, &table->plan, s->drawn, &s->setting, &rule, table->scratch, err, ERR_BYTES);
+    if (status == 0) status = plan_check(&plan, s->drawn, n, &s->setting.limits, arena, err, ERR_BYTES);
+    if (status == 0) status = timeline_play(&timeline, &plan, s->drawn, &s->setting, &rule, arena, err, ERR_BYTES);
     if (status < 0) {
         leave_out(t, err);
         return;
     }
-    double l3 = bound_under_rule(s, &rule, table->scratch), gap = l3 > 0 ? timeline.makespan / l3 - 1 : 0;
+    double l3 = bound_under_rule(s, &rule, arena), gap = l3 > 0 ? timeline.makespan / l3 - 1 : 0;
     t->batches++;
     t->left_model |= l3 < 0;
     t->ms += timeline.makespan, t->ms_worst = MAX(t->ms_worst, timeline.makespan);
     t->gap += gap, t->gap_worst = MAX(t->gap_worst, gap);
     t->us += us, t->us_worst = MAX(t->us_worst, us);
     t->idle += timeline.idle, t->communication_share += timeline.communication_share;
-    if (play_in_rounds(s, t, table, rule, err) < 0) leave_out(t, err);
+    if (play_in_rounds(s, t, &plan, rule, arena, err) < 0) leave_out(t, err);
 }
 
 // Between batches only: planners cannot be interrupted.
@@ -147,26 +139,22 @@ static void look_at_patience(const Options* options, Tally* t) {
 }
 
 static void play_all(Simulation* s) {
-    const PlanLimits* limits = &s->setting.limits;
     int n = s->options->docs;
-    size_t scratch = MAX(plan_scratch_bytes(n, limits), timeline_scratch(n, limits->ranks));
-    Table table = {.plan_memory = need(plan_bytes(n)),
-                   .timeline_memory = need(timeline_bytes(n, limits->ranks)),
-                   .scratch = need(MAX(scratch, bounds_scratch(n, limits)))};
+    Arena arena = {0};
     open_planners(s);
     for (int b = 0; b < s->options->batches; b++) {
         draw_batch(s, b);
         check_held(s, b);
-        Bounds bounds = bounds_under_rule(s, &(PlayRule){.micro_batch_ms = s->micro_batch_ms}, table.scratch);
+        Bounds bounds = bounds_under_rule(s, &(PlayRule){.micro_batch_ms = s->micro_batch_ms}, &arena);
         s->l1 += bounds.l1, s->l3 += bounds.l3;
         s->longest = MAX(s->longest, s->sorted[0]);
         for (int i = 0; i < n; i++) s->tokens += s->sorted[i];
         for (int i = 0; i < s->n_tallies; i++) {
-            if (!s->tallies[i].out) play_one(s, &s->tallies[i], &table, b);
+            if (!s->tallies[i].out) play_one(s, &s->tallies[i], &arena, b);
             look_at_patience(s->options, &s->tallies[i]);
         }
     }
-    free(table.plan_memory), free(table.timeline_memory), free(table.scratch);
+    arena_free(&arena);
 }
 
 // ---- the page of plan/explain.h about the first batch: what flex plans, beside all others
@@ -175,22 +163,17 @@ typedef struct Played {
     Plan plan;
     Timeline timeline;
     PlayRule rule;
-    void *plan_memory, *timeline_memory;
 } Played;
 
-static void show(const Simulation* s, const Tally* t, Played* played, Shown* shown, void* scratch) {
+static void show(const Simulation* s, const Tally* t, Played* played, Shown* shown, Arena* arena) {
     char err[ERR_BYTES];
-    int n = s->options->docs, ranks = s->setting.limits.ranks;
-    played->plan_memory = need(plan_bytes(n));
-    played->timeline_memory = need(timeline_bytes(n, ranks));
-    plan_carve(&played->plan, played->plan_memory, n);
+    int n = s->options->docs;
     double start = now_seconds();
-    if (t->planner->plan(t->state, &played->plan, &played->rule, 0, s->drawn, n, err, sizeof err) < 0)
+    if (t->planner->plan(t->state, &played->plan, &played->rule, 0, s->drawn, n, arena, err, sizeof err) < 0)
         refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
     double us = 1e6 * (now_seconds() - start);
-    timeline_carve(&played->timeline, played->timeline_memory, n, ranks);
-    if (timeline_play(&played->timeline, &played->plan, s->drawn, &s->setting, &played->rule, scratch, err,
-                      sizeof err) < 0)
+    if (timeline_play(&played->timeline, &played->plan, s->drawn, &s->setting, &played->rule, arena, err, sizeof err) <
+        0)
         refuse("%s: %s", t->planner->name, err);
     *shown = (Shown){.name = t->planner->name,
                      .words = t->planner->words,
@@ -202,19 +185,14 @@ static void show(const Simulation* s, const Tally* t, Played* played, Shown* sho
 
 // flex tells its searches only to whom it plans for.
 static void predict_chosen(const Simulation* s, const Tally* chosen, const Played* played, Prediction* prediction,
-                           void* scratch) {
+                           Arena* arena) {
     char err[ERR_BYTES];
     Setting setting = setting_under_rule(&s->setting, &played->rule);
     int n = s->options->docs, status;
-    if (chosen->planner == &planner_flex) {
-        Plan again;
-        void* memory = need(plan_bytes(n));
-        plan_carve(&again, memory, n);
-        status = plan_flex(&again, prediction, 0, s->drawn, n, &setting, scratch, err, sizeof err);
-        free(memory);
-    } else {
-        status = predict_plan(prediction, &played->plan, s->drawn, &setting, scratch, err, sizeof err);
-    }
+    Plan again;
+    if (chosen->planner == &planner_flex)
+        status = plan_flex(&again, prediction, 0, s->drawn, n, &setting, arena, err, sizeof err);
+    else status = predict_plan(prediction, &played->plan, s->drawn, &setting, arena, err, sizeof err);
     free(setting.groups);
     if (status < 0) refuse("%s: %s", chosen->planner->name, err);
 }
@@ -234,19 +212,18 @@ static void write_page(Simulation* s) {
     int chosen = -1, n = 0;
     Played* played = (Played*)need(sizeof(Played) * (size_t)s->n_tallies);
     Shown* shown = (Shown*)need(sizeof(Shown) * (size_t)s->n_tallies);
-    size_t scratch_bytes = plan_step_scratch(o->docs, &s->setting.limits);
-    void* scratch = need(MAX(scratch_bytes, timeline_scratch(o->docs, o->ranks)));
+    Arena arena = {0};
     draw_batch(s, 0);
     for (int i = s->n_tallies - 1; i >= 0; i--)
         if (!s->tallies[i].out && (chosen < 0 || s->tallies[chosen].planner != &planner_flex)) chosen = i;
-    show(s, &s->tallies[chosen], &played[n], &shown[n], scratch);
+    show(s, &s->tallies[chosen], &played[n], &shown[n], &arena);
     shown[n++].chosen = 1;
     for (int i = 0; i < s->n_tallies; i++)
         if (!s->tallies[i].out && i != chosen) {
-            show(s, &s->tallies[i], &played[n], &shown[n], scratch);
+            show(s, &s->tallies[i], &played[n], &shown[n], &arena);
             n++;
         }
-    predict_chosen(s, &s->tallies[chosen], &played[0], &prediction, scratch);
+    predict_chosen(s, &s->tallies[chosen], &played[0], &prediction, &arena);
     snprintf(title, sizeof title, "%s, %d ranks in nodes of %d, %d documents (%s, seed %lld)", s->machine.cost.name,
              o->ranks, o->node_size, o->docs, o->lengths, (long long)o->seed);
     Explained x = {.title = title,
@@ -258,8 +235,8 @@ static void write_page(Simulation* s) {
                    .n_shown = n};
     write_file(o->explain, &x);
     if (!o->json) printf("the first batch is explained in %s\n", o->explain);
-    for (int i = 0; i < n; i++) free(played[i].plan_memory), free(played[i].timeline_memory);
-    free(played), free(shown), free(scratch);
+    arena_free(&arena);
+    free(played), free(shown);
 }
 
 // ---- the table

@@ -133,9 +133,10 @@ static void* balanced_open(const Setting* setting, const int* sample, int n_samp
     return x;
 }
 
-static int balanced_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                         size_t errlen) {
-    return megatron_balanced(plan, rule, step, lengths, n, *(const Setting**)planner, BALANCED_CP_SIZE, err, errlen);
+static int balanced_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+                         Arena* arena, char* err, size_t errlen) {
+    return megatron_balanced(plan, rule, step, lengths, n, *(const Setting**)planner, BALANCED_CP_SIZE, arena, err,
+                             errlen);
 }
 
 static const Planner planner_balanced = {"balanced", "rows of one cp size, 4, in the order of documents (Megatron-LM)",

@@ -1,4 +1,4 @@
-// base.c - errors, hashes and the clock; see base.h.
+// base.c - errors, memory, hashes and the clock; see base.h.
 #define _POSIX_C_SOURCE 200809L
 #include "plan/base.h"
 
@@ -32,6 +32,65 @@ int fail(char* err, size_t errlen, const char* format, ...) {
     if (err && errlen > 0) vsnprintf(err, errlen, format, args);
     va_end(args);
     return -1;
+}
+
+struct ArenaBlock {
+    ArenaBlock* next;
+    size_t bytes;  // that follow
+};
+
+// Under AddressSanitizer every part is a block of its own, which a reset frees: it sees a write beyond its end, and a
+// use after the reset.
+#ifdef __SANITIZE_ADDRESS__
+enum { ARENA_BLOCK = 0, ARENA_KEEPS = 0, ARENA_ALIGN = 1 };
+#else
+enum { ARENA_BLOCK = 1 << 18, ARENA_KEEPS = 1, ARENA_ALIGN = 16 };
+#endif
+
+void* arena_take(Arena* arena, size_t bytes) {
+    ArenaMark* at = &arena->at;
+    bytes = ROUND_UP(MAX(bytes, (size_t)1), (size_t)ARENA_ALIGN);
+    if (!at->block || at->block->bytes - at->used < bytes) {
+        ArenaBlock **link = at->block ? &at->block->next : &arena->first, *next;
+        while ((next = *link) && next->bytes < bytes) *link = next->next, free(next);
+        if (!next) {
+            size_t size = MAX(bytes, (size_t)ARENA_BLOCK);
+            next = *link = (ArenaBlock*)malloc(sizeof *next + size);
+            if (!next) return arena->missing = bytes, NULL;
+            *next = (ArenaBlock){NULL, size};
+        }
+        *at = (ArenaMark){next, 0};
+    }
+    void* part = (char*)(at->block + 1) + at->used;
+    at->used += bytes;
+    return part;
+}
+
+int arena_check(const Arena* arena, char* err, size_t errlen) {
+    if (!arena->missing) return 0;
+    return fail(err, errlen, "no memory: %zu bytes more than %zu are needed; try a smaller --batch-tokens",
+                arena->missing, arena_bytes(arena));
+}
+
+static void free_blocks(ArenaBlock** link) {
+    for (ArenaBlock* block = *link; block; block = *link) *link = block->next, free(block);
+}
+
+void arena_reset(Arena* arena, ArenaMark mark) {
+    if (!mark.block && ARENA_KEEPS) mark.block = arena->first;
+    arena->at = mark;
+    if (!ARENA_KEEPS) free_blocks(mark.block ? &mark.block->next : &arena->first);
+}
+
+size_t arena_bytes(const Arena* arena) {
+    size_t bytes = 0;
+    for (const ArenaBlock* block = arena->first; block; block = block->next) bytes += block->bytes;
+    return bytes;
+}
+
+void arena_free(Arena* arena) {
+    free_blocks(&arena->first);
+    *arena = (Arena){0};
 }
 
 uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {

@@ -1,4 +1,5 @@
-// base.h - what every room needs and nobody should write twice: element types, errors, hashes, the clock.
+// base.h - what every room needs and nobody should write twice: element types, errors, memory that grows, hashes, the
+// clock.
 // Pure C11; also valid C++, because train_gpt.cu includes it.
 #pragma once
 #include <stddef.h>
@@ -77,6 +78,31 @@ __attribute__((format(printf, 3, 4)))
 int fail(char* err, size_t errlen, const char* format, ...);
 
 enum { ERR_BYTES = 512 };  // a good size for such a message
+
+// ---- memory for a computation whose sizes nobody wants to know beforehand
+
+typedef struct ArenaBlock ArenaBlock;
+typedef struct ArenaMark {
+    ArenaBlock* block;
+    size_t used;
+} ArenaMark;
+
+// Parts are taken one after another; a reset gives back all that were taken after a mark. Blocks of memory are kept for
+// the next parts, so that a step whose sizes were seen before allocates nothing. {0} is an empty arena.
+typedef struct Arena {
+    ArenaBlock* first;
+    ArenaMark at;    // the end of the last part
+    size_t missing;  // bytes of the last part that could not be had; 0: all could
+} Arena;
+
+// Aligned as malloc's, its contents undefined. NULL where there is no memory: take all parts, then ask arena_check.
+void* arena_take(Arena* arena, size_t bytes);
+#define TAKE(arena, type, n) ((type*)arena_take((arena), sizeof(type) * (size_t)(n)))
+int arena_check(const Arena* arena, char* err, size_t errlen);  // 0, or -1 with words when a part could not be had
+static inline ArenaMark arena_mark(const Arena* arena) { return arena->at; }
+void arena_reset(Arena* arena, ArenaMark mark);  // {0}: gives back everything
+size_t arena_bytes(const Arena* arena);          // of all blocks
+void arena_free(Arena* arena);
 
 // ---- hashes: also the source of every random choice, so that all ranks and all compilers agree
 

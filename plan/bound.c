@@ -46,23 +46,6 @@ typedef struct Search {
     DensePart* dense;              // (n) documents and their work
 } Search;
 
-static size_t carve_search(Search* x, void* memory, int n, const PlanLimits* limits) {
-    Carver c = {(char*)memory, 0};
-    size_t ranges = sizeof(Range) * (size_t)n, ranks = (size_t)limits->ranks;
-    x->groups = (Group*)carve(&c, sizeof(Group) * (GROUP_ULYSSES_SIZES + 1) * ranks);
-    x->first = (int*)carve(&c, sizeof(int) * (ranks + 1));
-    x->others = (GroupCost*)carve(&c, sizeof(GroupCost) * GROUP_ULYSSES_SIZES * ranks);
-    x->speeds = (double*)carve(&c, sizeof(double) * ranks);
-    x->wide = (Wide*)carve(&c, sizeof(Wide) * (size_t)n);
-    x->range = (Range*)carve(&c, ranges);
-    x->below = (Range*)carve(&c, ranges);
-    x->above = (Range*)carve(&c, ranges);
-    x->dense = (DensePart*)carve(&c, sizeof(DensePart) * (size_t)n);
-    return c.bytes;
-}
-
-size_t bounds_scratch(int n, const PlanLimits* limits) { return carve_search(&(Search){0}, NULL, n, limits); }
-
 // ---- what groups cost
 
 static int ascending(const void* a, const void* b) {
@@ -300,11 +283,22 @@ static double raise_by_micro_batches(const Search* x, const int* sorted, int n, 
     return low;
 }
 
-void bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, void* scratch) {
-    Search x;
+int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
+              size_t errlen) {
+    int ranks = setting->limits.ranks;
     *bounds = (Bounds){.longest = -1};
-    if (n == 0) return;
-    carve_search(&x, scratch, n, &setting->limits);
+    if (n == 0) return 0;
+    ArenaMark mark = arena_mark(arena);
+    Search x = {.groups = TAKE(arena, Group, (GROUP_ULYSSES_SIZES + 1) * ranks),
+                .first = TAKE(arena, int, ranks + 1),
+                .others = TAKE(arena, GroupCost, GROUP_ULYSSES_SIZES * ranks),
+                .speeds = TAKE(arena, double, ranks),
+                .wide = TAKE(arena, Wide, n),
+                .range = TAKE(arena, Range, n),
+                .below = TAKE(arena, Range, n),
+                .above = TAKE(arena, Range, n),
+                .dense = TAKE(arena, DensePart, n)};
+    if (arena_check(arena, err, errlen) < 0) return -1;
     double speeds = weigh_groups(&x, setting);
     // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
     double down = 1 - (n + 16) * 0x1p-51;
@@ -312,8 +306,10 @@ void bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting,
     bounds->l2 = longest_least_time(&x, sorted, n, &bounds->longest);
     bounds->l3 = bisect(&x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
     if (!setting->speeds && x.groups[0].cost->micro_batch > dear_micro_batch * bounds->l3)
-        bounds->l3 = raise_by_micro_batches(&x, sorted, n, setting->limits.ranks, bounds->l3);
+        bounds->l3 = raise_by_micro_batches(&x, sorted, n, ranks, bounds->l3);
     bounds->l3 *= down;
     bounds->l2 *= down;
     bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
+    arena_reset(arena, mark);
+    return 0;
 }

@@ -24,7 +24,7 @@ typedef struct Bounds {
     int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
 } Bounds;
 
-size_t bounds_scratch(int n, const PlanLimits* limits);
 // sorted (n): lengths, descending; each is held by some group. All are rounded down, L3 by less than
-// 2e-6 of itself.
-void bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, void* scratch);
+// 2e-6 of itself. 0, or -1 without memory.
+int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
+              size_t errlen);

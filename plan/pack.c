@@ -20,10 +20,6 @@ static int tree_leaves(int capacity) {
     return leaves;
 }
 
-size_t pack_scratch_ints(int n, int capacity) {
-    return 4 * (size_t)tree_leaves(capacity) + (size_t)capacity + 2 + 2 * (size_t)n;
-}
-
 static void tree_count(RoomTree* t, int room, int change) {
     for (int node = t->leaves + room; node > 0; node /= 2) t->occupied[node] += change;
 }
@@ -62,19 +58,23 @@ static void sort_decreasing(int* order, const int* lengths, int n, int capacity,
     for (int i = 0; i < n; i++) order[count[capacity - lengths[i]]++] = i;
 }
 
-int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, int* scratch, char* err, size_t errlen) {
+int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, Arena* arena, char* err, size_t errlen) {
     for (int i = 0; i < n; i++)
         if (lengths[i] < 1 || lengths[i] > capacity)
             return fail(err, errlen,
                         "document %d of the step has %d tokens, expected 1 to the capacity of %d; try --capacity %d", i,
                         lengths[i], capacity, MAX(lengths[i], 1));
-    int leaves = tree_leaves(capacity), *count = scratch + 4 * (size_t)leaves, *row_of = count + capacity + 2;
-    RoomTree tree = {leaves, scratch, scratch + 2 * (size_t)leaves, scratch + 3 * (size_t)leaves, row_of + n};
+    int leaves = tree_leaves(capacity);
+    *out = (Packing){0, TAKE(arena, int, n), TAKE(arena, int, n + 1)};
+    ArenaMark mark = arena_mark(arena);
+    int *row_of = TAKE(arena, int, n), *count = TAKE(arena, int, capacity + 2);
+    RoomTree tree = {leaves, TAKE(arena, int, 2 * leaves), TAKE(arena, int, leaves), TAKE(arena, int, leaves),
+                     TAKE(arena, int, n)};
+    if (arena_check(arena, err, errlen) < 0) return -1;
     memset(tree.occupied, 0, sizeof(int) * 2 * (size_t)leaves);
     memset(tree.head, -1, sizeof(int) * (size_t)leaves);
     sort_decreasing(out->order, lengths, n, capacity, count);
 
-    out->n_rows = 0;
     memset(out->first, 0, sizeof(int) * ((size_t)n + 1));
     for (int i = 0; i < n; i++) {
         int room = capacity, length = lengths[out->order[i]], row = tree_take(&tree, length, &room);
@@ -90,5 +90,6 @@ int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, int* sc
     // Each first[r + 1] has walked down to the start of row r: move them one place back up.
     for (int r = 0; r < out->n_rows; r++) out->first[r] = out->first[r + 1];
     out->first[out->n_rows] = n;
+    arena_reset(arena, mark);
     return 0;
 }

@@ -13,7 +13,5 @@ typedef struct Packing {
 } Packing;
 
 // lengths (n), each 1 .. capacity. Deterministic: ties go to the smaller index and to the row that has had its room
-// longest. The arrays of the result are the caller's, n and n + 1 long; scratch holds pack_scratch_ints(n, capacity)
-// ints. 0, or -1 with a message naming a document that does not fit.
-int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, int* scratch, char* err, size_t errlen);
-size_t pack_scratch_ints(int n, int capacity);
+// longest. The result lies in the arena. 0, or -1 with a message naming a document that does not fit.
+int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, Arena* arena, char* err, size_t errlen);

@@ -15,17 +15,8 @@ const char* cp_kind_name(CpKind kind) {
 
 // ---- memory
 
-static size_t carve_plan(Plan* plan, Carver* c, int n) {
-    plan->micro_batches = (MicroBatch*)carve(c, sizeof(MicroBatch) * (size_t)n);
-    plan->docs = (int*)carve(c, sizeof(int) * (size_t)n);
-    return c->bytes;
-}
-
-size_t plan_bytes(int n) { return carve_plan(&(Plan){0}, &(Carver){0}, n); }
-
-void plan_carve(Plan* plan, void* memory, int n) {
-    *plan = (Plan){0};
-    carve_plan(plan, &(Carver){(char*)memory, 0}, n);
+void plan_take(Plan* plan, int n, Arena* arena) {
+    *plan = (Plan){.docs = TAKE(arena, int, n), .micro_batches = TAKE(arena, MicroBatch, n)};
 }
 
 void plan_copy(Plan* to, const Plan* from) {
@@ -38,14 +29,12 @@ void plan_copy(Plan* to, const Plan* from) {
     to->micro_batches = micro_batches;
 }
 
-size_t plan_scratch_bytes(int n, const PlanLimits* limits) {
-    size_t most = MAX(plan_static_scratch(n, limits), plan_random_scratch(n, limits));
-    return MAX(most, plan_check_scratch(n, limits));
-}
-
 // ---- rounds, hash
 
-void plan_set_rounds(Plan* plan, int* last) {
+int plan_set_rounds(Plan* plan, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    int* last = TAKE(arena, int, plan->ranks);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     memset(last, 0, sizeof(int) * (size_t)plan->ranks);
     plan->n_rounds = 0;
     for (int i = 0; i < plan->n_micro_batches; i++) {
@@ -56,6 +45,8 @@ void plan_set_rounds(Plan* plan, int* last) {
         for (int r = 0; r < mb->cp_size; r++) of_micro_batch[r] = mb->round + 1;
         plan->n_rounds = MAX(plan->n_rounds, mb->round + 1);
     }
+    arena_reset(arena, mark);
+    return 0;
 }
 
 uint64_t plan_hash(const Plan* plan, const int* lengths) {
@@ -109,4 +100,14 @@ int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err
         return fail(err, errlen, "the step has %lld tokens, at most %d can be planned; try fewer --batch-tokens",
                     (long long)tokens, INT_MAX);
     return 0;
+}
+
+int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
+               size_t errlen) {
+    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+    plan_take(plan, n, arena);
+    plan->step = step;
+    plan->ranks = limits->ranks;
+    plan->n_docs = n;
+    return arena_check(arena, err, errlen);
 }

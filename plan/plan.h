@@ -35,39 +35,39 @@ typedef struct PlanLimits {
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token's linear work
 } PlanLimits;
 
-// Bytes that a plan over n documents needs for its arrays; plan_carve lays them out there.
-size_t plan_bytes(int n);
-void plan_carve(Plan* plan, void* memory, int n);
+// An empty plan with room for n documents in the arena; arena_check says whether there was memory.
+void plan_take(Plan* plan, int n, Arena* arena);
+// The same plan in the arrays of `to`, which have room for as many documents.
+void plan_copy(Plan* to, const Plan* from);
 
-// The planners: 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1. scratch:
-// plan_scratch_bytes(n, limits) bytes, aligned as malloc's.
-size_t plan_scratch_bytes(int n, const PlanLimits* limits);
+// The planners: 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1. The plan
+// lies in the arena; whatever else a planner took of it has been given back when it returns 0, here and below.
 
 typedef enum CpChoice { CP_CHOICE_AUTO, CP_CHOICE_ULYSSES, CP_CHOICE_RING } CpChoice;
 // One cp size for all documents (0: the least that holds the longest one), best-fit packed rows, rows dealt to the
 // ranks / cp size groups, the heaviest first to the least loaded. Kind auto: heads while cp size <= NH and inside a
 // machine, a ring where heads do not suffice, both across machines.
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
-                CpChoice kind, void* scratch, char* err, size_t errlen);
+                CpChoice kind, Arena* arena, char* err, size_t errlen);
 // Any valid list of micro-batches, as uniform as seems useful: for tests.
 int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
-                void* scratch, char* err, size_t errlen);
+                Arena* arena, char* err, size_t errlen);
 
 // Where parameters or gradients are gathered layer by layer (ZeRO-2 and 3), all ranks run micro-batches in rounds: each
 // micro-batch gets the earliest round in which all its ranks are free, in the order of micro-batches. Ranks without a
-// micro-batch in a round run an empty one. last (ranks) is scratch.
-void plan_set_rounds(Plan* plan, int* last);
+// micro-batch in a round run an empty one. 0, or -1 without memory.
+int plan_set_rounds(Plan* plan, Arena* arena, char* err, size_t errlen);
 
 // Proves a plan: every document once, micro-batches inside the ranks, ulysses_size | cp size, heads, capacity at every
 // rank, rounds (when set) that never share a rank, and that following the lists of the ranks comes to an end
-// (schedule_stuck). scratch as for planners. 0, or -1 with what is wrong.
-int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, void* scratch, char* err,
+// (schedule_stuck). 0, or -1 with what is wrong.
+int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
                size_t errlen);
 // Rank r runs micro-batches list[first[r] .. first[r + 1]) in that order; a micro-batch runs when it is next on all of
-// its ranks. Returns the number of micro-batches that can never run (0: everything ends). cp size and first_rank from
-// micro-batches. scratch: n_micro_batches + 2 ranks ints.
+// its ranks. Returns the number of micro-batches that can never run (0: everything ends), or -1 without memory. Of the
+// micro-batches only cp_size and first_rank count.
 int schedule_stuck(const MicroBatch* micro_batches, int n_micro_batches, const int* list, const int* first, int ranks,
-                   void* scratch);
+                   Arena* arena);
 
 // Equal on all ranks exactly when plan and lengths are.
 uint64_t plan_hash(const Plan* plan, const int* lengths);

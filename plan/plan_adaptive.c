@@ -19,27 +19,6 @@ typedef struct Candidate {
     int cp_size;
 } Candidate;
 
-typedef struct Scratch {
-    Candidate* candidates;  // (ranks)
-    Plan trial;
-    void *planner, *timeline, *player;
-} Scratch;
-
-static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* limits) {
-    Carver c = {(char*)memory, 0};
-    x->candidates = (Candidate*)carve(&c, sizeof(Candidate) * (size_t)limits->ranks);
-    void* trial = carve(&c, plan_bytes(n));
-    x->planner = carve(&c, plan_static_scratch(n, limits));
-    x->timeline = carve(&c, timeline_bytes(n, limits->ranks));
-    x->player = carve(&c, timeline_scratch(n, limits->ranks));
-    if (memory) plan_carve(&x->trial, trial, n);
-    return c.bytes;
-}
-
-size_t plan_adaptive_scratch(int n, const PlanLimits* limits) {
-    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), prediction_scratch(n, limits));
-}
-
 // ---- bounds
 
 typedef struct Work {
@@ -125,21 +104,17 @@ static int list_candidates(Candidate* list, const Setting* setting, const Work* 
 
 // ---- the search
 
-// The makespan of the trial, negative when the cost model has no such groups.
-static double play(const Scratch* x, const int* lengths, const Setting* setting) {
+// The makespan of a plan, negative when the cost model has no such groups.
+static double play(const Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
     Timeline timeline;
-    timeline_carve(&timeline, x->timeline, x->trial.n_micro_batches, x->trial.ranks);
-    return timeline_play(&timeline, &x->trial, lengths, setting, &(PlayRule){0}, x->player, NULL, 0) < 0
-               ? -1
-               : timeline.makespan;
+    return timeline_play(&timeline, plan, lengths, setting, &(PlayRule){0}, arena, NULL, 0) < 0 ? -1
+                                                                                                : timeline.makespan;
 }
 
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-                  void* scratch, char* err, size_t errlen) {
+                  Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    Scratch x = {0};
-    carve_scratch(&x, scratch, n, limits);
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     Work work = {0};
     for (int i = 0; i < n; i++) {
         double s = lengths[i];
@@ -147,20 +122,23 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
         work.tokens += s;
         work.longest = MAX(work.longest, lengths[i]);
     }
+    ArenaMark mark = arena_mark(arena);
+    Candidate* list = TAKE(arena, Candidate, limits->ranks);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     double best = -1;
-    int candidates = list_candidates(x.candidates, setting, &work);
-    for (int i = 0; i < candidates; i++) {
-        if (best >= 0 && x.candidates[i].bound >= best) break;
-        if (plan_static(&x.trial, step, lengths, n, limits, x.candidates[i].cp_size, setting->kind, x.planner, NULL,
-                        0) < 0)
-            continue;
-        double makespan = play(&x, lengths, setting);
+    ArenaMark untried = arena_mark(arena);
+    for (int i = 0, candidates = list_candidates(list, setting, &work); i < candidates; i++) {
+        Plan trial;
+        if (best >= 0 && list[i].bound >= best) break;
+        arena_reset(arena, untried);
+        if (plan_static(&trial, step, lengths, n, limits, list[i].cp_size, setting->kind, arena, NULL, 0) < 0) continue;
+        double makespan = play(&trial, lengths, setting, arena);
         if (makespan < 0 || (best >= 0 && makespan >= best)) continue;
         best = makespan;
-        plan_copy(plan, &x.trial);
+        plan_copy(plan, &trial);
     }
+    arena_reset(arena, mark);
     // Where none of these can be, either some other cp size can or this says why not.
-    if (best < 0 && plan_static(plan, step, lengths, n, limits, 0, setting->kind, x.planner, err, errlen) < 0)
-        return -1;
-    return predict_plan(prediction, plan, lengths, setting, scratch, err, errlen);
+    if (best < 0 && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err, errlen) < 0) return -1;
+    return predict_plan(prediction, plan, lengths, setting, arena, err, errlen);
 }

@@ -1,30 +1,6 @@
 // plan_check.c - the proof of a plan, rule by rule, from the definitions of plan.h and not from what the planners know.
 #include "plan/planner.h"
 
-typedef struct Scratch {
-    int* seen;                    // (n) how often a document was met
-    int* ring_docs;               // (ranks)
-    int* last;                    // (ranks) rounds
-    int *tokens, *low;            // (ranks) places of a ring
-    int *list, *first, *waiting;  // (n + ranks), (ranks + 1), (n + 2 ranks): what the ranks run
-} Scratch;
-
-static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* limits) {
-    Carver c = {(char*)memory, 0};
-    size_t docs = sizeof(int) * (size_t)n, ranks = sizeof(int) * (size_t)limits->ranks;
-    x->seen = (int*)carve(&c, docs);
-    x->ring_docs = (int*)carve(&c, ranks);
-    x->last = (int*)carve(&c, ranks);
-    x->tokens = (int*)carve(&c, ranks);
-    x->low = (int*)carve(&c, ranks);
-    x->list = (int*)carve(&c, docs + ranks);
-    x->first = (int*)carve(&c, ranks + sizeof(int));
-    x->waiting = (int*)carve(&c, docs + 2 * ranks);
-    return c.bytes;
-}
-
-size_t plan_check_scratch(int n, const PlanLimits* limits) { return carve_scratch(&(Scratch){0}, NULL, n, limits); }
-
 // ---- the rules
 
 static int check_shape(const Plan* plan, int n, const PlanLimits* limits, char* err, size_t errlen) {
@@ -53,7 +29,9 @@ static int check_shape(const Plan* plan, int n, const PlanLimits* limits, char* 
     return 0;
 }
 
-static int check_documents(const Plan* plan, int n, int* seen, char* err, size_t errlen) {
+static int check_documents(const Plan* plan, int n, Arena* arena, char* err, size_t errlen) {
+    int* seen = TAKE(arena, int, n);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     memset(seen, 0, sizeof(int) * (size_t)n);
     for (int i = 0; i < plan->n_micro_batches; i++)
         for (int j = 0; j < plan->micro_batches[i].n_docs; j++) {
@@ -66,37 +44,41 @@ static int check_documents(const Plan* plan, int n, int* seen, char* err, size_t
     return 0;
 }
 
-static int check_capacity(const Plan* plan, const int* lengths, const PlanLimits* limits, Scratch* x, char* err,
+static int check_capacity(const Plan* plan, const int* lengths, const PlanLimits* limits, Arena* arena, char* err,
                           size_t errlen) {
-    memset(x->ring_docs, 0, sizeof(int) * (size_t)plan->ranks);
+    int *ring_docs = TAKE(arena, int, plan->ranks), *tokens = TAKE(arena, int, plan->ranks),
+        *low = TAKE(arena, int, plan->ranks);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    memset(ring_docs, 0, sizeof(int) * (size_t)plan->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
         int64_t heads = CEIL_DIV(limits->NH, mb->ulysses_size);
-        micro_batch_ring_tokens(plan, mb, lengths, x->tokens, x->low);
+        micro_batch_ring_tokens(plan, mb, lengths, tokens, low);
         for (int a = 0; a < mb->cp_size / mb->ulysses_size; a++) {
-            int rank = mb->first_rank + a * mb->ulysses_size, n = CEIL_DIV(x->tokens[a], mb->ulysses_size);
+            int rank = mb->first_rank + a * mb->ulysses_size, n = CEIL_DIV(tokens[a], mb->ulysses_size);
             if (n > limits->capacity)
                 return fail(err, errlen, "micro-batch %d: %d tokens on a rank of %d to %d, the capacity is %d", i, n,
                             rank, rank + mb->ulysses_size - 1, limits->capacity);
-            if (x->tokens[a] * heads > (int64_t)limits->capacity * limits->NH)
+            if (tokens[a] * heads > (int64_t)limits->capacity * limits->NH)
                 return fail(
                     err, errlen,
                     "micro-batch %d: attention of %d tokens at %d of %d heads on a rank of %d to %d, the capacity is "
                     "%d at all heads",
-                    i, x->tokens[a], (int)heads, limits->NH, rank, rank + mb->ulysses_size - 1, limits->capacity);
+                    i, tokens[a], (int)heads, limits->NH, rank, rank + mb->ulysses_size - 1, limits->capacity);
         }
         if (mb->ulysses_size == mb->cp_size) continue;
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
-            if ((x->ring_docs[r] += mb->n_docs) > limits->max_ring_docs)
+            if ((ring_docs[r] += mb->n_docs) > limits->max_ring_docs)
                 return fail(err, errlen, "rank %d: %d documents in rings up to micro-batch %d, at most %d", r,
-                            x->ring_docs[r], i, limits->max_ring_docs);
+                            ring_docs[r], i, limits->max_ring_docs);
     }
     return 0;
 }
 
-static int check_rounds(const Plan* plan, int* last, char* err, size_t errlen) {
-    int n_rounds = 0;
+static int check_rounds(const Plan* plan, Arena* arena, char* err, size_t errlen) {
+    int n_rounds = 0, *last = TAKE(arena, int, plan->ranks);
     if (plan->n_rounds == 0) return 0;
+    if (arena_check(arena, err, errlen) < 0) return -1;
     for (int r = 0; r < plan->ranks; r++) last[r] = -1;
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
@@ -121,9 +103,11 @@ static int check_rounds(const Plan* plan, int* last, char* err, size_t errlen) {
 // ---- coming to an end
 
 int schedule_stuck(const MicroBatch* micro_batches, int n_micro_batches, const int* list, const int* first, int ranks,
-                   void* scratch) {
-    int *arrived = (int*)scratch, *next = arrived + n_micro_batches, *moving = next + ranks;
-    int n_moving = 0, n_run = 0;
+                   Arena* arena) {
+    ArenaMark mark = arena_mark(arena);
+    int *arrived = TAKE(arena, int, n_micro_batches), *next = TAKE(arena, int, ranks),
+        *moving = TAKE(arena, int, ranks), n_moving = 0, n_run = 0;
+    if (arena_check(arena, NULL, 0) < 0) return -1;
     memset(arrived, 0, sizeof(int) * (size_t)n_micro_batches);
     for (int r = 0; r < ranks; r++) next[r] = first[r], moving[n_moving++] = r;
     while (n_moving > 0) {
@@ -136,6 +120,7 @@ int schedule_stuck(const MicroBatch* micro_batches, int n_micro_batches, const i
         n_run++;
         for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) next[i]++, moving[n_moving++] = i;
     }
+    arena_reset(arena, mark);
     return n_micro_batches - n_run;
 }
 
@@ -153,28 +138,32 @@ static void list_micro_batches(const Plan* plan, int begin, int end, int* list, 
     first[0] = 0;
 }
 
-// Micro-batches are followed in runs whose lists fit the scratch: where the ones before all end, the next start afresh.
-static int check_end(const Plan* plan, Scratch* x, char* err, size_t errlen) {
+// Micro-batches are followed in runs whose lists stay short: where the ones before all end, the next start afresh.
+static int check_end(const Plan* plan, Arena* arena, char* err, size_t errlen) {
+    int64_t room = (int64_t)plan->n_docs + plan->ranks;
+    int *list = TAKE(arena, int, room), *first = TAKE(arena, int, plan->ranks + 1);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     for (int begin = 0, end = 0; begin < plan->n_micro_batches; begin = end) {
-        int64_t entries = 0, room = (int64_t)plan->n_docs + plan->ranks;
+        int64_t entries = 0;
         while (end < plan->n_micro_batches && entries + plan->micro_batches[end].cp_size <= room)
             entries += plan->micro_batches[end++].cp_size;
-        list_micro_batches(plan, begin, end, x->list, x->first);
-        int stuck =
-            schedule_stuck(plan->micro_batches + begin, end - begin, x->list, x->first, plan->ranks, x->waiting);
+        list_micro_batches(plan, begin, end, list, first);
+        int stuck = schedule_stuck(plan->micro_batches + begin, end - begin, list, first, plan->ranks, arena);
+        if (stuck < 0) return arena_check(arena, err, errlen);
         if (stuck) return fail(err, errlen, "%d of the micro-batches %d to %d can never run", stuck, begin, end - 1);
     }
     return 0;
 }
 
-int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, void* scratch, char* err,
+int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
                size_t errlen) {
-    Scratch x;
+    ArenaMark mark = arena_mark(arena);
     if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    carve_scratch(&x, scratch, n, limits);
     if (check_shape(plan, n, limits, err, errlen) < 0) return -1;
-    if (check_documents(plan, n, x.seen, err, errlen) < 0) return -1;
-    if (check_capacity(plan, lengths, limits, &x, err, errlen) < 0) return -1;
-    if (check_rounds(plan, x.last, err, errlen) < 0) return -1;
-    return check_end(plan, &x, err, errlen);
+    if (check_documents(plan, n, arena, err, errlen) < 0) return -1;
+    if (check_capacity(plan, lengths, limits, arena, err, errlen) < 0) return -1;
+    if (check_rounds(plan, arena, err, errlen) < 0) return -1;
+    if (check_end(plan, arena, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
 }

@@ -21,11 +21,6 @@ typedef struct Groups {
     int* ring_docs;    // (limits->ranks) documents in rings so far
 } Groups;
 
-size_t plan_random_scratch(int n, const PlanLimits* limits) {
-    (void)n;
-    return sizeof(int) * (size_t)limits->ranks;
-}
-
 // How many more documents this group may have if it is a ring.
 static int ring_room(const Groups* g, const MicroBatch* group) {
     int room = g->limits->max_ring_docs;
@@ -110,18 +105,16 @@ static void shuffle_micro_batches(MicroBatch* micro_batches, int n, Random* rand
 }
 
 int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
-                void* scratch, char* err, size_t errlen) {
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    Groups g = {limits, {seed, 0}, 0, limits->ranks, (int*)scratch};
+                Arena* arena, char* err, size_t errlen) {
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    Groups g = {limits, {seed, 0}, 0, limits->ranks, TAKE(arena, int, limits->ranks)};
+    if (arena_check(arena, err, errlen) < 0) return -1;
     memset(g.ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
     if (draw(&g.random, 2)) {  // some ranks stay empty, if the others can do without them
         g.first = draw(&g.random, limits->ranks);
         g.ranks = 1 + draw(&g.random, limits->ranks - g.first);
     }
-    plan->step = step;
-    plan->ranks = limits->ranks;
-    plan->n_docs = n;
-    plan->n_micro_batches = plan->n_rounds = 0;
     shuffle_docs(plan->docs, lengths, n, limits, &g.random);
     for (int first = 0; first < n; first += plan->micro_batches[plan->n_micro_batches++].n_docs) {
         int doc = plan->docs[first];
@@ -134,5 +127,6 @@ int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
         plan->micro_batches[plan->n_micro_batches] = fill_group(&g, group, plan->docs, lengths, first, n);
     }
     shuffle_micro_batches(plan->micro_batches, plan->n_micro_batches, &g.random);
+    arena_reset(arena, mark);
     return 0;
 }

@@ -20,28 +20,13 @@ typedef struct Row {
 typedef struct Scratch {
     int* widest;  // (n) tokens that a document takes of a place
     int* units;   // (n) the same for packing
+    int* ring_docs;  // (groups)
+    Row* rows;       // (n)
+    double* load;    // (groups)
     Packing packing;
-    int *pack, *ring_docs;  // for pack_best_fit; (groups)
-    Row* rows;              // (n)
-    double* load;           // (groups)
+    Arena* arena;
+    ArenaMark unpacked;  // before any packing
 } Scratch;
-
-static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* limits) {
-    Carver c = {(char*)memory, 0};
-    size_t ints = sizeof(int) * (size_t)n;
-    int units = (int)MIN(place_capacity(limits, MIN(limits->ranks, limits->NH)), MOST_UNITS);
-    x->widest = (int*)carve(&c, ints);
-    x->units = (int*)carve(&c, ints);
-    x->packing.order = (int*)carve(&c, ints);
-    x->packing.first = (int*)carve(&c, ints + sizeof(int));
-    x->pack = (int*)carve(&c, sizeof(int) * pack_scratch_ints(n, units));
-    x->ring_docs = (int*)carve(&c, sizeof(int) * (size_t)limits->ranks);
-    x->rows = (Row*)carve(&c, sizeof(Row) * (size_t)n);
-    x->load = (double*)carve(&c, sizeof(double) * (size_t)limits->ranks);
-    return c.bytes;
-}
-
-size_t plan_static_scratch(int n, const PlanLimits* limits) { return carve_scratch(&(Scratch){0}, NULL, n, limits); }
 
 // ---- the cp size and how it is divided
 
@@ -142,9 +127,10 @@ static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const in
 // Rows of documents that take at most `room` tokens of a place together. room is at least what any document takes.
 static int pack(Scratch* x, int n, int64_t room, char* err, size_t errlen) {
     int64_t unit = CEIL_DIV(room, MOST_UNITS), most = room / unit;
+    arena_reset(x->arena, x->unpacked);
     // Where rounding up makes a document larger than a row, it fills the row, alone.
     for (int i = 0; i < n; i++) x->units[i] = (int)MIN(CEIL_DIV(x->widest[i], unit), most);
-    return pack_best_fit(&x->packing, x->units, n, (int)most, x->pack, err, errlen);
+    return pack_best_fit(&x->packing, x->units, n, (int)most, x->arena, err, errlen);
 }
 
 static int pack_evenly(Scratch* x, int n, int64_t most, int groups, char* err, size_t errlen) {
@@ -205,17 +191,22 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, i
 }
 
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
-                CpChoice kind, void* scratch, char* err, size_t errlen) {
-    Scratch x;
+                CpChoice kind, Arena* arena, char* err, size_t errlen) {
     int ulysses_size = 1;
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    carve_scratch(&x, scratch, n, limits);
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    Scratch x = {.widest = TAKE(arena, int, n),
+                 .units = TAKE(arena, int, n),
+                 .ring_docs = TAKE(arena, int, limits->ranks),
+                 .rows = TAKE(arena, Row, n),
+                 .load = TAKE(arena, double, limits->ranks),
+                 .arena = arena};
+    x.unpacked = arena_mark(arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     if (choose_cp_size(&cp_size, &ulysses_size, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
-    plan->step = step;
-    plan->ranks = limits->ranks;
-    plan->n_docs = n;
-    plan->n_micro_batches = plan->n_rounds = 0;
     if (pack_evenly(&x, n, place_capacity(limits, ulysses_size), limits->ranks / cp_size, err, errlen) < 0) return -1;
     weigh_rows(&x, lengths, limits->quadratic);
-    return deal(plan, &x, limits, cp_size, ulysses_size, err, errlen);
+    if (deal(plan, &x, limits, cp_size, ulysses_size, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
 }

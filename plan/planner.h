@@ -1,4 +1,4 @@
-// planner.h - what the planners share among themselves: which documents a group of ranks can hold, and scratch memory.
+// planner.h - what the planners share among themselves: which documents a group of ranks can hold.
 //
 // A group with `ulysses_size` ranks for the heads holds documents whose tokens at any place of its ring are at most
 // place_capacity in all. A document of s tokens takes widest_place(s, ring_size) of that: a row of documents fits where
@@ -19,25 +19,8 @@ int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring
 // 0, or -1 with words: limits, lengths below 1, more tokens in all than an int counts.
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen);
 
-// The same plan in the memory of `to`, which is carved for as many documents.
-void plan_copy(Plan* to, const Plan* from);
+// check_lengths, then an empty plan of this step in the arena.
+int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
+               size_t errlen);
 
 void sort_lengths(int* lengths, int n);  // descending, as bounds want them
-
-// Memory in parts: with memory NULL they are only counted.
-typedef struct Carver {
-    char* memory;
-    size_t bytes;
-} Carver;
-
-static inline void* carve(Carver* c, size_t bytes) {
-    void* part = c->memory ? c->memory + c->bytes : NULL;
-    c->bytes += ROUND_UP(bytes, (size_t)16);
-    return part;
-}
-
-// Bytes of scratch that each of them needs; plan_scratch_bytes is the largest.
-size_t plan_static_scratch(int n, const PlanLimits* limits);
-size_t plan_random_scratch(int n, const PlanLimits* limits);
-size_t plan_check_scratch(int n, const PlanLimits* limits);
-size_t plan_adaptive_scratch(int n, const PlanLimits* limits);  // part of plan_step_scratch

@@ -15,31 +15,23 @@ static const double least_told = 1.0 / 8;  // of a rank's time that must be work
 static const double least_speed = 1.0 / 64, most_speed = 64;
 enum { FIRST_WAIT = 100, LONGEST_WAIT = 1 << 20, IN_FLIGHT = 2 };
 
-// ---- memory
-
-static size_t carve_speeds(Speeds* x, void* memory, int ranks) {
-    Carver c = {(char*)memory, 0};
-    size_t numbers = sizeof(double) * (size_t)ranks;
-    x->slowness = (double*)carve(&c, numbers);
-    x->speeds = (double*)carve(&c, numbers);
-    x->expected = (CostTerms*)carve(&c, sizeof(CostTerms) * (size_t)ranks);
-    x->measured = (double*)carve(&c, numbers);
-    x->now = (double*)carve(&c, numbers);
-    x->paces = (RankPace*)carve(&c, sizeof(RankPace) * (size_t)ranks);
-    return c.bytes;
-}
-
-size_t speeds_bytes(int ranks) { return carve_speeds(&(Speeds){0}, NULL, ranks); }
-
-void speeds_carve(Speeds* x, void* memory, int ranks) {
-    *x = (Speeds){.ranks = ranks, .held = 1};
-    carve_speeds(x, memory, ranks);
+int speeds_start(Speeds* x, int ranks, Arena* arena) {
+    *x = (Speeds){.ranks = ranks,
+                  .held = 1,
+                  .slowness = TAKE(arena, double, ranks),
+                  .speeds = TAKE(arena, double, ranks),
+                  .expected = TAKE(arena, CostTerms, ranks),
+                  .measured = TAKE(arena, double, ranks),
+                  .now = TAKE(arena, double, ranks),
+                  .paces = TAKE(arena, RankPace, ranks)};
+    if (arena_check(arena, NULL, 0) < 0) return -1;
     for (int r = 0; r < ranks; r++) {
         x->slowness[r] = x->speeds[r] = 1;
         x->expected[r] = (CostTerms){0};
         x->measured[r] = 0;
         x->paces[r] = (RankPace){.wait = FIRST_WAIT};
     }
+    return 0;
 }
 
 const double* speeds_in_use(const Speeds* x) {

@@ -60,8 +60,7 @@ typedef struct Speeds {
     RankPace* paces;         // (ranks)
 } Speeds;
 
-size_t speeds_bytes(int ranks);
-void speeds_carve(Speeds* speeds, void* memory, int ranks);  // all ranks equal
+int speeds_start(Speeds* speeds, int ranks, Arena* arena);  // all ranks equal; 0, or -1 without memory
 
 // What Setting.speeds should be: NULL while all speeds are 1, so that plans are those without speeds, bit for bit.
 const double* speeds_in_use(const Speeds* speeds);

@@ -24,34 +24,8 @@ typedef struct Scratch {
     int *order, *sorted, *swap;  // (n) documents by descending length, and their lengths
     int* first;                  // (n + 1)
     Guess guesses[2];
-    void *search, *bounds, *timeline_memory, *timeline_scratch, *adaptive;
-    Plan other;
+    Arena* arena;
 } Scratch;
-
-static size_t carve_scratch(Scratch* x, void* memory, int n, const PlanLimits* limits) {
-    Carver c = {(char*)memory, 0};
-    size_t ints = sizeof(int) * (size_t)n;
-    x->order = (int*)carve(&c, ints);
-    x->sorted = (int*)carve(&c, ints);
-    x->swap = (int*)carve(&c, ints);
-    x->first = (int*)carve(&c, ints + sizeof(int));
-    for (int i = 0; i < 2; i++) {
-        x->guesses[i].micro_batches = (OpenMicroBatch*)carve(&c, sizeof(OpenMicroBatch) * (size_t)n);
-        x->guesses[i].micro_batch_of = (int*)carve(&c, ints);
-    }
-    x->search = carve(&c, search_bytes(n, limits));
-    x->bounds = carve(&c, bounds_scratch(n, limits));
-    x->timeline_memory = carve(&c, timeline_bytes(n, limits->ranks));
-    x->timeline_scratch = carve(&c, timeline_scratch(n, limits->ranks));
-    x->adaptive = carve(&c, plan_adaptive_scratch(n, limits));
-    void* other = carve(&c, plan_bytes(n));
-    if (memory) plan_carve(&x->other, other, n);
-    return c.bytes;
-}
-
-size_t plan_step_scratch(int n, const PlanLimits* limits) {
-    return MAX(carve_scratch(&(Scratch){0}, NULL, n, limits), prediction_scratch(n, limits));
-}
 
 // ---- documents by length
 
@@ -200,8 +174,7 @@ static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, c
     Timeline timeline;
     static const PlayRule plain;
     write_plan(plan, x, best, setting);
-    timeline_carve(&timeline, x->timeline_memory, plan->n_micro_batches, plan->ranks);
-    if (timeline_play(&timeline, plan, lengths, setting, &plain, x->timeline_scratch, err, errlen) < 0) return -1;
+    if (timeline_play(&timeline, plan, lengths, setting, &plain, x->arena, err, errlen) < 0) return -1;
     f->makespan = timeline.makespan;
     f->critical = timeline.critical;
     return 0;
@@ -209,42 +182,45 @@ static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, c
 
 // The best single cp size instead, where guesses found nothing (makespan infinite) or less than it.
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
+    Plan by_one;
     Prediction other;
-    int failed = plan_adaptive(&x->other, &other, plan->step, lengths, n, setting, x->adaptive, NULL, 0);
+    int failed = plan_adaptive(&by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0);
     int better = !failed && other.makespan < f->makespan;
     if (f->n_tries < FLEX_TRIES && !failed)
-        f->tries[f->n_tries++] = (FlexTry){1, 1, f->bounds.l3, other.makespan, x->other.n_micro_batches, better};
+        f->tries[f->n_tries++] = (FlexTry){1, 1, f->bounds.l3, other.makespan, by_one.n_micro_batches, better};
     if (!better) return;
     for (int i = 0; i < f->n_tries - 1; i++) f->tries[i].chosen = 0;
-    plan_copy(plan, &x->other);
+    plan_copy(plan, &by_one);
     f->makespan = other.makespan;
     f->critical = other.critical;
 }
 
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-              void* scratch, char* err, size_t errlen) {
-    Scratch x;
-    Search search;
+              Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    carve_scratch(&x, scratch, n, limits);
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    Scratch x = {.order = TAKE(arena, int, n),
+                 .sorted = TAKE(arena, int, n),
+                 .swap = TAKE(arena, int, n),
+                 .first = TAKE(arena, int, n + 1),
+                 .guesses = {{.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)},
+                             {.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)}},
+                 .arena = arena};
+    Search search = search_take(x.sorted, n, setting, arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     *prediction = (Prediction){0};
-    plan->step = step;
-    plan->ranks = limits->ranks;
-    plan->n_docs = n;
-    plan->n_micro_batches = plan->n_rounds = 0;
     sort_documents(&x, lengths, n);
     if (check_held(&x, n, setting, err, errlen) < 0) return -1;
-    bounds_of(&prediction->bounds, x.sorted, n, setting, x.bounds);
-    if (n == 0) return 0;
-    search_carve(&search, x.search, n, setting);
-    search.sorted = x.sorted;
+    if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err, errlen) < 0) return -1;
+    if (n == 0) return arena_reset(arena, mark), 0;
     Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
     search_all(&search, &best, prediction);
     prediction->makespan = best.makespan;
     if (best.makespan < INFINITY && write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0)
         return -1;
     if (best.makespan > poor * prediction->bounds.l3) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,
                 "no plan for the %d documents of the step on %d ranks at capacity %d with at most %d documents in the "

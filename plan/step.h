@@ -24,19 +24,20 @@ typedef struct Prediction {
     FlexTry tries[FLEX_TRIES];
 } Prediction;
 
+// Most bytes of an arena that a step of n documents takes, whichever of the planners plans it, and then predicts and
+// checks it. Published planners may take more.
+size_t planning_bytes(int n, const PlanLimits* limits);
+
 // makespan / L3 - 1; 0 without documents.
 double prediction_gap(const Prediction* prediction);
-
-size_t plan_step_scratch(int n, const PlanLimits* limits);  // of both, and of predict_plan
 
 // Groups of unlike cp sizes, chosen for time: a search over target times. Deterministic: the same bits on every rank
 // and compiler. 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1.
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-              void* scratch, char* err, size_t errlen);
+              Arena* arena, char* err, size_t errlen);
 // The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use.
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-                  void* scratch, char* err, size_t errlen);
+                  Arena* arena, char* err, size_t errlen);
 // What any plan should take. Fills all but the tries, of which it says there are none.
-size_t prediction_scratch(int n, const PlanLimits* limits);
-int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, void* scratch,
+int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                  char* err, size_t errlen);

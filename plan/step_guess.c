@@ -22,29 +22,22 @@ static const double sand = 0.01, small_change = 0.002;
 // of a unit likewise.
 enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
 
-// ---- memory
-
-static size_t carve_search(Search* x, Carver* c, int n, const PlanLimits* limits, int has_speeds) {
-    size_t docs = sizeof(double) * (size_t)n, ranks = (size_t)limits->ranks;
-    x->alone = (double*)carve(c, docs);
-    x->rest = (double*)carve(c, docs + sizeof(double));
-    x->load = (double*)carve(c, sizeof(double) * ranks);
-    x->node_least = (double*)carve(c, sizeof(double) * ranks);
-    x->node_most = (double*)carve(c, sizeof(double) * ranks);
-    x->speed = has_speeds ? (double*)carve(c, sizeof(double) * ranks) : NULL;
-    x->last = (int*)carve(c, sizeof(int) * ranks);
-    x->ring_docs = (int*)carve(c, sizeof(int) * ranks);
-    x->heap = (int*)carve(c, sizeof(int) * ranks);
-    x->local_room = (int64_t*)carve(c, sizeof(int64_t) * ranks);
-    x->wide = (int*)carve(c, sizeof(int) * (size_t)n);
-    return c->bytes;
-}
-
-size_t search_bytes(int n, const PlanLimits* limits) { return carve_search(&(Search){0}, &(Carver){0}, n, limits, 1); }
-
-void search_carve(Search* x, void* memory, int n, const Setting* setting) {
-    *x = (Search){.setting = setting, .n = n};
-    carve_search(x, &(Carver){(char*)memory, 0}, n, &setting->limits, setting->speeds != NULL);
+Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
+    int ranks = setting->limits.ranks;
+    return (Search){.setting = setting,
+                    .sorted = sorted,
+                    .n = n,
+                    .alone = TAKE(arena, double, n),
+                    .rest = TAKE(arena, double, n + 1),
+                    .load = TAKE(arena, double, ranks),
+                    .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
+                    .last = TAKE(arena, int, ranks),
+                    .ring_docs = TAKE(arena, int, ranks),
+                    .node_least = TAKE(arena, double, ranks),
+                    .node_most = TAKE(arena, double, ranks),
+                    .heap = TAKE(arena, int, ranks),
+                    .local_room = TAKE(arena, int64_t, ranks),
+                    .wide = TAKE(arena, int, n)};
 }
 
 // ---- what depends on the unit

@@ -40,8 +40,8 @@ typedef struct Search {
     int *wide, n_wide;    // (n) micro-batches of several units, in the order in which they were opened
 } Search;
 
-size_t search_bytes(int n, const PlanLimits* limits);
-void search_carve(Search* search, void* memory, int n, const Setting* setting);
-// Before guesses with this unit, which divides ranks, and node_size where that is smaller. sorted must be set.
+// sorted (n): lengths, descending.
+Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena);
+// Before guesses with this unit, which divides ranks, and node_size where that is smaller.
 void search_set_unit(Search* search, int unit);
 void search_guess(Search* search, Guess* guess, double target);

@@ -21,38 +21,6 @@ typedef struct Play {
     int n_rounds;
 } Play;
 
-static size_t carve_play(Play* x, void* memory, int n_micro_batches, int ranks) {
-    Carver c = {(char*)memory, 0};
-    size_t ints = sizeof(int) * (size_t)n_micro_batches;
-    x->terms = (CostTerms*)carve(&c, sizeof(CostTerms) * (size_t)n_micro_batches);
-    x->before = (int*)carve(&c, ints);
-    x->order = (int*)carve(&c, ints);
-    x->first = (int*)carve(&c, ints + sizeof(int));
-    x->last = (int*)carve(&c, sizeof(int) * (size_t)ranks);
-    return c.bytes;
-}
-
-size_t timeline_scratch(int n_micro_batches, int ranks) { return carve_play(&(Play){0}, NULL, n_micro_batches, ranks); }
-
-static size_t carve_timeline(Timeline* t, void* memory, int n_micro_batches, int ranks) {
-    Carver c = {(char*)memory, 0};
-    size_t micro_batches = sizeof(double) * (size_t)n_micro_batches;
-    t->start = (double*)carve(&c, micro_batches);
-    t->end = (double*)carve(&c, micro_batches);
-    t->communication = (double*)carve(&c, micro_batches);
-    t->rank_end = (double*)carve(&c, sizeof(double) * (size_t)ranks);
-    return c.bytes;
-}
-
-size_t timeline_bytes(int n_micro_batches, int ranks) {
-    return carve_timeline(&(Timeline){0}, NULL, n_micro_batches, ranks);
-}
-
-void timeline_carve(Timeline* timeline, void* memory, int n_micro_batches, int ranks) {
-    *timeline = (Timeline){0};
-    carve_timeline(timeline, memory, n_micro_batches, ranks);
-}
-
 // ---- micro-batches
 
 // Groups of the setting begin at rank 0: those that begin at a machine, or are inside one, cost the same.
@@ -185,17 +153,28 @@ static void count_shares(const Play* x, Timeline* t, double linear) {
 }
 
 int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, const Setting* setting,
-                  const PlayRule* rule, void* scratch, char* err, size_t errlen) {
-    Play x = {.plan = plan, .lengths = lengths, .setting = setting, .rule = rule};
+                  const PlayRule* rule, Arena* arena, char* err, size_t errlen) {
+    int n = plan->n_micro_batches;
     Timeline* t = timeline;
-    carve_play(&x, scratch, plan->n_micro_batches, plan->ranks);
+    *t = (Timeline){.start = TAKE(arena, double, n),
+                    .end = TAKE(arena, double, n),
+                    .communication = TAKE(arena, double, n),
+                    .rank_end = TAKE(arena, double, plan->ranks)};
+    ArenaMark mark = arena_mark(arena);
+    Play x = {.plan = plan,
+              .lengths = lengths,
+              .setting = setting,
+              .rule = rule,
+              .terms = TAKE(arena, CostTerms, n),
+              .before = TAKE(arena, int, n),
+              .order = TAKE(arena, int, n),
+              .first = TAKE(arena, int, n + 1),
+              .last = TAKE(arena, int, plan->ranks)};
+    if (arena_check(arena, err, errlen) < 0) return -1;
     for (int i = 0; i < plan->n_micro_batches; i++)
         if (weigh_micro_batch(&x, i, err, errlen) < 0) return -1;
     if (order_micro_batches(&x, err, errlen) < 0) return -1;
     for (int r = 0; r < plan->ranks; r++) t->rank_end[r] = 0, x.last[r] = -1;
-    t->critical = (CostTerms){0};
-    t->critical_micro_batches = 0;
-    t->idle = t->communication_share = 0;
 
     play_rounds(&x, t);
     double linear = rule->even_linear ? spread_linear(&x, t) : 0;
@@ -210,5 +189,6 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
     }
     if (rule->in_rounds && x.n_rounds > 0) t->makespan += rule->round_ms;
     count_shares(&x, t, linear);
+    arena_reset(arena, mark);
     return 0;
 }

@@ -29,9 +29,7 @@ typedef struct Timeline {
     int critical_micro_batches;
 } Timeline;
 
-size_t timeline_bytes(int n_micro_batches, int ranks);
-void timeline_carve(Timeline* timeline, void* memory, int n_micro_batches, int ranks);
-size_t timeline_scratch(int n_micro_batches, int ranks);
-// 0, or -1 with words when a micro-batch cannot be (a group that the cost model does not know).
+// The timeline lies in the arena. 0, or -1 with words when a micro-batch cannot be (a group that the cost model does
+// not know).
 int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, const Setting* setting,
-                  const PlayRule* rule, void* scratch, char* err, size_t errlen);
+                  const PlayRule* rule, Arena* arena, char* err, size_t errlen);

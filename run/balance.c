@@ -96,8 +96,7 @@ void balance_open(Run* run) {
     b->reports = (RankReport*)balance_room((size_t)world, sizeof *b->reports);
     b->steps = (RankStep*)balance_room((size_t)world, sizeof *b->steps);
     b->compute_ms = (double*)balance_room((size_t)m->comm->size, sizeof *b->compute_ms);
-    b->speeds_memory = balance_room(1, speeds_bytes(m->comm->size));
-    speeds_carve(&b->speeds, b->speeds_memory, m->comm->size);
+    if (speeds_start(&b->speeds, m->comm->size, &b->arena)) die("no memory for %d ranks", m->comm->size);
     if (m->tp && run->oversubscribed)
         b->segments = (float*)balance_room((size_t)tp_size(m) * MOST_SEGMENTS, sizeof *b->segments);
     if (world > 1 && m->world->rank == 0 && !(b->history = history_open(world))) die("no memory for %d ranks", world);
@@ -109,7 +108,7 @@ void balance_close(Balance* b) {
     if (!b) return;
     pruner_close(b->pruner);
     history_close(b->history);
-    free(b->reports), free(b->steps), free(b->compute_ms), free(b->speeds_memory), free(b->segments);
+    free(b->reports), free(b->steps), free(b->compute_ms), arena_free(&b->arena), free(b->segments);
     free(b);
 }
 

@@ -32,7 +32,7 @@ struct Balance {
     int acts;             // anything differs from what ranks own
     RankReport* reports;  // (world) of the last step
     Speeds speeds;
-    void* speeds_memory;
+    Arena arena;         // of speeds
     double* compute_ms;  // (data ranks) scratch
     History* history;    // on rank 0
     RankStep* steps;     // (world) of the last step

@@ -18,17 +18,7 @@
 // ---- memory
 
 size_t batch_bytes(int max_tokens) {
-    size_t n = (size_t)max_tokens;
-    return ROUND_UP(n * (sizeof(Piece) + sizeof(int) + sizeof(RankMicroBatch) + 2 * sizeof(Span)), (size_t)64) +
-           plan_bytes(max_tokens);
-}
-
-// A rank that is alone packs rows and predicts them; others may also search.
-size_t batch_scratch_bytes(const Run* run, int max_tokens) {
-    const PlanLimits* limits = &run->limits;
-    size_t made = plan_scratch_bytes(max_tokens, limits);
-    return MAX(made,
-               limits->ranks == 1 ? prediction_scratch(max_tokens, limits) : plan_step_scratch(max_tokens, limits));
+    return (size_t)max_tokens * (sizeof(Piece) + sizeof(int) + sizeof(RankMicroBatch) + 2 * sizeof(Span));
 }
 
 // A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. A micro-batch holds a
@@ -41,18 +31,13 @@ size_t batch_index_ints(const Run* run, int max_tokens) {
     return 6 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
 }
 
-void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
-                 int max_tokens) {
+void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens) {
     size_t n = (size_t)max_tokens;
-    char* p = (char*)memory;
     b->max_tokens = max_tokens;
-    b->pieces = (Piece*)p;
+    b->pieces = (Piece*)memory;
     b->micro_batches = (RankMicroBatch*)(b->pieces + n);
     b->spans = (Span*)(b->micro_batches + n);
     b->lengths = (int*)(b->spans + 2 * n);
-    p += ROUND_UP((size_t)((char*)(b->lengths + n) - p), (size_t)64);
-    plan_carve(&b->plan, p, max_tokens);
-    b->plan_scratch = scratch;
     b->indices = indices;
     b->device_indices = device_indices;
     b->tokens = indices;
@@ -114,14 +99,14 @@ static int make_plan(Batch* b, const Run* run, int64_t step, char* err, size_t e
     int alone = run->limits.ranks == 1;
     if (!strcmp(c->plan, "random"))
         return plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
-                           hash64((uint64_t)c->seed ^ (uint64_t)step), b->plan_scratch, err, errlen);
+                           hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err, errlen);
     if (alone || !strcmp(c->plan, "static"))
-        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->cp_size, s->kind, b->plan_scratch,
-                           err, errlen);
+        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->cp_size, s->kind, &b->arena, err,
+                           errlen);
     b->predicted = 1;
-    int (*plan)(Plan*, Prediction*, int64_t, const int*, int, const Setting*, void*, char*, size_t) =
+    int (*plan)(Plan*, Prediction*, int64_t, const int*, int, const Setting*, Arena*, char*, size_t) =
         !strcmp(c->plan, "adaptive") ? plan_adaptive : plan_flex;
-    return plan(&b->plan, &b->prediction, step, b->lengths, b->n_pieces, s, b->plan_scratch, err, errlen);
+    return plan(&b->plan, &b->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err, errlen);
 }
 
 // A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
@@ -137,8 +122,7 @@ static void find_terms(Batch* b, const Run* run) {
 
 static int predict(Batch* b, const Run* run, char* err, size_t errlen) {
     if (!run->setting.groups) return 0;
-    if (!b->predicted &&
-        predict_plan(&b->prediction, &b->plan, b->lengths, &run->setting, b->plan_scratch, err, errlen))
+    if (!b->predicted && predict_plan(&b->prediction, &b->plan, b->lengths, &run->setting, &b->arena, err, errlen))
         return -1;
     b->predicted = 1;
     find_terms(b, run);
@@ -150,10 +134,11 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
     double started = now_seconds();
     count_pieces(b);
     b->predicted = 0;
+    arena_reset(&b->arena, (ArenaMark){0});
     if (make_plan(b, run, step, err, errlen) || predict(b, run, err, errlen)) return -1;
-    if (run->limits.ranks > 1) plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+    if (run->limits.ranks > 1 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
     if (run->config.check_plan &&
-        plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, b->plan_scratch, why, sizeof why))
+        plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, &b->arena, why, sizeof why))
         return fail(err, errlen, "this plan is wrong: %s", why);
     batch_list(b, run);
     b->plan_us = 1e6 * (now_seconds() - started);
@@ -283,9 +268,13 @@ static void read_tokens(Batch* b, const Sampler* sampler, int N) {
 }
 
 Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int* lengths, int n) {
-    RankMicroBatch local = {b->plan.micro_batches, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
+    char err[ERR_BYTES];
     MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
     int N = 0;
+    arena_reset(&b->arena, (ArenaMark){0});
+    plan_take(&b->plan, n, &b->arena);
+    if (arena_check(&b->arena, err, sizeof err)) die("%s", err);
+    RankMicroBatch local = {b->plan.micro_batches, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
     b->plan.micro_batches[0] = mb;
     for (int i = 0; i < n; i++) {
         b->plan.docs[i] = i;

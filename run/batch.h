@@ -37,16 +37,14 @@ typedef struct Batch {
     int* vocab_rows;                    // Row.vocab_rows likewise; NULL when alone
     int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
     Span* spans;                        // (2 * max_tokens) of one micro-batch
-    void* plan_scratch;                 // of all Batches: one is planned at a time
+    Arena arena;                        // the plan, and what planning takes beside it
 } Batch;
 
 // ---- batch.c
 
 size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
 size_t batch_index_ints(const Run* run, int max_tokens);
-size_t batch_scratch_bytes(const Run* run, int max_tokens);  // of planning
-void batch_carve(Batch* b, const Run* run, void* memory, void* scratch, int* indices, int* device_indices,
-                 int max_tokens);
+void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens);
 // The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns their number.
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.

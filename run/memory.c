@@ -160,7 +160,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "step indices, host", index_bytes, ON_HOST_PINNED);
     plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
     plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
-    plan_entry(&plan, "planning", batch_scratch_bytes(run, max_tokens), ON_HOST);
+    plan_entry(&plan, "planning, at most", (train ? 2 : 1) * planning_bytes(max_tokens, &run->limits), AS_NEEDED);
     plan_entry(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     plan_entry(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
     return plan;
@@ -210,7 +210,7 @@ static void allocate(Run* run, MemoryPlan* plan) {
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {
         MemoryEntry* entry = &plan->entries[i];
-        if (!strcmp(entry->name, "kernel scratch")) continue;  // taken by open
+        if (entry->where == AS_NEEDED || !strcmp(entry->name, "kernel scratch")) continue;  // the latter by open
         entry->memory = entry->where == ON_HOST          ? calloc(1, entry->bytes)
                         : entry->where == ON_HOST_PINNED ? m->k->alloc_host(entry->bytes)
                                                          : m->k->alloc(entry->bytes);
@@ -225,7 +225,6 @@ static void carve(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
     int max_tokens = run->training ? run->config.batch_tokens : m->shape.context;
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
-    void* scratch = planned(plan, "planning");
     for (int i = 0; i < N_ZERO_PARTS; i++) m->zero.part[i] = planned(plan, zero_part_names[i]);
     zero_open(m);
     carve_work(run, plan, run->config.capacity);
@@ -234,9 +233,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->loss_sum = (double*)planned(plan, "sums");
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
-    batch_carve(&run->batch, run, planned(plan, "step buffers"), scratch, indices, on_device, max_tokens);
+    batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), scratch, indices, on_device, max_tokens);
+        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices, on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "data/prune_file.h"
-#include "plan/planner.h"
 #include "run/run.h"
 
 enum { LIST_HEADS = N_LINEARS, LIST_HIDDEN, N_LISTS };  // behind those of columns, which have the numbers of LinearId
@@ -60,6 +59,18 @@ static size_t layer_elems(const Model* m) {
     size_t elems = 0;
     for (int id = 0; id < N_LINEARS; id++) elems += shape_param(&m->shape, matrices[id], 0).elems;
     return elems;
+}
+
+// Memory in parts: with memory NULL they are only counted.
+typedef struct Carver {
+    char* memory;
+    size_t bytes;
+} Carver;
+
+static void* carve(Carver* c, size_t bytes) {
+    void* part = c->memory ? c->memory + c->bytes : NULL;
+    c->bytes += ROUND_UP(bytes, (size_t)16);
+    return part;
 }
 
 // Lays everything out in memory of the bytes that it returns; with memory NULL it only counts.

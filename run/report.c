@@ -232,33 +232,22 @@ typedef struct Played {
     Plan plan;
     PlayRule rule;
     Timeline timeline;
-    void *plan_memory, *timeline_memory;
 } Played;
 
 typedef struct Stage {
     const Run* run;
+    Arena arena;
     Played played[MOST_SHOWN];
     Shown shown[MOST_SHOWN];
     int n;
 } Stage;
 
-static void* take(size_t bytes) {
-    void* memory = malloc(MAX(bytes, (size_t)1));
-    if (!memory) die("--explain: no memory, %zu bytes", bytes);
-    return memory;
-}
-
 // Puts the plan in played[n] on the stage. 0, or -1 with words.
 static int play(Stage* stage, const char* name, const char* words, double plan_us, char* err, size_t errlen) {
     Played* p = &stage->played[stage->n];
-    const Setting* setting = &stage->run->setting;
-    int ranks = setting->limits.ranks;
-    p->timeline_memory = take(timeline_bytes(p->plan.n_micro_batches, ranks));
-    timeline_carve(&p->timeline, p->timeline_memory, p->plan.n_micro_batches, ranks);
-    void* scratch = take(timeline_scratch(p->plan.n_micro_batches, ranks));
+    const Run* run = stage->run;
     int failed =
-        timeline_play(&p->timeline, &p->plan, stage->run->batch.lengths, setting, &p->rule, scratch, err, errlen);
-    free(scratch);
+        timeline_play(&p->timeline, &p->plan, run->batch.lengths, &run->setting, &p->rule, &stage->arena, err, errlen);
     Shown shown = {name, words, &p->plan, &p->timeline, &p->rule, plan_us, stage->n == 0};
     stage->shown[stage->n] = shown;
     return failed;
@@ -292,19 +281,12 @@ static int run_planner(Stage* stage, const Planner* planner, const int* sample, 
     const Batch* b = &run->batch;
     void* opened = planner->open(&run->setting, sample, n_sample, err, errlen);
     if (!opened) return -1;
-    p->plan_memory = take(plan_bytes(b->n_pieces));
-    plan_carve(&p->plan, p->plan_memory, b->n_pieces);
     double started = now_seconds();
-    int failed = planner->plan(opened, &p->plan, &p->rule, b->plan.step, b->lengths, b->n_pieces, err, errlen);
+    int failed =
+        planner->plan(opened, &p->plan, &p->rule, b->plan.step, b->lengths, b->n_pieces, &stage->arena, err, errlen);
     double plan_us = 1e6 * (now_seconds() - started);
     planner->close(opened);
     return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
-}
-
-static void clear(Played* p) {
-    free(p->plan_memory);
-    free(p->timeline_memory);
-    memset(p, 0, sizeof *p);
 }
 
 static void play_planners(Stage* stage) {
@@ -314,10 +296,7 @@ static void play_planners(Stage* stage) {
     for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
         if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
         if (!run_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
-        else {
-            printf("%s has no plan: %s\n", planners[i]->name, err);
-            clear(&stage->played[stage->n]);
-        }
+        else printf("%s has no plan: %s\n", planners[i]->name, err);
     }
 }
 
@@ -347,5 +326,5 @@ void run_explain(const Run* run) {
     Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n};
     explain_text(stdout, &x);
     write_page(run, &x);
-    for (int i = 0; i < stage.n; i++) clear(&stage.played[i]);
+    arena_free(&stage.arena);
 }

@@ -103,7 +103,8 @@ void run_lost(const Run* run, const char* words);
 
 enum { MEMORY_ENTRIES = 20 };
 
-typedef enum Where { ON_DEVICE, ON_HOST, ON_HOST_PINNED } Where;
+// AS_NEEDED: in the host's memory, not before steps need it, and as much as they need.
+typedef enum Where { ON_DEVICE, ON_HOST, ON_HOST_PINNED, AS_NEEDED } Where;
 
 typedef struct MemoryEntry {
     const char* name;

@@ -354,6 +354,8 @@ void run_close(Run* run) {
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->world) m->comm->table->close(m->comm);
     m->world->table->close(m->world);
+    arena_free(&run->batch.arena);
+    arena_free(&run->ahead.arena);
     free(m->timer);  // Comms tell it until they are closed
     free(run->agreed);
     free(run->groups);

@@ -1,6 +1,7 @@
 // plans.h - random steps for the tests of plans: limits, lengths and memory.
 #pragma once
 #include "plan/plan.h"
+#include "test/arenas.h"
 #include "test/test.h"
 
 enum { MOST_DOCS = 64, MOST_RANKS = 16 };
@@ -9,7 +10,7 @@ typedef struct Step {
     PlanLimits limits;
     int lengths[MOST_DOCS], n;
     Plan plan;
-    char *memory, *scratch;
+    Arena arena;
     char err[ERR_BYTES];
 } Step;
 
@@ -17,21 +18,13 @@ static inline int pick(uint64_t seed, uint64_t index, int low, int high) {
     return low + (int)(random_uniform(seed, index) * (high - low + 1));
 }
 
-// Memory for the plan, exactly as large as asked for, so that a sanitizer sees a write beyond it, and dirty.
+// Room for a plan that is written by hand, in dirty memory.
 static inline void step_memory(Step* step) {
-    size_t bytes = plan_bytes(step->n), scratch = plan_scratch_bytes(step->n, &step->limits);
-    step->memory = (char*)malloc(MAX(bytes, 1));
-    step->scratch = (char*)malloc(scratch);
-    if (!step->memory || !step->scratch) abort();
-    memset(step->memory, 0x5a, bytes);
-    memset(step->scratch, 0xa5, scratch);
-    plan_carve(&step->plan, step->memory, step->n);
+    soil(&step->arena, 0xa5, 1 << 18);
+    plan_take(&step->plan, step->n, &step->arena);
 }
 
-static inline void free_step(Step* step) {
-    free(step->memory);
-    free(step->scratch);
-}
+static inline void free_step(Step* step) { arena_free(&step->arena); }
 
 // Ragged: mostly short documents, a few long ones. In one of four steps capacity is scarce.
 static inline Step random_step(uint64_t seed) {
@@ -54,20 +47,22 @@ static inline Step random_step(uint64_t seed) {
 }
 
 static inline int step_static(Step* step, int cp_size, CpChoice kind) {
-    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, cp_size, kind, step->scratch, step->err,
+    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, cp_size, kind, &step->arena, step->err,
                        sizeof step->err);
 }
 
 static inline int step_random(Step* step, uint64_t seed) {
-    return plan_random(&step->plan, 7, step->lengths, step->n, &step->limits, seed, step->scratch, step->err,
+    return plan_random(&step->plan, 7, step->lengths, step->n, &step->limits, seed, &step->arena, step->err,
                        sizeof step->err);
 }
 
 static inline int step_check(Step* step) {
-    return plan_check(&step->plan, step->lengths, step->n, &step->limits, step->scratch, step->err, sizeof step->err);
+    return plan_check(&step->plan, step->lengths, step->n, &step->limits, &step->arena, step->err, sizeof step->err);
 }
 
-static inline void step_rounds(Step* step) { plan_set_rounds(&step->plan, (int*)step->scratch); }
+static inline void step_rounds(Step* step) {
+    CHECK(plan_set_rounds(&step->plan, &step->arena, step->err, sizeof step->err) == 0);
+}
 
 static inline Step small_step(int ranks, int NH, int capacity, int n, const int* lengths) {
     Step step = {.n = n, .limits = {ranks, ranks, capacity, NH, MOST_DOCS, 0.001}};

@@ -10,7 +10,7 @@ typedef struct Cluster {
     Setting setting;
     GroupCost groups[WIDEST_RANKS + 1];
     Plan plan;
-    void* memory;
+    Arena arena;
     char err[ERR_BYTES];
 } Cluster;
 
@@ -18,16 +18,15 @@ typedef struct Cluster {
 static inline Cluster* open_cluster(const char* name, int ranks, int node) {
     Cluster* c = (Cluster*)calloc(1, sizeof *c);
     const char* text = machine_builtin(name);
-    c->memory = malloc(plan_bytes(WIDEST_BATCH));
+    soil(&c->arena, 0x5a, 1 << 20);
     if (machine_parse(&c->machine, text, strlen(text), c->err, sizeof c->err) < 0 ||
         machine_setting(&c->setting, &c->machine, ranks, node, 196608, c->groups, c->err, sizeof c->err) < 0)
         printf("    %s\n", c->err), abort();
-    plan_carve(&c->plan, c->memory, WIDEST_BATCH);
     return c;
 }
 
 static inline void close_cluster(Cluster* c) {
-    free(c->memory);
+    arena_free(&c->arena);
     free(c);
 }
 
@@ -70,11 +69,9 @@ static inline Cluster* scarce_cluster(uint64_t seed, int* lengths, int* n) {
 static inline void prove_rounds(Cluster* c, const int* lengths, int n) {
     const Plan* plan = &c->plan;
     static int used[WIDEST_RANKS];
-    void* scratch = malloc(plan_scratch_bytes(n, &c->setting.limits));
-    int ok = plan_check(plan, lengths, n, &c->setting.limits, scratch, c->err, sizeof c->err) == 0;
+    int ok = plan_check(plan, lengths, n, &c->setting.limits, &c->arena, c->err, sizeof c->err) == 0;
     if (!ok) printf("    %s\n", c->err);
     CHECK(ok);
-    free(scratch);
     for (int r = 0; r < plan->ranks; r++) used[r] = -1;
     for (int i = 0; i < plan->n_micro_batches && ok; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
@@ -90,13 +87,6 @@ static inline void prove_rounds(Cluster* c, const int* lengths, int n) {
 
 static inline double play_ms(Cluster* c, const PlayRule* rule, const int* lengths) {
     Timeline timeline;
-    int micro_batches = c->plan.n_micro_batches, ranks = c->plan.ranks;
-    void *memory = malloc(timeline_bytes(micro_batches, ranks) + 1),
-         *scratch = malloc(timeline_scratch(micro_batches, ranks) + 1);
-    timeline_carve(&timeline, memory, micro_batches, ranks);
-    int result = timeline_play(&timeline, &c->plan, lengths, &c->setting, rule, scratch, c->err, sizeof c->err);
-    double ms = result == 0 ? timeline.makespan : NAN;
-    free(memory);
-    free(scratch);
-    return ms;
+    int result = timeline_play(&timeline, &c->plan, lengths, &c->setting, rule, &c->arena, c->err, sizeof c->err);
+    return result == 0 ? timeline.makespan : NAN;
 }

@@ -24,18 +24,11 @@ typedef struct Sim {
     int step, outlier;  // the step in which rank 1 takes 20 times as long; 0: none
     uint64_t seed;
     Lengths* source;
-    void *speeds_memory, *plan_memory, *scratch;
+    Arena speeds_arena, arena;
     char err[ERR_BYTES];
 } Sim;
 
 static const LinkTable fast_link = {2, {1024, 1 << 26}, {0.02, 2}};
-
-static inline void* dirty(size_t bytes) {
-    void* memory = malloc(MAX(bytes, 1));
-    if (!memory) abort();
-    memset(memory, 0xa5, MAX(bytes, 1));
-    return memory;
-}
 
 static inline void set_costs(Sim* x, Cost believed, Cost actual) {
     x->setting.cost = believed;
@@ -62,21 +55,16 @@ static inline Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, u
     x->noise = 0.05, x->factor = 1, x->seed = seed;
     for (int r = 0; r < ranks; r++) x->slowness[r] = 1;
     x->source = lengths_open(lengths, 32768, 1000, x->err, sizeof x->err);
-    x->speeds_memory = dirty(speeds_bytes(ranks));
-    x->plan_memory = dirty(plan_bytes(DOCS));
-    x->scratch = dirty(MAX(plan_step_scratch(DOCS, &s->limits), plan_scratch_bytes(DOCS, &s->limits)));
-    if (!x->source) abort();
-    plan_carve(&x->plan, x->plan_memory, DOCS);
-    speeds_carve(&x->speeds, x->speeds_memory, ranks);
+    soil(&x->speeds_arena, 0xa5, 1 << 12);
+    if (!x->source || speeds_start(&x->speeds, ranks, &x->speeds_arena)) abort();
     return x;
 }
 
 static inline void close_sim(Sim* x) {
     if (test_failures_in_claim) printf("    seed %d\n", (int)x->seed);
     lengths_close(x->source);
-    free(x->speeds_memory);
-    free(x->plan_memory);
-    free(x->scratch);
+    arena_free(&x->speeds_arena);
+    arena_free(&x->arena);
     free(x);
 }
 
@@ -117,20 +105,17 @@ static inline void measure(Sim* x) {
 static inline double play(Sim* x, const Plan* plan) {
     Timeline t;
     for (int r = 0; r < plan->ranks; r++) x->true_speeds[r] = 1 / x->slowness[r];
-    void *memory = malloc(timeline_bytes(plan->n_micro_batches, plan->ranks) + 1),
-         *scratch = malloc(timeline_scratch(plan->n_micro_batches, plan->ranks) + 1);
-    timeline_carve(&t, memory, plan->n_micro_batches, plan->ranks);
-    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &(PlayRule){0}, scratch, x->err, sizeof x->err) == 0);
-    free(memory);
-    free(scratch);
+    ArenaMark mark = arena_mark(&x->arena);
+    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &(PlayRule){0}, &x->arena, x->err, sizeof x->err) == 0);
+    arena_reset(&x->arena, mark);
     return t.makespan;
 }
 
 static inline double plan_and_play(Sim* x, const double* speeds) {
     Setting setting = x->setting;
     setting.speeds = speeds;
-    int result =
-        plan_flex(&x->plan, &x->prediction, x->step, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES);
+    soil(&x->arena, 0xa5, 1 << 20);
+    int result = plan_flex(&x->plan, &x->prediction, x->step, x->lengths, x->n, &setting, &x->arena, x->err, ERR_BYTES);
     CHECK(result == 0);
     if (result) printf("    %s\n", x->err);
     return play(x, &x->plan);

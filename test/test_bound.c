@@ -5,12 +5,9 @@
 
 static Bounds bounds(const Setting* setting, const int* sorted, int n) {
     Bounds b;
-    size_t bytes = bounds_scratch(n, &setting->limits);
-    char* scratch = (char*)malloc(bytes);
-    if (!scratch) abort();
-    memset(scratch, 0xa5, bytes);
-    bounds_of(&b, sorted, n, setting, scratch);
-    free(scratch);
+    static Arena arena;
+    soil(&arena, 0xa5, 1 << 16);
+    CHECK(bounds_of(&b, sorted, n, setting, &arena, NULL, 0) == 0);
     return b;
 }
 
@@ -192,13 +189,9 @@ static void bounds_are_what_their_definition_says(void) {
 static double play(const Plan* plan, const int* lengths, const Setting* setting) {
     Timeline t;
     char err[ERR_BYTES];
-    void* memory = malloc(timeline_bytes(plan->n_micro_batches, plan->ranks));
-    void* scratch = malloc(timeline_scratch(plan->n_micro_batches, plan->ranks));
-    if (!memory || !scratch) abort();
-    timeline_carve(&t, memory, plan->n_micro_batches, plan->ranks);
-    if (timeline_play(&t, plan, lengths, setting, &(PlayRule){0}, scratch, err, sizeof err) < 0) die("%s", err);
-    free(memory);
-    free(scratch);
+    static Arena arena;
+    arena_reset(&arena, (ArenaMark){0});
+    if (timeline_play(&t, plan, lengths, setting, &(PlayRule){0}, &arena, err, sizeof err) < 0) die("%s", err);
     return t.makespan;
 }
 

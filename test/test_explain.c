@@ -13,16 +13,10 @@ typedef struct Case {
     Timeline timelines[2];
     Shown shown[2];
     PlayRule rule;
-    void* memory[6];
+    Arena arena;
     char text[1 << 17];
     Explained x;
 } Case;
-
-static void* need(Case* c, int i, size_t bytes) {
-    c->memory[i] = malloc(MAX(bytes, 1));
-    if (!c->memory[i]) abort();
-    return c->memory[i];
-}
 
 static Case* open_case(int n, int same_length) {
     Case* c = (Case*)calloc(1, sizeof *c);
@@ -32,19 +26,14 @@ static Case* open_case(int n, int same_length) {
     const PlanLimits* limits = &c->world.setting.limits;
     for (int i = 0; i < n; i++)
         c->lengths[i] = same_length ? same_length : 200 + pick(7, (uint64_t)i, 0, 900) + (i % 19 == 5 ? 9000 : 0);
-    size_t scratch_bytes = MAX(plan_step_scratch(n, limits), plan_scratch_bytes(n, limits));
-    void* scratch = need(c, 0, MAX(scratch_bytes, timeline_scratch(n, 16)));
     for (int p = 0; p < 2; p++) {
-        plan_carve(&c->plans[p], need(c, 1 + p, plan_bytes(n)), n);
+        const Setting* s = &c->world.setting;
+        Arena* arena = &c->arena;
         int failed =
-            p == 0
-                ? plan_flex(&c->plans[p], &c->prediction, 3, c->lengths, n, &c->world.setting, scratch, err, sizeof err)
-                : plan_static(&c->plans[p], 3, c->lengths, n, limits, 8, CP_CHOICE_AUTO, scratch, err, sizeof err);
+            p == 0 ? plan_flex(&c->plans[p], &c->prediction, 3, c->lengths, n, s, arena, err, sizeof err)
+                   : plan_static(&c->plans[p], 3, c->lengths, n, limits, 8, CP_CHOICE_AUTO, arena, err, sizeof err);
         if (failed) printf("    %s\n", err), abort();
-        timeline_carve(&c->timelines[p], need(c, 3 + p, timeline_bytes(c->plans[p].n_micro_batches, 16)),
-                       c->plans[p].n_micro_batches, 16);
-        if (timeline_play(&c->timelines[p], &c->plans[p], c->lengths, &c->world.setting, &c->rule, scratch, err,
-                          sizeof err))
+        if (timeline_play(&c->timelines[p], &c->plans[p], c->lengths, s, &c->rule, arena, err, sizeof err))
             printf("    %s\n", err), abort();
         c->shown[p] = (Shown){
             p ? "static" : "flex", p ? "one cp size" : "groups", &c->plans[p], &c->timelines[p], &c->rule, 42, p == 0};
@@ -54,7 +43,7 @@ static Case* open_case(int n, int same_length) {
 }
 
 static void close_case(Case* c) {
-    for (int i = 0; i < COUNT(c->memory); i++) free(c->memory[i]);
+    arena_free(&c->arena);
     free(c);
 }
 

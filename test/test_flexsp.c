@@ -176,7 +176,7 @@ typedef struct Tiny {
     FlexspCpSizes cp_sizes;
     FlexspBatch batch;
     int lengths[WIDEST_BATCH], first[WIDEST_BATCH + 1], group_of[WIDEST_BATCH], counts[FLEXSP_CP_SIZES], n;
-    void* memory;
+    Arena arena;
 } Tiny;
 
 static Tiny* open_tiny(const Cluster* c, const int* lengths, int n) {
@@ -186,14 +186,12 @@ static Tiny* open_tiny(const Cluster* c, const int* lengths, int n) {
     qsort(x->lengths, (size_t)n, sizeof(int), longer_first);
     for (int i = 0; i <= n; i++) x->first[i] = i;
     flexsp_cp_sizes(&x->cp_sizes, &c->setting);
-    x->memory = malloc(flexsp_batch_bytes(n, x->cp_sizes.n));
-    flexsp_batch_carve(&x->batch, x->memory, n, x->cp_sizes.n);
-    flexsp_batch(&x->batch, x->lengths, n, x->first, n, &x->cp_sizes);
+    CHECK(flexsp_batch(&x->batch, x->lengths, n, x->first, n, &x->cp_sizes, &x->arena) == 0);
     return x;
 }
 
 static void close_tiny(Tiny* x) {
-    free(x->memory);
+    arena_free(&x->arena);
     free(x);
 }
 
@@ -394,7 +392,7 @@ static void a_bucket_takes_what_its_widest_document_takes(void) {
     for (int s = 20; s < 200; s++) {
         int lengths[2] = {s, s - 1}, first[2] = {0, 2};
         Tiny* x = open_tiny(c, lengths, 2);
-        flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->cp_sizes);
+        CHECK(flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->cp_sizes, &x->arena) == 0);
         for (int at = 1; at < x->cp_sizes.n; at++) {
             int longer = widest_place(s, 1 << at), shorter = widest_place(s - 1, 1 << at);
             CHECK(x->batch.takes[at] == MAX(longer, shorter));
@@ -435,7 +433,7 @@ static void the_plan_is_the_best_of_its_trials(void) {
         FlexspReport report;
         PlayRule rule;
         FlexspOptions options = {.no_buckets = 1};
-        CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, n, &c->setting, &options, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, n, &c->setting, &options, &c->arena, NULL, 0) == 0);
         CHECK(report.least == least && report.rounds == best_m);
         CHECK_CLOSE(report.ms, best, 1e-9 * best);
         later += best_m > least;
@@ -458,7 +456,7 @@ static void buckets_follow_the_released_rule_in_plans(void) {
         FlexspOptions options = {.trials = 1};
         draw_lengths(lengths, 512, "prolong", 100000, 3, batch);
         sort_descending(sorted, lengths, 512);
-        CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options, &c->arena, NULL, 0) == 0);
         int m = report.rounds, most = 0;
         CHECK(m == report.least);
         flexsp_blast(cut, sorted, 512, m, scratch);
@@ -491,7 +489,8 @@ static void every_plan_holds_and_takes_what_it_says(void) {
         c->setting.cost.round = seed % 3 ? 100 : 0;
         FlexspReport report;
         PlayRule rule;
-        CHECK(flexsp_plan(&c->plan, &rule, &report, 9, lengths, n, &c->setting, NULL, c->err, sizeof c->err) == 0);
+        CHECK(flexsp_plan(&c->plan, &rule, &report, 9, lengths, n, &c->setting, NULL, &c->arena, c->err,
+                          sizeof c->err) == 0);
         prove_rounds(c, lengths, n);
         CHECK(rule.in_rounds == 1 && rule.round_ms == c->setting.cost.round && c->plan.step == 9);
         CHECK(c->plan.micro_batches[c->plan.n_micro_batches - 1].round == report.rounds - 1);
@@ -518,7 +517,8 @@ static void plans_hold_under_scarce_room_and_odd_heads(void) {
         }
         FlexspOptions options = {.no_buckets = seed % 4 == 3};
         PlayRule rule;
-        int result = flexsp_plan(&c->plan, &rule, NULL, 9, lengths, n, &c->setting, &options, c->err, sizeof c->err);
+        int result =
+            flexsp_plan(&c->plan, &rule, NULL, 9, lengths, n, &c->setting, &options, &c->arena, c->err, sizeof c->err);
         CHECK(result == (widest ? -1 : 0));
         if (result == 0) prove_rounds(c, lengths, n), planned++;
         else refused++;
@@ -538,11 +538,12 @@ static void the_same_lengths_give_the_same_plan(void) {
     Cluster *c = open_cluster("flexsp-7b", 64, 8), *other = open_cluster("flexsp-7b", 64, 8);
     int lengths[512];
     PlayRule rule;
-    memset(c->memory, 0x5a, plan_bytes(512));
+    soil(&other->arena, 0xc3, 1 << 20);
     for (int batch = 0; batch < 5; batch++) {
         draw_lengths(lengths, 512, "prolong", 196608, 1, batch);
-        CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, NULL, 0) == 0);
-        CHECK(flexsp_plan(&other->plan, &rule, NULL, 1, lengths, 512, &other->setting, NULL, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, NULL, 0) == 0);
+        CHECK(flexsp_plan(&other->plan, &rule, NULL, 1, lengths, 512, &other->setting, NULL, &other->arena, NULL, 0) ==
+              0);
         CHECK(same_plan(&c->plan, &other->plan));
     }
     close_cluster(c);
@@ -556,7 +557,7 @@ static void long_documents_get_wide_groups_and_short_ones_narrow(void) {
     int lengths[512], narrow = 0;
     PlayRule rule;
     for (int i = 0; i < 512; i++) lengths[i] = i == 77 ? 150000 : 500;
-    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, NULL, 0) == 0);
+    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, NULL, 0) == 0);
     prove_rounds(c, lengths, 512);
     for (int i = 0; i < c->plan.n_micro_batches; i++) {
         const MicroBatch* mb = &c->plan.micro_batches[i];
@@ -578,7 +579,7 @@ static void wikipedia_plans_look_like_the_papers(void) {
         draw_lengths(lengths, 512, "wikipedia", 196608, 1, batch);
         PlayRule rule;
         FlexspReport report;
-        CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, NULL, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, NULL, &c->arena, NULL, 0) == 0);
         prove_rounds(c, lengths, 512);
         int widest[WIDEST_BATCH] = {0}, kinds = 0, seen = 0;
         for (int i = 0; i < c->plan.n_micro_batches; i++) {
@@ -614,20 +615,24 @@ static void impossible_documents_are_errors_at_once(void) {
     PlayRule rule;
     for (int i = 0; i < 512; i++) lengths[i] = 1000;
     lengths[200] = 64 * c->setting.limits.capacity;
-    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, c->err, sizeof c->err) == 0);
+    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, c->err, sizeof c->err) ==
+          0);
     prove_rounds(c, lengths, 512);
     lengths[200]++;
     double start = now_seconds();
-    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, c->err, sizeof c->err) == -1);
+    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, c->err, sizeof c->err) == -1);
     CHECK(strstr(c->err, "document 200") && strstr(c->err, "412737 tokens") && strstr(c->err, "6449"));
     CHECK(now_seconds() - start < 1);
     lengths[200] = 0;
-    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, c->err, sizeof c->err) == -1);
+    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, c->err, sizeof c->err) ==
+          -1);
     // 12 ranks: no group is wider than 8, though there is room on all together.
     Cluster* twelve = open_cluster("a100-7b", 12, 12);
     int one = 9 * 6451;
-    CHECK(flexsp_plan(&twelve->plan, &rule, NULL, 1, &one, 1, &twelve->setting, NULL, c->err, sizeof c->err) == -1);
-    CHECK(flexsp_plan(&twelve->plan, &rule, NULL, 1, NULL, 0, &twelve->setting, NULL, c->err, sizeof c->err) == 0);
+    CHECK(flexsp_plan(&twelve->plan, &rule, NULL, 1, &one, 1, &twelve->setting, NULL, &twelve->arena, c->err,
+                      sizeof c->err) == -1);
+    CHECK(flexsp_plan(&twelve->plan, &rule, NULL, 1, NULL, 0, &twelve->setting, NULL, &twelve->arena, c->err,
+                      sizeof c->err) == 0);
     CHECK(twelve->plan.n_micro_batches == 0);
     close_cluster(c);
     close_cluster(twelve);
@@ -643,7 +648,7 @@ static void planning_512_documents_on_64_ranks_takes_well_below_a_second(void) {
         draw_lengths(lengths, 512, batch % 2 ? "wikipedia" : "prolong", 196608, 2, batch);
         PlayRule rule;
         clock_t start = clock();
-        CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, NULL, 0) == 0);
         double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
         sum += seconds, worst = fmax(worst, seconds);
         close_cluster(c);
@@ -663,7 +668,8 @@ static void each_switch_does_what_it_says(void) {
             FlexspReport report;
             PlayRule rule;
             draw_lengths(lengths, 512, "prolong", 196608, 1, batch);
-            CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options[o], NULL, 0) == 0);
+            CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options[o], &c->arena, NULL,
+                              0) == 0);
             prove_rounds(c, lengths, 512);
             ms[o] += report.ms / 12;
             if (o == 1) CHECK(report.most_buckets > FLEXSP_BUCKETS);
@@ -692,9 +698,9 @@ static void the_row_of_the_table_plans_as_published(void) {
     PlayRule rule;
     draw_lengths(lengths, 100, "prolong", 50000, 1, 0);
     void* planner = planner_flexsp.open(&c->setting, NULL, 0, c->err, sizeof c->err);
-    CHECK(planner && planner_flexsp.plan(planner, &c->plan, &rule, 1, lengths, 100, c->err, sizeof c->err) == 0);
+    CHECK(planner && planner_flexsp.plan(planner, &c->plan, &rule, 1, lengths, 100, &c->arena, NULL, 0) == 0);
     planner_flexsp.close(planner);
-    CHECK(flexsp_plan(&other->plan, &rule, NULL, 1, lengths, 100, &other->setting, NULL, NULL, 0) == 0);
+    CHECK(flexsp_plan(&other->plan, &rule, NULL, 1, lengths, 100, &other->setting, NULL, &other->arena, NULL, 0) == 0);
     CHECK(same_plan(&c->plan, &other->plan));
     CHECK_STRING(planner_flexsp.name, "flexsp");
     close_cluster(c);

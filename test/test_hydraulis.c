@@ -6,6 +6,7 @@
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
 #include "plan/machine.h"
 #include "plan/published/hydraulis.h"
+#include "test/arenas.h"
 #include "test/hydraulis_cases.h"
 
 enum { MOST = 4096 };
@@ -46,15 +47,13 @@ static SchemePool pool_of(const char* const* names, int n, int ranks) {
 }
 
 static StepWork work_for(const SchemePool* pool, const int* lengths, int n) {
+    static Arena arena;  // of one at a time
     StepWork work;
-    size_t bytes = step_work_bytes(pool, n);
-    void* memory = must(malloc(bytes));
-    memset(memory, 0xa5, bytes);
-    step_work(&work, memory, pool, lengths, n);
+    char err[ERR_BYTES];
+    soil(&arena, 0xa5, 1 << 18);
+    if (step_work(&work, pool, lengths, n, &arena, err, sizeof err)) abort();
     return work;
 }
-
-static void free_work(StepWork* work) { free(work->ms); }  // its first part
 
 // What a pipeline of stage 1 takes, from the definition.
 static double pipeline_ms(const PipelineScheme* k, const int* lengths, const int* of, int n, int p) {
@@ -123,7 +122,6 @@ static void the_dispatch_vector_is_reached(void) {
     CHECK_CLOSE(pipeline_ms(&pool.scheme[2], lengths, optimum_of, COUNT(lengths), 2), 3647.777, 5e-4);
     printf("    loads TP8 %.3f TP4PP2 %.3f TP4 %.3f ms\n", work.pipeline_ms[0], work.pipeline_ms[1],
            work.pipeline_ms[2]);
-    free_work(&work);
 }
 
 // Random schemes, sorted as a pool wants them; short documents fit all, long ones only the first.
@@ -162,7 +160,6 @@ static void dispatch_is_close_to_brute_force(void) {
         CHECK(gap > -1e-12);
         if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
         if (choice.empty == 0) worst = MAX(worst, gap), sum += gap, exact += gap < 1e-9;
-        free_work(&work);
     }
     printf("    %d cases: %d optimal, %.2f %% above the optimum in the mean, %.1f %% at worst\n", cases, exact,
            100 * sum / cases, 100 * worst);
@@ -227,7 +224,6 @@ static void the_least_load_is_found_without_looking_at_all(void) {
             qsort(work.pipeline_ms + at, (size_t)strategy.copies[k], sizeof(double), ascending);
         for (int p = 0; p < pipelines; p++) CHECK_CLOSE(work.pipeline_ms[p], plain[p], 1e-9 * choice.ms);
         if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
-        free_work(&work);
     }
     CHECK(forced > 10);
 }
@@ -245,7 +241,6 @@ static void short_documents_go_where_they_are_cheapest(void) {
         // Until the long one comes both are served in turn, from then on only the other.
         CHECK(with_long <= 11);
     }
-    free_work(&work);
 }
 
 static void a_document_that_nothing_holds_is_refused(void) {
@@ -255,13 +250,11 @@ static void a_document_that_nothing_holds_is_refused(void) {
     for (int n = 1; n <= 5; n++) {
         StepWork work = work_for(&pool, lengths, n);
         CHECK((hydraulis_dispatch(of, &work, &strategy, 50, 1).strategy == 0) == (n <= 4));  // two each
-        free_work(&work);
     }
     lengths[0] = 4001;
     StepWork work = work_for(&pool, lengths, 1);
     CHECK(hydraulis_dispatch(of, &work, &strategy, 50, 1).strategy < 0);
     CHECK(hydraulis_choose(&work, &strategy, 1, 50, 1).strategy < 0);
-    free_work(&work);
 }
 
 // ---- stage 2
@@ -322,7 +315,6 @@ static void the_packing_vector_is_reached(void) {
     // Derived: longest first gives 16000 + 4000 + 1000 + 1000, 1855.884 ms, beside 1858.641, (1858.641 + 61.768) * 3,
     // and no move and no swap of two documents helps from there.
     CHECK_CLOSE(best.ms, 5761.23, 0.01);
-    free_work(&work);
 }
 
 // Least time first puts 6 + 3 beside 4 + 4 and then has no room for 3; best fit makes 6 + 4 and 4 + 3 + 3.
@@ -333,7 +325,6 @@ static void best_fit_packs_what_least_time_does_not(void) {
     int row_of[COUNT(lengths)];
     Rows rows = hydraulis_pack(row_of, &work, 0, work.sorted, work.n);
     CHECK(rows.n == 2 && rows.ms == 20 + 2 * 5);
-    free_work(&work);
 }
 
 static void rows_are_close_to_brute_force_and_never_above_the_cap(void) {
@@ -371,7 +362,6 @@ static void rows_are_close_to_brute_force_and_never_above_the_cap(void) {
         CHECK(gap > -1e-12);
         worst = MAX(worst, gap), sum += gap, cases++, optimal += gap < 1e-9;
         if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
-        free_work(&work);
     }
     printf(
         "    %d cases: %d optimal, %.3f %% above the optimum in the mean, %.1f %% at worst; Z at every v: %.3f %%, "
@@ -550,7 +540,6 @@ static void the_strategy_is_the_one_whose_slowest_pipeline_ends_first(void) {
             chosen[best]++, emptied += choice.empty > 0;
         }
         if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
-        free_work(&work);
     }
     CHECK(emptied > 0);  // both rules were met
     for (int i = 0; i < 4; i++) CHECK(chosen[i] > 0);

@@ -2,6 +2,7 @@
 // and differ from step to step.
 #include "plan/machine.h"
 #include "plan/published/published.h"
+#include "test/arenas.h"
 #include "test/hydraulis_cases.h"
 
 typedef struct Run {
@@ -10,22 +11,21 @@ typedef struct Run {
     int sample[2000], lengths[300], n;
     Plan plan;
     PlayRule rule;
-    void *planner, *memory;
+    void* planner;
+    Arena arena;
     char err[ERR_BYTES];
 } Run;
 
 static void close_run(Run* run) {
     if (run->planner) planner_hydraulis.close(run->planner);
-    free(run->memory);
+    arena_free(&run->arena);
     free(run);
 }
 
 static int plan_step(Run* run, int64_t step) {
-    free(run->memory);
-    run->memory = must(malloc(MAX(plan_bytes(run->n), 1)));
-    plan_carve(&run->plan, run->memory, run->n);
-    return planner_hydraulis.plan(run->planner, &run->plan, &run->rule, step, run->lengths, run->n, run->err,
-                                  sizeof run->err);
+    soil(&run->arena, 0xa5, 1 << 18);
+    return planner_hydraulis.plan(run->planner, &run->plan, &run->rule, step, run->lengths, run->n, &run->arena,
+                                  run->err, sizeof run->err);
 }
 
 static LinkTable random_link(uint64_t seed, double scale) {
@@ -103,21 +103,17 @@ static double end_of_rank(const Run* run, int rank) {
 
 static void check_plan(Run* run) {
     const PlanLimits* limits = &run->setting.limits;
-    void* scratch = must(malloc(plan_scratch_bytes(run->n, limits) + timeline_scratch(run->n, limits->ranks)));
-    void* memory = must(malloc(timeline_bytes(run->n, limits->ranks)));
     Timeline timeline;
-    int valid = plan_check(&run->plan, run->lengths, run->n, limits, scratch, run->err, sizeof run->err);
+    int valid = plan_check(&run->plan, run->lengths, run->n, limits, &run->arena, run->err, sizeof run->err);
     CHECK(valid == 0);
     if (valid < 0) printf("    %s\n", run->err);
     check_windows(&run->plan);
-    timeline_carve(&timeline, memory, run->n, limits->ranks);
-    CHECK(timeline_play(&timeline, &run->plan, run->lengths, &run->setting, &run->rule, scratch, run->err,
+    CHECK(timeline_play(&timeline, &run->plan, run->lengths, &run->setting, &run->rule, &run->arena, run->err,
                         sizeof run->err) == 0);
     CHECK(!run->rule.in_rounds);
     // Sums of at most 300 terms in another order.
     for (int r = 0; r < limits->ranks; r++)
         CHECK_CLOSE(timeline.rank_end[r], end_of_rank(run, r), 1e-12 * timeline.makespan);
-    free(scratch), free(memory);
 }
 
 static void every_plan_is_valid_and_pays_for_every_row(void) {

@@ -64,7 +64,7 @@ static void plan_alone(Run* r) {
     }
     b->plan.n_docs = b->plan.n_micro_batches = b->n_pieces;
     b->plan.ranks = r->limits.ranks;
-    plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+    if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
 }
 
 // 10^u with u uniform in [least, most)
@@ -105,13 +105,12 @@ static void plan_case(Batch* b, uint64_t seed) {
     char why[ERR_BYTES];
     const Setting* s = random_setting(seed);
     int is_flex = seed & 1;
-    if (is_flex
-            ? plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, b->plan_scratch, why, sizeof why)
-            : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, b->plan_scratch, why, sizeof why))
+    if (is_flex ? plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)
+                : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
         die("seed %" PRIu64 ": %s", seed, why);
-    plan_set_rounds(&b->plan, (int*)b->plan_scratch);
-    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run->limits, b->plan_scratch, why,
-                           sizeof why);
+    if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
+    int wrong =
+        plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run->limits, &b->arena, why, sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
@@ -317,7 +316,7 @@ static void documents_on_single_ranks_move_nothing_in_attention(void) {
     count_pieces(run, 1);
     plan_alone(run);
     for (int i = 0; i < b->plan.n_micro_batches; i++) b->plan.micro_batches[i].first_rank = i % ranks;
-    plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+    if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
     double before = sent(COMM_ULYSSES) + sent(COMM_RING);
     step_loss(run);
     CHECK(sent(COMM_ULYSSES) + sent(COMM_RING) == before);
@@ -336,10 +335,10 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     for (int step = 1; step <= STEPS; step++) {
         draw_pieces(run, 70 + (uint64_t)step);
         count_pieces(run, step);
-        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits, (uint64_t)step, b->plan_scratch, why,
+        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits, (uint64_t)step, &b->arena, why,
                         sizeof why))
             die("%s", why);
-        plan_set_rounds(&b->plan, (int*)b->plan_scratch);
+        if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
         batch_list(b, run);
         run_micro_batches(run, run->data.train, 1);
         model_update(m, &run->config, 1e-3, step);

@@ -11,7 +11,7 @@ static int least_cp_size(const Cluster* c, int s) {
 }
 
 static int dynamic(Cluster* c, PlayRule* rule, const int* lengths, int n) {
-    return megatron_dynamic(&c->plan, rule, 3, lengths, n, &c->setting, c->err, sizeof c->err);
+    return megatron_dynamic(&c->plan, rule, 3, lengths, n, &c->setting, &c->arena, c->err, sizeof c->err);
 }
 
 static int micro_batch_is(const Cluster* c, int i, int first_rank, int cp_size, int round, int n_docs) {
@@ -229,7 +229,7 @@ static void plans_hold_under_scarce_room_and_odd_heads(void) {
 // ---- balanced packing
 
 static int balanced_rows(Cluster* c, PlayRule* rule, const int* lengths, int n, int cp_size) {
-    return megatron_balanced(&c->plan, rule, 3, lengths, n, &c->setting, cp_size, c->err, sizeof c->err);
+    return megatron_balanced(&c->plan, rule, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err, sizeof c->err);
 }
 
 static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
@@ -258,7 +258,6 @@ static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
 static void balanced_plans_hold_at_every_cp_size(void) {
     static const char* const sources[] = {"wikipedia", "prolong", "mock", "github", "one-long"};
     int lengths[400], planned = 0, refused = 0;
-    void* scratch = NULL;
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", pick(seed, 0, 1, 64), pick(seed, 1, 1, 8));
         int n = pick(seed, 2, 0, 400), N = c->setting.limits.ranks,
@@ -270,9 +269,7 @@ static void balanced_plans_hold_at_every_cp_size(void) {
         CHECK(balanced_rows(c, &rule, lengths, n, cp_size) == (fits ? 0 : -1));
         int replicas = N / cp_size, loose = 0;
         if (fits) {
-            scratch = malloc(plan_scratch_bytes(n, &c->setting.limits));
-            CHECK(plan_check(&c->plan, lengths, n, &c->setting.limits, scratch, c->err, sizeof c->err) == 0);
-            free(scratch);
+            CHECK(plan_check(&c->plan, lengths, n, &c->setting.limits, &c->arena, c->err, sizeof c->err) == 0);
             for (int i = 0; i < c->plan.n_micro_batches; i++) {
                 const MicroBatch* mb = &c->plan.micro_batches[i];
                 CHECK(mb->cp_size == cp_size && mb->first_rank == i % replicas * cp_size);
@@ -318,7 +315,7 @@ static void the_row_of_the_table_plays(void) {
     PlayRule rule;
     draw_lengths(lengths, 512, "mock", 8192, 1, 0);
     void* planner = planner_megatron.open(&c->setting, NULL, 0, c->err, sizeof c->err);
-    CHECK(planner && planner_megatron.plan(planner, &c->plan, &rule, 3, lengths, 512, c->err, sizeof c->err) == 0);
+    CHECK(planner && planner_megatron.plan(planner, &c->plan, &rule, 3, lengths, 512, &c->arena, NULL, 0) == 0);
     planner_megatron.close(planner);
     double dynamic_ms = play_ms(c, &rule, lengths);
     CHECK(balanced_rows(c, &rule, lengths, 512, 4) == 0);

@@ -1,15 +1,17 @@
 // test_pack.c - the claims of plan/pack.h.
 #include "plan/pack.h"
+#include "test/arenas.h"
 #include "test/test.h"
 
 enum { MOST = 4096 };
-static int order[MOST], first[MOST + 1], lengths[MOST], scratch[1 << 20];
+static int lengths[MOST];
+static Arena arena;  // of one packing at a time
 static char err[ERR_BYTES];
 
 static Packing pack(int n, int capacity) {
-    Packing p = {0, order, first};
-    if (pack_scratch_ints(n, capacity) > sizeof scratch / sizeof *scratch) abort();
-    CHECK(pack_best_fit(&p, lengths, n, capacity, scratch, err, sizeof err) == 0);
+    Packing p;
+    soil(&arena, 0xa5, 1 << 18);
+    CHECK(pack_best_fit(&p, lengths, n, capacity, &arena, err, sizeof err) == 0);
     return p;
 }
 
@@ -118,12 +120,12 @@ static void small_cases_are_near_the_optimum(void) {
 }
 
 static void a_document_longer_than_the_capacity_is_named(void) {
-    Packing p = {0, order, first};
+    Packing p;
     lengths[0] = 5, lengths[1] = 11;
-    CHECK(pack_best_fit(&p, lengths, 2, 10, scratch, err, sizeof err) < 0);
+    CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
     CHECK(strstr(err, "document 1") && strstr(err, "11 tokens") && strstr(err, "10"));
     lengths[1] = 0;
-    CHECK(pack_best_fit(&p, lengths, 2, 10, scratch, err, sizeof err) < 0);
+    CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
 }
 
 int main(void) {

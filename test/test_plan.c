@@ -83,8 +83,8 @@ static void check_dealing(const Step* step, int cp_size) {
 }
 
 // A group runs no more rows than best-fit decreasing into full rows would make it, if it dealt them evenly.
-static void check_rows(const Step* step, int cp_size, int ulysses_size) {
-    static int widest[MOST_DOCS], order[MOST_DOCS], first[MOST_DOCS + 1], scratch[1 << 20];
+static void check_rows(Step* step, int cp_size, int ulysses_size) {
+    static int widest[MOST_DOCS];
     char err[ERR_BYTES];
     int ring_size = cp_size / ulysses_size, groups = step->limits.ranks / cp_size;
     int most = (int)((int64_t)step->limits.capacity * step->limits.NH / CEIL_DIV(step->limits.NH, ulysses_size));
@@ -97,9 +97,9 @@ static void check_rows(const Step* step, int cp_size, int ulysses_size) {
             widest[i] = MAX(widest[i], low + high);
         }
     }
-    if (most > 65535 || pack_scratch_ints(step->n, most) > COUNT(scratch)) return;
-    Packing p = {0, order, first};
-    CHECK(pack_best_fit(&p, widest, step->n, most, scratch, err, sizeof err) == 0);
+    if (most > 65535) return;
+    Packing p;
+    CHECK(pack_best_fit(&p, widest, step->n, most, &step->arena, err, sizeof err) == 0);
     CHECK(step->plan.n_micro_batches <= groups * CEIL_DIV(p.n_rows, groups) &&
           step->plan.n_micro_batches >= MIN(p.n_rows, groups));
 }
@@ -318,7 +318,7 @@ static void plans_are_the_same_with_every_compiler(void) {
         for (uint64_t seed = 0; seed < 1000; seed++) {
             Step step = random_step(seed);
             step.limits.quadratic = random_uniform(seed, 9) / 100;
-            memset(step.scratch, again ? 0x33 : 0xcc, plan_scratch_bytes(step.n, &step.limits));
+            soil(&step.arena, again ? 0x33 : 0xcc, 1 << 18);
             if (step_static(&step, 0, (CpChoice)(seed % 3)) == 0) {
                 step_rounds(&step);
                 hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));

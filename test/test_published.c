@@ -13,17 +13,11 @@ typedef struct Bench {
     Setting setting;
     GroupCost groups[MOST_TEST_RANKS + 1];
     int lengths[MOST_TEST_DOCS], n;
-    void *plan_memory, *check, *times, *player, *bounds;
+    Arena arena;
     Plan plan;
     Timeline timeline;
     char err[ERR_BYTES];
 } Bench;
-
-static void* dirty(size_t bytes) {
-    void* memory = malloc(MAX(bytes, 1));
-    if (!memory) abort();
-    return memset(memory, 0x5a, bytes);
-}
 
 // 0 where the model does not fit so few ranks.
 static int open_bench(Bench* b, const char* name, int ranks, int context) {
@@ -33,27 +27,16 @@ static int open_bench(Bench* b, const char* name, int ranks, int context) {
     if (machine_setting(&b->setting, &b->machine, ranks, 8, 1, b->groups, b->err, sizeof b->err) < 0) return 0;
     // Two thirds of what all ranks hold: some power of two holds it.
     b->setting.context = (int)MIN((int64_t)b->setting.limits.capacity * ranks * 2 / 3, context);
-    b->plan_memory = dirty(plan_bytes(MOST_TEST_DOCS));
-    b->check = dirty(plan_check_scratch(MOST_TEST_DOCS, &b->setting.limits));
-    b->times = dirty(timeline_bytes(MOST_TEST_DOCS, ranks));
-    b->player = dirty(timeline_scratch(MOST_TEST_DOCS, ranks));
-    b->bounds = dirty(bounds_scratch(MOST_TEST_DOCS, &b->setting.limits));
     return 1;
 }
 
-static void close_bench(Bench* b) {
-    free(b->plan_memory);
-    free(b->check);
-    free(b->times);
-    free(b->player);
-    free(b->bounds);
-}
+static void close_bench(Bench* b) { arena_free(&b->arena); }
 
 static double bound(Bench* b) {
     int sorted[MOST_TEST_DOCS];
     Bounds bounds;
     sort_descending(sorted, b->lengths, b->n);
-    bounds_of(&bounds, sorted, b->n, &b->setting, b->bounds);
+    CHECK(bounds_of(&bounds, sorted, b->n, &b->setting, &b->arena, b->err, sizeof b->err) == 0);
     return bounds.l3;
 }
 
@@ -64,22 +47,20 @@ static int leaves_the_model(const PlayRule* rule) {
 // What came of a published planner on a batch: 1 planned, 0 refused with words, -1 anything else.
 static int try_planner(Bench* b, const Planner* planner, void* state, double l3) {
     PlayRule rule = {0};
-    memset(b->plan_memory, 0x5a, plan_bytes(MOST_TEST_DOCS));
-    plan_carve(&b->plan, b->plan_memory, b->n);
+    soil(&b->arena, 0x5a, 1 << 18);
     b->err[0] = 0;
-    if (planner->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0)
+    if (planner->plan(state, &b->plan, &rule, 3, b->lengths, b->n, &b->arena, b->err, sizeof b->err) < 0)
         return b->err[0] ? 0 : -1;
     uint64_t hash = plan_hash(&b->plan, b->lengths);
-    if (plan_check(&b->plan, b->lengths, b->n, &b->setting.limits, b->check, b->err, sizeof b->err) < 0) return -1;
-    timeline_carve(&b->timeline, b->times, b->plan.n_micro_batches, b->plan.ranks);
-    if (timeline_play(&b->timeline, &b->plan, b->lengths, &b->setting, &rule, b->player, b->err, sizeof b->err) < 0)
+    if (plan_check(&b->plan, b->lengths, b->n, &b->setting.limits, &b->arena, b->err, sizeof b->err) < 0) return -1;
+    if (timeline_play(&b->timeline, &b->plan, b->lengths, &b->setting, &rule, &b->arena, b->err, sizeof b->err) < 0)
         return -1;
     double makespan = b->timeline.makespan;
     if (!(makespan > 0)) return snprintf(b->err, sizeof b->err, "makespan %g", makespan), -1;
     if (!leaves_the_model(&rule) && makespan < l3)
         return snprintf(b->err, sizeof b->err, "makespan %.9g is below L3 = %.9g", makespan, l3), -1;
-    plan_carve(&b->plan, b->plan_memory, b->n);
-    if (planner->plan(state, &b->plan, &rule, 3, b->lengths, b->n, b->err, sizeof b->err) < 0) return -1;
+    soil(&b->arena, 0xc3, 1 << 18);
+    if (planner->plan(state, &b->plan, &rule, 3, b->lengths, b->n, &b->arena, b->err, sizeof b->err) < 0) return -1;
     if (plan_hash(&b->plan, b->lengths) != hash) return snprintf(b->err, sizeof b->err, "another plan"), -1;
     return 1;
 }
@@ -205,7 +186,8 @@ static int cp_size_of_all(Step* step, const Setting* setting) {
     if (!state) return 0;
     for (int s = 1; s <= setting->context && ok; s++) {
         step->lengths[0] = s;
-        ok = planner_static.plan(state, &step->plan, &rule, 0, step->lengths, 1, step->err, sizeof step->err) == 0;
+        arena_reset(&step->arena, (ArenaMark){0});
+        ok = !planner_static.plan(state, &step->plan, &rule, 0, step->lengths, 1, &step->arena, step->err, ERR_BYTES);
         ok = ok && step_check(step) == 0 && (s == 1 || step->plan.micro_batches[0].cp_size == cp_size);
         cp_size = step->plan.micro_batches[0].cp_size;
     }
@@ -262,14 +244,12 @@ static void static_holds_shorter_documents_with_wider_places(void) {
 }
 
 typedef int (*StepPlanner)(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
-                           const Setting* setting, void* scratch, char* err, size_t errlen);
+                           const Setting* setting, Arena* arena, char* err, size_t errlen);
 
 static uint64_t hash_of(Bench* b, StepPlanner planner, const Setting* setting) {
     static Prediction prediction;
-    void* scratch = dirty(plan_step_scratch(b->n, &setting->limits));
-    plan_carve(&b->plan, b->plan_memory, b->n);
-    int result = planner(&b->plan, &prediction, 0, b->lengths, b->n, setting, scratch, b->err, sizeof b->err);
-    free(scratch);
+    soil(&b->arena, 0x77, 1 << 18);
+    int result = planner(&b->plan, &prediction, 0, b->lengths, b->n, setting, &b->arena, b->err, sizeof b->err);
     CHECK(result == 0);
     return plan_hash(&b->plan, b->lengths);
 }
@@ -303,7 +283,7 @@ static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
             for (int i = 0; i < b.n && batch == 0; i++) b.lengths[i] = 3300;
             uint64_t free_micro_batches = hash_of(&b, planners[k], &b.setting),
                      known = hash_of(&b, planners[k], &costly);
-            CHECK(rows[k]->plan(state, &b.plan, &rule, 0, b.lengths, b.n, b.err, sizeof b.err) == 0);
+            CHECK(rows[k]->plan(state, &b.plan, &rule, 0, b.lengths, b.n, &b.arena, b.err, sizeof b.err) == 0);
             CHECK(plan_hash(&b.plan, b.lengths) == known);
             CHECK(rule.micro_batch_ms == micro_batch_ms && !rule.in_rounds && rule.round_ms == 0);
             differs += free_micro_batches != known;
@@ -337,12 +317,8 @@ static double best_cp_size(Step* step, const Setting* setting) {
         if (!setting->groups[d].canonical || !holds(setting, d, longest)) continue;
         if (step_static(step, d, setting->kind) < 0) continue;
         Timeline t;
-        void *memory = dirty(timeline_bytes(step->n, ranks)), *scratch = dirty(timeline_scratch(step->n, ranks));
-        timeline_carve(&t, memory, step->plan.n_micro_batches, ranks);
-        CHECK(timeline_play(&t, &step->plan, step->lengths, setting, &(PlayRule){0}, scratch, NULL, 0) == 0);
+        CHECK(timeline_play(&t, &step->plan, step->lengths, setting, &(PlayRule){0}, &step->arena, NULL, 0) == 0);
         if (best < 0 || t.makespan < best) best = t.makespan;
-        free(memory);
-        free(scratch);
     }
     return best;
 }
@@ -354,14 +330,12 @@ static void adaptive_is_the_best_single_cp_size(void) {
         World world;
         Prediction prediction;
         random_world(&world, &step.limits, seed);
-        size_t bytes = plan_step_scratch(step.n, &step.limits);
-        void* scratch = dirty(bytes);
         double best = best_cp_size(&step, &world.setting);
         int last = step_static(&step, 0, world.setting.kind), ok = 1;
         char err[ERR_BYTES];
         memcpy(err, step.err, sizeof err);
-        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, &world.setting, scratch, step.err,
-                                   sizeof step.err);
+        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, &world.setting, &step.arena,
+                                   step.err, sizeof step.err);
         if (result == 0) {
             planned++;
             ok &= step_check(&step) == 0;
@@ -379,7 +353,6 @@ static void adaptive_is_the_best_single_cp_size(void) {
         if (!ok)
             printf("    seed %d: makespan %.17g, best %.17g; %s\n", (int)seed, prediction.makespan, best, step.err);
         CHECK(ok);
-        free(scratch);
         free_step(&step);
     }
     CHECK(planned > 1000 && refused > 10);
@@ -394,12 +367,10 @@ static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
     *c = (Cost){.linear = 1, .link_scale = 1, .layers = 1, .channels = 64, .elem_bytes = 2};
     c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
     cost_groups(world.groups, c, &step.limits, CP_CHOICE_AUTO);
-    void* scratch = dirty(plan_step_scratch(step.n, &step.limits));
-    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, &world.setting, scratch, step.err,
+    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, &world.setting, &step.arena, step.err,
                         sizeof step.err) == 0);
     CHECK(step.plan.micro_batches[0].cp_size == 4 && step.plan.micro_batches[0].ulysses_size == 4);
     CHECK_CLOSE(prediction.makespan, 45, 1e-9);
-    free(scratch);
     free_step(&step);
 }
 

@@ -95,23 +95,19 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
     CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
     CHECK(machine_setting(&setting, &machine, RANKS, 4, CONTEXT, groups, err, sizeof err) == 0);
     Lengths* source = lengths_open("prolong", CONTEXT, setting.limits.capacity, err, sizeof err);
-    void* memory = malloc(plan_bytes(DOCS));
-    void* played = malloc(timeline_bytes(DOCS, RANKS));
-    void* scratch = malloc(MAX(plan_step_scratch(DOCS, &setting.limits), timeline_scratch(DOCS, RANKS)));
+    Arena arena = {0};
     for (int b = 0; b < BATCHES; b++) {
         Plan plan;
         Timeline timeline;
         lengths_draw(source, lengths, DOCS, SEED, b);
-        plan_carve(&plan, memory, DOCS);
-        CHECK(plan_flex(&plan, &prediction, b, lengths, DOCS, &setting, scratch, err, sizeof err) == 0);
-        timeline_carve(&timeline, played, plan.n_micro_batches, RANKS);
-        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &(PlayRule){0}, scratch, err, sizeof err) == 0);
+        CHECK(plan_flex(&plan, &prediction, b, lengths, DOCS, &setting, &arena, err, sizeof err) == 0);
+        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &(PlayRule){0}, &arena, err, sizeof err) == 0);
         double over = timeline.makespan / prediction.bounds.l3 - 1;
         ms += timeline.makespan / BATCHES, worst = MAX(worst, timeline.makespan);
         gap += over / BATCHES, gap_worst = MAX(gap_worst, over);
         idle += timeline.idle / BATCHES, links += timeline.communication_share / BATCHES;
     }
-    free(scratch), free(played), free(memory), lengths_close(source);
+    arena_free(&arena), lengths_close(source);
     CHECK(simulate("--machine h200-8b --ranks %d --node-size 4 --docs %d --batches %d --context %d --seed %d "
                    "--lengths prolong --plans flex",
                    RANKS, DOCS, BATCHES, CONTEXT, SEED) == 1);

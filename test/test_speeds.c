@@ -293,8 +293,8 @@ static double adaptive_and_bounds(Sim* x, const double* speeds) {
     Prediction f;
     Setting setting = x->setting;
     setting.speeds = speeds;
-    CHECK(plan_adaptive(&x->plan, &f, 1, x->lengths, x->n, &setting, x->scratch, x->err, ERR_BYTES) == 0);
-    CHECK(plan_check(&x->plan, x->lengths, x->n, &setting.limits, x->scratch, x->err, ERR_BYTES) == 0);
+    CHECK(plan_adaptive(&x->plan, &f, 1, x->lengths, x->n, &setting, &x->arena, x->err, ERR_BYTES) == 0);
+    CHECK(plan_check(&x->plan, x->lengths, x->n, &setting.limits, &x->arena, x->err, ERR_BYTES) == 0);
     CHECK(f.makespan >= f.bounds.l3 && f.bounds.l3 >= f.bounds.l1 && f.bounds.l3 >= f.bounds.l2 && f.bounds.l2 > 0);
     return play(x, &x->plan);
 }
@@ -312,7 +312,7 @@ static void every_planner_and_the_bounds_take_learnt_speeds(void) {
             const double* speeds = speeds_in_use(&x->speeds);
             CHECK(speeds != NULL);
             plan_and_play(x, speeds);
-            CHECK(plan_check(&x->plan, x->lengths, x->n, &x->setting.limits, x->scratch, x->err, ERR_BYTES) == 0);
+            CHECK(plan_check(&x->plan, x->lengths, x->n, &x->setting.limits, &x->arena, x->err, ERR_BYTES) == 0);
             CHECK(x->prediction.makespan >= x->prediction.bounds.l3);
             with += adaptive_and_bounds(x, speeds), without += adaptive_and_bounds(x, NULL);
             close_sim(x);
@@ -349,8 +349,8 @@ static void without_slow_ranks_plans_are_the_same_bit_for_bit(void) {
 static void all_ranks_learn_the_same_bits(void) {
     for (uint64_t seed = 1; seed <= 5; seed++) {
         Sim *a = open_sim(8, "prolong", 12, seed), *b = open_sim(8, "prolong", 12, seed);
-        memset(b->speeds_memory, 0x3c, speeds_bytes(8));
-        speeds_carve(&b->speeds, b->speeds_memory, 8);
+        soil(&b->speeds_arena, 0x3c, 1 << 12);
+        CHECK(speeds_start(&b->speeds, 8, &b->speeds_arena) == 0);
         for (int i = 0; i < 100; i++) {
             a->slowness[2] = i < 40 ? 3 : 1;
             run_step(a);
@@ -390,11 +390,12 @@ static void what_was_not_measured_is_not_learnt(void) {
         close_sim(y);
     }
     Speeds alone;
-    void* memory = dirty(speeds_bytes(1));
-    speeds_carve(&alone, memory, 1);
+    Arena arena = {0};
+    soil(&arena, 0xa5, 1 << 12);
+    CHECK(speeds_start(&alone, 1, &arena) == 0);
     speeds_measured(&alone, (double[]){5});
     CHECK(alone.steps == 0 && speeds_refresh(&alone) == 0 && alone.speeds[0] == 1 && !speeds_in_use(&alone));
-    free(memory);
+    arena_free(&arena);
 }
 
 // Of two ranks no one is the majority: the one that goes on as before is taken for the usual one, so that the cost
@@ -425,7 +426,6 @@ typedef struct Hand {
     Calibration calibration;
     MicroBatch micro_batches[4];
     int docs[4], lengths[4];
-    double room[200];
 } Hand;
 
 static void begin_by_hand(Hand* h) {
@@ -433,8 +433,9 @@ static void begin_by_hand(Hand* h) {
     h->setting.limits = (PlanLimits){4, 4, 1000, 4, 4, 0};
     h->setting.cost = (Cost){.linear = 1, .micro_batch = 10};
     for (int i = 0; i < 4; i++) h->docs[i] = i, h->lengths[i] = 100;
-    CHECK(speeds_bytes(4) <= sizeof h->room);
-    speeds_carve(&h->speeds, h->room, 4);
+    static Arena arena;
+    soil(&arena, 0, 1 << 12);
+    CHECK(speeds_start(&h->speeds, 4, &arena) == 0);
     calibration_start(&h->calibration);
 }
 

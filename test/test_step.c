@@ -5,31 +5,22 @@
 #include "test/settings.h"
 
 typedef int Planner(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-                    void* scratch, char* err, size_t errlen);
+                    Arena* arena, char* err, size_t errlen);
 
-// A plan in memory of its own, exactly as large as asked for.
+// A plan in an arena of its own.
 typedef struct Trial {
     Plan plan;
     Prediction f;
     int result;
-    void *memory, *scratch;
-    size_t scratch_bytes;
+    Arena arena;
     char err[ERR_BYTES];
 } Trial;
 
-static void* filled(size_t bytes, int with) {
-    void* memory = malloc(MAX(bytes, 1));
-    if (!memory) abort();
-    return memset(memory, with, MAX(bytes, 1));
-}
-
 static Trial planned_in(Planner* planner, const int* lengths, int n, const Setting* setting, int dirt) {
-    Trial t = {.scratch_bytes = MAX(plan_step_scratch(n, &setting->limits), plan_check_scratch(n, &setting->limits))};
-    t.memory = filled(plan_bytes(n), dirt);
-    t.scratch = filled(t.scratch_bytes, dirt);
+    Trial t = {0};
+    soil(&t.arena, dirt, 1 << 20);
     memset(&t.f, dirt, sizeof t.f);
-    plan_carve(&t.plan, t.memory, n);
-    t.result = planner(&t.plan, &t.f, 3, lengths, n, setting, t.scratch, t.err, sizeof t.err);
+    t.result = planner(&t.plan, &t.f, 3, lengths, n, setting, &t.arena, t.err, sizeof t.err);
     return t;
 }
 
@@ -37,35 +28,28 @@ static Trial planned(Planner* planner, const int* lengths, int n, const Setting*
     return planned_in(planner, lengths, n, setting, 0xa5);
 }
 
-static void free_trial(Trial* t) {
-    free(t->memory);
-    free(t->scratch);
-}
+static void free_trial(Trial* t) { arena_free(&t->arena); }
 
 static double played_makespan(const Plan* plan, const int* lengths, const Setting* setting) {
     Timeline t;
     char err[ERR_BYTES];
-    void *memory = filled(timeline_bytes(plan->n_micro_batches, plan->ranks), 1),
-         *scratch = filled(timeline_scratch(plan->n_micro_batches, plan->ranks), 2);
-    timeline_carve(&t, memory, plan->n_micro_batches, plan->ranks);
-    int result = timeline_play(&t, plan, lengths, setting, &(PlayRule){0}, scratch, err, sizeof err);
-    free(memory);
-    free(scratch);
+    static Arena arena;
+    soil(&arena, 1, 1 << 18);
+    int result = timeline_play(&t, plan, lengths, setting, &(PlayRule){0}, &arena, err, sizeof err);
     return result < 0 ? -1 : t.makespan;
 }
 
 // Everything that any plan of a planner must be.
 static void check_trial(Trial* t, const int* lengths, int n, const Setting* setting) {
     Bounds b;
-    int* sorted = (int*)filled(sizeof(int) * (size_t)n, 0);
-    void* scratch = filled(bounds_scratch(n, &setting->limits), 3);
+    int* sorted = TAKE(&t->arena, int, n);
     CHECK(t->result == 0);
     if (t->result == 0) {
-        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, t->scratch, t->err, sizeof t->err) == 0);
+        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, &t->arena, t->err, sizeof t->err) == 0);
         CHECK(t->plan.step == 3 && t->plan.n_rounds == 0);
         CHECK(t->f.makespan == played_makespan(&t->plan, lengths, setting));
         sort_descending(sorted, lengths, n);
-        bounds_of(&b, sorted, n, setting, scratch);
+        CHECK(bounds_of(&b, sorted, n, setting, &t->arena, t->err, sizeof t->err) == 0);
         CHECK(t->f.bounds.l1 == b.l1 && t->f.bounds.l2 == b.l2 && t->f.bounds.l3 == b.l3);
         CHECK(t->f.makespan >= b.l3);
         CHECK_CLOSE(terms_ms(&t->f.critical), t->f.makespan, 1e-12 * t->f.makespan);
@@ -73,8 +57,6 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
         CHECK(t->f.n_tries >= 0 && t->f.n_tries <= FLEX_TRIES);
     }
     if (test_failures_in_claim && t->err[0]) printf("    %.200s\n", t->err);
-    free(sorted);
-    free(scratch);
 }
 
 static int held_by_planners(const Setting* setting, int s) {
@@ -140,7 +122,7 @@ static void adaptive_plans_hold_and_are_of_one_cp_size(void) {
         Trial t = planned(plan_adaptive, step.lengths, step.n, &world.setting);
         if (t.result == 0) {
             double prediction = t.f.makespan;
-            CHECK(plan_check(&t.plan, step.lengths, step.n, &step.limits, t.scratch, t.err, sizeof t.err) == 0);
+            CHECK(plan_check(&t.plan, step.lengths, step.n, &step.limits, &t.arena, t.err, sizeof t.err) == 0);
             CHECK(prediction == played_makespan(&t.plan, step.lengths, &world.setting));
             for (int i = 1; i < t.plan.n_micro_batches; i++)
                 CHECK(t.plan.micro_batches[i].cp_size == t.plan.micro_batches[0].cp_size);
@@ -498,21 +480,56 @@ static void any_plan_can_be_predicted(void) {
         random_world(&world, &step.limits, seed);
         if (scatter(&step.plan, step.lengths, step.n, &world.setting, seed) == 0) {
             Trial t = {.plan = step.plan};
-            size_t bytes = MAX(prediction_scratch(step.n, &step.limits), plan_check_scratch(step.n, &step.limits));
             t.plan.step = 3;
-            t.scratch = filled(bytes, 0xa5);
+            soil(&t.arena, 0xa5, 1 << 18);
             memset(&t.f, 0xa5, sizeof t.f);
-            t.result = predict_plan(&t.f, &t.plan, step.lengths, &world.setting, t.scratch, t.err, sizeof t.err);
+            t.result = predict_plan(&t.f, &t.plan, step.lengths, &world.setting, &t.arena, t.err, sizeof t.err);
             world.setting.limits.max_ring_docs = MOST_DOCS;
             check_trial(&t, step.lengths, step.n, &world.setting);
             CHECK(t.f.n_tries == 0);
-            free(t.scratch);
+            free_trial(&t);
             tried++;
         }
         if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
         free_step(&step);
     }
     CHECK(tried > 700);
+}
+
+// What the memory table of a run says of planning. All planners, rounds, the proof, in an arena that has seen them all.
+static void planning_takes_no_more_than_planning_bytes(void) {
+    static int lengths[4096];
+    static const int rank_counts[] = {1, 8, MOST_RANKS};
+    double most = 0;
+    for (int i = 0; i < 60; i++) {
+        World world;
+        int n = 1 << pick((uint64_t)i, 0, 0, 12), longest = pick((uint64_t)i, 1, 0, 1) ? 1 : 9000,
+            ranks = rank_counts[i % 3];
+        PlanLimits limits = {ranks, MIN(ranks, 8), i % 2 ? 9000 : 1 << 20, 8, 4096, 0};
+        Prediction f;
+        Plan plan;
+        Arena arena = {0};
+        random_world(&world, &limits, (uint64_t)i);
+        for (int j = 0; j < n; j++) lengths[j] = pick((uint64_t)i, 2 + (uint64_t)j, 1, longest);
+        for (int which = 0; which < 4; which++) {
+            char err[ERR_BYTES];
+            const Setting* s = &world.setting;
+            arena_reset(&arena, (ArenaMark){0});
+            int failed = which == 0   ? plan_flex(&plan, &f, 1, lengths, n, s, &arena, err, sizeof err)
+                         : which == 1 ? plan_adaptive(&plan, &f, 1, lengths, n, s, &arena, err, sizeof err)
+                         : which == 2 ? plan_static(&plan, 1, lengths, n, &limits, 0, s->kind, &arena, err, sizeof err)
+                                      : plan_random(&plan, 1, lengths, n, &limits, 5, &arena, err, sizeof err);
+            if (!failed) failed = predict_plan(&f, &plan, lengths, s, &arena, err, sizeof err);
+            if (!failed) failed = plan_set_rounds(&plan, &arena, err, sizeof err);
+            if (!failed) failed = plan_check(&plan, lengths, n, &limits, &arena, err, sizeof err);
+            if (failed) printf("    %d, planner %d: %s\n", i, which, err);
+            double part = (double)arena_bytes(&arena) / (double)planning_bytes(n, &limits);
+            most = MAX(most, part);
+            CHECK(part <= 1);
+        }
+        arena_free(&arena);
+    }
+    printf("    %.2f of it at most\n", most);
 }
 
 int main(void) {
@@ -529,5 +546,6 @@ int main(void) {
     RUN(twice_the_speed_takes_half_the_time);
     RUN(a_slow_rank_gets_less);
     RUN(any_plan_can_be_predicted);
+    RUN(planning_takes_no_more_than_planning_bytes);
     return test_done();
 }

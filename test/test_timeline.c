@@ -4,27 +4,19 @@
 
 typedef struct Played {
     Timeline t;
-    void *memory, *scratch;
+    Arena arena;
     int result;
     char err[ERR_BYTES];
 } Played;
 
 static Played played(const Plan* plan, const int* lengths, const Setting* setting, const PlayRule* rule) {
-    size_t bytes = timeline_bytes(plan->n_micro_batches, plan->ranks),
-           scratch = timeline_scratch(plan->n_micro_batches, plan->ranks);
-    Played p = {.memory = malloc(MAX(bytes, 1)), .scratch = malloc(MAX(scratch, 1))};
-    if (!p.memory || !p.scratch) abort();
-    memset(p.memory, 0x5a, bytes);
-    memset(p.scratch, 0xa5, scratch);
-    timeline_carve(&p.t, p.memory, plan->n_micro_batches, plan->ranks);
-    p.result = timeline_play(&p.t, plan, lengths, setting, rule, p.scratch, p.err, sizeof p.err);
+    Played p = {0};
+    soil(&p.arena, 0xa5, 1 << 16);
+    p.result = timeline_play(&p.t, plan, lengths, setting, rule, &p.arena, p.err, sizeof p.err);
     return p;
 }
 
-static void free_played(Played* p) {
-    free(p->memory);
-    free(p->scratch);
-}
+static void free_played(Played* p) { arena_free(&p->arena); }
 
 // ---- by hand
 

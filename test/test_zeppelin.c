@@ -140,7 +140,9 @@ static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limi
     Partitioned p = {.zones = zones};
     sort_descending(p.sorted, lengths, n);
     for (int i = 0; i < n; i++) p.docs[i] = i;
-    p.result = zeppelin_partition(p.windows, &p.zones, p.sorted, p.docs, n, limits, p.err, sizeof p.err);
+    static Arena arena;
+    soil(&arena, 0xa5, 1 << 12);
+    p.result = zeppelin_partition(p.windows, &p.zones, p.sorted, p.docs, n, limits, &arena, p.err, sizeof p.err);
     return p;
 }
 
@@ -301,8 +303,8 @@ static void partitions_follow_their_zones(void) {
 static int run_zeppelin(Step* step, const Setting* setting, PlayRule* rule) {
     void* planner = planner_zeppelin.open(setting, NULL, 0, step->err, sizeof step->err);
     if (!planner) return -2;
-    int result =
-        planner_zeppelin.plan(planner, &step->plan, rule, 7, step->lengths, step->n, step->err, sizeof step->err);
+    int result = planner_zeppelin.plan(planner, &step->plan, rule, 7, step->lengths, step->n, &step->arena, step->err,
+                                       ERR_BYTES);
     planner_zeppelin.close(planner);
     return result;
 }
@@ -336,7 +338,7 @@ static void plans_are_valid_and_repeat(void) {
             uint64_t hash = plan_hash(&step.plan, step.lengths);
             planned++;
             ok &= step_check(&step) == 0 && queues_in_order(&step) && step.plan.step == 7;
-            memset(step.memory, 0x77, plan_bytes(step.n));
+            soil(&step.arena, 0x77, 1 << 18);
             ok &= run_zeppelin(&step, &world.setting, &again) == 0 && plan_hash(&step.plan, step.lengths) == hash;
             ok &= rule.remap_ms == again.remap_ms && rule.remap_ms >= 0 && rule.even_linear == 1;
             ok &= rule.across_scale > 0 && rule.across_scale <= 1;

@@ -37,29 +37,27 @@ typedef struct Work {
     int* group_of;    // (n)
     double* load;     // (ranks) of its groups
     int* size;        // (ranks) documents of its groups
-    void* batch;      // flexsp_batch_bytes
     Plan trial;       // the plan of the trial that is made
+    Arena* arena;
     double best;      // ms of the best trial
 } Work;
 
-static size_t carve_work(Work* x, void* memory) {
-    Carver c = {(char*)memory, 0};
-    size_t n = (size_t)x->n, ranks = (size_t)x->cp_sizes.ranks;
-    x->order = (Sorted*)carve(&c, sizeof(Sorted) * n);
-    x->in_order = (int*)carve(&c, sizeof(int) * n);
-    x->area = (double*)carve(&c, sizeof(double) * (n + 1));
-    x->sums = (int64_t*)carve(&c, sizeof(int64_t) * 3 * (n + 1));
-    x->first = (int*)carve(&c, sizeof(int) * (n + 1));
-    x->members = (Sorted*)carve(&c, sizeof(Sorted) * n);
-    x->member = (int*)carve(&c, sizeof(int) * n);
-    x->bucket = (int*)carve(&c, sizeof(int) * (n + 1));
-    x->group_of = (int*)carve(&c, sizeof(int) * n);
-    x->load = (double*)carve(&c, sizeof(double) * ranks);
-    x->size = (int*)carve(&c, sizeof(int) * ranks);
-    x->batch = carve(&c, flexsp_batch_bytes(x->n, x->cp_sizes.n));
-    void* plan = carve(&c, plan_bytes(x->n));
-    if (memory) plan_carve(&x->trial, plan, x->n);
-    return c.bytes;
+static void take_work(Work* x, Arena* arena) {
+    int n = x->n, ranks = x->cp_sizes.ranks;
+    x->arena = arena;
+    x->order = TAKE(arena, Sorted, n);
+    x->in_order = TAKE(arena, int, n);
+    x->area = TAKE(arena, double, n + 1);
+    x->sums = TAKE(arena, int64_t, 3 * (n + 1));
+    x->first = TAKE(arena, int, n + 1);
+    x->members = TAKE(arena, Sorted, n);
+    x->member = TAKE(arena, int, n);
+    x->bucket = TAKE(arena, int, n + 1);
+    x->group_of = TAKE(arena, int, n);
+    x->load = TAKE(arena, double, ranks);
+    x->size = TAKE(arena, int, ranks);
+    plan_take(&x->trial, n, arena);
+    x->trial.n_docs = n;
 }
 
 // Sorts documents for the blaster, and what they occupy at least. -1 when no group holds one of them.
@@ -142,9 +140,10 @@ static double plan_round(Work* x, int round, int first, int end) {
     int buckets = make_buckets(x, n);
     if (buckets < 0) return -2;
     FlexspBatch batch;
-    flexsp_batch_carve(&batch, x->batch, n, x->cp_sizes.n);
-    flexsp_batch(&batch, x->member, n, x->bucket, buckets, &x->cp_sizes);
+    ArenaMark mark = arena_mark(x->arena);
+    if (flexsp_batch(&batch, x->member, n, x->bucket, buckets, &x->cp_sizes, x->arena) < 0) return -2;
     double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of);
+    arena_reset(x->arena, mark);
     if (ms < 0 || ms == INFINITY) return ms;
     ms = true_ms(x, n, counts);
     write_micro_batches(x, round, n, counts, first);
@@ -171,9 +170,7 @@ static double try_rounds(Work* x, const int* cut, int m) {
 static void keep_trial(Work* x, Plan* plan, int m, double ms) {
     x->best = x->report->ms = ms;
     x->report->rounds = m;
-    plan->n_micro_batches = x->trial.n_micro_batches;
-    memcpy(plan->micro_batches, x->trial.micro_batches, sizeof(MicroBatch) * (size_t)plan->n_micro_batches);
-    memcpy(plan->docs, x->trial.docs, sizeof(int) * (size_t)x->n);
+    plan_copy(plan, &x->trial);
 }
 
 // M' values of M from M_min on, and as many again while none of them fits.
@@ -183,15 +180,16 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     int least = x->report->least = flexsp_least_chunks(x->in_order, x->n, capacity);
     for (int from = least; from <= x->n && x->best == INFINITY; from += trials) {
         int most = MIN(from + trials - 1, x->n), failed = 0;
-        int* cut = (int*)malloc(sizeof(int) * (size_t)(most + 1) * (size_t)(x->n + 1));
-        if (!cut) return fail(err, errlen, "out of memory for a plan of %d documents", x->n);
+        ArenaMark mark = arena_mark(x->arena);
+        int* cut = TAKE(x->arena, int, (size_t)(most + 1) * (size_t)(x->n + 1));
+        if (arena_check(x->arena, err, errlen) < 0) return -1;
         flexsp_blast(cut, x->in_order, x->n, most, x->sums);
         for (int m = from; m <= most && !failed; m++) {
             double ms = try_rounds(x, cut, m);
             failed = ms < 0;
             if (!failed && ms < x->best) keep_trial(x, plan, m, ms);
         }
-        free(cut);
+        arena_reset(x->arena, mark);
         if (failed) return fail(err, errlen, "out of memory for a plan of %d documents", x->n);
     }
     if (x->n > 0 && x->best == INFINITY)
@@ -201,27 +199,23 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
 }
 
 int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, const int* lengths, int n,
-                const Setting* setting, const FlexspOptions* options, char* err, size_t errlen) {
+                const Setting* setting, const FlexspOptions* options, Arena* arena, char* err, size_t errlen) {
     static const FlexspOptions as_published = {0};
     FlexspReport ignored;
-    if (check_lengths(lengths, n, &setting->limits, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
     Work x = {.setting = setting, .options = options ? options : &as_published, .lengths = lengths, .n = n};
     x.best = INFINITY;
     x.report = report ? report : &ignored;
     *x.report = (FlexspReport){0};
     *rule = (PlayRule){.in_rounds = 1, .round_ms = setting->cost.round};
-    plan->step = step;
-    plan->ranks = setting->limits.ranks;
-    plan->n_docs = n;
-    plan->n_micro_batches = plan->n_rounds = 0;
     flexsp_cp_sizes(&x.cp_sizes, setting);
-    void* memory = malloc(carve_work(&x, NULL));
-    if (!memory) return fail(err, errlen, "out of memory for a plan of %d documents", n);
-    carve_work(&x, memory);
-    int result = order_documents(&x, err, errlen);
-    if (result == 0 && n > 0) result = try_all(&x, plan, err, errlen);
-    free(memory);
-    return result;
+    take_work(&x, arena);
+    x.trial.step = step, x.trial.ranks = setting->limits.ranks;
+    if (arena_check(arena, err, errlen) < 0 || order_documents(&x, err, errlen) < 0) return -1;
+    if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
 }
 
 // ---- the row of the table
@@ -234,9 +228,9 @@ static void* open_flexsp(const Setting* setting, const int* sample, int n_sample
     return planner;
 }
 
-static int plan_flexsp(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                       size_t errlen) {
-    return flexsp_plan(plan, rule, NULL, step, lengths, n, *(const Setting**)planner, NULL, err, errlen);
+static int plan_flexsp(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
+                       char* err, size_t errlen) {
+    return flexsp_plan(plan, rule, NULL, step, lengths, n, *(const Setting**)planner, NULL, arena, err, errlen);
 }
 
 const Planner planner_flexsp = {

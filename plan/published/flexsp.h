@@ -27,7 +27,7 @@ typedef struct FlexspReport {
 // report: NULL, or what the search came to. options: NULL for FlexSP as published. 0, or -1 with a message that names
 // the document and the limit.
 int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, const int* lengths, int n,
-                const Setting* setting, const FlexspOptions* options, char* err, size_t errlen);
+                const Setting* setting, const FlexspOptions* options, Arena* arena, char* err, size_t errlen);
 
 // ---- cutting a list of documents into runs (flexsp_cuts.c)
 
@@ -66,11 +66,9 @@ typedef struct FlexspBatch {
     double* least_work;  // (cp sizes, n + 1) rank-ms of documents i .. n - 1 on groups of cp size c or wider, at least
 } FlexspBatch;
 
-size_t flexsp_batch_bytes(int n, int n_cp_sizes);
-void flexsp_batch_carve(FlexspBatch* batch, void* memory, int n, int n_cp_sizes);
-// Fills it for lengths (n), longest first, in buckets by flexsp_buckets.
-void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
-                  const FlexspCpSizes* cp_sizes);
+// Fills it, in the arena, for lengths (n), longest first, in buckets by flexsp_buckets. 0, or -1 without memory.
+int flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
+                 const FlexspCpSizes* cp_sizes, Arena* arena);
 
 // Calls visit with every way to write `ranks` as a sum of powers of two, counts[c] parts of 1 << c for c < n_cp_sizes.
 void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const int* counts), void* of);

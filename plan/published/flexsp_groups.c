@@ -38,22 +38,6 @@ void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     }
 }
 
-static size_t carve_batch(FlexspBatch* batch, void* memory, int n, int n_cp_sizes) {
-    Carver c = {(char*)memory, 0};
-    size_t docs = (size_t)n, cp_sizes = (size_t)n_cp_sizes;
-    batch->bucket = (int*)carve(&c, sizeof(int) * docs);
-    batch->ms = (double*)carve(&c, sizeof(double) * docs * cp_sizes);
-    batch->takes = (int64_t*)carve(&c, sizeof(int64_t) * docs * cp_sizes);
-    batch->least_work = (double*)carve(&c, sizeof(double) * (docs + 1) * cp_sizes);
-    return c.bytes;
-}
-
-size_t flexsp_batch_bytes(int n, int n_cp_sizes) { return carve_batch(&(FlexspBatch){0}, NULL, n, n_cp_sizes); }
-
-void flexsp_batch_carve(FlexspBatch* batch, void* memory, int n, int n_cp_sizes) {
-    carve_batch(batch, memory, n, n_cp_sizes);
-}
-
 // Of a document of the bucket first .. end - 1, which counts as its longest. With rings a shorter one may take a token
 // more of a place, because borders are rounded.
 static int64_t bucket_takes(const int* lengths, int first, int end, int ring_size) {
@@ -64,10 +48,12 @@ static int64_t bucket_takes(const int* lengths, int first, int end, int ring_siz
     return takes;
 }
 
-void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
-                  const FlexspCpSizes* cp_sizes) {
+int flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
+                 const FlexspCpSizes* cp_sizes, Arena* arena) {
     int D = cp_sizes->n;
-    batch->n = n;
+    *batch = (FlexspBatch){n, TAKE(arena, int, n), TAKE(arena, double, n * D), TAKE(arena, int64_t, n * D),
+                           TAKE(arena, double, (n + 1) * D)};
+    if (arena_check(arena, NULL, 0) < 0) return -1;
     for (int b = 0; b < n_buckets; b++) {
         double s = lengths[first[b]];
         for (int c = 0; c < D; c++) {
@@ -88,6 +74,7 @@ void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* firs
             work[i] = work[i + 1] + least;
         }
     }
+    return 0;
 }
 
 // ---- partitions

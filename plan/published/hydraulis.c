@@ -48,32 +48,26 @@ typedef struct Load {
     int docs, pipeline;
 } Load;
 
-static size_t carve_work(StepWork* w, void* memory, const SchemePool* pool, int n) {
-    Carver c = {(char*)memory, 0};
-    size_t ints = sizeof(int) * (size_t)n, ranks = (size_t)pool->ranks;
-    w->ms = (double*)carve(&c, sizeof(double) * (size_t)(pool->n * n));
-    w->room = (int64_t*)carve(&c, sizeof(int64_t) * (size_t)(pool->n * n));
-    w->sorted = (int*)carve(&c, ints);
-    w->order = (int*)carve(&c, ints);
-    w->trial = (int*)carve(&c, ints);
-    w->candidate = (int*)carve(&c, ints);
-    w->load = (Load*)carve(&c, sizeof(Load) * ranks);
-    w->pipeline_ms = (double*)carve(&c, sizeof(double) * ranks);
-    w->pipeline_of = (int*)carve(&c, ints);
-    w->docs = (int*)carve(&c, ints);
-    w->first = (int*)carve(&c, sizeof(int) * (ranks + 1));
-    w->row_of = (int*)carve(&c, ints);
-    w->row = (int*)carve(&c, ints);
-    w->row_ms = (double*)carve(&c, sizeof(double) * (size_t)n);
-    w->row_room = (int64_t*)carve(&c, sizeof(int64_t) * (size_t)n);
-    return c.bytes;
-}
-
-size_t step_work_bytes(const SchemePool* pool, int n) { return carve_work(&(StepWork){0}, NULL, pool, n); }
-
-void step_work(StepWork* w, void* memory, const SchemePool* pool, const int* lengths, int n) {
-    *w = (StepWork){.pool = pool, .lengths = lengths, .n = n};
-    carve_work(w, memory, pool, n);
+int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err, size_t errlen) {
+    *w = (StepWork){.pool = pool,
+                    .lengths = lengths,
+                    .n = n,
+                    .ms = TAKE(arena, double, pool->n * n),
+                    .room = TAKE(arena, int64_t, pool->n * n),
+                    .sorted = TAKE(arena, int, n),
+                    .order = TAKE(arena, int, n),
+                    .trial = TAKE(arena, int, n),
+                    .candidate = TAKE(arena, int, n),
+                    .load = TAKE(arena, Load, pool->ranks),
+                    .pipeline_ms = TAKE(arena, double, pool->ranks),
+                    .pipeline_of = TAKE(arena, int, n),
+                    .docs = TAKE(arena, int, n),
+                    .first = TAKE(arena, int, pool->ranks + 1),
+                    .row_of = TAKE(arena, int, n),
+                    .row = TAKE(arena, int, n),
+                    .row_ms = TAKE(arena, double, n),
+                    .row_room = TAKE(arena, int64_t, n)};
+    if (arena_check(arena, err, errlen) < 0) return -1;
     _Static_assert(sizeof(Sorted) <= sizeof *w->room, "documents are sorted where room is filled in below");
     Sorted* documents = (Sorted*)w->room;
     for (int i = 0; i < n; i++) documents[i] = (Sorted){lengths[i], i};
@@ -87,6 +81,7 @@ void step_work(StepWork* w, void* memory, const SchemePool* pool, const int* len
             w->ms[k * n + i] = room <= scheme->max_tokens ? scheme_ms(scheme, lengths[i]) : INFINITY;
         }
     }
+    return 0;
 }
 
 // ---- stage 1: documents to pipelines
@@ -474,25 +469,24 @@ static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const St
     }
 }
 
-static int planner_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                        size_t errlen) {
+static int planner_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+                        Arena* arena, char* err, size_t errlen) {
     const Hydraulis* h = (const Hydraulis*)planner;
-    const Cost* cost = &h->setting->cost;
-    if (check_lengths(lengths, n, &h->setting->limits, err, errlen) < 0) return -1;
-    void* memory = malloc(step_work_bytes(&h->pool, n));
-    if (!memory) return fail(err, errlen, "out of memory for %d documents", n);
     StepWork work;
-    step_work(&work, memory, &h->pool, lengths, n);
+    if (plan_begin(plan, step, lengths, n, &h->setting->limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    if (step_work(&work, &h->pool, lengths, n, arena, err, errlen) < 0) return -1;
     Choice choice = hydraulis_choose(&work, h->list, h->n, HYDRAULIS_SHUFFLES, (uint64_t)step);
-    *plan = (Plan){.step = step, .ranks = h->pool.ranks, .docs = plan->docs, .micro_batches = plan->micro_batches};
+    plan->n_docs = 0;  // until its micro-batches are added
     // The timeline counts Cost.micro-batch itself.
-    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(cost)};
+    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&h->setting->cost)};
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)
-        fail(err, errlen, "no strategy holds the documents of the step, the longest of %d tokens; groups hold up to %d",
-             lengths[work.sorted[0]], scheme_longest(&h->pool.scheme[0]));
-    free(memory);
-    return choice.strategy >= 0 || n == 0 ? 0 : -1;
+        return fail(err, errlen,
+                    "no strategy holds the documents of the step, the longest of %d tokens; groups hold up to %d",
+                    lengths[work.sorted[0]], scheme_longest(&h->pool.scheme[0]));
+    arena_reset(arena, mark);
+    return 0;
 }
 
 const Planner planner_hydraulis = {

@@ -94,8 +94,9 @@ typedef struct StepWork {
     int64_t* row_room;               // (n)
 } StepWork;
 
-size_t step_work_bytes(const SchemePool* pool, int n);
-void step_work(StepWork* work, void* memory, const SchemePool* pool, const int* lengths, int n);
+// In the arena. 0, or -1 without memory.
+int step_work(StepWork* work, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err,
+              size_t errlen);
 
 typedef struct Choice {
     int strategy;  // -1: none holds the documents

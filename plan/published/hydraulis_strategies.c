@@ -237,23 +237,23 @@ int strategies_shorten(Strategy* list, int n, const SchemePool* pool, const int*
                        size_t errlen) {
     int batches = pool->ranks <= 128 ? MOST_BATCHES : MOST_BATCHES / 3, most = batch_size(0, pool->ranks), kept = -1;
     if (n_sample == 0) return MIN(n, 1);
-    double* ms = (double*)malloc(sizeof(double) * (size_t)batches * (size_t)n);
-    int* lengths = (int*)malloc(sizeof(int) * (size_t)most);
-    void* memory = malloc(step_work_bytes(pool, most));
-    if (!ms || !lengths || !memory) fail(err, errlen, "out of memory for %d strategies", n);
-    else {
-        for (int b = 0; b < batches; b++) {
-            StepWork work;
-            int docs = batch_size(b, pool->ranks);
-            for (int i = 0; i < docs; i++) {
-                int at = (int)(random_uniform(hash64((uint64_t)b), (uint64_t)i) * n_sample);
-                lengths[i] = MAX(MIN(sample[at], list[0].longest), 1);
-            }
-            step_work(&work, memory, pool, lengths, docs);
-            score(ms + b * n, list, n, &work, (uint64_t)b);
+    Arena arena = {0};
+    double* ms = TAKE(&arena, double, batches * n);
+    int* lengths = TAKE(&arena, int, most);
+    ArenaMark mark = arena_mark(&arena);
+    int failed = arena_check(&arena, err, errlen);
+    for (int b = 0; b < batches && !failed; b++) {
+        StepWork work;
+        int docs = batch_size(b, pool->ranks);
+        for (int i = 0; i < docs; i++) {
+            int at = (int)(random_uniform(hash64((uint64_t)b), (uint64_t)i) * n_sample);
+            lengths[i] = MAX(MIN(sample[at], list[0].longest), 1);
         }
-        kept = choose_cover(list, ms, n, batches);
+        failed = step_work(&work, pool, lengths, docs, &arena, err, errlen);
+        if (!failed) score(ms + b * n, list, n, &work, (uint64_t)b);
+        arena_reset(&arena, mark);
     }
-    free(ms), free(lengths), free(memory);
+    if (!failed) kept = choose_cover(list, ms, n, batches);
+    arena_free(&arena);
     return kept;
 }

@@ -23,19 +23,8 @@
 #include "plan/planner.h"
 #include "plan/published/longest.h"
 
-static int out_of_memory(int n, char* err, size_t errlen) {
-    return fail(err, errlen, "out of memory for a plan of %d documents", n);
-}
-
 // Tokens of a place that a document takes in groups of this cost.
 static int64_t takes(const GroupCost* g, int s) { return widest_place(s, g->cp_size / g->ulysses_size); }
-
-static void start_plan(Plan* plan, int64_t step, int n, const Setting* setting) {
-    plan->step = step;
-    plan->ranks = setting->limits.ranks;
-    plan->n_docs = n;
-    plan->n_micro_batches = plan->n_rounds = 0;
-}
 
 // ---- dynamic cp sizes
 
@@ -55,16 +44,6 @@ typedef struct Batch {
     Group* groups;  // (ranks)
     int n_groups, free_ranks, left;
 } Batch;
-
-static size_t carve_batch(Batch* x, void* memory, int n, int ranks) {
-    Carver c = {(char*)memory, 0};
-    x->docs = (Sorted*)carve(&c, sizeof(Sorted) * (size_t)n);
-    x->cp_size = (int*)carve(&c, sizeof(int) * (size_t)n);
-    x->group = (int*)carve(&c, sizeof(int) * (size_t)n);
-    x->next = (int*)carve(&c, sizeof(int) * (size_t)ranks);
-    x->groups = (Group*)carve(&c, sizeof(Group) * (size_t)ranks);
-    return c.bytes;
-}
 
 static int choose_cp_sizes(Batch* x, char* err, size_t errlen) {
     const PlanLimits* limits = &x->setting->limits;
@@ -177,25 +156,30 @@ static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
 }
 
 int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                     char* err, size_t errlen) {
-    int n_written = 0;
-    Batch x = {.setting = setting, .n = n, .left = n};
-    if (check_lengths(lengths, n, &setting->limits, err, errlen) < 0) return -1;
+                     Arena* arena, char* err, size_t errlen) {
+    int n_written = 0, ranks = setting->limits.ranks;
+    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    Batch x = {.setting = setting,
+               .n = n,
+               .left = n,
+               .docs = TAKE(arena, Sorted, n),
+               .cp_size = TAKE(arena, int, n),
+               .group = TAKE(arena, int, n),
+               .next = TAKE(arena, int, ranks),
+               .groups = TAKE(arena, Group, ranks)};
+    if (arena_check(arena, err, errlen) < 0) return -1;
     *rule = (PlayRule){.in_rounds = 1, .round_ms = setting->cost.round};
-    start_plan(plan, step, n, setting);
-    void* memory = malloc(carve_batch(&x, NULL, n, setting->limits.ranks));
-    if (!memory) return out_of_memory(n, err, errlen);
-    carve_batch(&x, memory, n, setting->limits.ranks);
     for (int i = 0; i < n; i++) x.docs[i] = (Sorted){lengths[i], i};
     sort_longest_first(x.docs, n);
-    int result = choose_cp_sizes(&x, err, errlen);
-    for (int round = 0; result == 0 && x.left > 0; round++) {
+    if (choose_cp_sizes(&x, err, errlen) < 0) return -1;
+    for (int round = 0; x.left > 0; round++) {
         fill_round(&x);
         widen_groups(&x);
         write_round(&x, plan, round, &n_written);
     }
-    free(memory);
-    return result;
+    arena_reset(arena, mark);
+    return 0;
 }
 
 // ---- one cp size
@@ -239,13 +223,12 @@ static void split_rows(Plan* plan, int replicas) {
 }
 
 int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                      int cp_size, char* err, size_t errlen) {
+                      int cp_size, Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
         return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
     *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&setting->cost)};
-    start_plan(plan, step, n, setting);
     if (fill_rows(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
     int replicas = limits->ranks / cp_size;
     split_rows(plan, replicas);
@@ -261,14 +244,14 @@ int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengt
 static void* open_megatron(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     (void)sample, (void)n_sample;
     const Setting** planner = (const Setting**)malloc(sizeof *planner);
-    if (!planner) return out_of_memory(0, err, errlen), NULL;
+    if (!planner) return fail(err, errlen, "out of memory"), NULL;
     *planner = setting;
     return planner;
 }
 
-static int plan_megatron(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                         size_t errlen) {
-    return megatron_dynamic(plan, rule, step, lengths, n, *(const Setting**)planner, err, errlen);
+static int plan_megatron(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+                         Arena* arena, char* err, size_t errlen) {
+    return megatron_dynamic(plan, rule, step, lengths, n, *(const Setting**)planner, arena, err, errlen);
 }
 
 const Planner planner_megatron = {"megatron",

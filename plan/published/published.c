@@ -32,12 +32,11 @@ typedef struct Static {
 } Static;
 
 // Whether groups of this cp size hold every document of up to context tokens, in rows as plan_static makes them.
-static int holds_context(const Setting* setting, int cp_size, void* memory, void* scratch) {
+static int holds_context(const Setting* setting, int cp_size, Arena* arena) {
     const PlanLimits* limits = &setting->limits;
     int context = MAX(setting->context, 1);
     Plan plan;
-    plan_carve(&plan, memory, 1);
-    if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, scratch, NULL, 0) < 0) return 0;
+    if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, arena, NULL, 0) < 0) return 0;
     // Borders are rounded: a document that is shorter by less than a token of every chunk may need one more of a place.
     int ulysses_size = plan.micro_batches[0].ulysses_size, ring_size = cp_size / ulysses_size;
     for (int s = context; s > MAX(context - 2 * ring_size, 0); s--)
@@ -45,45 +44,38 @@ static int holds_context(const Setting* setting, int cp_size, void* memory, void
     return 1;
 }
 
-static int choose_cp_size(const Setting* setting, void* memory, void* scratch) {
+static int choose_cp_size(const Setting* setting, Arena* arena) {
     for (int cp_size = 1; cp_size <= setting->limits.ranks; cp_size *= 2)
-        if (setting->groups[cp_size].canonical && holds_context(setting, cp_size, memory, scratch)) return cp_size;
+        if (setting->groups[cp_size].canonical && holds_context(setting, cp_size, arena)) return cp_size;
     for (int cp_size = 1; cp_size <= setting->limits.ranks; cp_size++)
-        if (setting->groups[cp_size].canonical && holds_context(setting, cp_size, memory, scratch)) return cp_size;
+        if (setting->groups[cp_size].canonical && holds_context(setting, cp_size, arena)) return cp_size;
     return 0;
 }
 
 static void* static_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
     (void)sample, (void)n_sample;
-    Static* x = (Static*)malloc(sizeof *x);
-    void *memory = malloc(plan_bytes(1)), *scratch = malloc(plan_static_scratch(1, &setting->limits));
-    if (x && memory && scratch) {
-        *x = (Static){setting, choose_cp_size(setting, memory, scratch)};
-        if (x->cp_size == 0)
-            fail(err, errlen,
-                 "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a larger "
-                 "--capacity or more ranks",
-                 setting->limits.ranks, setting->context, setting->limits.capacity);
-    } else {
-        fail(err, errlen, "no memory for a planner");
+    Arena arena = {0};
+    int cp_size = choose_cp_size(setting, &arena), out_of_memory = arena_check(&arena, err, errlen);
+    arena_free(&arena);
+    if (out_of_memory) return NULL;
+    if (cp_size == 0) {
+        fail(err, errlen,
+             "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a larger "
+             "--capacity or more ranks",
+             setting->limits.ranks, setting->context, setting->limits.capacity);
+        return NULL;
     }
-    free(memory);
-    free(scratch);
-    if (x && memory && scratch && x->cp_size > 0) return x;
-    free(x);
-    return NULL;
+    Static* x = (Static*)malloc(sizeof *x);
+    if (x) *x = (Static){setting, cp_size};
+    else fail(err, errlen, "no memory for a planner");
+    return x;
 }
 
-static int static_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                       size_t errlen) {
+static int static_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
+                       char* err, size_t errlen) {
     const Static* x = (const Static*)planner;
-    const PlanLimits* limits = &x->setting->limits;
-    void* scratch = malloc(plan_static_scratch(n, limits));
-    if (!scratch) return fail(err, errlen, "no memory to plan %d documents", n);
     *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&x->setting->cost)};
-    int result = plan_static(plan, step, lengths, n, limits, x->cp_size, x->setting->kind, scratch, err, errlen);
-    free(scratch);
-    return result;
+    return plan_static(plan, step, lengths, n, &x->setting->limits, x->cp_size, x->setting->kind, arena, err, errlen);
 }
 
 // ---- adaptive and flex
@@ -113,31 +105,20 @@ static void* stepwise_open(const Setting* setting, const int* sample, int n_samp
     return x;
 }
 
-typedef int (*StepPlanner)(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
-                           const Setting* setting, void* scratch, char* err, size_t errlen);
-
-static int stepwise_plan(StepPlanner make, void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths,
-                         int n, char* err, size_t errlen) {
+static int adaptive_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+                         Arena* arena, char* err, size_t errlen) {
     const Stepwise* x = (const Stepwise*)planner;
-    Prediction* prediction = (Prediction*)malloc(sizeof *prediction);
-    void* scratch = malloc(plan_step_scratch(n, &x->setting.limits));
-    int result = -1;
+    Prediction prediction;
     *rule = (PlayRule){.micro_batch_ms = x->micro_batch_ms};
-    if (prediction && scratch) result = make(plan, prediction, step, lengths, n, &x->setting, scratch, err, errlen);
-    else fail(err, errlen, "no memory to plan %d documents", n);
-    free(prediction);
-    free(scratch);
-    return result;
+    return plan_adaptive(plan, &prediction, step, lengths, n, &x->setting, arena, err, errlen);
 }
 
-static int adaptive_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                         size_t errlen) {
-    return stepwise_plan(plan_adaptive, planner, plan, rule, step, lengths, n, err, errlen);
-}
-
-static int flex_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                     size_t errlen) {
-    return stepwise_plan(plan_flex, planner, plan, rule, step, lengths, n, err, errlen);
+static int flex_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
+                     char* err, size_t errlen) {
+    const Stepwise* x = (const Stepwise*)planner;
+    Prediction prediction;
+    *rule = (PlayRule){.micro_batch_ms = x->micro_batch_ms};
+    return plan_flex(plan, &prediction, step, lengths, n, &x->setting, arena, err, errlen);
 }
 
 // ---- the table

@@ -12,9 +12,9 @@ typedef struct Planner {
     // What is settled before the first step: a system may look at lengths (n_sample) of the data set. NULL: out of
     // memory or impossible, with a message. The setting outlives the published planner.
     void* (*open)(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen);
-    // Fills plan (carved for n documents) and how it is to be played. 0, or -1 with a message.
-    int (*plan)(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                size_t errlen);
+    // The plan, in the arena, and how it is to be played. 0, or -1 with a message.
+    int (*plan)(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
+                char* err, size_t errlen);
     void (*close)(void* planner);
 } Planner;
 

@@ -96,22 +96,19 @@ typedef struct Scratch {
     Move* moves;                              // (2 ranks)
 } Scratch;
 
-static size_t carve_scratch(Scratch* x, void* memory, int n, int ranks) {
-    Carver c = {(char*)memory, 0};
-    size_t ints = sizeof(int) * (size_t)n, counts = sizeof(int64_t) * (size_t)ranks;
-    x->by_length = (Sorted*)carve(&c, sizeof(Sorted) * (size_t)n);
-    x->sorted = (int*)carve(&c, ints);
-    x->docs = (int*)carve(&c, ints);
-    x->micro_batch = (int*)carve(&c, ints);
-    x->room = (int*)carve(&c, ints);
-    x->windows = (ZeppelinWindow*)carve(&c, sizeof(ZeppelinWindow) * (size_t)n);
-    x->tokens = (int64_t*)carve(&c, counts);
-    x->targets = (int64_t*)carve(&c, counts);
-    x->left = (int64_t*)carve(&c, counts);
-    for (int l = 0; l < N_LINKS; l++) x->moved[l] = (int64_t*)carve(&c, counts);
-    x->ring_docs = (int*)carve(&c, sizeof(int) * (size_t)ranks);
-    x->moves = (Move*)carve(&c, 2 * sizeof(Move) * (size_t)ranks);
-    return c.bytes;
+static Scratch take_scratch(int n, int ranks, Arena* arena) {
+    return (Scratch){.by_length = TAKE(arena, Sorted, n),
+                     .sorted = TAKE(arena, int, n),
+                     .docs = TAKE(arena, int, n),
+                     .micro_batch = TAKE(arena, int, n),
+                     .room = TAKE(arena, int, n),
+                     .windows = TAKE(arena, ZeppelinWindow, n),
+                     .tokens = TAKE(arena, int64_t, ranks),
+                     .targets = TAKE(arena, int64_t, ranks),
+                     .left = TAKE(arena, int64_t, ranks),
+                     .moved = {TAKE(arena, int64_t, ranks), TAKE(arena, int64_t, ranks)},
+                     .ring_docs = TAKE(arena, int, ranks),
+                     .moves = TAKE(arena, Move, 2 * ranks)};
 }
 
 static void sort_documents(Scratch* x, const int* lengths, int n) {
@@ -241,29 +238,22 @@ static void* zeppelin_open(const Setting* setting, const int* sample, int n_samp
     return z;
 }
 
-static int zeppelin_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, char* err,
-                         size_t errlen) {
+static int zeppelin_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+                         Arena* arena, char* err, size_t errlen) {
     const Zeppelin* z = (const Zeppelin*)planner;
     const PlanLimits* limits = &z->setting->limits;
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    Scratch x;
-    void* memory = malloc(carve_scratch(&x, NULL, n, limits->ranks));
-    if (!memory) return fail(err, errlen, "no memory to plan %d documents", n);
-    carve_scratch(&x, memory, n, limits->ranks);
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    Scratch x = take_scratch(n, limits->ranks, arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
     sort_documents(&x, lengths, n);
-    plan->step = step;
-    plan->ranks = limits->ranks;
-    plan->n_docs = n;
-    plan->n_rounds = 0;
     ZeppelinZones zones = z->zones;
-    int result = zeppelin_partition(x.windows, &zones, x.sorted, x.docs, n, limits, err, errlen);
-    if (result == 0) {
-        make_micro_batches(plan, &x, limits);
-        result = limit_rings(plan, &x, lengths, limits, err, errlen);
-    }
-    if (result == 0) *rule = make_rule(z, plan, lengths, &x);
-    free(memory);
-    return result;
+    if (zeppelin_partition(x.windows, &zones, x.sorted, x.docs, n, limits, arena, err, errlen) < 0) return -1;
+    make_micro_batches(plan, &x, limits);
+    if (limit_rings(plan, &x, lengths, limits, err, errlen) < 0) return -1;
+    *rule = make_rule(z, plan, lengths, &x);
+    arena_reset(arena, mark);
+    return 0;
 }
 
 const Planner planner_zeppelin = {

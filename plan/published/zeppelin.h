@@ -33,7 +33,7 @@ typedef struct ZeppelinWindow {
 // for messages. zones fall where ranks overflow: they come back as they were in the end. 0, or -1 with a message (a
 // document is too long for all ranks, no memory).
 int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* sorted, const int* docs, int n,
-                       const PlanLimits* limits, char* err, size_t errlen);
+                       const PlanLimits* limits, Arena* arena, char* err, size_t errlen);
 
 // ---- remapping, in zeppelin_remap.c
 

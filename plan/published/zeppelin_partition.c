@@ -225,19 +225,6 @@ static int list_members(Partition* p, ZeppelinWindow* windows, int node) {
 
 // ---- both
 
-static size_t carve_partition(Partition* p, void* memory) {
-    Carver c = {(char*)memory, 0};
-    size_t nodes = sizeof(Bin) * (size_t)p->n_nodes, docs = sizeof(int) * (size_t)p->n;
-    p->nodes.bins = (Bin*)carve(&c, nodes);
-    p->across = (Bin*)carve(&c, nodes);
-    p->ranks.bins = (Bin*)carve(&c, sizeof(Bin) * (size_t)p->limits->ranks);
-    p->first = (int*)carve(&c, docs);
-    p->count = (int*)carve(&c, docs);
-    p->member = (int*)carve(&c, docs);
-    p->whole = (int*)carve(&c, docs);
-    return c.bytes;
-}
-
 static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones, char* err, size_t errlen) {
     int crossing = zones->across, done;
     while ((done = assign_nodes(p, zones->across, crossing, err, errlen)) == 0)
@@ -255,24 +242,27 @@ static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones
 }
 
 int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* sorted, const int* docs, int n,
-                       const PlanLimits* limits, char* err, size_t errlen) {
+                       const PlanLimits* limits, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
     Partition p = {.limits = limits,
                    .sorted = sorted,
                    .docs = docs,
                    .n = n,
-                   .n_nodes = CEIL_DIV(limits->ranks, limits->node_size)};
+                   .n_nodes = CEIL_DIV(limits->ranks, limits->node_size),
+                   .first = TAKE(arena, int, n),
+                   .count = TAKE(arena, int, n),
+                   .member = TAKE(arena, int, n),
+                   .whole = TAKE(arena, int, n)};
+    p.across = TAKE(arena, Bin, p.n_nodes);
     int64_t total = 0, held = (int64_t)limits->capacity * limits->ranks;
     for (int i = 0; i < n; i++) total += sorted[i];
     int64_t room = limits->capacity * MAX(CEIL_DIV(total, held), 1);
-    p.nodes = (Level){limits, NULL, p.n_nodes, (double)room};
-    p.ranks = (Level){limits, NULL, 0, (double)room};
+    p.nodes = (Level){limits, TAKE(arena, Bin, p.n_nodes), p.n_nodes, (double)room};
+    p.ranks = (Level){limits, TAKE(arena, Bin, limits->ranks), 0, (double)room};
     // A machine has nothing to cut across with.
     if (p.n_nodes == 1) zones->across = INT_MAX;
     zones->inside = MIN(zones->inside, zones->across);
-    void* memory = malloc(carve_partition(&p, NULL) + 1);
-    if (!memory) return fail(err, errlen, "no memory to plan %d documents", n);
-    carve_partition(&p, memory);
-    int result = partition(&p, windows, zones, err, errlen);
-    free(memory);
-    return result;
+    if (arena_check(arena, err, errlen) < 0 || partition(&p, windows, zones, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
 }
