@@ -620,7 +620,8 @@ static void impossible_documents_are_errors_at_once(void) {
     prove_rounds(c, lengths, 512);
     lengths[200]++;
     double start = now_seconds();
-    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, c->err, sizeof c->err) == -1);
+    CHECK(flexsp_plan(&c->plan, &rule, NULL, 1, lengths, 512, &c->setting, NULL, &c->arena, c->err, sizeof c->err) ==
+          -1);
     CHECK(strstr(c->err, "document 200") && strstr(c->err, "412737 tokens") && strstr(c->err, "6449"));
     CHECK(now_seconds() - start < 1);
     lengths[200] = 0;
