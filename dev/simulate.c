@@ -84,7 +84,7 @@ static void open_planners(Simulation* s) {
     lengths_draw(s->lengths, sample, SAMPLE, (uint64_t)s->options->seed, -1);
     for (int i = 0; i < s->n_tallies; i++) {
         Tally* t = &s->tallies[i];
-        t->state = t->planner->open(&s->setting, sample, SAMPLE, err, sizeof err);
+        t->state = t->planner->open(&s->setting, sample, SAMPLE, &s->planners, err, sizeof err);
         if (!t->state) leave_out(t, err);
     }
     free(sample);

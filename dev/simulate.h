@@ -43,6 +43,7 @@ typedef struct Simulation {
     int longest;
     int n_tallies;
     Tally* tallies;
+    Arena planners;  // what they settled before the first batch
 } Simulation;
 
 // simulate_options.c: ends the program with a line where the command line is wrong, and for --help.

@@ -7,7 +7,6 @@
 
 #include "data/disk.h"
 #include "dev/simulate.h"
-#include "plan/published/megatron.h"
 
 void refuse(const char* format, ...) {
     va_list args;
@@ -126,21 +125,15 @@ Options read_options(int argc, char** argv) {
 
 enum { BALANCED_CP_SIZE = 4 };
 
-static void* balanced_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
-    (void)sample, (void)n_sample, (void)err, (void)errlen;
-    const Setting** x = (const Setting**)need(sizeof *x);
-    *x = setting;
-    return x;
-}
-
-static int balanced_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+static int balanced_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                          Arena* arena, char* err, size_t errlen) {
-    return megatron_balanced(plan, rule, step, lengths, n, *(const Setting**)planner, BALANCED_CP_SIZE, arena, err,
+    return megatron_balanced(plan, rule, step, lengths, n, (const Setting*)planner, BALANCED_CP_SIZE, arena, err,
                              errlen);
 }
 
-static const Planner planner_balanced = {"balanced", "rows of one cp size, 4, in the order of documents (Megatron-LM)",
-                                         balanced_open, balanced_plan, free};
+static const Planner planner_balanced = {"balanced",
+                                         "micro-batches of one cp size, 4, in the order of documents (Megatron-LM)",
+                                         planner_open_setting, balanced_plan};
 
 static const Planner* find_planner(const char* name, size_t n) {
     for (int i = 0; i <= n_planners; i++) {
@@ -259,8 +252,7 @@ void open_simulation(Simulation* s, const Options* options) {
 }
 
 void close_simulation(Simulation* s) {
-    for (int i = 0; i < s->n_tallies; i++)
-        if (s->tallies[i].state) s->tallies[i].planner->close(s->tallies[i].state);
+    arena_free(&s->planners);
     lengths_close(s->lengths);
     free(s->tallies), free(s->drawn), free(s->sorted), free(s->speeds), free(s->setting.groups);
 }

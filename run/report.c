@@ -279,13 +279,12 @@ static int run_planner(Stage* stage, const Planner* planner, const int* sample, 
     Played* p = &stage->played[stage->n];
     const Run* run = stage->run;
     const Batch* b = &run->batch;
-    void* opened = planner->open(&run->setting, sample, n_sample, err, errlen);
+    void* opened = planner->open(&run->setting, sample, n_sample, &stage->arena, err, errlen);
     if (!opened) return -1;
     double started = now_seconds();
     int failed =
         planner->plan(opened, &p->plan, &p->rule, b->plan.step, b->lengths, b->n_pieces, &stage->arena, err, errlen);
     double plan_us = 1e6 * (now_seconds() - started);
-    planner->close(opened);
     return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
 }
 

@@ -14,6 +14,8 @@ static const int twenty[] = {37264, 18729, 17263, 15273, 9273, 8729, 8627, 8274,
 
 // ---- cutting
 
+static Arena cuts;
+
 // Tokens over what the documents have when each counts as the longest of its bucket.
 static int64_t bucket_error(const int* first, int n_buckets, const int* lengths) {
     int64_t error = 0;
@@ -31,7 +33,7 @@ static void buckets_of_twenty_lengths_are_those_derived(void) {
                 {10, 4120, {0}, {0}}};
     int first[21];
     for (int r = 0; r < COUNT(rows); r++) {
-        CHECK(flexsp_buckets(first, twenty, 20, rows[r].buckets, INT64_MAX) == rows[r].buckets);
+        CHECK(flexsp_buckets(first, twenty, 20, rows[r].buckets, INT64_MAX, &cuts) == rows[r].buckets);
         CHECK(bucket_error(first, rows[r].buckets, twenty) == rows[r].error);
         for (int b = 0; b < MIN(rows[r].buckets, 5) && rows[r].bound[0]; b++)
             CHECK(twenty[first[b]] == rows[r].bound[b] && first[b + 1] - first[b] == rows[r].count[b]);
@@ -80,7 +82,7 @@ static int64_t best_cut(const int* lengths, int n, int runs, int of_sums) {
 static void buckets_are_the_best_there_are(void) {
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
         int lengths[11], first[12], n = random_lengths(lengths, seed, 11, 1), q = pick(seed, 3, 1, n);
-        CHECK(flexsp_buckets(first, lengths, n, q, INT64_MAX) == q);
+        CHECK(flexsp_buckets(first, lengths, n, q, INT64_MAX, &cuts) == q);
         CHECK(first[0] == 0 && first[q] == n);
         for (int b = 0; b < q; b++) CHECK(first[b] < first[b + 1]);
         CHECK(bucket_error(first, q, lengths) == best_cut(lengths, n, q, 0));
@@ -128,10 +130,10 @@ static void buckets_become_more_until_their_tokens_fit(void) {
         for (int i = 0; i < n; i++) tokens += lengths[i];
         most = tokens + (int64_t)((double)tokens * random_uniform(seed, 5) * (seed % 3 ? 0.1 : 0.0001));
         for (int q = FLEXSP_BUCKETS; q < MIN(n, FLEXSP_MOST_BUCKETS) && expected == n; q++) {
-            CHECK(flexsp_buckets(other, lengths, n, q, INT64_MAX) == q);
+            CHECK(flexsp_buckets(other, lengths, n, q, INT64_MAX, &cuts) == q);
             if (tokens + bucket_error(other, q, lengths) <= most) expected = q;
         }
-        int found = flexsp_buckets(first, lengths, n, FLEXSP_BUCKETS, most);
+        int found = flexsp_buckets(first, lengths, n, FLEXSP_BUCKETS, most, &cuts);
         CHECK(found == expected);
         CHECK(tokens + bucket_error(first, found, lengths) <= most);
         risen += found > FLEXSP_BUCKETS && found < n, alone += found == n;
@@ -186,7 +188,7 @@ static Tiny* open_tiny(const Cluster* c, const int* lengths, int n) {
     qsort(x->lengths, (size_t)n, sizeof(int), longer_first);
     for (int i = 0; i <= n; i++) x->first[i] = i;
     flexsp_cp_sizes(&x->cp_sizes, &c->setting);
-    CHECK(flexsp_batch(&x->batch, x->lengths, n, x->first, n, &x->cp_sizes, &x->arena) == 0);
+    flexsp_batch(&x->batch, x->lengths, n, x->first, n, &x->cp_sizes, &x->arena);
     return x;
 }
 
@@ -196,7 +198,7 @@ static void close_tiny(Tiny* x) {
 }
 
 static double tiny_groups(Tiny* x, int enumerated) {
-    return flexsp_groups(&x->cp_sizes, &x->batch, enumerated, x->counts, x->group_of);
+    return flexsp_groups(&x->cp_sizes, &x->batch, enumerated, x->counts, x->group_of, &x->arena);
 }
 
 // Time of the slowest group as the answer says, from lengths; NAN where memory or ranks are not respected.
@@ -392,7 +394,7 @@ static void a_bucket_takes_what_its_widest_document_takes(void) {
     for (int s = 20; s < 200; s++) {
         int lengths[2] = {s, s - 1}, first[2] = {0, 2};
         Tiny* x = open_tiny(c, lengths, 2);
-        CHECK(flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->cp_sizes, &x->arena) == 0);
+        flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->cp_sizes, &x->arena);
         for (int at = 1; at < x->cp_sizes.n; at++) {
             int longer = widest_place(s, 1 << at), shorter = widest_place(s - 1, 1 << at);
             CHECK(x->batch.takes[at] == MAX(longer, shorter));
@@ -465,7 +467,8 @@ static void buckets_follow_the_released_rule_in_plans(void) {
             int n = first[i + 1] - first[i];
             int64_t tokens = 0;
             for (int k = first[i]; k < first[i + 1]; k++) tokens += sorted[k];
-            most = MAX(most, flexsp_buckets(bucket, sorted + first[i], n, MIN(n, 16), (tokens + capacity) / 2));
+            most =
+                MAX(most, flexsp_buckets(bucket, sorted + first[i], n, MIN(n, 16), (tokens + capacity) / 2, &c->arena));
         }
         CHECK(report.most_buckets == most);
         risen += most > 16;
@@ -698,9 +701,8 @@ static void the_row_of_the_table_plans_as_published(void) {
     int lengths[100];
     PlayRule rule;
     draw_lengths(lengths, 100, "prolong", 50000, 1, 0);
-    void* planner = planner_flexsp.open(&c->setting, NULL, 0, c->err, sizeof c->err);
+    void* planner = planner_flexsp.open(&c->setting, NULL, 0, &other->arena, c->err, sizeof c->err);
     CHECK(planner && planner_flexsp.plan(planner, &c->plan, &rule, 1, lengths, 100, &c->arena, NULL, 0) == 0);
-    planner_flexsp.close(planner);
     CHECK(flexsp_plan(&other->plan, &rule, NULL, 1, lengths, 100, &other->setting, NULL, &other->arena, NULL, 0) == 0);
     CHECK(same_plan(&c->plan, &other->plan));
     CHECK_STRING(planner_flexsp.name, "flexsp");

@@ -11,6 +11,8 @@
 
 enum { MOST = 4096 };
 
+static Arena proposals;
+
 // ---- schemes of tensor x pipeline parallelism
 
 static Machine published(void) {
@@ -27,7 +29,7 @@ static const Scheme* scheme_named(const Machine* machine, const char* name) {
     abort();
 }
 
-// Names in descending order of the tokens that a row holds, beside optimizer states of 4 x TP16.
+// Names in descending order of the tokens that a micro-batch holds, beside optimizer states of 4 x TP16.
 static SchemePool pool_of(const char* const* names, int n, int ranks) {
     Machine machine = published();
     SchemePool pool = {.ranks = ranks, .n = n};
@@ -267,7 +269,7 @@ typedef struct Packed {
     int64_t tokens[12];
 } Packed;
 
-// Documents i .. n - 1 to any row in use or to the next one: the least Z, infinite where nothing fits.
+// Documents i .. n - 1 to any micro-batch in use or to the next one: the least Z, infinite where nothing fits.
 static double pack_rest(Packed* x, int i, int used) {
     double z = 0, least = INFINITY;
     for (int r = 0; r < used; r++) z = MAX(z, x->ms[r]);
@@ -293,22 +295,23 @@ static void the_packing_vector_is_reached(void) {
     SchemePool pool = pool_of(names, 1, 16);
     CHECK(pool.scheme[0].max_tokens == 25856);
     StepWork work = work_for(&pool, lengths, COUNT(lengths));
-    int row_of[COUNT(lengths)];
+    int mb_of[COUNT(lengths)];
     double optimum = pack_by_force(&pool.scheme[0], lengths, COUNT(lengths), 2);
-    // Derived from TP8PP2's constants, t(s) = 1.06789378e-6 s^2 + 0.071058246 s, fixed = 61.768, Z the longest row:
+    // Derived from TP8PP2's constants, t(s) = 1.06789378e-6 s^2 + 0.071058246 s, fixed = 61.768, Z the longest sum of
+    // t:
     //   v = 2  16000 + 4000 + 2000 beside the rest: Z = 1858.020, time (Z + fixed) (2 - 1 + 2) = 5759.36
     //   v = 3  16000 alone: Z = t(16000) = 1410.313, time (Z + fixed) (2 - 1 + 3) = 5888.32
     CHECK_CLOSE(optimum, 1858.020, 5e-4);
     CHECK_CLOSE(pack_by_force(&pool.scheme[0], lengths, COUNT(lengths), 3), 1410.313, 5e-4);
     CHECK_CLOSE((optimum + pool.scheme[0].fixed) * 3, 5759.36, 0.01);
-    Rows one = hydraulis_pack_into(row_of, &work, 0, work.sorted, work.n, 1);
-    Rows two = hydraulis_pack_into(row_of, &work, 0, work.sorted, work.n, 2);
-    Rows three = hydraulis_pack_into(row_of, &work, 0, work.sorted, work.n, 3);
+    Packing one = hydraulis_pack_into(mb_of, &work, 0, work.sorted, work.n, 1);
+    Packing two = hydraulis_pack_into(mb_of, &work, 0, work.sorted, work.n, 2);
+    Packing three = hydraulis_pack_into(mb_of, &work, 0, work.sorted, work.n, 3);
     CHECK(one.n == 0);  // 46000 tokens
     CHECK(two.n == 2 && two.max >= optimum - 1e-9);
     CHECK_CLOSE(three.max, 1410.313, 5e-4);
     CHECK_CLOSE(three.ms, 5888.32, 0.01);
-    Rows best = hydraulis_pack(row_of, &work, 0, work.sorted, work.n);
+    Packing best = hydraulis_pack(mb_of, &work, 0, work.sorted, work.n);
     CHECK(best.n == 2 && best.ms == two.ms);
     printf("    v = 2: Z %.3f, optimum %.3f, gap %.3f %%; cost %.2f, of the optimum 5759.36\n", two.max, optimum,
            100 * (two.max / optimum - 1), best.ms);
@@ -322,18 +325,18 @@ static void best_fit_packs_what_least_time_does_not(void) {
     SchemePool pool = {1, 1, {{1, 1, 0, 1, 5, 10, 1, MOST}}};
     static const int lengths[] = {6, 4, 4, 3, 3};
     StepWork work = work_for(&pool, lengths, COUNT(lengths));
-    int row_of[COUNT(lengths)];
-    Rows rows = hydraulis_pack(row_of, &work, 0, work.sorted, work.n);
-    CHECK(rows.n == 2 && rows.ms == 20 + 2 * 5);
+    int mb_of[COUNT(lengths)];
+    Packing packing = hydraulis_pack(mb_of, &work, 0, work.sorted, work.n);
+    CHECK(packing.n == 2 && packing.ms == 20 + 2 * 5);
 }
 
-static void rows_are_close_to_brute_force_and_never_above_the_cap(void) {
+static void micro_batches_are_close_to_brute_force_and_never_above_the_cap(void) {
     double worst = 0, sum = 0, worst_z = 0, sum_z = 0;
     int cases = 0, optimal = 0, cases_z = 0;
     for (uint64_t seed = 1; seed <= 300; seed++) {
         SchemePool pool = random_pool(seed, 16);
         PipelineScheme* k = &pool.scheme[0];
-        int lengths[8], row_of[8], n = pick(seed, 1, 2, 8), tokens = 0, before = test_failures_in_claim;
+        int lengths[8], mb_of[8], n = pick(seed, 1, 2, 8), tokens = 0, before = test_failures_in_claim;
         pool.n = 1;
         random_lengths(lengths, n, (int)k->max_tokens, seed);
         for (int i = 0; i < n; i++) tokens += lengths[i];
@@ -341,22 +344,23 @@ static void rows_are_close_to_brute_force_and_never_above_the_cap(void) {
         double least = INFINITY;  // over all v that are tried
         for (int v = 1; v <= n; v++) {
             double z = pack_by_force(k, lengths, n, v);
-            Rows rows = hydraulis_pack_into(row_of, &work, 0, work.sorted, n, v);
-            CHECK(rows.n == 0 || rows.max >= z * (1 - 1e-12));
-            if (rows.n > 0 && k->pp > 1) worst_z = MAX(worst_z, rows.max / z - 1), sum_z += rows.max / z - 1, cases_z++;
-            if (z == INFINITY) CHECK(rows.n == 0);
+            Packing packing = hydraulis_pack_into(mb_of, &work, 0, work.sorted, n, v);
+            CHECK(packing.n == 0 || packing.max >= z * (1 - 1e-12));
+            if (packing.n > 0 && k->pp > 1)
+                worst_z = MAX(worst_z, packing.max / z - 1), sum_z += packing.max / z - 1, cases_z++;
+            if (z == INFINITY) CHECK(packing.n == 0);
             else if (k->pp > 1) least = MIN(least, (z + k->fixed) * (k->pp - 1 + v));
             else
                 least =
                     MIN(least, makespan_of(&pool, &(Strategy){.copies = {1}}, lengths, (int[8]){0}, n) + k->fixed * v);
         }
-        Rows best = hydraulis_pack(row_of, &work, 0, work.sorted, n);
-        int64_t row_tokens[8] = {0};
+        Packing best = hydraulis_pack(mb_of, &work, 0, work.sorted, n);
+        int64_t mb_tokens[8] = {0};
         for (int i = 0; i < n; i++) {
-            CHECK(row_of[i] >= 0 && row_of[i] < best.n);
-            row_tokens[row_of[i]] += lengths[work.sorted[i]];
+            CHECK(mb_of[i] >= 0 && mb_of[i] < best.n);
+            mb_tokens[mb_of[i]] += lengths[work.sorted[i]];
         }
-        for (int r = 0; r < best.n; r++) CHECK(row_tokens[r] > 0 && row_tokens[r] <= k->max_tokens);
+        for (int r = 0; r < best.n; r++) CHECK(mb_tokens[r] > 0 && mb_tokens[r] <= k->max_tokens);
         CHECK(best.n >= CEIL_DIV(tokens, k->max_tokens));
         double gap = best.ms / least - 1;
         CHECK(gap > -1e-12);
@@ -429,7 +433,7 @@ static void proposals_are_those_of_brute_force(void) {
         random_lengths(sample, n, x.longest, seed);
         Proposal proposal = {x.longest, x.step, seed % 5 == 0 ? 2 : 1, x.charge};
         x.narrowest = proposal.narrowest;
-        int found = strategies_propose(list, &pool, &proposal, sample, n, err, sizeof err);
+        int found = strategies_propose(list, &pool, &proposal, sample, n, &proposals, err, sizeof err);
         CHECK(found >= (pool.scheme[0].gpus >= x.narrowest));
         for (int i = 0; i < found; i++) {
             int used = 0, narrowest = ranks, s = CEIL_DIV(list[i].longest, x.step), holds = 0;
@@ -480,7 +484,7 @@ static void published_constants_propose_published_strategies(void) {
             double s = 600 * exp((1.1 + 0.1 * i) * random_normal(77 + (uint64_t)i, (uint64_t)j));
             sample[j] = s > LONGEST ? LONGEST + 1 : MAX((int)s, 1);  // longer ones are passed over
         }
-        int found = strategies_propose(list, &pool, &proposal, sample, SAMPLE, err, sizeof err);
+        int found = strategies_propose(list, &pool, &proposal, sample, SAMPLE, &proposals, err, sizeof err);
         for (int c = 0; c < found; c++) {
             char text[256];
             print_strategy(text, sizeof text, names, COUNT(names), &list[c]);
@@ -526,15 +530,15 @@ static void the_strategy_is_the_one_whose_slowest_pipeline_ends_first(void) {
             double slowest = 0;
             CHECK(work.first[0] == 0 && work.first[pipelines] == n);
             for (int p = 0; p < pipelines; p++) {
-                int first = work.first[p], of = work.first[p + 1] - first, row_of[60];
+                int first = work.first[p], of = work.first[p + 1] - first, mb_of[60];
                 for (int i = first; i < first + of; i++) {
                     CHECK(work.pipeline_of[work.docs[i]] == p);
                     CHECK(seen[work.docs[i]]++ == 0);
                     CHECK(i == first || lengths[work.docs[i]] <= lengths[work.docs[i - 1]]);
                 }
                 int k = scheme_of_pipeline(&pool, &list[best], p);
-                slowest = MAX(slowest, hydraulis_pack(row_of, &work, k, work.docs + first, of).ms);
-                CHECK(of == 0 || memcmp(row_of, work.row_of + first, sizeof(int) * (size_t)of) == 0);
+                slowest = MAX(slowest, hydraulis_pack(mb_of, &work, k, work.docs + first, of).ms);
+                CHECK(of == 0 || memcmp(mb_of, work.mb_of + first, sizeof(int) * (size_t)of) == 0);
             }
             CHECK(slowest == choice.ms);
             chosen[best]++, emptied += choice.empty > 0;
@@ -553,7 +557,7 @@ int main(void) {
     RUN(a_document_that_nothing_holds_is_refused);
     RUN(the_packing_vector_is_reached);
     RUN(best_fit_packs_what_least_time_does_not);
-    RUN(rows_are_close_to_brute_force_and_never_above_the_cap);
+    RUN(micro_batches_are_close_to_brute_force_and_never_above_the_cap);
     RUN(proposals_are_those_of_brute_force);
     RUN(published_constants_propose_published_strategies);
     RUN(the_strategy_is_the_one_whose_slowest_pipeline_ends_first);

@@ -1,5 +1,5 @@
-// test_hydraulis_planner.c - the published planner that is made of Hydraulis: its plans are valid, pay for every row,
-// and differ from step to step.
+// test_hydraulis_planner.c - the published planner that is made of Hydraulis: its plans are valid, pay for every
+// micro-batch, and differ from step to step.
 #include "plan/machine.h"
 #include "plan/published/published.h"
 #include "test/arenas.h"
@@ -12,13 +12,12 @@ typedef struct Run {
     Plan plan;
     PlayRule rule;
     void* planner;
-    Arena arena;
+    Arena arena, opened;  // opened: for the planner
     char err[ERR_BYTES];
 } Run;
 
 static void close_run(Run* run) {
-    if (run->planner) planner_hydraulis.close(run->planner);
-    arena_free(&run->arena);
+    arena_free(&run->arena), arena_free(&run->opened);
     free(run);
 }
 
@@ -37,7 +36,7 @@ static LinkTable random_link(uint64_t seed, double scale) {
     return link;
 }
 
-// Any number of ranks and heads, machines of any size, published or measured exchanges, all kinds.
+// Any number of ranks and heads, machines of any size, published or measured communication, ulysses and ring.
 static Run* random_run(uint64_t seed) {
     Run* run = (Run*)must(calloc(1, sizeof *run));
     Setting* s = &run->setting;
@@ -116,13 +115,13 @@ static void check_plan(Run* run) {
         CHECK_CLOSE(timeline.rank_end[r], end_of_rank(run, r), 1e-12 * timeline.makespan);
 }
 
-static void every_plan_is_valid_and_pays_for_every_row(void) {
+static void every_plan_is_valid_and_pays_for_every_micro_batch(void) {
     int plans = 0, refused = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         Run* run = random_run(seed);
         int before = test_failures_in_claim;
-        run->planner = planner_hydraulis.open(&run->setting, run->sample, seed % 7 ? COUNT(run->sample) : 0, run->err,
-                                              sizeof run->err);
+        run->planner = planner_hydraulis.open(&run->setting, run->sample, seed % 7 ? COUNT(run->sample) : 0,
+                                              &run->opened, run->err, sizeof run->err);
         CHECK(run->planner != NULL);
         for (int step = 0; run->planner && step < 4; step++) {
             run->n = step == 3 ? pick(seed, 100, 0, 3) : pick(seed, 100 + (uint64_t)step, 1, COUNT(run->lengths));
@@ -153,7 +152,8 @@ static Run* published_run(int ranks) {
         abort();
     for (int i = 0; i < COUNT(run->sample); i++)
         run->sample[i] = (int)MIN(10 + 350 * exp(1.4 * random_normal(9, (uint64_t)i)), 8 * 6451);
-    run->planner = planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), run->err, sizeof run->err);
+    run->planner =
+        planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), &run->opened, run->err, sizeof run->err);
     if (!run->planner) abort();
     run->n = COUNT(run->lengths);
     return run;
@@ -201,7 +201,7 @@ static void the_same_step_is_planned_the_same(void) {
     close_run(run), close_run(again);
 }
 
-static void rows_run_the_longest_first(void) {
+static void micro_batches_run_the_longest_first(void) {
     Run* run = published_run(16);
     double last[64];
     draw_step(run, 1);
@@ -220,8 +220,8 @@ static void rows_run_the_longest_first(void) {
     close_run(run);
 }
 
-// Documents of 0.6 of a rank: 6 are three rows on each of two ranks, or two rows on both, which then exchange.
-static void the_fixed_cost_of_a_row_weighs_in_the_choice(void) {
+// Documents of 0.6 of a rank: 6 are three micro-batches on each of two ranks, or two on both, which then communicate.
+static void the_fixed_cost_of_a_micro_batch_weighs_in_the_choice(void) {
     for (int dear = 0; dear < 2; dear++) {
         Run* run = (Run*)must(calloc(1, sizeof *run));
         Setting* s = &run->setting;
@@ -231,11 +231,12 @@ static void the_fixed_cost_of_a_row_weighs_in_the_choice(void) {
         s->groups = run->groups, s->context = 1000;
         cost_groups(s->groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
         for (int i = 0; i < COUNT(run->sample); i++) run->sample[i] = 600;
-        run->planner = planner_hydraulis.open(s, run->sample, COUNT(run->sample), run->err, sizeof run->err);
+        run->planner =
+            planner_hydraulis.open(s, run->sample, COUNT(run->sample), &run->opened, run->err, sizeof run->err);
         run->n = 6;
         for (int i = 0; i < 6; i++) run->lengths[i] = 600;
         CHECK(run->planner && plan_step(run, 0) == 0);
-        // Two ranks exchange 3600 tokens of 1e4 / (2 * 10e6) ms; a row less saves 5 ms.
+        // Two ranks communicate 3600 tokens of 1e4 / (2 * 10e6) ms; a micro-batch less saves 5 ms.
         CHECK(run->plan.n_micro_batches == (dear ? 2 : 6) && run->plan.micro_batches[0].cp_size == 1 + dear);
         close_run(run);
     }
@@ -254,11 +255,11 @@ static void a_document_beyond_all_groups_is_named(void) {
 }
 
 int main(void) {
-    RUN(every_plan_is_valid_and_pays_for_every_row);
+    RUN(every_plan_is_valid_and_pays_for_every_micro_batch);
     RUN(cp_sizes_differ_in_a_step_and_between_steps);
     RUN(the_same_step_is_planned_the_same);
-    RUN(rows_run_the_longest_first);
-    RUN(the_fixed_cost_of_a_row_weighs_in_the_choice);
+    RUN(micro_batches_run_the_longest_first);
+    RUN(the_fixed_cost_of_a_micro_batch_weighs_in_the_choice);
     RUN(a_document_beyond_all_groups_is_named);
     return test_done();
 }

@@ -1,5 +1,5 @@
-// test_megatron.c - the claims of plan/published/megatron.h: every choice of its schedulers is found again in the plan.
-#include "plan/published/megatron.h"
+// test_megatron.c - the claims of plan/published/megatron.c: every choice of its schedulers is found again in the plan.
+#include "plan/published/published.h"
 
 #include "test/rounds.h"
 
@@ -235,18 +235,18 @@ static int balanced_rows(Cluster* c, PlayRule* rule, const int* lengths, int n, 
 static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
     Cluster* c = four_ranks();
     PlayRule rule;
-    // Cp size 2, 2000 tokens a row: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four rows, two for each replica.
+    // Cp size 2, 2000 tokens a micro-batch: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four, two for each replica.
     const int lengths[] = {1500, 500, 1, 2000, 700, 600, 500};
     CHECK(balanced_rows(c, &rule, lengths, 7, 2) == 0);
     CHECK(c->plan.n_micro_batches == 4);
     CHECK(micro_batch_is(c, 0, 0, 2, 0, 2) && micro_batch_is(c, 1, 2, 2, 0, 1) && micro_batch_is(c, 2, 0, 2, 1, 1));
     CHECK(micro_batch_is(c, 3, 2, 2, 1, 3));
     CHECK(rule.in_rounds == 0 && rule.round_ms == 0);
-    // Cp size 1: {500, 1}, {700}, {600}, {500}, as many rows as replicas.
+    // Cp size 1: {500, 1}, {700}, {600}, {500}, as many as replicas.
     const int short_ones[] = {500, 1, 700, 600, 500};
     CHECK(balanced_rows(c, &rule, short_ones, 5, 1) == 0);
     CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 1));
-    // {600, 300, 100}, {900}: two rows for four replicas, so 100 and 300 leave.
+    // {600, 300, 100}, {900}: two for four replicas, so 100 and 300 leave.
     const int few[] = {600, 300, 100, 900};
     CHECK(balanced_rows(c, &rule, few, 4, 1) == 0);
     CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 0, 0, 1, 0, 1) && micro_batch_is(c, 1, 1, 1, 0, 1));
@@ -275,7 +275,7 @@ static void balanced_plans_hold_at_every_cp_size(void) {
                 CHECK(mb->cp_size == cp_size && mb->first_rank == i % replicas * cp_size);
                 loose |= mb->n_docs > 1;
             }
-            // Only rows of one document each may come to another number.
+            // Only micro-batches of one document each may come to another number.
             CHECK(c->plan.n_micro_batches % replicas == 0 || !loose);
             planned++;
         } else refused++;
@@ -285,7 +285,7 @@ static void balanced_plans_hold_at_every_cp_size(void) {
     CHECK(planned > 100 && refused > 30);
 }
 
-// ---- errors and the row of the table
+// ---- errors and the entry of the table
 
 static void impossible_documents_are_errors_at_once(void) {
     Cluster* c = open_cluster("flexsp-7b", 64, 8);
@@ -314,13 +314,12 @@ static void the_row_of_the_table_plays(void) {
     int lengths[512];
     PlayRule rule;
     draw_lengths(lengths, 512, "mock", 8192, 1, 0);
-    void* planner = planner_megatron.open(&c->setting, NULL, 0, c->err, sizeof c->err);
+    void* planner = planner_megatron.open(&c->setting, NULL, 0, &c->arena, c->err, sizeof c->err);
     CHECK(planner && planner_megatron.plan(planner, &c->plan, &rule, 3, lengths, 512, &c->arena, NULL, 0) == 0);
-    planner_megatron.close(planner);
     double dynamic_ms = play_ms(c, &rule, lengths);
     CHECK(balanced_rows(c, &rule, lengths, 512, 4) == 0);
     double balanced_ms = play_ms(c, &rule, lengths);
-    printf("    lognormal mock on 16 ranks: dynamic %.0f ms, balanced rows of 4 ranks %.0f ms\n", dynamic_ms,
+    printf("    lognormal mock on 16 ranks: dynamic %.0f ms, balanced, groups of 4 ranks %.0f ms\n", dynamic_ms,
            balanced_ms);
     CHECK(dynamic_ms > 0 && balanced_ms > 0 && rule.in_rounds == 0);
     CHECK_STRING(planner_megatron.name, "megatron");

@@ -4,7 +4,6 @@
 
 #include <limits.h>
 
-#include "plan/published/published.h"
 #include "test/settings.h"
 
 // ---- formulas
@@ -57,7 +56,7 @@ static void zones_of_measured_machines_follow_their_links(void) {
 
 typedef struct Remap {
     int64_t targets[MOST_RANKS], left[MOST_RANKS], after[MOST_RANKS], across;
-    Move moves[2 * MOST_RANKS];
+    RemapMove moves[2 * MOST_RANKS];
     int n;
 } Remap;
 
@@ -132,17 +131,18 @@ static void remapping_is_even_and_takes_least_across(void) {
 typedef struct Partitioned {
     ZeppelinWindow windows[MOST_DOCS];
     ZeppelinZones zones;
-    int sorted[MOST_DOCS], docs[MOST_DOCS], result;
+    Sorted documents[MOST_DOCS];
+    int sorted[MOST_DOCS], result;
     char err[ERR_BYTES];
 } Partitioned;
 
 static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limits, ZeppelinZones zones) {
     Partitioned p = {.zones = zones};
     sort_descending(p.sorted, lengths, n);
-    for (int i = 0; i < n; i++) p.docs[i] = i;
+    for (int i = 0; i < n; i++) p.documents[i] = (Sorted){p.sorted[i], i};
     static Arena arena;
     soil(&arena, 0xa5, 1 << 12);
-    p.result = zeppelin_partition(p.windows, &p.zones, p.sorted, p.docs, n, limits, &arena, p.err, sizeof p.err);
+    p.result = zeppelin_partition(p.windows, &p.zones, p.documents, n, limits, &arena, p.err, sizeof p.err);
     return p;
 }
 
@@ -174,9 +174,9 @@ static void one_giant_takes_all_ranks(void) {
 }
 
 static void documents_get_the_windows_of_their_zones(void) {
-    // 2 machines of 2 ranks. 4000 + 2000 tokens across: quota 3000, so 4000 takes both and 2000 one machine, which has
+    // 2 nodes of 2 ranks. 4000 + 2000 tokens across: quota 3000, so 4000 takes both and 2000 one node, which has
     // least work. There it makes the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The
-    // 1000 is on the other machine, alone in its zone: it takes both ranks. The short ones go where fewest tokens are.
+    // 1000 is on the other node, alone in its zone: it takes both ranks. The short ones go where fewest tokens are.
     static const int lengths[] = {4000, 2000, 1000, 300, 200};
     PlanLimits limits = {4, 2, 3000, 4, MOST_DOCS, 0};
     Partitioned p = partitioned(lengths, 5, &limits, (ZeppelinZones){500, 1500});
@@ -205,26 +205,26 @@ static void whole_documents_go_by_tokens_and_cut_ones_by_work(void) {
 
 static void long_documents_take_machines_by_tokens_and_by_work(void) {
     PlanLimits limits = {4, 1, 1000, 4, MOST_DOCS, 0};
-    // 300 of 600 tokens are 2 of 4 machines, 90000 of 120000 tokens^2 are 3.
+    // 300 of 600 tokens are 2 of 4 nodes, 90000 of 120000 tokens^2 are 3.
     Partitioned p = partitioned((int[]){300, 100, 100, 100}, 4, &limits, (ZeppelinZones){50, 50});
     CHECK(is_window(&p.windows[0], 0, 3, QUEUE_ACROSS) && is_window(&p.windows[1], 3, 1, QUEUE_LOCAL));
-    // 500 of 1500 tokens are 1.3 of 4 machines, 250000 of 1250000 tokens^2 are 0.8.
+    // 500 of 1500 tokens are 1.3 of 4 nodes, 250000 of 1250000 tokens^2 are 0.8.
     p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){50, 50});
     CHECK(p.windows[0].cp_size == 4 && p.windows[1].cp_size == 2);
-    // A third of everything is 3 of 9 machines, never 4 by a rounding.
+    // A third of everything is 3 of 9 nodes, never 4 by a rounding.
     limits.ranks = 9;
     for (int s = 60; s < 200; s++) {
         p = partitioned((int[]){s, s, s}, 3, &limits, (ZeppelinZones){50, 50});
         for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 3 * i, 3, QUEUE_ACROSS));
     }
-    // A quarter each, but a machine holds 120.
+    // A quarter each, but a node holds 120.
     limits.ranks = 4, limits.capacity = 120;
     p = partitioned((int[]){300, 300, 300, 300}, 4, &limits, (ZeppelinZones){50, 50});
     for (int i = 0; i < 4; i++) CHECK(p.windows[i].cp_size == 3);
 }
 
 static void thresholds_fall_until_it_fits(void) {
-    // Two ranks of one machine with room for 100 tokens: three documents of 66 fit only in halves.
+    // Two ranks of one node with room for 100 tokens: three documents of 66 fit only in halves.
     static const int lengths[] = {66, 66, 66};
     PlanLimits limits = {2, 2, 100, 2, MOST_DOCS, 0};
     Partitioned p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
@@ -233,7 +233,7 @@ static void thresholds_fall_until_it_fits(void) {
     // No further than they must.
     p = partitioned((int[]){66, 66, 66, 1}, 4, &limits, (ZeppelinZones){1000, 1000});
     CHECK(p.result == 0 && p.zones.inside == 66 && p.windows[2].cp_size == 2 && p.windows[3].cp_size == 1);
-    // The same on two machines of a rank each.
+    // The same on two nodes of a rank each.
     limits.node_size = 1;
     p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
     CHECK(p.result == 0 && p.zones.across == 66 && p.zones.inside <= 66);
@@ -241,7 +241,7 @@ static void thresholds_fall_until_it_fits(void) {
 }
 
 static void what_is_cut_across_takes_room(void) {
-    // 2 machines of 2 ranks with room for 100 tokens. 160 tokens across leave 60; 35, 35, 30 and 20 for each machine
+    // 2 nodes of 2 ranks with room for 100 tokens. 160 tokens across leave 60; 35, 35, 30 and 20 for each node
     // fill that only when all of them are cut.
     static const int lengths[] = {160, 35, 35, 35, 35, 30, 30, 20, 20};
     PlanLimits limits = {4, 2, 100, 4, MOST_DOCS, 0};
@@ -265,7 +265,7 @@ static int partition_is_valid(const Partitioned* p, int n, const PlanLimits* l, 
         // Shorter than a threshold: no traffic of that kind, where capacity allows.
         if (s < p->zones.inside && s <= l->capacity) ok &= w->cp_size == 1;
         if (s < p->zones.across && widest_place(s, node_ranks) <= l->capacity) ok &= first == last;
-        // Across are whole machines.
+        // Across are whole nodes.
         if (first < last) ok &= w->first_rank % node == 0;
         if (first < last) ok &= (w->first_rank + w->cp_size) % node == 0 || w->first_rank + w->cp_size == l->ranks;
     }
@@ -301,15 +301,13 @@ static void partitions_follow_their_zones(void) {
 // ---- plans
 
 static int run_zeppelin(Step* step, const Setting* setting, PlayRule* rule) {
-    void* planner = planner_zeppelin.open(setting, NULL, 0, step->err, sizeof step->err);
+    void* planner = planner_zeppelin.open(setting, NULL, 0, &step->arena, step->err, sizeof step->err);
     if (!planner) return -2;
-    int result = planner_zeppelin.plan(planner, &step->plan, rule, 7, step->lengths, step->n, &step->arena, step->err,
-                                       ERR_BYTES);
-    planner_zeppelin.close(planner);
-    return result;
+    return planner_zeppelin.plan(planner, &step->plan, rule, 7, step->lengths, step->n, &step->arena, step->err,
+                                 ERR_BYTES);
 }
 
-// Every rank works on what is across machines, then inside, then local; rings, unless they have all documents they may.
+// Every rank works on what is across nodes, then inside, then local; rings, unless they have all documents they may.
 static int queues_in_order(const Step* step) {
     int ok = 1, node = step->limits.node_size;
     for (int r = 0; r < step->limits.ranks; r++)
@@ -382,7 +380,7 @@ static void the_rule_counts_moves_and_rounds(void) {
     rule = rule_of_whole((int[]){100, 100, 10}, 3, 3, 3, 200, 3);
     CHECK(rule.round_ms == 629);
     CHECK_CLOSE(rule.remap_ms, 60 * 2097152 / 104.22e6, 1e-9);
-    // 1600 tokens on one of 16 ranks on two machines: 700 go inside, 800 across, routed.
+    // 1600 tokens on one of 16 ranks on two nodes: 700 go inside, 800 across, routed.
     rule = rule_of_whole((int[]){1600}, 1, 16, 8, 6000, 1);
     CHECK(rule.across_scale < 0.5);
     CHECK_CLOSE(rule.remap_ms, 700 * 2097152 / 96.5e6 + rule.across_scale * 800 * 2097152 / 10.33e6, 1e-9);

@@ -1,57 +1,445 @@
 // flexsp.c - FlexSP (Wang et al., ASPLOS 2025, arXiv 2412.01523), rebuilt: whole documents on groups of powers of two.
 //
-// A batch is cut into M rounds, and in each of them the ranks are divided anew into groups of unlike cp sizes:
+// A batch is cut into M rounds (its micro-batches), and in each of them the ranks are divided anew into groups of
+// unlike cp sizes:
 //   time = sum over rounds of (slowest group + fixed cost)                                        (Alg. 1)
-// Cutting: documents sorted by length, contiguous runs of about equal tokens (flexsp_cuts.c). M starts at the least for
-// which every run fits the memory of all ranks together; M' = 5 values are tried, the best total is kept. Groups of a
-// round: flexsp_groups.c, on documents in 16 buckets or more. As in the released code the number of buckets rises
-// until the tokens, as buckets count them, are at most the mean of the true ones and what the ranks hold, and after
-// planning the time of the slowest group is taken again from true lengths.
+// Cutting: documents sorted by length, contiguous runs of about equal tokens. M starts at the least for which every run
+// fits the memory of all ranks together; M' = 5 values are tried, the best total is kept. Groups of a round are found
+// for documents in 16 buckets or more. As in the released code the number of buckets rises until the tokens, as buckets
+// count them, are at most the mean of the true ones and what the ranks hold, and after planning the time of the slowest
+// group is taken again from true lengths.
 // Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
 // of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
-// not a loop without end; nothing is padded (to twice the ranks, in the release). Attention kinds are the machine's
-// (Setting.groups). MicroBatch.round is the round; Plan.n_rounds stays 0, for a rank may be idle in one of them, which
-// the earliest rounds of plan_set_rounds do not know.
+// not a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
+// (Setting.groups): ulysses or ring. MicroBatch.round is the round; Plan.n_rounds stays 0, for a rank may be idle in
+// one of them, which the earliest rounds of plan_set_rounds do not know.
 #include "plan/published/flexsp.h"
 
 #include <math.h>
 
 #include "plan/planner.h"
-#include "plan/published/longest.h"
+
+// ---- cutting lists of documents into contiguous runs, twice, both times by dynamic programming
+//
+// Buckets (section 4.1.3, Eq. 15-16): runs of documents sorted by length, each counted as its longest. With err[k][q]
+// the least over-statement of the first k documents in q buckets,
+//   err[k][q] = min_j err[j][q - 1] + s_j (k - j) - (s_j + .. + s_k-1)            documents from 0, longest first.
+// The cost of a run obeys the quadrangle inequality, so the best j never decreases in k, and halving the range of k
+// (Galil and Park 1992) takes O(n log n) a column in place of the paper's O(n^2): the same minima.
+// Rounds (section 4.2, the "sequence blaster"): runs whose largest sum of tokens is the least,
+//   most[k][i] = min_j max(most[j][i - 1], s_j + .. + s_k-1).
+// The first rises in j and the second falls, so the best j is where they cross.
+
+// A column of the table: prev is err[.][q - 1], now err[.][q].
+typedef struct Column {
+    const int* lengths;
+    const int64_t* sums;  // (n + 1) tokens of the first documents
+    const int64_t* prev;
+    int64_t* now;
+    int* cut;  // the j that was best for each k
+} Column;
+
+// now[k] for k in [low, high], whose best j lies in [from, to].
+static void solve(const Column* x, int low, int high, int from, int to) {
+    if (low > high) return;
+    int k = low + (high - low) / 2, best = from;
+    int64_t least = INT64_MAX;
+    for (int j = from; j <= MIN(to, k - 1); j++) {
+        int64_t error = x->prev[j] + (int64_t)x->lengths[j] * (k - j) - (x->sums[k] - x->sums[j]);
+        if (error < least) least = error, best = j;
+    }
+    x->now[k] = least;
+    x->cut[k] = best;
+    solve(x, low, k - 1, from, best);
+    solve(x, k + 1, high, best, to);
+}
+
+static int without_buckets(int* first, int n) {
+    for (int i = 0; i <= n; i++) first[i] = i;
+    return n;
+}
+
+int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens, Arena* arena) {
+    int most = MIN(n, FLEXSP_MOST_BUCKETS), row = n + 1, q = 0;
+    if (least >= most) return without_buckets(first, n);
+    ArenaMark mark = arena_mark(arena);
+    int64_t* sums = TAKE(arena, int64_t, 3 * row);
+    int* cut = TAKE(arena, int, (size_t)row*(size_t)most);
+    if (arena->missing) return without_buckets(first, n);
+    int64_t *prev = sums + row, *now = prev + row;
+    sums[0] = 0;
+    for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
+    for (int k = 1; k <= n; k++) now[k] = (int64_t)lengths[0] * k - sums[k];  // one bucket
+    for (q = 1; q < least || now[n] + sums[n] > most_tokens;) {
+        if (++q >= most) break;
+        int64_t* other = prev;
+        prev = now, now = other;
+        Column column = {lengths, sums, prev, now, cut + (size_t)q * (size_t)row};
+        solve(&column, q, n, q - 1, n - 1);
+    }
+    first[q] = n;
+    for (int b = q; b > 1 && q < most; b--) first[b - 1] = cut[(size_t)b * (size_t)row + (size_t)first[b]];
+    first[0] = 0;
+    arena_reset(arena, mark);
+    return q < most ? q : without_buckets(first, n);
+}
+
+// The j that is best for the first k documents in one more run than prev has, at least `from`. The least of equals.
+static int crossing(const int64_t* prev, const int64_t* sums, int k, int from) {
+    int low = from, high = k - 1;
+    while (low < high) {
+        int j = low + (high - low) / 2;
+        if (prev[j] >= sums[k] - sums[j]) high = j;
+        else low = j + 1;
+    }
+    return low > from && sums[k] - sums[low - 1] <= prev[low] ? low - 1 : low;
+}
+
+void flexsp_blast(int* cut, const int* lengths, int n, int most, int64_t* scratch) {
+    size_t row = (size_t)n + 1;
+    int64_t *sums = scratch, *prev = sums + row, *now = prev + row;
+    sums[0] = 0;
+    for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
+    for (int k = 0; k <= n; k++) now[k] = sums[k], cut[row + (size_t)k] = 0;
+    for (int m = 2; m <= most; m++) {
+        int64_t* other = prev;
+        prev = now, now = other;
+        for (int k = m; k <= n; k++) {
+            int j = crossing(prev, sums, k, m - 1);
+            now[k] = MAX(prev[j], sums[k] - sums[j]);
+            cut[(size_t)m * row + (size_t)k] = j;
+        }
+    }
+}
+
+void flexsp_chunks(int* first, const int* cut, int n, int m) {
+    first[m] = n;
+    for (; m > 0; m--) first[m - 1] = cut[(size_t)m * ((size_t)n + 1) + (size_t)first[m]];
+}
+
+int flexsp_least_chunks(const int* lengths, int n, int64_t capacity) {
+    int64_t tokens = 0, in_chunk = 0;
+    int chunks = n > 0;
+    for (int i = 0; i < n; i++) {
+        if (lengths[i] > capacity) return n + 1;
+        if (in_chunk + lengths[i] > capacity) chunks++, in_chunk = 0;
+        in_chunk += lengths[i];
+        tokens += lengths[i];
+    }
+    return (int)MAX((int64_t)chunks, CEIL_DIV(tokens, capacity));
+}
+
+// ---- groups of one round, and who goes into which
+//
+// The paper (section 4.1) minimises the time of the slowest group by a mixed-integer program over (bucket, group); its
+// solver takes 5 to 15 s. Here a search stands in for it: the ways to divide N ranks into powers of two are the binary
+// partitions of N, 1828 for 64 ranks, 27338 for 128, so all are tried. For each, documents go longest first to the
+// group that would finish earliest and has memory, and a partition is left as soon as it cannot beat the best so far:
+// a group is as late, or the work done and to come divided by all ranks is as much. Cp size 1 is allowed, as in the
+// paper's case study (its released code leaves it out), and groups may stay empty (sum of cp sizes at most N, as in the
+// paper). Beyond 128 ranks there are too many partitions (692004 for 256): a beam keeps the 8 best, starting with those
+// of one cp size, and merges or splits 1, 2, 4, .. groups of them until nothing better turns up.
+//
+// Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), additive, with
+// a constant v for each cp size, "by profiling". Where a machine knows tables of message sizes, v is that of a full
+// group. The fixed cost b1 of a round is Cost.round. Ranks count as equally fast.
+
+void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
+    *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
+    for (int d = 1; d <= x->ranks && x->n < FLEXSP_CP_SIZES; d *= 2) {
+        const GroupCost* g = &setting->groups[d];
+        if (g->ulysses_size == 0) return;  // heads do not suffice, nor for wider groups
+        int c = x->n++;
+        x->cp_size[c] = d;
+        x->ulysses_size[c] = g->ulysses_size;
+        x->ring_size[c] = d / g->ulysses_size;
+        x->room[c] = g->room;
+        double full = (double)g->room * x->ring_size[c];
+        x->quadratic[c] = g->quadratic;
+        x->linear[c] = g->linear + group_communication_ms(g, full) / full;
+        x->micro_batch[c] = g->micro_batch;
+    }
+}
+
+// Of a document of the bucket first .. end - 1, which counts as its longest. With rings a shorter one may take a token
+// more of a rank, because borders are rounded.
+static int64_t bucket_takes(const int* lengths, int first, int end, int ring_size) {
+    int64_t takes = lengths[first];
+    if (ring_size == 1) return takes;
+    takes = 0;
+    for (int i = first; i < end; i++) takes = MAX(takes, widest_place(lengths[i], ring_size));
+    return takes;
+}
+
+void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
+                  const FlexspCpSizes* cp_sizes, Arena* arena) {
+    int D = cp_sizes->n;
+    *batch = (FlexspBatch){n, TAKE(arena, int, n), TAKE(arena, double, n* D), TAKE(arena, int64_t, n * D),
+                           TAKE(arena, double, (n + 1) * D)};
+    if (arena->missing) return;
+    for (int b = 0; b < n_buckets; b++) {
+        double s = lengths[first[b]];
+        for (int c = 0; c < D; c++) {
+            batch->ms[b * D + c] = cp_sizes->quadratic[c] * s * s + cp_sizes->linear[c] * s;
+            batch->takes[b * D + c] = bucket_takes(lengths, first[b], first[b + 1], cp_sizes->ring_size[c]);
+        }
+        for (int i = first[b]; i < first[b + 1]; i++) batch->bucket[i] = b;
+    }
+    for (int c = 0; c < D; c++) {
+        double* work = batch->least_work + (size_t)c * (size_t)(n + 1);
+        work[n] = 0;
+        for (int i = n; i-- > 0;) {
+            double least = INFINITY;
+            for (int e = c; e < D; e++) {
+                int of = batch->bucket[i] * D + e;
+                if (batch->takes[of] <= cp_sizes->room[e]) least = fmin(least, cp_sizes->cp_size[e] * batch->ms[of]);
+            }
+            work[i] = work[i + 1] + least;
+        }
+    }
+}
+
+// ---- partitions
+
+typedef struct Partitions {
+    int counts[FLEXSP_CP_SIZES];
+    void (*visit)(void* of, const int* counts);
+    void* of;
+} Partitions;
+
+static void divide(Partitions* p, int c, int ranks) {
+    if (c == 0) {
+        p->counts[0] = ranks;
+        p->visit(p->of, p->counts);
+        return;
+    }
+    for (p->counts[c] = 0; p->counts[c] <= ranks >> c; p->counts[c]++) divide(p, c - 1, ranks - (p->counts[c] << c));
+}
+
+void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const int* counts), void* of) {
+    Partitions p = {.visit = visit, .of = of};
+    divide(&p, n_cp_sizes - 1, ranks);
+}
+
+// ---- one partition
+
+typedef struct Group {
+    double load;
+    int64_t room;
+    int number;
+} Group;
+
+typedef struct Search {
+    const FlexspCpSizes* cp_sizes;
+    const FlexspBatch* batch;
+    Group* groups;  // (ranks) those of a cp size together, a heap by load
+    int* chosen;    // (n) groups of the partition that is looked at
+    double best;
+    int* counts;    // (cp sizes) of the best
+    int* group_of;  // (n)
+} Search;
+
+// The least loaded group that has room: the first of the heap, nearly always; -1 for none.
+static int with_room(const Group* heap, int n, int64_t takes) {
+    if (heap[0].room >= takes) return 0;
+    int best = -1;
+    for (int i = 1; i < n; i++)
+        if (heap[i].room >= takes && (best < 0 || heap[i].load < heap[best].load)) best = i;
+    return best;
+}
+
+// Restores the order of heap (n) where group `at` has got more load.
+static void sift(Group* heap, int n, int at) {
+    Group group = heap[at];
+    for (int child = 2 * at + 1; child < n; at = child, child = 2 * at + 1) {
+        if (child + 1 < n && heap[child + 1].load < heap[child].load) child++;
+        if (heap[child].load >= group.load) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = group;
+}
+
+// The time of the slowest group where documents go into groups of these counts; INFINITY when they do not fit or
+// need `limit` or more. Fills x->chosen.
+static double fill_groups(Search* x, const int* counts, double limit) {
+    const FlexspCpSizes* d = x->cp_sizes;
+    const FlexspBatch* batch = x->batch;
+    int present[FLEXSP_CP_SIZES], n_present = 0, number = 0, at = 0;
+    Group* heap[FLEXSP_CP_SIZES];
+    for (int c = d->n; c-- > 0; at += counts[c]) {
+        heap[c] = x->groups + at;
+        for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){d->micro_batch[c], d->room[c], number++};
+    }
+    for (int c = 0; c < d->n; c++)
+        if (counts[c]) present[n_present++] = c;
+    const double* to_come = batch->least_work + (size_t)present[0] * (size_t)(batch->n + 1);
+    double most_work = limit * d->ranks, work = 0, slowest = 0;
+    if (to_come[0] >= most_work) return INFINITY;
+    for (int i = 0; i < batch->n; i++) {
+        const double* ms = batch->ms + (size_t)batch->bucket[i] * (size_t)d->n;
+        const int64_t* takes = batch->takes + (size_t)batch->bucket[i] * (size_t)d->n;
+        double earliest = limit;
+        int best = -1, group = 0;
+        for (int p = 0; p < n_present; p++) {
+            int c = present[p], g = with_room(heap[c], counts[c], takes[c]);
+            if (g >= 0 && heap[c][g].load + ms[c] < earliest) earliest = heap[c][g].load + ms[c], best = c, group = g;
+        }
+        if (best < 0) return INFINITY;
+        x->chosen[i] = heap[best][group].number;
+        heap[best][group].load = earliest;
+        heap[best][group].room -= takes[best];
+        sift(heap[best], counts[best], group);
+        slowest = fmax(slowest, earliest);
+        work += d->cp_size[best] * ms[best];
+        if (work + to_come[i + 1] >= most_work) return INFINITY;
+    }
+    return slowest;
+}
+
+static void keep(Search* x, const int* counts, double ms) {
+    x->best = ms;
+    memcpy(x->counts, counts, sizeof(int) * (size_t)x->cp_sizes->n);
+    memcpy(x->group_of, x->chosen, sizeof(int) * (size_t)x->batch->n);
+}
+
+static void try_partition(void* of, const int* counts) {
+    Search* x = (Search*)of;
+    double ms = fill_groups(x, counts, x->best);
+    if (ms < x->best) keep(x, counts, ms);
+}
+
+// As many groups of cp size c as there is room for, and what is left in the widest that go.
+static void homogeneous(int* counts, int c, int ranks) {
+    memset(counts, 0, sizeof(int) * FLEXSP_CP_SIZES);
+    for (; c >= 0; c--) {
+        counts[c] = ranks >> c;
+        ranks -= counts[c] << c;
+    }
+}
+
+// ---- the beam
+
+typedef struct Candidate {
+    int counts[FLEXSP_CP_SIZES];
+    double ms;
+    int expanded;
+} Candidate;
+
+enum { SEEN = 1 << 14 };  // partitions that are remembered; the beam ends when half of them are
+
+typedef struct Beam {
+    Search* x;
+    Candidate candidates[FLEXSP_BEAM];
+    int n, n_seen;
+    uint64_t seen[SEEN];  // hashes, 0: free
+} Beam;
+
+static int seen_before(Beam* beam, const int* counts) {
+    uint64_t hash = hash_bytes(counts, sizeof(int) * FLEXSP_CP_SIZES, 1);
+    size_t at = hash % SEEN;
+    for (; beam->seen[at]; at = (at + 1) % SEEN)
+        if (beam->seen[at] == hash) return 1;
+    beam->seen[at] = hash;
+    beam->n_seen++;
+    return 0;
+}
+
+// Into its place among the candidates, which are in order of time, if it is better than the last of a full beam.
+static void offer(Beam* beam, const int* counts) {
+    if (seen_before(beam, counts)) return;
+    double limit = beam->n == FLEXSP_BEAM ? beam->candidates[beam->n - 1].ms : INFINITY;
+    double ms = fill_groups(beam->x, counts, limit);
+    if (ms >= limit) return;
+    if (ms < beam->x->best) keep(beam->x, counts, ms);
+    int at = beam->n < FLEXSP_BEAM ? beam->n++ : FLEXSP_BEAM - 1;
+    for (; at > 0 && beam->candidates[at - 1].ms > ms; at--) beam->candidates[at] = beam->candidates[at - 1];
+    beam->candidates[at].ms = ms;
+    beam->candidates[at].expanded = 0;
+    memcpy(beam->candidates[at].counts, counts, sizeof beam->candidates[at].counts);
+}
+
+// Merges 2 k groups of a cp size into k of the next, or splits k into 2 k of the one below, for k = 1, 2, 4, ...
+static void expand(Beam* beam, const Candidate* from) {
+    int counts[FLEXSP_CP_SIZES];
+    for (int c = 0; c < beam->x->cp_sizes->n; c++)
+        for (int k = 1; k <= from->counts[c]; k *= 2) {
+            memcpy(counts, from->counts, sizeof counts);
+            if (c > 0) counts[c] -= k, counts[c - 1] += 2 * k, offer(beam, counts);
+            memcpy(counts, from->counts, sizeof counts);
+            if (c + 1 == beam->x->cp_sizes->n || 2 * k > counts[c]) continue;
+            counts[c] -= 2 * k, counts[c + 1] += k, offer(beam, counts);
+        }
+}
+
+static void search_beam(Search* x, Beam* beam) {
+    int counts[FLEXSP_CP_SIZES];
+    memset(beam, 0, sizeof *beam);
+    beam->x = x;
+    for (int c = 0; c < x->cp_sizes->n; c++) homogeneous(counts, c, x->cp_sizes->ranks), offer(beam, counts);
+    for (int i = 0; i < beam->n && beam->n_seen < SEEN / 2;) {
+        if (beam->candidates[i].expanded) {
+            i++;
+            continue;
+        }
+        beam->candidates[i].expanded = 1;
+        Candidate from = beam->candidates[i];
+        expand(beam, &from);
+        i = 0;
+    }
+}
+
+double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, int enumerated, int* counts,
+                     int* group_of, Arena* arena) {
+    ArenaMark mark = arena_mark(arena);
+    int all = cp_sizes->ranks <= enumerated, start[FLEXSP_CP_SIZES];
+    Beam* beam = all ? NULL : TAKE(arena, Beam, 1);
+    Search x = {cp_sizes,
+                batch,
+                .groups = TAKE(arena, Group, cp_sizes->ranks),
+                .chosen = TAKE(arena, int, batch->n),
+                .best = INFINITY,
+                .counts = counts,
+                .group_of = group_of};
+    if (arena->missing) return INFINITY;
+    if (all) {
+        // One cp size for all first, the paper's warm start, so that there is something to beat.
+        for (int c = cp_sizes->n; c-- > 0;) homogeneous(start, c, cp_sizes->ranks), try_partition(&x, start);
+        flexsp_partitions(cp_sizes->ranks, cp_sizes->n, try_partition, &x);
+    } else search_beam(&x, beam);
+    arena_reset(arena, mark);
+    return x.best;
+}
+
+// ---- whole plans
 
 typedef struct Work {
     const Setting* setting;
     const FlexspOptions* options;
-    const int* lengths;
     int n;
     FlexspCpSizes cp_sizes;
     FlexspReport* report;
-    Sorted* order;    // (n) as the blaster cuts them
-    int* in_order;    // (n) their lengths
-    double* area;     // (n + 1) rank-ms that the first of them occupy at least
-    int64_t* sums;    // 3 (n + 1)
-    int* first;       // (n + 1) rounds
-    Sorted* members;  // (n) of a round, longest first
-    int* member;      // (n) their lengths
-    int* bucket;      // (n + 1)
-    int* group_of;    // (n)
-    double* load;     // (ranks) of its groups
-    int* size;        // (ranks) documents of its groups
-    Plan trial;       // the plan of the trial that is made
+    Sorted* documents;  // (n) the longest first
+    int* lengths;       // (n) theirs
+    double* area;       // (n + 1) rank-ms that the first of them occupy at least
+    int64_t* sums;      // 3 (n + 1)
+    int* first;         // (n + 1) rounds
+    int* bucket;        // (n + 1)
+    int* group_of;      // (n)
+    double* load;       // (ranks) of its groups
+    int* size;          // (ranks) documents of its groups
+    Plan trial;         // the plan of the trial that is made
     Arena* arena;
-    double best;      // ms of the best trial
+    double best;  // ms of the best trial
 } Work;
 
 static void take_work(Work* x, Arena* arena) {
     int n = x->n, ranks = x->cp_sizes.ranks;
     x->arena = arena;
-    x->order = TAKE(arena, Sorted, n);
-    x->in_order = TAKE(arena, int, n);
+    x->documents = TAKE(arena, Sorted, n);
+    x->lengths = TAKE(arena, int, n);
     x->area = TAKE(arena, double, n + 1);
     x->sums = TAKE(arena, int64_t, 3 * (n + 1));
     x->first = TAKE(arena, int, n + 1);
-    x->members = TAKE(arena, Sorted, n);
-    x->member = TAKE(arena, int, n);
     x->bucket = TAKE(arena, int, n + 1);
     x->group_of = TAKE(arena, int, n);
     x->load = TAKE(arena, double, ranks);
@@ -60,43 +448,40 @@ static void take_work(Work* x, Arena* arena) {
     x->trial.n_docs = n;
 }
 
-// Sorts documents for the blaster, and what they occupy at least. -1 when no group holds one of them.
-static int order_documents(Work* x, char* err, size_t errlen) {
+// Sorts documents, and what they occupy at least. -1 when no group holds one of them.
+static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen) {
     const FlexspCpSizes* d = &x->cp_sizes;
-    for (int i = 0; i < x->n; i++) x->order[i] = (Sorted){x->lengths[i], i};
-    sort_longest_first(x->order, x->n);
+    sort_longest_first(x->documents, lengths, x->n);
     x->area[0] = 0;
     for (int i = 0; i < x->n; i++) {
-        double s = x->in_order[i] = x->order[i].length, least = INFINITY;
+        double s = x->lengths[i] = x->documents[i].length, least = INFINITY;
         for (int c = 0; c < d->n; c++)
-            if (widest_place(x->in_order[i], d->ring_size[c]) <= d->room[c])
+            if (widest_place(x->lengths[i], d->ring_size[c]) <= d->room[c])
                 least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
         if (least == INFINITY)
             return fail(err, errlen,
                         "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
                         "it at capacity %d; try a larger --capacity or more ranks",
-                        x->order[i].doc, x->order[i].length, d->ranks, x->setting->limits.capacity);
+                        x->documents[i].doc, x->lengths[i], d->ranks, x->setting->limits.capacity);
         x->area[i + 1] = x->area[i] + least;
     }
     return 0;
 }
 
-// ---- one round
-
-// Buckets of the members; their number, -1 for want of memory.
-static int make_buckets(Work* x, int n) {
+// Buckets of the documents from `first` on; their number.
+static int make_buckets(Work* x, int first, int n) {
     int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
-    for (int i = 0; i < n; i++) tokens += x->member[i];
+    for (int i = 0; i < n; i++) tokens += x->lengths[first + i];
     // The mean of what there is and what the ranks hold; a round never has more than they hold.
     int64_t most = tokens + (capacity - tokens) / 2;
     int least = x->options->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
-    int buckets = flexsp_buckets(x->bucket, x->member, n, least, most);
+    int buckets = flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
     x->report->most_buckets = MAX(x->report->most_buckets, buckets);
     return buckets;
 }
 
 // The time of the slowest group, from true lengths, and into x->size the documents of each.
-static double true_ms(Work* x, int n, const int* counts) {
+static double true_ms(Work* x, int first, int n, const int* counts) {
     const FlexspCpSizes* d = &x->cp_sizes;
     double slowest = 0;
     int number = 0;
@@ -105,7 +490,7 @@ static double true_ms(Work* x, int n, const int* counts) {
     for (int i = 0; i < n; i++) {
         int group = x->group_of[i], c = d->n - 1;
         for (int from = counts[c]; from <= group; from += counts[c]) c--;
-        double s = x->member[i];
+        double s = x->lengths[first + i];
         x->load[group] += d->quadratic[c] * s * s + d->linear[c] * s;
         x->size[group]++;
         slowest = fmax(slowest, x->load[group]);
@@ -115,10 +500,10 @@ static double true_ms(Work* x, int n, const int* counts) {
 
 // Micro-batches of a round, behind those of the ones before. The widest group begins at rank 0: since each cp size
 // divides the ones before it, every group begins at a multiple of its own.
-static void write_micro_batches(Work* x, int round, int n, const int* counts, int first_doc) {
+static void write_micro_batches(Work* x, int round, int first, int n, const int* counts) {
     const FlexspCpSizes* d = &x->cp_sizes;
     Plan* plan = &x->trial;
-    int number = 0, rank = 0;
+    int number = 0, rank = 0, first_doc = first;
     for (int c = d->n; c-- > 0;)
         for (int g = 0; g < counts[c]; g++, number++, rank += d->cp_size[c]) {
             int size = x->size[number];
@@ -128,31 +513,26 @@ static void write_micro_batches(Work* x, int round, int n, const int* counts, in
                 (MicroBatch){rank, d->cp_size[c], d->ulysses_size[c], first_doc, size, round};
             first_doc += size;
         }
-    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->members[i].doc;
+    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i].doc;
 }
 
-// Plans documents [first, end) of the order as round `round`. Its time, INFINITY where they do not fit, -2 for
-// want of memory.
+// Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
 static double plan_round(Work* x, int round, int first, int end) {
-    int n = end - first, counts[FLEXSP_CP_SIZES];
-    memcpy(x->members, x->order + first, sizeof(Sorted) * (size_t)n);
-    for (int i = 0; i < n; i++) x->member[i] = x->members[i].length;
-    int buckets = make_buckets(x, n);
-    if (buckets < 0) return -2;
-    FlexspBatch batch;
+    int n = end - first, counts[FLEXSP_CP_SIZES], buckets = make_buckets(x, first, n);
     ArenaMark mark = arena_mark(x->arena);
-    if (flexsp_batch(&batch, x->member, n, x->bucket, buckets, &x->cp_sizes, x->arena) < 0) return -2;
-    double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of);
+    FlexspBatch batch;
+    flexsp_batch(&batch, x->lengths + first, n, x->bucket, buckets, &x->cp_sizes, x->arena);
+    double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, x->arena);
     arena_reset(x->arena, mark);
-    if (ms < 0 || ms == INFINITY) return ms;
-    ms = true_ms(x, n, counts);
-    write_micro_batches(x, round, n, counts, first);
+    if (ms == INFINITY) return ms;
+    ms = true_ms(x, first, n, counts);
+    write_micro_batches(x, round, first, n, counts);
     return ms;
 }
 
 // ---- trials
 
-// M rounds. The total in ms, INFINITY where one does not fit or the total cannot beat the best, -2: memory.
+// M rounds. The total in ms, INFINITY where one does not fit or the total cannot beat the best.
 static double try_rounds(Work* x, const int* cut, int m) {
     double total = 0, round_ms = x->setting->cost.round;
     flexsp_chunks(x->first, cut, x->n, m);
@@ -161,7 +541,7 @@ static double try_rounds(Work* x, const int* cut, int m) {
         double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->cp_sizes.ranks + round_ms * (m - i);
         if (total + to_come >= x->best) return INFINITY;
         double ms = plan_round(x, i, x->first[i], x->first[i + 1]);
-        if (ms < 0 || ms == INFINITY) return ms;
+        if (ms == INFINITY) return ms;
         total += ms + round_ms;
     }
     return total;
@@ -177,20 +557,19 @@ static void keep_trial(Work* x, Plan* plan, int m, double ms) {
 static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     int trials = x->options->trials ? x->options->trials : FLEXSP_TRIALS;
     int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
-    int least = x->report->least = flexsp_least_chunks(x->in_order, x->n, capacity);
+    int least = x->report->least = flexsp_least_chunks(x->lengths, x->n, capacity);
     for (int from = least; from <= x->n && x->best == INFINITY; from += trials) {
-        int most = MIN(from + trials - 1, x->n), failed = 0;
+        int most = MIN(from + trials - 1, x->n);
         ArenaMark mark = arena_mark(x->arena);
         int* cut = TAKE(x->arena, int, (size_t)(most + 1) * (size_t)(x->n + 1));
         if (arena_check(x->arena, err, errlen) < 0) return -1;
-        flexsp_blast(cut, x->in_order, x->n, most, x->sums);
-        for (int m = from; m <= most && !failed; m++) {
+        flexsp_blast(cut, x->lengths, x->n, most, x->sums);
+        for (int m = from; m <= most; m++) {
             double ms = try_rounds(x, cut, m);
-            failed = ms < 0;
-            if (!failed && ms < x->best) keep_trial(x, plan, m, ms);
+            if (ms < x->best) keep_trial(x, plan, m, ms);
         }
         arena_reset(x->arena, mark);
-        if (failed) return fail(err, errlen, "out of memory for a plan of %d documents", x->n);
+        if (arena_check(x->arena, err, errlen) < 0) return -1;
     }
     if (x->n > 0 && x->best == INFINITY)
         return fail(err, errlen, "no division of %d ranks into powers of two holds the %d documents of the step",
@@ -204,7 +583,7 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
     FlexspReport ignored;
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Work x = {.setting = setting, .options = options ? options : &as_published, .lengths = lengths, .n = n};
+    Work x = {.setting = setting, .options = options ? options : &as_published, .n = n};
     x.best = INFINITY;
     x.report = report ? report : &ignored;
     *x.report = (FlexspReport){0};
@@ -212,27 +591,19 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
     flexsp_cp_sizes(&x.cp_sizes, setting);
     take_work(&x, arena);
     x.trial.step = step, x.trial.ranks = setting->limits.ranks;
-    if (arena_check(arena, err, errlen) < 0 || order_documents(&x, err, errlen) < 0) return -1;
+    if (arena_check(arena, err, errlen) < 0 || sort_documents(&x, lengths, err, errlen) < 0) return -1;
     if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }
 
-// ---- the row of the table
+// ---- the entry of the table
 
-static void* open_flexsp(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
-    (void)sample, (void)n_sample;
-    const Setting** planner = (const Setting**)malloc(sizeof *planner);
-    if (!planner) return fail(err, errlen, "out of memory"), NULL;
-    *planner = setting;
-    return planner;
-}
-
-static int plan_flexsp(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
-                       char* err, size_t errlen) {
-    return flexsp_plan(plan, rule, NULL, step, lengths, n, *(const Setting**)planner, NULL, arena, err, errlen);
+static int plan_flexsp(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+                       Arena* arena, char* err, size_t errlen) {
+    return flexsp_plan(plan, rule, NULL, step, lengths, n, (const Setting*)planner, NULL, arena, err, errlen);
 }
 
 const Planner planner_flexsp = {
-    "flexsp", "FlexSP (ASPLOS 2025): rounds of sorted documents, groups of unlike powers of two in each", open_flexsp,
-    plan_flexsp, free};
+    "flexsp", "FlexSP (ASPLOS 2025): rounds of sorted documents, groups of unlike powers of two in each",
+    planner_open_setting, plan_flexsp};

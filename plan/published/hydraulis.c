@@ -1,30 +1,30 @@
-// hydraulis.c - a step of Hydraulis: choosing a strategy, dispatching documents to its pipelines, packing each
-// pipeline's into rows; and the published planner that is made of it. See hydraulis.h for the model and the source.
+// hydraulis.c - Hydraulis (arXiv 2412.07894), rebuilt: the strategies that it proposes before the run, a step of it
+// (choosing a strategy, dispatching documents to its pipelines, packing each pipeline's into micro-batches), and the
+// published planner that is made of both. See hydraulis.h for the model and the source.
 //
 // Tensor x pipeline parallelism is what Hydraulis chooses among. The published planner has the cp sizes of this project
-// in its place: a pipeline is a group of ranks that share documents by heads or rings, pp = 1, one scheme for each
-// power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. A row costs what a
-// micro-batch of published systems does, Cost.round. Ranks of unequal speed are unknown to it.
+// in its place: a pipeline is a group of ranks that share documents by ulysses or ring, pp = 1, one scheme for each
+// power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. A micro-batch costs
+// what one of any published system does, Cost.round. Ranks of unequal speed are unknown to it.
 //
 // Where the released code is known to go wrong it is not followed: ties in dispatching go to the smallest own load, not
 // to the first pipeline; a shuffle that leaves a pipeline empty does not end the search; a strategy costs the maximum
 // over the times of its pipelines. Packing uses no integer program: longest cost first under the cap on tokens, best
-// fit where that fails, then moves and swaps out of the longest row. A floor on the tokens of a row, which only limits
-// how many rows are tried, is left out: cp sizes have none.
+// fit where that fails, then moves and swaps out of the longest micro-batch. A floor on the tokens of a micro-batch,
+// which only limits how many are tried, is left out: cp sizes have none.
+#include "plan/published/hydraulis.h"
+
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "plan/planner.h"
-#include "plan/published/hydraulis.h"
-#include "plan/published/longest.h"
-#include "plan/published/published.h"
 
 // ---- schemes
 
 double scheme_ms(const PipelineScheme* scheme, int s) { return (scheme->quadratic * s + scheme->linear) * s; }
 
-int64_t scheme_room(const PipelineScheme* scheme, int s) {
+// What s tokens take of max_tokens.
+static int64_t scheme_room(const PipelineScheme* scheme, int s) {
     return scheme->ring == 1 ? s : (int64_t)scheme->ring * widest_place(s, scheme->ring);
 }
 
@@ -40,6 +40,190 @@ int strategy_pipelines(const Strategy* strategy, const SchemePool* pool) {
     return n;
 }
 
+// ---- before the run: a strategy for each maximum length, by dynamic programming over the lengths of the data set
+// (section 2.5)
+//
+// T[n][s] is the least time in which n GPUs process every document of at most s tokens of the sample, when the longest
+// of them, an interval (s - l, s], belong to d pipelines of one scheme k and the others to other GPUs:
+//
+//   T[n][s] = min over k, l, d of max(T[n - d gpus_k][s - l], C_k(s - l, s) / d),  T[n][0] = 0 for every n
+//
+// C_k sums t(s) + fixed over the interval, and adds pp - 1 times the longest. GPUs may stay idle, so T falls with n.
+// As d grows the first operand grows and the second falls, and the place where they cross moves up with n: it is
+// followed, not searched, so that a cell costs O(lengths schemes) on average. GPUs that no interval wants get more
+// pipelines of the scheme of the shortest documents.
+
+// Sums over the documents of at most edge[i] tokens.
+typedef struct Histogram {
+    int bins;
+    int edge[HYDRAULIS_BINS + 1], longest[HYDRAULIS_BINS + 1];
+    double count[HYDRAULIS_BINS + 1], tokens[HYDRAULIS_BINS + 1], squares[HYDRAULIS_BINS + 1];
+} Histogram;
+
+// How T[n][s] came about: d pipelines of a scheme for the last `bins`.
+typedef struct Pick {
+    short scheme, bins, d;
+} Pick;
+
+typedef struct Table {
+    const SchemePool* pool;
+    const Histogram* h;
+    const Proposal* proposal;
+    int unit, units;  // GPUs that all schemes are multiples of, and how many such there are
+    double* ms;       // (bins + 1, units + 1)
+    Pick* picks;      // the same
+} Table;
+
+// Tokens between two maximum lengths with which the search stays short.
+static int strategies_step(int longest, int ranks) {
+    int bins = ranks <= 128 ? HYDRAULIS_BINS : HYDRAULIS_BINS / 2;
+    return MAX(ROUND_UP(CEIL_DIV(longest, bins), 128), 128);
+}
+
+static void count_lengths(Histogram* h, const int* sample, int n, int longest, int step) {
+    *h = (Histogram){.bins = CEIL_DIV(longest, step)};
+    for (int i = 1; i <= h->bins; i++) h->edge[i] = MIN(i * step, longest);
+    for (int i = 0; i < n; i++) {
+        if (sample[i] < 1 || sample[i] > longest) continue;
+        int bin = CEIL_DIV(sample[i], step);
+        double s = sample[i];
+        h->count[bin]++, h->tokens[bin] += s, h->squares[bin] += s * s;
+        h->longest[bin] = MAX(h->longest[bin], sample[i]);
+    }
+    for (int i = 1; i <= h->bins; i++) {
+        h->count[i] += h->count[i - 1], h->tokens[i] += h->tokens[i - 1], h->squares[i] += h->squares[i - 1];
+        h->longest[i] = MAX(h->longest[i], h->longest[i - 1]);
+    }
+}
+
+// C_k of the documents of more than edge[low] and at most edge[high] tokens.
+static double interval_ms(const Histogram* h, const PipelineScheme* k, int low, int high, FixedCharge charge) {
+    double count = h->count[high] - h->count[low], tokens = h->tokens[high] - h->tokens[low];
+    double ms = k->quadratic * (h->squares[high] - h->squares[low]) + k->linear * tokens;
+    if (count <= 0) return 0;
+    ms += k->fixed * (charge == FIXED_PER_DOCUMENT ? count : tokens / (double)k->max_tokens);
+    return ms + (k->pp - 1) * (scheme_ms(k, h->longest[high]) + k->fixed);
+}
+
+// Tries d pipelines of scheme k for the bins (low, s], for every number of GPUs.
+static void try_interval(Table* t, int k, int low, int s) {
+    const PipelineScheme* scheme = &t->pool->scheme[k];
+    int gpus = scheme->gpus / t->unit, d = 1;
+    size_t width = (size_t)t->units + 1;
+    const double* below = t->ms + (size_t)low * width;
+    double* ms = t->ms + (size_t)s * width;
+    Pick* picks = t->picks + (size_t)s * width;
+    double all = interval_ms(t->h, scheme, low, s, t->proposal->charge), part = all, larger_part = INFINITY;
+    for (int n = gpus, most = 1, left = gpus; n <= t->units; n++) {
+        for (; d < most && below[n - d * gpus] < part; larger_part = part, part = all / ++d) {}
+        double rest = below[n - d * gpus], here = MAX(rest, part);
+        if (here < ms[n]) ms[n] = here, picks[n] = (Pick){(short)k, (short)(s - low), (short)d};
+        // One pipeline fewer: the part is above what the rest takes then.
+        if (larger_part < ms[n]) ms[n] = larger_part, picks[n] = (Pick){(short)k, (short)(s - low), (short)(d - 1)};
+        if (--left == 0) most++, left = gpus;
+    }
+}
+
+static void fill_table(Table* t) {
+    size_t width = (size_t)t->units + 1;
+    for (int n = 0; n <= t->units; n++) t->ms[n] = 0;
+    for (int s = 1; s <= t->h->bins; s++) {
+        double* ms = t->ms + (size_t)s * width;
+        Pick* picks = t->picks + (size_t)s * width;
+        for (int n = 0; n <= t->units; n++) ms[n] = INFINITY, picks[n] = (Pick){0};
+        for (int k = 0; k < t->pool->n; k++) {
+            const PipelineScheme* scheme = &t->pool->scheme[k];
+            if (scheme->gpus < t->proposal->narrowest || scheme_longest(scheme) < t->h->edge[s]) continue;
+            for (int low = s - 1; low >= 0; low--) try_interval(t, k, low, s);
+        }
+    }
+}
+
+// More pipelines of scheme k, then of narrower ones.
+static void use_idle(Strategy* strategy, const SchemePool* pool, int k) {
+    int idle = pool->ranks;
+    for (int i = 0; i < pool->n; i++) idle -= strategy->copies[i] * pool->scheme[i].gpus;
+    for (int gpus = pool->scheme[k].gpus; gpus > 0; gpus--) {
+        for (int i = 0; pool->scheme[k].gpus != gpus && i < pool->n; i++)
+            if (pool->scheme[i].gpus == gpus) k = i;
+        if (pool->scheme[k].gpus != gpus) continue;
+        strategy->copies[k] += idle / gpus;
+        idle %= gpus;
+    }
+}
+
+static Strategy strategy_of(const Table* t, int s) {
+    size_t width = (size_t)t->units + 1;
+    Strategy strategy = {.longest = t->h->edge[s], .ms = t->ms[(size_t)s * width + width - 1]};
+    int n = t->units, k = 0;
+    while (s > 0) {
+        Pick pick = t->picks[(size_t)s * width + (size_t)n];
+        k = pick.scheme;
+        strategy.copies[k] += pick.d;
+        n -= pick.d * (t->pool->scheme[k].gpus / t->unit);
+        s -= pick.bins;
+    }
+    use_idle(&strategy, t->pool, k);
+    return strategy;
+}
+
+static Strategy strategy_of_one(const SchemePool* pool, int k) {
+    Strategy strategy = {.longest = scheme_longest(&pool->scheme[k])};
+    use_idle(&strategy, pool, k);
+    return strategy;
+}
+
+static int strategy_is_new(const Strategy* list, int n, const Strategy* strategy) {
+    for (int i = 0; i < n; i++)
+        if (memcmp(list[i].copies, strategy->copies, sizeof strategy->copies) == 0) return 0;
+    return 1;
+}
+
+// The largest number of GPUs that all schemes of at least `narrowest` are multiples of; 0 without such schemes.
+static int common_unit(const SchemePool* pool, int narrowest) {
+    int unit = 0;
+    for (int k = 0; k < pool->n; k++)
+        for (int b = pool->scheme[k].gpus >= narrowest ? pool->scheme[k].gpus : 0; b != 0;) {
+            int rest = unit % b;
+            unit = b, b = rest;
+        }
+    return unit;
+}
+
+// One strategy for each maximum length, each once.
+static int propose_from(Strategy* list, Table* t) {
+    int n = 0;
+    fill_table(t);
+    for (int s = 1; s <= t->h->bins; s++) {
+        if (t->ms[(size_t)(s + 1) * ((size_t)t->units + 1) - 1] == INFINITY) continue;
+        Strategy strategy = strategy_of(t, s);
+        if (strategy_is_new(list, n, &strategy)) list[n++] = strategy;
+    }
+    return n;
+}
+
+int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
+                       const int* sample, int n_sample, Arena* arena, char* err, size_t errlen) {
+    int longest = proposal->longest, step = proposal->step;
+    if (longest < 1 || step < 1 || CEIL_DIV(longest, step) > HYDRAULIS_BINS || pool->ranks < 1 || pool->ranks > 32767)
+        return fail(err, errlen, "no strategies for documents of up to %d tokens in steps of %d on %d ranks", longest,
+                    step, pool->ranks);
+    Table t = {.pool = pool, .proposal = proposal, .unit = common_unit(pool, proposal->narrowest)};
+    if (t.unit == 0) return 0;
+    t.units = pool->ranks / t.unit;
+    ArenaMark mark = arena_mark(arena);
+    Histogram* h = TAKE(arena, Histogram, 1);
+    int cells = (HYDRAULIS_BINS + 1) * (t.units + 1);
+    t.h = h;
+    t.ms = TAKE(arena, double, cells);
+    t.picks = TAKE(arena, Pick, cells);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    count_lengths(h, sample, n_sample, longest, step);
+    int n = propose_from(list, &t);
+    arena_reset(arena, mark);
+    return n;
+}
+
 // ---- the documents of a step
 
 // What a pipeline was given so far.
@@ -49,10 +233,11 @@ typedef struct Load {
 } Load;
 
 int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err, size_t errlen) {
+    Sorted* documents = TAKE(arena, Sorted, n);
     *w = (StepWork){.pool = pool,
                     .lengths = lengths,
                     .n = n,
-                    .ms = TAKE(arena, double, pool->n * n),
+                    .ms = TAKE(arena, double, pool->n* n),
                     .room = TAKE(arena, int64_t, pool->n * n),
                     .sorted = TAKE(arena, int, n),
                     .order = TAKE(arena, int, n),
@@ -63,15 +248,12 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Ar
                     .pipeline_of = TAKE(arena, int, n),
                     .docs = TAKE(arena, int, n),
                     .first = TAKE(arena, int, pool->ranks + 1),
-                    .row_of = TAKE(arena, int, n),
-                    .row = TAKE(arena, int, n),
-                    .row_ms = TAKE(arena, double, n),
-                    .row_room = TAKE(arena, int64_t, n)};
+                    .mb_of = TAKE(arena, int, n),
+                    .scratch = TAKE(arena, int, n),
+                    .mb_ms = TAKE(arena, double, n),
+                    .mb_room = TAKE(arena, int64_t, n)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    _Static_assert(sizeof(Sorted) <= sizeof *w->room, "documents are sorted where room is filled in below");
-    Sorted* documents = (Sorted*)w->room;
-    for (int i = 0; i < n; i++) documents[i] = (Sorted){lengths[i], i};
-    sort_longest_first(documents, n);
+    sort_longest_first(documents, lengths, n);
     for (int i = 0; i < n; i++) w->sorted[i] = documents[i].doc;
     for (int k = 0; k < pool->n; k++) {
         const PipelineScheme* scheme = &pool->scheme[k];
@@ -201,111 +383,111 @@ Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strateg
     return best;
 }
 
-// ---- stage 2: the documents of a pipeline into rows
+// ---- stage 2: the documents of a pipeline into micro-batches
 
-// Each document to the row with the least time, or the least room, that has room for it; rows are opened in order.
-// Returns rows in use, 0 when a document fits none of v.
-static int fill_rows(int* row_of, StepWork* w, int k, const int* docs, int n, int v, int best_fit) {
+// Each document to the micro-batch with the least time, or the least room, that has room for it; they are opened in
+// order. Returns how many are in use, 0 when a document fits none of v.
+static int fill_micro_batches(int* mb_of, StepWork* w, int k, const int* docs, int n, int v, int best_fit) {
     const double* ms = w->ms + (size_t)k * (size_t)w->n;
     const int64_t *room = w->room + (size_t)k * (size_t)w->n, most = w->pool->scheme[k].max_tokens;
     int used = 0;
-    for (int r = 0; r < v; r++) w->row_ms[r] = 0, w->row_room[r] = 0;
+    for (int r = 0; r < v; r++) w->mb_ms[r] = 0, w->mb_room[r] = 0;
     for (int i = 0; i < n; i++) {
-        int row = -1;
+        int mb = -1;
         for (int r = 0; r < v && r <= used; r++) {
-            if (w->row_room[r] + room[docs[i]] > most) continue;
-            if (row < 0 || (best_fit ? w->row_room[r] > w->row_room[row] : w->row_ms[r] < w->row_ms[row])) row = r;
+            if (w->mb_room[r] + room[docs[i]] > most) continue;
+            if (mb < 0 || (best_fit ? w->mb_room[r] > w->mb_room[mb] : w->mb_ms[r] < w->mb_ms[mb])) mb = r;
         }
-        if (row < 0) return 0;
-        used = MAX(used, row + 1);
-        row_of[i] = row;
-        w->row_ms[row] += ms[docs[i]];
-        w->row_room[row] += room[docs[i]];
+        if (mb < 0) return 0;
+        used = MAX(used, mb + 1);
+        mb_of[i] = mb;
+        w->mb_ms[mb] += ms[docs[i]];
+        w->mb_room[mb] += room[docs[i]];
     }
     return used;
 }
 
 typedef struct Swap {
-    int from, to, row;  // document `from` of the longest row to `row`, and `to` back (-1: none)
-    double ms;          // of the longer of both rows after it
+    int from, to, mb;  // document `from` of the longest micro-batch to `mb`, and `to` back (-1: none)
+    double ms;         // of the longer of both after it
 } Swap;
 
-static void try_swap(Swap* best, const StepWork* w, int k, const int* docs, int longest, int from, int to, int row) {
+static void try_swap(Swap* best, const StepWork* w, int k, const int* docs, int longest, int from, int to, int mb) {
     const double* ms = w->ms + (size_t)k * (size_t)w->n;
     const int64_t *room = w->room + (size_t)k * (size_t)w->n, most = w->pool->scheme[k].max_tokens;
     double change = ms[docs[from]] - (to < 0 ? 0 : ms[docs[to]]);
     int64_t more = room[docs[from]] - (to < 0 ? 0 : room[docs[to]]);
-    if (w->row_room[row] + more > most || w->row_room[longest] - more > most) return;
-    double after = MAX(w->row_ms[row] + change, w->row_ms[longest] - change);
-    if (after < best->ms) *best = (Swap){from, to, row, after};
+    if (w->mb_room[mb] + more > most || w->mb_room[longest] - more > most) return;
+    double after = MAX(w->mb_ms[mb] + change, w->mb_ms[longest] - change);
+    if (after < best->ms) *best = (Swap){from, to, mb, after};
 }
 
-// The best move or swap out of the longest row, as long as there is one that helps.
-static void improve_rows(int* row_of, StepWork* w, int k, const int* docs, int n, int v) {
+// The best move or swap out of the longest micro-batch, as long as there is one that helps.
+static void improve_micro_batches(int* mb_of, StepWork* w, int k, const int* docs, int n, int v) {
     const double* ms = w->ms + (size_t)k * (size_t)w->n;
     const int64_t* room = w->room + (size_t)k * (size_t)w->n;
     for (int round = 0; round < 4 * n; round++) {
         int longest = 0;
         for (int r = 1; r < v; r++)
-            if (w->row_ms[r] > w->row_ms[longest]) longest = r;
-        Swap best = {.from = -1, .ms = w->row_ms[longest]};
+            if (w->mb_ms[r] > w->mb_ms[longest]) longest = r;
+        Swap best = {.from = -1, .ms = w->mb_ms[longest]};
         for (int i = 0; i < n; i++) {
-            if (row_of[i] != longest) continue;
+            if (mb_of[i] != longest) continue;
             for (int r = 0; r < v; r++)
                 if (r != longest) try_swap(&best, w, k, docs, longest, i, -1, r);
             for (int j = 0; j < n; j++)
-                if (row_of[j] != longest) try_swap(&best, w, k, docs, longest, i, j, row_of[j]);
+                if (mb_of[j] != longest) try_swap(&best, w, k, docs, longest, i, j, mb_of[j]);
         }
         if (best.from < 0) return;
         for (int back = 0; back < 2; back++) {
-            int i = back ? best.to : best.from, from = back ? best.row : longest, to = back ? longest : best.row;
+            int i = back ? best.to : best.from, from = back ? best.mb : longest, to = back ? longest : best.mb;
             if (i < 0) continue;
-            row_of[i] = to;
-            w->row_ms[from] -= ms[docs[i]], w->row_ms[to] += ms[docs[i]];
-            w->row_room[from] -= room[docs[i]], w->row_room[to] += room[docs[i]];
+            mb_of[i] = to;
+            w->mb_ms[from] -= ms[docs[i]], w->mb_ms[to] += ms[docs[i]];
+            w->mb_room[from] -= room[docs[i]], w->mb_room[to] += room[docs[i]];
         }
     }
 }
 
-// Sums anew, in the order of documents: what moves and swaps left in row_ms has rounding of its own.
-static Rows time_rows(const int* row_of, StepWork* w, int k, const int* docs, int n, int v) {
+// Sums anew, in the order of documents: what moves and swaps left in mb_ms has rounding of its own.
+static Packing time_micro_batches(const int* mb_of, StepWork* w, int k, const int* docs, int n, int v) {
     const PipelineScheme* scheme = &w->pool->scheme[k];
-    Rows rows = {.n = v};
+    Packing packing = {.n = v};
     double sum = 0;
-    for (int r = 0; r < v; r++) w->row_ms[r] = 0;
-    for (int i = 0; i < n; i++) w->row_ms[row_of[i]] += w->ms[k * w->n + docs[i]];
-    for (int r = 0; r < v; r++) sum += w->row_ms[r], rows.max = MAX(rows.max, w->row_ms[r]);
-    rows.ms = scheme->pp == 1 ? sum + scheme->fixed * v : (rows.max + scheme->fixed) * (scheme->pp - 1 + v);
-    return rows;
+    for (int r = 0; r < v; r++) w->mb_ms[r] = 0;
+    for (int i = 0; i < n; i++) w->mb_ms[mb_of[i]] += w->ms[k * w->n + docs[i]];
+    for (int r = 0; r < v; r++) sum += w->mb_ms[r], packing.max = MAX(packing.max, w->mb_ms[r]);
+    packing.ms = scheme->pp == 1 ? sum + scheme->fixed * v : (packing.max + scheme->fixed) * (scheme->pp - 1 + v);
+    return packing;
 }
 
-Rows hydraulis_pack_into(int* row_of, StepWork* w, int k, const int* docs, int n, int v) {
-    int used = fill_rows(row_of, w, k, docs, n, v, 0);
-    if (used == 0) used = fill_rows(row_of, w, k, docs, n, v, 1);
-    if (used == 0) return (Rows){0};
-    if (w->pool->scheme[k].pp > 1) improve_rows(row_of, w, k, docs, n, used);
-    return time_rows(row_of, w, k, docs, n, used);
+Packing hydraulis_pack_into(int* mb_of, StepWork* w, int k, const int* docs, int n, int v) {
+    int used = fill_micro_batches(mb_of, w, k, docs, n, v, 0);
+    if (used == 0) used = fill_micro_batches(mb_of, w, k, docs, n, v, 1);
+    if (used == 0) return (Packing){0};
+    if (w->pool->scheme[k].pp > 1) improve_micro_batches(mb_of, w, k, docs, n, used);
+    return time_micro_batches(mb_of, w, k, docs, n, used);
 }
 
-Rows hydraulis_pack(int* row_of, StepWork* w, int k, const int* docs, int n) {
+Packing hydraulis_pack(int* mb_of, StepWork* w, int k, const int* docs, int n) {
     const PipelineScheme* scheme = &w->pool->scheme[k];
-    Rows best = {.ms = INFINITY};
+    Packing best = {.ms = INFINITY};
     int64_t room = 0;
-    int apart = 0;  // documents of which no two fit a row
-    if (n == 0) return (Rows){0};
+    int apart = 0;  // documents of which no two fit one micro-batch
+    if (n == 0) return (Packing){0};
     for (int i = 0; i < n; i++) {
         room += w->room[k * w->n + docs[i]];
         apart += 2 * w->room[k * w->n + docs[i]] > scheme->max_tokens;
     }
     int fewest = MAX((int)CEIL_DIV(room, scheme->max_tokens), apart);
-    // Best fit says how many rows always suffice; the counts that are tried go at least so far.
-    int suffice = fill_rows(w->row, w, k, docs, n, n, 1), most = MIN(n, fewest + HYDRAULIS_ROW_COUNTS - 1);
+    // Best fit says how many always suffice; the counts that are tried go at least so far.
+    int suffice = fill_micro_batches(w->scratch, w, k, docs, n, n, 1), most = MIN(n, fewest + HYDRAULIS_COUNTS - 1);
     for (int v = fewest; v <= MAX(most, suffice); v++) {
-        Rows rows = hydraulis_pack_into(w->row, w, k, docs, n, v);
-        if (rows.n == 0 || rows.ms >= best.ms) continue;
-        best = rows;
-        memcpy(row_of, w->row, sizeof(int) * (size_t)n);
-        if (scheme->pp == 1) break;  // more rows only cost more
+        Packing packing = hydraulis_pack_into(w->scratch, w, k, docs, n, v);
+        if (packing.n == 0 || packing.ms >= best.ms) continue;
+        best = packing;
+        memcpy(mb_of, w->scratch, sizeof(int) * (size_t)n);
+        if (scheme->pp == 1) break;  // more only cost more
     }
     return best;
 }
@@ -329,7 +511,7 @@ static double pack_all(StepWork* w, const Strategy* strategy, const int* pipelin
     for (int k = 0, p = 0; k < w->pool->n; k++)
         for (int copy = 0; copy < strategy->copies[k]; copy++, p++) {
             int first = w->first[p], n = w->first[p + 1] - first;
-            slowest = MAX(slowest, hydraulis_pack(w->row_of + first, w, k, w->docs + first, n).ms);
+            slowest = MAX(slowest, hydraulis_pack(w->mb_of + first, w, k, w->docs + first, n).ms);
         }
     return slowest;
 }
@@ -349,7 +531,72 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
     return best;
 }
 
-// ---- the published planner
+// ---- the short list
+
+// Batches of several sizes, because the size of a step's is not known before the run.
+enum { MOST_BATCHES = 36, FEW_SHUFFLES = 4 };
+
+static int batch_size(int b, int ranks) { return MAX(512, 4 * ranks) >> b % 3; }
+
+// Times of all candidates on batch b: ms (n). What leaves a pipeline empty comes after everything that does not, and
+// what does not hold the batch after that.
+static void score(double* ms, const Strategy* list, int n, StepWork* work, uint64_t seed) {
+    for (int i = 0; i < n; i++) {
+        Choice choice = hydraulis_choose(work, &list[i], 1, FEW_SHUFFLES, seed);
+        ms[i] = choice.strategy < 0 ? 1e60 : choice.empty ? 1e20 * choice.ms : choice.ms;
+    }
+}
+
+// ms (batches, n). Moves the chosen to the front, in the order in which they were chosen.
+static int choose_cover(Strategy* list, double* ms, int n, int batches) {
+    double least[MOST_BATCHES];
+    int chosen = 1;
+    for (int b = 0; b < batches; b++) least[b] = ms[b * n];
+    for (; chosen < MIN(n, HYDRAULIS_LIST); chosen++) {
+        int best = -1;
+        double most = 0;
+        for (int i = chosen; i < n; i++) {
+            double gain = 0;
+            for (int b = 0; b < batches; b++) gain += MAX(least[b] - ms[b * n + i], 0);
+            if (gain > most) most = gain, best = i;
+        }
+        if (best < 0) break;
+        Strategy strategy = list[best];
+        list[best] = list[chosen], list[chosen] = strategy;
+        for (int b = 0; b < batches; b++) {
+            double of_best = ms[b * n + best];
+            ms[b * n + best] = ms[b * n + chosen], ms[b * n + chosen] = of_best;
+            least[b] = MIN(least[b], of_best);
+        }
+    }
+    return chosen;
+}
+
+// What a run needs of the candidates (n of them): batches are drawn from the sample, both stages score every candidate
+// on each, and to list[0], which has to hold every document, others are added as long as one lowers the sum over the
+// batches of the least time. Reorders list; returns how many remain, at most HYDRAULIS_LIST. -1: out of memory.
+static int strategies_shorten(Strategy* list, int n, const SchemePool* pool, const int* sample, int n_sample,
+                              Arena* arena, char* err, size_t errlen) {
+    int batches = pool->ranks <= 128 ? MOST_BATCHES : MOST_BATCHES / 3, most = batch_size(0, pool->ranks);
+    if (n_sample == 0) return MIN(n, 1);
+    double* ms = TAKE(arena, double, (batches * n));
+    int* lengths = TAKE(arena, int, most);
+    ArenaMark mark = arena_mark(arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    for (int b = 0; b < batches; b++, arena_reset(arena, mark)) {
+        StepWork work;
+        int docs = batch_size(b, pool->ranks);
+        for (int i = 0; i < docs; i++) {
+            int at = (int)(random_uniform(hash64((uint64_t)b), (uint64_t)i) * n_sample);
+            lengths[i] = MAX(MIN(sample[at], list[0].longest), 1);
+        }
+        if (step_work(&work, pool, lengths, docs, arena, err, errlen) < 0) return -1;
+        score(ms + b * n, list, n, &work, (uint64_t)b);
+    }
+    return choose_cover(list, ms, n, batches);
+}
+
+// ---- the entry of the table
 
 typedef struct Hydraulis {
     const Setting* setting;
@@ -358,7 +605,7 @@ typedef struct Hydraulis {
     int n;
 } Hydraulis;
 
-// Between a quarter of a full row and a full one the exchanges of a measured machine are taken as a line.
+// Between a quarter of a full micro-batch and a full one a measured machine's communication is taken as a line.
 static PipelineScheme scheme_of_group(const GroupCost* g, const Setting* setting) {
     PipelineScheme scheme = {
         .gpus = g->cp_size, .pp = 1, .quadratic = g->quadratic, .ring = g->cp_size / g->ulysses_size};
@@ -393,8 +640,10 @@ enum { CANDIDATES = HYDRAULIS_SCHEMES + 2 * HYDRAULIS_SCHEMES * HYDRAULIS_BINS }
 // One cp size for all, the least that holds the longest document, is the first: Hydraulis' optimizer strategy. The
 // dynamic program does not see that a step has only so many documents for its pipelines, and likes the narrowest
 // scheme too well. So it is asked again with the narrow ones left out; and fixed costs are charged in both ways,
-// because rows of short documents share theirs. Then both stages say on batches from the sample what is of use.
-static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample, char* err, size_t errlen) {
+// because micro-batches of short documents share theirs. Then both stages say on batches from the sample what is of
+// use.
+static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample, Arena* arena, char* err,
+                   size_t errlen) {
     const SchemePool* pool = &h->pool;
     int longest = scheme_longest(&pool->scheme[0]), n = 0, found;
     if (h->setting->context > 0) longest = MIN(longest, h->setting->context);
@@ -406,56 +655,55 @@ static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample
     }
     for (int i = 0; i < 2 * pool->n; i++) {
         Proposal proposal = {longest, strategies_step(longest, pool->ranks), pool->scheme[i / 2].gpus,
-                             i % 2 ? FIXED_PER_ROW : FIXED_PER_DOCUMENT};
+                             i % 2 ? FIXED_PER_MICRO_BATCH : FIXED_PER_DOCUMENT};
         Strategy* more = list + n;
-        if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, err, errlen)) < 0) return -1;
+        if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, arena, err, errlen)) < 0) return -1;
         for (int j = 0; j < found; j++) {
             Strategy strategy = more[j];
             if (strategy_is_new(list, n, &strategy)) list[n++] = strategy;
         }
     }
-    return strategies_shorten(list, n, pool, sample, n_sample, err, errlen);
+    return strategies_shorten(list, n, pool, sample, n_sample, arena, err, errlen);
 }
 
-static void* planner_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
-    Hydraulis* h = (Hydraulis*)calloc(1, sizeof *h);
-    Strategy* list = (Strategy*)malloc(sizeof(Strategy) * CANDIDATES);
-    int n = -1;
-    if (!h || !list) fail(err, errlen, "out of memory for strategies");
-    else {
-        h->setting = setting;
-        pool_of_setting(&h->pool, setting);
-        if (h->pool.n == 0) fail(err, errlen, "no cp size of %d ranks is a power of two", setting->limits.ranks);
-        else n = propose(h, list, sample, n_sample, err, errlen);
-    }
-    if (n > 0) memcpy(h->list, list, sizeof(Strategy) * (size_t)n), h->n = n;
-    free(list);
-    if (n > 0) return h;
-    free(h);
-    return NULL;
+static void* planner_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
+                          size_t errlen) {
+    Hydraulis* h = TAKE(arena, Hydraulis, 1);
+    ArenaMark mark = arena_mark(arena);
+    Strategy* list = TAKE(arena, Strategy, CANDIDATES);
+    if (arena_check(arena, err, errlen) < 0) return NULL;
+    h->setting = setting;
+    pool_of_setting(&h->pool, setting);
+    if (h->pool.n == 0)
+        return fail(err, errlen, "no cp size of %d ranks is a power of two", setting->limits.ranks), NULL;
+    h->n = propose(h, list, sample, n_sample, arena, err, errlen);
+    if (h->n <= 0) return NULL;
+    memcpy(h->list, list, sizeof(Strategy) * (size_t)h->n);
+    arena_reset(arena, mark);
+    return h;
 }
 
-// Rows of the pipeline on ranks first_rank .. as micro-batches, the longest first.
-static void add_rows(Plan* plan, StepWork* w, int k, int p, MicroBatch mb) {
-    const int *docs = w->docs + w->first[p], *row_of = w->row_of + w->first[p];
-    int n = w->first[p + 1] - w->first[p], rows = 0;
-    for (int i = 0; i < n; i++) rows = MAX(rows, row_of[i] + 1);
-    if (n > 0) time_rows(row_of, w, k, docs, n, rows);
-    for (int r = 0; r < rows; r++) {
+// Micro-batches of the pipeline on ranks first_rank .., the longest first.
+static void add_micro_batches(Plan* plan, StepWork* w, int k, int p, MicroBatch mb) {
+    const int *docs = w->docs + w->first[p], *mb_of = w->mb_of + w->first[p];
+    int n = w->first[p + 1] - w->first[p], v = 0;
+    for (int i = 0; i < n; i++) v = MAX(v, mb_of[i] + 1);
+    if (n > 0) time_micro_batches(mb_of, w, k, docs, n, v);
+    for (int r = 0; r < v; r++) {
         int longest = 0;
-        for (int j = 1; j < rows; j++)
-            if (w->row_ms[j] > w->row_ms[longest]) longest = j;
-        w->row_ms[longest] = -1;
+        for (int j = 1; j < v; j++)
+            if (w->mb_ms[j] > w->mb_ms[longest]) longest = j;
+        w->mb_ms[longest] = -1;
         mb.first_doc = plan->n_docs;
         for (int i = 0; i < n; i++)
-            if (row_of[i] == longest) plan->docs[plan->n_docs++] = docs[i];
+            if (mb_of[i] == longest) plan->docs[plan->n_docs++] = docs[i];
         mb.n_docs = plan->n_docs - mb.first_doc;
         plan->micro_batches[plan->n_micro_batches++] = mb;
     }
 }
 
 // Pipelines lie in descending order of cp size, so that every one begins at a multiple of its own, and none crosses a
-// border between machines of a power of two of ranks without need.
+// border between nodes of a power of two of ranks without need.
 static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const Strategy* strategy) {
     const SchemePool* pool = &h->pool;
     for (int k = 0, p = 0; k < pool->n; k++) {
@@ -463,13 +711,14 @@ static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const St
         for (int i = 0; i < pool->n; i++)
             if (pool->scheme[i].gpus > cp_size) first_rank += strategy->copies[i] * pool->scheme[i].gpus;
         for (int copy = 0; copy < strategy->copies[k]; copy++, p++, first_rank += cp_size)
-            add_rows(plan, w, k, p,
-                     (MicroBatch){
-                         .first_rank = first_rank, .cp_size = cp_size, .ulysses_size = cp_size / pool->scheme[k].ring});
+            add_micro_batches(
+                plan, w, k, p,
+                (MicroBatch){
+                    .first_rank = first_rank, .cp_size = cp_size, .ulysses_size = cp_size / pool->scheme[k].ring});
     }
 }
 
-static int planner_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                         Arena* arena, char* err, size_t errlen) {
     const Hydraulis* h = (const Hydraulis*)planner;
     StepWork work;
@@ -494,5 +743,4 @@ const Planner planner_hydraulis = {
     "strategies of unlike groups from a dynamic program, one a step, documents dispatched and packed (Hydraulis, 2024)",
     planner_open,
     planner_plan,
-    free,
 };

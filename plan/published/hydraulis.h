@@ -1,26 +1,27 @@
 // hydraulis.h - Hydraulis rebuilt (arXiv 2412.07894, 2024; released code of 2025): strategies of unlike pipelines are
-// proposed before the run, every step chooses one, and its documents go first to pipelines, then into rows.
+// proposed before the run, every step chooses one, and its documents go first to pipelines, then into micro-batches.
 //
-// A scheme is one way to run a replica of the model, a "pipeline": so many GPUs, so many stages. A row (micro-batch) of
-// documents of s tokens takes it sum(t(s)) + fixed, where t(s) = quadratic s^2 + linear s. A strategy is a number of
-// pipelines of each scheme. A step of a pipeline of v rows, the longest of them Z without `fixed`, takes
+// A scheme is one way to run a replica of the model, a "pipeline": so many GPUs, so many stages (pp). A
+// micro-batch of documents of s tokens takes it sum(t(s)) + fixed, where t(s) = quadratic s^2 + linear s. A strategy is
+// a number of pipelines of each scheme. A step of a pipeline of v micro-batches, the longest of them Z without `fixed`,
+// takes
 //   (Z + fixed) (pp - 1 + v)     as published, where pp > 1
-//   sum of t + fixed v           where pp = 1: there is nothing to wait for between rows
+//   sum of t + fixed v           where pp = 1: there is nothing to wait for between them
 #pragma once
-#include "plan/base.h"
+#include "plan/published/published.h"
 
 enum {
     HYDRAULIS_SCHEMES = 24,
     HYDRAULIS_BINS = 256,
     HYDRAULIS_SHUFFLES = 50,
-    HYDRAULIS_ROW_COUNTS = 20,
+    HYDRAULIS_COUNTS = 20,
     HYDRAULIS_LIST = 16
 };
 
 typedef struct PipelineScheme {
     int gpus, pp;
-    double quadratic, linear, fixed;  // ms a token^2, a token, a row
-    int64_t max_tokens;               // of a row
+    double quadratic, linear, fixed;  // ms a token^2, a token, a micro-batch
+    int64_t max_tokens;               // of a micro-batch
     int ring;      // 1, or a ring that cuts documents: s tokens take ring * widest_place(s, ring) of max_tokens
     int max_docs;  // most documents of a pipeline in a step
 } PipelineScheme;
@@ -38,17 +39,16 @@ typedef struct Strategy {
     double ms;                      // that the whole sample should take it
 } Strategy;
 
-double scheme_ms(const PipelineScheme* scheme, int s);     // t(s)
-int64_t scheme_room(const PipelineScheme* scheme, int s);  // that s tokens take of max_tokens
-int scheme_longest(const PipelineScheme* scheme);          // document that a row holds
+double scheme_ms(const PipelineScheme* scheme, int s);  // t(s)
+int scheme_longest(const PipelineScheme* scheme);       // document that a micro-batch holds
 
 int strategy_pipelines(const Strategy* strategy, const SchemePool* pool);
 
-// ---- before the run: hydraulis_strategies.c
+// ---- before the run
 
 typedef enum FixedCharge {
-    FIXED_PER_DOCUMENT,  // as released: as if every document had a row of its own
-    FIXED_PER_ROW        // rows are full
+    FIXED_PER_DOCUMENT,    // as released: as if every document had a micro-batch of its own
+    FIXED_PER_MICRO_BATCH  // they are full
 } FixedCharge;
 
 typedef struct Proposal {
@@ -57,41 +57,30 @@ typedef struct Proposal {
     FixedCharge charge;
 } Proposal;
 
-// Tokens between two maximum lengths with which the search stays short.
-int strategies_step(int longest, int ranks);
 // The best strategy for each maximum length, by dynamic programming over the lengths of a sample, each one once.
 // Returns how many; -1 without memory or schemes.
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
-                       const int* sample, int n_sample, char* err, size_t errlen);
-// Whether none of list has these pipelines.
-int strategy_is_new(const Strategy* list, int n, const Strategy* strategy);
-// The strategy with as many pipelines of scheme k as there are GPUs for, idle ones in narrower schemes.
-Strategy strategy_of_one(const SchemePool* pool, int k);
-// What a run needs of the candidates (n of them): batches are drawn from the sample, both stages score every candidate
-// on each, and to list[0], which has to hold every document, others are added as long as one lowers the sum over the
-// batches of the least time. Reorders list; returns how many remain, at most HYDRAULIS_LIST. -1: out of memory.
-int strategies_shorten(Strategy* list, int n, const SchemePool* pool, const int* sample, int n_sample, char* err,
-                       size_t errlen);
+                       const int* sample, int n_sample, Arena* arena, char* err, size_t errlen);
 
-// ---- every step: hydraulis.c
+// ---- every step
 
 // The documents of a step, with memory for what follows.
 typedef struct StepWork {
     const SchemePool* pool;
     const int* lengths;
     int n;
-    double* ms;                      // (schemes, n) t(s); infinite where a row does not hold the document
-    int64_t* room;                   // (schemes, n) that it takes of a row
+    double* ms;                      // (schemes, n) t(s); infinite where a micro-batch does not hold the document
+    int64_t* room;                   // (schemes, n) that it takes of a micro-batch
     int* sorted;                     // (n) documents, the longest first
     int *order, *trial, *candidate;  // (n) scratch of dispatching and choosing
     struct Load* load;               // (ranks)
     double* pipeline_ms;             // (ranks) of stage 1
     int* pipeline_of;                // (n) of the choice
     int *docs, *first;               // (n), (ranks + 1): the documents of every pipeline, the longest first
-    int* row_of;                     // (n) the rows of docs, counted from 0 in every pipeline
-    int* row;                        // (n) scratch of packing
-    double* row_ms;                  // (n)
-    int64_t* row_room;               // (n)
+    int* mb_of;                      // (n) the micro-batches of docs, counted from 0 in every pipeline
+    int* scratch;                    // (n) scratch of packing
+    double* mb_ms;                   // (n)
+    int64_t* mb_room;                // (n)
 } StepWork;
 
 // In the arena. 0, or -1 without memory.
@@ -108,16 +97,16 @@ typedef struct Choice {
 // Choice.strategy is 0, or -1 where the strategy does not hold the documents; work->pipeline_ms is filled.
 Choice hydraulis_dispatch(int* pipeline_of, StepWork* work, const Strategy* strategy, int shuffles, uint64_t seed);
 
-typedef struct Rows {
+typedef struct Packing {
     int n;       // 0: impossible
     double ms;   // of the pipeline's step
     double max;  // Z
-} Rows;
+} Packing;
 
-// Stage 2: docs (n, the longest first) of one pipeline into v rows, and with the best number of rows. row_of (n).
-Rows hydraulis_pack_into(int* row_of, StepWork* work, int scheme, const int* docs, int n, int v);
-Rows hydraulis_pack(int* row_of, StepWork* work, int scheme, const int* docs, int n);
+// Stage 2: docs (n, the longest first) of one pipeline into v micro-batches, and into the best number. mb_of (n).
+Packing hydraulis_pack_into(int* mb_of, StepWork* work, int scheme, const int* docs, int n, int v);
+Packing hydraulis_pack(int* mb_of, StepWork* work, int scheme, const int* docs, int n);
 
 // Both stages for each strategy; the one whose slowest pipeline ends first. A strategy with an empty pipeline only
-// where all have one. work's pipeline_of, docs, first, row_of are then those of the choice.
+// where all have one. work's pipeline_of, docs, first, mb_of are then those of the choice.
 Choice hydraulis_choose(StepWork* work, const Strategy* list, int n_strategies, int shuffles, uint64_t seed);

@@ -1,6 +1,7 @@
 // megatron.c - Megatron-LM's schedulers for documents of unlike lengths (released code of 2026), rebuilt.
 //
-// Dynamic context parallelism sizes groups by memory and balances by attention alone:
+// Its micro-batch, what all ranks do between two barriers, is a round here. Dynamic context parallelism sizes groups by
+// memory and balances by attention alone:
 //   cp size = least power of two that holds s,   load of a group = sum s^2 / cp size
 // A round starts with all ranks free. Documents come longest first; one whose cp size still finds free ranks opens
 // a group there, else it joins the least loaded group of its cp size that has room. Where its cp size has neither group
@@ -9,21 +10,20 @@
 // twofold each. Nothing is carried to the next round, and all ranks wait for each other in between. The release
 // cuts the sorted list into parts of equal work first, which only changes where it goes on after a cp size that is
 // blocked: here that is the next narrower cp size. A round pays the fixed cost that the machine's constants name
-// for one, Cost.round, as every system's does here; a row of balanced packing is one.
+// for one, Cost.round, as every system's does here; so does a micro-batch of balanced packing.
 // MicroBatch.round is the round, Plan.n_rounds stays 0: ranks may be idle in one where their number is no power of two.
 //
-// Balanced packing, its baseline (--sequence-packing-scheduler dp_balanced): rows of one cp size filled in the order of
-// documents, a new one when the next does not fit; then last documents leave the last rows that have several, for
-// rows of their own, until the number of rows is a multiple of the replicas. Rows are dealt in turn. Replicas wait for
-// each other at the end of the step only.
+// Balanced packing, its baseline (--sequence-packing-scheduler dp_balanced): micro-batches of one cp size filled in the
+// order of documents, a new one when the next does not fit; then last documents leave the last micro-batches that have
+// several, for micro-batches of their own, until there are a multiple of the replicas. They are dealt in turn. Replicas
+// wait for each other at the end of the step only.
 //
-// Groups are the machine's (Setting.groups): attention kind, room and balance of heads as for every other planner here.
-#include "plan/published/megatron.h"
-
+// Groups are the machine's (Setting.groups): ulysses or ring, room and balance of heads as for every other planner
+// here.
 #include "plan/planner.h"
-#include "plan/published/longest.h"
+#include "plan/published/published.h"
 
-// Tokens of a place that a document takes in groups of this cost.
+// Tokens of a rank that a document takes in groups of this cost.
 static int64_t takes(const GroupCost* g, int s) { return widest_place(s, g->cp_size / g->ulysses_size); }
 
 // ---- dynamic cp sizes
@@ -115,7 +115,7 @@ static void fill_round(Batch* x) {
     }
 }
 
-// Whether the documents of group k fit `cp size` ranks.
+// Whether the documents of group k fit `cp_size` ranks.
 static int fits(const Batch* x, int k, int cp_size) {
     const GroupCost* g = &x->setting->groups[cp_size];
     int64_t taken = 0;
@@ -170,8 +170,7 @@ int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* length
                .groups = TAKE(arena, Group, ranks)};
     if (arena_check(arena, err, errlen) < 0) return -1;
     *rule = (PlayRule){.in_rounds = 1, .round_ms = setting->cost.round};
-    for (int i = 0; i < n; i++) x.docs[i] = (Sorted){lengths[i], i};
-    sort_longest_first(x.docs, n);
+    sort_longest_first(x.docs, lengths, n);
     if (choose_cp_sizes(&x, err, errlen) < 0) return -1;
     for (int round = 0; x.left > 0; round++) {
         fill_round(&x);
@@ -184,9 +183,9 @@ int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* length
 
 // ---- one cp size
 
-// Rows in the order of documents; -1 with a message where a document fits none.
-static int fill_rows(Plan* plan, const int* lengths, int n, const GroupCost* g, int capacity, char* err,
-                     size_t errlen) {
+// Micro-batches in the order of documents; -1 with a message where a document fits none.
+static int fill_micro_batches(Plan* plan, const int* lengths, int n, const GroupCost* g, int capacity, char* err,
+                              size_t errlen) {
     int64_t taken = 0;
     for (int i = 0; i < n; i++) {
         int64_t more = takes(g, lengths[i]);
@@ -207,16 +206,16 @@ static int fill_rows(Plan* plan, const int* lengths, int n, const GroupCost* g, 
     return 0;
 }
 
-// Raises the number of rows to a multiple of the replicas while there are rows of several documents.
-static void split_rows(Plan* plan, int replicas) {
+// Raises the number of micro-batches to a multiple of the replicas while there are some of several documents.
+static void split_micro_batches(Plan* plan, int replicas) {
     for (int i = plan->n_micro_batches - 1; i >= 0 && plan->n_micro_batches % replicas != 0;) {
-        MicroBatch* row = &plan->micro_batches[i];
-        if (row->n_docs == 1) {
+        MicroBatch* mb = &plan->micro_batches[i];
+        if (mb->n_docs == 1) {
             i--;
             continue;
         }
-        MicroBatch last = *row;
-        last.first_doc += --row->n_docs;
+        MicroBatch last = *mb;
+        last.first_doc += --mb->n_docs;
         last.n_docs = 1;
         plan->micro_batches[plan->n_micro_batches++] = last;
     }
@@ -229,9 +228,9 @@ int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengt
     if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
         return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
     *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&setting->cost)};
-    if (fill_rows(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
+    if (fill_micro_batches(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
     int replicas = limits->ranks / cp_size;
-    split_rows(plan, replicas);
+    split_micro_batches(plan, replicas);
     for (int i = 0; i < plan->n_micro_batches; i++) {
         plan->micro_batches[i].first_rank = i % replicas * cp_size;
         plan->micro_batches[i].round = i / replicas;
@@ -239,21 +238,13 @@ int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengt
     return 0;
 }
 
-// ---- the row of the table
+// ---- the entry of the table
 
-static void* open_megatron(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
-    (void)sample, (void)n_sample;
-    const Setting** planner = (const Setting**)malloc(sizeof *planner);
-    if (!planner) return fail(err, errlen, "out of memory"), NULL;
-    *planner = setting;
-    return planner;
-}
-
-static int plan_megatron(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+static int plan_megatron(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                          Arena* arena, char* err, size_t errlen) {
-    return megatron_dynamic(plan, rule, step, lengths, n, *(const Setting**)planner, arena, err, errlen);
+    return megatron_dynamic(plan, rule, step, lengths, n, (const Setting*)planner, arena, err, errlen);
 }
 
 const Planner planner_megatron = {"megatron",
                                   "Megatron-LM's dynamic context parallelism: cp sizes by memory, balance by s^2",
-                                  open_megatron, plan_megatron, free};
+                                  planner_open_setting, plan_megatron};

@@ -1,31 +1,27 @@
 // zeppelin.c - Zeppelin (arXiv 2509.21841, EuroSys 2026) as a published planner: zones of lengths, rings as wide as
 // their zone, routing over all NICs, remapping of tokens for linear modules. A reconstruction: no code of it is public.
 //
-// Zones. A document is worth cutting where its attention takes at least as long as its exchanges:
-//   quadratic(d) s^2 >= exchanges(d, s),  d a whole machine for s0, two machines for s1; exchanges across are routed.
+// Zones. A document is worth cutting where its attention takes at least as long as its communication:
+//   quadratic(d) s^2 >= communication(d, s),  d one node for the zone inside, two for the zone across, which is routed.
 // Micro-batches. Documents on the same window share a micro-batch, longest first, as many as the capacity of its ranks
-// takes; the rest goes to further micro-batches. Ranks work through what is across machines, then inside, then local.
-// Every cut document is a ring; by heads go only those for which ring documents have run out
-// (PlanLimits.max_ring_docs). How it is played, where in doubt in its favour:
-//   across_scale  routed / direct time of exchanges across machines with as many NICs as ranks, at the best number of
+// takes; the rest goes to further micro-batches. Ranks work through what is across nodes, then inside, then local.
+// Every cut document is a ring; only those for which ring documents have run out (PlanLimits.max_ring_docs) share
+// heads. How it is played, where in doubt in its favour:
+//   across_scale  routed / direct time of communication across nodes with as many NICs as ranks, at the best number of
 //                 proxies. A published machine's bandwidths are those of an all-to-all, which uses all NICs already:
 //                 there this flatters Zeppelin.
-//   remap_ms      queries, keys and values to where attention is, outputs back, h + 2 h_kv and h a token, and the same
-//                 backward: the bytes a token that heads exchange. All linear modules are balanced, projections too.
-//                 Transfers are those of zeppelin_remap.c for the whole step at once, the busiest rank sets the time.
-//   Cost.round    is paid once for each round, ceil(tokens / capacity) of the rank with most of them, and not for
-//                 every micro-batch: a round has all three queues. There is no barrier between rounds: all
-//                 micro-batches are of one round, which takes the time of all.
+//   remap_ms      queries, keys and values to where attention is, outputs back, h + 2 h_kv and h numbers a token (h the
+//                 width, h_kv that of keys), and the same backward: the bytes a token of an all-to-all of heads. All
+//                 linear modules are balanced, projections too. Transfers are those of remap_moves for the whole step
+//                 at once, the busiest rank sets the time.
+//   Cost.round    is paid once for each round (its micro-batch, the work of all ranks on all three queues):
+//                 ceil(tokens / capacity) of the rank with most of them, and not for every micro-batch. There is no
+//                 barrier between rounds: all micro-batches are of one round, which takes the time of all.
 #include "plan/published/zeppelin.h"
 
 #include <limits.h>
-#include <stdlib.h>
 
 #include "plan/planner.h"
-#include "plan/published/longest.h"
-#include "plan/published/published.h"
-
-// ---- formulas
 
 double zeppelin_routed(int proxies, int nics, double inside) {
     return 2 * (inside * (proxies - 1) / proxies) + 1.0 / MIN(proxies, nics);
@@ -37,7 +33,7 @@ static GroupCost ring(const Setting* setting, int cp_size) {
     return cost_group(&setting->cost, &setting->limits, 0, cp_size, 1);
 }
 
-// ms that a rank of such a ring needs for what heads would exchange of a token, all layers, both ways; in the long run.
+// ms that a rank of such a ring needs for an all-to-all of a token's heads, all layers, both ways; in the long run.
 static double token_ms(const Setting* setting, int cp_size) {
     const Cost* cost = &setting->cost;
     GroupCost g = ring(setting, cp_size);
@@ -59,9 +55,9 @@ double zeppelin_across_scale(const Setting* setting) {
     return least;
 }
 
-// The least length whose computing in this ring takes as long as its exchanges.
-static int crossing(const GroupCost* g, double scale) {
-    int low = 0, high = INT_MAX;  // not worth it, taken to be
+// The least length whose computing in this ring takes as long as its communication.
+static int worth_cutting(const GroupCost* g, double scale) {
+    int low = 0, high = INT_MAX;  // too short, long enough
     while (high - low > 1) {
         int s = low + (high - low) / 2;
         if (g->quadratic * s * s >= scale * group_communication_ms(g, s)) high = s;
@@ -73,9 +69,320 @@ static int crossing(const GroupCost* g, double scale) {
 ZeppelinZones zeppelin_zones(const Setting* setting, double scale) {
     int ranks = setting->limits.ranks, node = MIN(setting->limits.node_size, ranks);
     GroupCost inside = ring(setting, node), across = ring(setting, MIN(2 * node, ranks));
-    ZeppelinZones zones = {crossing(&inside, 1), ranks > node ? crossing(&across, scale) : INT_MAX};
+    ZeppelinZones zones = {worth_cutting(&inside, 1), ranks > node ? worth_cutting(&across, scale) : INT_MAX};
     zones.across = MAX(zones.inside, zones.across);
     return zones;
+}
+
+// ---- partition: which ranks share a document
+//
+// Zeppelin's algorithms 1 and 2 are not public as pseudo-code. This is a reconstruction from their description, on
+// windows of contiguous ranks:
+//   1. Nodes. A document of the across zone takes k = ceil(length / mean tokens that a node has of this zone) nodes,
+//      but at least ceil(length^2 / mean of length^2 that it has of it). Any other, and one with k = 1, goes whole to
+//      a node.
+//   2. Ranks of a node. What was cut across lies on all of them. A document from the inside zone on takes
+//      g = ceil(length^2 / mean of length^2 that a rank has of these), a shorter one a rank.
+// Documents come longest first. A cut one takes the window whose maximum of work (length^2 / ranks) is least: a window
+// runs together, so all its ranks go on from that maximum. A whole one goes where fewest tokens are. Of the readings
+// that the description allows (means of a zone or of all documents, whole ones by tokens or by work, k by tokens alone)
+// this one came to the least mean makespan on a100-7b and h200-8b.
+//
+// A rank has room for the rounds that the step needs at least, ceil(tokens / (ranks capacity)). A window without
+// room is passed over, a cut document may take a wider one. Where a whole document finds none, its zone's threshold
+// falls to the longest document that is still whole, or further so that a 64th of all are cut, and the level starts
+// over. What falls into a zone so is cut over all nodes, or all ranks of its node. Thresholds only fall, so this
+// ends, at worst with every document on all ranks. What finds no room even so goes to further rounds.
+
+// A node on level 1, a rank on level 2. Work and tokens are of each of its ranks.
+typedef struct Bin {
+    int ranks;
+    double work, tokens;
+} Bin;
+
+typedef struct Level {
+    const PlanLimits* limits;
+    Bin* bins;
+    int n_bins;
+    double room;  // tokens of a rank
+} Level;
+
+typedef struct Partition {
+    const PlanLimits* limits;
+    const Sorted* documents;
+    int n, n_nodes;
+    Level nodes, ranks;
+    Bin* across;         // (nodes) what is cut across them
+    int *first, *count;  // (n) nodes of a document, or with count 0 its one node
+    Sorted* whole;       // (n) the documents of one node, as indices into `documents`
+} Partition;
+
+// ---- windows
+
+static int holds(const PlanLimits* limits, int s, int ranks) {
+    return CEIL_DIV(s, ranks) <= limits->capacity && widest_place(s, ranks) <= limits->capacity;
+}
+
+// Whether a document is in the zone from threshold on, or has to be cut because `ranks` do not hold it.
+static int is_cut(const PlanLimits* limits, int s, int threshold, int ranks) {
+    return s >= threshold || !holds(limits, s, ranks);
+}
+
+// By what a window is chosen; beyond_room: it need not have room for the document.
+typedef struct Choice {
+    int by_tokens, beyond_room;
+} Choice;
+
+// The window of `width` bins with the least maximum of work, or of tokens, among those that hold the document; -1 when
+// there is none. *work: its maximum of work, *ranks: its ranks.
+static int find_window(const Level* level, int s, int width, Choice choice, double* work, int* ranks) {
+    double least = 0;
+    int best = -1;
+    for (int at = 0; at + width <= level->n_bins; at++) {
+        double most = 0, tokens = 0;
+        int n = 0;
+        for (int b = at; b < at + width; b++) {
+            n += level->bins[b].ranks;
+            most = MAX(most, level->bins[b].work);
+            tokens = MAX(tokens, level->bins[b].tokens);
+        }
+        double key = choice.by_tokens ? tokens : most;
+        if (best >= 0 && key >= least) continue;
+        if (!choice.beyond_room && tokens + (double)s / n > level->room) continue;
+        if (!holds(level->limits, s, n)) continue;
+        best = at, least = key, *work = most, *ranks = n;
+    }
+    return best;
+}
+
+// Puts a document on `width` bins. Returns the first of them, -1 where no window can have it.
+static int put(const Level* level, int s, int width, Choice choice) {
+    double work = 0;
+    int ranks = 0, at = find_window(level, s, width, choice, &work, &ranks);
+    for (int b = at; at >= 0 && b < at + width; b++) {
+        level->bins[b].work = work + (double)s * s / ranks;
+        level->bins[b].tokens += (double)s / ranks;
+    }
+    return at;
+}
+
+// The same on at least *width bins, if need be beyond their room; *width becomes how many. -1: all do not hold it.
+static int put_cut(const Level* level, int s, int* width) {
+    int least = *width;
+    for (int beyond_room = 0; beyond_room < 2; beyond_room++)
+        for (*width = least; *width <= level->n_bins; ++*width) {
+            int at = put(level, s, *width, (Choice){0, beyond_room});
+            if (at >= 0) return at;
+        }
+    return -1;
+}
+
+// The threshold after an overflow; some of the n documents are below it.
+static int lower(const Sorted* documents, int n, int threshold) {
+    int whole = 0;
+    while (documents[whole].length >= threshold) whole++;
+    return documents[MIN(whole + n / 64, n - 1)].length;
+}
+
+// ---- nodes
+
+static int refuse(int doc, int s, const PlanLimits* limits, char* err, size_t errlen) {
+    return fail(err, errlen,
+                "document %d of the step has %d tokens, and a ring of all %d ranks holds %d at capacity %d; try "
+                "--capacity %lld or more ranks",
+                doc, s, limits->ranks, longest_fitting(limits, s, 1, limits->ranks), limits->capacity,
+                (long long)capacity_for(limits, s, 1, limits->ranks));
+}
+
+// ceil(part / (all / bins)), 1 to bins: how many bins a part of all takes.
+static int bins_of(double part, double all, int bins) {
+    double share = part * bins / all;
+    if (share >= bins) return bins;
+    int whole = (int)share;
+    return MAX(whole + (whole < share), 1);
+}
+
+// Of the documents that have to be cut, those from threshold on and those that `ranks` do not hold.
+typedef struct Total {
+    double tokens, work;
+} Total;
+
+static Total total_cut(const PlanLimits* limits, const Sorted* documents, int n, int threshold, int ranks) {
+    Total total = {0};
+    for (int i = 0; i < n; i++) {
+        double s = documents[i].length;
+        if (!is_cut(limits, documents[i].length, threshold, ranks)) continue;
+        total.tokens += s;
+        total.work += s * s;
+    }
+    return total;
+}
+
+static int nodes_of(const Partition* p, int s, const Total* total) {
+    return MAX(bins_of(s, total->tokens, p->n_nodes), bins_of((double)s * s, total->work, p->n_nodes));
+}
+
+// One pass with this threshold, which may have fallen from `crossing`. 1, or 0 where a document found no room, -1 where
+// one is too long.
+static int assign_nodes(Partition* p, int threshold, int crossing, char* err, size_t errlen) {
+    const PlanLimits* limits = p->limits;
+    for (int b = 0; b < p->n_nodes; b++) {
+        p->nodes.bins[b] = (Bin){.ranks = MIN(limits->node_size, limits->ranks - b * limits->node_size)};
+        p->across[b] = (Bin){0};
+    }
+    Total total = total_cut(limits, p->documents, p->n, threshold, p->nodes.bins[0].ranks);
+    for (int i = 0; i < p->n; i++) {
+        int s = p->documents[i].length, *count = &p->count[i], ranks = 0;
+        *count = 1;
+        if (!is_cut(limits, s, threshold, p->nodes.bins[0].ranks)) {
+            p->first[i] = put(&p->nodes, s, 1, (Choice){1, p->n_nodes == 1});
+            if (p->first[i] < 0) return 0;
+        } else {
+            int fallen = s >= threshold && s < crossing;
+            *count = fallen ? p->n_nodes : nodes_of(p, s, &total);
+            p->first[i] = put_cut(&p->nodes, s, count);
+            if (p->first[i] < 0) return refuse(p->documents[i].doc, s, limits, err, errlen);
+        }
+        if (*count == 1) *count = 0;
+        for (int b = 0; b < *count; b++) ranks += p->nodes.bins[p->first[i] + b].ranks;
+        for (int b = p->first[i]; b < p->first[i] + *count; b++) {
+            p->across[b].work += (double)s * s / ranks;
+            p->across[b].tokens += (double)s / ranks;
+        }
+    }
+    return 1;
+}
+
+// ---- the ranks of a node
+
+// One pass for the n_whole documents that are whole in a node, all of which fit it. 1, or 0 where a document found no
+// room.
+static int assign_ranks(Partition* p, ZeppelinWindow* windows, int node, int n_whole, int threshold, int crossing) {
+    int ranks = p->nodes.bins[node].ranks;
+    Total total = total_cut(p->limits, p->whole, n_whole, threshold, 1);
+    p->ranks.n_bins = ranks;
+    for (int r = 0; r < ranks; r++) p->ranks.bins[r] = (Bin){1, p->across[node].work, p->across[node].tokens};
+    for (int i = 0; i < n_whole; i++) {
+        int s = p->whole[i].length, cp_size = 1, at;
+        if (!is_cut(p->limits, s, threshold, 1)) {
+            at = put(&p->ranks, s, 1, (Choice){1, 0});
+            if (at < 0) return 0;
+        } else {
+            cp_size = bins_of((double)s * s, total.work, ranks);
+            if (s >= threshold && s < crossing) cp_size = ranks;
+            at = put_cut(&p->ranks, s, &cp_size);
+        }
+        windows[p->whole[i].doc] =
+            (ZeppelinWindow){node * p->limits->node_size + at, cp_size, cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL};
+    }
+    return 1;
+}
+
+// What lies in node `node`: those cut across get their windows, the others are listed. Returns how many these are.
+static int list_members(Partition* p, ZeppelinWindow* windows, int node) {
+    int n_whole = 0;
+    for (int i = 0; i < p->n; i++) {
+        if (p->first[i] != node) continue;
+        if (p->count[i] == 0) {
+            p->whole[n_whole++] = (Sorted){p->documents[i].length, i};
+            continue;
+        }
+        int ranks = 0;
+        for (int b = node; b < node + p->count[i]; b++) ranks += p->nodes.bins[b].ranks;
+        windows[i] = (ZeppelinWindow){node * p->limits->node_size, ranks, QUEUE_ACROSS};
+    }
+    return n_whole;
+}
+
+// ---- both
+
+static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones, char* err, size_t errlen) {
+    int crossing = zones->across, done;
+    while ((done = assign_nodes(p, zones->across, crossing, err, errlen)) == 0)
+        zones->across = lower(p->documents, p->n, zones->across);
+    if (done < 0) return -1;
+    crossing = zones->inside;
+    zones->inside = MIN(zones->inside, zones->across);
+    for (int node = 0; node < p->n_nodes; node++) {
+        int n_whole = list_members(p, windows, node), threshold = crossing;
+        while (!assign_ranks(p, windows, node, n_whole, threshold, crossing))
+            threshold = lower(p->whole, n_whole, threshold);
+        zones->inside = MIN(zones->inside, threshold);
+    }
+    return 0;
+}
+
+int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const Sorted* documents, int n,
+                       const PlanLimits* limits, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Partition p = {.limits = limits,
+                   .documents = documents,
+                   .n = n,
+                   .n_nodes = CEIL_DIV(limits->ranks, limits->node_size),
+                   .first = TAKE(arena, int, n),
+                   .count = TAKE(arena, int, n),
+                   .whole = TAKE(arena, Sorted, n)};
+    p.across = TAKE(arena, Bin, p.n_nodes);
+    int64_t total = 0, held = (int64_t)limits->capacity * limits->ranks;
+    for (int i = 0; i < n; i++) total += documents[i].length;
+    int64_t room = limits->capacity * MAX(CEIL_DIV(total, held), 1);
+    p.nodes = (Level){limits, TAKE(arena, Bin, p.n_nodes), p.n_nodes, (double)room};
+    p.ranks = (Level){limits, TAKE(arena, Bin, limits->ranks), 0, (double)room};
+    // One node has nothing to cut across with.
+    if (p.n_nodes == 1) zones->across = INT_MAX;
+    zones->inside = MIN(zones->inside, zones->across);
+    if (arena_check(arena, err, errlen) < 0 || partition(&p, windows, zones, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
+}
+
+// ---- remapping: attention wants equal work on the ranks, linear modules equal tokens, so tokens move before and after
+//
+// With n tokens on a rank and a target t, surpluses max(0, n - t) go to deficits max(0, t - n). Its solver is not
+// published. Ours is greedy in two phases: inside nodes, then across. A node is left with surpluses or with
+// deficits only after the first, so that the second moves sum over nodes of max(0, surplus of the node): no
+// transfers can take fewer tokens across. The largest surplus goes to the largest deficit, so the largest sender has
+// few peers; that it ends first is not certified.
+
+// The first rank of [first, end) with the most tokens above target (sign 1) or below it (-1); -1 when there is none.
+static int largest(const int64_t* left, int first, int end, int sign) {
+    int best = -1;
+    for (int r = first; r < end; r++)
+        if (sign * left[r] > 0 && (best < 0 || sign * left[r] > sign * left[best])) best = r;
+    return best;
+}
+
+static int settle(RemapMove* moves, int64_t* left, int first, int end) {
+    for (int n = 0;; n++) {
+        int from = largest(left, first, end, 1), to = largest(left, first, end, -1);
+        if (from < 0 || to < 0) return n;
+        int64_t tokens = MIN(left[from], -left[to]);
+        left[from] -= tokens;
+        left[to] += tokens;
+        moves[n] = (RemapMove){from, to, tokens};
+    }
+}
+
+void remap_targets(int64_t* targets, const int64_t* tokens, int ranks) {
+    int64_t total = 0;
+    for (int r = 0; r < ranks; r++) total += tokens[r], targets[r] = -1;
+    for (int64_t more = total % ranks; more > 0; more--) {
+        int most = -1;
+        for (int r = 0; r < ranks; r++)
+            if (targets[r] < 0 && (most < 0 || tokens[r] > tokens[most])) most = r;
+        targets[most] = total / ranks + 1;
+    }
+    for (int r = 0; r < ranks; r++)
+        if (targets[r] < 0) targets[r] = total / ranks;
+}
+
+int remap_moves(RemapMove* moves, const int64_t* tokens, const int64_t* targets, int64_t* left, int ranks,
+                int node_size) {
+    int n = 0;
+    for (int r = 0; r < ranks; r++) left[r] = tokens[r] - targets[r];
+    for (int first = 0; first < ranks; first += node_size)
+        n += settle(moves + n, left, first, MIN(first + node_size, ranks));
+    return n + settle(moves + n, left, 0, ranks);
 }
 
 // ---- micro-batches
@@ -87,19 +394,17 @@ typedef struct Zeppelin {
 } Zeppelin;
 
 typedef struct Scratch {
-    Sorted* by_length;                        // (n)
-    int *sorted, *docs, *micro_batch, *room;  // (n)
-    ZeppelinWindow* windows;                  // (n)
-    int64_t *tokens, *targets, *left;         // (ranks)
-    int64_t* moved[N_LINKS];                  // (ranks)
-    int* ring_docs;                           // (ranks)
-    Move* moves;                              // (2 ranks)
+    Sorted* documents;                 // (n) the longest first
+    int *micro_batch, *room;           // (n)
+    ZeppelinWindow* windows;           // (n)
+    int64_t *tokens, *targets, *left;  // (ranks)
+    int64_t* moved[N_LINKS];           // (ranks)
+    int* ring_docs;                    // (ranks)
+    RemapMove* moves;                  // (2 ranks)
 } Scratch;
 
 static Scratch take_scratch(int n, int ranks, Arena* arena) {
-    return (Scratch){.by_length = TAKE(arena, Sorted, n),
-                     .sorted = TAKE(arena, int, n),
-                     .docs = TAKE(arena, int, n),
+    return (Scratch){.documents = TAKE(arena, Sorted, n),
                      .micro_batch = TAKE(arena, int, n),
                      .room = TAKE(arena, int, n),
                      .windows = TAKE(arena, ZeppelinWindow, n),
@@ -108,13 +413,7 @@ static Scratch take_scratch(int n, int ranks, Arena* arena) {
                      .left = TAKE(arena, int64_t, ranks),
                      .moved = {TAKE(arena, int64_t, ranks), TAKE(arena, int64_t, ranks)},
                      .ring_docs = TAKE(arena, int, ranks),
-                     .moves = TAKE(arena, Move, 2 * ranks)};
-}
-
-static void sort_documents(Scratch* x, const int* lengths, int n) {
-    for (int i = 0; i < n; i++) x->by_length[i] = (Sorted){lengths[i], i};
-    sort_longest_first(x->by_length, n);
-    for (int i = 0; i < n; i++) x->sorted[i] = x->by_length[i].length, x->docs[i] = x->by_length[i].doc;
+                     .moves = TAKE(arena, RemapMove, 2 * ranks)};
 }
 
 // Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
@@ -124,7 +423,7 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
         for (int i = 0, first = plan->n_micro_batches; i < plan->n_docs; i++) {
             const ZeppelinWindow* w = &x->windows[i];
             if (w->queue != queue) continue;
-            int widest = widest_place(x->sorted[i], w->cp_size), at = first;
+            int widest = widest_place(x->documents[i].length, w->cp_size), at = first;
             for (; at < plan->n_micro_batches; at++) {
                 const MicroBatch* mb = &plan->micro_batches[at];
                 if (mb->first_rank == w->first_rank && mb->cp_size == w->cp_size && x->room[at] >= widest) break;
@@ -145,11 +444,11 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
     }
     for (int i = 0; i < plan->n_docs; i++) {
         MicroBatch* mb = &plan->micro_batches[x->micro_batch[i]];
-        plan->docs[mb->first_doc + mb->n_docs++] = x->docs[i];
+        plan->docs[mb->first_doc + mb->n_docs++] = x->documents[i].doc;
     }
 }
 
-// Micro-batches beyond the documents that rings may have share heads.
+// Micro-batches beyond the documents that rings may have become ulysses groups.
 static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLimits* limits, char* err, size_t errlen) {
     memset(x->ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
@@ -194,9 +493,9 @@ static double remap_ms(Scratch* x, const Setting* setting, double across_scale) 
     int n = remap_moves(x->moves, x->tokens, x->targets, x->left, ranks, node);
     for (int l = 0; l < N_LINKS; l++) memset(x->moved[l], 0, sizeof(int64_t) * (size_t)ranks);
     for (int i = 0; i < n; i++) {
-        const Move* move = &x->moves[i];
+        const RemapMove* move = &x->moves[i];
         int64_t* moved = x->moved[move->from / node != move->to / node ? LINK_ACROSS : LINK_INSIDE];
-        // The way back: who sends and who receives is exchanged, a rank does only one of them.
+        // Forward and back: a rank only sends or only receives on the way there, and the other way round coming back.
         moved[move->from] += move->tokens;
         moved[move->to] += move->tokens;
     }
@@ -224,21 +523,19 @@ static PlayRule make_rule(const Zeppelin* z, const Plan* plan, const int* length
                       .remap_ms = remap_ms(x, z->setting, z->across_scale)};
 }
 
-// ---- the published planner
+// ---- the entry of the table
 
-static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, char* err, size_t errlen) {
+static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
+                           size_t errlen) {
     (void)sample, (void)n_sample;
-    Zeppelin* z = (Zeppelin*)malloc(sizeof *z);
-    if (!z) {
-        fail(err, errlen, "no memory for a planner");
-        return NULL;
-    }
+    Zeppelin* z = TAKE(arena, Zeppelin, 1);
+    if (arena_check(arena, err, errlen) < 0) return NULL;
     double scale = zeppelin_across_scale(setting);
     *z = (Zeppelin){setting, scale, zeppelin_zones(setting, scale)};
     return z;
 }
 
-static int zeppelin_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
+static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                          Arena* arena, char* err, size_t errlen) {
     const Zeppelin* z = (const Zeppelin*)planner;
     const PlanLimits* limits = &z->setting->limits;
@@ -246,9 +543,9 @@ static int zeppelin_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step
     ArenaMark mark = arena_mark(arena);
     Scratch x = take_scratch(n, limits->ranks, arena);
     if (arena_check(arena, err, errlen) < 0) return -1;
-    sort_documents(&x, lengths, n);
+    sort_longest_first(x.documents, lengths, n);
     ZeppelinZones zones = z->zones;
-    if (zeppelin_partition(x.windows, &zones, x.sorted, x.docs, n, limits, arena, err, errlen) < 0) return -1;
+    if (zeppelin_partition(x.windows, &zones, x.documents, n, limits, arena, err, errlen) < 0) return -1;
     make_micro_batches(plan, &x, limits);
     if (limit_rings(plan, &x, lengths, limits, err, errlen) < 0) return -1;
     *rule = make_rule(z, plan, lengths, &x);
@@ -258,6 +555,6 @@ static int zeppelin_plan(void* planner, Plan* plan, PlayRule* rule, int64_t step
 
 const Planner planner_zeppelin = {
     "zeppelin",
-    "documents cut by length across machines, inside one or not, rings, routing and remapping (Zeppelin, 2025; our "
+    "documents cut by length across nodes, inside one or not, rings, routing and remapping (Zeppelin, 2025; our "
     "reconstruction)",
-    zeppelin_open, zeppelin_plan, free};
+    zeppelin_open, zeppelin_plan};

@@ -1,23 +1,21 @@
-// zeppelin.h - the parts of Zeppelin (arXiv 2509.21841, EuroSys 2026) that can be proven by themselves. No code of it
-// is public; what is a reconstruction of ours says so.
+// zeppelin.h - the parts of Zeppelin (arXiv 2509.21841, EuroSys 2026) that can be proven by themselves; see zeppelin.c.
+// No code of it is public; what is a reconstruction of ours says so.
 #pragma once
-#include "plan/cost.h"
-
-// ---- formulas
+#include "plan/published/published.h"
 
 // Time of a transfer between nodes through `proxies` ranks on each side: dispatch, transfer, combine. In units of a
 // direct transfer; inside: that of a byte inside a node in the same units.
 double zeppelin_routed(int proxies, int nics, double inside);
 
-// ---- partition, in zeppelin_partition.c
+// ---- partition
 
-// Documents shorter than `inside` tokens stay on a rank, from `across` on they may be cut across machines, those
-// between are cut inside one. inside <= across.
+// Documents shorter than `inside` tokens stay on a rank, from `across` on they may be cut across nodes, those between
+// are cut inside one. inside <= across.
 typedef struct ZeppelinZones {
     int inside, across;
 } ZeppelinZones;
 
-// Routed over direct time of exchanges across machines, at the best number of proxies; 1 on one machine.
+// Routed over direct time of communication across nodes, at the best number of proxies; 1 on one node.
 double zeppelin_across_scale(const Setting* setting);
 // Where the cost curves of the setting cross: see zeppelin.c.
 ZeppelinZones zeppelin_zones(const Setting* setting, double across_scale);
@@ -29,21 +27,21 @@ typedef struct ZeppelinWindow {
     ZeppelinQueue queue;  // in the order in which a rank works on them
 } ZeppelinWindow;
 
-// The ranks of every document: windows (n) for sorted (n), valid lengths in descending order; docs (n): their numbers,
-// for messages. zones fall where ranks overflow: they come back as they were in the end. 0, or -1 with a message (a
-// document is too long for all ranks, no memory).
-int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* sorted, const int* docs, int n,
+// The ranks of every document: windows (n) for documents (n), the longest first. zones fall where ranks overflow: they
+// come back as they were in the end. 0, or -1 with a message (a document is too long for all ranks, no memory).
+int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const Sorted* documents, int n,
                        const PlanLimits* limits, Arena* arena, char* err, size_t errlen);
 
-// ---- remapping, in zeppelin_remap.c
+// ---- remapping
 
-typedef struct Move {
+typedef struct RemapMove {
     int from, to;
     int64_t tokens;
-} Move;
+} RemapMove;
 
 // As even as whole tokens allow; one more for the ranks that have most, of equals the first.
 void remap_targets(int64_t* targets, const int64_t* tokens, int ranks);
-// Transfers that take every rank from tokens to targets (equal sums): inside machines first, then across, the largest
+// Transfers that take every rank from tokens to targets (equal sums): inside nodes first, then across, the largest
 // surplus to the largest deficit. moves: room for 2 ranks. left (ranks) is scratch. Returns how many.
-int remap_moves(Move* moves, const int64_t* tokens, const int64_t* targets, int64_t* left, int ranks, int node_size);
+int remap_moves(RemapMove* moves, const int64_t* tokens, const int64_t* targets, int64_t* left, int ranks,
+                int node_size);
