@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/json.h"
 #include "plan/base.h"
 
@@ -23,11 +22,6 @@ static const char marker[] = "DONE";
 enum { LARGEST_SMALL_FILE = 64 << 20 };
 
 // ---- names
-
-static int join(char* path, const char* dir, const char* name, char* err, size_t errlen) {
-    if ((size_t)snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) < CHECKPOINT_PATH) return 0;
-    return fail(err, errlen, "%.60s.../%s: expected a path of at most %d bytes", dir, name, CHECKPOINT_PATH - 1);
-}
 
 // The step of a final name, exactly as checkpoint_begin writes it; -1 for any other name.
 static int64_t step_of_name(const char* name) {
@@ -59,7 +53,7 @@ static int visit_dir(const char* dir, Visit visit, void* context, char* err, siz
     int n = scandir(dir, &list, is_visited, alphasort), result = 0;
     if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
     for (int i = 0; i < n; i++) {
-        if (!result) result = join(path, dir, list[i]->d_name, err, errlen);
+        if (!result) result = disk_join(path, dir, list[i]->d_name, err, errlen);
         if (!result) result = visit(context, path, list[i]->d_name, err, errlen);
         free(list[i]);
     }
@@ -71,14 +65,14 @@ static int visit_dir(const char* dir, Visit visit, void* context, char* err, siz
 
 static int write_file(const char* dir, const char* name, const void* bytes, size_t n, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
-    if (join(path, dir, name, err, errlen)) return -1;
+    if (disk_join(path, dir, name, err, errlen)) return -1;
     int fd = disk_create(path, err, errlen);
     return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, bytes, n), err, errlen);
 }
 
 char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
-    return join(path, dir, name, err, errlen) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err, errlen);
+    return disk_join(path, dir, name, err, errlen) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err, errlen);
 }
 
 // ---- the marker
@@ -143,7 +137,7 @@ static int list_files(Listing* listing, char* err, size_t errlen) {
     int result = visit_dir(w->dir, list_file, listing, err, errlen);
     for (int i = 0; i < w->n_known && !result; i++)
         if (!w->known[i].listed)
-            result = join(path, w->dir, w->known[i].name, err, errlen) ||
+            result = disk_join(path, w->dir, w->known[i].name, err, errlen) ||
                      list_file(listing, path, w->known[i].name, err, errlen);
     return result ? -1 : 0;
 }
@@ -174,7 +168,8 @@ static int verify_file(const char* dir, const Json* json, const JsonValue* entry
         json_string(hash_value, text) != 16)
         return fail(err, errlen, "%s/%s: expected name, bytes and hash of each file", dir, marker);
     hash = strtoull(text, &end, 16);
-    if (join(path, dir, name, err, errlen) || disk_hash(path, 0, &found_bytes, &found_hash, err, errlen)) return -1;
+    if (disk_join(path, dir, name, err, errlen) || disk_hash(path, 0, &found_bytes, &found_hash, err, errlen))
+        return -1;
     if (found_bytes != bytes)
         return fail(err, errlen, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path,
                     bytes, found_bytes);
@@ -239,7 +234,7 @@ static int note_step(void* context, const char* path, const char* name, char* er
 static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen) {
     char name[64];
     snprintf(name, sizeof name, "step-%06" PRId64 "%s", step, ending);
-    return join(path, run_dir, name, err, errlen);
+    return disk_join(path, run_dir, name, err, errlen);
 }
 
 int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_t* step, char* err, size_t errlen) {

@@ -15,7 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CHECKPOINT_PATH = 4096 };
+#include "data/disk.h"
+
+enum { CHECKPOINT_PATH = DISK_PATH };
 
 // A file of which size and hash are known.
 typedef struct CheckpointFile CheckpointFile;

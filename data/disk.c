@@ -21,6 +21,11 @@ enum { PIECE = 1 << 20 };
 
 static const char* hint(int error) { return error == ENOSPC || error == EDQUOT ? "; free some space there" : ""; }
 
+int disk_join(char path[DISK_PATH], const char* dir, const char* name, char* err, size_t errlen) {
+    if ((size_t)snprintf(path, DISK_PATH, "%s/%s", dir, name) < DISK_PATH) return 0;
+    return fail(err, errlen, "%.60s.../%s: expected a path of at most %d bytes", dir, name, DISK_PATH - 1);
+}
+
 int disk_create(const char* path, char* err, size_t errlen) {
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
@@ -129,10 +134,9 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char*
 // ---- directories
 
 int disk_is_file(const char* dir, const char* name) {
-    char path[PATH_MAX];
+    char path[DISK_PATH];
     struct stat s;
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path) return 0;
-    return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+    return !disk_join(path, dir, name, NULL, 0) && stat(path, &s) == 0 && S_ISREG(s.st_mode);
 }
 
 int disk_is_dir(const char* path) {

@@ -9,6 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { DISK_PATH = 4096 };
+
+// path = dir/name. 0, or -1 with a message when it is too long.
+int disk_join(char path[DISK_PATH], const char* dir, const char* name, char* err, size_t errlen);
+
+// A 32-bit integer of a file, little-endian.
+static inline int32_t disk_int32(const unsigned char* p) {
+    return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+}
+
 // Opens a regular file for writing, empty; anything else under this name (a device, a directory) is refused.
 // A descriptor, or -1 with a message.
 int disk_create(const char* path, char* err, size_t errlen);

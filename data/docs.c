@@ -37,6 +37,16 @@ int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t
     return 0;
 }
 
+int64_t docs_last_at_most(const int64_t* first, size_t stride, int64_t n, int64_t key) {
+    int64_t low = 0, high = n;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (*(const int64_t*)((const char*)first + (size_t)middle * stride) <= key) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen) {
     if (docs->n_docs + 1 >= docs->docs_capacity) {  // start has one element more than hash
         int64_t capacity = docs->docs_capacity;
@@ -317,23 +327,14 @@ uint64_t docs_fingerprint(const Docs* docs) {
     return h;
 }
 
-static const DocsFile* file_of(const Docs* docs, int64_t doc) {
-    int64_t low = 0, high = docs->n_files;  // files[low].first_doc <= doc < files[high].first_doc
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (docs->files[middle].first_doc <= doc) low = middle;
-        else high = middle;
-    }
-    return &docs->files[low];
-}
-
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen) {
     if (doc < 0 || doc >= docs->n_docs)
         return fail(err, errlen, "document %lld of %lld", (long long)doc, (long long)docs->n_docs);
     if (first < 0 || n < 0 || first > docs_length(docs, doc) - n)
         return fail(err, errlen, "%d tokens from %lld on of document %lld, which has %lld", n, (long long)first,
                     (long long)doc, (long long)docs_length(docs, doc));
-    const DocsFile* file = file_of(docs, doc);
+    const DocsFile* file =
+        &docs->files[docs_last_at_most(&docs->files->first_doc, sizeof *docs->files, docs->n_files, doc)];
     int64_t before = docs->start[doc] - docs->start[file->first_doc];
     if (is_shard_kind(file->kind)) return docs_read_shard(file, before + first, n, out, err, errlen);
     if (docs->encodes) return docs_read_encoded(docs, file->first_encoded + before + first, n, out), 0;

@@ -48,6 +48,9 @@ int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, ch
 // Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1.
 int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err,
                  size_t errlen);
+// The last of n > 0 entries of `stride` bytes whose number, an int64_t at its offset from `first`, is at most `key`;
+// ascending, the first at most `key`.
+int64_t docs_last_at_most(const int64_t* first, size_t stride, int64_t n, int64_t key);
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen);
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/disk.h"
 #include "data/docs_format.h"
 #include "plan/base.h"
 
@@ -27,18 +28,14 @@ static const ShardFormat formats[] = {
     {20240801, 7, FILE_SHARD32, 4, 128000},
 };
 
-static int32_t read_int32(const unsigned char* p) {
-    return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-}
-
 static int read_header(const DocsFile* file, const ShardFormat** format, int64_t* n, char* err, size_t errlen) {
     unsigned char header[HEADER_BYTES];
     if (file->size < HEADER_BYTES)
         return fail(err, errlen, "%s: a token shard begins with a header of %d bytes, this file has %lld", file->path,
                     HEADER_BYTES, (long long)file->size);
     if (docs_file_read(file, 0, header, sizeof header, err, errlen)) return -1;
-    int32_t magic = read_int32(header), version = read_int32(header + 4);
-    *n = read_int32(header + 8);
+    int32_t magic = disk_int32(header), version = disk_int32(header + 4);
+    *n = disk_int32(header + 8);
     *format = NULL;
     for (int i = 0; i < COUNT(formats); i++)
         if (formats[i].magic == magic && formats[i].version == version) *format = &formats[i];

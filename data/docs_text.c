@@ -223,25 +223,16 @@ int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen) {
 
 // ---- JSONL: reading
 
-// The last mark at or before a token.
-static const DocsMark* mark_before(const Docs* docs, int64_t token) {
-    int64_t low = 0, high = docs->n_marks;  // marks[low].token <= token < marks[high].token
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (docs->marks[middle].token <= token) low = middle;
-        else high = middle;
-    }
-    return &docs->marks[low];
-}
-
 int docs_read_jsonl(const Docs* docs, const DocsFile* file, int64_t doc, int64_t at, int n, int* out, char* err,
                     size_t errlen) {
     char buffer[4096], bytes[4];
     size_t begin = 0, end = 0;
-    const DocsMark* mark = mark_before(docs, docs->start[doc] + 1 + at);
+    int64_t wanted = docs->start[doc] + 1 + at;  // the first token asked for
+    const DocsMark* mark =
+        &docs->marks[docs_last_at_most(&docs->marks->token, sizeof *docs->marks, docs->n_marks, wanted)];
     int64_t place = mark->place;
     // i: where in out the next byte belongs, which is before it from the mark to the first token asked for
-    for (int64_t i = mark->token - (docs->start[doc] + 1 + at); i < n;) {
+    for (int64_t i = mark->token - wanted; i < n;) {
         if (end - begin < 12) {  // the longest escape, a pair of surrogates
             memmove(buffer, buffer + begin, end - begin);
             end -= begin;

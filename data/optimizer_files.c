@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/checkpoint.h"
+#include "data/disk.h"
 
 static const StateKind kinds[] = {STATE_M, STATE_V, STATE_MASTER};
 
@@ -34,8 +34,7 @@ void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks) {
 static int make_path(char* path, const char* dir, int rank, int ranks, char* err, size_t errlen) {
     char name[OPTIMIZER_NAME];
     optimizer_name(name, rank, ranks);
-    if ((size_t)snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) < CHECKPOINT_PATH) return 0;
-    return fail(err, errlen, "%.60s.../%s: expected a path of at most %d bytes", dir, name, CHECKPOINT_PATH - 1);
+    return disk_join(path, dir, name, err, errlen);
 }
 
 // ---- writing
@@ -79,7 +78,7 @@ static SafeTensor describe(const Outgoing* o) {
 }
 
 int optimizer_write(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
+    char path[DISK_PATH];
     int n_tensors = shape_tensors(state->shape), most = n_kinds(with_master) * n_tensors;
     Writer w = {state, (Outgoing*)malloc(sizeof(Outgoing) * (size_t)most), 0, -1};
     SafeTensor* shown = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)most);
@@ -276,7 +275,7 @@ static int count_ranks(const char* dir, char* err, size_t errlen) {
 }
 
 int optimizer_read(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
+    char path[DISK_PATH];
     int n = count_ranks(dir, err, errlen), opened = 0, result = 0;
     if (n < 0) return -1;
     SafeTensors* files = (SafeTensors*)malloc(sizeof(SafeTensors) * (size_t)n);

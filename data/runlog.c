@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "data/disk.h"
 #include "data/json.h"
 
 // Where the objects of steps up to last_step end: the first line that is torn, is no object, or belongs to a later
@@ -33,11 +34,10 @@ static long kept_bytes(FILE* file, int64_t last_step) {
 }
 
 int runlog_open(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen) {
-    char path[4096];
+    char path[DISK_PATH];
     memset(log, 0, sizeof *log);
     log->is_terminal = isatty(STDOUT_FILENO);
-    if (snprintf(path, sizeof path, "%s/log.jsonl", dir) >= (int)sizeof path)
-        return fail(err, errlen, "%s: path too long", dir);
+    if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
     log->file = fopen(path, "a+");
     if (!log->file) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
     if (ftruncate(fileno(log->file), kept_bytes(log->file, last_step))) {

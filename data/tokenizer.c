@@ -22,10 +22,6 @@ enum {
     FILE_MAX = 256 * 1024 * 1024,  // known tokenizers have 1 to 20 MB
 };
 
-static int32_t read_int32(const unsigned char* p) {
-    return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-}
-
 static void write_int32(unsigned char* p, int32_t value) {
     for (int i = 0; i < 4; i++) p[i] = (unsigned char)((uint32_t)value >> 8 * i);
 }
@@ -35,11 +31,11 @@ static void write_int32(unsigned char* p, int32_t value) {
 static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned char* p, size_t n, char* err,
                        size_t errlen) {
     if (n < HEADER_BYTES) return fail(err, errlen, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
-    *version = read_int32(p + 4);
+    *version = disk_int32(p + 4);
     if (*version < 1 || *version > 3) return fail(err, errlen, "version %d, expected 1, 2 or 3", *version);
-    t->vocab = read_int32(p + 8);
-    t->end_of_text = *version == 1 ? GPT2_END_OF_TEXT : read_int32(p + 12);
-    *n_merges = *version == 3 ? read_int32(p + 16) : 0;
+    t->vocab = disk_int32(p + 8);
+    t->end_of_text = *version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
+    *n_merges = *version == 3 ? disk_int32(p + 16) : 0;
     if (t->vocab < 1 || (size_t)t->vocab > n / 2)
         return fail(err, errlen, "%d tokens do not fit in %zu bytes", t->vocab, n);
     if (t->end_of_text < 0 || t->end_of_text >= t->vocab)
@@ -74,7 +70,7 @@ static int read_merges(Tokenizer* t, const TokenIndex* index, int n_merges, cons
     t->merges = malloc(MAX(1, (size_t)n_merges) * sizeof *t->merges);
     if (!t->merges) return fail(err, errlen, "out of memory for %d merges", n_merges);
     for (int rank = 0; rank < n_merges; rank++) {
-        int left = read_int32(p + 8 * (size_t)rank), right = read_int32(p + 8 * (size_t)rank + 4);
+        int left = disk_int32(p + 8 * (size_t)rank), right = disk_int32(p + 8 * (size_t)rank + 4);
         if (left < 0 || left >= t->vocab || right < 0 || right >= t->vocab)
             return fail(err, errlen, "merge %d of %d joins tokens %d and %d of %d", rank, n_merges, left, right,
                         t->vocab);
@@ -112,7 +108,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
     Tokenizer* t = calloc(1, sizeof *t);
     if (!t) return fail(err, errlen, "out of memory for a tokenizer");
     int status = -1;
-    int32_t magic = read_int32(data);
+    int32_t magic = disk_int32(data);
     const char* text = data;
     size_t blank = 0;  // white space before JSON
     while (blank < n && strchr(" \t\r\n", text[blank]) && text[blank]) blank++;
