@@ -6,11 +6,11 @@
 Letters and numbers come from Python's unicodedata, so their Unicode version is the interpreter's. unicodedata does
 not know the property White_Space; its code points are listed here, from PropList.txt, unchanged since Unicode 6.3.
 """
+import textwrap
 import unicodedata
 
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)}
 WHITE_SPACE |= {0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
-PER_LINE = 5
 
 
 def class_of(code):
@@ -46,6 +46,5 @@ typedef struct UnicodeRange {{
 // clang-format off
 static const UnicodeRange unicode_ranges[] = {{""")
 entries = [f"{{0x{a:X},0x{b:X},'{kind}'}}," for a, b, kind in ranges()]
-for i in range(0, len(entries), PER_LINE):
-    print("    " + " ".join(entries[i : i + PER_LINE]))
+print(textwrap.fill(" ".join(entries), 120, initial_indent="    ", subsequent_indent="    "))
 print("};\n// clang-format on")
