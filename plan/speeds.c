@@ -98,7 +98,7 @@ static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb
     }
 }
 
-void speeds_expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
+static void expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
     for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
     for (int i = 0; i < plan->n_micro_batches; i++)
         expect_micro_batch(x, plan, &plan->micro_batches[i], lengths, setting);
@@ -145,7 +145,7 @@ static void compare(Speeds* x, double c) {
     x->in_flight -= x->in_flight > 0;
 }
 
-void speeds_measured(Speeds* x, const double* compute_ms) {
+static void measured(Speeds* x, const double* compute_ms) {
     for (int r = 0; r < x->ranks; r++) {
         int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
         x->measured[r] = is ? compute_ms[r] : 0;
@@ -164,8 +164,8 @@ void speeds_measured(Speeds* x, const double* compute_ms) {
 }
 
 void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
-    speeds_expect(x, plan, lengths, setting);
-    speeds_measured(x, compute_ms);
+    expect(x, plan, lengths, setting);
+    measured(x, compute_ms);
 }
 
 // A Calibration that has seen nothing takes no step for an outlier.

@@ -70,9 +70,6 @@ const double* speeds_in_use(const Speeds* speeds);
 // communication and update; 0: not measured.
 void speeds_learn(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting,
                   const double* compute_ms);
-// The same in two, where times become known when the plan is gone.
-void speeds_expect(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting);
-void speeds_measured(Speeds* speeds, const double* compute_ms);
 
 // Right after it: what calibration can learn from the ranks' computing, if it made the cost that speeds_learn was
 // given. Its errors, those of whole steps, do not change.
