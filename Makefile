@@ -83,7 +83,7 @@ families := matmul attention elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
 plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/*/*.c data/*.c run/*.c \
-  kernels/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/clock.c kernels/cpu/reference.c
+  kernels/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(AMX)),$(build)/kernels/cpu/matmul_amx.amx.o)
 

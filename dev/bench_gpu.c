@@ -15,8 +15,6 @@
 
 #include <sys/mman.h>
 
-#include "kernels/limit.h"
-
 static int V = 50257, VP = 50304;  // vocabulary, padded
 
 // ---- operands

@@ -10,6 +10,7 @@
 //   - tensors of activations and weights have type dt; statistics, losses and gradients of weights are fp32;
 //   - sums are taken in fp32 or wider; results are the same bits on every run, whatever the number of threads;
 //   - outputs do not alias inputs; pointers are 64-byte aligned when they come from `alloc` (offsets need not be);
+//   - dt is DT_F32 or DT_BF16; the reference table also takes DT_F64;
 //   - any N >= 0 and any C, OC >= 1 is accepted, no multiple of anything is required;
 //   - work is ordered on the stream s and may not have finished on return (the CPU backend has finished);
 //   - nothing is allocated: scratch memory is taken once by `open`.
@@ -39,10 +40,10 @@ typedef struct KernelLimits {
     AttentionKernels attention;
     int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
     Epilogues epilogues;
-    int oversubscribed;  // 1: ranks share cores, so that stamps on the CPU are of processor time
+    int oversubscribed;  // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;
 
-// Room for marks in the time of a step: see Kernels.stamp.
+// Events in the time of a step: see Kernels.record_event.
 enum { MOST_EVENTS = 1 << 14 };
 
 // What scatter_columns writes where nothing was computed.
@@ -138,9 +139,9 @@ typedef struct Kernels {
     // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C).
     void (*embedding_forward)(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s);
-    // dwte (Vp,C) +=, dwpe (context,C) +=, both fp32; dout (N,C). Tokens that occur twice are added in row order.
-    // Rows with a negative token add nothing to dwte: it is of another rank. tokens or positions may be NULL: then that
-    // table is left alone.
+    // Backward: dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], in the order of rows.
+    // dwte (Vp,C) +=, dwpe (context,C) +=, both fp32; dout (N,C). A negative token adds nothing to dwte: it belongs to
+    // another rank. tokens or positions may be NULL: then that table is left alone.
     void (*embedding_backward)(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s);
 
@@ -153,29 +154,33 @@ typedef struct Kernels {
     // sum (N,C) = (may be a or b), out (N,C) =, mean (N) =, rstd (N) =, a (N,C), b (N,C).
     void (*residual_layernorm_forward)(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                                        const void* weight, const void* bias, int N, int C, DType dt, Stream s);
+    // Backward, with xhat = (x - mean) * rstd and g = dout * weight; means over C, sums over rows:
+    //   dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),  dweight += sum(dout * xhat),  dbias += sum(dout)
     // dx (N,C) +=, dweight (C) fp32 +=, dbias (C) fp32 +=; dout (N,C), x (N,C), mean and rstd from the forward pass.
     void (*layernorm_backward)(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
                                const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
                                Stream s);
 
-    // ---- matmul: out = x W^T + bias
+    // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 
     // out (N,OC) =, x (N,C), weight (OC,C), bias (OC) or NULL.
     // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out: gelu_forward recomputes the same bits.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
-    // dx (N,C) = dout weight; dout (N,OC), weight (OC,C).
+    // dx (N,C) =; dout (N,OC), weight (OC,C).
     // With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of pre: dx *= GELU'(pre). A device may
     // round the product to dt before that factor.
     void (*matmul_backward_input)(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                   DType dt, Stream s);
-    // dweight (OC,C) fp32 += dout^T x; dbias (OC) fp32 += column sums of dout, skipped when NULL. dout (N,OC), x (N,C).
+    // dweight (OC,C) fp32 +=, dbias (OC) fp32 += or NULL; dout (N,OC), x (N,C).
     void (*matmul_backward_weight)(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                    DType dt, Stream s);
 
     // ---- attention: out = softmax(scale q k^T) v within each document; see struct Attention
     // No T x T matrix is ever stored: the forward pass keeps a running maximum and sum (Milakov & Gimelshein 2018; Dao
-    // et al. 2022), the backward pass recomputes probabilities from lse, the log-sum-exp of the scaled scores.
+    // et al. 2022), the backward pass recomputes probabilities from lse, the log-sum-exp of the scaled scores:
+    //   P = exp(scale q k^T - lse),  dS = P * (dout v^T - D) with D[i] = sum of dout[i] * out[i],
+    //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dout
 
     // out (Nq,NH,HS; stride ldo) =, lse (NH,Nq) fp32 = with Nq = cu_q[n_docs].
     void (*attention_forward)(void* out, float* lse, const Attention* a, DType dt, Stream s);
@@ -192,7 +197,9 @@ typedef struct Kernels {
 
     // ---- elementwise
 
-    // GELU by tanh (Hendrycks & Gimpel 2016): 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). out (n) =, x (n).
+    // GELU by tanh (Hendrycks & Gimpel 2016): with u = sqrt(2/pi) (x + 0.044715 x^3),
+    //   GELU(x) = x (1 + tanh u) / 2,  GELU'(x) = (1 + tanh u) / 2 + x (1 - tanh^2 u) / 2 du/dx
+    // out (n) = GELU(x), x (n). Its gradient is a part of matmul_backward_input.
     void (*gelu_forward)(void* out, const void* x, size_t n, DType dt, Stream s);
     // out (n) = a + b, rounded to dt; out may be a or b.
     void (*add)(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
@@ -222,13 +229,13 @@ typedef struct Kernels {
     // ---- loss: softmax cross-entropy of one chunk of rows, fused with its gradient
 
     // losses (N) fp32 = -log softmax(logits[n])[targets[n]], 0 where targets[n] is negative (no label).
-    // With write_gradient, logits (N,Vp) = (softmax - onehot) * scale, 0 in unlabelled rows and in columns V .. Vp;
-    // otherwise logits are left as they are. The softmax is over the first V columns.
+    // With write_gradient, logits (N,Vp) = (softmax - onehot) * scale, the gradient of scale * loss; 0 in unlabelled
+    // rows and in columns V .. Vp. Otherwise logits are left as they are. The softmax is over the first V columns.
     void (*classifier)(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s);
 
     // The same where ranks hold parts of the vocabulary: the columns of logits are the ids first .. first + V, and
-    // padding up to Vp; V may be 0. First what the others need to know of this part: stats (N,3) fp32 = the greatest
+    // padding up to Vp; V may be 0. First what other ranks need to know of this part: stats (N,3) fp32 = the greatest
     // logit (-infinity for V = 0), the sum of exp(logit - greatest) (0 for V = 0), the logit of the target (0 where it
     // is not of this part, or negative).
     void (*classifier_part)(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
@@ -251,12 +258,12 @@ typedef struct Kernels {
 
     // ---- time
 
-    // Seconds on the host's clock of stamps: the wall's, or with KernelLimits.oversubscribed on the CPU the processor
-    // time of this thread.
+    // Seconds on the host's clock: the wall clock's, or with KernelLimits.oversubscribed on the CPU the processor time
+    // of this thread.
     double (*clock)(void);
-    // Mark i < MOST_EVENTS: the moment when all that s was given so far is done. Given again, it is overwritten.
+    // Event i < MOST_EVENTS: the moment when s has done all that it was given so far. Overwrites event i.
     void (*record_event)(int i, Stream s);
-    // seconds (n) = of the marks 0 .. n - 1, from any common origin. Waits for them.
+    // seconds (n) = of the events 0 .. n - 1, from any common origin. Waits for them.
     void (*read_events)(double* seconds, int n);
 } Kernels;
 
@@ -265,3 +272,8 @@ typedef struct Kernels {
 // "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one. NULL with a
 // message when the device or the instruction set is missing. The table is constant and lives for ever.
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);
+
+// What speeds are compared with, measured: FLOP/s of a square matmul, forward, of random values, of edge
+// k->full_matmul, or as large as takes a quarter of a second on a slow device. Opens and closes the backend, so nothing
+// may be open. Negative with a message when that fails.
+double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen);

@@ -1,5 +1,5 @@
-// limit.c - the measured matmul limit; see limit.h.
-#include "kernels/limit.h"
+// limit.c - the measured matmul limit, kernels_matmul_limit.
+#include "kernels/kernels.h"
 
 // Random values: a GPU multiplies zeros faster than it could anything else, because they take less power.
 static void fill_randomly(const Kernels* k, void* x, size_t bytes, DType dt) {

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "data/gpt2_files.h"
-#include "kernels/limit.h"
 #include "run/run.h"
 
 void run_threads_without_spinning(char** argv) {

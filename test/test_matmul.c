@@ -52,16 +52,6 @@ static void matmuls_of_bf16_pairs_are_right(void) {
 #endif
 }
 
-// What fp64 means is the reference's business.
-static void fp64_reaches_the_reference(void) {
-    const Kernels* k = cpu_kernels(CPU_GENERIC);
-    double x[2] = {1, 0x1p-40}, weight[2] = {1, 1}, out = 0, dx[2];
-    k->matmul_forward(&out, NULL, x, weight, NULL, 1, 2, 1, DT_F64, NULL);
-    CHECK(out == 1 + 0x1p-40);
-    k->matmul_backward_input(dx, &out, weight, NULL, 1, 2, 1, DT_F64, NULL);
-    CHECK(dx[0] == out && dx[1] == out);
-}
-
 int main(void) {
     RUN(generic_matmuls_are_right);
     RUN(avx2_matmuls_are_right);
@@ -69,7 +59,6 @@ int main(void) {
     RUN(avx512bf16_matmuls_are_right);
     RUN(amx_matmuls_are_right);
     RUN(matmuls_of_bf16_pairs_are_right);
-    RUN(fp64_reaches_the_reference);
     return test_done();
 }
 

@@ -2,11 +2,11 @@
 //
 // Every inner product is one small matmul, multiply_add(), on fp32 blocks that are packed (and converted) when they
 // are met; see attention_blocks.h. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
-// lie, only Q is transposed once an item, and the running maximum and sum of each query stay in their lane.
+// lie, only Q is transposed once an task, and the running maximum and sum of each query stay in their lane.
 // Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
 //
-// Work is cut into items (document, head, block), large ones first, that threads take as they come. The backward
-// pass of a document is one item a head, or, where that would leave threads idle, separate items for dq and for dk,
+// Work is cut into tasks (document, head, block), large ones first, that threads take as they come. The backward
+// pass of a document is one task a head, or, where that would leave threads idle, separate tasks for dq and for dk,
 // dv that compute probabilities twice. Both add the same blocks in the same order, so the result does not depend on
 // the choice.
 #include <float.h>
@@ -16,7 +16,7 @@
 
 enum { GROUP = 2 };  // blocks that share what they have packed
 
-// ---- forward: one item is up to GROUP blocks of queries of one document and head, which share each packed block of
+// ---- forward: one task is up to GROUP blocks of queries of one document and head, which share each packed block of
 // keys
 
 typedef struct Span {  // rows of one document
@@ -112,7 +112,7 @@ static void finish_block(void* out, float* lse, int ldo, float* o, const Running
     for (int i = 0; i < nq; i++) lse[i] = r->max[i] + logf(r->sum[i]);
 }
 
-static void forward_item(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt,
+static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt,
                          ForwardScratch* w) {
     int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1);
     size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
@@ -171,7 +171,7 @@ typedef struct Part {
 
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    float packed[];  // q, dout: a block each; GROUP key blocks; dq of all queries of the item
+    float packed[];  // q, dout: a block each; GROUP key blocks; dq of all queries of the task
 } BackwardScratch;
 
 // p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
@@ -242,8 +242,8 @@ static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h
 }
 
 // GROUP blocks of keys share each packed block of queries. Queries add to dk and dv, keys to dq in rising order,
-// also when other parts of the document are other items.
-static void backward_item(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
+// also when other parts of the document are other tasks.
+static void backward_task(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
                           BackwardScratch* w) {
     int HS = a->HS, i_end = part.i_end;
     int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
@@ -276,17 +276,17 @@ static void backward_item(const Gradients* g, const Attention* a, Span d, int h,
     if (part.want_dq) put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, i_end - part.i_begin, a->scale, dt);
 }
 
-// ---- the list of work: items are dealt out in falling order of size
+// ---- the list of work: tasks are dealt out in falling order of size
 
 typedef enum Kind { FORWARD, BACKWARD, BACKWARD_DQ, BACKWARD_DKV } Kind;
 
-typedef struct Item {
+typedef struct Task {
     int doc, begin;  // document and first row of its block
     Kind kind;
     float cost;  // pairs of a query and a key, times the matmuls for each
-} Item;
+} Task;
 
-enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ item: they share the transposition of each block of keys
+enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ task: they share the transposition of each block of keys
 
 // Rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NH / s heads, rounded up, which
 // are fewer than NH + s pairs for each of N.
@@ -296,7 +296,7 @@ static size_t most_pairs(const KernelLimits* limits) {
 }
 
 // One for each row at most: blocks have at least one, and a document that is split has more rows than pieces.
-static size_t most_items(const KernelLimits* limits) { return most_rows(limits); }
+static size_t most_tasks(const KernelLimits* limits) { return most_rows(limits); }
 
 // Pairs (query, key) that see each other, for queries [i, i + n).
 static float n_pairs(const Attention* a, Span d, int i, int n) {
@@ -304,19 +304,19 @@ static float n_pairs(const Attention* a, Span d, int i, int n) {
     return (float)n * (a->causal ? last - (float)(n - 1) / 2 : last);
 }
 
-static int list_forward(Item* items, const Attention* a) {
+static int list_forward(Task* tasks, const Attention* a) {
     int n = 0;
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
         for (int i = 0; i < d.q_len; i += GROUP * BLOCK)
-            items[n++] = (Item){b, i, FORWARD, 2 * n_pairs(a, d, i, MIN(GROUP * BLOCK, d.q_len - i))};
+            tasks[n++] = (Task){b, i, FORWARD, 2 * n_pairs(a, d, i, MIN(GROUP * BLOCK, d.q_len - i))};
     }
     return n;
 }
 
 // A document whose head is more than 0.4 of a thread's share is split by queries and by keys: that costs 7 matmuls
-// instead of 5, but no thread waits for one long item.
-static int list_backward(Item* items, const Attention* a) {
+// instead of 5, but no thread waits for one long task.
+static int list_backward(Task* tasks, const Attention* a) {
     int n = 0;
     float total = 0;
     for (int b = 0; b < a->n_docs; b++) total += n_pairs(a, document(a, b), 0, document(a, b).q_len);
@@ -325,14 +325,14 @@ static int list_backward(Item* items, const Attention* a) {
         float pairs = n_pairs(a, d, 0, d.q_len);
         int split = cpu_threads() > 1 && d.q_len > BLOCK && pairs * (float)cpu_threads() > 0.4f * total * (float)a->NH;
         if (!split) {
-            if (d.q_len > 0) items[n++] = (Item){b, 0, BACKWARD, 5 * pairs};
+            if (d.q_len > 0) tasks[n++] = (Task){b, 0, BACKWARD, 5 * pairs};
             continue;
         }
         for (int i = 0; i < d.q_len; i += DQ_ROWS)
-            items[n++] = (Item){b, i, BACKWARD_DQ, 3 * n_pairs(a, d, i, MIN(DQ_ROWS, d.q_len - i))};
+            tasks[n++] = (Task){b, i, BACKWARD_DQ, 3 * n_pairs(a, d, i, MIN(DQ_ROWS, d.q_len - i))};
         for (int j = 0; j < d.k_len; j += GROUP * BLOCK) {
             int first = a->causal ? MAX(0, j - d.offset) : 0;
-            items[n++] = (Item){b, j, BACKWARD_DKV, 4 * GROUP * BLOCK * (float)(d.q_len - first)};
+            tasks[n++] = (Task){b, j, BACKWARD_DKV, 4 * GROUP * BLOCK * (float)(d.q_len - first)};
         }
     }
     return n;
@@ -341,23 +341,23 @@ static int list_backward(Item* items, const Attention* a) {
 enum { CLASSES = 64 };
 
 typedef struct Work {
-    Item* items;
-    int begin[CLASSES + 1];  // items of class c, costs within a factor of two of each other: begin[c] .. begin[c + 1]
+    Task* tasks;
+    int begin[CLASSES + 1];  // tasks of class c, costs within a factor of two of each other: begin[c] .. begin[c + 1]
     int n, NH;
     float cost;  // of all, for one head
 } Work;
 
-// Counting sort of the n items at `items` into the room behind them, large ones first.
-static Work sort_items(Item* items, int n, int NH) {
-    Work w = {.items = items + n, .n = n, .NH = NH};
+// Counting sort of the n tasks at `tasks` into the room behind them, large ones first.
+static Work sort_tasks(Task* tasks, int n, int NH) {
+    Work w = {.tasks = tasks + n, .n = n, .NH = NH};
     int next[CLASSES];
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < n; i++) {
             int exponent;
-            frexpf(items[i].cost, &exponent);
+            frexpf(tasks[i].cost, &exponent);
             int c = CLASSES - 1 - MIN(CLASSES - 1, MAX(0, exponent));
-            if (pass == 0) w.begin[c + 1]++, w.cost += items[i].cost;
-            else w.items[next[c]++] = items[i];
+            if (pass == 0) w.begin[c + 1]++, w.cost += tasks[i].cost;
+            else w.tasks[next[c]++] = tasks[i];
         }
         for (int c = 0; c < CLASSES && pass == 0; c++) next[c] = w.begin[c], w.begin[c + 1] += w.begin[c];
     }
@@ -365,12 +365,12 @@ static Work sort_items(Item* items, int n, int NH) {
 }
 
 // The t-th piece of work of n * NH: class by class, in a class head by head, so that threads meet the same keys.
-static Item deal(const Work* w, size_t t, int* h) {
+static Task deal(const Work* w, size_t t, int* h) {
     int c = 0;
     while (t >= (size_t)w->begin[c + 1] * w->NH) c++;
     size_t in_class = t - (size_t)w->begin[c] * w->NH, n = (size_t)(w->begin[c + 1] - w->begin[c]);
     *h = (int)(in_class / n);
-    return w->items[w->begin[c] + in_class % n];
+    return w->tasks[w->begin[c] + in_class % n];
 }
 
 // ---- entries
@@ -380,7 +380,7 @@ static void blank_rows(void* x, size_t first, size_t end, int ld, const Attentio
         memset((char*)x + n * ld * dtype_bytes(dt), 0, (size_t)a->NH * a->HS * dtype_bytes(dt));
 }
 
-// Queries that see no key are in no item: out or dq 0, lse (unless NULL) -infinity.
+// Queries that see no key are in no task: out or dq 0, lse (unless NULL) -infinity.
 static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* a, DType dt) {
     for (int b = 0; b < a->n_docs; b++) {
         size_t end = document(a, b).q0;
@@ -404,19 +404,15 @@ static inline int wakes_threads(const Work* w, const Attention* a) {
 }
 
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.attention_forward(out, lse, a, dt, s);
-        return;
-    }
-    Item* items = (Item*)cpu_shared_scratch();
-    Work work = sort_items(items, list_forward(items, a), a->NH);
+    Task* tasks = (Task*)cpu_shared_scratch();
+    Work work = sort_tasks(tasks, list_forward(tasks, a), a->NH);
     size_t n = (size_t)work.n * a->NH;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
     for (size_t t = 0; t < n; t++) {
         int h;
-        Item item = deal(&work, t, &h);
+        Task task = deal(&work, t, &h);
         ForwardScratch* w = (ForwardScratch*)cpu_thread_scratch(omp_get_thread_num());
-        forward_item(out, lse, a, document(a, item.doc), h, item.begin, dt, w);
+        forward_task(out, lse, a, document(a, task.doc), h, task.begin, dt, w);
     }
     blank_queries(out, lse, a->ldo, a, result_type(a, dt));
 }
@@ -440,27 +436,23 @@ static void row_dots(float* D, const void* dout, const void* out, const Attentio
 
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
-        return;
-    }
     float* D = (float*)cpu_shared_scratch();
-    Item* items = (Item*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
+    Task* tasks = (Task*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
     row_dots(D, dout, out, a, dt);
-    Work work = sort_items(items, list_backward(items, a), a->NH);
+    Work work = sort_tasks(tasks, list_backward(tasks, a), a->NH);
     size_t n = (size_t)work.n * a->NH;
     Gradients g = {dq, dk, dv, a->ldq, a->ldkv, dout, lse, D};
     if (a->partial) g.ld_dq = a->ld_dq, g.ld_dkv = a->ld_dkv;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
     for (size_t t = 0; t < n; t++) {
         int h;
-        Item item = deal(&work, t, &h);
-        Span d = document(a, item.doc);
+        Task task = deal(&work, t, &h);
+        Span d = document(a, task.doc);
         BackwardScratch* w = (BackwardScratch*)cpu_thread_scratch(omp_get_thread_num());
         Part part = {0, d.q_len, 0, d.k_len, 1, 1};
-        if (item.kind == BACKWARD_DQ) part = (Part){item.begin, MIN(item.begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0};
-        if (item.kind == BACKWARD_DKV) part = (Part){0, d.q_len, item.begin, item.begin + GROUP * BLOCK, 0, 1};
-        backward_item(&g, a, d, h, part, dt, w);
+        if (task.kind == BACKWARD_DQ) part = (Part){task.begin, MIN(task.begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0};
+        if (task.kind == BACKWARD_DKV) part = (Part){0, d.q_len, task.begin, task.begin + GROUP * BLOCK, 0, 1};
+        backward_task(&g, a, d, h, part, dt, w);
     }
     if (a->partial) return;  // nothing to add
     blank_queries(dq, NULL, a->ldq, a, dt);
@@ -476,7 +468,7 @@ static CpuScratch scratch(const KernelLimits* limits) {
     size_t HSp = padded(limits->HS), rows = ROUND_UP((size_t)MAX(limits->context, (int)DQ_ROWS), (size_t)BLOCK);
     return (CpuScratch){
         .shared_bytes =
-            ROUND_UP(most_pairs(limits), (size_t)16) * sizeof(float) + 2 * most_items(limits) * sizeof(Item),
+            ROUND_UP(most_pairs(limits), (size_t)16) * sizeof(float) + 2 * most_tasks(limits) * sizeof(Task),
         .thread_bytes = sizeof(BackwardScratch) + ((2 + 5 * GROUP) * BLOCK + rows) * HSp * sizeof(float),
     };
 }

@@ -91,8 +91,7 @@ SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS
 
 // n rows of a head, (n,HS) with stride ld, to fp32 rows of padded(HS); zeros in the padding and up to n_padded rows.
 static void pack_rows(float* to, const void* x, int ld, int n, int n_padded, int HS, DType dt) {
-    if (dt == DT_BF16) pack_rows_as(to, x, (size_t)ld, n, HS, DT_BF16);
-    else pack_rows_as(to, x, (size_t)ld, n, HS, DT_F32);
+    WITH_DTYPE(dt, pack_rows_as, to, x, (size_t)ld, n, HS);
     memset(to + n * padded(HS), 0, (n_padded - n) * padded(HS) * sizeof(float));
 }
 
@@ -106,8 +105,7 @@ SIMD_INLINE void store_rows_as(void* to, size_t ld, const float* x, int n, int H
 }
 
 static void store_rows(void* to, int ld, const float* x, int n, int HS, float scale, DType dt) {
-    if (dt == DT_BF16) store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_BF16);
-    else store_rows_as(to, (size_t)ld, x, n, HS, scale, DT_F32);
+    WITH_DTYPE(dt, store_rows_as, to, (size_t)ld, x, n, HS, scale);
 }
 
 // The same, added to rows of fp32.

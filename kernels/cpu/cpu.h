@@ -2,9 +2,14 @@
 //
 // matmul.c, attention.c, elementwise.c and loss.c are compiled once for each instruction set with -DISA=avx2 and the
 // like (see the Makefile). In such a file ISA_NAME(f) is f_avx2, and SIMD_FLOATS is the number of fp32 lanes. Each
-// file exports one CpuFamily, which overrides entries of the reference table; open.c stacks them.
+// file exports one CpuFamily, which overrides entries of the reference table; cpu_kernels (backend.c) builds the table
+// of a set from them.
+//
+// The fast tables take fp32 and bf16. DT_F64 is for the reference table alone, where finite differences use it.
 #pragma once
 #include "kernels/kernels.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
 
 #define CPU_PASTE_(a, b) a##_##b
 #define CPU_PASTE(a, b) CPU_PASTE_(a, b)
@@ -48,11 +53,8 @@ static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin
     *end = MIN(n, units * ((size_t)t + 1) / (size_t)nt * unit);
 }
 
-// Time, of every table. cpu_open_clock is called by `open` and chooses the clock.
+// `open` of every table chooses the clock: see KernelLimits.oversubscribed.
 void cpu_open_clock(const KernelLimits* limits);
-double cpu_clock(void);
-void cpu_record_event(int i, Stream s);
-void cpu_read_events(double* seconds, int n);
 
 // A row's softmax over all parts of the vocabulary, from the stats (parts,N,3) of classifier_part. One function for all
 // instruction sets, so that ranks on different processors get the same bits: loss = max + log(total) - at_target.

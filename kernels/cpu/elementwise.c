@@ -16,13 +16,6 @@ enum {
     PART_ROWS = 8,     // least rows of a piece
 };
 
-// Calls f(..., dt) with a constant dt, so that loads and stores of each type are compiled into the loop.
-#define WITH_DTYPE(dt, f, ...)                        \
-    do {                                              \
-        if ((dt) == DT_BF16) f(__VA_ARGS__, DT_BF16); \
-        else f(__VA_ARGS__, DT_F32);                  \
-    } while (0)
-
 static inline const void* row_of(const void* p, size_t row, size_t C, DType dt) {
     return (const char*)p + row * C * dtype_bytes(dt);
 }
@@ -35,10 +28,6 @@ SIMD_INLINE void embed_row(void* out, const void* token, const void* position, s
 
 static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.embedding_forward(out, tokens, positions, wte, wpe, N, C, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         const void *token = row_of(wte, (size_t)tokens[n], C, dt), *position = row_of(wpe, (size_t)positions[n], C, dt);
@@ -63,10 +52,6 @@ SIMD_INLINE void add_gradients(float* dwte, float* dwpe, const void* dout, const
 // Threads share the columns, not the rows: tokens that occur twice need no atomics and are added in row order.
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
-        return;
-    }
 #pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
     {
         size_t begin, end;
@@ -126,8 +111,7 @@ static void normalize(void* sum, void* out, float* mean, float* rstd, const void
         float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
         void *out_row = (void*)row_of(out, n, C, dt), *sum_row = b ? (void*)row_of(sum, n, C, dt) : NULL;
         const void *a_row = row_of(a, n, C, dt), *b_row = b ? row_of(b, n, C, dt) : NULL;
-        Moments m = dt == DT_BF16 ? normalize_row(out_row, sum_row, x, a_row, b_row, weight, bias, C, DT_BF16)
-                                  : normalize_row(out_row, sum_row, x, a_row, b_row, weight, bias, C, DT_F32);
+        Moments m = WITH_DTYPE(dt, normalize_row, out_row, sum_row, x, a_row, b_row, weight, bias, C);
         mean[n] = m.mean;
         rstd[n] = m.rstd;
     }
@@ -135,15 +119,12 @@ static void normalize(void* sum, void* out, float* mean, float* rstd, const void
 
 static void layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
                               int N, int C, DType dt, Stream s) {
-    if (dt == DT_F64) cpu_reference_kernels.layernorm_forward(out, mean, rstd, x, weight, bias, N, C, dt, s);
-    else normalize(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt);
+    normalize(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt);
 }
 
 static void residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                                        const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
-    if (dt == DT_F64)
-        cpu_reference_kernels.residual_layernorm_forward(sum, out, mean, rstd, a, b, weight, bias, N, C, dt, s);
-    else normalize(sum, out, mean, rstd, a, b, weight, bias, N, C, dt);
+    normalize(sum, out, mean, rstd, a, b, weight, bias, N, C, dt);
 }
 
 // With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
@@ -168,10 +149,6 @@ SIMD_INLINE void layernorm_backward_row(void* dx, float* dweight, float* dbias, 
 static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
                                const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
                                Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.layernorm_backward(dx, dweight, dbias, dout, x, weight, mean, rstd, N, C, dt, s);
-        return;
-    }
     size_t rows = MAX((size_t)PART_ROWS, CEIL_DIV((size_t)N, (size_t)PARTS)), parts = CEIL_DIV((size_t)N, rows);
     size_t Cp = ROUND_UP((size_t)C, (size_t)16);
     float* partial = (float*)cpu_shared_scratch();  // (parts, 2, Cp)
@@ -206,10 +183,6 @@ SIMD_INLINE void gelu_range(void* out, const void* x, size_t begin, size_t end, 
 }
 
 static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.gelu_forward(out, x, n, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, gelu_range, out, x, i, MIN(i + CHUNK, n));
 }
@@ -219,10 +192,6 @@ SIMD_INLINE void add_range(void* out, const void* a, const void* b, size_t begin
 }
 
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.add(out, a, b, n, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, add_range, out, a, b, i, MIN(i + CHUNK, n));
 }
@@ -232,10 +201,6 @@ SIMD_INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin
 }
 
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-    if (out_dt == DT_F64 || x_dt == DT_F64) {
-        cpu_reference_kernels.cast(out, out_dt, x, x_dt, n, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) {
         size_t bytes = (MIN(i + CHUNK, n) - i) * dtype_bytes(x_dt);
@@ -258,7 +223,6 @@ static void merge_head(float* out, float* lse, const float* part, float part_lse
 
 static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
                             Stream s) {
-    (void)s;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * NH * HS >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t h = 0; h < (size_t)NH; h++) {
@@ -304,12 +268,10 @@ static void move_heads(char* slices, char* x, int split, size_t rows, int NH, in
 }
 
 static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    (void)s;
     move_heads((char*)out, (char*)x, 1, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
 }
 
 static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    (void)s;
     move_heads((char*)x, (char*)out, 0, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
 }
 
@@ -323,10 +285,6 @@ SIMD_INLINE void gather_row(void* out, const void* x, const int* columns, size_t
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.gather_columns(out, x, columns, N, n, ldx, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * n >= SERIAL)
     for (size_t i = 0; i < (size_t)N; i++)
         WITH_DTYPE(dt, gather_row, (void*)row_of(out, i, (size_t)n, dt), row_of(x, i, (size_t)ldx, dt), columns,
@@ -359,10 +317,6 @@ SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, Column
 
 static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                             Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.scatter_columns(out, x, source, fill, N, K, n, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * K >= SERIAL)
     for (size_t i = 0; i < (size_t)N; i++)
         WITH_DTYPE(dt, scatter_row, (void*)row_of(out, i, (size_t)K, dt), row_of(x, i, (size_t)n, dt), source, fill,

@@ -66,15 +66,10 @@ SIMD_INLINE float classify_row(void* logits, int target, float scale, int write_
 
 static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.classifier(losses, logits, targets, scale, write_gradient, N, V, Vp, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         void* row = (char*)logits + n * Vp * dtype_bytes(dt);
-        losses[n] = dt == DT_BF16 ? classify_row(row, targets[n], scale, write_gradient, V, Vp, DT_BF16)
-                                  : classify_row(row, targets[n], scale, write_gradient, V, Vp, DT_F32);
+        losses[n] = WITH_DTYPE(dt, classify_row, row, targets[n], scale, write_gradient, V, Vp);
     }
 }
 
@@ -92,31 +87,15 @@ static int column_of(int target, int first) { return target < first ? -1 : targe
 
 static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                             DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.classifier_part(stats, logits, targets, first, N, V, Vp, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         const void* row = (const char*)logits + n * Vp * dtype_bytes(dt);
-        if (dt == DT_BF16) summarize_row(stats + 3 * n, row, column_of(targets[n], first), (size_t)V, DT_BF16);
-        else summarize_row(stats + 3 * n, row, column_of(targets[n], first), (size_t)V, DT_F32);
+        WITH_DTYPE(dt, summarize_row, stats + 3 * n, row, column_of(targets[n], first), (size_t)V);
     }
-}
-
-static void join_row(void* logits, CpuSoftmax all, int column, float scale, size_t V, size_t Vp, DType dt) {
-    float max = (float)all.max, total = (float)all.total;
-    if (dt == DT_BF16) write_gradient_row(logits, column, max, total, scale, V, Vp, DT_BF16);
-    else write_gradient_row(logits, column, max, total, scale, V, Vp, DT_F32);
 }
 
 static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.classifier_join(losses, logits, stats, parts, targets, first, scale, write_gradient, N, V,
-                                              Vp, dt, s);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         void* row = (char*)logits + n * Vp * dtype_bytes(dt);
@@ -124,7 +103,9 @@ static void classifier_join(float* losses, void* logits, const float* stats, int
         losses[n] = targets[n] < 0 ? 0 : all.loss;
         if (!write_gradient) continue;
         if (targets[n] < 0) memset(row, 0, (size_t)Vp * dtype_bytes(dt));
-        else join_row(row, all, column_of(targets[n], first), scale, (size_t)V, (size_t)Vp, dt);
+        else
+            WITH_DTYPE(dt, write_gradient_row, row, column_of(targets[n], first), (float)all.max, (float)all.total,
+                       scale, (size_t)V, (size_t)Vp);
     }
 }
 
@@ -176,8 +157,7 @@ SIMD_INLINE void restore(const Frozen* old, const AdamW* a, size_t begin, size_t
 // Not inlined, so that there is one copy of it: which product of a sum becomes part of a fused multiply-add is the
 // compiler's choice, and a second copy could give other bits.
 static __attribute__((noinline)) void adamw_unfrozen(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
-    if (dt == DT_BF16) adamw_range(a, k, begin, end, DT_BF16);
-    else adamw_range(a, k, begin, end, DT_F32);
+    WITH_DTYPE(dt, adamw_range, a, k, begin, end);
 }
 
 // Frozen weights are updated and then put back, not left out of the update: the others are computed by the same
@@ -186,15 +166,10 @@ static void adamw_piece(const AdamW* a, AdamWStep k, size_t begin, size_t end, D
     Frozen old;
     if (a->freeze) save(&old, a, begin, end - begin, dt);
     adamw_unfrozen(a, k, begin, end, dt);
-    if (a->freeze && dt == DT_BF16) restore(&old, a, begin, end - begin, DT_BF16);
-    else if (a->freeze) restore(&old, a, begin, end - begin, DT_F32);
+    if (a->freeze) WITH_DTYPE(dt, restore, &old, a, begin, end - begin);
 }
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
-    if (dt == DT_F64) {
-        cpu_reference_kernels.adamw(a, dt, s);
-        return;
-    }
     if (!isfinite(*a->grad_scale)) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
     AdamWStep k = {a->beta1,
@@ -223,7 +198,6 @@ static double squares(const float* x, size_t begin, size_t end) {
 }
 
 static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
-    (void)s;
     double part[PARTS], total = 0;
     size_t each = ROUND_UP(CEIL_DIV(n, (size_t)PARTS), (size_t)CHUNK), parts = n ? CEIL_DIV(n, each) : 0;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)

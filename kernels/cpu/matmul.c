@@ -24,7 +24,6 @@ SIMD_INLINE vf multiply_add(vf sum, vf a, vf b, Packing packing) {
 #ifdef __AVX512BF16__
     if (packing == PAIRS) return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 #endif
-    (void)packing;
     return vf_fma(a, b, sum);
 }
 
@@ -64,24 +63,18 @@ static void multiply(const Product* p) {
 }
 
 // The entries of the table, for one packing of bf16.
-#define ENTRIES(name, bf16_packing)                                                                                  \
+#define ENTRIES(name, packing)                                                                                       \
     static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \
                                int C, int OC, DType dt, Stream s) {                                                  \
-        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                     \
-        if (dt == DT_F64) cpu_reference_kernels.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);         \
-        else forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                                             \
+        forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                                                  \
     }                                                                                                                \
     static void backward_input_##name(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, \
                                       int OC, DType dt, Stream s) {                                                  \
-        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                     \
-        if (dt == DT_F64) cpu_reference_kernels.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);       \
-        else backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                                           \
+        backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                                                \
     }                                                                                                                \
     static void backward_weight_##name(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,  \
                                        int OC, DType dt, Stream s) {                                                 \
-        Packing packing = dt == DT_BF16 ? bf16_packing : FLOATS;                                                     \
-        if (dt == DT_F64) cpu_reference_kernels.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);    \
-        else backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);                                        \
+        backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);                                             \
     }                                                                                                                \
     static void install_##name(Kernels* table) {                                                                     \
         table->matmul_forward = forward_##name;                                                                      \

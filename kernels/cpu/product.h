@@ -212,10 +212,8 @@ SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, siz
 
 // Rows begin .. end of a finished tile become results.
 static void write_rows(const Product* p, const Finished* tile, size_t begin, size_t end) {
-    for (size_t i = begin; i < end && tile->m + i < p->M; i++) {
-        if (p->dt == DT_BF16) write_row_as(p, tile->sums + i * NR, tile->m + i, tile->n, DT_BF16);
-        else write_row_as(p, tile->sums + i * NR, tile->m + i, tile->n, DT_F32);
-    }
+    for (size_t i = begin; i < end && tile->m + i < p->M; i++)
+        WITH_DTYPE(p->dt, write_row_as, p, tile->sums + i * NR, tile->m + i, tile->n);
 }
 
 // ---- the blocked product
@@ -286,8 +284,8 @@ static void multiply_part(const Product* p, int t, int nt) {
             for (size_t j = 0; j < panels; j += PACK_PANELS)
                 pack_block_of_b(b, p, n, j, min(j + PACK_PANELS, panels), k, depth);
 #pragma omp for schedule(dynamic)
-            for (size_t item = 0; item < row_blocks * col_parts; item++) {
-                size_t m = item / col_parts * mc, part = item % col_parts, begin, end;
+            for (size_t task = 0; task < row_blocks * col_parts; task++) {
+                size_t m = task / col_parts * mc, part = task % col_parts, begin, end;
                 cpu_share(panels, 1, (int)part, (int)col_parts, &begin, &end);
                 // clang-format off
                 Block block = {.m = m, .rows = min(mc, p->M - m), .n = n, .panel = begin, .panel_end = end, .b = b,
@@ -323,10 +321,9 @@ static void multiply_row(const Product* p) {
         float sums[NR] = {0};
         for (size_t j = 0; j < min(NR, p->N - n); j++) {
             const void* weight = element(p->b.p, (n + j) * p->b.ld, p->dt);
-            sums[j] = p->dt == DT_BF16 ? dot(p->a.p, weight, p->K, DT_BF16) : dot(p->a.p, weight, p->K, DT_F32);
+            sums[j] = WITH_DTYPE(p->dt, dot, p->a.p, weight, p->K);
         }
-        if (p->dt == DT_BF16) write_row_as(p, sums, 0, n, DT_BF16);
-        else write_row_as(p, sums, 0, n, DT_F32);
+        WITH_DTYPE(p->dt, write_row_as, p, sums, 0, n);
     }
 }
 
@@ -336,7 +333,9 @@ static CpuScratch product_scratch(const KernelLimits* limits) {
     return (CpuScratch){((size_t)DEPTH * NC + waiting) * sizeof(float), sizeof(ThreadScratch)};
 }
 
-// ---- the three products
+// ---- the three products, for one packing of bf16; fp32 is never paired
+
+static Packing packing_of(DType dt, Packing bf16_packing) { return dt == DT_BF16 ? bf16_packing : FLOATS; }
 
 static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
                     int C, int OC, DType dt) {
@@ -346,7 +345,7 @@ static void forward(Packing packing, void* out, void* gelu, const void* x, const
                  .N = (size_t)OC,
                  .K = (size_t)C,
                  .dt = dt,
-                 .packing = packing,
+                 .packing = packing_of(dt, packing),
                  .out = out,
                  .gelu = gelu,
                  .bias = bias};
@@ -362,7 +361,7 @@ static void backward_input(Packing packing, void* dx, const void* dout, const vo
                         .N = (size_t)C,
                         .K = (size_t)OC,
                         .dt = dt,
-                        .packing = packing,
+                        .packing = packing_of(dt, packing),
                         .out = dx,
                         .pre = pre});
 }
@@ -375,7 +374,7 @@ static void backward_weight(Packing packing, float* dweight, float* dbias, const
                         .N = (size_t)C,
                         .K = (size_t)N,
                         .dt = dt,
-                        .packing = packing,
+                        .packing = packing_of(dt, packing),
                         .out = dweight,
                         .row_sums = dbias,
                         .add = 1});

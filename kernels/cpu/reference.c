@@ -3,10 +3,11 @@
 // Tensors are read element by element through load(), computed on in double and rounded once on store(), whatever
 // their type; with DT_F64 nothing is rounded at all, which is what finite differences want. Loops run in the order
 // the sums are defined in, on one thread. Nothing here is fast, and nothing here should become fast.
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
@@ -36,9 +37,10 @@ static size_t memory_available(void) {
     return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
-static size_t workspace_bytes(const KernelLimits* limits) { return (void)limits, 0; }
+static size_t workspace_bytes(const KernelLimits* limits) { return 0; }
 static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
-    return cpu_open_clock(limits), (void)err, (void)errlen, 0;
+    cpu_open_clock(limits);
+    return 0;
 }
 static void close_nothing(void) {}
 static const char* no_choices(void) { return ""; }
@@ -50,16 +52,35 @@ static void* alloc(size_t bytes) {
 }
 
 static void free_memory(void* p) { free(p); }  // host memory is like any other here
-static void upload(void* device, const void* host, size_t bytes, Stream s) { (void)s, memcpy(device, host, bytes); }
-static void download(void* host, const void* device, size_t bytes, Stream s) { (void)s, memcpy(host, device, bytes); }
-static void clear(void* device, size_t bytes, Stream s) { (void)s, memset(device, 0, bytes); }
-static void synchronize(Stream s) { (void)s; }
+static void upload(void* device, const void* host, size_t bytes, Stream s) { memcpy(device, host, bytes); }
+static void download(void* host, const void* device, size_t bytes, Stream s) { memcpy(host, device, bytes); }
+static void clear(void* device, size_t bytes, Stream s) { memset(device, 0, bytes); }
+static void synchronize(Stream s) {}
+
+// ---- time: ops have finished when they return, so an event is a reading of the clock
+
+static struct {
+    int oversubscribed;
+    double seconds[MOST_EVENTS];
+} events;
+
+void cpu_open_clock(const KernelLimits* limits) { events.oversubscribed = limits->oversubscribed; }
+
+// Where ranks share cores the wall clock would count the work of others too.
+static double cpu_clock(void) {
+    struct timespec t;
+    if (!events.oversubscribed) return now_seconds();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
+static void read_events(double* seconds, int n) { memcpy(seconds, events.seconds, (size_t)n * sizeof(double)); }
 
 // ---- embedding
 
 static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t c = 0; c < (size_t)C; c++)
             store(out, n * C + c,
@@ -68,7 +89,6 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
 
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t c = 0; c < (size_t)C; c++) {
             float d = (float)load(dout, n * C + c, dt);
@@ -81,7 +101,6 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
 
 static void layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
                               int N, int C, DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++) {
         double sum = 0, variance = 0;
         for (size_t c = 0; c < (size_t)C; c++) sum += load(x, n * C + c, dt);
@@ -96,7 +115,6 @@ static void layernorm_forward(void* out, float* mean, float* rstd, const void* x
 }
 
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
-    (void)s;
     for (size_t i = 0; i < n; i++) store(out, i, load(a, i, dt) + load(b, i, dt), dt);
 }
 
@@ -110,7 +128,6 @@ static void residual_layernorm_forward(void* sum, void* out, float* mean, float*
 static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
                                const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
                                Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++) {
         double g_mean = 0, gx_mean = 0;
         for (size_t c = 0; c < (size_t)C; c++) {
@@ -139,7 +156,6 @@ static double gelu_gradient(double x) {
 }
 
 static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
-    (void)s;
     for (size_t i = 0; i < n; i++) store(out, i, gelu(load(x, i, dt)), dt);
 }
 
@@ -147,7 +163,6 @@ static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s)
 
 static void matmul_forward(void* out, void* gelu_out, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t o = 0; o < (size_t)OC; o++) {
             double sum = bias ? load(bias, o, dt) : 0;
@@ -159,7 +174,6 @@ static void matmul_forward(void* out, void* gelu_out, const void* x, const void*
 
 static void matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                   DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t c = 0; c < (size_t)C; c++) {
             double sum = 0;
@@ -171,7 +185,6 @@ static void matmul_backward_input(void* dx, const void* dout, const void* weight
 
 static void matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                    DType dt, Stream s) {
-    (void)s;
     for (size_t o = 0; o < (size_t)OC; o++) {
         for (size_t c = 0; c < (size_t)C; c++) {
             double sum = 0;
@@ -202,7 +215,6 @@ static void visible_keys(const Attention* a, int b, int i, size_t* begin, size_t
 }
 
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    (void)s;
     size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
     DType out_dt = a->partial ? DT_F32 : dt;
     for (int b = 0; b < a->n_docs; b++)
@@ -234,7 +246,6 @@ static void put_gradient(void* to, size_t i, double x, const Attention* a, DType
 // dS^T Q.
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
-    (void)s;
     int HS = a->HS, ld_dq = a->partial ? a->ld_dq : a->ldq, ld_dkv = a->partial ? a->ld_dkv : a->ldkv;
     size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
     for (int b = 0; b < a->n_docs; b++)
@@ -274,7 +285,6 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
 
 static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
                             Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t h = 0; h < (size_t)NH; h++) {
             double x = lse[h * N + n], y = part_lse[h * N + n], max = fmax(x, y), a = exp(x - max), b = exp(y - max);
@@ -288,12 +298,10 @@ static void attention_merge(float* out, float* lse, const float* part, const flo
 // ---- conversions, moves and loss
 
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-    (void)s;
     for (size_t i = 0; i < n; i++) store(out, i, load(x, i, x_dt), out_dt);
 }
 
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
-    (void)s;
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)n; i++) {
         char* to = (char*)out + i * ldo * elem;
@@ -304,7 +312,6 @@ static void gather_rows(void* out, const void* x, const int* rows, int n, int C,
 
 static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
                          Stream s) {
-    (void)s;
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)n; i++)
         if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
@@ -319,7 +326,6 @@ static size_t split_head(size_t n, size_t m, int h, int N, int M, int NH, int d)
 }
 
 static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    (void)s;
     size_t bytes = HS * dtype_bytes(dt);
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t m = 0; m < (size_t)M; m++)
@@ -329,7 +335,6 @@ static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, 
 }
 
 static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    (void)s;
     size_t bytes = HS * dtype_bytes(dt);
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t m = 0; m < (size_t)M; m++)
@@ -339,7 +344,6 @@ static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, i
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    (void)s;
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)N; i++)
         for (size_t j = 0; j < (size_t)n; j++)
@@ -348,7 +352,6 @@ static void gather_columns(void* out, const void* x, const int* columns, int N, 
 
 static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                             Stream s) {
-    (void)s;
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)N; i++) {
         double mean = 0;
@@ -362,13 +365,11 @@ static void scatter_columns(void* out, const void* x, const int* source, ColumnF
 }
 
 static void add_sum(double* result, const float* x, size_t n, Stream s) {
-    (void)s;
     for (size_t i = 0; i < n; i++) *result += x[i];
 }
 
 static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++) {
         double max = -INFINITY, total = 0;
         for (size_t v = 0; v < (size_t)V; v++) max = fmax(max, load(logits, n * Vp + v, dt));
@@ -384,7 +385,6 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
 
 static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                             DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++) {
         double max = -INFINITY, total = 0;
         int target = targets[n] - first, mine = targets[n] >= first && target < V;
@@ -413,7 +413,6 @@ CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
 
 static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-    (void)s;
     for (size_t n = 0; n < (size_t)N; n++) {
         CpuSoftmax all = cpu_join_softmax(stats, parts, (size_t)N, n);
         losses[n] = targets[n] < 0 ? 0 : all.loss;
@@ -428,7 +427,6 @@ static void classifier_join(float* losses, void* logits, const float* stats, int
 // ---- optimizer
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
-    (void)s;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t), scale = *a->grad_scale;
     for (size_t i = 0; i < a->n && isfinite(scale); i++) {
         if (a->freeze && a->grad[i] == 0) continue;
@@ -444,14 +442,12 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
 }
 
 static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
-    (void)s;
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
     *result += sum;
 }
 
 static void clip_scale(float* scale, const double* norm2, float clip, Stream s) {
-    (void)s;
     double norm = sqrt(*norm2);
     *scale = !isfinite(norm) ? NAN : clip > 0 && norm > clip ? (float)(clip / norm) : 1;
 }
@@ -501,6 +497,6 @@ const Kernels cpu_reference_kernels = {
     .sum_of_squares = sum_of_squares,
     .clip_scale = clip_scale,
     .clock = cpu_clock,
-    .record_event = cpu_record_event,
-    .read_events = cpu_read_events,
+    .record_event = record_event,
+    .read_events = read_events,
 };

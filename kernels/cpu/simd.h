@@ -184,17 +184,23 @@ SIMD_INLINE void vf_store_part(void* p, vf x, int n, DType dt) {
 
 // e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r = 1 + r + r^2 q(r) with q of degree 4, interpolated
 // at Chebyshev nodes (error 8e-9). Relative error below 2e-7; 0 where e^x would be subnormal, infinity above the range.
-SIMD_INLINE vf vf_exp(vf x) {
-    const float shift = 0x1.8p23f;  // adding it leaves the rounded integer in the lowest bits
+SIMD_INLINE vf vf_exp_inside(vf x) {  // anything outside the range
+    const float shift = 0x1.8p23f;    // adding it leaves the rounded integer in the lowest bits
     vf n = x * 1.44269504f + shift;
     vf_bits exponent = (vf_bits)n << 23;
     n -= shift;
     vf r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // the first product is exact: ln 2 in two parts
     vf q = (((r * 1.39280747e-3f + 8.36469233e-3f) * r + 4.16665412e-2f) * r + 0.166665673f) * r + 0.5f;
-    vf y = (vf)((vf_bits)(r * r * q + r + 1.f) + exponent);
-    y = vf_select(x < vf_set1(-87.336f), (vf){0}, y);
+    return (vf)((vf_bits)(r * r * q + r + 1.f) + exponent);
+}
+
+SIMD_INLINE vf vf_exp(vf x) {
+    vf y = vf_select(x < vf_set1(-87.336f), (vf){0}, vf_exp_inside(x));
     return vf_select(x <= vf_set1(88.722f), y, x + INFINITY);  // also where x is NaN
 }
+
+// The same for x <= 88 or NaN, with a selection less.
+SIMD_INLINE vf vf_exp_bounded(vf x) { return vf_select(x >= vf_set1(-87.336f), vf_exp_inside(x), vf_max((vf){0}, x)); }
 
 // With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no digits where x is
 // negative.
@@ -210,19 +216,10 @@ SIMD_INLINE vf vf_gelu_gradient(vf x) {
     return s + x * s * (e * s) * (x * x * 0.214064449f + 1.59576912f);
 }
 
-// vf_exp for x <= 88 or NaN, with a selection less.
-SIMD_INLINE vf vf_exp_bounded(vf x) {
-    const float shift = 0x1.8p23f;
-    vf n = x * 1.44269504f + shift;
-    vf_bits exponent = (vf_bits)n << 23;
-    n -= shift;
-    vf r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-    vf q = (((r * 1.39280747e-3f + 8.36469233e-3f) * r + 4.16665412e-2f) * r + 0.166665673f) * r + 0.5f;
-    vf y = (vf)((vf_bits)(r * r * q + r + 1.f) + exponent);  // of a NaN, anything
-    return vf_select(x >= vf_set1(-87.336f), y, vf_max((vf){0}, x));
-}
-
 // ---- loops over tensors
+
+// f(..., dt) with a constant dt, so that loads and stores of each type are compiled into the loop.
+#define WITH_DTYPE(dt, f, ...) ((dt) == DT_BF16 ? f(__VA_ARGS__, DT_BF16) : f(__VA_ARGS__, DT_F32))
 
 // n elements of a tensor from element i on; n is SIMD_FLOATS or what is left at the end.
 SIMD_INLINE vf vf_get(const void* p, size_t i, int n, DType dt) {
