@@ -1,9 +1,21 @@
 // attention.cu - attention over packed documents on tensor cores: the list of tiles and the forward pass.
 //
-// FlashAttention-2 (Dao 2023): a block owns 128 queries of one document and head, 32 a warp, and meets the keys that
-// they see in tiles of 64. Scores never leave registers; the running maximum and sum of each query (Milakov &
-// Gimelshein 2018) are kept in base 2. A pair (query, key) costs 4 HS FLOPs, a causal document of T tokens 2 HS T^2,
-// against tensor cores: mma.sync reaches about 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the rest needs wgmma.
+// Naively, for one query i of one head, over the keys j that it sees, with a running maximum and sum (Milakov &
+// Gimelshein 2018), so that no row of scores is ever stored:
+//
+//   max = -infinity, sum = 0, o (HS) = 0
+//   for each key j:
+//       s = scale * dot(q[i], k[j])
+//       new_max = fmax(max, s), keep = exp(max - new_max), p = exp(s - new_max)
+//       sum = keep * sum + p
+//       o = keep * o + p * v[j]
+//       max = new_max
+//   out[i] = o / sum,  lse[i] = max + log(sum)
+//
+// FlashAttention-2 (Dao 2023) does this for tiles: a block owns 128 queries of one document and head, 32 a warp, and
+// meets the keys that they see in tiles of 64. Scores never leave registers; exponentials are taken in base 2. A pair
+// (query, key) costs 4 HS FLOPs, a causal document of T tokens 2 HS T^2, against tensor cores: mma.sync reaches about
+// 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the rest needs wgmma.
 //
 // By count, a tile of 128 x 64 with HS = 64 takes of one multiprocessor of an H100, in cycles: 825 of mma; 512 of
 // exponentials, 16 a cycle; 640 of shared memory, 128 bytes a cycle, to write K and V once and read them once a warp

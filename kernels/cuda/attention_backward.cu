@@ -1,11 +1,22 @@
 // attention_backward.cu - the backward pass of attention on tensor cores. With P = exp(S - lse), S = scale Q K^T:
 //     dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dK = scale dS^T Q,  dQ = scale dS K
 //
-// P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. Two kernels, one
-// over tiles of keys for dK and dV, one over tiles of queries for dQ, each keep their sums in registers and add in a
-// fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key), 14 HS instead of the 10 HS that are needed. With
-// fast_backward there is only the first kernel, which also adds its part of dQ to fp32 in memory by atomics: 5
-// matmuls, but the order of additions, and so the last bits, differ between runs.
+// Naively, for one head; the three loops are the three kernels:
+//
+//   for each query i:   D[i] = dot(dout[i], out[i])                                        statistics_kernel
+//   for each key j:     for each query i that sees j:                                      key_kernel
+//                           p = exp(scale * dot(q[i], k[j]) - lse[i])
+//                           ds = p * (dot(dout[i], v[j]) - D[i])
+//                           dv[j] += p * dout[i],  dk[j] += scale * ds * q[i]
+//   for each query i:   for each key j that i sees:                                        query_kernel
+//                           p and ds again
+//                           dq[i] += scale * ds * k[j]
+//
+// P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. The last
+// two kernels keep their sums in registers and add in a fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key),
+// 14 HS instead of the 10 HS that are needed. With fast_backward there is only the first kernel, which also adds its
+// part of dQ to fp32 in memory by atomics: 5 matmuls, but the order of additions, and so the last bits, differ between
+// runs.
 //
 // For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
 // 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores, at the 62% of their peak that mma.sync
@@ -60,7 +71,7 @@ static __global__ void statistics_kernel(Statistics* statistics, const bf16* dou
 }
 
 // Puts a warp's sums, times factor, where they belong: rounded to bf16 by way of the warp's own rows of a tile, or, for
-// a part of a larger attention, added to fp32. Nobody else has these rows and columns, so no atomics are needed.
+// a part of a larger attention, added to fp32. No other warp has these rows and columns, so no atomics are needed.
 template <int D, int M>
 __device__ __forceinline__ void put_gradient(bf16* to, size_t ld, int rows, int HS, bf16* tile,
                                              const float sum[M][D / 8][4], float factor) {

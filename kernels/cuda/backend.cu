@@ -15,7 +15,7 @@ void cuda_check_at(const char* file, int line, cudaError_t error, const char* wh
 
 enum { LEAST_MAJOR = 8 };  // mma.sync with bf16 and cp.async came with sm_80
 
-// With several ranks on a machine each takes the GPU of its local rank; CUDA_VISIBLE_DEVICES hides others as usual.
+// With several ranks on a node each takes the GPU of its local rank; CUDA_VISIBLE_DEVICES hides others as usual.
 static int device_index(int n_devices) {
     RankIdentity id;
     return rank_identity(&id, NULL, 0) ? 0 : id.local_rank % n_devices;

@@ -1,10 +1,17 @@
-// classifier.cu - softmax cross-entropy of a chunk of rows, fused with its gradient, in place.
+// classifier.cu - softmax cross-entropy of a chunk of rows, fused with its gradient, in place. Naively, for a row:
 //
-// A block takes a row and passes over it twice: the first pass finds its maximum and the sum of its exponentials
-// together (online softmax: Milakov & Gimelshein 2018), the second writes the gradient. The limit is memory, 8 bytes
-// a logit in fp32 and 4 in bf16, as long as the rows that are under way fit into the L2 cache: few large blocks, and
-// the second pass runs backwards, since the end of the row was read last. Where ranks hold parts of the vocabulary the
-// passes are two kernels, and 12 bytes a row and rank are exchanged between them (Megatron-LM: Shoeybi et al. 2019).
+//   max = -infinity, total = 0
+//   for v < V:     if (logits[v] > max) total *= exp(max - logits[v]), max = logits[v]      first pass
+//                  total += exp(logits[v] - max)
+//   loss = max + log(total) - logits[target]
+//   for v < V:     logits[v] = (exp(logits[v] - max) / total - (v == target)) * scale       second pass
+//   for v >= V:    logits[v] = 0
+//
+// A block takes a row; its threads each keep a max and a total of their columns, which are merged at the end of the
+// first pass (online softmax: Milakov & Gimelshein 2018). The limit is memory, 8 bytes a logit in fp32 and 4 in bf16,
+// as long as the rows that are under way fit into the L2 cache: few large blocks, and the second pass runs backwards,
+// since the end of the row was read last. Where ranks hold parts of the vocabulary the passes are two kernels, and
+// between them ranks gather 12 bytes a row from each other (Megatron-LM: Shoeybi et al. 2019).
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
@@ -142,22 +149,20 @@ static unsigned threads_for(int Vp, int pack) {
 }
 
 template <class T>
-static bool rows_are_aligned(const T* logits, int Vp) {
+static bool rows_are_aligned(const void* logits, int Vp) {
     return (uintptr_t)logits % 16 == 0 && Vp % Pack<T>::N == 0;
 }
 
 template <class T>
-static void classifier(float* losses, T* logits, const int* targets, float scale, int write_gradient, int N, int V,
+static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, Stream s) {
-    LAUNCH((classifier_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), losses, logits, targets,
-           scale, write_gradient, (unsigned)V, (unsigned)Vp, rows_are_aligned(logits, Vp));
+    LAUNCH((classifier_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), losses, (T*)logits,
+           targets, scale, write_gradient, (unsigned)V, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
 }
 
 void cuda_classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                      int Vp, DType dt, Stream s) {
-    if (N == 0) return;
-    if (dt == DT_BF16) classifier(losses, (bf16*)logits, targets, scale, write_gradient, N, V, Vp, s);
-    else classifier(losses, (float*)logits, targets, scale, write_gradient, N, V, Vp, s);
+    if (N > 0) WITH_DTYPE(dt, classifier, losses, logits, targets, scale, write_gradient, N, V, Vp, s);
 }
 
 // ---- a part of the vocabulary: the two passes as kernels of their own
@@ -210,30 +215,25 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 }
 
 template <class T>
-static void part(PartStats* stats, const T* logits, const int* targets, int first, int N, int V, int Vp, Stream s) {
-    LAUNCH((part_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), stats, logits, targets, first,
-           (unsigned)V, (unsigned)Vp, rows_are_aligned(logits, Vp));
+static void part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp, Stream s) {
+    LAUNCH((part_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), (PartStats*)stats,
+           (const T*)logits, targets, first, (unsigned)V, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
 }
 
 void cuda_classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                           DType dt, Stream s) {
-    if (N == 0) return;
-    if (dt == DT_BF16) part((PartStats*)stats, (const bf16*)logits, targets, first, N, V, Vp, s);
-    else part((PartStats*)stats, (const float*)logits, targets, first, N, V, Vp, s);
+    if (N > 0) WITH_DTYPE(dt, part, stats, logits, targets, first, N, V, Vp, s);
 }
 
 template <class T>
-static void join(float* losses, T* logits, const PartStats* stats, int parts, const int* targets, int first,
-                 float scale, int write_gradient, int N, int V, int Vp, Stream s) {
+static void join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first, float scale,
+                 int write_gradient, int N, int V, int Vp, Stream s) {
     LAUNCH((join_kernel<T>), (unsigned)N, threads_for(write_gradient ? Vp : 0, Pack<T>::N), 0, cuda_stream(s), losses,
-           logits, stats, parts, targets, first, scale, write_gradient, (unsigned)V, (unsigned)Vp,
-           rows_are_aligned(logits, Vp));
+           (T*)logits, (const PartStats*)stats, parts, targets, first, scale, write_gradient, (unsigned)V, (unsigned)Vp,
+           rows_are_aligned<T>(logits, Vp));
 }
 
 void cuda_classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                           float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-    if (N == 0) return;
-    const PartStats* of_parts = (const PartStats*)stats;
-    if (dt == DT_BF16) join(losses, (bf16*)logits, of_parts, parts, targets, first, scale, write_gradient, N, V, Vp, s);
-    else join(losses, (float*)logits, of_parts, parts, targets, first, scale, write_gradient, N, V, Vp, s);
+    if (N > 0) WITH_DTYPE(dt, join, losses, logits, stats, parts, targets, first, scale, write_gradient, N, V, Vp, s);
 }

@@ -106,14 +106,12 @@ static void column_sum(float* sums, const T* x, int N, int C, cudaStream_t strea
 }
 
 template <class T>
-static void column_sum_of(float* sums, const T* x, int N, int C, cudaStream_t stream) {
+static void column_sum_of(float* sums, const void* x, int N, int C, cudaStream_t stream) {
     bool aligned = ((uintptr_t)x | (size_t)C * sizeof(T)) % 16 == 0;
-    if (aligned) column_sum<T, Pack<T>::N>(sums, x, N, C, stream);
-    else column_sum<T, 1>(sums, x, N, C, stream);
+    if (aligned) column_sum<T, Pack<T>::N>(sums, (const T*)x, N, C, stream);
+    else column_sum<T, 1>(sums, (const T*)x, N, C, stream);
 }
 
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s) {
-    if (N == 0) return;
-    if (dt == DT_BF16) column_sum_of(sums, (const bf16*)x, N, C, cuda_stream(s));
-    else column_sum_of(sums, (const float*)x, N, C, cuda_stream(s));
+    if (N > 0) WITH_DTYPE(dt, column_sum_of, sums, x, N, C, cuda_stream(s));
 }

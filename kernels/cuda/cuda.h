@@ -6,6 +6,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 extern "C" {
 #include "kernels/comm_transport.h"
 }
@@ -27,7 +29,7 @@ extern "C" {
 
 // ---- host
 
-// Dies with the place, what was tried and CUDA's words.
+// Dies with the place, what was tried and CUDA's message.
 void cuda_check_at(const char* file, int line, cudaError_t error, const char* what);
 #define CUDA_CHECK(call) cuda_check_at(__FILE__, __LINE__, (call), #call)
 
@@ -54,41 +56,38 @@ static inline void cuda_allow_shared(Kernel* kernel, size_t bytes) {
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
 
-// Blocks of `threads` for n items.
+// Blocks of `threads` for n elements, a thread each.
 static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)CEIL_DIV(n, threads); }
 
-// The entries of the table by file; signatures as in kernels.h. ..._scratch_bytes: most scratch that an op of the file
-// needs under these limits.
+// f<T>(...) for elements of type dt: float or bf16.
+#define WITH_DTYPE(dt, f, ...) ((dt) == DT_BF16 ? f<bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
+
+// ---- ops by file. Op X of kernels.h is cuda_X here, of the same type. ..._scratch_bytes: most scratch that an op of
+// the file needs under these limits.
+
+#define ENTRY(op) std::remove_pointer<decltype(Kernels::op)>::type cuda_##op
+
 // elementwise.cu
-void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s);
+ENTRY(gelu_forward);
+ENTRY(add);
+ENTRY(cast);
+ENTRY(gather_rows);
+ENTRY(scatter_rows);
+ENTRY(split_heads);
+ENTRY(join_heads);
+ENTRY(gather_columns);
+ENTRY(scatter_columns);
+ENTRY(attention_merge);
 void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s);  // dx (n) *= GELU'(pre)
-void cuda_add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
-void cuda_cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s);
-void cuda_gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
-void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
-void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
-void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
-void cuda_attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
-                          Stream s);
-// columns.cu
-void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
-void cuda_scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                          Stream s);
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
-void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
-                            int C, DType dt, Stream s);
-void cuda_embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions, int N,
-                             int C, DType dt, Stream s);
+ENTRY(embedding_forward);
+ENTRY(embedding_backward);
 // layernorm.cu
 size_t cuda_layernorm_scratch_bytes(const KernelLimits* limits);
-void cuda_layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
-                            int N, int C, DType dt, Stream s);
-void cuda_residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                                     const void* weight, const void* bias, int N, int C, DType dt, Stream s);
-void cuda_layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                             const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
-                             Stream s);
+ENTRY(layernorm_forward);
+ENTRY(residual_layernorm_forward);
+ENTRY(layernorm_backward);
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
 size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits);
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);
@@ -99,19 +98,15 @@ void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_par
 int cuda_matmul_open(char* err, size_t errlen);
 void cuda_matmul_close(void);
 size_t cuda_matmul_scratch_bytes(const KernelLimits* limits);  // cuBLASLt's workspace among them
-void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
-                         int OC, DType dt, Stream s);
-void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
-                                DType dt, Stream s);
-void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
-                                 DType dt, Stream s);
-// attention.cu, attention_backward.cu
+ENTRY(matmul_forward);
+ENTRY(matmul_backward_input);
+ENTRY(matmul_backward_weight);
+// attention.cu, attention_backward.cu: tensor cores
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
-void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                             const Attention* a, DType dt, Stream s);
-// attention_plain.cu: what the two hand on, any element type and head sizes to 256; backward: with ld_dq and ld_dkv set
-// whether the attention is partial or not
+ENTRY(attention_forward);
+ENTRY(attention_backward);
+// attention_plain.cu: what these two do not take; any element type, head sizes to 256. backward: with ld_dq and ld_dkv
+// set, partial or not
 size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
@@ -126,22 +121,19 @@ int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stre
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s);
 // classifier.cu
-void cuda_classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
-                     int Vp, DType dt, Stream s);
-void cuda_classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
-                          DType dt, Stream s);
-void cuda_classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
-                          float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s);
+ENTRY(classifier);
+ENTRY(classifier_part);
+ENTRY(classifier_join);
 // optimizer.cu
 size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits);
-void cuda_adamw(const AdamW* a, DType dt, Stream s);
-void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s);
-void cuda_add_sum(double* result, const float* x, size_t n, Stream s);
-void cuda_clip_scale(float* scale, const double* norm2, float clip, Stream s);
+ENTRY(adamw);
+ENTRY(sum_of_squares);
+ENTRY(add_sum);
+ENTRY(clip_scale);
 
 // ---- Comms (backend.cu)
 
-// The Comm of one rank. local_rank and local_size are those of the world that it is a part of. 0, or -1 with words.
+// The Comm of one rank. local_rank and local_size are those of the world that it is a part of. 0, or -1 with a message.
 int comm_open_cuda_self(Comm** c, int local_rank, int local_size, double timeout_seconds, char* err, size_t errlen);
 // In device memory, for comm_copy_to_self.
 void comm_copy_device(void* to, const void* from, size_t bytes, Stream s);

@@ -1,8 +1,9 @@
-// elementwise.cu - GELU and its gradient, sums, conversions, moves of rows and heads, and the merge of two attentions.
+// elementwise.cu - GELU and its gradient, sums, conversions, moves of rows, heads and columns, the merge of two
+// attentions.
 //
 // All are limited by memory, which each tensor crosses once. Bytes an element, fp32 / bf16: GELU 8 / 4, its gradient
-// and add 12 / 6, a move of rows or heads 8 / 4, a conversion between the two types 6, a merge 12 (it has fp32 only). A
-// thread takes 16 bytes at a time of the wider type, and has all its loads under way before it computes. Tensors that
+// and add 12 / 6, a move of rows, heads or columns 8 / 4, a conversion between the two types 6, a merge 12 (fp32 only).
+// A thread takes 16 bytes at a time of the wider type, and has all its loads under way before it computes. Tensors that
 // do not begin at 16 bytes are read element by element instead, in the same order.
 #include "kernels/cuda/cuda.h"
 
@@ -10,9 +11,11 @@
 
 enum {
     THREADS = 256,
-    GROUPS = 2,          // groups of elements that a thread of map_kernel loads at once
-    WARPS = 8,           // rows of a block that moves rows or heads
-    UNITS_IN_FLIGHT = 4  // units of a row that a lane of it loads at once
+    GROUPS = 2,             // groups of elements that a thread of map_kernel loads at once
+    WARPS = THREADS / 32,   // of a block; one that moves rows or heads takes a row a warp
+    UNITS_IN_FLIGHT = 4,    // units of a row that a lane of it loads at once
+    MOVED_ROWS = 4,         // rows of a warp that moves columns
+    COLUMNS_IN_FLIGHT = 4,  // elements of a row that a thread of it loads at once
 };
 
 // ---- maps: out[i] = f(a[i], b[i])
@@ -132,7 +135,7 @@ template <bool GATHER, class Unit>
 static void move_units(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, size_t element_bytes,
                        Stream s) {
     int elements = (int)(sizeof(Unit) / element_bytes);
-    LAUNCH((move_rows_kernel<Unit, GATHER>), cuda_blocks(n, WARPS), WARPS * 32, 0, cuda_stream(s), (Unit*)out,
+    LAUNCH((move_rows_kernel<Unit, GATHER>), cuda_blocks(n, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
            (const Unit*)x, rows, n, C / elements, ldo / elements, ldx / elements);
 }
 
@@ -181,7 +184,7 @@ static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t rows, 
 
 template <class Unit, bool SPLIT>
 static void move_head_units(void* out, const void* x, size_t rows, int NH, size_t head_bytes, int d, Stream s) {
-    LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks(rows, WARPS), WARPS * 32, 0, cuda_stream(s), (Unit*)out,
+    LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks(rows, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
            (const Unit*)x, rows, (unsigned)NH, (unsigned)(head_bytes / sizeof(Unit)), (unsigned)d);
 }
 
@@ -201,6 +204,97 @@ void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS, in
 
 void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
     move_heads<false>(out, x, N, M, NH, HS, d, dt, s);
+}
+
+// ---- moves of columns: a matrix cut to some of its columns, and spread out again
+//
+// An index of 4 bytes serves MOVED_ROWS rows. Neighbouring lanes take neighbouring columns of out, so that writes are
+// always whole lines and reads are as far as the list runs on; elements move one by one, since nothing is known of the
+// list, which also makes every alignment the same. The mean of a row needs a pass over x before it: a block then takes
+// one row, and finds it in its cache when it reads it again.
+
+// A warp takes MOVED_ROWS rows and 32 COLUMNS_IN_FLIGHT columns. Where source is negative: KEEP leaves out as it is,
+// else it becomes zero.
+template <class T, bool KEEP>
+static __global__ void move_columns_kernel(T* out, const T* x, const int* source, int N, int columns, int ldx) {
+    size_t row = ((size_t)blockIdx.x * WARPS + threadIdx.x / 32) * MOVED_ROWS;
+    size_t first = (size_t)blockIdx.y * 32 * COLUMNS_IN_FLIGHT + threadIdx.x % 32;
+    int rows = (int)MIN((size_t)MOVED_ROWS, row < (size_t)N ? N - row : 0), from[COLUMNS_IN_FLIGHT];
+    T moved[MOVED_ROWS][COLUMNS_IN_FLIGHT];
+    for (int k = 0; k < COLUMNS_IN_FLIGHT; k++)
+        from[k] = first + 32 * k < (size_t)columns ? source[first + 32 * k] : -1;
+    for (int r = 0; r < MOVED_ROWS; r++)
+        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++)
+            moved[r][k] = r < rows && from[k] >= 0 ? x[(row + r) * ldx + from[k]] : T(0);
+    for (int r = 0; r < MOVED_ROWS; r++) {
+        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) {
+            size_t c = first + 32 * k;
+            if (r < rows && c < (size_t)columns && (!KEEP || from[k] >= 0)) out[(row + r) * columns + c] = moved[r][k];
+        }
+    }
+}
+
+template <class T, bool KEEP>
+static void move_columns(void* out, const void* x, const int* source, int N, int columns, int ldx, Stream s) {
+    dim3 grid(cuda_blocks((size_t)N, WARPS * MOVED_ROWS), cuda_blocks((size_t)columns, 32 * COLUMNS_IN_FLIGHT));
+    LAUNCH((move_columns_kernel<T, KEEP>), grid, THREADS, 0, cuda_stream(s), (T*)out, (const T*)x, source, N, columns,
+           ldx);
+}
+
+// Every thread gets the sum over the block.
+static __device__ __forceinline__ float block_sum(float x) {
+    __shared__ float warps[WARPS];
+    int lane = threadIdx.x % 32;
+    x = warp_sum(x);
+    if (lane == 0) warps[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_sum(lane < (int)blockDim.x / 32 ? warps[lane] : 0.0f);
+}
+
+// A block takes a row.
+template <class T>
+static __global__ void fill_with_mean_kernel(T* out, const T* x, const int* source, int columns, int n) {
+    size_t stride = blockDim.x;
+    float sum = 0;
+    x += (size_t)blockIdx.x * n;
+    out += (size_t)blockIdx.x * columns;
+    for (size_t i = threadIdx.x; i < (size_t)n; i += COLUMNS_IN_FLIGHT * stride) {
+        T part[COLUMNS_IN_FLIGHT];
+        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) part[k] = i + k * stride < (size_t)n ? x[i + k * stride] : T(0);
+        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) sum += widen(part[k]);
+    }
+    T mean = narrow<T>(block_sum(sum) / (float)n);
+    for (size_t i = threadIdx.x; i < (size_t)columns; i += COLUMNS_IN_FLIGHT * stride) {
+        T moved[COLUMNS_IN_FLIGHT];
+        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) {
+            int from = i + k * stride < (size_t)columns ? source[i + k * stride] : -1;
+            moved[k] = from >= 0 ? x[from] : mean;
+        }
+        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++)
+            if (i + k * stride < (size_t)columns) out[i + k * stride] = moved[k];
+    }
+}
+
+template <class T>
+static void fill_with_mean(void* out, const void* x, const int* source, int N, int columns, int n, Stream s) {
+    unsigned threads = ROUND_UP(cuda_blocks((size_t)MAX(columns, n), COLUMNS_IN_FLIGHT), 32u);
+    LAUNCH((fill_with_mean_kernel<T>), (unsigned)N, MIN(threads, (unsigned)THREADS), 0, cuda_stream(s), (T*)out,
+           (const T*)x, source, columns, n);
+}
+
+void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
+    if (N == 0 || n == 0) return;
+    auto run = dt == DT_BF16 ? move_columns<bf16, false> : move_columns<float, false>;
+    run(out, x, columns, N, n, ldx, s);
+}
+
+void cuda_scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                          Stream s) {
+    if (N == 0 || K == 0) return;
+    auto run = dt == DT_BF16 ? move_columns<bf16, false> : move_columns<float, false>;
+    if (fill == FILL_MEAN) run = dt == DT_BF16 ? fill_with_mean<bf16> : fill_with_mean<float>;
+    if (fill == FILL_KEEP) run = dt == DT_BF16 ? move_columns<bf16, true> : move_columns<float, true>;
+    run(out, x, source, N, K, n, s);
 }
 
 // ---- merge: 12 bytes an element, and 12 a token and head for the log-sum-exps

@@ -1,11 +1,20 @@
 // embedding.cu - rows of the token and position tables, and their gradients.
 //
-// Forward is limited by memory: 3 N C elements. Backward must add the rows of dout that share a token in row order, so
-// that the bits are those of a loop over the rows. So the rows are first sorted by token, stably: a radix sort
-// by digits of 8 bits from the lowest on (N integers move, C times less than dout), in which blocks of 1024 rows count
-// their digits, the counts are summed by digit and block, and every row goes to its place. Then a warp takes a run of
-// equal tokens and a slice of the channels, and adds the run's rows in order with many of them under way. dout is read
-// once, each table row that occurs is read and written once. Positions are done in the same way.
+// Forward is limited by memory: 3 N C elements. Backward, naively, one row after another:
+//
+//   for n < N, c < C:   dwte[tokens[n]][c] += dout[n][c],  dwpe[positions[n]][c] += dout[n][c]
+//
+// In parallel, rows that share a token would add to the same place in any order. So rows are first sorted by token,
+// stably; then a warp owns a run of rows with equal tokens, and adds them in row order, which gives the bits of the
+// loop:
+//
+//   row       0  1  2  3  4             sorted rows    1  4 | 3 | 0  2
+//   token     7  2  7  5  2             token          2  2 | 5 | 7  7      three runs
+//
+// The sort is a radix sort by digits of 8 bits from the lowest on (N integers move, C times less than dout): blocks of
+// 1024 rows count their digits, the counts are summed by digit and block, and every row goes to its place. A warp takes
+// a run and a slice of the channels, with many rows under way. dout is read once, each table row that occurs is read
+// and written once. Positions are done in the same way.
 #include "kernels/cuda/cuda.h"
 
 enum {
@@ -51,9 +60,7 @@ static void forward_of(void* out, const int* tokens, const int* positions, const
 
 void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
                             int C, DType dt, Stream s) {
-    if (N == 0) return;
-    auto run = dt == DT_BF16 ? forward_of<bf16> : forward_of<float>;
-    run(out, tokens, positions, wte, wpe, N, C, cuda_stream(s));
+    if (N > 0) WITH_DTYPE(dt, forward_of, out, tokens, positions, wte, wpe, N, C, cuda_stream(s));
 }
 
 // ---- a stable sort of rows by key
@@ -268,8 +275,7 @@ static void add_by_key(float* table, const void* dout, const int* keys, int end,
                        cudaStream_t stream) {
     Sort sort = sort_scratch((size_t)N);
     int sorted = sort_rows(&sort, keys, end, N, stream);
-    auto run = dt == DT_BF16 ? add_runs_of<bf16> : add_runs_of<float>;
-    run(table, dout, sort.keys[sorted], sort.rows[sorted], N, C, stream);
+    WITH_DTYPE(dt, add_runs_of, table, dout, sort.keys[sorted], sort.rows[sorted], N, C, stream);
 }
 
 // The padded vocabulary is a matmul's output, so limits.OC bounds the tokens.

@@ -120,9 +120,7 @@ static void forward_of(void* sum, void* out, float* mean, float* rstd, const voi
 
 void cuda_residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                                      const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
-    if (N == 0) return;
-    auto run = dt == DT_BF16 ? forward_of<bf16> : forward_of<float>;
-    run(sum, out, mean, rstd, a, b, weight, bias, N, C, cuda_stream(s));
+    if (N > 0) WITH_DTYPE(dt, forward_of, sum, out, mean, rstd, a, b, weight, bias, N, C, cuda_stream(s));
 }
 
 void cuda_layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
@@ -130,7 +128,18 @@ void cuda_layernorm_forward(void* out, float* mean, float* rstd, const void* x, 
     cuda_residual_layernorm_forward(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt, s);
 }
 
-// ---- backward: with xhat = (x - mean) rstd and g = dout weight, dx += rstd (g - mean(g) - xhat mean(g xhat))
+// ---- backward. Naively:
+//
+//   for n < N:
+//       g_mean = gx_mean = 0
+//       for c < C:   xhat = (x[n][c] - mean[n]) * rstd[n],  g = dout[n][c] * weight[c]
+//                    g_mean += g / C,  gx_mean += g * xhat / C
+//       for c < C:   xhat and g again
+//                    dx[n][c] += rstd[n] * (g - g_mean - xhat * gx_mean)
+//                    dweight[c] += dout[n][c] * xhat,  dbias[c] += dout[n][c]
+//
+// Rows are independent but for dweight and dbias. So a block takes a few rows at a time: first a warp a row, for dx;
+// then a thread a column, which adds these rows to the block's own sums; the blocks' sums are added last, in order.
 
 // One warp, one row.
 template <class T, int W, bool KEPT>
@@ -269,7 +278,6 @@ void cuda_layernorm_backward(void* dx, float* dweight, float* dbias, const void*
     if (N == 0) return;
     size_t n_parts = parts_of((size_t)N);
     float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)C * sizeof(float));
-    auto run = dt == DT_BF16 ? backward_of<bf16> : backward_of<float>;
-    run(dx, parts, dout, x, weight, mean, rstd, N, C, cuda_stream(s));
+    WITH_DTYPE(dt, backward_of, dx, parts, dout, x, weight, mean, rstd, N, C, cuda_stream(s));
     cuda_add_parts(dweight, dbias, parts, (int)n_parts, C, 2 * C, cuda_stream(s));
 }

@@ -5,8 +5,14 @@
 // columns x rows, with columns as the leading dimension. Which of its kernels runs is the first answer of its
 // heuristic, a function of the question alone, and no timing: the same bits on every run.
 //
-// The bias is always added by the library. What else it fuses is the choice of limits.epilogues; where it has no
-// algorithm for a fused form, the plain form and a pass over the result follow, and this is remembered.
+// What follows the product, and who computes it, by limits.epilogues (BIAS, DGELU or ALL):
+//
+//   forward           out = x W^T + bias        the library, in all three
+//                     gelu = GELU(out)          ALL: the library; else cuda_gelu_forward
+//   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_gelu_backward
+//   backward_weight   dbias += sums of dout     ALL: the library, to scratch, and cuda_add; else cuda_column_sum
+//
+// Where the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 

@@ -127,8 +127,7 @@ void cuda_adamw(const AdamW* a, DType dt, Stream s) {
                       a->lr * a->weight_decay};
     uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
     bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
-    auto run = dt == DT_BF16 ? adamw<bf16> : adamw<float>;
-    run(a, &k, aligned, cuda_stream(s));
+    WITH_DTYPE(dt, adamw, a, &k, aligned, cuda_stream(s));
 }
 
 // ---- sums
