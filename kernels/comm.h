@@ -1,4 +1,5 @@
-// comm.h - the table of exchanges between ranks. One transport fills one table; a Comm is a set of ranks over it.
+// comm.h - the table of collectives and messages between ranks. One transport fills one table; a Comm is a set of ranks
+// over it.
 //
 // Contract of every entry, unless it says otherwise:
 //   - all ranks of the Comm call it in the same order with matching sizes;
@@ -7,19 +8,19 @@
 //   - sums are taken in the element type (bf16 on the CPU in fp32, rounded once; NCCL may round in between), in an
 //     order that depends only on the number of ranks: the same bits each run, on every rank;
 //   - a count of 0 is fine and does nothing;
-//   - a rank that has died or a broken link never hangs the others for ever: entries return as soon as that is known,
-//     with whatever memory holds, and every later one at once; `wait` and the ..._host entries then return -1 with
-//     words that name the rank. At the latest after timeout_seconds without any progress.
+//   - a rank that has died or a broken link never hangs the others for ever: as soon as that is known, at the latest
+//     after timeout_seconds without any progress, entries return with whatever memory holds, and every later one
+//     returns at once; `wait` and the ..._host entries then return -1 with a message that names the rank.
 //
-// Exchanges of a Comm happen one after another in the order of the calls, begun ones too. Ranks that follow one global
-// order of all exchanges therefore never wait for each other in a circle.
+// The communications of a Comm run one after another in the order of the calls, also those that only begin. Ranks that
+// follow one global order of all communications therefore never wait for each other in a circle.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/timer.h"
 
 typedef struct Comm Comm;
 
-// One of the messages of an exchange: bytes to or from `peer`, a rank of the Comm.
+// One message: bytes to or from `peer`, a rank of the Comm.
 typedef struct Transfer {
     int peer;
     void* data;
@@ -36,11 +37,11 @@ typedef enum CommPurpose {
     COMM_STATE,       // optimizer state, where tensor-parallel shares change
     COMM_TENSOR,      // activations of a tensor-parallel group, and gradients of what its ranks all have
     COMM_SLICES,      // weights of slices that a slow rank gives away for a step, and their gradients
-    COMM_HOST,        // agreement: hashes, losses
+    COMM_HOST,        // host values that ranks compare: hashes, losses
     N_PURPOSES
 } CommPurpose;
 
-// An exchange that has begun; 0: one that is over.
+// A communication that has begun; 0: one that is over.
 typedef uint64_t Request;
 
 typedef struct CommTable {
@@ -50,31 +51,32 @@ typedef struct CommTable {
     void (*all_reduce)(Comm* c, void* x, size_t n, DType dt, Stream s);
     void (*broadcast)(Comm* c, void* x, size_t bytes, int root, Stream s);
 
-    // These begin: they may send what s has computed so far, and computing may go on while they run. Until `end` their
-    // memory must be left alone; work that s is given after `end` sees what came and may overwrite what was sent.
-    // Requests may be ended in any order. In a Comm without overlap they have finished on return.
+    // These only begin: they may send what s has computed so far, and computing may go on while they run. Until `end`
+    // nobody may touch their memory; work that s is given after `end` sees what was received and may overwrite what was
+    // sent. Requests may be ended in any order. In a Comm without overlap they have finished on return.
 
     // out (n) = this rank's part of the sum over ranks of in (size * n); out may be in + rank * n.
     Request (*begin_reduce_scatter)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     // out (size * n) = the `in` (n) of all ranks in rank order; in may be out + rank * n.
     Request (*begin_all_gather)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     // All messages at once; between two ranks they match in order. Messages to oneself are copies. Covers all-to-all
-    // with unequal counts and the steps of a ring. The lists themselves may be forgotten on return. Ranks that neither
-    // send nor receive need not call it.
+    // with unequal counts and the steps of a ring. The lists may be freed on return. Ranks that neither send nor
+    // receive need not call it.
     Request (*begin_send_receive)(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
                                   Stream s);
     void (*end)(Comm* c, Request request, Stream s);
 
-    // Values in host memory, for small things (a plan's hash, speeds): have finished on return. 0, or -1 with words.
+    // Values in host memory, for small things (a plan's hash, speeds): have finished on return. 0, or -1 with a
+    // message.
     int (*all_gather_host)(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
     int (*broadcast_host)(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen);
     int (*barrier)(Comm* c, char* err, size_t errlen);
-    // Waits until the work on s and all exchanges that have begun are done. 0; or -1 with words when a rank or a link
-    // failed, or nothing moved for timeout_seconds. After -1 the Comm is aborted: only close may follow.
+    // Waits until the work on s and all communications that have begun are done. 0; or -1 with a message when a rank or
+    // a link failed, or nothing moved for timeout_seconds. After -1 the Comm is aborted: only close may follow.
     int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
 
     // The ranks with equal color become a Comm of their own, in the order of key (then of rank). A negative color:
-    // none, *part is NULL. All ranks call it. 0, or -1 with words.
+    // none, *part is NULL. All ranks call it. 0, or -1 with a message.
     int (*split)(Comm* c, Comm** part, int color, int key, char* err, size_t errlen);
     void (*close)(Comm* c);
 } CommTable;
@@ -82,19 +84,18 @@ typedef struct CommTable {
 struct Comm {
     const CommTable* table;
     int rank, size;
-    int local_rank, local_size;  // among the ranks of this machine; of the world
-    const int* node;             // (size) which machine each rank is on, numbered in rank order from 0
+    int local_rank, local_size;  // among the world's ranks of this node
+    const int* node;             // (size) the node of each rank, numbered in rank order from 0
     double timeout_seconds;
     int overlap;          // 0: begin_... finish before they return. May be changed when nothing is under way
     CommPurpose purpose;  // of the calls that follow
-    // Bytes that this rank has handed to other ranks: [purpose][0] to ranks of its own machine, [1] to others. Counted
-    // as if every rank sent each other rank its part directly: reduce-scatter and all-gather n to each other rank,
-    // all-reduce both with n / size rounded up, broadcast everything from the root, exchange what it is told.
+    // Bytes that this rank has sent to other ranks: [purpose][0] to ranks of its own node, [1] to others. Counted as if
+    // every rank sent each other rank its part directly: comm_transport.h has the formulas.
     uint64_t sent[N_PURPOSES][2];
-    // Seconds that the host stood still in entries of this table: communication that nothing hid. Not known for NCCL,
-    // whose waits are the device's: stays 0.
+    // Seconds that the host waited in entries of this table: communication that no computing hid. Not known for NCCL,
+    // where the device waits: stays 0.
     double exposed_seconds;
-    Timer* timer;  // of this rank, told when it begins and ends to stand still in an entry; NULL: nobody is told
+    Timer* timer;  // of this rank, told when it begins and ends to wait in an entry; NULL: none
     void* state;   // the transport's
 };
 
@@ -124,9 +125,9 @@ typedef struct RankIdentity {
 int rank_identity(RankIdentity* id, char* err, size_t errlen);
 
 // The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
-// need MPI, several on GPUs need NCCL. 0 with *world, or -1 with words (a build without MPI, a rank that does not come,
-// two ranks on one GPU). For tests, RAGGED_NODE_SIZE=k in the environment of all ranks pretends, in Comm.node alone,
-// that every k ranks make one machine.
+// need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message (a build without MPI, a rank that does not
+// come, two ranks on one GPU). For tests, RAGGED_NODE_SIZE=k in the environment of all ranks pretends, in Comm.node
+// alone, that every k ranks make one node.
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);
 
 // The transports that comm_open chooses from. comm_open_self: host memory and one rank. comm_open_mpi: host memory.

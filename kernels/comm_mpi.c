@@ -1,14 +1,14 @@
 // comm_mpi.c - the Comm of ranks with host memory, over MPI, see comm.h; comm_mpi.h lists its files.
 //
-// All that is asked of MPI is messages between two ranks, nonblocking, and they are waited for by polling. MPI's own
-// collectives spin while they wait, which takes the processor from other ranks and other threads; and they never return
-// when a rank has died.
+// MPI only carries messages between two ranks, nonblocking, and this transport polls for them. MPI's own collectives
+// spin while they wait, which takes the processor from other ranks and threads; and they never return when a rank has
+// died.
 //
 // An entry counts what it sends and makes an Operation. The queue runs operations one after another: on the calling
 // thread, or, those that only begin, on the communication thread.
 //
-// Each rank tells all others its process id and host name, so that words can name it and its neighbours can see whether
-// it lives. A process that sees other ids, as in a container of its own, is not watched.
+// Each rank tells all others its process id and host name, so that messages can name it and its neighbours can see
+// whether it lives. A process that sees other ids, as in a container of its own, is not watched.
 //
 // MPI_Comm_split and MPI_Finalize wait for ever on a rank that has died, so all ranks meet in a barrier of this
 // transport before.
@@ -27,29 +27,29 @@
 
 static int is_failed(Comm* c) { return atomic_load(&mpi_of(c)->world->failed); }
 
-// While this thread stands still. The timer comes first, so that a straggler's delay is no exposed time; its stream is
-// the CPU's only one.
+// While this thread waits. The timer comes first, so that an injected slowdown is no exposed time; the CPU has one
+// stream only.
 typedef struct Pause {
     TimeKind before;
     double start;
 } Pause;
 
-static Pause stand_still(Comm* c) {
+static Pause begin_pause(Comm* c) {
     Pause pause = {.before = timer_enter(c->timer, TIME_WAIT, NULL)};
     pause.start = now_seconds();
     return pause;
 }
 
-static void go_on(Comm* c, Pause pause) {
+static void end_pause(Comm* c, Pause pause) {
     c->exposed_seconds += now_seconds() - pause.start;
     timer_enter(c->timer, pause.before, NULL);
 }
 
 static void run(const Operation* o) {
     Comm* c = &o->c->comm;
-    Pause pause = stand_still(c);
+    Pause pause = begin_pause(c);
     queue_run(o);
-    go_on(c, pause);
+    end_pause(c, pause);
 }
 
 static Request begin(const Operation* o) {
@@ -57,21 +57,21 @@ static Request begin(const Operation* o) {
     if (!c->overlap) return run(o), 0;
     timer_lag(c->timer, NULL);
     if (queue_has_room()) return queue_begin(o);
-    Pause pause = stand_still(c);
+    Pause pause = begin_pause(c);
     Request request = queue_begin(o);
-    go_on(c, pause);
+    end_pause(c, pause);
     return request;
 }
 
 static void end(Comm* c, Request request, Stream s) {
     if (request == 0) return;
-    Pause pause = stand_still(c);
+    Pause pause = begin_pause(c);
     queue_end(request);
-    go_on(c, pause);
+    end_pause(c, pause);
 }
 
 static int result(Comm* c, char* err, size_t errlen) {
-    return is_failed(c) ? fail(err, errlen, "%s", mpi_of(c)->world->words) : 0;
+    return is_failed(c) ? fail(err, errlen, "%s", mpi_of(c)->world->error) : 0;
 }
 
 // ---- entries
@@ -137,9 +137,9 @@ static int barrier(Comm* c, char* err, size_t errlen) {
 }
 
 static int wait(Comm* c, Stream s, char* err, size_t errlen) {
-    Pause pause = stand_still(c);
+    Pause pause = begin_pause(c);
     queue_drain();
-    go_on(c, pause);
+    end_pause(c, pause);
     return result(c, err, errlen);
 }
 
@@ -153,7 +153,7 @@ static struct {
     int failed;    // a world has: MPI_Finalize would wait for ever
 } process;
 
-// ---- places
+// ---- processes
 
 // The same for processes of one running system that see each other's ids; 0: not known.
 static uint64_t process_space(void) {
@@ -166,17 +166,17 @@ static uint64_t process_space(void) {
     return read && stat("/proc/self/ns/pid", &ids) == 0 ? hash_bytes(boot, strlen(boot), (uint64_t)ids.st_ino) : 0;
 }
 
-static int exchange_places(Comm* c, char* err, size_t errlen) {
+static int gather_processes(Comm* c, char* err, size_t errlen) {
     World* w = mpi_of(c)->world;
-    Place own;
+    Process own;
     memset(&own, 0, sizeof own);
     own.pid = (int)getpid();
     own.process_space = process_space();
     gethostname(own.host, sizeof own.host - 1);
-    if (c->table->all_gather_host(c, w->places, &own, sizeof own, err, errlen)) return -1;
+    if (c->table->all_gather_host(c, w->processes, &own, sizeof own, err, errlen)) return -1;
     for (int r = 0; r < w->size; r++)
-        w->places[r].watched =
-            r != w->rank && own.process_space != 0 && w->places[r].process_space == own.process_space;
+        w->processes[r].watched =
+            r != w->rank && own.process_space != 0 && w->processes[r].process_space == own.process_space;
     return 0;
 }
 
@@ -215,7 +215,7 @@ static void fill_comm(MpiComm* m, World* w, MPI_Comm mpi) {
 static void free_world(World* w) {
     if (!w) return;
     for (int g = 0; g < COUNT(w->groups); g++) messages_free(&w->groups[g]);
-    free(w->places), free(w->scratch), free(w->terms);
+    free(w->processes), free(w->scratch), free(w->terms);
     free(w);
 }
 
@@ -224,33 +224,33 @@ static World* allocate_world(int rank, int size) {
     if (!w) return NULL;
     w->rank = rank;
     w->size = size;
-    w->places = (Place*)calloc((size_t)size, sizeof *w->places);
+    w->processes = (Process*)calloc((size_t)size, sizeof *w->processes);
     w->terms = (const void**)calloc((size_t)size, sizeof *w->terms);
     w->scratch = (char*)malloc(operation_scratch(size));
-    if (w->places && w->terms && w->scratch) return w;
+    if (w->processes && w->terms && w->scratch) return w;
     free_world(w);
     return NULL;
 }
 
 // ---- split
 
-// Members of the part in its order, and their machines. 0, or -1 without memory.
+// Members of the part in its order, and their nodes. 0, or -1 without memory.
 static int describe_part(MpiComm* m, MPI_Comm mpi, int size, const MpiComm* whole) {
-    uint64_t* machine = (uint64_t*)malloc((size_t)size * sizeof *machine);
+    uint64_t* host = (uint64_t*)malloc((size_t)size * sizeof *host);
     MPI_Group of_part, of_whole;
-    if (!machine) return -1;
+    if (!host) return -1;
     MPI_Comm_group(mpi, &of_part);
     MPI_Comm_group(whole->mpi, &of_whole);
     for (int r = 0; r < size; r++) {
         int rank;
         MPI_Group_translate_ranks(of_part, 1, &r, of_whole, &rank);
         m->world_rank[r] = whole->world_rank[rank];
-        machine[r] = (uint64_t)whole->node[rank];
+        host[r] = (uint64_t)whole->node[rank];
     }
-    comm_number_nodes(m->node, machine, size);
+    comm_number_nodes(m->node, host, size);
     MPI_Group_free(&of_part);
     MPI_Group_free(&of_whole);
-    free(machine);
+    free(host);
     return 0;
 }
 
@@ -263,7 +263,7 @@ static int split(Comm* c, Comm** part, int color, int key, char* err, size_t err
     int error = MPI_Comm_split(mpi_of(c)->mpi, color < 0 ? MPI_UNDEFINED : color, key, &mpi);
     if (error) {
         world_fail_call(w, "MPI_Comm_split", error);
-        return fail(err, errlen, "%s", w->words);
+        return fail(err, errlen, "%s", w->error);
     }
     if (color < 0) return 0;
     MPI_Comm_size(mpi, &size);
@@ -360,7 +360,7 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
     fill_comm(m, w, mpi);
     m->comm.timeout_seconds = timeout_seconds;
     process.worlds++;
-    if (exchange_places(&m->comm, err, errlen) || comm_find_nodes(&m->comm, m->node, err, errlen)) {
+    if (gather_processes(&m->comm, err, errlen) || comm_find_nodes(&m->comm, m->node, err, errlen)) {
         close_comm(&m->comm);
         return -1;
     }

@@ -2,7 +2,7 @@
 //
 //   comm_mpi.c           the table: counts bytes, makes an Operation of each call; open, split, close
 //   comm_mpi_run.c       runs operations: their one order, the thread, each operation as messages, sums
-//   comm_mpi_messages.c  messages, how to wait for them, how to notice that nobody will answer
+//   comm_mpi_messages.c  messages, how to wait for them, how to notice that no answer will come
 //
 // Each calls only those below it.
 #pragma once
@@ -12,12 +12,12 @@
 #include "kernels/comm.h"
 
 // Where a rank runs.
-typedef struct Place {
+typedef struct Process {
     int pid;                 // 0: not known yet
     int watched;             // it is another process, whose end this one would see
     uint64_t process_space;  // processes see each other's ids where it is the same
     char host[64];           // for people
-} Place;
+} Process;
 
 // Messages that are under way. Room for them grows to that of the largest operation and stays.
 typedef struct Messages {
@@ -32,15 +32,15 @@ typedef struct Messages {
     MPI_Status* statuses;
 } Messages;
 
-// What the Comms that come from one comm_open_mpi share. Only whoever runs an operation writes to it.
+// What the Comms that come from one comm_open_mpi share. Only the thread that runs an operation writes to it.
 typedef struct World {
     int comms;  // not yet closed
     int rank, size;
-    int oversubscribed;  // the ranks of this machine outnumber its cores
-    atomic_int failed;   // then `words` say why, and nothing is started any more
-    char words[ERR_BYTES];
-    Place* places;       // (size)
-    double watched;      // when the processes of this machine were last looked at
+    int oversubscribed;  // the ranks of this node outnumber its cores
+    atomic_int failed;   // then `error` says why, and nothing is started any more
+    char error[ERR_BYTES];
+    Process* processes;  // (size)
+    double watched;      // when the processes of this node were last looked at
     Messages groups[2];  // waited for separately
     char* scratch;       // of sums: operation_scratch(size) bytes
     const void** terms;  // (size)
@@ -107,6 +107,6 @@ void messages_poll_slowly(void);
 // 1: the process is ending; messages_finish returns -1 at once and leaves all as it is. 0: it is not.
 void messages_stop(int stop);
 int messages_stopped(void);
-// Records the words of the first failure, after "rank R of N: ".
+// Records the first failure, after "rank R of N: ".
 __attribute__((format(printf, 2, 3))) int world_fail(World* w, const char* format, ...);
 int world_fail_call(World* w, const char* call, int error);

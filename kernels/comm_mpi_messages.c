@@ -1,16 +1,16 @@
-// comm_mpi_messages.c - messages between two ranks, how to wait for them, how to notice that nobody will answer.
+// comm_mpi_messages.c - messages between two ranks, how to wait for them, how to notice that no answer will come.
 //
-// Whoever waits polls. As long as the messages would take if all went well, the calling thread does so as fast as it
-// can where every rank of the machine has a core; where not, it gives way each time. After that, and in the
-// communication thread from the start, polls have pauses that grow from 20 to 200 us: others need the cores, and a
-// sleeper gets one back sooner than a thread that gave way.
+// A thread that waits polls. For as long as the messages should take, the calling thread polls as fast as it can where
+// every rank of the node has a core; elsewhere it yields after each poll. After that, and in the communication thread
+// from the start, it sleeps between polls, from 20 us growing to 200 us: others need the cores, and a thread that slept
+// gets one back sooner than a thread that yielded.
 //
-// MPI over shared memory does not notice that a process has ended. So after 0.3 s without any progress the waiting rank
-// looks ten times a second whether the processes of the other ranks of its machine are still there. For ranks of other
-// machines there are the errors of MPI and the timeout.
+// MPI over shared memory does not notice that a process has ended. So after 0.3 s without progress the waiting rank
+// looks ten times a second whether the processes of the other ranks of its node still exist. For ranks of other nodes
+// there are MPI's errors and the timeout.
 //
-// After a failure MPI may not be trusted to finish anything. Receives that have met no message yet are cancelled, all
-// else is left as it is, and no call of MPI follows.
+// After a failure MPI may not be trusted to finish anything. Receives that no message has met are cancelled, all else
+// is left as it is, and no call of MPI follows.
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,7 +23,7 @@
 
 enum { PIECE = 64 << 20 };  // longer messages travel in pieces: counts are int, and each piece is progress
 
-static const double LATENCY = 50e-6, BANDWIDTH = 4e9;  // what may be hoped for
+static const double LATENCY = 50e-6, BANDWIDTH = 4e9;  // of a good link
 static const double SHORTEST_PAUSE = 20e-6, LONGEST_PAUSE = 200e-6;
 static const double UNSUSPICIOUS = 0.3, BETWEEN_LOOKS = 0.1;
 
@@ -49,10 +49,10 @@ static void abandon(Messages* group) {
 
 int world_fail(World* w, const char* format, ...) {
     if (atomic_load(&w->failed)) return -1;
-    int length = snprintf(w->words, sizeof w->words, "rank %d of %d: ", w->rank, w->size);
+    int length = snprintf(w->error, sizeof w->error, "rank %d of %d: ", w->rank, w->size);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(w->words + length, sizeof w->words - (size_t)length, format, arguments);
+    vsnprintf(w->error + length, sizeof w->error - (size_t)length, format, arguments);
     va_end(arguments);
     for (int g = 0; g < COUNT(w->groups); g++) abandon(&w->groups[g]);
     atomic_store(&w->failed, 1);
@@ -120,7 +120,7 @@ int messages_receive(MpiComm* c, Messages* group, int peer, void* data, size_t b
 
 // ---- noticing
 
-// The process is gone, or is a zombie: nobody has asked for its status yet.
+// The process is gone, or is a zombie: its parent has not asked for its status yet.
 static int has_ended(int pid) {
     char path[64], line[256];
     if (kill(pid, 0) != 0 && errno == ESRCH) return 1;
@@ -141,7 +141,7 @@ typedef struct Names {
 } Names;
 
 static void add_name(Names* names, const World* w, int rank) {
-    const Place* p = &w->places[rank];
+    const Process* p = &w->processes[rank];
     char name[128];
     if (p->pid) snprintf(name, sizeof name, "rank %d (process %d of node %s)", rank, p->pid, p->host);
     else snprintf(name, sizeof name, "rank %d", rank);
@@ -156,7 +156,7 @@ static void add_name(Names* names, const World* w, int rank) {
 static int look_for_the_dead(World* w) {
     Names dead = {.n = 0};
     for (int r = 0; r < w->size; r++)
-        if (w->places[r].watched && has_ended(w->places[r].pid)) add_name(&dead, w, r);
+        if (w->processes[r].watched && has_ended(w->processes[r].pid)) add_name(&dead, w, r);
     if (dead.n == 0) return 0;
     return world_fail(w, "%s%s: see what was said last", dead.text,
                       dead.n == 1     ? " has ended"
@@ -171,10 +171,11 @@ static int give_up(MpiComm* c, const Messages* group) {
         while (group->messages[first].peer != group->messages[i].peer) first++;
         if (first == i) add_name(&late, c->world, c->world_rank[group->messages[i].peer]);
     }
-    return world_fail(c->world,
-                      "nothing moved for %g s while waiting for %s%s: ended, missing, or not at the same exchange; see "
-                      "the first error among the ranks",
-                      c->comm.timeout_seconds, late.text, late.left_out ? " and others" : "");
+    return world_fail(
+        c->world,
+        "nothing moved for %g s while waiting for %s%s: ended, missing, or not at the same collective; see "
+        "the first error among the ranks",
+        c->comm.timeout_seconds, late.text, late.left_out ? " and others" : "");
 }
 
 // ---- waiting

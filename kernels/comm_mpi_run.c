@@ -7,15 +7,13 @@
 // that is only latency, all x to all ranks, which add in the same order to the same bits.
 // Broadcast: a binomial tree. Barrier: in round i a rank hears from the one 2^i before it (Hensgen et al. 1988).
 //
-// Operations are run one after another in the order in which they were handed in, whatever Comm they are of. An
-// operation that is over when it returns is run by the calling thread, after those before it. One that begins is copied
-// into a slot of a bounded queue; a communication thread, made when it is first needed, runs what lies there. A thread
-// that waits for a request runs operations itself where nobody else does, so that waiting does not take a change of
-// threads. `busy` says that somebody runs one: MPI is called by one thread at a time (MPI_THREAD_SERIALIZED), and what
-// a World holds needs no lock of its own.
+// Operations run one after another in the order of the calls, whatever their Comm. The calling thread runs an operation
+// that must be over when the call returns, after those before it. An operation that only begins is copied into a slot
+// of a bounded queue, which a communication thread, made when it is first needed, works off. A thread that waits for a
+// request runs operations itself when no other thread does, so that waiting needs no change of threads. `busy`: a
+// thread runs one. So one thread at a time calls MPI (MPI_THREAD_SERIALIZED), and a World needs no lock of its own.
 //
-// A process that ends by exit() first stops the thread, because MPI takes itself apart while the program's exit
-// handlers run.
+// exit() stops the thread first, because MPI shuts down while the program's exit handlers run.
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -173,7 +171,7 @@ static int all_reduce(MpiComm* m, void* x, size_t n, DType dt) {
 
 // ---- the others
 
-static int communication(const Operation* o) {
+static int send_receive(const Operation* o) {
     MpiComm* m = o->c;
     Messages* group = &m->world->groups[0];
     for (int i = 0; i < o->n_receives; i++) {
@@ -217,7 +215,7 @@ static void run_operation(const Operation* o) {
     else if (o->kind == OP_BROADCAST) broadcast(o->c, o->out, o->n, o->root);
     else if (o->kind == OP_REDUCE_SCATTER) reduce_parts(o->c, o->out, o->in, (Parts){parts * o->n, o->n}, o->dt);
     else if (o->kind == OP_ALL_GATHER) gather_parts(o->c, o->out, o->in, (Parts){parts * o->n, o->n});
-    else if (o->kind == OP_SEND_RECEIVE) communication(o);
+    else if (o->kind == OP_SEND_RECEIVE) send_receive(o);
     else barrier(o->c);
 }
 
@@ -230,7 +228,7 @@ static struct {
     pthread_cond_t work, over;  // for the thread; for those who wait for an operation
     struct Slot {
         Operation operation;
-        Transfer* transfers;  // its sends, then its receives; room grows to that of the largest exchange and stays
+        Transfer* transfers;  // its sends, then its receives; room grows to that of the longest lists and stays
         int room;
     } slots[SLOTS];
     Request begun, finished;  // the operations in between are in slots, each in that of its request modulo SLOTS

@@ -1,6 +1,6 @@
 // comm_self.c - the Comm of one rank: there is nothing to send, so every entry is a copy, or nothing where input and
-// output are the same memory. Copies are in the order of the stream, so there is nothing to end. Nobody is waited for,
-// so the timer is told nothing.
+// output are the same memory. Copies are in the order of the stream, so there is nothing to end. No rank waits, so
+// the timer is told nothing.
 #include <stdlib.h>
 
 #include "kernels/comm_transport.h"

@@ -30,7 +30,7 @@ static void count_local_ranks(Comm* c, const uint64_t* host) {
     }
 }
 
-// 0, or -1 with words; *ranks = the size of pretended nodes, 0: none.
+// 0, or -1 with a message; *ranks = the size of pretended nodes, 0: none.
 static int pretended_node_size(int* ranks, char* err, size_t errlen) {
     const char* text = getenv("RAGGED_NODE_SIZE");
     char* end;

@@ -46,7 +46,7 @@ static inline void comm_count_broadcast_host(Comm* c, size_t bytes, int root) {
 // For a transport that opens: fills node (size) and lets Comm.node point to it. All ranks gather the hashes of their
 // host names by all_gather_host, which must work already; Comm.sent is 0 afterwards. Where local_size is 0, counts
 // local_rank and local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one node, for
-// `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with words.
+// `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
 int comm_find_nodes(Comm* world, int* node, char* err, size_t errlen);
 
 // For one that splits: node (size) = equal where host (size) is, numbered from 0 in the order of their first rank.
@@ -68,6 +68,6 @@ void comm_copy_to_self(const Comm* c, const Transfer* sends, int n_sends, const 
 void comm_copy_host(void* to, const void* from, size_t bytes, Stream s);
 
 // The Comm of one rank over memory that `copy` copies; `wait` is CommTable.wait. local_rank and local_size are those of
-// the world that it is a part of. 0, or -1 with words.
+// the world that it is a part of. 0, or -1 with a message.
 int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, char* err, size_t errlen), int local_rank,
                     int local_size, double timeout_seconds, char* err, size_t errlen);

@@ -125,10 +125,10 @@ typedef struct Kernels {
     // outlives close.
     void* (*alloc)(size_t bytes);
     void (*free_memory)(void* p);
-    // Host memory, zeroed, from which uploads need not wait; NULL when there is none left.
+    // Host memory, zeroed, from which uploads are asynchronous; NULL when there is none left.
     void* (*alloc_host)(size_t bytes);
     void (*free_host)(void* p);
-    // The host bytes may be overwritten on return, unless they are of alloc_host: then only when s has come so far.
+    // The host bytes may be overwritten on return, unless they are of alloc_host: then only when s has done the upload.
     void (*upload)(void* device, const void* host, size_t bytes, Stream s);
     void (*download)(void* host, const void* device, size_t bytes, Stream s);  // has finished on return
     void (*clear)(void* device, size_t bytes, Stream s);

@@ -1,6 +1,6 @@
 // open.c - the one place that knows which backends and transports this build has.
 //
-// HAVE_CUDA: the CUDA sources by nvcc. HAVE_EMU: the same sources for the emulator, in their place.
+// HAVE_CUDA: the CUDA sources, compiled by nvcc. HAVE_EMU: instead of them the same sources for the emulator.
 #include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/kernels.h"
@@ -44,7 +44,7 @@ int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double tim
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)
     if (!k->on_host) return comm_open_nccl(world, id, timeout_seconds, err, errlen);
 #endif
-    if (!k->on_host) return fail(err, errlen, "this build has no exchanges for memory of %s", k->name);
+    if (!k->on_host) return fail(err, errlen, "this build has no communication for memory of %s", k->name);
     if (id->size == 1) return comm_open_self(world, timeout_seconds, err, errlen);
     return comm_open_mpi(world, id, timeout_seconds, err, errlen);
 }

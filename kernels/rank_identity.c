@@ -1,9 +1,9 @@
 // rank_identity.c - who this process is, from the variables that launchers set, see comm.h.
 //
-// A launcher counts only when all of its variables are there: srun sets no RANK, and some platforms export RANK and
-// WORLD_SIZE as the number of the machine for scripts that start torchrun, so that RANK without LOCAL_RANK says
-// nothing. Slurm comes after mpirun, which runs inside its jobs. An empty variable is an unset one. Where no variable
-// tells how many ranks this machine has, local_size is 0 and whoever opens a Comm counts hosts.
+// A launcher counts only when all of its variables are set: srun sets no RANK, and some platforms export RANK and
+// WORLD_SIZE as the number of the node for scripts that start torchrun, so that RANK without LOCAL_RANK says nothing.
+// Slurm comes after mpirun, which runs inside its jobs. An empty variable counts as unset. Where no variable tells how
+// many ranks this node has, local_size is 0, and opening a Comm counts hosts.
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static int read_number(int* value, const char* name, int least, int most, char* 
 
 // ---- Slurm's lists
 
-// The tasks of machine `node` in a list such as 4(x2),3: 4, 4 and 3. 0 when the list does not say.
+// The tasks of node number `node` in a list such as 4(x2),3: 4, 4 and 3. 0 when the list does not say.
 static int tasks_of_node(const char* list, int node) {
     while (*list) {
         char* end;
@@ -92,8 +92,8 @@ static int first_host(char* host, size_t room, const char* list) {
     return 0;
 }
 
-// The step's own count of tasks and those on this machine; the allocation may be larger.
-static int calibration_slurm(RankIdentity* id, char* err, size_t errlen) {
+// Slurm's count of the tasks of this job step, and of those on this node; the allocation may be larger.
+static int read_slurm_step(RankIdentity* id, char* err, size_t errlen) {
     const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
     int node = 0, per_node = 0;
     if (read_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err, errlen)) return -1;
@@ -121,7 +121,7 @@ static int read_master(RankIdentity* id, char* err, size_t errlen) {
         if (first_host(id->master, sizeof id->master, hosts))
             return fail(err, errlen, "SLURM_STEP_NODELIST begins with a name of over %zu characters; set MASTER_ADDR",
                         sizeof id->master - 1);
-        const char* job = variable("SLURM_JOB_ID");  // two jobs of a machine must not meet at one port
+        const char* job = variable("SLURM_JOB_ID");  // two jobs of a node must not meet at one port
         if (job) port = SLURM_FIRST_PORT + (int)(strtoul(job, NULL, 10) % SLURM_PORTS);
     }
     if (read_number(&port, "MASTER_PORT", 1, LAST_PORT, err, errlen)) return -1;
@@ -137,14 +137,14 @@ static int read_launcher(RankIdentity* id, const Launcher* l, char* err, size_t 
     id->local_size = 0;
     if (read_number(&id->local_rank, l->local_rank, 0, INT_MAX - 1, err, errlen)) return -1;
     if (l->local_size && read_number(&id->local_size, l->local_size, 1, INT_MAX, err, errlen)) return -1;
-    if (strcmp(l->source, "slurm") == 0 && calibration_slurm(id, err, errlen)) return -1;
+    if (strcmp(l->source, "slurm") == 0 && read_slurm_step(id, err, errlen)) return -1;
     if (id->rank >= id->size)
         return fail(err, errlen, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);
     if (id->local_rank >= id->size || (id->local_size && id->local_rank >= id->local_size))
-        return fail(err, errlen, "%s is %d, expected less than the number of ranks, %d of which %d on this machine",
+        return fail(err, errlen, "%s is %d, expected less than the number of ranks, %d of which %d on this node",
                     l->local_rank, id->local_rank, id->size, id->local_size);
     if (id->local_size > id->size)
-        return fail(err, errlen, "%d ranks on this machine but %d in all: the variables of %s contradict each other",
+        return fail(err, errlen, "%d ranks on this node but %d in all: the variables of %s contradict each other",
                     id->local_size, id->size, l->source);
     if (id->size == 1) id->local_size = 1;
     return 0;

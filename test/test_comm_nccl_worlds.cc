@@ -262,7 +262,7 @@ static void a_timer_that_drags_does_not_wait_for_the_missing(void) {
         c->table->all_reduce(c, x.device, 100, DT_F32, NULL);
         timer_read(&timer, seconds, NULL);
         CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
-        CHECK(strstr(err, "waiting for an exchange: not done after 2 s") != NULL);
+        CHECK(strstr(err, "waiting for a collective: not done after 2 s") != NULL);
         CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
     } else {
         usleep(2000000 * GIVE_UP);  // and finds nobody

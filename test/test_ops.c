@@ -709,6 +709,18 @@ static void instruction_set_is_tested_here(void) {
 }
 #endif
 
+static void no_entry_of_a_table_is_missing(void) {
+    const Kernels* tables[CPU_ISAS];
+    int n = tested_tables(tables);
+    for (int i = 0; i < n; i++) {
+        const char *entry = (const char*)&tables[i]->memory_available, *end = (const char*)(tables[i] + 1);
+        for (void (*op)(void); entry < end; entry += sizeof op) {
+            memcpy(&op, entry, sizeof op);
+            CHECK(op != NULL);
+        }
+    }
+}
+
 int main(void) {
     world.limits = (KernelLimits){.N = 8, .C = 8, .OC = 32, .NH = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
 #ifndef TEST_DEVICE
@@ -717,6 +729,7 @@ int main(void) {
         RUN(instruction_set_is_tested_here);
     }
 #endif
+    RUN(no_entry_of_a_table_is_missing);
     RUN(add_gives_the_same_bits);
     RUN(cast_gives_the_same_bits);
     RUN(cast_keeps_nan);

@@ -349,7 +349,7 @@ static int compare(const KernelLimits* limits, char* err, size_t errlen) {
     float own, cudnns;
     char* memory = set_up(&t, limits);
     if (!memory) return fail(err, errlen, "no GPU memory to compare cuDNN's attention with our own");
-    fail(err, errlen, "cuDNN has no plan for a full row");  // if nobody says otherwise
+    fail(err, errlen, "cuDNN has no plan for a full row");  // unless a pass has its own message
     int failed = measure(&t, 0, &own, err, errlen) || measure(&t, 1, &cudnns, err, errlen);
     CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
     CUDA_CHECK(cudaFree(memory));
@@ -416,7 +416,7 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
     if (automatic && !known) {
         if (compare(limits, err, errlen)) return -1;
         cache_write(key, choice, strlen(choice), 0);
-        // Another rank of this machine may have been first: all do as it says.
+        // Another rank of this node may have been first: all take its choice.
         if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
         if (ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
     }

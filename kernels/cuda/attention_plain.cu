@@ -282,7 +282,7 @@ static __global__ void __launch_bounds__(THREADS)
     int b = find_tile(KEYS ? a.cu_k : a.cu_q, a.n_docs, M::ROWS, slot, &first);
     int h = (int)blockIdx.y, y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE, HS = a.HS;
     Document d = document(a, b);
-    if (first < 0 || first >= (KEYS ? d.k_len : d.q_len)) return;  // below 0: keys before cu_k[0] are nobody's
+    if (first < 0 || first >= (KEYS ? d.k_len : d.q_len)) return;  // below 0: keys before cu_k[0] are of no document
     Operands<T> queries = {row_of((const T*)a.q, d.q0, a.ldq, h, HS), row_of(dout, d.q0, a.ldo, h, HS), a.ldq, a.ldo,
                            d.q_len};
     Operands<T> keys = {row_of((const T*)a.k, d.k0, a.ldkv, h, HS), row_of((const T*)a.v, d.k0, a.ldkv, h, HS), a.ldkv,

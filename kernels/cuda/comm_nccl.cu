@@ -1,20 +1,20 @@
-// comm_nccl.cu - exchanges between GPUs by NCCL (2.18 or newer), see kernels/comm.h.
+// comm_nccl.cu - collectives and messages between GPUs by NCCL (2.18 or newer), see kernels/comm.h.
 //
-// Large messages run at the links' bytes a second, small ones at NCCL's latency of some 10 us. One communicator spans
+// Large messages run at the bandwidth of the links, small ones at NCCL's latency of some 10 us. One communicator spans
 // all ranks, and split() makes parts that share its channels and memory.
 //
-// All exchanges of a process run on one stream of their own, in the order of the calls, also those of different Comms:
-// two kernels of different communicators that start in different order on two ranks may wait for each other's
-// multiprocessors. To begin is to let that side stream wait for what the caller's has computed so far, and to record an
-// event behind the exchange; to end is to let the caller's stream wait for that event. The host waits for neither.
+// All collectives of a process run on one side stream, in the order of the calls, also those of different Comms: two
+// kernels of different communicators that start in different order on two ranks may wait for each other's
+// multiprocessors. Begin: the side stream waits for what the caller's stream has computed so far, and an event is
+// recorded behind the collective. End: the caller's stream waits for that event. The host waits for neither.
 //
-//   caller's stream   compute ----.----- more compute ---.--- uses what came
-//   side stream                    `--> exchange --------'
+//   caller's stream   compute ----.----- more compute ----.--- uses what was received
+//   side stream                    `--> collective -------'
 //
-// Values of the host pass through page-locked memory, so that nothing blocks: see comm_nccl_library.cu.
+// Host values pass through page-locked memory, so that nothing blocks: see comm_nccl_library.cu.
 //
-// The timer is told of two waits: the caller's stream has come to an `end` and the exchange is not over; and the host
-// exchanges values of its own, during which the default stream gets nothing to do.
+// The timer is told of two waits: the caller's stream has reached an `end` and the collective is not over; and ranks
+// gather or broadcast host values, during which the default stream gets nothing to do.
 #include "kernels/cuda/comm_nccl.h"
 
 static ncclDataType_t type_of(DType dt) {
@@ -23,7 +23,7 @@ static ncclDataType_t type_of(DType dt) {
 
 // ---- beginning and ending
 
-// Before an exchange: 0, or -1 when there must not be another.
+// Before a collective: 0, or -1 when there must not be another.
 static int begin(Comm* c, Stream s) {
     World* w = nccl_world(c);
     if (w->failed) return -1;
@@ -46,9 +46,9 @@ static void follow_stream(Comm* c, Stream s, const char* what) {
     nccl_settle(c, w->finished, what);
 }
 
-// A timer that drags waits for the stream itself, which would be for ever where a rank is missing.
+// With an injected slowdown the timer waits for the stream itself, which would be for ever where a rank is missing.
 //
-// An event serves many requests, one after another: an old request waits for a newer exchange, which is more than
+// An event serves many requests, one after another: an old request waits for a newer collective, which is more than
 // enough.
 static void end(Comm* c, Request request, Stream s) {
     World* w = nccl_world(c);
@@ -57,11 +57,11 @@ static void end(Comm* c, Request request, Stream s) {
     if (request == 0 || w->failed) return;
     TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
     CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
-    if (c->timer && c->timer->on && c->timer->drag > 1) follow_stream(c, s, "waiting for an exchange");
+    if (c->timer && c->timer->on && c->timer->drag > 1) follow_stream(c, s, "waiting for a collective");
     timer_enter(c->timer, before, s);
 }
 
-// After the exchange.
+// After the collective.
 static Request give_request(Comm* c, Stream s) {
     World* w = nccl_world(c);
     Request request = ++w->last;
@@ -71,7 +71,7 @@ static Request give_request(Comm* c, Stream s) {
     return 0;
 }
 
-// ---- exchanges
+// ---- collectives and messages
 
 static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
     if (n == 0 || begin(c, s)) return;
@@ -127,7 +127,7 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
     messages += comm_check_messages(c, receives, n_receives, &remote);
     if (messages == 0 || begin(c, s)) return 0;
     comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, (Stream)nccl_world(c)->side);
-    if (remote > 0 && follow(c, send_and_receive(c, sends, n_sends, receives, n_receives), "exchange")) return 0;
+    if (remote > 0 && follow(c, send_and_receive(c, sends, n_sends, receives, n_receives), "send/receive")) return 0;
     comm_count_send_receive(c, sends, n_sends);
     return give_request(c, s);
 }
@@ -138,7 +138,7 @@ static int wait(Comm* c, Stream s, char* err, size_t errlen) {
     World* w = nccl_world(c);
     end(c, w->last, s);
     if (!w->failed) follow_stream(c, s, "waiting for the GPU");
-    return w->failed ? nccl_words(c, err, errlen) : 0;
+    return w->failed ? nccl_error(c, err, errlen) : 0;
 }
 
 static void copy_staged(World* w, void* to, const void* from, size_t bytes) {
@@ -167,7 +167,7 @@ int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err
         if (fetch_staged(c, result, size * n, "all-gather of host values")) break;
         for (size_t r = 0; r < size && out; r++) memcpy((char*)out + r * bytes + done, w->pinned + r * n, n);
     }
-    return w->failed ? nccl_words(c, err, errlen) : 0;
+    return w->failed ? nccl_error(c, err, errlen) : 0;
 }
 
 static int gather_standing_still(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
@@ -202,7 +202,7 @@ static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, s
         memcpy((char*)x + done, w->pinned, n);
     }
     timer_enter(c->timer, before, NULL);
-    return w->failed ? nccl_words(c, err, errlen) : 0;
+    return w->failed ? nccl_error(c, err, errlen) : 0;
 }
 
 // In the order of the struct: C++17 has no designated initializers.

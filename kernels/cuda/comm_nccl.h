@@ -46,10 +46,10 @@ enum {
 // What the Comms that come from one comm_open_nccl share.
 typedef struct World {
     int comms;   // not yet closed
-    int failed;  // then `words` say why, and nothing is started any more
-    char words[ERR_BYTES];
-    cudaStream_t side;                   // all exchanges, in the order of the calls
-    cudaEvent_t computed;                // as far as the caller's stream had come when the last exchange began
+    int failed;  // then `error` says why, and nothing is started any more
+    char error[ERR_BYTES];
+    cudaStream_t side;                   // all collectives, in the order of the calls
+    cudaEvent_t computed;                // as far as the caller's stream had come when the last collective began
     cudaEvent_t finished;                // of the wait that is going on
     cudaEvent_t communicated[REQUESTS];  // that of request t at t % REQUESTS
     Request last;                        // begun; they are counted from 1
@@ -68,7 +68,7 @@ typedef struct NcclComm {
 static inline NcclComm* nccl_of(Comm* c) { return (NcclComm*)c->state; }
 static inline World* nccl_world(Comm* c) { return nccl_of(c)->world; }
 
-// ---- exchanges (comm_nccl.cu)
+// ---- collectives (comm_nccl.cu)
 
 extern const CommTable nccl_table;
 
@@ -85,12 +85,12 @@ void nccl_close(Comm* c);
 // What a person may try.
 const char* nccl_advice(ncclResult_t result, const char* details);
 
-// Records the words of the first failure and aborts the communicator; -1.
+// Records the first failure and aborts the communicator; -1.
 __attribute__((format(printf, 2, 3))) int nccl_broken(Comm* c, const char* format, ...);
 int nccl_broken_call(Comm* c, ncclResult_t result, const char* what);
 
-// The words of the world's failure; -1.
-int nccl_words(Comm* c, char* err, size_t errlen);
+// The message of the world's first failure; -1.
+int nccl_error(Comm* c, char* err, size_t errlen);
 
 // Follows what the communicator is doing to its end, and then the event, when there is one. 0, or -1 after a failure.
 int nccl_settle(Comm* c, cudaEvent_t event, const char* what);

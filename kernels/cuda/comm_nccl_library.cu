@@ -3,7 +3,7 @@
 // Communicators are nonblocking: a call may return ncclInProgress, and then its kernel may not be on the stream yet, so
 // every call is followed to its end by nccl_settle, which gives up after timeout_seconds. Work that is on a stream is
 // waited for by an event, never by a call that blocks. Giving up aborts the communicator, which makes its kernels end,
-// and every later call on a Comm of this world fails with the same words. Parts share the channels of the world, and
+// and every later call on a Comm of this world fails with the same message. Parts share the channels of the world, and
 // with them its errors and its end.
 #include <sched.h>
 #include <stdarg.h>
@@ -27,13 +27,13 @@ int nccl_load(char* err, size_t errlen) {
 
 const char* nccl_advice(ncclResult_t result, const char* details) {
     if (strstr(details, "Duplicate GPU"))
-        return "two ranks have the same GPU: start no more ranks on a machine than it has GPUs (nvidia-smi -L), and "
+        return "two ranks have the same GPU: start no more ranks on a node than it has GPUs (nvidia-smi -L), and "
                "let CUDA_VISIBLE_DEVICES show every rank all of them, or one of its own";
     if (result == ncclUnhandledCudaError)
         return "is the driver new enough for this NCCL, and GPU memory left? (nvidia-smi)";
     if (result == ncclSystemError)
         return "is the network right? NCCL_SOCKET_IFNAME names the interface; the address in MASTER_ADDR or "
-               "NCCL_COMM_ID must be in a subnet of every machine, and its port free";
+               "NCCL_COMM_ID must be in a subnet of every node, and its port free";
     if (result == ncclRemoteError) return "another rank ended or its link broke: see the first error among the ranks";
     return "NCCL_DEBUG=INFO tells more";
 }
@@ -43,7 +43,7 @@ int nccl_broken(Comm* c, const char* format, ...) {
     if (!w->failed) {
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(w->words, sizeof w->words, format, arguments);
+        vsnprintf(w->error, sizeof w->error, format, arguments);
         va_end(arguments);
         w->failed = 1;
     }
@@ -59,7 +59,7 @@ int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
                        details, nccl_advice(result, details));
 }
 
-int nccl_words(Comm* c, char* err, size_t errlen) { return fail(err, errlen, "%s", nccl_world(c)->words); }
+int nccl_error(Comm* c, char* err, size_t errlen) { return fail(err, errlen, "%s", nccl_world(c)->error); }
 
 void nccl_pause(double waited) {
     const double SPIN = 200e-6, SHORTEST = 20e-6, LONGEST = 1e-3;
@@ -80,7 +80,7 @@ static int happened(Comm* c, cudaEvent_t event, const char* what) {
     return nccl_broken(c, "rank %d of %d: %s: CUDA: %s", c->rank, c->size, what, cudaGetErrorString(error));
 }
 
-// The event comes first: an exchange that NCCL ends because of an error must not pass for one that is done.
+// The event comes first: a collective that NCCL ends because of an error must not count as done.
 int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
     for (double start = now_seconds();;) {
         int done = happened(c, event, what);
@@ -94,7 +94,7 @@ int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
         if (waited > c->timeout_seconds)
             return nccl_broken(c,
                                "rank %d of %d: %s: not done after %g s: a rank is missing, has ended, or is not at the "
-                               "same exchange; see the first error among the ranks, NCCL_DEBUG=INFO tells more",
+                               "same collective; see the first error among the ranks, NCCL_DEBUG=INFO tells more",
                                c->rank, c->size, what, c->timeout_seconds);
         nccl_pause(waited);
     }

@@ -18,7 +18,7 @@
 // to, where MPI is there. torchrun itself listens at its port, so NCCL takes the next.
 
 #ifdef HAVE_MPI
-// Rank 0's id to all by MPI. 0; -1 with words; 1 when this program's MPI does not know the launcher.
+// Rank 0's id to all by MPI. 0; -1 with a message; 1 when this program's MPI does not know the launcher.
 static int id_by_mpi(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, int* finalize, char* err,
                      size_t errlen) {
     struct {
@@ -53,8 +53,8 @@ static void finalize_mpi(void) { MPI_Finalize(); }
 static void finalize_mpi(void) {}
 #endif
 
-// Rank 0's id on all ranks. 0, or -1 with words. *finalize becomes 1 where that has initialised MPI: whoever closes the
-// world calls finalize_mpi then.
+// Rank 0's id on all ranks. 0, or -1 with a message. *finalize becomes 1 where that has initialised MPI: closing the
+// world then calls finalize_mpi.
 static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, int* finalize, char* err,
                     size_t errlen) {
     if (!getenv("NCCL_COMM_ID")) {
@@ -86,7 +86,7 @@ static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout
 
 // ---- making
 
-enum { STAGING_BYTES = 1 << 20 };  // larger values of the host travel in pieces
+enum { STAGING_BYTES = 1 << 20 };  // larger host values travel in pieces
 
 static ncclConfig_t nccl_config() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -117,7 +117,7 @@ static void free_comm(NcclComm* p) {
 
 // ---- closing
 
-// Unchecked: where the GPU has failed everything fails, and its words were said.
+// Unchecked: where the GPU has failed everything fails, and its message was given.
 static void free_world(World* w) {
     cudaFree(w->staging);
     cudaFreeHost(w->pinned);
@@ -129,7 +129,7 @@ static void free_world(World* w) {
     free(w);
 }
 
-// Says goodbye where all are well: NCCL waits for the other ranks of the node.
+// Where nothing has failed NCCL finalizes, which waits for the other ranks of the node.
 void nccl_close(Comm* c) {
     if (!c) return;
     NcclComm* p = nccl_of(c);
@@ -152,17 +152,17 @@ typedef struct Member {
     int color, key;
 } Member;
 
-// The place of a member in its part, and the ranks of that part.
-static int place_in_part(const Member* members, int n, int member, int* size) {
+// The rank of a member in its part, and the size of that part.
+static int rank_in_part(const Member* members, int n, int member, int* size) {
     const Member* own = &members[member];
-    int place = *size = 0;
+    int rank = *size = 0;
     for (int i = 0; i < n; i++) {
         const Member* m = &members[i];
         if (m->color != own->color) continue;
         ++*size;
-        place += m->key < own->key || (m->key == own->key && i < member);
+        rank += m->key < own->key || (m->key == own->key && i < member);
     }
-    return place;
+    return rank;
 }
 
 // No part has more than one rank: there is nothing to make.
@@ -178,7 +178,7 @@ static void number_part(const Comm* c, const Member* members, NcclComm* p, uint6
     int size;
     for (int i = 0; i < c->size; i++)
         if (members[i].color == members[c->rank].color)
-            host[place_in_part(members, c->size, i, &size)] = (uint64_t)c->node[i];
+            host[rank_in_part(members, c->size, i, &size)] = (uint64_t)c->node[i];
     comm_number_nodes(p->node, host, p->comm.size);
 }
 
@@ -193,12 +193,12 @@ static int split_communicator(Comm* c, NcclComm* p, int color, int key) {
 
 // Every rank takes part in making communicators, also one that gets none.
 static int split_members(Comm* c, Comm** part, const Member* members, uint64_t* host, char* err, size_t errlen) {
-    int color = members[c->rank].color, size, rank = place_in_part(members, c->size, c->rank, &size);
+    int color = members[c->rank].color, size, rank = rank_in_part(members, c->size, c->rank, &size);
     int communicator = color >= 0 && size > 1;
     if (!all_single(members, c->size)) {
         NcclComm* p = new_comm(nccl_world(c), rank, size, c->timeout_seconds);
         if (split_communicator(c, p, communicator ? color : NCCL_SPLIT_NOCOLOR, rank))
-            return nccl_close(&p->comm), nccl_words(c, err, errlen);
+            return nccl_close(&p->comm), nccl_error(c, err, errlen);
         if (!communicator) {
             free_comm(p);
         } else {
@@ -229,7 +229,7 @@ int nccl_split(Comm* c, Comm** part, int color, int key, char* err, size_t errle
 
 // ---- opening
 
-// The side stream goes first where both have blocks to run: an exchange needs few, and other ranks wait for it.
+// The side stream goes first where both have blocks to run: a collective needs few, and other ranks wait for it.
 static void open_streams(World* w) {
     int least, greatest;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -247,8 +247,8 @@ static int open_staging(Comm* c, char* err, size_t errlen) {
         cudaMallocHost((void**)&w->pinned, w->staging_bytes) == cudaSuccess)
         return 0;
     cudaGetLastError();
-    nccl_broken(c, "no memory for %zu KiB to exchange values of the host", w->staging_bytes >> 10);
-    return nccl_words(c, err, errlen);
+    nccl_broken(c, "no memory for %zu KiB of staging for host values", w->staging_bytes >> 10);
+    return nccl_error(c, err, errlen);
 }
 
 static int open_communicator(Comm* c, const ncclUniqueId* unique, char* err, size_t errlen) {
@@ -257,9 +257,9 @@ static int open_communicator(Comm* c, const ncclUniqueId* unique, char* err, siz
     ncclResult_t result = nccl.CommInitRankConfig(&p->nccl, c->size, *unique, c->rank, &config);
     if (!nccl_started(result)) {
         nccl_broken_call(c, result, "opening NCCL");
-        return nccl_words(c, err, errlen);
+        return nccl_error(c, err, errlen);
     }
-    if (nccl_settle(c, NULL, "opening NCCL")) return nccl_words(c, err, errlen);
+    if (nccl_settle(c, NULL, "opening NCCL")) return nccl_error(c, err, errlen);
     if (open_staging(c, err, errlen)) return -1;
     return comm_find_nodes(c, p->node, err, errlen);
 }

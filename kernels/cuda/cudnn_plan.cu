@@ -44,7 +44,7 @@ int cudnn_load(char* err, size_t errlen) {
     return 0;
 }
 
-// cuDNN's words for what just failed, in one line.
+// cuDNN's message for what just failed, in one line.
 static int fail_cudnn(char* err, size_t errlen, const char* what, cudnnStatus_t status) {
     char words[256] = "";
     cudnn.last_error(words, sizeof words);

@@ -1,4 +1,4 @@
-// ptx.cuh - all instructions that CUDA C++ has no words for, each behind one function. test/emu/emulated_ptx.h has a
+// ptx.cuh - all instructions that CUDA C++ has no name for, each behind one function. test/emu/emulated_ptx.h has a
 // twin of each for the CPU; its comments say where the elements of a fragment lie.
 #pragma once
 #include <cuda_bf16.h>

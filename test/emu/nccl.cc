@@ -1,7 +1,7 @@
 // nccl.cc - the calls of test/emu/nccl.h by MPI.
 //
 // Every operation is a set of messages between pairs of ranks. Opening, splitting and finalizing are posted by the
-// call, which then returns ncclInProgress, and are moved on by ncclCommGetAsyncError. Exchanges are work on their
+// call, which then returns ncclInProgress, and are moved on by ncclCommGetAsyncError. Collectives are work on their
 // stream (streams.h), which reads and writes memory when the stream comes to it; but they get there only when the
 // communicator is polled for the first time, as a nonblocking NCCL communicator may do. So an event that is recorded
 // too early, and data that is used too early, are wrong here, not only on a bad day; and a rank that does not come
@@ -72,8 +72,8 @@ struct ncclComm {
     ncclResult_t state;
     std::shared_ptr<Fate> fate;
     std::unique_ptr<Operation> doing = nullptr;  // opening, splitting, finalizing
-    std::function<void()> launch = nullptr;      // puts the exchange that was called on its stream
-    int on_stream = 0;                           // exchanges there
+    std::function<void()> launch = nullptr;      // puts the collective that was called on its stream
+    int on_stream = 0;                           // collectives there
     bool destroyed = false;
     int size() const { return (int)world.size(); }
 };
@@ -220,7 +220,7 @@ ncclResult_t start(ncclComm* c, Kind kind, std::vector<Message> messages, std::f
     return in_progress(c);
 }
 
-// An exchange on a stream. What it sends and what it does at its end is asked for when the stream has come to it.
+// A collective on a stream. What it sends and what it does at its end is determined when the stream reaches it.
 ncclResult_t start_on(cudaStream_t stream, ncclComm* c, Kind kind, std::function<void(Operation*)> prepare) {
     if (!is_ready(c)) return not_ready();
     auto o = std::make_shared<Operation>(Operation{kind, {}, {}, {}, nullptr, 0});
