@@ -34,12 +34,6 @@ static void stop(const char* message) {
     exit(1);
 }
 
-static double processor_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // The machine's setting, its fixed costs in the micro-batches of groups (ranks + 1).
 static Setting open_setting(const char* machine_name, int ranks, GroupCost* plain, GroupCost* groups) {
     char err[ERR_BYTES];

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "dev/bench.h"
 #include "plan/explain.h"
 #include "plan/planner.h"
 
@@ -109,9 +110,9 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch) {
     Plan plan;
     int n = s->options->docs;
     arena_reset(arena, (ArenaMark){0});
-    double start = now_seconds();
+    double start = processor_seconds();
     int status = t->planner->plan(t->state, &plan, &rule, batch, s->drawn, n, arena, err, sizeof err);
-    double us = 1e6 * (now_seconds() - start);
+    double us = 1e6 * (processor_seconds() - start);
     if (status == 0) status = plan_check(&plan, s->drawn, n, &s->setting.limits, arena, err, ERR_BYTES);
     if (status == 0) status = timeline_play(&timeline, &plan, s->drawn, &s->setting, &rule, arena, err, ERR_BYTES);
     if (status < 0) {
@@ -168,10 +169,10 @@ typedef struct Played {
 static void show(const Simulation* s, const Tally* t, Played* played, Shown* shown, Arena* arena) {
     char err[ERR_BYTES];
     int n = s->options->docs;
-    double start = now_seconds();
+    double start = processor_seconds();
     if (t->planner->plan(t->state, &played->plan, &played->rule, 0, s->drawn, n, arena, err, sizeof err) < 0)
         refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
-    double us = 1e6 * (now_seconds() - start);
+    double us = 1e6 * (processor_seconds() - start);
     if (timeline_play(&played->timeline, &played->plan, s->drawn, &s->setting, &played->rule, arena, err, sizeof err) <
         0)
         refuse("%s: %s", t->planner->name, err);
