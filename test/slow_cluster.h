@@ -9,7 +9,7 @@ enum { RANKS = 8, DOCS = 256, REFRESH = 10 };
 
 // The speeds of a cluster are learnt while it runs plan_flex on drawn lengths.
 typedef struct Sim {
-    Setting setting, truth;  // what planners believe; what is, with the true speeds
+    Setting setting, truth;  // what planners assume; what is, with the true speeds
     GroupCost groups[RANKS + 1], true_groups[RANKS + 1];
     double slowness[RANKS];                            // that is true, of computing
     double true_speeds[RANKS], planned_speeds[RANKS];  // of the next step: plans are made one step ahead
@@ -30,8 +30,8 @@ typedef struct Sim {
 
 static const LinkTable fast_link = {2, {1024, 1 << 26}, {0.02, 2}};
 
-static inline void set_costs(Sim* x, Cost believed, Cost actual) {
-    x->setting.cost = believed;
+static inline void set_costs(Sim* x, Cost assumed, Cost actual) {
+    x->setting.cost = assumed;
     x->truth = x->setting;
     x->truth.cost = actual;
     x->truth.groups = x->true_groups;
@@ -70,9 +70,9 @@ static inline void close_sim(Sim* x) {
 
 // ---- what is true
 
-static inline int heads_of(int NH, int ulysses_size, int place) {
+static inline int heads_of(int NH, int ulysses_size, int rank) {
     int heads = 0;
-    for (int h = 0; h < NH; h++) heads += h >= place * NH / ulysses_size && h < (place + 1) * NH / ulysses_size;
+    for (int h = 0; h < NH; h++) heads += h >= rank * NH / ulysses_size && h < (rank + 1) * NH / ulysses_size;
     return heads;
 }
 

@@ -249,7 +249,7 @@ static void ratios_are_the_golden_ones(void) {
     }
 }
 
-// Optimal where no two layers could exchange a millisecond and lose less: the loss of a saved millisecond, w g / m, is
+// Optimal where moving a millisecond between two layers loses no less: the loss of a saved millisecond, w g / m, is
 // the same for all that are free and not larger for those at most. (The problem is convex.)
 static void ratios_save_what_they_should_at_least_loss(void) {
     enum { LAYERS = 48 };

@@ -110,7 +110,7 @@ static void several_stragglers_are_all_brought_down(void) {
         for (int r = 0; r < ranks; r++) CHECK_CLOSE(d.pruned[r], 1 - group[r].v, 1e-12);
         setting.mode = BALANCE_MIGRATE;
         d = decide(&setting, group);
-        CHECK_CLOSE(d.step_ms, ranks == 8 ? 12.6942 : 11.6364, HALF_DIGIT);  // rows 5 and 4 of water filling
+        CHECK_CLOSE(d.step_ms, ranks == 8 ? 12.6942 : 11.6364, HALF_DIGIT);  // as in divisions[] of test_balance.c
         for (int r = 0; r < ranks; r++)  // all end together: no helper becomes the slowest
             CHECK_CLOSE(end_ms(&group[r], &setting.cost, d.sent[r], d.taken[r], 0), d.step_ms, 1e-9);
     }

@@ -386,7 +386,7 @@ static void groups_take_the_time_of_the_released_cost_model(void) {
     close_cluster(c);
 }
 
-// Borders are rounded: of the lengths of a bucket it is not always the longest that takes most of a ring's place.
+// Borders are rounded: of the lengths of a bucket it is not always the longest that takes most of a rank.
 static void a_bucket_takes_what_its_widest_document_takes(void) {
     Cluster* c = open_cluster("a100-7b", 16, 16);
     int rounded = 0;
@@ -498,7 +498,7 @@ static void every_plan_holds_and_takes_what_it_says(void) {
         CHECK(rule.in_rounds == 1 && rule.round_ms == c->setting.cost.round && c->plan.step == 9);
         CHECK(c->plan.micro_batches[c->plan.n_micro_batches - 1].round == report.rounds - 1);
         CHECK(report.rounds >= report.least && report.least >= CEIL_DIV(tokens, most));
-        // Published machines' exchanges are linear: the planner and the timeline mean the same. With nodes of 6 groups
+        // Published machines' communication is linear: the planner and the timeline mean the same. With nodes of 6 groups
         // may lie across two, but what a group costs depends on its cp size alone.
         CHECK_CLOSE(play_ms(c, &rule, lengths), report.ms, 1e-9 * report.ms);
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
@@ -594,13 +594,13 @@ static void wikipedia_plans_look_like_the_papers(void) {
         several += kinds >= 2;
         CHECK(report.rounds <= 4);
         for (int m = 1; m < report.rounds; m++) CHECK(widest[m] <= widest[0] && widest[m] <= 8);
-        int rows = 0;  // best-fit rows of 64 ranks: the static system of the paper
+        // Full micro-batches of 64 ranks: the static system of the paper.
         int64_t tokens = 0;
         for (int i = 0; i < 512; i++) tokens += lengths[i];
-        rows = (int)CEIL_DIV(tokens, 64 * (int64_t)c->setting.limits.capacity);
+        double micro_batches = (double)CEIL_DIV(tokens, 64 * (int64_t)c->setting.limits.capacity);
         double s2 = 0;
         for (int i = 0; i < 512; i++) s2 += (double)lengths[i] * lengths[i];
-        double fixed = group_ms(&c->groups[64], s2, (double)tokens) + rows * c->setting.cost.round;
+        double fixed = group_ms(&c->groups[64], s2, (double)tokens) + micro_batches * c->setting.cost.round;
         CHECK(report.ms < fixed);
         gain += fixed / report.ms / 10;
     }
@@ -695,7 +695,7 @@ static void each_switch_does_what_it_says(void) {
     close_cluster(c);
 }
 
-static void the_row_of_the_table_plans_as_published(void) {
+static void the_entry_of_the_table_plans_as_published(void) {
     Cluster* c = open_cluster("flexsp-7b", 16, 8);
     Cluster* other = open_cluster("flexsp-7b", 16, 8);
     int lengths[100];
@@ -732,6 +732,6 @@ int main(void) {
     RUN(impossible_documents_are_errors_at_once);
     RUN(planning_512_documents_on_64_ranks_takes_well_below_a_second);
     RUN(each_switch_does_what_it_says);
-    RUN(the_row_of_the_table_plans_as_published);
+    RUN(the_entry_of_the_table_plans_as_published);
     return test_done();
 }

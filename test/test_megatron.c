@@ -309,7 +309,7 @@ static void impossible_documents_are_errors_at_once(void) {
     close_cluster(c);
 }
 
-static void the_row_of_the_table_plays(void) {
+static void the_entry_of_the_table_plays(void) {
     Cluster* c = open_cluster("h200-8b", 16, 8);
     int lengths[512];
     PlayRule rule;
@@ -336,6 +336,6 @@ int main(void) {
     RUN(rows_fill_in_order_and_are_as_many_for_each_replica);
     RUN(balanced_plans_hold_at_every_cp_size);
     RUN(impossible_documents_are_errors_at_once);
-    RUN(the_row_of_the_table_plays);
+    RUN(the_entry_of_the_table_plays);
     return test_done();
 }

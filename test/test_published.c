@@ -1,4 +1,4 @@
-// test_published.c - the claims of plan/published/published.h: every row of the table plans every kind of batch,
+// test_published.c - the claims of plan/published/published.h: every entry of the table plans every sort of batch,
 // validly, and none beats the lower bound; and those of plan_adaptive (plan/step.h): it is the best single cp size.
 #include "plan/published/published.h"
 
@@ -149,7 +149,7 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     close_bench(&b);
 }
 
-static void every_row_plans_every_batch_or_says_why_not(void) {
+static void every_planner_plans_every_batch_or_says_why_not(void) {
     static const char* const machines[] = {"a100-7b", "h200-8b", "flexsp-7b"};
     static const int ranks[] = {1, 4, 8, 16, 64};
     Count counts[16] = {{0}};
@@ -167,7 +167,7 @@ static void every_row_plans_every_batch_or_says_why_not(void) {
     }
 }
 
-static void the_table_has_every_row_once(void) {
+static void the_table_has_every_planner_once(void) {
     static const char* const names[] = {"static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "flex"};
     CHECK(n_planners == COUNT(names));
     for (int i = 0; i < n_planners && i < COUNT(names); i++) {
@@ -200,7 +200,7 @@ static void static_holds_any_document_up_to_its_context(void) {
         Step step = small_step(16, 4, pick(seed, 0, 40, 60), 1, (int[]){1});
         step.limits.node_size = 8;
         random_world(&world, &step.limits, seed);
-        // 16 ranks hold it: at a place is at most context / 16 + 2.
+        // 16 ranks hold it: one has at most context / 16 + 2 tokens.
         world.setting.context = pick(seed, 1, 1, 14 * step.limits.capacity);
         if (world.setting.kind == CP_CHOICE_ULYSSES)
             world.setting.context = MIN(world.setting.context, 4 * step.limits.capacity);
@@ -224,7 +224,7 @@ static void static_holds_any_document_up_to_its_context(void) {
     free_step(&step);
 }
 
-// A place may have more tokens of a document than of one that is a token longer.
+// A rank may have more tokens of a document than of one that is a token longer.
 static void static_holds_shorter_documents_with_wider_places(void) {
     int found = 0;
     World world;
@@ -254,11 +254,11 @@ static uint64_t hash_of(Bench* b, StepPlanner planner, const Setting* setting) {
     return plan_hash(&b->plan, b->lengths);
 }
 
-// The rows plan as for a machine whose micro-batches cost Cost.round more, and are played so on the machine that there
+// Both plan as for a machine whose micro-batches cost Cost.round more, and are played so on the machine that there
 // is.
 static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
     static const StepPlanner planners[] = {plan_adaptive, plan_flex};
-    const Planner* rows[] = {&planner_adaptive, &planner_flex};
+    const Planner* const entries[] = {&planner_adaptive, &planner_flex};
     Bench b;
     GroupCost groups[MOST_TEST_RANKS + 1];
     if (!open_bench(&b, "flexsp-7b", 64, 65536)) abort();
@@ -271,9 +271,9 @@ static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
     costly.cost.micro_batch += micro_batch_ms;
     costly.groups = groups;
     cost_groups(groups, &costly.cost, &costly.limits, costly.kind);
-    for (int k = 0; k < COUNT(rows) && lengths; k++) {
+    for (int k = 0; k < COUNT(entries) && lengths; k++) {
         int differs = 0;
-        void* state = rows[k]->open(&b.setting, NULL, 0, &b.opened, b.err, sizeof b.err);
+        void* state = entries[k]->open(&b.setting, NULL, 0, &b.opened, b.err, sizeof b.err);
         for (int batch = 0; batch < 10; batch++) {
             PlayRule rule;
             b.n = 120;
@@ -283,7 +283,7 @@ static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
             for (int i = 0; i < b.n && batch == 0; i++) b.lengths[i] = 3300;
             uint64_t free_micro_batches = hash_of(&b, planners[k], &b.setting),
                      known = hash_of(&b, planners[k], &costly);
-            CHECK(rows[k]->plan(state, &b.plan, &rule, 0, b.lengths, b.n, &b.arena, b.err, sizeof b.err) == 0);
+            CHECK(entries[k]->plan(state, &b.plan, &rule, 0, b.lengths, b.n, &b.arena, b.err, sizeof b.err) == 0);
             CHECK(plan_hash(&b.plan, b.lengths) == known);
             CHECK(rule.micro_batch_ms == micro_batch_ms && !rule.in_rounds && rule.round_ms == 0);
             differs += free_micro_batches != known;
@@ -374,12 +374,12 @@ static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
 }
 
 int main(void) {
-    RUN(the_table_has_every_row_once);
+    RUN(the_table_has_every_planner_once);
     RUN(static_holds_any_document_up_to_its_context);
     RUN(static_holds_shorter_documents_with_wider_places);
     RUN(a_fixed_cost_is_known_and_paid_once_a_micro_batch);
     RUN(adaptive_is_the_best_single_cp_size);
     RUN(adaptive_bounds_cp_sizes_by_their_best_kind);
-    RUN(every_row_plans_every_batch_or_says_why_not);
+    RUN(every_planner_plans_every_batch_or_says_why_not);
     return test_done();
 }

@@ -256,7 +256,7 @@ static void trials_of_a_rank_that_stays_slow_cost_little(void) {
 
 // ---- what else plans promise
 
-// A micro-batch's own cost is as large as a tenth of a step here. Planners believe that it is the same on a slow rank.
+// A micro-batch's own cost is as large as a tenth of a step here. Planners assume that it is the same on a slow rank.
 // Where it is, speeds are the true ones; where it is not, they are so much lower that computing is predicted all the
 // same.
 static void dear_micro_batches_do_not_mislead(void) {
@@ -299,8 +299,8 @@ static double adaptive_and_bounds(Sim* x, const double* speeds) {
     return play(x, &x->plan);
 }
 
-// What plan_adaptive can do about a slow rank is little: rows are dealt by load, whoever is slow. But it believes what
-// is true, and so do the bounds.
+// There is little that plan_adaptive can do about a slow rank: micro-batches are dealt by load, whoever is slow. But it
+// assumes what is true, and so do the bounds.
 static void every_planner_and_the_bounds_take_learnt_speeds(void) {
     double with = 0, without = 0;
     for (uint64_t seed = 1; seed <= 10; seed++)
@@ -458,7 +458,7 @@ static int speeds_are(const Hand* h, double a, double b, double c, double d) {
 }
 
 // The less is known, the more a rank must be off.
-static void few_steps_are_believed_less(void) {
+static void few_steps_count_for_less(void) {
     Hand h;
     begin_by_hand(&h);
     hear(&h, 1, 1, 1, 1, 1.3);  // one step: 0.1 * sqrt(15) = 39 % are within the noise
@@ -630,7 +630,7 @@ int main(void) {
     RUN(all_ranks_learn_the_same_bits);
     RUN(what_was_not_measured_is_not_learnt);
     RUN(of_two_ranks_the_one_that_changes_is_the_one_that_changed);
-    RUN(few_steps_are_believed_less);
+    RUN(few_steps_count_for_less);
     RUN(the_usual_rank_has_speed_1);
     RUN(steps_that_plans_do_not_explain_are_marked);
     RUN(the_cost_model_is_taught_what_is_clear);

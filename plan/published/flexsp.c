@@ -60,13 +60,14 @@ static int without_buckets(int* first, int n) {
 }
 
 int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens, Arena* arena) {
-    int most = MIN(n, FLEXSP_MOST_BUCKETS), row = n + 1, q = 0;
+    int most = MIN(n, FLEXSP_MOST_BUCKETS), q = 0;
+    size_t width = (size_t)n + 1;
     if (least >= most) return without_buckets(first, n);
     ArenaMark mark = arena_mark(arena);
-    int64_t* sums = TAKE(arena, int64_t, 3 * row);
-    int* cut = TAKE(arena, int, (size_t)row*(size_t)most);
+    int64_t* sums = TAKE(arena, int64_t, 3 * width);
+    int* cut = TAKE(arena, int, (width * (size_t)most));
     if (arena->missing) return without_buckets(first, n);
-    int64_t *prev = sums + row, *now = prev + row;
+    int64_t *prev = sums + width, *now = prev + width;
     sums[0] = 0;
     for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
     for (int k = 1; k <= n; k++) now[k] = (int64_t)lengths[0] * k - sums[k];  // one bucket
@@ -74,11 +75,11 @@ int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t mos
         if (++q >= most) break;
         int64_t* other = prev;
         prev = now, now = other;
-        Column column = {lengths, sums, prev, now, cut + (size_t)q * (size_t)row};
+        Column column = {lengths, sums, prev, now, cut + (size_t)q * width};
         solve(&column, q, n, q - 1, n - 1);
     }
     first[q] = n;
-    for (int b = q; b > 1 && q < most; b--) first[b - 1] = cut[(size_t)b * (size_t)row + (size_t)first[b]];
+    for (int b = q; b > 1 && q < most; b--) first[b - 1] = cut[(size_t)b * width + (size_t)first[b]];
     first[0] = 0;
     arena_reset(arena, mark);
     return q < most ? q : without_buckets(first, n);
@@ -96,18 +97,18 @@ static int crossing(const int64_t* prev, const int64_t* sums, int k, int from) {
 }
 
 void flexsp_blast(int* cut, const int* lengths, int n, int most, int64_t* scratch) {
-    size_t row = (size_t)n + 1;
-    int64_t *sums = scratch, *prev = sums + row, *now = prev + row;
+    size_t width = (size_t)n + 1;
+    int64_t *sums = scratch, *prev = sums + width, *now = prev + width;
     sums[0] = 0;
     for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
-    for (int k = 0; k <= n; k++) now[k] = sums[k], cut[row + (size_t)k] = 0;
+    for (int k = 0; k <= n; k++) now[k] = sums[k], cut[width + (size_t)k] = 0;
     for (int m = 2; m <= most; m++) {
         int64_t* other = prev;
         prev = now, now = other;
         for (int k = m; k <= n; k++) {
             int j = crossing(prev, sums, k, m - 1);
             now[k] = MAX(prev[j], sums[k] - sums[j]);
-            cut[(size_t)m * row + (size_t)k] = j;
+            cut[(size_t)m * width + (size_t)k] = j;
         }
     }
 }

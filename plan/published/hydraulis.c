@@ -49,7 +49,7 @@ int strategy_pipelines(const Strategy* strategy, const SchemePool* pool) {
 //   T[n][s] = min over k, l, d of max(T[n - d gpus_k][s - l], C_k(s - l, s) / d),  T[n][0] = 0 for every n
 //
 // C_k sums t(s) + fixed over the interval, and adds pp - 1 times the longest. GPUs may stay idle, so T falls with n.
-// As d grows the first operand grows and the second falls, and the place where they cross moves up with n: it is
+// As d grows the first operand grows and the second falls, and the d at which they cross moves up with n: it is
 // followed, not searched, so that a cell costs O(lengths schemes) on average. GPUs that no interval wants get more
 // pipelines of the scheme of the shortest documents.
 
@@ -173,10 +173,12 @@ static Strategy strategy_of_one(const SchemePool* pool, int k) {
     return strategy;
 }
 
-static int strategy_is_new(const Strategy* list, int n, const Strategy* strategy) {
+// Appends a strategy whose pipelines none of the n in list has; how many there are then.
+static int add_new(Strategy* list, int n, Strategy strategy) {
     for (int i = 0; i < n; i++)
-        if (memcmp(list[i].copies, strategy->copies, sizeof strategy->copies) == 0) return 0;
-    return 1;
+        if (memcmp(list[i].copies, strategy.copies, sizeof strategy.copies) == 0) return n;
+    list[n] = strategy;
+    return n + 1;
 }
 
 // The largest number of GPUs that all schemes of at least `narrowest` are multiples of; 0 without such schemes.
@@ -194,11 +196,8 @@ static int common_unit(const SchemePool* pool, int narrowest) {
 static int propose_from(Strategy* list, Table* t) {
     int n = 0;
     fill_table(t);
-    for (int s = 1; s <= t->h->bins; s++) {
-        if (t->ms[(size_t)(s + 1) * ((size_t)t->units + 1) - 1] == INFINITY) continue;
-        Strategy strategy = strategy_of(t, s);
-        if (strategy_is_new(list, n, &strategy)) list[n++] = strategy;
-    }
+    for (int s = 1; s <= t->h->bins; s++)
+        if (t->ms[(size_t)(s + 1) * ((size_t)t->units + 1) - 1] < INFINITY) n = add_new(list, n, strategy_of(t, s));
     return n;
 }
 
@@ -307,7 +306,7 @@ static Used used_schemes(const Strategy* strategy, const SchemePool* pool) {
 
 // The pipeline that has least with the document in it. That makes the largest load smallest, and where several do it is
 // the smallest own load, so that short documents go where they are cheapest. Returns the pipeline, -1 for none.
-static int place(StepWork* w, const Used* used, int doc) {
+static int dispatch(StepWork* w, const Used* used, int doc) {
     int best = -1, of = 0;
     double least = INFINITY;
     for (int u = 0; u < used->n; u++) {
@@ -348,12 +347,12 @@ static void shuffle(StepWork* w, const Used* used, uint64_t seed) {
     }
 }
 
-// One order of the documents. 0, or -1 where a document finds no place.
+// One order of the documents. 0, or -1 where no pipeline holds a document.
 static int try_order(Choice* choice, StepWork* w, const Used* used) {
     *choice = (Choice){0};
     for (int p = 0; p < used->pipelines; p++) w->load[p] = (Load){.pipeline = p};
     for (int i = 0; i < w->n; i++)
-        if ((w->trial[w->order[i]] = place(w, used, w->order[i])) < 0) return -1;
+        if ((w->trial[w->order[i]] = dispatch(w, used, w->order[i])) < 0) return -1;
     for (int u = 0; u < used->n; u++)
         for (int p = used->first[u]; p < used->first[u] + used->copies[u]; p++) {
             choice->ms = MAX(choice->ms, load_with(&w->load[p], &w->pool->scheme[used->scheme[u]], 0));
@@ -649,19 +648,13 @@ static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample
     if (h->setting->context > 0) longest = MIN(longest, h->setting->context);
     for (int k = 0; k < pool->n; k++)
         if (scheme_longest(&pool->scheme[k]) >= longest) list[0] = strategy_of_one(pool, k), n = 1;
-    for (int k = 0; k < pool->n; k++) {
-        Strategy strategy = strategy_of_one(pool, k);
-        if (strategy_is_new(list, n, &strategy)) list[n++] = strategy;
-    }
+    for (int k = 0; k < pool->n; k++) n = add_new(list, n, strategy_of_one(pool, k));
     for (int i = 0; i < 2 * pool->n; i++) {
         Proposal proposal = {longest, strategies_step(longest, pool->ranks), pool->scheme[i / 2].gpus,
                              i % 2 ? FIXED_PER_MICRO_BATCH : FIXED_PER_DOCUMENT};
         Strategy* more = list + n;
         if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, arena, err, errlen)) < 0) return -1;
-        for (int j = 0; j < found; j++) {
-            Strategy strategy = more[j];
-            if (strategy_is_new(list, n, &strategy)) list[n++] = strategy;
-        }
+        for (int j = 0; j < found; j++) n = add_new(list, n, more[j]);
     }
     return strategies_shorten(list, n, pool, sample, n_sample, arena, err, errlen);
 }
