@@ -344,9 +344,9 @@ static void work_after_the_end_sees_what_came_and_overwrites_what_was_sent(void)
         Job j = begin_job(world, i);
         size_t n = j.out.bytes / sizeof(float), wrong = 0;
         Buffer twice = buffer(j.out.bytes), meanwhile = buffer(j.out.bytes);
-        k->zero(meanwhile.device, meanwhile.bytes, NULL);
+        k->clear(meanwhile.device, meanwhile.bytes, NULL);
         world->table->end(world, j.request, NULL);
-        k->zero(j.in.device, j.in.bytes, NULL);
+        k->clear(j.in.device, j.in.bytes, NULL);
         k->add(twice.device, j.out.device, j.out.device, n, DT_F32, NULL);
         fetch(twice, NULL), fetch(meanwhile, NULL), fetch(j.out, NULL);
         for (size_t e = 0; e < n; e++) {
