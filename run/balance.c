@@ -12,12 +12,6 @@
 
 #include "run/balance_parts.h"
 
-void* balance_room(size_t n, size_t bytes) {
-    void* p = calloc(n, bytes);
-    if (!p) die("no memory for what is known of %zu ranks", n);
-    return p;
-}
-
 SliceCount balance_most(const Model* m) {
     int R = m->split.ranks;
     return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
@@ -41,25 +35,11 @@ double balance_running(const Balance* b, const SliceCount* own, int t) {
     return balance_slices(b, balance_count(b->moves, b->n_moves, own, t));
 }
 
-static int index_of(const char* value, const char* const* names, int n) {
-    int i = 0;
-    while (i < n - 1 && strcmp(value, names[i]) != 0) i++;
-    return i;
-}
-
 // ---- the beginning
 
-static void read_stragglers(Run* run) {
-    char err[ERR_BYTES];
-    if (straggle_parse(run->stragglers, &run->n_stragglers, run->config.straggle, run->model.world->size, err,
-                       sizeof err))
-        die("%s", err);
-}
-
 static BalanceSetting make_setting(const Config* c, int ranks) {
-    static const char* const modes[] = {"off", "resize", "migrate", "semi"};
     BalanceSetting s = {.ranks = ranks, .start = 1.2, .stop = 1.1, .most_pruned = 0.95, .squared = 1};
-    s.mode = (BalanceMode)index_of(c->balance, modes, COUNT(modes));
+    s.mode = (BalanceMode)run_choice(c->balance, "off|resize|migrate|semi");
     s.semi_lambda = c->semi_lambda;
     return s;
 }
@@ -70,50 +50,44 @@ static WorkNeeds make_needs(const Model* m, const Balance* b) {
     return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->imputation == IMPUTE_SAME};
 }
 
-static void check_options(const Run* run, BalanceMode mode) {
-    const Model* m = &run->model;
-    if (mode != BALANCE_OFF && m->tp && m->zero.stage > 1)
-        die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
-            run->config.balance, m->zero.stage);
-}
-
 void balance_open(Run* run) {
-    static const char* const sheds[] = {"columns", "slices"};
-    static const char* const fills[] = {"zero", "average", "same"};
+    char err[ERR_BYTES];
     const Config* c = &run->config;
     Model* m = &run->model;
     int world = m->world->size;
-    if (run->training) read_stragglers(run);
-    m->timer = (Timer*)balance_room(1, sizeof *m->timer);
+    if (run->training && straggle_parse(run->stragglers, &run->n_stragglers, c->straggle, world, err, sizeof err))
+        die("%s", err);
+    Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
+    m->timer = (Timer*)calloc(1, sizeof *m->timer);
+    if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
     m->world->timer = m->comm->timer = m->timer;
     if (m->tp) m->tp->timer = m->timer;
     m->timer->on = world > 1;
-    Balance* b = run->balance = (Balance*)balance_room(1, sizeof *b);
     b->setting = make_setting(c, tp_size(m));
     b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
-    b->shed = (Shed)index_of(c->shed, sheds, COUNT(sheds));
-    b->imputation = (Imputation)index_of(c->fill, fills, COUNT(fills));
-    b->reports = (RankReport*)balance_room((size_t)world, sizeof *b->reports);
-    b->steps = (RankStep*)balance_room((size_t)world, sizeof *b->steps);
-    b->compute_ms = (double*)balance_room((size_t)m->comm->size, sizeof *b->compute_ms);
-    if (speeds_start(&b->speeds, m->comm->size, &b->arena)) die("no memory for %d ranks", m->comm->size);
-    if (m->tp && run->oversubscribed)
-        b->segments = (float*)balance_room((size_t)tp_size(m) * MOST_SEGMENTS, sizeof *b->segments);
-    if (world > 1 && m->world->rank == 0 && !(b->history = history_open(world))) die("no memory for %d ranks", world);
-    check_options(run, b->setting.mode);
-    if (b->setting.mode != BALANCE_OFF && m->tp && run->training) run->work_needs = make_needs(m, b);
+    b->shed = (Shed)run_choice(c->shed, "columns|slices");
+    b->imputation = (Imputation)run_choice(c->fill, "zero|average|same");
+    b->steps = TAKE(&b->arena, RankStep, world);
+    b->compute_ms = TAKE(&b->arena, double, m->comm->size);
+    int failed = !b->steps || !b->compute_ms || speeds_start(&b->speeds, m->comm->size, &b->arena);
+    if (world > 1 && m->world->rank == 0) failed |= !(b->history = history_open(world));
+    if (failed) die("no memory for what is known of %d ranks", world);
+    if (b->setting.mode == BALANCE_OFF || !m->tp) return;
+    if (m->zero.stage > 1)
+        die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
+            c->balance, m->zero.stage);
+    if (run->training) run->work_needs = make_needs(m, b);
 }
 
 void balance_close(Balance* b) {
     if (!b) return;
     pruner_close(b->pruner);
     history_close(b->history);
-    free(b->reports), free(b->steps), free(b->compute_ms), arena_free(&b->arena), free(b->segments);
+    arena_free(&b->arena);
     free(b);
 }
 
 void balance_ready(Run* run) {
-    static const char* const priorities[] = {"change", "random", "inverse"};
     const Config* c = &run->config;
     Model* m = &run->model;
     Balance* b = run->balance;
@@ -127,7 +101,7 @@ void balance_ready(Run* run) {
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) balance_find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, b->shed, (Priority)index_of(c->priority, priorities, COUNT(priorities)),
+        b->pruner = pruner_open(m, b->shed, (Priority)run_choice(c->priority, "change|random|inverse"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) balance_find_fixed(run);
     if (c->resume) balance_take_up(run);
@@ -146,23 +120,19 @@ void balance_begin(Run* run) {
     work_begin(m);
 }
 
+// Sum over segments of the slowest rank's computing; 0 where ranks have unlike numbers of them: no run dies of that.
 static double slowest_segments(Run* run) {
-    char err[ERR_BYTES];
     const Model* m = &run->model;
-    Balance* b = run->balance;
-    int n = m->timer->n_segments, R = tp_size(m), counts[MOST_TP];
+    size_t n = (size_t)m->timer->n_segments;
     double sum = 0;
-    if (m->tp->table->all_gather_host(m->tp, counts, &n, sizeof n, err, sizeof err)) run_lost(run, err);
-    for (int t = 0; t < R; t++)
-        if (counts[t] != n) return 0;  // of a statistic no run dies
-    if (m->tp->table->all_gather_host(m->tp, b->segments, m->timer->segments, (size_t)n * sizeof(float), err,
-                                      sizeof err))
-        run_lost(run, err);
-    for (int i = 0; i < n; i++) {
+    if (run_most(run, m->tp, (double)n) != -run_most(run, m->tp, -(double)n)) return 0;
+    float* all = (float*)run_ask_all(run, m->tp, m->timer->segments, n * sizeof *all);
+    for (size_t i = 0; i < n; i++) {
         float most = 0;
-        for (int t = 0; t < R; t++) most = MAX(most, b->segments[(size_t)t * (size_t)n + (size_t)i]);
+        for (int t = 0; t < tp_size(m); t++) most = MAX(most, all[(size_t)t * n + i]);
         sum += (double)most;
     }
+    free(all);
     return 1e3 * sum;
 }
 
@@ -189,7 +159,7 @@ void balance_measure(Run* run, RankReport* mine) {
         mine->sent = balance_slices(b, own[tp_rank(m)]) - kept_here;
         mine->slices = balance_running(b, own, tp_rank(m));
         mine->taken = mine->slices - kept_here;
-        if (b->segments) mine->emulated = slowest_segments(run);
+        if (run->oversubscribed) mine->emulated = slowest_segments(run);
     }
 }
 
@@ -202,14 +172,14 @@ static void sample(Run* run) {
     int R = tp_size(m), groups = m->world->size / R, at = b->n_samples % SAMPLES;
     double total = 0, middle[MOST_TP];
     for (int q = 0; q < groups; q++) {
-        for (int t = 0; t < R; t++) middle[t] = computing(&b->reports[q * R + t]);
+        for (int t = 0; t < R; t++) middle[t] = computing(&run->agreed[q * R + t].report);
         b->compute_ms[q] = run_median(middle, R);
         total += b->compute_ms[q] / groups;
     }
     for (int t = 0; t < R; t++) {
         double most = -1;
         for (int q = 0; q < groups; q++) {
-            const RankReport* r = &b->reports[q * R + t];
+            const RankReport* r = &run->agreed[q * R + t].report;
             double scale = b->compute_ms[q] > 0 ? total / b->compute_ms[q] : 1;
             if (scale * computing(r) <= most) continue;
             most = scale * computing(r);
@@ -229,7 +199,7 @@ static void learn_speeds(Run* run) {
     if (!learns_speeds(run)) return;
     for (int q = 0; q < m->comm->size; q++) {
         double most = 0;
-        for (int t = 0; t < R; t++) most = MAX(most, computing(&b->reports[q * R + t]));
+        for (int t = 0; t < R; t++) most = MAX(most, computing(&run->agreed[q * R + t].report));
         b->compute_ms[q] = most;
     }
     Setting now = run->setting;  // with all that is known of the cost
@@ -246,10 +216,9 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->first_step;
     double emulated = 0;
     if (!m->timer->on) return;
-    for (int r = 0; r < world; r++) b->reports[r] = run->agreed[r].report;
     if (!is_first) sample(run), learn_speeds(run);  // the first step also pays for what is touched first
     for (int r = 0; r < world; r++) {
-        const RankReport* x = &b->reports[r];
+        const RankReport* x = &run->agreed[r].report;
         double pace = m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r];
         b->steps[r] = (RankStep){
             (float)(computing(x) + x->update), (float)x->wait, (float)x->pruned, (float)x->sent, (float)x->taken,

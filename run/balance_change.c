@@ -14,10 +14,9 @@
 // rank's, by the clock that times steps.
 static double communication_ms(Run* run, char* memory, size_t bytes) {
     enum { TIMES = 5 };
-    char err[ERR_BYTES];
     const Model* m = &run->model;
     Comm* c = m->tp;
-    double least = INFINITY, slowest = 0, *all = (double*)balance_room((size_t)m->world->size, sizeof *all);
+    double least = INFINITY;
     Transfer out = {(c->rank + 1) % c->size, memory, bytes},
              in = {(c->rank + c->size - 1) % c->size, memory + bytes, bytes};
     for (int i = 0; i < TIMES; i++) {
@@ -27,10 +26,7 @@ static double communication_ms(Run* run, char* memory, size_t bytes) {
         m->k->synchronize(m->s);
         least = MIN(least, 1e3 * (m->k->clock() - started));
     }
-    if (m->world->table->all_gather_host(m->world, all, &least, sizeof least, err, sizeof err)) run_lost(run, err);
-    for (int r = 0; r < m->world->size; r++) slowest = MAX(slowest, all[r]);
-    free(all);
-    return slowest;
+    return run_most(run, m->world, least);
 }
 
 // Weights out and gradients back, once a layer and step each.
@@ -83,11 +79,8 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
 
 // The median of what all ranks say.
 static double middle(Run* run, double mine) {
-    char err[ERR_BYTES];
     Comm* c = run->model.world;
-    double* all = (double*)balance_room((size_t)c->size, sizeof *all);
-    if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) run_lost(run, err);
-    double value = run_median(all, c->size);
+    double *all = (double*)run_ask_all(run, c, &mine, sizeof mine), value = run_median(all, c->size);
     free(all);
     return value;
 }
@@ -206,8 +199,10 @@ static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
     for (int t = 0; t < tp_size(m); t++) {
         double ms[KINDS];
         for (int k = 0; k < KINDS; k++) ms[k] = run_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
-        times[t] = (RankTimes){
-            .linear = ms[0], .attention = ms[1], .other = ms[2], .pruned = (1 - b->fixed) * b->reports[t].pruned};
+        times[t] = (RankTimes){.linear = ms[0],
+                               .attention = ms[1],
+                               .other = ms[2],
+                               .pruned = (1 - b->fixed) * run->agreed[t].report.pruned};
     }
     for (int t = 0; t < tp_size(m); t++)
         if (times[t].pruned > 0) times[t].other = MAX(0, times[t].other - b->gathering);

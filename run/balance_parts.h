@@ -1,10 +1,8 @@
 // balance_parts.h - between the files of run/balance.h:
 //
-//   balance.c         options and memory; what happens in a step
-//   balance_parts.c   heads, hidden units and slices that ranks own, give and run
-//   balance_cost.c    what it takes to move slices, what leaving columns out saves: measured once
-//   balance_change.c  decisions, and carrying them out
-//   balance_files.c   lists and decisions in checkpoints; the page
+//   balance.c         options and memory; what happens in a step; lists and decisions in checkpoints; the page
+//   balance_change.c  what it takes to move slices and what leaving columns out saves, measured once; decisions, and
+//                     carrying them out
 #pragma once
 #include "plan/speeds.h"
 #include "run/prune.h"
@@ -28,19 +26,14 @@ struct Balance {
     BalanceDecision decision;
     Move moves[2 * MOST_TP];
     int n_moves;
-    int keeps;            // slices move for good: --moves keep
-    int acts;             // anything differs from what ranks own
-    RankReport* reports;  // (world) of the last step
+    int keeps;  // slices move for good: --moves keep
+    int acts;   // anything differs from what ranks own
     Speeds speeds;
-    Arena arena;         // of speeds
+    Arena arena;         // of speeds, steps and compute_ms
     double* compute_ms;  // (data ranks) scratch
     History* history;    // on rank 0
     RankStep* steps;     // (world) of the last step
-    float* segments;     // (group, MOST_SEGMENTS)
 };
-
-// Zeroed; ends the program where there is no memory.
-void* balance_room(size_t n, size_t bytes);
 
 // Heads and hidden units of all ranks of the group, and those of all of them that this one does not give away.
 void balance_owned(SliceCount* own, const Model* m);

@@ -54,13 +54,9 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
     limits.dt = m->dt;
-    limits.attention = !strcmp(run->config.attention, "own")     ? ATTENTION_OWN
-                       : !strcmp(run->config.attention, "cudnn") ? ATTENTION_CUDNN
-                                                                 : ATTENTION_AUTO;
+    limits.attention = (AttentionKernels)run_choice(run->config.attention, "auto|own|cudnn");
     limits.fast_backward = !strcmp(run->config.deterministic, "no");
-    limits.epilogues = !strcmp(run->config.epilogues, "bias")  ? EPILOGUE_BIAS
-                       : !strcmp(run->config.epilogues, "all") ? EPILOGUE_ALL
-                                                               : EPILOGUE_DGELU;
+    limits.epilogues = (Epilogues)run_choice(run->config.epilogues, "bias|dgelu|all");
     return limits;
 }
 
@@ -185,16 +181,9 @@ static int longest_row(Run* run) {
 // All ranks plan with one capacity: the least of what each has room for.
 static int settle_capacity(Run* run) {
     const Config* c = &run->config;
-    Comm* comm = run->model.world;
-    char err[ERR_BYTES];
     if (!run->training) return c->context;
-    int mine = c->capacity ? MIN(c->capacity, MAX(c->batch_tokens, c->context)) : longest_row(run), least = mine;
-    int* all = (int*)calloc((size_t)comm->size, sizeof mine);
-    if (!all || comm->table->all_gather_host(comm, all, &mine, sizeof mine, err, sizeof err))
-        die("capacity: %s", all ? err : "no memory");
-    for (int r = 0; r < comm->size; r++) least = MIN(least, all[r]);
-    free(all);
-    return least;
+    int mine = c->capacity ? MIN(c->capacity, MAX(c->batch_tokens, c->context)) : longest_row(run);
+    return (int)-run_most(run, run->model.world, -mine);
 }
 
 static void allocate(Run* run, MemoryPlan* plan) {
@@ -243,15 +232,11 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->others = m->tp ? run->part + largest_tensor(&m->whole) : NULL;
 }
 
-static CpChoice cp_choice(const Config* c) {
-    return !strcmp(c->kind, "ulysses") ? CP_CHOICE_ULYSSES : !strcmp(c->kind, "ring") ? CP_CHOICE_RING : CP_CHOICE_AUTO;
-}
-
 MemoryPlan run_plan_memory(Run* run) {
     run->config.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows_of(run, run->config.capacity);
     run->setting.limits = run->limits;
-    run->setting.kind = cp_choice(&run->config);
+    run->setting.kind = (CpChoice)run_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;
     return plan;
 }

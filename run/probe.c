@@ -18,24 +18,12 @@
 
 // ---- helpers
 
-// What all ranks say, in `all` (ranks).
-static void tell_all(Run* run, double* all, double mine) {
-    char err[ERR_BYTES];
-    Comm* c = run->model.comm;
-    if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) run_lost(run, err);
-}
+static double slowest(const Run* run, double mine) { return run_most(run, run->model.comm, mine); }
 
-static double slowest(Run* run, double* all, double mine) {
-    double most = 0;
-    tell_all(run, all, mine);
-    for (int r = 0; r < run->limits.ranks; r++) most = MAX(most, all[r]);
-    return most;
-}
-
-static double mean(Run* run, double* all, double mine) {
-    double sum = 0;
-    tell_all(run, all, mine);
+static double mean(const Run* run, double mine) {
+    double sum = 0, *all = (double*)run_ask_all(run, run->model.comm, &mine, sizeof mine);
     for (int r = 0; r < run->limits.ranks; r++) sum += all[r];
+    free(all);
     return sum / run->limits.ranks;
 }
 
@@ -55,31 +43,18 @@ static void wait(Run* run) {
 
 // ---- least squares
 
-// Solves a (n,n) x = b by elimination with pivots; a and b are overwritten. 0, or -1 where a is singular.
+// Solves a (n,n) x = b by elimination; x replaces b. 0, or -1 where a is singular. a is symmetric and positive
+// semidefinite, so that no pivots are needed.
 static int solve(double a[3][3], double* b, int n) {
     for (int k = 0; k < n; k++) {
-        int pivot = k;
-        for (int i = k + 1; i < n; i++)
-            if (fabs(a[i][k]) > fabs(a[pivot][k])) pivot = i;
-        if (fabs(a[pivot][k]) < 1e-9) return -1;
-        for (int j = 0; j < n; j++) {
-            double swapped = a[k][j];
-            a[k][j] = a[pivot][j];
-            a[pivot][j] = swapped;
-        }
-        double swapped = b[k];
-        b[k] = b[pivot];
-        b[pivot] = swapped;
-        for (int i = k + 1; i < n; i++) {
-            double factor = a[i][k] / a[k][k];
+        if (a[k][k] < 1e-9) return -1;
+        for (int i = 0; i < n; i++) {
+            double factor = i == k ? 0 : a[i][k] / a[k][k];
             for (int j = k; j < n; j++) a[i][j] -= factor * a[k][j];
             b[i] -= factor * b[k];
         }
     }
-    for (int k = n; k-- > 0;) {
-        for (int j = k + 1; j < n; j++) b[k] -= a[k][j] * b[j];
-        b[k] /= a[k][k];
-    }
+    for (int k = 0; k < n; k++) b[k] /= a[k][k];
     return 0;
 }
 
@@ -177,13 +152,13 @@ static double design_ms(const Run* run, int* lengths, int most, int longest) {
 
 // The most tokens of a row for which three rounds take no longer than the time there is, but not so few that nothing
 // can be told apart. One short row says by how much the estimate is off. The same on all ranks.
-static int largest_row(Run* run, int* lengths, double* all) {
+static int largest_row(Run* run, int* lengths) {
     const ProbeRow whole = {1, 1, {1, 1}, 0};
     int most = MIN(run->limits.capacity, run->config.batch_tokens), least = MIN(most, 256);
     int context = run->config.context, n = row_lengths(lengths, &whole, least, MIN(least, context));
     ProbeTime row = row_of(lengths, n);
     together(run);
-    double off = slowest(run, all, run->time_row(run, lengths, n, 2)) / model_ms(&run->probed.cost, &row);
+    double off = slowest(run, run->time_row(run, lengths, n, 2)) / model_ms(&run->probed.cost, &row);
     while (most / 2 >= least && 3 * off * design_ms(run, lengths, most, MIN(most, context)) > ROWS_MS) most /= 2;
     return most;
 }
@@ -191,11 +166,11 @@ static int largest_row(Run* run, int* lengths, double* all) {
 // Times the design, in rounds, so that a disturbance meets some of every row's times and not all of one's. The least of
 // each counts, because what disturbs long rows more often than short ones would look like work. The first round is for
 // caches, and for kernels that are chosen late.
-static void time_rows(Run* run, ProbeTime* rows, double* all) {
+static void time_rows(Run* run, ProbeTime* rows) {
     double least[ROWS], started = now_seconds();
     int room = MIN(run->limits.capacity, run->config.batch_tokens), *lengths = (int*)malloc((size_t)room * sizeof(int));
     if (!lengths) die("no memory for %d lengths", room);
-    int most = largest_row(run, lengths, all), longest = MIN(most, run->config.context);
+    int most = largest_row(run, lengths), longest = MIN(most, run->config.context);
     for (int round = 0; round < MOST_ROUNDS; round++) {
         for (int i = 0; i < ROWS; i++) {
             int n = row_lengths(lengths, &design[i], most, longest);
@@ -204,9 +179,9 @@ static void time_rows(Run* run, ProbeTime* rows, double* all) {
             double ms = run->time_row(run, lengths, n, 1);
             least[i] = round <= 1 ? ms : MIN(least[i], ms);
         }
-        if (round > 1 && slowest(run, all, 1e3 * (now_seconds() - started)) > ROWS_MS) break;
+        if (round > 1 && slowest(run, 1e3 * (now_seconds() - started)) > ROWS_MS) break;
     }
-    for (int i = 0; i < ROWS; i++) rows[i].ms = mean(run, all, least[i]);
+    for (int i = 0; i < ROWS; i++) rows[i].ms = mean(run, least[i]);
     free(lengths);
 }
 
@@ -277,7 +252,7 @@ static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* se
 }
 
 // ms of these messages, of the slowest rank: all ranks get the same number.
-static double time_communication(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists, double* all) {
+static double time_communication(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists) {
     Comm* c = run->model.comm;
     Transfer *sends = lists, *receives = lists + run->limits.ranks;
     int n = messages_of(run, kind, bytes, sends, receives);
@@ -285,21 +260,21 @@ static double time_communication(Run* run, LinkKind kind, size_t bytes, int time
     double started = now_seconds();
     for (int i = 0; i < times && n > 0; i++) comm_send_receive(c, sends, n, receives, n, run->model.s);
     wait(run);
-    return slowest(run, all, 1e3 * (now_seconds() - started) / times);
+    return slowest(run, 1e3 * (now_seconds() - started) / times);
 }
 
 // From 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
-static void time_link(Run* run, LinkKind kind, Transfer* lists, double* all) {
+static void time_link(Run* run, LinkKind kind, Transfer* lists) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
     LinkTable* link = &run->probed.cost.link[kind];
     size_t most = MIN((size_t)1 << 26, free_memory(run).bytes / 128 * 64);
     link->n = 0;
     for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
-        double first = time_communication(run, kind, bytes, 2, lists, all), ms = first;
+        double first = time_communication(run, kind, bytes, 2, lists), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
         for (int i = 0; i < BATCHES && first < slow_ms; i++)
-            ms = MIN(ms, time_communication(run, kind, bytes, repeats, lists, all));
+            ms = MIN(ms, time_communication(run, kind, bytes, repeats, lists));
         if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
         link->bytes[link->n] = (double)bytes;
         link->ms[link->n++] = ms;
@@ -307,14 +282,14 @@ static void time_link(Run* run, LinkKind kind, Transfer* lists, double* all) {
     }
 }
 
-static void time_links(Run* run, double* all) {
+static void time_links(Run* run) {
     int ranks = run->limits.ranks, node = run->limits.node_size;
     Cost* cost = &run->probed.cost;
     Transfer* lists = (Transfer*)calloc(2 * (size_t)ranks, sizeof *lists);
     if (!lists) die("no memory for %d messages", ranks);
     cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
-    if (ranks > 1 && node > 1) time_link(run, LINK_INSIDE, lists, all);
-    if (ranks > node) time_link(run, LINK_ACROSS, lists, all);
+    if (ranks > 1 && node > 1) time_link(run, LINK_INSIDE, lists);
+    if (ranks > node) time_link(run, LINK_ACROSS, lists);
     free(lists);
 }
 
@@ -349,7 +324,7 @@ static double time_update(Run* run) {
     return 1e3 * (now_seconds() - started) * (double)owned / (double)n;
 }
 
-static double time_step(Run* run, double* all) {
+static double time_step(Run* run) {
     enum { TIMES = 4 };
     Model* m = &run->model;
     double least = INFINITY;
@@ -364,7 +339,7 @@ static double time_step(Run* run, double* all) {
         zero_gather(m);
         zero_settle(m);
         wait(run);
-        least = MIN(least, slowest(run, all, update + 1e3 * (now_seconds() - started)));
+        least = MIN(least, slowest(run, update + 1e3 * (now_seconds() - started)));
     }
     return least;
 }
@@ -375,13 +350,11 @@ void run_probe(Run* run) {
     char path[CHECKPOINT_PATH], err[ERR_BYTES];
     ProbeTime rows[ROWS];
     Cost* cost = &run->probed.cost;
-    double *all = (double*)calloc((size_t)run->limits.ranks, sizeof *all), started = now_seconds();
-    if (!all) die("no memory for %d ranks", run->limits.ranks);
-    time_rows(run, rows, all);
+    double started = now_seconds();
+    time_rows(run, rows);
     fit_rows(cost, rows);
-    time_links(run, all);
-    cost->step = time_step(run, all);
-    free(all);
+    time_links(run);
+    cost->step = time_step(run);
     snprintf(cost->name, sizeof cost->name, "probed");
     if (run->model.world->rank > 0) return;
     print_rows(cost, rows);

@@ -35,7 +35,9 @@ struct Pruner {
     int known;     // `ago` holds weights
     int left_out;  // in any layer
     const int* in_order;
-    int n_lists;  // in use: in_order (n_lists)
+    int n_lists;      // in use: in_order (n_lists)
+    size_t n_floats;  // of all values
+    Arena arena;
     List lists[N_LISTS];
     PrunedLayer* layers;
     char* ago;            // weights of the last refresh, layer by layer
@@ -61,21 +63,9 @@ static size_t layer_elems(const Model* m) {
     return elems;
 }
 
-// Memory in parts: with memory NULL they are only counted.
-typedef struct Carver {
-    char* memory;
-    size_t bytes;
-} Carver;
-
-static void* carve(Carver* c, size_t bytes) {
-    void* part = c->memory ? c->memory + c->bytes : NULL;
-    c->bytes += ROUND_UP(bytes, (size_t)16);
-    return part;
-}
-
-// Lays everything out in memory of the bytes that it returns; with memory NULL it only counts.
-static size_t lay_out(Pruner* k, const Model* m, char* memory) {
-    Carver c = {memory, 0};
+static void take_memory(Pruner* k, const Model* m) {
+    char err[ERR_BYTES];
+    Arena* a = &k->arena;
     size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
     for (int id = 0; id < N_LINEARS; id++) {
         ParamTensor t = shape_param(&m->shape, matrices[id], 0);
@@ -85,32 +75,20 @@ static size_t lay_out(Pruner* k, const Model* m, char* memory) {
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
         list->n = list->stay = list_length(m, k->in_order[i]);
-        list->value = (float*)carve(&c, L * (size_t)list->n * sizeof *list->value);
-        list->computed = (int*)carve(&c, L * (size_t)list->n * sizeof *list->computed);
-        list->n_kept = (int*)carve(&c, L * sizeof *list->n_kept);
+        list->value = TAKE(a, float, L*(size_t)list->n);
+        list->computed = TAKE(a, int, L*(size_t)list->n);
+        list->n_kept = TAKE(a, int, L);
+        k->n_floats += L * (size_t)list->n;
     }
-    k->layers = (PrunedLayer*)carve(&c, L * sizeof *k->layers);
-    k->ago = (char*)carve(&c, L * layer_elems(m) * dtype_bytes(m->dt));
-    k->now = (float*)carve(&c, matrix * sizeof *k->now);
-    k->then = (float*)carve(&c, matrix * sizeof *k->then);
-    k->change = (float*)carve(&c, widest * sizeof *k->change);
-    k->sum = (float*)carve(&c, widest * sizeof *k->sum);
-    k->scratch = (int*)carve(&c, widest * sizeof *k->scratch);
-    k->ratio = (double*)carve(&c, L * sizeof *k->ratio);
-    k->work = (double*)carve(&c, L * sizeof *k->work);
-    k->mass = (double*)carve(&c, L * sizeof *k->mass);
-    return c.bytes;
-}
-
-static Pruner of_shed(Shed shed) {
-    Pruner k = {.shed = shed, .in_order = columns_in_order, .n_lists = COUNT(columns_in_order)};
-    if (shed == SHED_SLICES) k.in_order = slices_in_order, k.n_lists = COUNT(slices_in_order);
-    return k;
-}
-
-size_t pruner_bytes(const Model* m, Shed shed) {
-    Pruner k = of_shed(shed);
-    return sizeof k + lay_out(&k, m, NULL);
+    k->layers = TAKE(a, PrunedLayer, L);
+    k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
+    k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
+    k->change = TAKE(a, float, widest), k->sum = TAKE(a, float, widest);
+    k->scratch = TAKE(a, int, widest);
+    k->ratio = TAKE(a, double, L), k->work = TAKE(a, double, L), k->mass = TAKE(a, double, L);
+    if (arena_check(a, err, sizeof err)) die("older weights and lists: %s", err);
+    memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
+    memset(k->layers, 0, L * sizeof *k->layers);
 }
 
 static int* row_of(const List* list, int l) { return list->computed + (size_t)l * (size_t)list->n; }
@@ -133,13 +111,14 @@ static void end_list(List* list, int l, int n_kept) {
 }
 
 Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
-    size_t bytes = pruner_bytes(m, shed);
-    Pruner* k = (Pruner*)calloc(1, bytes);
-    if (!k) die("no memory for %zu bytes of older weights and lists", bytes);
-    *k = of_shed(shed);
-    k->model = m, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
+    Pruner* k = (Pruner*)calloc(1, sizeof *k);
+    if (!k) die("no memory for lists of what is left out");
+    int columns = shed == SHED_COLUMNS;
+    k->model = m, k->shed = shed, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
     k->L = m->shape.L, k->C = m->shape.C, k->HS = shape_head_size(&m->shape);
-    lay_out(k, m, (char*)(k + 1));
+    k->in_order = columns ? columns_in_order : slices_in_order;
+    k->n_lists = columns ? COUNT(columns_in_order) : COUNT(slices_in_order);
+    take_memory(k, m);
     for (int i = 0; i < k->n_lists; i++)
         for (int l = 0; l < k->L; l++) {
             List* list = &k->lists[k->in_order[i]];
@@ -151,7 +130,10 @@ Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, 
     return k;
 }
 
-void pruner_close(Pruner* pruner) { free(pruner); }
+void pruner_close(Pruner* pruner) {
+    if (pruner) arena_free(&pruner->arena);
+    free(pruner);
+}
 
 // ---- what changed
 
@@ -319,26 +301,20 @@ double pruner_left_out(const Pruner* k) {
 
 // ---- files
 
-static size_t list_floats(const Pruner* k) {
-    size_t n = 0;
-    for (int i = 0; i < k->n_lists; i++) n += (size_t)k->L * (size_t)k->lists[k->in_order[i]].n;
-    return n;
-}
-
 // Tables whose `kept` lies in memory; its values follow with `values`, else they are those in use.
 static void make_tables(PruneTable* tables, const Pruner* k, float* memory, int values) {
     for (int i = 0; i < k->n_lists; i++) {
         const List* list = &k->lists[k->in_order[i]];
         size_t n = (size_t)k->L * (size_t)list->n;
         tables[i] = (PruneTable){list_names[k->in_order[i]], list->n, list->stay, list->value, memory};
-        if (values) tables[i].value = memory + list_floats(k);
+        if (values) tables[i].value = memory + k->n_floats;
         memory += n;
     }
 }
 
 int pruner_save(const Pruner* k, const char* path, char* err, size_t errlen) {
     PruneTable tables[N_LISTS];
-    float* memory = (float*)calloc(list_floats(k) + 1, sizeof *memory);
+    float* memory = (float*)calloc(k->n_floats + 1, sizeof *memory);
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
     make_tables(tables, k, memory, 0);
     for (int i = 0; i < k->n_lists; i++)
@@ -392,7 +368,7 @@ static int check_stay(const Pruner* k, const PruneTable* tables, const char* pat
 
 int pruner_load(Pruner* k, const char* path, char* err, size_t errlen) {
     PruneTable tables[N_LISTS];
-    float* memory = (float*)calloc(2 * list_floats(k) + 1, sizeof *memory);
+    float* memory = (float*)calloc(2 * k->n_floats + 1, sizeof *memory);
     if (!memory) return fail(err, errlen, "%s: no memory for lists", path);
     make_tables(tables, k, memory, 1);
     int result = prune_file_read(tables, k->n_lists, k->L, path, err, errlen);

@@ -10,7 +10,6 @@
 
 typedef struct Pruner Pruner;
 
-size_t pruner_bytes(const Model* m, Shed shed);
 // m must outlive it. by_layer: what is left out may differ by layer: less where weights change more. seed: of
 // PRIORITY_RANDOM. Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
 Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed);

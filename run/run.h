@@ -98,6 +98,12 @@ void run_measure_limit(Run* run);  // of all ranks together, each on its own
 void run_close(Run* run);
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
+// Which of "a|b|c" an option's value is, from 0. It is one of them.
+int run_choice(const char* value, const char* choices);
+// What every rank of c says: (size) values of so many bytes in memory to be freed. The greatest of their numbers.
+// Collective; end the program where a rank is lost.
+void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
+double run_most(const Run* run, Comm* c, double mine);
 
 // ---- memory.c
 

@@ -70,6 +70,15 @@ static void settle_option(int* option, const char* name, int found, const char* 
     *option = found;
 }
 
+int run_choice(const char* value, const char* choices) {
+    size_t n = strlen(value);
+    for (int i = 0;; i++) {
+        size_t length = strcspn(choices, "|");
+        if (!choices[length] || (length == n && !strncmp(choices, value, n))) return i;
+        choices += length + 1;
+    }
+}
+
 void run_read_options(Run* run, int argc, char** argv) {
     char err[ERR_BYTES];
     Config* c = &run->config;
@@ -160,9 +169,7 @@ void run_settle_model(Run* run) {
     if (!m->k) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
-    m->recompute = !strcmp(c->recompute, "block")  ? RECOMPUTE_BLOCK
-                   : !strcmp(c->recompute, "gelu") ? RECOMPUTE_GELU
-                                                   : RECOMPUTE_NONE;
+    m->recompute = (Recompute)run_choice(c->recompute, "none|gelu|block");
     m->shape = m->whole = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
     if (!run->training) return;
     check_token_ids(d->docs, "--data", m->shape.V);
@@ -190,6 +197,21 @@ void run_lost(const Run* run, const char* words) {
         saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
 }
 
+void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes) {
+    char err[ERR_BYTES];
+    void* all = calloc((size_t)c->size, bytes);
+    if (!all) die("no memory for what %d ranks say", c->size);
+    if (c->table->all_gather_host(c, all, mine, bytes, err, sizeof err)) run_lost(run, err);
+    return all;
+}
+
+double run_most(const Run* run, Comm* c, double mine) {
+    double most = mine, *all = (double*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++) most = MAX(most, all[r]);
+    free(all);
+    return most;
+}
+
 // ---- one run
 
 // A hash of everything that must be the same on all ranks.
@@ -213,11 +235,8 @@ static Meaning meaning_of(const Run* run) {
 }
 
 static void prove_same(Run* run) {
-    char err[ERR_BYTES];
     Comm* c = run->model.world;
-    Meaning mine = meaning_of(run), *all = (Meaning*)calloc((size_t)c->size, sizeof mine);
-    if (!all) die("no memory for %d ranks", c->size);
-    if (c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) die("%s", err);
+    Meaning mine = meaning_of(run), *all = (Meaning*)run_ask_all(run, c, &mine, sizeof mine);
     for (int r = 1; r < c->size; r++) {
         const char* what = all[r].options != all[0].options ? "other options or another --out"
                            : all[r].data != all[0].data     ? "other documents in --data"
@@ -326,11 +345,9 @@ void run_join_ranks(Run* run) {
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err),
-           *all = (double*)calloc((size_t)c->size, sizeof mine);
+    double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
     if (mine < 0) die("%s", err);
-    if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err))
-        die("%s", all ? err : "no memory");
+    double* all = (double*)run_ask_all(run, c, &mine, sizeof mine);
     run->matmul_limit = 0;
     for (int r = 0; r < c->size; r++) run->matmul_limit += all[r];
     free(all);

@@ -124,7 +124,7 @@ static inline void visit_elements(Fate fate, void (*visit)(float* x, size_t at),
 
 static inline void set_to_zero(float* x, size_t at) { x[at] = 0; }
 
-static inline float* weights(void) { return (float*)m->zero.weights.whole; }
+static inline float* weights(void) { return (float*)m->zero.part[ZERO_WEIGHTS]; }
 
 // ---- what moves
 
