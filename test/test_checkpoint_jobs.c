@@ -74,7 +74,7 @@ static void a_rank_that_does_not_see_the_directory_says_what_to_share(void) {
     CHECK(sh("mkdir %s/elsewhere", work) == 0);
     int status = job(2, "-wdir $W/elsewhere", "", TINY " --steps 2 --out apart");
     CHECK(status != 0 && strstr(errors, "rank 2: apart/step-000002.tmp: expected the directory"));
-    CHECK(strstr(errors, "all machines must share the file system of --out") != NULL);
+    CHECK(strstr(errors, "all nodes must share the file system of --out") != NULL);
     CHECK(sh("ls -d %s/apart/step-* %s/elsewhere/apart", work, work) != 0 && !strstr(output, "step-000002"));
 }
 
@@ -84,7 +84,7 @@ static void a_rank_that_writes_elsewhere_is_found_out(void) {
     CHECK(sh("mkdir -p %s/own/away/step-000002.tmp", work) == 0);
     int status = job(1, "-wdir $W/own", "", TINY " --steps 2 --out away");
     int says = strstr(errors, "away/step-000002.tmp/optimizer-00001-of-00003.safetensors") &&
-               strstr(errors, "all machines must share the file system of --out");
+               strstr(errors, "all nodes must share the file system of --out");
     CHECK(status != 0 && says);
     if (!says) printf("    %.1500s\n", errors);
     CHECK(sh("ls -d %s/away/step-*", work) != 0);
