@@ -498,8 +498,8 @@ static void every_plan_holds_and_takes_what_it_says(void) {
         CHECK(rule.in_rounds == 1 && rule.round_ms == c->setting.cost.round && c->plan.step == 9);
         CHECK(c->plan.micro_batches[c->plan.n_micro_batches - 1].round == report.rounds - 1);
         CHECK(report.rounds >= report.least && report.least >= CEIL_DIV(tokens, most));
-        // Published machines' communication is linear: the planner and the timeline mean the same. With nodes of 6 groups
-        // may lie across two, but what a group costs depends on its cp size alone.
+        // Published machines' communication is linear: the planner and the timeline mean the same. With nodes of 6
+        // groups may lie across two, but what a group costs depends on its cp size alone.
         CHECK_CLOSE(play_ms(c, &rule, lengths), report.ms, 1e-9 * report.ms);
         if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
         close_cluster(c);
