@@ -22,8 +22,6 @@ extern "C" {
 #include "data/disk.h"
 #include "kernels/kernels.h"
 #include "plan/base.h"
-#include "plan/choose.h"
-#include "plan/schedule.h"
 #include "run/run.h"
 #ifdef __cplusplus
 }

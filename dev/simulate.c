@@ -22,7 +22,6 @@
 
 #include "dev/bench.h"
 #include "plan/explain.h"
-#include "plan/planner.h"
 
 enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step
 

@@ -1,5 +1,5 @@
 // bound.c - lower bounds of a step's makespan, see bound.h; L3 after Turek, Wolf and Yu (1992), Ludwig and Tiwari
-// (1994). What whole micro-batches add to it is in bound_micro_batches.c.
+// (1994).
 //
 // Alone on one rank a document does the least work: heads divide evenly there, nothing is exchanged, and V_d / d never
 // falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all groups. For
@@ -10,9 +10,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-
-#include "plan/bound_micro_batches.h"
-#include "plan/planner.h"
 
 // Of L3: from here on a micro-batch's own time is so much of it that whole micro-batches are looked at.
 static const double dear_micro_batch = 0.005;
@@ -34,6 +31,11 @@ typedef struct Range {
 typedef struct Wide {
     int length, count;  // so many documents of this length
 } Wide;
+
+// A document: tokens, and the least work of it in rank-milliseconds.
+typedef struct DensePart {
+    double tokens, work;
+} DensePart;
 
 typedef struct Search {
     int capacity, n_groups, n_others, n_wide;
@@ -248,6 +250,67 @@ static double bisect(Search* x, const int* sorted, int n, double low, double spe
 }
 
 // ---- whole micro-batches
+//
+// A rank runs one micro-batch or two, never 1.4. Where a micro-batch costs much by itself (f ms), this is most of the
+// distance between L3 and real plans.
+//
+// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the capacity. For any j,
+// let n of the R ranks run j micro-batches or fewer. G(t) is the most work that t tokens of the step can be (those with
+// most work a token first), and b the least ms a token. Then
+//   work   <= min(n (tau - f), G(n j C)) + (R - n) (tau - (j + 1) f)
+//   tokens <= n j C + (R - n) max over m > j of min(m C, (tau - m f) / b)
+// If for some j no n satisfies both, tau is too short. Ours; the idea is that of configuration bounds for bin packing
+// (Gilmore and Gomory 1961), relaxed to two kinds of ranks.
+
+typedef struct WholeMicroBatches {
+    int ranks, capacity;
+    double micro_batch, linear;  // ms a micro-batch; ms a token at least
+    DensePart* parts;            // (n) most work a token first
+    int n;
+} WholeMicroBatches;
+
+enum { MOST_MICRO_BATCHES = 4 };
+
+static int denser_first(const void* a, const void* b) {
+    const DensePart *x = (const DensePart*)a, *y = (const DensePart*)b;
+    double p = x->work * y->tokens, q = y->work * x->tokens;
+    if (p != q) return p > q ? -1 : 1;
+    return (x->tokens < y->tokens) - (x->tokens > y->tokens);  // equals of both are alike
+}
+
+// Most tokens that a rank with more than j micro-batches can have done by tau.
+static double most_tokens(const WholeMicroBatches* x, int j, double tau) {
+    double most = 0;
+    for (int m = j + 1; m * x->micro_batch < tau; m++) {
+        double by_room = (double)m * x->capacity, by_time = (tau - m * x->micro_batch) / x->linear;
+        most = MAX(most, MIN(by_room, by_time));
+        if (by_time < by_room) break;  // more micro-batches leave less time
+    }
+    return most;
+}
+
+static int some_share_suffices(const WholeMicroBatches* x, int j, double tau, double work, double tokens) {
+    double many = MAX(tau - (j + 1) * x->micro_batch, 0), of_many = most_tokens(x, j, tau), taken = 0, dense = 0;
+    for (int n = 0, i = 0; n <= x->ranks; n++) {
+        double room = (double)n * j * x->capacity;
+        for (; i < x->n && taken + x->parts[i].tokens <= room; i++)
+            taken += x->parts[i].tokens, dense += x->parts[i].work;
+        double partly = i < x->n ? x->parts[i].work * (room - taken) / x->parts[i].tokens : 0;
+        double few = MIN(n * MAX(tau - x->micro_batch, 0), dense + partly);
+        if (few + (x->ranks - n) * many >= work && room + (x->ranks - n) * of_many >= tokens) return 1;
+    }
+    return 0;
+}
+
+// Whether ranks that run whole micro-batches can have done `work` by tau. No: no plan can.
+static int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work) {
+    double tokens = 0;
+    work *= 1 - 1e-12;  // sums of parts in another order must not differ from it
+    for (int i = 0; i < x->n; i++) tokens += x->parts[i].tokens;
+    for (int j = 0; j < MOST_MICRO_BATCHES && (j + 1) * x->micro_batch < tau; j++)
+        if (!some_share_suffices(x, j, tau, work, tokens)) return 0;
+    return 1;
+}
 
 // Least work of all documents at tau, without the micro-batches' own; also of each, into dense unless it is NULL.
 static double work_at(const Search* x, const int* sorted, int n, double tau, DensePart* dense) {
@@ -270,7 +333,7 @@ static double raise_by_micro_batches(const Search* x, const int* sorted, int n, 
     const GroupCost* one = x->groups[0].cost;
     WholeMicroBatches micro_batches = {ranks, x->capacity, one->micro_batch, one->linear, x->dense, n};
     double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense);
-    whole_micro_batches_sort(&micro_batches);
+    qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
         work = work_at(x, sorted, n, high, NULL);

@@ -85,3 +85,11 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
 // Fills the model's dimensions from the preset and the vocabulary of the tokenizer, and checks that they go together.
 // 0, or -1 with a message.
 int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen);
+
+// The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that
+// the first step has lr / warmup, then
+//   constant  lr
+//   linear    falls in a straight line to min_lr * lr at the last step
+//   cosine    the same along half a cosine
+//   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
+double schedule_lr(const Config* config, int64_t t);

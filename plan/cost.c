@@ -9,8 +9,6 @@
 // All of a published machine's exchanges are one number a token: token_bytes / (d GB/s).
 #include "plan/cost.h"
 
-#include "plan/planner.h"
-
 // ---- links
 
 double link_ms(const LinkTable* link, double bytes) {

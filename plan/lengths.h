@@ -17,10 +17,3 @@ const char* lengths_names(void);
 
 // Batch number `batch` of n documents: the same for the same seed.
 void lengths_draw(const Lengths* lengths, int* out, int n, uint64_t seed, int64_t batch);
-
-// So many millionths of the documents are at most so long; ascending, from 0 to 1000000. In length_tables.c.
-typedef struct LengthQuantile {
-    int ppm, length;
-} LengthQuantile;
-extern const LengthQuantile wikipedia_quantiles[], prolong_quantiles[];
-extern const int n_wikipedia_quantiles, n_prolong_quantiles;

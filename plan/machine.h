@@ -4,10 +4,15 @@
 // negative are errors that name the line.
 //
 //   name flexsp-7b
-//   quadratic_ms 5.128e-6 ms a token^2 linear_ms 0.1839576 ms a token micro_batch_ms 0 ms a micro-batch step_ms 0 ms a
-//   step round_ms 629.3563 ms a micro-batch with a barrier heads 64 of the model; 0: attention divides evenly by any cp
-//   size token_bytes 2097152 exchanged a token group 2 125.34677504 cp size, GB/s of a rank (several) link inside 65536
-//   0.012 bytes, ms (several; or: across)
+//   quadratic_ms 5.128e-6          ms a token^2
+//   linear_ms 0.1839576            ms a token
+//   micro_batch_ms 0               ms a micro-batch
+//   step_ms 0                      ms a step
+//   round_ms 629.3563              ms a round, in systems that end each with a barrier
+//   heads 64                       of the model; 0: attention divides evenly by any cp size
+//   token_bytes 2097152            communicated a token
+//   group 2 125.34677504           cp size, GB/s of a rank (several)
+//   link inside 65536 0.012        bytes, ms (several; or: across)
 //   model 12 768 2                 layers, channels, bytes of an element, for link tables
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
 //   link_scale 1                   exchanges take so much of what the tables say; 1 when left out

@@ -1,7 +1,7 @@
-// plan.c - the plan as a value: memory, kinds, rounds, hash; and what fits a group of ranks (planner.h).
+// plan.c - the plan as a value: memory, kinds, rounds, hash; and what fits a group of ranks.
 #include <limits.h>
 
-#include "plan/planner.h"
+#include "plan/plan.h"
 
 CpKind cp_kind(const MicroBatch* mb) {
     if (mb->cp_size == 1) return CP_LOCAL;

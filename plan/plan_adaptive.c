@@ -11,7 +11,6 @@
 // the first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A
 // group that a border of machines cuts is bounded as if it were inside: links across are taken not to be the faster
 // ones.
-#include "plan/planner.h"
 #include "plan/step.h"
 
 typedef struct Candidate {

@@ -1,5 +1,5 @@
 // plan_check.c - the proof of a plan, rule by rule, from the definitions of plan.h and not from what the planners know.
-#include "plan/planner.h"
+#include "plan/plan.h"
 
 // ---- the rules
 

@@ -3,7 +3,7 @@
 // Documents in random order are taken until a random group of ranks is full or has enough of them. A group that does
 // not hold its first document is drawn again, a few times; then all groups are tried in turn, so drawing comes to an
 // end. Documents that only a ring holds go first, while rings have room for them.
-#include "plan/planner.h"
+#include "plan/plan.h"
 
 enum { TRIES = 16 };
 

@@ -1,13 +1,13 @@
 // plan_static.c - one cp size for all documents of the step, the baseline.
 //
-// The ranks are cut into ranks / cp size groups, the rest stays idle. Documents go into rows by best-fit decreasing:
-// first into rows as full as a group allows, which says how many rows a group runs, k. Then into rows as even as this
-// number allows: of total / (groups k) tokens, raised by an eighth until there are no more than groups k rows. Rows are
-// dealt to the groups, the heaviest first, each to the group with the least work so far.
+// The ranks are cut into ranks / cp size groups; the rest stays idle. Documents go into rows by best-fit decreasing,
+// twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as
+// this number allows: of total / (groups k) tokens, raised by 1/32 at a time until there are at most groups k rows. Rows
+// are dealt to the groups, the heaviest first, each to the group with the least work so far.
 #include <stdlib.h>
 
 #include "plan/pack.h"
-#include "plan/planner.h"
+#include "plan/plan.h"
 
 // Packing counts room in units of a token, of several where a row has more tokens than this: its tree stays small.
 enum { MOST_UNITS = 65535 };
@@ -18,8 +18,8 @@ typedef struct Row {
 } Row;
 
 typedef struct Scratch {
-    int* widest;  // (n) tokens that a document takes of a place
-    int* units;   // (n) the same for packing
+    int* widest;     // (n) tokens that a document takes of a place
+    int* units;      // (n) the same for packing
     int* ring_docs;  // (groups)
     Row* rows;       // (n)
     double* load;    // (groups)
@@ -178,7 +178,7 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, i
         if (group < 0)
             return fail(err, errlen,
                         "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --cp-kind "
-                        "heads, a smaller --cp or fewer --batch-tokens",
+                        "ulysses, a smaller --cp or fewer --batch-tokens",
                         plan->n_docs, groups, groups == 1 ? "" : "s", cp_size, most_docs);
         x->load[group] += x->rows[i].cost;
         x->ring_docs[group] += docs;

@@ -43,32 +43,15 @@ static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
     *rows = 1;
     *cols = C;
     switch (id) {
-        case WTE:
-            *rows = shape->vocab_rows;
-            break;
-        case WPE:
-            *rows = shape->context;
-            break;
-        case QKVW:
-            *rows = 3 * own;
-            break;
-        case QKVB:
-            *cols = 3 * own;
-            break;
-        case ATTPROJW:
-            *rows = C, *cols = own;
-            break;
-        case FCW:
-            *rows = hidden;
-            break;
-        case FCB:
-            *cols = hidden;
-            break;
-        case FCPROJW:
-            *rows = C, *cols = hidden;
-            break;
-        default:
-            break;
+        case WTE: *rows = shape->vocab_rows; break;
+        case WPE: *rows = shape->context; break;
+        case QKVW: *rows = 3 * own; break;
+        case QKVB: *cols = 3 * own; break;
+        case ATTPROJW: *rows = C, *cols = own; break;
+        case FCW: *rows = hidden; break;
+        case FCB: *cols = hidden; break;
+        case FCPROJW: *rows = C, *cols = hidden; break;
+        default: break;
     }
 }
 
@@ -229,28 +212,17 @@ static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow*
            per = (size_t)row->per_token, N = R * n, hidden = (size_t)shape->hidden,
            own = (size_t)shape->heads * (size_t)shape_head_size(shape);
     switch (row->unit) {
-        case 'C':
-            return per * N * C;
-        case 'A':
-            return per * N * own;
-        case 'H':
-            return per * N * (size_t)shape->heads;
-        case 'U':
-            return per * N * hidden;
-        case 'D':
-            return per * N * MAX(3 * own, hidden);
-        case 'S':
-            return per * n * C;
-        case 's':
-            return per * n;
-        case 'V':
-            return per * (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
-        case 'T':
-            return per * R * (size_t)needs->classifier_N;
-        case 'K':
-            return per * (size_t)shape->context * own;
-        default:
-            return per * N;
+        case 'C': return per * N * C;
+        case 'A': return per * N * own;
+        case 'H': return per * N * (size_t)shape->heads;
+        case 'U': return per * N * hidden;
+        case 'D': return per * N * MAX(3 * own, hidden);
+        case 'S': return per * n * C;
+        case 's': return per * n;
+        case 'V': return per * (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
+        case 'T': return per * R * (size_t)needs->classifier_N;
+        case 'K': return per * (size_t)shape->context * own;
+        default: return per * N;
     }
 }
 

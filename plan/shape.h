@@ -9,7 +9,7 @@ typedef struct Shape {
     int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
     int shards;       // ranks that the parameters are divided among: 1 by shape_make, see Bucket
     // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, 4 C, 0 and Vp.
-    int heads, hidden;    // attention heads, hidden units
+    int heads, hidden;                // attention heads, hidden units
     int first_vocab_row, vocab_rows;  // of wte
 } Shape;
 

@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-#include "plan/planner.h"
-
 static const double jump_above = 1.3;      // times the usual, or below its inverse
 static const double band = 1.1;            // around 1 and around what is set
 static const double forgiveness = 1.5;     // a refresh

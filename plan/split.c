@@ -41,24 +41,15 @@ static Cut cut_of(const Shape* shape, const TpSplit* split, int t, ParamId id) {
     size_t u0 = (size_t)split->hidden[t], u = (size_t)split->hidden[t + 1] - u0;
     size_t v0 = (size_t)split->vocab_row[t], v = (size_t)split->vocab_row[t + 1] - v0;
     switch (id) {
-        case WTE:
-            return (Cut){1, (size_t)shape->Vp * C, v0 * C, v * C};
-        case QKVW:
-            return (Cut){3, C * C, h0 * C, h * C};
-        case QKVB:
-            return (Cut){3, C, h0, h};
-        case ATTPROJW:
-            return (Cut){C, C, h0, h};
-        case FCW:
-            return (Cut){1, F * C, u0 * C, u * C};
-        case FCB:
-            return (Cut){1, F, u0, u};
-        case FCPROJW:
-            return (Cut){C, F, u0, u};
-        case WPE:
-            return (Cut){1, (size_t)shape->context * C, 0, (size_t)shape->context * C};
-        default:
-            return (Cut){1, C, 0, C};
+        case WTE: return (Cut){1, (size_t)shape->Vp * C, v0 * C, v * C};
+        case QKVW: return (Cut){3, C * C, h0 * C, h * C};
+        case QKVB: return (Cut){3, C, h0, h};
+        case ATTPROJW: return (Cut){C, C, h0, h};
+        case FCW: return (Cut){1, F * C, u0 * C, u * C};
+        case FCB: return (Cut){1, F, u0, u};
+        case FCPROJW: return (Cut){C, F, u0, u};
+        case WPE: return (Cut){1, (size_t)shape->context * C, 0, (size_t)shape->context * C};
+        default: return (Cut){1, C, 0, C};
     }
 }
 

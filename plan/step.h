@@ -41,3 +41,5 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
 // What any plan should take. Fills all but the tries, of which it says there are none.
 int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                  char* err, size_t errlen);
+
+void sort_lengths(int* lengths, int n);  // descending, as bounds want them

@@ -1,6 +1,5 @@
 // step_guess.h - one guess of plan_flex: can all documents end before a target time? Private to step.c.
 #pragma once
-#include "plan/planner.h"
 #include "plan/step.h"
 
 // A micro-batch under construction, in units of `unit` ranks.

@@ -5,8 +5,6 @@
 // back.
 #include "plan/timeline.h"
 
-#include "plan/planner.h"
-
 typedef struct Play {
     const Plan* plan;
     const int* lengths;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "data/disk.h"
-#include "plan/page_parts.h"
+#include "plan/page.h"
 
 // Of values that are finite.
 typedef struct Sum {

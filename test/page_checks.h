@@ -1,4 +1,4 @@
-// page_checks.h - for tests of pages (plan/page_parts.h): the numbers that stand in a page, and what holds for all.
+// page_checks.h - for tests of pages (plan/page.h): the numbers that stand in a page, and what holds for all.
 #pragma once
 #include "data/json.h"
 #include "plan/base.h"

@@ -2,7 +2,6 @@
 // timelines and planners.
 #pragma once
 #include "plan/machine.h"
-#include "plan/planner.h"
 #include "plan/timeline.h"
 #include "test/plans.h"
 

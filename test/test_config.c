@@ -1,7 +1,5 @@
-// test_config.c - the claims of plan/config.h, plan/shape.h, plan/schedule.h and plan/choose.h.
-#include "plan/choose.h"
+// test_config.c - the claims of plan/config.h and plan/shape.h, and of choose_token in plan/base.h.
 #include "plan/config.h"
-#include "plan/schedule.h"
 #include "plan/shape.h"
 #include "test/test.h"
 

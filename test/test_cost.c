@@ -3,7 +3,6 @@
 #include "plan/cost.h"
 
 #include "plan/machine.h"
-#include "plan/planner.h"
 #include "test/test.h"
 
 enum { MOST_RANKS = 1024 };

@@ -17,7 +17,6 @@
 
 #include <math.h>
 
-#include "plan/planner.h"
 
 // ---- cutting lists of documents into contiguous runs, twice, both times by dynamic programming
 //

@@ -17,7 +17,6 @@
 #include <limits.h>
 #include <math.h>
 
-#include "plan/planner.h"
 
 // ---- schemes
 

@@ -20,7 +20,6 @@
 //
 // Groups are the machine's (Setting.groups): ulysses or ring, room and balance of heads as for every other planner
 // here.
-#include "plan/planner.h"
 #include "plan/published/published.h"
 
 // Tokens of a rank that a document takes in groups of this cost.

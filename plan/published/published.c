@@ -11,7 +11,6 @@
 
 #include <stdlib.h>
 
-#include "plan/planner.h"
 
 double planner_micro_batch_ms(const Cost* cost) { return MAX(cost->round - cost->micro_batch, 0); }
 

@@ -21,7 +21,6 @@
 
 #include <limits.h>
 
-#include "plan/planner.h"
 
 double zeppelin_routed(int proxies, int nics, double inside) {
     return 2 * (inside * (proxies - 1) / proxies) + 1.0 / MIN(proxies, nics);

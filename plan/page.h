@@ -1,4 +1,4 @@
-// page_parts.h - what all pages of this program have in common: a file of HTML that needs nothing else, numbers as JSON
+// page.h - what all pages of this program have in common: a file of HTML that needs nothing else, numbers as JSON
 // in it, and a script that draws them. A page is
 //
 //   page_begin, its own style, "</style></head><body>" and elements, page_numbers, the JSON, page_functions, its own
