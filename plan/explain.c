@@ -75,7 +75,7 @@ static void print_time(FILE* out, const Explained* x) {
             f->bounds.l2);
     if (x->n > 0) {
         int longest = 0;
-        for (int i = 1; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
+        for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
         fprintf(out, ", of %d tokens", longest);
     }
     fprintf(out, "\n");

@@ -81,6 +81,13 @@ static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
     close_case(c);
 }
 
+static void the_longest_document_may_be_the_first(void) {
+    Case* c = open_case(1, 3000);
+    capture(c, 0);
+    CHECK(says(c, "longest document (L2)") && says(c, ", of 3000 tokens"));
+    close_case(c);
+}
+
 // Documents and tokens of the table's rows add up to those of the step.
 static void the_groups_of_the_text_add_up(void) {
     Case* c = open_case(48, 0);
@@ -159,6 +166,7 @@ static void one_document_and_equal_ones_can_be_shown(void) {
 
 int main(void) {
     RUN(the_text_has_the_plan_its_time_and_what_was_rejected);
+    RUN(the_longest_document_may_be_the_first);
     RUN(the_groups_of_the_text_add_up);
     RUN(the_page_has_the_numbers_of_the_plan);
     RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
