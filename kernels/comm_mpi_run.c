@@ -43,25 +43,17 @@ size_t operation_scratch(int size) {
     return MIN(2 * others * LARGEST_CHUNK, MAX(MOST_SCRATCH, 2 * others * SMALLEST_CHUNK));
 }
 
-static void add_f32(float* out, const void** terms, int n_terms, size_t first, int n) {
-    float sum[BLOCK];
-    memcpy(sum, (const float*)terms[0] + first, (size_t)n * sizeof *sum);
-    for (int t = 1; t < n_terms; t++) {
-        const float* x = (const float*)terms[t] + first;
-        for (int i = 0; i < n; i++) sum[i] += x[i];
+// out[first .. first + n] = the sum of terms there, in order, for elements of one type.
+#define ADD(name, T)                                                                 \
+    static void name(T* out, const void** terms, int n_terms, size_t first, int n) { \
+        T sum[BLOCK];                                                                \
+        memcpy(sum, (const T*)terms[0] + first, (size_t)n * sizeof *sum);            \
+        for (int t = 1; t < n_terms; t++)                                            \
+            for (int i = 0; i < n; i++) sum[i] += ((const T*)terms[t] + first)[i];   \
+        memcpy(out + first, sum, (size_t)n * sizeof *sum);                           \
     }
-    memcpy(out + first, sum, (size_t)n * sizeof *sum);
-}
-
-static void add_f64(double* out, const void** terms, int n_terms, size_t first, int n) {
-    double sum[BLOCK];
-    memcpy(sum, (const double*)terms[0] + first, (size_t)n * sizeof *sum);
-    for (int t = 1; t < n_terms; t++) {
-        const double* x = (const double*)terms[t] + first;
-        for (int i = 0; i < n; i++) sum[i] += x[i];
-    }
-    memcpy(out + first, sum, (size_t)n * sizeof *sum);
-}
+ADD(add_f32, float)
+ADD(add_f64, double)
 
 static void add_bf16(bf16* out, const void** terms, int n_terms, size_t first, int n) {
     float sum[BLOCK];

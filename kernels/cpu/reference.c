@@ -325,22 +325,23 @@ static size_t split_head(size_t n, size_t m, int h, int N, int M, int NH, int d)
     return N * M * first + (n * M + m) * heads + (h - first);
 }
 
-static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    size_t bytes = HS * dtype_bytes(dt);
+// Between x (N,M,NH,HS) and its d slices of heads, one after another.
+static void move_heads(char* slices, char* x, int split, int N, int M, int NH, size_t bytes, int d) {
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t m = 0; m < (size_t)M; m++)
-            for (int h = 0; h < NH; h++)
-                memcpy((char*)out + split_head(n, m, h, N, M, NH, d) * bytes,
-                       (const char*)x + ((n * M + m) * NH + h) * bytes, bytes);
+            for (int h = 0; h < NH; h++) {
+                char* slice = slices + split_head(n, m, h, N, M, NH, d) * bytes;
+                char* whole = x + ((n * M + m) * NH + h) * bytes;
+                memcpy(split ? slice : whole, split ? whole : slice, bytes);
+            }
+}
+
+static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+    move_heads((char*)out, (char*)x, 1, N, M, NH, HS * dtype_bytes(dt), d);
 }
 
 static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    size_t bytes = HS * dtype_bytes(dt);
-    for (size_t n = 0; n < (size_t)N; n++)
-        for (size_t m = 0; m < (size_t)M; m++)
-            for (int h = 0; h < NH; h++)
-                memcpy((char*)out + ((n * M + m) * NH + h) * bytes,
-                       (const char*)x + split_head(n, m, h, N, M, NH, d) * bytes, bytes);
+    move_heads((char*)x, (char*)out, 0, N, M, NH, HS * dtype_bytes(dt), d);
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
