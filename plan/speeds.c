@@ -143,7 +143,7 @@ static void compare(Speeds* x, double c) {
     x->in_flight -= x->in_flight > 0;
 }
 
-static void measured(Speeds* x, const double* compute_ms) {
+static void learn_measured(Speeds* x, const double* compute_ms) {
     for (int r = 0; r < x->ranks; r++) {
         int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
         x->measured[r] = is ? compute_ms[r] : 0;
@@ -163,7 +163,7 @@ static void measured(Speeds* x, const double* compute_ms) {
 
 void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
     expect(x, plan, lengths, setting);
-    measured(x, compute_ms);
+    learn_measured(x, compute_ms);
 }
 
 // A Calibration that has seen nothing takes no step for an outlier.

@@ -57,6 +57,8 @@ static double gamma_of(double m, double c, double m0, double c0, double most) {
 
 // ---- migration
 
+// chi: how many times as long the straggler takes; x: the share of its slices that `helpers` others take, so that all
+// end at T; alone it leaves out g.
 static void one_straggler_gives_the_golden_share(void) {
     static const double chi[] = {1.5, 2, 4, 6, 8}, g[] = {.3333, .5, .75, .8333, .875};
     static const int helpers[] = {1, 3, 4, 7};
