@@ -26,13 +26,61 @@ void balance_owned(SliceCount* own, const Model* m) {
 double balance_slices(const Balance* b, SliceCount count) { return count.hidden + b->head_work * count.heads; }
 
 SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
-    for (int i = 0; i < b->n_moves; i++)
-        if (b->moves[i].from == rank) own.heads -= b->moves[i].heads, own.hidden -= b->moves[i].hidden;
+    for (int i = 0; i < b->plan.n_moves; i++)
+        if (b->plan.moves[i].from == rank) own.heads -= b->plan.moves[i].heads, own.hidden -= b->plan.moves[i].hidden;
     return own;
 }
 
 double balance_running(const Balance* b, const SliceCount* own, int t) {
-    return balance_slices(b, balance_count(b->moves, b->n_moves, own, t));
+    return balance_slices(b, balance_count(b->plan.moves, b->plan.n_moves, own, t));
+}
+
+// ---- files
+
+static void lists_path(char* path, const Run* run, const char* dir) {
+    char name[64];
+    snprintf(name, sizeof name, "kept-%05d-of-%05d.safetensors", run->model.world->rank, run->model.world->size);
+    run_path(path, dir, name);
+}
+
+int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    const Balance* b = run->balance;
+    const BalanceDecision* d = &b->decision;
+    RunState* s = &run->state;
+    s->balanced = d->active ? b->setting.ranks : 0;
+    memcpy(s->pruned, d->pruned, sizeof s->pruned);
+    memcpy(s->sent, d->sent, sizeof s->sent);
+    memcpy(s->taken, d->taken, sizeof s->taken);
+    memcpy(s->v, d->v, sizeof s->v);
+    for (int t = 0; t < s->balanced; t++) s->head_work[t] = b->head_work;
+    if (!b->pruner || !pruner_layers(b->pruner)) return 0;
+    lists_path(path, run, dir);
+    return pruner_save(b->pruner, path, err, errlen);
+}
+
+// The decision that was in force when the checkpoint was saved, where groups are as they were.
+static void take_up(Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    Balance* b = run->balance;
+    const RunState* s = &run->state;
+    BalanceDecision* d = &b->decision;
+    int t = tp_rank(&run->model);
+    if (!s->balanced) return;
+    d->active = 1;
+    memcpy(d->pruned, s->pruned, sizeof s->pruned);
+    memcpy(d->sent, s->sent, sizeof s->sent);
+    memcpy(d->taken, s->taken, sizeof s->taken);
+    memcpy(d->v, s->v, sizeof s->v);
+    b->head_work = s->head_work[0];
+    balance_make_moves(run);
+    lists_path(path, run, run->start_from);
+    // Where so little was to be left out that no list came of it, none was saved.
+    if (b->pruner && d->pruned[t] > 0 && !access(path, F_OK)) {
+        zero_settle(&run->model);
+        if (pruner_load(b->pruner, path, err, sizeof err)) die("--resume: %s", err);
+    }
+    balance_set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
 }
 
 // ---- the beginning
@@ -47,7 +95,7 @@ static BalanceSetting make_setting(const Config* c, int ranks) {
 static WorkNeeds make_needs(const Model* m, const Balance* b) {
     SliceCount most = {m->shape.heads, m->shape.hidden};
     if (b->setting.mode != BALANCE_RESIZE) most = balance_most(m);
-    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->imputation == IMPUTE_SAME};
+    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->plan.imputation == IMPUTE_SAME};
 }
 
 void balance_open(Run* run) {
@@ -65,8 +113,8 @@ void balance_open(Run* run) {
     m->timer->on = world > 1;
     b->setting = make_setting(c, tp_size(m));
     b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
-    b->shed = (Shed)run_choice(c->shed, "columns|slices");
-    b->imputation = (Imputation)run_choice(c->fill, "zero|average|same");
+    b->plan.shed = (Shed)run_choice(c->shed, "columns|slices");
+    b->plan.imputation = (Imputation)run_choice(c->fill, "zero|average|same");
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, m->comm->size);
     int failed = !b->steps || !b->compute_ms || speeds_start(&b->speeds, m->comm->size, &b->arena);
@@ -101,10 +149,10 @@ void balance_ready(Run* run) {
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) balance_find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, b->shed, (Priority)run_choice(c->priority, "change|random|inverse"),
+        b->pruner = pruner_open(m, b->plan.shed, (Priority)run_choice(c->priority, "change|random|inverse"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) balance_find_fixed(run);
-    if (c->resume) balance_take_up(run);
+    if (c->resume) take_up(run);
 }
 
 // ---- a step
@@ -116,7 +164,7 @@ void balance_begin(Run* run) {
     m->injected_slowdown = slow.linear - 1;
     m->timer->drag = slow.whole;
     timer_begin(m->timer, m->k, m->s);
-    if (b->acts) zero_settle(m);
+    if (b->plan.active) zero_settle(m);
     work_begin(m);
 }
 
@@ -229,53 +277,6 @@ void balance_hear(Run* run, StepRecord* record) {
     record->n_ranks = world;
     record->emulated_ms = emulated > 0 ? emulated : NAN;
     if (b->history) history_add(b->history, run->state.step + 1, b->steps);
-}
-
-// ---- files
-
-static int lists_path(char* path, const Run* run, const char* dir, char* err, size_t errlen) {
-    const Comm* c = run->model.world;
-    int n = snprintf(path, CHECKPOINT_PATH, "%s/kept-%05d-of-%05d.safetensors", dir, c->rank, c->size);
-    return n < CHECKPOINT_PATH ? 0 : fail(err, errlen, "%.60s...: path too long", dir);
-}
-
-int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    const Balance* b = run->balance;
-    const BalanceDecision* d = &b->decision;
-    RunState* s = &run->state;
-    s->balanced = d->active ? b->setting.ranks : 0;
-    memcpy(s->pruned, d->pruned, sizeof s->pruned);
-    memcpy(s->sent, d->sent, sizeof s->sent);
-    memcpy(s->taken, d->taken, sizeof s->taken);
-    memcpy(s->v, d->v, sizeof s->v);
-    for (int t = 0; t < s->balanced; t++) s->head_work[t] = b->head_work;
-    if (!b->pruner || !pruner_layers(b->pruner)) return 0;
-    return lists_path(path, run, dir, err, errlen) ? -1 : pruner_save(b->pruner, path, err, errlen);
-}
-
-// The decision that was in force when the checkpoint was saved, where groups are as they were.
-void balance_take_up(Run* run) {
-    char path[CHECKPOINT_PATH], err[ERR_BYTES];
-    Balance* b = run->balance;
-    const RunState* s = &run->state;
-    BalanceDecision* d = &b->decision;
-    int t = tp_rank(&run->model);
-    if (!s->balanced) return;
-    d->active = 1;
-    memcpy(d->pruned, s->pruned, sizeof s->pruned);
-    memcpy(d->sent, s->sent, sizeof s->sent);
-    memcpy(d->taken, s->taken, sizeof s->taken);
-    memcpy(d->v, s->v, sizeof s->v);
-    b->head_work = s->head_work[0];
-    balance_make_moves(run);
-    if (lists_path(path, run, run->start_from, err, sizeof err)) die("--resume: %s", err);
-    // Where so little was to be left out that no list came of it, none was saved.
-    if (b->pruner && d->pruned[t] > 0 && !access(path, F_OK)) {
-        zero_settle(&run->model);
-        if (pruner_load(b->pruner, path, err, sizeof err)) die("--resume: %s", err);
-    }
-    balance_set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
 }
 
 void balance_write_page(Run* run) {

@@ -3,8 +3,8 @@
 //
 // Between tensor-parallel groups (or single ranks): plans give slow ones less (plan/speeds.h), which loses nothing.
 // Inside a group: plan/balance.h decides, run/work.h and run/prune.h do it. A decision is the same for all groups: data
-// ranks hold the same heads and hidden units, so that they can share documents. Of each number in the group the slowest
-// data rank counts.
+// ranks hold the same heads and hidden units, so that they can share documents. Where data ranks have measured unlike
+// numbers, the slowest one's count.
 #pragma once
 #include "data/runlog.h"
 

@@ -88,20 +88,17 @@ static double middle(Run* run, double mine) {
 // A matmul of a quarter of the columns takes more than a quarter of the time: GELU and biases are the same, and thin
 // matmuls are less efficient. With g left out it takes fixed + (1 - fixed) (1 - g) of the time. `fixed` is measured at
 // 3/4, where its error counts most, on all ranks, of which the median counts; and with it what gathering columns takes,
-// which is over when nothing is left out. Without these a healthy rank that leaves something out would look slow for
-// ever. Whole and resized ones take turns, so that both see the same machine.
+// which is over when nothing is left out. Otherwise a healthy rank that leaves something out would look slow, and go on
+// leaving it out. Whole and resized linears take turns, so that both see the same machine.
 void balance_find_fixed(Run* run) {
     enum { TIMES = 12 };
     Model* m = &run->model;
     Balance* b = run->balance;
     int N = MIN(run->config.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.heads, m->shape.hidden};
-    WorkPlan whole, resized;
+    WorkPlan whole = {0}, resized = {.shed = b->plan.shed, .imputation = b->plan.imputation};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
-    memset(&whole, 0, sizeof whole);
-    memset(&resized, 0, sizeof resized);
-    resized.shed = b->shed, resized.imputation = b->imputation;
     resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
     resized.active = resized.kept != NULL;
     double g = resized.active ? pruner_left_out(b->pruner) : 0;
@@ -122,25 +119,18 @@ void balance_find_fixed(Run* run) {
 
 // With lists as they are: of a refresh, or of a checkpoint.
 void balance_set_work(Run* run, const PrunedLayer* lists) {
-    Model* m = &run->model;
-    Balance* b = run->balance;
-    WorkPlan plan;
-    memset(&plan, 0, sizeof plan);
-    plan.shed = b->shed;
-    plan.imputation = b->imputation;
-    plan.n_moves = b->n_moves;
-    memcpy(plan.moves, b->moves, sizeof plan.moves);
-    plan.kept = lists;
-    plan.active = b->n_moves > 0 || lists != NULL;
-    b->acts = plan.active;
-    work_set(m, &plan);
+    WorkPlan* plan = &run->balance->plan;
+    plan->kept = lists;
+    plan->active = plan->n_moves > 0 || lists != NULL;
+    work_set(&run->model, plan);
+    plan->kept = NULL;
 }
 
-// Rounding gives a helper some more than was decided: should that be too much for its memory, nothing moves.
-static int is_held(const Model* m, const Balance* b, const SliceCount* own) {
+// Whether helpers have memory for these moves: rounding may give them more than was decided.
+static int moves_fit(const Model* m, const Balance* b, const SliceCount* own) {
     SliceCount most = balance_most(m);
     for (int t = 0; t < tp_size(m); t++) {
-        SliceCount count = balance_count(b->moves, b->n_moves, own, t);
+        SliceCount count = balance_count(b->plan.moves, b->plan.n_moves, own, t);
         if (count.heads > MAX(most.heads, own[t].heads) || count.hidden > MAX(most.hidden, own[t].hidden)) return 0;
     }
     return 1;
@@ -151,8 +141,8 @@ void balance_make_moves(Run* run) {
     Balance* b = run->balance;
     SliceCount own[MOST_TP];
     balance_owned(own, m);
-    b->n_moves = balance_moves(b->moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE, 0);
-    if (!is_held(m, b, own)) b->n_moves = 0;
+    b->plan.n_moves = balance_moves(b->plan.moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE, 0);
+    if (!moves_fit(m, b, own)) b->plan.n_moves = 0;
 }
 
 static void carry_out(Run* run) {
@@ -162,10 +152,10 @@ static void carry_out(Run* run) {
     int t = tp_rank(m);
     balance_owned(own, m);
     balance_make_moves(run);
-    // What the decision says is time; this much work must be left out for it.
+    // The decision is in time; this is the work that must be left out for it.
     double gamma = MIN(b->setting.most_pruned, b->decision.pruned[t] / (1 - b->fixed));
     const PrunedLayer* lists = NULL;
-    // Weights are looked at only where something is or was left out: others have no values to keep.
+    // Weights are read only where something is or was left out: elsewhere no list will be chosen.
     if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
         zero_settle(m);
         lists = pruner_choose(b->pruner, m, gamma, balance_staying(b, own[t], t), run->state.step);
@@ -259,10 +249,10 @@ static void divide_anew(Run* run, const RankSpeed* ranks) {
     d->active = 1;
     balance_owned(own, m);
     balance_make_moves(run);
-    for (int t = 0; t < R; t++) next[t] = balance_count(b->moves, b->n_moves, own, t);
+    for (int t = 0; t < R; t++) next[t] = balance_count(b->plan.moves, b->plan.n_moves, own, t);
     TpSplit split = split_of(m, next);
     say(run);
-    d->active = b->n_moves = 0;
+    d->active = b->plan.n_moves = 0;
     if (!memcmp(&split, &m->split, sizeof split)) return;
     run_reshard(run, &split);
     work_close(m->work);
@@ -274,8 +264,7 @@ static void decide(Run* run) {
     Balance* b = run->balance;
     SliceCount own[MOST_TP];
     RankTimes times[MOST_TP];
-    RankSpeed ranks[MOST_TP];
-    memset(ranks, 0, sizeof ranks);
+    RankSpeed ranks[MOST_TP] = {{0}};
     balance_owned(own, m);
     read_times(times, run, own);
     balance_learn(&b->memory, &b->setting, times);

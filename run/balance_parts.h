@@ -13,8 +13,6 @@ enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 
 struct Balance {
     BalanceSetting setting;
-    Shed shed;
-    Imputation imputation;
     Pruner* pruner;  // NULL: nothing is ever left out
     // Since the last refresh: ms by number in the group, kind and step.
     double samples[MOST_TP][KINDS][SAMPLES];
@@ -24,10 +22,8 @@ struct Balance {
     double head_work;  // of a head in hidden units; 0: not known yet
     BalanceMemory memory;
     BalanceDecision decision;
-    Move moves[2 * MOST_TP];
-    int n_moves;
-    int keeps;  // slices move for good: --moves keep
-    int acts;   // anything differs from what ranks own
+    WorkPlan plan;  // that carries it out; plan.kept only while it is set
+    int keeps;      // slices move for good: --moves keep
     Speeds speeds;
     Arena arena;         // of speeds, steps and compute_ms
     double* compute_ms;  // (data ranks) scratch
@@ -44,17 +40,11 @@ double balance_running(const Balance* b, const SliceCount* own, int t);  // slic
 // bounded.
 SliceCount balance_most(const Model* m);
 
-// ---- balance_cost.c, both collective
-
-void balance_find_move_cost(Run* run);
-void balance_find_fixed(Run* run);
-
 // ---- balance_change.c
 
+// What it takes to move a slice; what leaving columns out saves. Both are collective.
+void balance_find_move_cost(Run* run);
+void balance_find_fixed(Run* run);
 void balance_make_moves(Run* run);  // of the decision, rounded to whole heads and hidden units
 // The next steps compute what moves and lists say; NULL: nothing is left out.
 void balance_set_work(Run* run, const PrunedLayer* lists);
-
-// ---- balance_files.c
-
-void balance_take_up(Run* run);  // the decision that was in force when the checkpoint was saved

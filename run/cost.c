@@ -136,22 +136,13 @@ int cost_cache_save(const Run* run, char* err, size_t errlen) {
 
 // 0; 1 when there is no such file; -1 with a message.
 static int read_machine(Machine* machine, const char* path, char* err, size_t errlen) {
-    uint64_t bytes = 0;
+    size_t n = 0;
     char words[ERR_BYTES];
     if (access(path, F_OK)) return fail(err, errlen, "%s: no such file", path), 1;
-    int fd = disk_open(path, &bytes, err, errlen);
-    if (fd < 0) return -1;
-    if (bytes > MOST_BYTES) {
-        close(fd);
-        return fail(err, errlen, "%s: expected at most %d bytes, found %" PRIu64, path, MOST_BYTES, bytes);
-    }
-    char* text = (char*)malloc((size_t)bytes + 1);
-    int64_t n = text ? disk_read(fd, text, (size_t)bytes) : -1;
-    int bad = n < 0 ? fail(err, errlen, "%s: cannot read", path)
-              : machine_parse(machine, text, (size_t)n, words, sizeof words) ? fail(err, errlen, "%s: %s", path, words)
-                                                                             : 0;
+    char* text = disk_read_file(path, MOST_BYTES, &n, err, errlen);
+    if (!text) return -1;
+    int bad = machine_parse(machine, text, n, words, sizeof words) ? fail(err, errlen, "%s: %s", path, words) : 0;
     free(text);
-    close(fd);
     return bad;
 }
 

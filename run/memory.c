@@ -106,13 +106,13 @@ static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int
     int active = run->work_needs.most_heads > 0;
     plan_entry(plan, "slices", active ? most_work_bytes(m, &run->work_needs, widest) : 0, ON_DEVICE);
     plan_entry(plan, "columns", active ? 2 * (size_t)N * widest_linear(widest) * elem : 0, ON_DEVICE);
-    plan_entry(plan, "nothing", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
+    plan_entry(plan, "for ranks without heads", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
     plan_entry(plan, "straggling", run->n_stragglers ? 2 * discarded_bytes(m, widest, N) : 0, ON_DEVICE);
 }
 
 static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     Model* m = &run->model;
-    char *slices = (char*)planned(plan, "slices"), *nothing = (char*)planned(plan, "nothing");
+    char *slices = (char*)planned(plan, "slices"), *headless = (char*)planned(plan, "for ranks without heads");
     char* discarded = (char*)planned(plan, "straggling");
     Shape widest = widest_shape(run);
     m->discarded = discarded;
@@ -122,15 +122,14 @@ static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     m->work = work_open(m, &run->work_needs, slices);
     m->columns[0] = (char*)planned(plan, "columns");
     m->columns[1] = m->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
-    m->spent = nothing;
-    m->zeros = nothing + (size_t)m->shape.C * sizeof(float);
+    m->spent = headless;
+    m->zeros = headless + (size_t)m->shape.C * sizeof(float);
 }
 
 // Sizes of everything for rows of N tokens on this rank.
 static MemoryPlan plan_rows_of(Run* run, int N) {
     Model* m = &run->model;
-    MemoryPlan plan;
-    memset(&plan, 0, sizeof plan);
+    MemoryPlan plan = {0};
     run->limits.capacity = N;
     Shape widest = widest_shape(run);
     size_t states[N_ZERO_PARTS];

@@ -14,7 +14,7 @@ typedef struct Work Work;  // run/work.h
 
 struct Model {
     Shape shape;  // of the part of the model that this rank holds
-    Shape whole;  // of all of it, for files; its shards are all ranks
+    Shape whole;  // of all of it, as files know it; its shards are all ranks
     DType dt;
     Recompute recompute;
     const Kernels* k;
@@ -33,7 +33,7 @@ struct Model {
     void* group_scratch;              // for attention over several ranks
     Timer* timer;                     // where the time of a step goes
     double injected_slowdown;         // an injected straggler computes its linears so many times more; 0 usually
-    void *discarded, *discarded_too;  // what it computes again
+    void *discarded, *discarded_too;  // where results of these repetitions go
     char* columns[2];                 // (N, the widest input of a linear) each, for resized ones
     void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
@@ -69,7 +69,7 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 void* tp_own(const Model* m, void* x, const Row* row);
 // x (R n, C): own rows to all ranks.
 void tp_all_gather(const Model* m, void* x, const Row* row);
-// x (R n, C): own rows become sums over ranks of those rows; all others are spent.
+// x (R n, C): own rows become sums over ranks of those rows; the others are not to be read afterwards.
 void tp_reduce_scatter(const Model* m, void* x, const Row* row);
 // Own rows (n,C) gathered into full (R n, C), which is returned; in a group of one `own` itself.
 void* tp_full(const Model* m, void* own, void* full, const Row* row);

@@ -98,6 +98,7 @@ void run_measure_limit(Run* run);  // of all ranks together, each on its own
 void run_close(Run* run);
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
+void run_path(char* path, const char* dir, const char* name);  // CHECKPOINT_PATH bytes
 // Which of "a|b|c" an option's value is, from 0. It is one of them.
 int run_choice(const char* value, const char* choices);
 // What every rank of c says: (size) values of so many bytes in memory to be freed. The greatest of their numbers.

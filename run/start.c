@@ -18,7 +18,7 @@ void run_threads_without_spinning(char** argv) {
     execv("/proc/self/exe", argv);  // returns only where there is no /proc: then threads spin
 }
 
-static void make_path(char* path, const char* dir, const char* name) {
+void run_path(char* path, const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
 
@@ -119,8 +119,8 @@ static void open_tokenizer(Run* run) {
     struct stat st;
     const char* named = run->config.tokenizer;
     if (run->start_from[0]) {
-        make_path(path, run->start_from, "tokenizer.bin");
-        if (stat(path, &st)) make_path(path, run->start_from, "tokenizer.json");
+        run_path(path, run->start_from, "tokenizer.bin");
+        if (stat(path, &st)) run_path(path, run->start_from, "tokenizer.json");
         if (stat(path, &st)) path[0] = 0;
     }
     run->data.guessed_bytes = !named && !path[0];
@@ -214,18 +214,18 @@ double run_most(const Run* run, Comm* c, double mine) {
 
 // ---- one run
 
-// A hash of everything that must be the same on all ranks.
 static void add_option(void* context, const char* name, const char* value) {
     uint64_t* hash = (uint64_t*)context;
     *hash = hash_bytes(value, strlen(value), hash_bytes(name, strlen(name), *hash));
 }
 
-typedef struct Meaning {
+// Hashes of all that must be the same on all ranks.
+typedef struct Fingerprints {
     uint64_t options, data, shape;
-} Meaning;
+} Fingerprints;
 
-static Meaning meaning_of(const Run* run) {
-    Meaning m = {0, run->training ? docs_fingerprint(run->data.docs) : 0, 0};
+static Fingerprints fingerprints_of(const Run* run) {
+    Fingerprints m = {0, run->training ? docs_fingerprint(run->data.docs) : 0, 0};
     const Shape* s = &run->model.shape;
     int dims[] = {s->L, s->C, s->NH, s->V, s->context, (int)run->model.dt, run->training};
     config_visit(&run->config, add_option, &m.options);
@@ -234,9 +234,9 @@ static Meaning meaning_of(const Run* run) {
     return m;
 }
 
-static void prove_same(Run* run) {
+static void check_same(Run* run) {
     Comm* c = run->model.world;
-    Meaning mine = meaning_of(run), *all = (Meaning*)run_ask_all(run, c, &mine, sizeof mine);
+    Fingerprints mine = fingerprints_of(run), *all = (Fingerprints*)run_ask_all(run, c, &mine, sizeof mine);
     for (int r = 1; r < c->size; r++) {
         const char* what = all[r].options != all[0].options ? "other options or another --out"
                            : all[r].data != all[0].data     ? "other documents in --data"
@@ -338,7 +338,7 @@ void run_join_ranks(Run* run) {
     if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);
     if (m->world->size == 1) return;
     settle_threads(run);
-    prove_same(run);
+    check_same(run);
     say_where(run);
 }
 

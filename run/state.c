@@ -120,10 +120,6 @@ static ModelState reading_state(Run* run, Shape* alone) {
 // Masters exist apart from weights: in training, and where weights are not fp32 themselves.
 static int keeps_master(const Model* m) { return m->zero.part[ZERO_MASTER] != NULL; }
 
-static void make_path(char* path, const char* dir, const char* name) {
-    if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
-}
-
 // ---- what ranks tell each other
 
 typedef struct Report {
@@ -165,7 +161,7 @@ static int begin_save(Run* run, CheckpointWriter* w, Report* all, char* err, siz
 static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
     char path[CHECKPOINT_PATH], text[2048];
-    make_path(path, w->dir, "tokenizer.bin");
+    run_path(path, w->dir, "tokenizer.bin");
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
     if (describes_tokens && tokenizer_save(run->data.tokenizer, path, err, errlen)) return -1;
@@ -183,10 +179,10 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     ModelState state = model_state(run);
     char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
     int is_first = state.rank == 0;
-    make_path(path, w->dir, "model.safetensors");
+    run_path(path, w->dir, "model.safetensors");
     int unwritten = gpt2_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
     optimizer_name(name, state.rank, state.shape->shards);
-    make_path(path, w->dir, name);
+    run_path(path, w->dir, name);
     int lost = balance_save(run, w->dir, mine->words, sizeof mine->words);
     if (run->model.tp) collect_state(run, keeps_master(&run->model));  // with all others, whatever has failed
     int failed = unwritten || lost ||
@@ -253,7 +249,7 @@ static int read_files(Run* run, char* err, size_t errlen) {
     Shape alone;
     ModelState state = reading_state(run, &alone);
     int with_master = keeps_master(&run->model);
-    make_path(path, run->start_from, "model.safetensors");
+    run_path(path, run->start_from, "model.safetensors");
     if (gpt2_read(&state, with_master, path, err, errlen)) return -1;
     return run->config.resume ? optimizer_read(&state, with_master, run->start_from, err, errlen) : 0;
 }

@@ -60,15 +60,6 @@ static int computed(const Model* m, SliceKind kind, int l, int owned) {
 int work_heads(const Model* m, int l) { return computed(m, SLICE_HEADS, l, m->shape.heads); }
 int work_hidden(const Model* m, int l) { return computed(m, SLICE_HIDDEN, l, m->shape.hidden); }
 
-void work_flops(const Model* m, double flops[3]) {
-    flops[0] = flops[1] = flops[2] = 0;
-    for (int l = 0; l < m->shape.L; l++)
-        for (int id = 0; id < N_LINEARS; id++) {
-            Linear linear = work_linear(m, (LinearId)id, l);
-            for (int gemm = 0; gemm < 3; gemm++) flops[gemm] += 2.0 * linear.OC * linear.K;
-        }
-}
-
 int work_freezes(const Model* m) { return m->work && m->work->cut; }
 
 // ---- memory

@@ -89,9 +89,6 @@ void work_begin(Model* m);
 void work_end(Model* m);
 // Whether a tensor's gradients were left out in part, so that what is exactly 0 is to be frozen: AdamW.freeze.
 int work_freezes(const Model* m);
-// FLOPs of the linears a token of this rank, forward and backward, between work_begin and work_end, by GEMM: forward,
-// input gradient, weight gradient.
-void work_flops(const Model* m, double flops[3]);
 
 // ---- the four linears of a block, as this rank computes them in this step: whole, or with columns of their input left
 // out. Timed as TIME_LINEAR, and repeated where a straggler is injected.

@@ -12,6 +12,7 @@
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
 // blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
 // 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
+#include "test/flops.h"
 #include "test/resized_plans.h"
 
 static float *expected, *found, *saved, *past;  // (elems) each

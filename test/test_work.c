@@ -1,6 +1,7 @@
 // test_work.c - claims about run/work.h: what a rank computes in a step, and where the gradients of it go. Ranks are
 // threads of this process; values are integers, so that everything but a mean must be equal bit for bit.
 #define _POSIX_C_SOURCE 200809L
+#include "test/flops.h"
 #include "test/work_cases.h"
 
 // ---- groups
