@@ -54,7 +54,7 @@ static void advance(CUstream_st* s, const Record* until) {
     }
 }
 
-// Ranks share few cores: whoever waits for another one must not keep it from running.
+// Ranks share few cores: a rank that waits for another must not keep it from running.
 static void let_others_run(int polls) {
     if (polls < 20) sched_yield();
     else usleep(50);
@@ -145,7 +145,7 @@ static bool is_pageable(const void* p) {
 cudaError_t cudaMalloc(void** p, size_t bytes) {
     *p = nullptr;
     if (posix_memalign(p, 256, bytes ? bytes : 1)) return cudaErrorMemoryAllocation;
-    memset(*p, 0xff, bytes);  // NaN: who reads before writing sees it
+    memset(*p, 0xff, bytes);  // NaN: a read before the first write shows
     allocations[~(uintptr_t)*p] = bytes;
     return cudaSuccess;
 }

@@ -1,7 +1,7 @@
 // emulator.cc - the scheduler behind emulator.h: fibers, barriers, warp operations, shared memory, asynchronous copies.
 //
-// Compiled without ThreadSanitizer even when the kernels are compiled with it: what happens here is the machine, and
-// the order that it creates between threads is told to the sanitizer by name.
+// Compiled without ThreadSanitizer even when the kernels are compiled with it: this file is the emulated machine, and
+// it tells the sanitizer explicitly which order it creates between threads.
 #include "emulator.h"
 
 #include <cstdarg>

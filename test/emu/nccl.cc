@@ -1,12 +1,11 @@
 // nccl.cc - the calls of test/emu/nccl.h by MPI.
 //
-// Every operation is a set of messages between pairs of ranks. Opening, splitting and finalizing are posted by the
-// call, which then returns ncclInProgress, and are moved on by ncclCommGetAsyncError. Collectives are work on their
-// stream (streams.h), which reads and writes memory when the stream comes to it; but they get there only when the
-// communicator is polled for the first time, as a nonblocking NCCL communicator may do. So an event that is recorded
-// too early, and data that is used too early, are wrong here, not only on a bad day; and a rank that does not come
-// leaves the others waiting without blocking them. A blocking communicator polls itself. Parts that share resources
-// share errors and abort.
+// Every operation is a set of messages between pairs of ranks. A call that opens, splits or finalizes posts them and
+// returns ncclInProgress; ncclCommGetAsyncError advances them. Collectives are work on their stream (streams.h), which
+// reads and writes memory when the stream reaches it; they are put on the stream only when the communicator is polled
+// for the first time, as a nonblocking NCCL communicator may do. So an event that is recorded too early, and data that
+// is used too early, are wrong here every time; and a rank that does not come leaves the others waiting without
+// blocking them. A blocking communicator polls itself. Parts that share resources share errors and abort.
 //
 // What NCCL would do silently wrong, or hang on, ends the program here or is an error: a call on a communicator that
 // has another in progress, messages of other lengths than expected, groups over two communicators or streams, a
@@ -87,7 +86,7 @@ int group_depth;
 ncclComm* group_comm;
 cudaStream_t group_stream;
 std::vector<Message> group;
-std::vector<std::unique_ptr<ncclComm>> communicators;  // all that there ever were, for work on streams knows them
+std::vector<std::unique_ptr<ncclComm>> communicators;  // all ever made: work on streams refers to them
 
 [[noreturn]] void stop(const char* what) {
     int rank = 0;
@@ -158,7 +157,7 @@ void give_up(Operation* o) {
     o->requests.clear();
 }
 
-// Whether what was posted is over: it has arrived, or it is given up since it came to nothing in the time allowed.
+// Whether what was posted is over: it has arrived, or the time allowed has passed and it is given up.
 bool progress(ncclComm* c, Operation* o) {
     int late = -1;
     for (size_t i = 0; i < o->requests.size(); i++) {
@@ -186,7 +185,7 @@ bool progress(ncclComm* c, Operation* o) {
     return true;
 }
 
-// Moves on what is in progress.
+// Advances what is in progress.
 void poll(ncclComm* c) {
     if (c->state != ncclInProgress) return;
     if (c->launch) {
@@ -360,7 +359,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     return start(comm, SPLIT, messages, [=] { make_part(comm, part, *members, blocking, share); });
 }
 
-// The ranks of a machine wait for each other.
+// The ranks of a node wait for each other.
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     auto all = std::make_shared<Bytes>((size_t)comm->size());
     char own = 0;
