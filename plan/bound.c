@@ -1,7 +1,7 @@
 // bound.c - lower bounds of a step's makespan, see bound.h; L3 after Turek, Wolf and Yu (1992), Ludwig and Tiwari
 // (1994).
 //
-// Alone on one rank a document does the least work: heads divide evenly there, nothing is exchanged, and V_d / d never
+// Alone on one rank a document does the least work: heads divide evenly there, nothing is communicated, and V_d / d never
 // falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all groups. For
 // one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over groups, by cp
 // size, ends where the least a and b of all that are left cannot win. Bisection remembers for every such document the
@@ -16,7 +16,7 @@ static const double dear_micro_batch = 0.005;
 
 typedef struct Group {
     const GroupCost* cost;
-    double time2, time1;    // ms a token^2 and a token of one document, on the fastest rank, without exchanges
+    double time2, time1;    // ms a token^2 and a token of one document, on the fastest rank, without communication
     double work2, work1;    // of w
     double least2, least1;  // least of work2 and work1 from here on
 } Group;
@@ -64,7 +64,7 @@ static double least_byte_ms(const LinkTable* link, double bytes) {
     return least;
 }
 
-// e_d: tokens of a micro-batch are not exchanged for less, whatever else the micro-batch holds.
+// e_d: tokens of a micro-batch are not communicated for less, whatever else the micro-batch holds.
 static double least_token_ms(const GroupCost* g, double most_tokens) {
     double ms = 0;
     for (int i = 0; i < g->n_communications; i++) {
@@ -85,7 +85,7 @@ static void add_group(Search* x, const GroupCost* g, double fastest, double slow
                                        .work1 = g->cp_size * g->linear + slow * shared};
 }
 
-// Where the kind leaves a choice, what else ulysses_size could be. On a published machine exchanges are the same with
+// Where the kind leaves a choice, what else ulysses_size could be. On a published machine communication is the same with
 // all of them, so where heads divide evenly nothing else is better.
 static void add_others(Search* x, const Setting* setting, int cp_size, double fastest, double slow) {
     const GroupCost* known = &setting->groups[cp_size];

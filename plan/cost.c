@@ -1,12 +1,12 @@
 // cost.c - the cost model of cost.h worked out for groups of ranks.
 //
-// Exchanges of measured machines, for a micro-batch of n tokens, C channels and elements of e bytes, a layer, both ways
+// Communication on measured machines, for a micro-batch of n tokens, C channels and elements of e bytes, a layer, both ways
 // (the formulas of kernels/group_attention.h, with tokens and heads divided evenly):
-//   heads 2 exchanges of queries, keys and values, 2 of one tensor e {3, 1} C (n / d) (ulysses_size - 1) / ulysses_size
+//   ulysses 2 all-to-alls of queries, keys and values, 2 of one tensor e {3, 1} C (n / d) (ulysses_size - 1) / ulysses_size
 //   ring 2 (ring_size - 1) hops of keys and values e 2 (C / ulysses_size) (n / ring_size)
 //          ring_size hops of their gradients in fp32                         4 2 (C / ulysses_size) (n / ring_size)
-// Heads travel inside a machine when every run of `ulysses_size` ranks lies in one, a ring when the whole group does.
-// All of a published machine's exchanges are one number a token: token_bytes / (d GB/s).
+// The all-to-alls stay inside a node when every run of `ulysses_size` ranks lies in one, a ring when the whole group does.
+// All communication of a published machine is one number a token: token_bytes / (d GB/s).
 #include "plan/cost.h"
 
 // ---- links
@@ -33,7 +33,7 @@ double link_sum_ms(const GroupCost* g, double tokens) {
     return ms;
 }
 
-// Whether no border between machines cuts a run of `ulysses_size` of the ranks [first, first + cp size).
+// Whether no border between nodes cuts a run of `ulysses_size` of the ranks [first, first + cp size).
 static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) {
     int border = (first / node_size + 1) * node_size, end = first + cp_size;
     if (border >= end) return 1;
@@ -82,7 +82,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     g.quadratic = cost->quadratic * uneven / cp_size;
     g.linear = cost->linear / cp_size;
     g.micro_batch = cost->micro_batch;
-    g.room = place_capacity(limits, ulysses_size);
+    g.room = ring_rank_capacity(limits, ulysses_size);
     if (cp_size == 1) return g;
     if (cost->n_groups > 0)
         g.link_linear = cost->link_scale * cost->token_bytes / (cp_size * published_gbps(cost, cp_size) * 1e6);
@@ -97,10 +97,10 @@ CostTerms group_terms(const GroupCost* g, double s2, double tokens) {
 int group_holds(const GroupCost* g, int s) {
     if (g->ulysses_size == 0) return 0;
     int ring_size = g->cp_size / g->ulysses_size;
-    // Exact sizes of all places take a division each; only a length within a token or two of the room needs them.
+    // Exact sizes of all ring ranks take a division each; only a length within a token or two of the room needs them.
     if (CEIL_DIV((int64_t)s, ring_size) > g->room) return 0;
     if (2 * CEIL_DIV((int64_t)s, 2 * ring_size) <= g->room) return 1;
-    return widest_place(s, ring_size) <= g->room;
+    return widest_ring_rank(s, ring_size) <= g->room;
 }
 
 // ---- all cp sizes
@@ -147,7 +147,7 @@ static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* 
     }
 }
 
-// Of a published machine, whose exchanges cost the same whatever ulysses_size is.
+// Of a published machine, whose communication costs the same whatever ulysses_size is.
 static int most_heads(const PlanLimits* limits, int cp_size) {
     return cp_size <= limits->NH ? cp_size : largest_divisor(cp_size, limits->NH);
 }

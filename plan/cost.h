@@ -2,21 +2,21 @@
 //
 // Documents of s tokens each, together on a group of d = ulysses_size * ring_size ranks, take
 //
-//   (quadratic sum(s^2) uneven + linear sum(s)) / d  +  exchanges(d, sum(s))  +  micro-batch          milliseconds,
+//   (quadratic sum(s^2) uneven + linear sum(s)) / d  +  communication(d, sum(s))  +  micro-batch          milliseconds,
 //
 // forward and backward of the whole model. uneven = ceil(NH / ulysses_size) ulysses_size / NH: the rank with most heads
-// sets the pace of attention. Exchanges are not hidden under computing; what is hidden in practice, link_scale learns.
+// sets the pace of attention. Communication is not hidden under computing; what is hidden in practice, link_scale learns.
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
-// (`groups`), and all exchanges of a model in bytes a token. Measured ones have for each kind of link a table of
-// message size against time, and exchanges are counted from the formulas of kernels/group_attention.h.
+// (`groups`), and all communication of a model in bytes a token. Measured ones have for each kind of link a table of
+// message size against time, and messages are counted from the formulas of kernels/group_attention.h.
 #pragma once
 #include "plan/plan.h"
 
 enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 4, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
-typedef enum LinkKind { LINK_INSIDE, LINK_ACROSS, N_LINKS } LinkKind;  // of a machine; between machines
+typedef enum LinkKind { LINK_INSIDE, LINK_ACROSS, N_LINKS } LinkKind;  // of a node; between nodes
 
-// Time of one exchange in which a rank sends so many bytes, to all its peers together. bytes ascending from the first
+// Time of one collective in which a rank sends so many bytes, to all its peers together. bytes ascending from the first
 // point on, ms never falling; between points straight lines, below the first its time, beyond the last along the last
 // line. n = 0: free.
 typedef struct LinkTable {
@@ -31,9 +31,9 @@ typedef struct Cost {
     double micro_batch;  // ms a micro-batch, whatever is in it
     double step;         // ms a step: reduce, update, gather
     double round;        // ms a micro-batch of systems that end each with a barrier
-    double link_scale;   // 1: exchanges as the tables say
+    double link_scale;   // 1: communication as the tables say
     // published machines
-    double token_bytes;  // exchanged a token by heads, all layers, both ways; a rank of d moves token_bytes s / d
+    double token_bytes;  // moved a token by the all-to-alls, all layers, both ways; a rank of d moves token_bytes s / d
     int n_groups;        // 0: link tables instead
     int group_cp_size[COST_GROUPS];  // ascending; a cp size between two counts as the larger, beyond as the last
     double group_gbps[COST_GROUPS];  // 1e9 bytes/s of a rank
@@ -42,7 +42,7 @@ typedef struct Cost {
     int layers, channels, elem_bytes;  // of the model whose messages these are
 } Cost;
 
-// exchanges of bytes_per_token * tokens of the micro-batch bytes that each rank sends, `count` times
+// `count` collectives of bytes_per_token * tokens of the micro-batch bytes that each rank sends
 typedef struct Communication {
     const LinkTable* link;
     double count, bytes_per_token;
@@ -51,14 +51,14 @@ typedef struct Communication {
 // What groups of one cp size cost: Cost with everything that depends on the cp size worked out.
 typedef struct GroupCost {
     int cp_size, ulysses_size;              // ulysses_size 0: there is no such group with this kind
-    int across;                             // its ranks are of several machines
-    int canonical;                          // planners use it: inside a machine, or whole machines
+    int across;                             // its ranks are of several nodes
+    int canonical;                          // planners use it: inside a node, or whole nodes
     double quadratic, linear, micro_batch;  // ms a token^2, a token of the micro-batch, a micro-batch
-    double link_linear;                     // ms a token of exchanges, published machines
+    double link_linear;                     // ms a token of communication, published machines
     double link_scale;
     int n_communications;
     Communication communications[GROUP_COMMUNICATIONS];
-    int64_t room;  // tokens that a place holds: place_capacity
+    int64_t room;  // tokens that a ring rank holds: ring_rank_capacity
 } GroupCost;
 
 typedef struct CostTerms {
@@ -73,12 +73,12 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
 // is filled, for bounds; planners only use canonical ones.
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind);
 
-// What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that machines' borders leave whole.
+// What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that nodes' borders leave whole.
 // ulysses sizes (GROUP_ULYSSES_SIZES); returns how many.
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size);
 
 double link_ms(const LinkTable* link, double bytes);
-double link_sum_ms(const GroupCost* g, double tokens);  // of `exchanges`, before link_scale
+double link_sum_ms(const GroupCost* g, double tokens);  // of `communications`, before link_scale
 
 static inline double group_communication_ms(const GroupCost* g, double tokens) {
     double ms = g->link_linear * tokens;

@@ -329,6 +329,10 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
     if (!machine->capacity && machine->token_mb <= 0)
         return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
                     cost->name);
+    if (cost->linear <= 0 && cost->quadratic <= 0)
+        return fail(err, errlen,
+                    "%s: only whole replicas have times here, expected linear_ms or quadratic_ms of a rank",
+                    cost->name);
     if (capacity < 1)
         return fail(err, errlen,
                     "%s: the model's states leave no room for a token on %d rank%s of %.15g GB; try more ranks",
@@ -454,9 +458,7 @@ static const char* const texts[] = {
     "scheme TP16 16 1 3.01808129e-7 0.0292311085 65.236\n",
 };
 
-const char* machine_names(void) {
-    return "flexsp-7b, flexsp-13b, flexsp-30b, a100-7b, h200-8b, hydraulis-32b, hydraulis-7b";
-}
+const char* machine_names(void) { return "flexsp-7b, flexsp-13b, flexsp-30b, a100-7b, h200-8b"; }
 
 // Every text begins with the line "name NAME".
 const char* machine_builtin(const char* name) {

@@ -15,7 +15,7 @@
 //   link inside 65536 0.012        bytes, ms (several; or: across)
 //   model 12 768 2                 layers, channels, bytes of an element, for link tables
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
-//   link_scale 1                   exchanges take so much of what the tables say; 1 when left out
+//   link_scale 1                   communication takes so much of what the tables say; 1 when left out
 //   capacity 6451                  tokens of a rank; instead of memory
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
 //   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
@@ -43,8 +43,8 @@ typedef struct Machine {
 
 // text (n) need not end in 0. 0, or -1 with the line and what was expected.
 int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen);
-// The text of a machine that the program knows by name (flexsp-7b, flexsp-13b, flexsp-30b, a100-7b, h200-8b,
-// hydraulis-32b, hydraulis-7b), NULL for another name. machine_names: all of them, with commas.
+// The text of a machine that the program knows by name, NULL for another name: those of machine_names (with commas),
+// and hydraulis-32b and hydraulis-7b, which have times of whole replicas only, so that nothing can be planned on them.
 const char* machine_builtin(const char* name);
 const char* machine_names(void);
 // Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.

@@ -87,7 +87,7 @@ int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, Arena* 
     // Into row order, keeping the order inside a row. The tree's links are free by now: they hold the sorted documents.
     memcpy(tree.next, out->order, sizeof(int) * (size_t)n);
     for (int i = n - 1; i >= 0; i--) out->order[--out->first[row_of[i] + 1]] = tree.next[i];
-    // Each first[r + 1] has walked down to the start of row r: move them one place back up.
+    // Each first[r + 1] has walked down to the start of row r: move them one entry back.
     for (int r = 0; r < out->n_rows; r++) out->first[r] = out->first[r + 1];
     out->first[out->n_rows] = n;
     arena_reset(arena, mark);

@@ -240,7 +240,7 @@ static const char page_foot[] =
     "}\n";
 // clang-format on
 
-// [first rank, cp size, kind, start, end, exchange, [lengths of its documents]]
+// [first rank, cp size, kind, start, end, communication, [lengths of its documents]]
 static void put_micro_batch(FILE* out, const Explained* x, const Shown* s, int i) {
     const MicroBatch* mb = &s->plan->micro_batches[i];
     fprintf(out, "%s[%d,%d,%d,%.6g,%.6g,%.6g,[", i ? ",\n" : "", mb->first_rank, mb->cp_size, (int)cp_kind(mb),

@@ -60,13 +60,13 @@ uint64_t plan_hash(const Plan* plan, const int* lengths) {
 
 // ---- what fits
 
-int64_t place_capacity(const PlanLimits* limits, int ulysses_size) {
+int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size) {
     return (int64_t)limits->capacity * limits->NH / CEIL_DIV(limits->NH, ulysses_size);
 }
 
-int widest_place(int s, int ring_size) {
+int widest_ring_rank(int s, int ring_size) {
     int widest = 0;
-    // Neighbouring places share borders: low and high walk towards each other.
+    // Neighbouring ring ranks share borders: low and high walk towards each other.
     for (int a = 0, low = 0, high = s; a < ring_size; a++) {
         int next_low = chunk_border(s, ring_size, a + 1), next_high = chunk_border(s, ring_size, 2 * ring_size - 1 - a);
         widest = MAX(widest, next_low - low + high - next_high);
@@ -76,19 +76,19 @@ int widest_place(int s, int ring_size) {
 }
 
 int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_size) {
-    int64_t most = place_capacity(limits, ulysses_size);
-    s = (int)MIN(s, most * ring_size);  // the average place has s / ring_size
-    while (widest_place(s, ring_size) > most) s--;
+    int64_t most = ring_rank_capacity(limits, ulysses_size);
+    s = (int)MIN(s, most * ring_size);  // the average rank of the ring has s / ring_size
+    while (widest_ring_rank(s, ring_size) > most) s--;
     return s;
 }
 
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size) {
-    return CEIL_DIV((int64_t)widest_place(s, ring_size) * CEIL_DIV(limits->NH, ulysses_size), limits->NH);
+    return CEIL_DIV((int64_t)widest_ring_rank(s, ring_size) * CEIL_DIV(limits->NH, ulysses_size), limits->NH);
 }
 
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen) {
     if (limits->ranks < 1 || limits->node_size < 1 || limits->capacity < 1 || limits->NH < 1 || n < 0)
-        return fail(err, errlen, "no plan for %d documents, %d ranks, %d of a machine, capacity %d, %d heads", n,
+        return fail(err, errlen, "no plan for %d documents, %d ranks, %d of a node, capacity %d, %d heads", n,
                     limits->ranks, limits->node_size, limits->capacity, limits->NH);
     int64_t tokens = 0;
     for (int i = 0; i < n; i++) {

@@ -1,8 +1,14 @@
 // plan.h - a step's plan: which ranks share which documents. A pure value, made from lengths alone, the same on every
 // rank.
 //
-// A micro-batch is a packed row of documents on `cp size` contiguous ranks. Ranks run the micro-batches that contain
-// them in the order of `micro-batches`: one global order, so that no two ranks ever wait for each other in a circle.
+// A micro-batch is a packed row of documents on a group of `cp_size` contiguous ranks. Every rank runs the micro-batches
+// that contain it in the order of Plan.micro_batches, and a micro-batch runs when all its ranks have come to it.
+//
+// One global order cannot deadlock. Suppose that some micro-batches never run, and let m be the first of them in the
+// list. Each rank of m runs only micro-batches that stand before m in the list until it comes to m. All of those run,
+// and end, since m is the first that does not. So every rank of m comes to m, and m runs: a contradiction. Where every
+// rank could choose its own order, two ranks might each wait for the other in another micro-batch (schedule_stuck finds
+// such lists).
 #pragma once
 #include "plan/base.h"
 
@@ -28,11 +34,11 @@ typedef struct Plan {
 // What every plan must respect.
 typedef struct PlanLimits {
     int ranks;
-    int node_size;      // ranks of a machine: contiguous, the last one may have fewer
+    int node_size;      // ranks of a node: contiguous, the last node may have fewer
     int capacity;       // most tokens of a rank in one micro-batch, and most (token, head) pairs / NH in its attention
     int NH;             // heads
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
-    double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token's linear work
+    double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
 } PlanLimits;
 
 // An empty plan with room for n documents in the arena; arena_check says whether there was memory.
@@ -45,8 +51,8 @@ void plan_copy(Plan* to, const Plan* from);
 
 typedef enum CpChoice { CP_CHOICE_AUTO, CP_CHOICE_ULYSSES, CP_CHOICE_RING } CpChoice;
 // One cp size for all documents (0: the least that holds the longest one), best-fit packed rows, rows dealt to the
-// ranks / cp size groups, the heaviest first to the least loaded. Kind auto: heads while cp size <= NH and inside a
-// machine, a ring where heads do not suffice, both across machines.
+// ranks / cp size groups, the heaviest first to the least loaded. Kind auto: ulysses while cp size <= NH and inside a
+// node, a ring where heads do not suffice, both across nodes.
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
                 CpChoice kind, Arena* arena, char* err, size_t errlen);
 // Any valid list of micro-batches, as uniform as seems useful: for tests.
@@ -82,21 +88,21 @@ typedef struct Span {
 } Span;
 
 typedef struct Share {
-    int ulysses_size, ring_size, a, b;  // place of the rank: see kernels/group_attention.h
-    int n;                              // tokens of this rank
-    int ring_n;                         // tokens of place a
+    int ulysses_size, ring_size, ring_rank, ulysses_rank;  // see kernels/group_attention.h
+    int n;                                                 // tokens of this rank
+    int ring_n;                                            // tokens of all ulysses ranks of this ring rank
     int n_spans;
 } Share;
 
 // Where chunk j of a document of s tokens begins when it is cut into 2 * ring_size chunks, j in [0, 2 * ring_size]:
 // floor(j s / (2 ring_size)). Borders at multiples of a kernel's tile would cost more than they save: rounded to 128
-// from 256 ring_size tokens on, the busiest of 8 places had 1.8 times the mean work, and 1.1 times at 2048 ring_size.
+// from 256 ring_size tokens on, the busiest of 8 ring ranks had 1.8 times the mean work, and 1.1 times at 2048 ring_size.
 int chunk_border(int s, int ring_size, int j);
 
 // The share of `rank`, which must be one of the micro-batch's. spans: NULL, or room for 2 * n_docs of them, in the
 // order of the rank's tokens.
 Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const int* lengths, int rank, Span* spans);
-// Tokens of every place of the ring and how many are low: (ring_size) each. With ring_size = 1 all are low.
+// Tokens of every ring rank and how many are low: (ring_size) each. With ring_size = 1 all are low.
 void micro_batch_ring_tokens(const Plan* plan, const MicroBatch* mb, const int* lengths, int* tokens, int* low);
 // cu_seqlens as group attention wants them: micro_batch_cu_ints of them.
 size_t micro_batch_cu_ints(const MicroBatch* mb);
@@ -104,15 +110,15 @@ void micro_batch_cu(const Plan* plan, const MicroBatch* mb, const int* lengths, 
 
 // ---- what the planners share: which documents a group of ranks can hold
 //
-// A group with `ulysses_size` ranks for the heads holds documents whose tokens at any place of its ring are at most
-// place_capacity in all. A document of s tokens takes widest_place(s, ring_size) of that: a row of documents fits where
+// A group with `ulysses_size` ranks for the heads holds documents whose tokens on any rank of its ring are at most
+// ring_rank_capacity in all. A document of s tokens takes widest_ring_rank(s, ring_size) of that: a row of documents fits where
 // the sum of these does.
 
-// Most tokens of a place: those whose attention, at ceil(NH / ulysses_size) heads, is capacity * NH pairs of token and
+// Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(NH / ulysses_size) heads, is capacity * NH pairs of token and
 // head. Never more than ulysses_size * capacity, so its ranks have at most capacity tokens each.
-int64_t place_capacity(const PlanLimits* limits, int ulysses_size);
-// Most tokens that one place of a ring of `ring_size` has of a document of s tokens.
-int widest_place(int s, int ring_size);
+int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size);
+// Most tokens that one rank of a ring of `ring_size` has of a document of s tokens.
+int widest_ring_rank(int s, int ring_size);
 // The greatest length not above s that fits a group by itself. 1 always does.
 int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 // The least --capacity with which a group holds a document of s tokens by itself.

@@ -5,11 +5,11 @@
 // document.
 //
 // Before a cp size is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, no
-// token faster through an exchange than in messages of the best size:
-//   makespan >= (quadratic S2 + linear S + min v (exchange S + micro-batch rows)) / sum v,
+// token communicated faster than in messages of the best size:
+//   makespan >= (quadratic S2 + linear S + min v (communication S + micro-batch rows)) / sum v,
 // and no micro-batch is shorter than that of the longest document. Cp sizes are tried in the order of this bound: from
 // the first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A
-// group that a border of machines cuts is bounded as if it were inside: links across are taken not to be the faster
+// group that a border of nodes cuts is bounded as if it were inside: links across are taken not to be the faster
 // ones.
 #include "plan/step.h"
 

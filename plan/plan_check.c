@@ -23,7 +23,7 @@ static int check_shape(const Plan* plan, int n, const PlanLimits* limits, char* 
             return fail(err, errlen, "micro-batch %d: %d ranks share %d heads, so that some have none", i,
                         mb->ulysses_size, limits->NH);
         if (mb->n_docs < 1 || mb->first_doc < 0 || mb->n_docs > n - mb->first_doc)
-            return fail(err, errlen, "micro-batch %d has %d documents from place %d on, of %d", i, mb->n_docs,
+            return fail(err, errlen, "micro-batch %d has %d documents from number %d on, of %d", i, mb->n_docs,
                         mb->first_doc, n);
     }
     return 0;
@@ -133,7 +133,7 @@ static void list_micro_batches(const Plan* plan, int begin, int end, int* list, 
     for (int i = begin; i < end; i++)
         for (int r = 0; r < plan->micro_batches[i].cp_size; r++)
             list[first[plan->micro_batches[i].first_rank + r]++] = i - begin;
-    // Each first[r] has walked to the start of rank r + 1: move them one place up.
+    // Each first[r] has walked to the start of rank r + 1: move them one entry up.
     memmove(first + 1, first, sizeof(int) * (size_t)plan->ranks);
     first[0] = 0;
 }

@@ -30,7 +30,7 @@ static int ring_room(const Groups* g, const MicroBatch* group) {
 }
 
 static int fits(const Groups* g, const MicroBatch* group, int s) {
-    if (widest_place(s, group->cp_size / group->ulysses_size) > place_capacity(g->limits, group->ulysses_size))
+    if (widest_ring_rank(s, group->cp_size / group->ulysses_size) > ring_rank_capacity(g->limits, group->ulysses_size))
         return 0;
     return group->ulysses_size == group->cp_size || ring_room(g, group) > 0;
 }
@@ -66,7 +66,7 @@ static MicroBatch find_group(Groups* g, int s) {
 
 // Documents 0 .. n - 1 in random order; those first that need a ring.
 static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits* limits, Random* random) {
-    int64_t heads_hold = place_capacity(limits, MIN(limits->ranks, limits->NH));
+    int64_t heads_hold = ring_rank_capacity(limits, MIN(limits->ranks, limits->NH));
     for (int i = 0; i < n; i++) {
         int j = draw(random, i + 1);
         docs[i] = docs[j];
@@ -84,10 +84,10 @@ static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits*
 static MicroBatch fill_group(Groups* g, MicroBatch group, const int* docs, const int* lengths, int first, int n) {
     int ring_size = group.cp_size / group.ulysses_size, want = draw(&g->random, 4) ? 1 + draw(&g->random, 6) : n;
     if (ring_size > 1) want = MIN(want, ring_room(g, &group));
-    int64_t room = place_capacity(g->limits, group.ulysses_size);
+    int64_t room = ring_rank_capacity(g->limits, group.ulysses_size);
     group.first_doc = first;
     for (int i = first; i < n && group.n_docs < want; i++) {
-        room -= widest_place(lengths[docs[i]], ring_size);
+        room -= widest_ring_rank(lengths[docs[i]], ring_size);
         if (room < 0) break;
         group.n_docs++;
     }

@@ -18,7 +18,7 @@ typedef struct Row {
 } Row;
 
 typedef struct Scratch {
-    int* widest;     // (n) tokens that a document takes of a place
+    int* widest;     // (n) tokens that a document takes of a ring rank
     int* units;      // (n) the same for packing
     int* ring_docs;  // (groups)
     Row* rows;       // (n)
@@ -31,13 +31,13 @@ typedef struct Scratch {
 // ---- the cp size and how it is divided
 
 // Ranks that share heads in groups of `cp size`, 0 where this kind cannot be. Groups begin at multiples of the cp size,
-// so runs of `ulysses_size` ranks stay inside machines where ulysses_size divides node_size.
+// so runs of `ulysses_size` ranks stay inside nodes where ulysses_size divides node_size.
 static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice kind) {
     if (kind == CP_CHOICE_RING) return 1;
     if (kind == CP_CHOICE_ULYSSES) return cp_size <= limits->NH ? cp_size : 0;
     int node = limits->node_size;
     if (node >= limits->ranks / cp_size * cp_size || node % cp_size == 0) return cp_size <= limits->NH ? cp_size : 1;
-    if (cp_size > node && cp_size % node != 0) return 1;  // parts of machines
+    if (cp_size > node && cp_size % node != 0) return 1;  // parts of nodes
     int ulysses_size = MIN(cp_size, limits->NH);
     while (cp_size % ulysses_size != 0 || node % ulysses_size != 0) ulysses_size--;
     return ulysses_size;
@@ -45,10 +45,10 @@ static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice k
 
 // Fills widest; the number of the longest document among those that do not fit, -1 when all do.
 static int measure(int* widest, const int* lengths, int n, const PlanLimits* limits, int ulysses_size, int ring_size) {
-    int64_t most = place_capacity(limits, ulysses_size);
+    int64_t most = ring_rank_capacity(limits, ulysses_size);
     int worst = -1;
     for (int i = 0; i < n; i++) {
-        widest[i] = widest_place(lengths[i], ring_size);
+        widest[i] = widest_ring_rank(lengths[i], ring_size);
         if (widest[i] > most && (worst < 0 || lengths[i] > lengths[worst])) worst = i;
     }
     return worst;
@@ -112,9 +112,9 @@ static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const in
         *cp_size = d;
         *ulysses_size = choose_ulysses_size(limits, d, kind);
         if (!*ulysses_size) break;  // heads: wider groups neither
-        if (n > 0 && widest_place(lengths[longest], d / *ulysses_size) > place_capacity(limits, *ulysses_size))
+        if (n > 0 && widest_ring_rank(lengths[longest], d / *ulysses_size) > ring_rank_capacity(limits, *ulysses_size))
             continue;
-        // Borders are rounded, so a document shorter than the longest may take one token more of a place.
+        // Borders are rounded, so a document shorter than the longest may take one token more of a ring rank.
         int worst = measure(widest, lengths, n, limits, *ulysses_size, d / *ulysses_size);
         if (worst < 0) return 0;
         doc = worst;
@@ -124,7 +124,7 @@ static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const in
 
 // ---- rows
 
-// Rows of documents that take at most `room` tokens of a place together. room is at least what any document takes.
+// Rows of documents that take at most `room` tokens of a ring rank together. room is at least what any document takes.
 static int pack(Scratch* x, int n, int64_t room, char* err, size_t errlen) {
     int64_t unit = CEIL_DIV(room, MOST_UNITS), most = room / unit;
     arena_reset(x->arena, x->unpacked);
@@ -204,7 +204,8 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
     x.unpacked = arena_mark(arena);
     if (arena_check(arena, err, errlen) < 0) return -1;
     if (choose_cp_size(&cp_size, &ulysses_size, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
-    if (pack_evenly(&x, n, place_capacity(limits, ulysses_size), limits->ranks / cp_size, err, errlen) < 0) return -1;
+    if (pack_evenly(&x, n, ring_rank_capacity(limits, ulysses_size), limits->ranks / cp_size, err, errlen) < 0)
+        return -1;
     weigh_rows(&x, lengths, limits->quadratic);
     if (deal(plan, &x, limits, cp_size, ulysses_size, err, errlen) < 0) return -1;
     arena_reset(arena, mark);

@@ -102,7 +102,7 @@ typedef enum ActId {
     D_RESIDUAL, D_NORM, D_HIDDEN,                       // gradients, once
     D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
     ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
-    QKV_TOKENS,                                         // once, groups of ranks: qkv before heads are exchanged
+    QKV_TOKENS,                                         // once, groups of ranks: qkv before the all-to-all
     KV,                                                 // generation: queries, keys and values of the tokens so far
     N_ACTS
 } ActId;

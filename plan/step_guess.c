@@ -3,7 +3,7 @@
 // Longest first, each document takes the least cp size d with T(s, d) <= tau, on the window of ranks where it ends by
 // tau and wastes least: the time for which ranks of the window stand still until the last of them is free, then the
 // fullest window. Where no window has room, the next wider cp size is tried, whose task is shorter: this is what fills
-// gaps, and what list scheduling with fixed cp sizes lacks. Documents so short that they are sand (a hundredth of tau)
+// gaps, and what list scheduling with fixed cp sizes lacks. Fillers, documents shorter than a hundredth of tau,
 // go to the least loaded unit each, by a heap.
 //
 // Documents join micro-batches that are there already where these have room. Where a micro-batch costs something by
@@ -15,9 +15,9 @@
 
 #include "plan/step_guess.h"
 
-// Parts of tau below which a document is sand, and below which a micro-batch's own cost does not decide where documents
+// Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where documents
 // go.
-static const double sand = 0.01, small_change = 0.002;
+static const double filler = 0.01, small_change = 0.002;
 // Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
 // of a unit likewise.
 enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
@@ -71,7 +71,7 @@ static void clear(Search* x, Guess* guess) {
     for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0;
 }
 
-// Tokens that a document takes of a place of the group. On a ring a bound: chunks are rounded down.
+// Tokens that a document takes of a rank of the ring. On a ring a bound: chunks are rounded down.
 static int64_t tokens_of_place(const GroupCost* g, int s) {
     int ring_size = g->cp_size / g->ulysses_size;
     if (ring_size == 1) return s;
@@ -94,7 +94,7 @@ typedef struct Task {
     const GroupCost* g;
     int cp_size;     // units
     double t;        // ms, at full speed, without a new micro-batch's own
-    int64_t tokens;  // of a place
+    int64_t tokens;  // of a ring rank
     double s, target;
 } Task;
 
@@ -166,7 +166,7 @@ static Window fullest_unit(const Search* x, const Task* task) {
     return w;
 }
 
-// Inside machines. Of machines that nothing has touched one is as good as another, if ranks are equally fast; windows
+// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
 // of many units begin at coarser places, so that looking stays in proportion to the units.
 static Window inside_window(const Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
@@ -182,7 +182,7 @@ static Window inside_window(const Search* x, const Guess* guess, const Task* tas
     return best;
 }
 
-// Whole machines, or all ranks.
+// Whole nodes, or all ranks.
 static Window across_window(const Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
     for (int n = 0, first = 0; first + task->cp_size <= x->units; n++, first += x->node) {
@@ -197,7 +197,7 @@ static Window across_window(const Search* x, const Guess* guess, const Task* tas
 static int next_cp_size(const Search* x, int cp_size) {
     if (cp_size < x->node) return cp_size + 1;
     int next = cp_size + x->node;
-    return next > x->units && cp_size < x->units ? x->units : next;  // all ranks, where the last machine is smaller
+    return next > x->units && cp_size < x->units ? x->units : next;  // all ranks, where the last node is smaller
 }
 
 // ---- placing
@@ -299,7 +299,7 @@ static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
     return 0;
 }
 
-// ---- sand
+// ---- fillers
 
 static int less_loaded(const Search* x, int a, int b) {
     return x->load[a] != x->load[b] ? x->load[a] < x->load[b] : a < b;
@@ -317,33 +317,33 @@ static void sift_down(Search* x, int i) {
 
 static double pace_of(const Search* x, int unit) { return x->speed ? x->speed[unit] : 1; }
 
-// Where a grain goes: the top of the heap; where micro-batches cost something and the top has none with room, or units
+// Where a filler goes: the top of the heap; where micro-batches cost something and the top has none with room, or units
 // are unlike in speed, whoever near the top would be done first. *id: the micro-batch it joins, -1 none. *end: ms.
-static int choose_place(const Search* x, const Guess* guess, const Task* grain, int* id, double* end) {
+static int choose_place(const Search* x, const Guess* guess, const Task* task, int* id, double* end) {
     int chosen = 0, looks = x->speed ? MIN(HEAP_LOOK, x->units) : 1;
-    if (grain->g->micro_batch > small_change * grain->target) looks = MIN(HEAP_LOOK, x->units);
+    if (task->g->micro_batch > small_change * task->target) looks = MIN(HEAP_LOOK, x->units);
     for (int i = 0; i < looks; i++) {
-        int u = x->heap[i], with_room = micro_batch_with_room(x, guess, u, grain->tokens);
-        double ends = x->load[u] + time_at(grain, pace_of(x, u)) + (with_room < 0 ? grain->g->micro_batch : 0);
+        int u = x->heap[i], with_room = micro_batch_with_room(x, guess, u, task->tokens);
+        double ends = x->load[u] + time_at(task, pace_of(x, u)) + (with_room < 0 ? task->g->micro_batch : 0);
         if (i == 0 || ends < *end) *end = ends, chosen = i, *id = with_room;
         if (i == 0 && with_room >= 0 && !x->speed) break;
     }
     return chosen;
 }
 
-static int pour_sand(Search* x, Guess* guess, int k, double target) {
+static int place_fillers(Search* x, Guess* guess, int k, double target) {
     double free_ms = 0;
     for (int u = 0; u < x->units; u++) free_ms += MAX(target - x->load[u], 0);
     if (!x->speed && x->rest[k] > free_ms) return 0;
     for (int u = 0; u < x->units; u++) x->heap[u] = u;
     for (int i = x->units / 2 - 1; i >= 0; i--) sift_down(x, i);
     for (; k < x->n; k++) {
-        Task grain = task_at(x, k, 1, target);
+        Task task = task_at(x, k, 1, target);
         double end = 0;
-        int id = -1, place = choose_place(x, guess, &grain, &id, &end), u = x->heap[place];
+        int id = -1, place = choose_place(x, guess, &task, &id, &end), u = x->heap[place];
         if (end > target) return 0;
-        if (id < 0) id = open_micro_batch(x, guess, grain.g, u, 1, x->load[u]);
-        put_in(x, guess, grain.g, k, id, grain.tokens);
+        if (id < 0) id = open_micro_batch(x, guess, task.g, u, 1, x->load[u]);
+        put_in(x, guess, task.g, k, id, task.tokens);
         x->load[u] = end;
         guess->makespan = MAX(guess->makespan, end);
         sift_down(x, place);
@@ -356,7 +356,7 @@ void search_guess(Search* x, Guess* guess, double target) {
     clear(x, guess);
     // A unit that is a ring may be full of documents: only best fit looks at that.
     int rings = group_of(x, 1)->ulysses_size < x->unit;
-    for (; k < x->n && fits && (rings || !(x->alone[k] <= sand * target)); k++)
+    for (; k < x->n && fits && (rings || !(x->alone[k] <= filler * target)); k++)
         fits = place_by_best_fit(x, guess, k, target);
-    if (!fits || !pour_sand(x, guess, k, target)) guess->makespan = INFINITY;
+    if (!fits || !place_fillers(x, guess, k, target)) guess->makespan = INFINITY;
 }

@@ -24,7 +24,7 @@ typedef struct Search {
     const Setting* setting;
     const int* sorted;  // (n) lengths, descending
     int n, unit;        // no group is narrower than `unit` ranks, and windows begin at multiples of it
-    int units, node;    // units in all; units of a machine
+    int units, node;    // units in all; units of a node
     double* alone;      // (n) ms on one unit, infinite where it does not fit
     double* rest;       // (n + 1) sum of alone from a document on
     double* load;       // (units) ms at which a unit is free

@@ -21,7 +21,7 @@ typedef struct Play {
 
 // ---- micro-batches
 
-// Groups of the setting begin at rank 0: those that begin at a machine, or are inside one, cost the same.
+// Groups of the setting begin at rank 0: those that begin at a node, or are inside one, cost the same.
 static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
     const PlanLimits* limits = &x->setting->limits;
     int at = mb->first_rank % limits->node_size;

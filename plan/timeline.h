@@ -3,8 +3,8 @@
 // Without rounds a micro-batch starts when the last of its ranks has ended what it ran before. Systems with a barrier
 // play in rounds: every round starts when all ranks have ended the one before and its round_ms is over.
 //
-// A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and linear terms. Exchanges and
-// what an micro-batch costs by itself take the same time at any speed.
+// A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and linear terms. Communication and
+// what a micro-batch costs by itself take the same time at any speed.
 #pragma once
 #include "plan/cost.h"
 
@@ -12,7 +12,7 @@ typedef struct PlayRule {
     int in_rounds;          // MicroBatch.round counts rounds with a barrier between them
     double round_ms;        // for each of them
     double micro_batch_ms;  // for each micro-batch, on top of Cost.micro-batch
-    double across_scale;    // exchanges of groups that span machines take so much of their time; 0 means 1
+    double across_scale;    // communication of groups that span nodes takes so much of its time; 0 means 1
     // The linear work of all documents is spread evenly over all ranks behind their micro-batches, in place of the
     // micro-batches' own, and takes remap_ms for moving tokens there and back (Zeppelin's remapping).
     int even_linear;
@@ -20,10 +20,11 @@ typedef struct PlayRule {
 } PlayRule;
 
 typedef struct Timeline {
-    double *start, *end, *communication;  // (n_micro_batches) ms; exchange: the part of end - start that is link time
-    double* rank_end;                     // (ranks) ms at which a rank has done its last micro-batch
-    double makespan;                      // ms
-    double idle, communication_share;     // shares of ranks * makespan; rounds' own time is neither
+    double *start, *end,
+        *communication;                // (n_micro_batches) ms; communication: the part of end - start that is link time
+    double* rank_end;                  // (ranks) ms at which a rank has done its last micro-batch
+    double makespan;                   // ms
+    double idle, communication_share;  // shares of ranks * makespan; rounds' own time is neither
     CostTerms critical;  // terms along the chain of micro-batches that ends last: they sum to the makespan (without
                          // rounds' own time)
     int critical_micro_batches;

@@ -222,7 +222,7 @@ Row batch_row(const Batch* b, const Model* m, int i) {
     g->first_rank = mine->mb ? mine->mb->first_rank : m->comm->rank;
     g->n_docs = mine->mb ? mine->mb->n_docs : 0;
     g->ulysses_size = mine->share.ulysses_size, g->ring_size = mine->share.ring_size;
-    g->ring_rank = mine->share.a, g->ulysses_rank = mine->share.b;
+    g->ring_rank = mine->share.ring_rank, g->ulysses_rank = mine->share.ulysses_rank;
     g->NH = m->shape.heads;
     g->HS = shape_head_size(&m->shape);
     g->ring_tokens = g->ring_size > 1 ? b->ring + mine->ring : &mine->share.ring_n;

@@ -21,7 +21,7 @@ static void* planned(const MemoryPlan* plan, const char* name) {
 }
 
 // Where data ranks share heads, plans give a rank up to capacity * f / ceil(f / ulysses_size) tokens, f being the
-// fewest heads of any rank of a tensor-parallel group (place_capacity). A rank of h heads then has ceil(h /
+// fewest heads of any rank of a tensor-parallel group (ring_rank_capacity). A rank of h heads then has ceil(h /
 // ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
 static int heads_of_places(const Run* run, int h) {
     int f = run->limits.NH, most = h;

@@ -94,7 +94,7 @@ static inline Step small_random_step(uint64_t seed, int most) {
 // Whether document s and those with so many tokens at every place so far fit one micro-batch.
 static inline int joins(const GroupCost* g, int64_t* place, int s) {
     int ring_size = g->cp_size / g->ulysses_size;
-    int64_t sum = *place + widest_place(s, ring_size);
+    int64_t sum = *place + widest_ring_rank(s, ring_size);
     if (sum > g->room) return 0;
     *place = sum;
     return 1;
@@ -126,7 +126,7 @@ static inline int scatter(Plan* plan, const int* lengths, int n, const Setting* 
         int d = cp_sizes[pick(seed, at + 1, 0, 1) ? 0 : pick(seed, at + 2, 0, n_cp_sizes - 1)];
         int first = pick(seed, at + 3, 0, l->ranks - d);
         plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){first, d, setting->groups[d].ulysses_size, i, 1, 0};
-        place = widest_place(s, d / setting->groups[d].ulysses_size);
+        place = widest_ring_rank(s, d / setting->groups[d].ulysses_size);
     }
     return 0;
 }

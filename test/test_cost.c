@@ -232,7 +232,7 @@ static void a_group_takes_the_sum_of_its_communications(void) {
     cost.link_scale = 0.25;
     g = cost_group(&cost, &limits, 0, 16, 4);
     CHECK_CLOSE(group_ms(&g, 1e8, 1e4), compute + ms / 4, 1e-12 * (compute + ms));
-    CHECK(g.micro_batch == 0.2 && g.room == place_capacity(&limits, 4));
+    CHECK(g.micro_batch == 0.2 && g.room == ring_rank_capacity(&limits, 4));
     cost = measured(), cost.n_groups = 1, cost.group_cp_size[0] = 2, cost.group_gbps[0] = 10, cost.token_bytes = 1e6;
     GroupCost whole = cost_group(&cost, &limits, 0, 16, 4);
     cost.link_scale = 0.25;
@@ -278,7 +278,7 @@ static void a_group_holds_what_its_widest_place_can_take(void) {
         GroupCost g = cost_group(&cost, &limits, 0, ulysses_size * ring_size, ulysses_size);
         int at = longest_fitting(&limits, 1 << 22, ulysses_size, ring_size);
         for (int s = MAX(at - 100, 1); s <= at + 4 * ring_size; s++) {
-            int holds = widest_place(s, ring_size) <= place_capacity(&limits, ulysses_size);
+            int holds = widest_ring_rank(s, ring_size) <= ring_rank_capacity(&limits, ulysses_size);
             CHECK(group_holds(&g, s) == holds);
             held += holds, tried++;
         }

@@ -396,7 +396,7 @@ static void a_bucket_takes_what_its_widest_document_takes(void) {
         Tiny* x = open_tiny(c, lengths, 2);
         flexsp_batch(&x->batch, x->lengths, 2, first, 1, &x->cp_sizes, &x->arena);
         for (int at = 1; at < x->cp_sizes.n; at++) {
-            int longer = widest_place(s, 1 << at), shorter = widest_place(s - 1, 1 << at);
+            int longer = widest_ring_rank(s, 1 << at), shorter = widest_ring_rank(s - 1, 1 << at);
             CHECK(x->batch.takes[at] == MAX(longer, shorter));
             rounded += shorter > longer;
         }

@@ -187,7 +187,7 @@ static void run_micro_batch(Held* h, Case* c, const MicroBatch* mb, const Whole*
     Places places;
     h->share = micro_batch_share(&plan, mb, c->lengths, rank, h->spans);
     size_t W = (size_t)c->NH * (size_t)c->HS * dtype_bytes(c->dt), n = (size_t)h->share.n;
-    size_t pairs = (size_t)h->share.ring_n * (size_t)heads_of(c, mb->ulysses_size, h->share.b);
+    size_t pairs = (size_t)h->share.ring_n * (size_t)heads_of(c, mb->ulysses_size, h->share.ulysses_rank);
     size_t head_bytes = pairs * (size_t)c->HS * dtype_bytes(c->dt);
     void *own_qkv = own_rows(h, w, mb, w->qkv, 3 * W), *own_dout = own_rows(h, w, mb, w->dout, W);
     void *qkv = buffer(own_qkv, n * 3 * W), *dout = buffer(own_dout, n * W);

@@ -174,7 +174,9 @@ static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share*
     const Batch* b = &run->batch;
     int NH = run->model.shape.heads, HS = shape_head_size(&run->model.shape), ring_size = share->ring_size;
     int tokens[16], low[16], forward = 1 + is_recomputed();
-    double C = NH * HS, heads = ((share->b + 1) * NH / share->ulysses_size - share->b * NH / share->ulysses_size) * HS;
+    double C = NH * HS, heads = ((share->ulysses_rank + 1) * NH / share->ulysses_size -
+                                 share->ulysses_rank * NH / share->ulysses_size) *
+                                HS;
     double out = share->n * (C - heads), back = (share->ring_n - share->n) * heads;
     // Attention of its heads must fit: ranks of a tensor-parallel group may have more than the group has on average.
     CHECK(3 * share->ring_n * heads <= (double)run->model.act_table[QKV].elems);
@@ -183,7 +185,7 @@ static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share*
     if (ring_size == 1) return;
     micro_batch_ring_tokens(&b->plan, mb, b->lengths, tokens, low);
     for (int t = 0; t < ring_size; t++) {  // the block that is here after t turns is passed on, keys and values
-        double block = 2.0 * tokens[(share->a - t + ring_size) % ring_size] * heads * 4;
+        double block = 2.0 * tokens[(share->ring_rank - t + ring_size) % ring_size] * heads * 4;
         bytes->ring += LAYERS * block;                                         // its gradients
         if (t < ring_size - 1) bytes->ring += LAYERS * (forward + 1) * block;  // itself, forward and backward
     }

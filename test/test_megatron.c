@@ -107,7 +107,7 @@ typedef struct Replay {
 
 static int64_t taken_by(const Replay* r, int k, int s) {
     int cp_size = r->cp_size[k];
-    return r->taken[k] + widest_place(s, cp_size / r->c->groups[cp_size].ulysses_size);
+    return r->taken[k] + widest_ring_rank(s, cp_size / r->c->groups[cp_size].ulysses_size);
 }
 
 static int room_for(const Replay* r, int k, int s) { return taken_by(r, k, s) <= r->c->groups[r->cp_size[k]].room; }

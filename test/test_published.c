@@ -230,8 +230,8 @@ static void static_holds_shorter_documents_with_wider_places(void) {
     World world;
     for (int ring_size = 2; ring_size <= 8; ring_size *= 2)
         for (int s = 2 * ring_size; s < 100; s++) {
-            if (widest_place(s, ring_size) >= widest_place(s - 1, ring_size)) continue;
-            Step step = small_step(16, 4, widest_place(s, ring_size), 1, (int[]){1});
+            if (widest_ring_rank(s, ring_size) >= widest_ring_rank(s - 1, ring_size)) continue;
+            Step step = small_step(16, 4, widest_ring_rank(s, ring_size), 1, (int[]){1});
             random_world(&world, &step.limits, 0);
             world.setting.kind = CP_CHOICE_RING;
             cost_groups(world.setting.groups, &world.setting.cost, &step.limits, CP_CHOICE_RING);

@@ -108,7 +108,7 @@ static void check_place(const Layout* x, const Step* step, const MicroBatch* mb,
         Share share = micro_batch_share(&step->plan, mb, step->lengths, rank, spans);
         Share without = micro_batch_share(&step->plan, mb, step->lengths, rank, NULL);
         CHECK(!memcmp(&share, &without, sizeof share) && spans[2 * x->n_docs].length == -1);
-        CHECK(share.a == a && share.b == b && share.ulysses_size == mb->ulysses_size &&
+        CHECK(share.ring_rank == a && share.ulysses_rank == b && share.ulysses_size == mb->ulysses_size &&
               share.ring_size == x->ring_size);
         CHECK(share.ring_n == x->tokens[a] && share.n_spans <= 2 * x->n_docs);
         CHECK(before == (int)((double)b * share.ring_n / mb->ulysses_size));

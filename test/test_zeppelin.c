@@ -260,11 +260,11 @@ static int partition_is_valid(const Partitioned* p, int n, const PlanLimits* l, 
         int s = p->sorted[i], first = w->first_rank / l->node_size, node = l->node_size;
         int last = (w->first_rank + w->cp_size - 1) / node, node_ranks = MIN(node, l->ranks);
         ok &= w->first_rank >= 0 && w->cp_size >= 1 && w->first_rank + w->cp_size <= l->ranks;
-        ok &= widest_place(s, w->cp_size) <= l->capacity;
+        ok &= widest_ring_rank(s, w->cp_size) <= l->capacity;
         ok &= w->queue == (first < last ? QUEUE_ACROSS : w->cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL);
         // Shorter than a threshold: no traffic of that kind, where capacity allows.
         if (s < p->zones.inside && s <= l->capacity) ok &= w->cp_size == 1;
-        if (s < p->zones.across && widest_place(s, node_ranks) <= l->capacity) ok &= first == last;
+        if (s < p->zones.across && widest_ring_rank(s, node_ranks) <= l->capacity) ok &= first == last;
         // Across are whole nodes.
         if (first < last) ok &= w->first_rank % node == 0;
         if (first < last) ok &= (w->first_rank + w->cp_size) % node == 0 || w->first_rank + w->cp_size == l->ranks;
@@ -282,7 +282,7 @@ static void partitions_follow_their_zones(void) {
         if (seed % 2) step.limits.capacity = CEIL_DIV(total, step.limits.ranks) + pick(seed, 22, 0, 40);
         ZeppelinZones zones = {pick(seed, 21, 1, s1), s1};
         Partitioned p = partitioned(step.lengths, step.n, &step.limits, zones);
-        int fits = widest_place(p.sorted[0], step.limits.ranks) <= step.limits.capacity;
+        int fits = widest_ring_rank(p.sorted[0], step.limits.ranks) <= step.limits.capacity;
         int ok = (p.result == 0) == fits;
         if (p.result == 0) ok &= partition_is_valid(&p, step.n, &step.limits, zones);
         else ok &= strstr(p.err, "document 0 ") != NULL, refused++;
@@ -344,7 +344,7 @@ static void plans_are_valid_and_repeat(void) {
         } else {
             // Too long for all ranks, or too many documents in rings.
             refused++;
-            ok &= result == -1 && (widest_place(longest, step.limits.ranks) > step.limits.capacity
+            ok &= result == -1 && (widest_ring_rank(longest, step.limits.ranks) > step.limits.capacity
                                        ? strstr(step.err, "document ") != NULL
                                        : step.limits.max_ring_docs < step.n && strstr(step.err, "rings of ") != NULL);
         }

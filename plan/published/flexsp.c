@@ -17,7 +17,6 @@
 
 #include <math.h>
 
-
 // ---- cutting lists of documents into contiguous runs, twice, both times by dynamic programming
 //
 // Buckets (section 4.1.3, Eq. 15-16): runs of documents sorted by length, each counted as its longest. With err[k][q]
@@ -167,7 +166,7 @@ static int64_t bucket_takes(const int* lengths, int first, int end, int ring_siz
     int64_t takes = lengths[first];
     if (ring_size == 1) return takes;
     takes = 0;
-    for (int i = first; i < end; i++) takes = MAX(takes, widest_place(lengths[i], ring_size));
+    for (int i = first; i < end; i++) takes = MAX(takes, widest_ring_rank(lengths[i], ring_size));
     return takes;
 }
 
@@ -456,7 +455,7 @@ static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen)
     for (int i = 0; i < x->n; i++) {
         double s = x->lengths[i] = x->documents[i].length, least = INFINITY;
         for (int c = 0; c < d->n; c++)
-            if (widest_place(x->lengths[i], d->ring_size[c]) <= d->room[c])
+            if (widest_ring_rank(x->lengths[i], d->ring_size[c]) <= d->room[c])
                 least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
         if (least == INFINITY)
             return fail(err, errlen,

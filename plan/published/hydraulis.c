@@ -17,14 +17,13 @@
 #include <limits.h>
 #include <math.h>
 
-
 // ---- schemes
 
 double scheme_ms(const PipelineScheme* scheme, int s) { return (scheme->quadratic * s + scheme->linear) * s; }
 
 // What s tokens take of max_tokens.
 static int64_t scheme_room(const PipelineScheme* scheme, int s) {
-    return scheme->ring == 1 ? s : (int64_t)scheme->ring * widest_place(s, scheme->ring);
+    return scheme->ring == 1 ? s : (int64_t)scheme->ring * widest_ring_rank(s, scheme->ring);
 }
 
 int scheme_longest(const PipelineScheme* scheme) {

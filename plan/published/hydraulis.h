@@ -22,7 +22,7 @@ typedef struct PipelineScheme {
     int gpus, pp;
     double quadratic, linear, fixed;  // ms a token^2, a token, a micro-batch
     int64_t max_tokens;               // of a micro-batch
-    int ring;      // 1, or a ring that cuts documents: s tokens take ring * widest_place(s, ring) of max_tokens
+    int ring;      // 1, or a ring that cuts documents: s tokens take ring * widest_ring_rank(s, ring) of max_tokens
     int max_docs;  // most documents of a pipeline in a step
 } PipelineScheme;
 

@@ -23,7 +23,7 @@
 #include "plan/published/published.h"
 
 // Tokens of a rank that a document takes in groups of this cost.
-static int64_t takes(const GroupCost* g, int s) { return widest_place(s, g->cp_size / g->ulysses_size); }
+static int64_t takes(const GroupCost* g, int s) { return widest_ring_rank(s, g->cp_size / g->ulysses_size); }
 
 // ---- dynamic cp sizes
 

@@ -11,7 +11,6 @@
 
 #include <stdlib.h>
 
-
 double planner_micro_batch_ms(const Cost* cost) { return MAX(cost->round - cost->micro_batch, 0); }
 
 Setting setting_with_micro_batch(const Setting* setting, double micro_batch_ms, GroupCost* groups) {
@@ -58,7 +57,7 @@ static int holds_context(const Setting* setting, int cp_size, Arena* arena) {
     // Borders are rounded: a document that is shorter by less than a token of every chunk may need one more of a rank.
     int ulysses_size = plan.micro_batches[0].ulysses_size, ring_size = cp_size / ulysses_size;
     for (int s = context; s > MAX(context - 2 * ring_size, 0); s--)
-        if (widest_place(s, ring_size) > place_capacity(limits, ulysses_size)) return 0;
+        if (widest_ring_rank(s, ring_size) > ring_rank_capacity(limits, ulysses_size)) return 0;
     return 1;
 }
 

@@ -21,7 +21,6 @@
 
 #include <limits.h>
 
-
 double zeppelin_routed(int proxies, int nics, double inside) {
     return 2 * (inside * (proxies - 1) / proxies) + 1.0 / MIN(proxies, nics);
 }
@@ -119,7 +118,7 @@ typedef struct Partition {
 // ---- windows
 
 static int holds(const PlanLimits* limits, int s, int ranks) {
-    return CEIL_DIV(s, ranks) <= limits->capacity && widest_place(s, ranks) <= limits->capacity;
+    return CEIL_DIV(s, ranks) <= limits->capacity && widest_ring_rank(s, ranks) <= limits->capacity;
 }
 
 // Whether a document is in the zone from threshold on, or has to be cut because `ranks` do not hold it.
@@ -422,7 +421,7 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
         for (int i = 0, first = plan->n_micro_batches; i < plan->n_docs; i++) {
             const ZeppelinWindow* w = &x->windows[i];
             if (w->queue != queue) continue;
-            int widest = widest_place(x->documents[i].length, w->cp_size), at = first;
+            int widest = widest_ring_rank(x->documents[i].length, w->cp_size), at = first;
             for (; at < plan->n_micro_batches; at++) {
                 const MicroBatch* mb = &plan->micro_batches[at];
                 if (mb->first_rank == w->first_rank && mb->cp_size == w->cp_size && x->room[at] >= widest) break;
@@ -460,7 +459,7 @@ static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLim
             x->ring_docs[mb->first_rank + r] += mb->n_docs;
         if (most + mb->n_docs <= limits->max_ring_docs) continue;
         for (int d = 0; d < mb->n_docs; d++) tokens += lengths[plan->docs[mb->first_doc + d]];
-        if (mb->cp_size > limits->NH || tokens > place_capacity(limits, mb->cp_size))
+        if (mb->cp_size > limits->NH || tokens > ring_rank_capacity(limits, mb->cp_size))
             return fail(err, errlen,
                         "the rings of ranks %d to %d have %d documents, at most %d can be, and they do not fit when %d "
                         "heads are shared",
