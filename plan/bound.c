@@ -1,11 +1,11 @@
 // bound.c - lower bounds of a step's makespan, see bound.h; L3 after Turek, Wolf and Yu (1992), Ludwig and Tiwari
 // (1994).
 //
-// Alone on one rank a document does the least work: heads divide evenly there, nothing is communicated, and V_d / d never
-// falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all groups. For
-// one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over groups, by cp
-// size, ends where the least a and b of all that are left cannot win. Bisection remembers for every such document the
-// groups between its two ends that could still change its work, so a guess looks at few.
+// Alone on one rank a document does the least work: heads divide evenly there, nothing is communicated, and V_d / d
+// never falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all
+// groups. For one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over
+// groups, by cp size, ends where the least a and b of all that are left cannot win. Bisection remembers for every such
+// document the groups between its two ends that could still change its work, so a guess looks at few.
 #include "plan/bound.h"
 
 #include <math.h>
@@ -85,8 +85,8 @@ static void add_group(Search* x, const GroupCost* g, double fastest, double slow
                                        .work1 = g->cp_size * g->linear + slow * shared};
 }
 
-// Where the kind leaves a choice, what else ulysses_size could be. On a published machine communication is the same with
-// all of them, so where heads divide evenly nothing else is better.
+// Where the kind leaves a choice, what else ulysses_size could be. On a published machine communication is the same
+// with all of them, so where heads divide evenly nothing else is better.
 static void add_others(Search* x, const Setting* setting, int cp_size, double fastest, double slow) {
     const GroupCost* known = &setting->groups[cp_size];
     int ulysses_sizes[GROUP_ULYSSES_SIZES],

@@ -1,12 +1,13 @@
 // cost.c - the cost model of cost.h worked out for groups of ranks.
 //
-// Communication on measured machines, for a micro-batch of n tokens, C channels and elements of e bytes, a layer, both ways
-// (the formulas of kernels/group_attention.h, with tokens and heads divided evenly):
-//   ulysses 2 all-to-alls of queries, keys and values, 2 of one tensor e {3, 1} C (n / d) (ulysses_size - 1) / ulysses_size
-//   ring 2 (ring_size - 1) hops of keys and values e 2 (C / ulysses_size) (n / ring_size)
-//          ring_size hops of their gradients in fp32                         4 2 (C / ulysses_size) (n / ring_size)
-// The all-to-alls stay inside a node when every run of `ulysses_size` ranks lies in one, a ring when the whole group does.
-// All communication of a published machine is one number a token: token_bytes / (d GB/s).
+// Communication on measured machines, for a micro-batch of n tokens on d = u r ranks (ulysses size u, ring size r), C
+// channels and elements of e bytes, a layer, forward and backward together (the formulas of kernels/group_attention.h,
+// with tokens and heads divided evenly):
+//   ulysses  2 all-to-alls of queries, keys and values, 2 of one tensor   e {3, 1} C (n / d) (u - 1) / u    bytes
+//   ring     2 (r - 1) hops of keys and values                            e 2 (C / u) (n / r)
+//            r hops of their gradients in fp32                            4 2 (C / u) (n / r)
+// The all-to-alls stay inside a node when every run of u ranks lies in one, a ring when the whole group does. All
+// communication of a published machine is one number a token: token_bytes / (d GB/s).
 #include "plan/cost.h"
 
 // ---- links

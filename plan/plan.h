@@ -1,8 +1,9 @@
 // plan.h - a step's plan: which ranks share which documents. A pure value, made from lengths alone, the same on every
 // rank.
 //
-// A micro-batch is a packed row of documents on a group of `cp_size` contiguous ranks. Every rank runs the micro-batches
-// that contain it in the order of Plan.micro_batches, and a micro-batch runs when all its ranks have come to it.
+// A micro-batch is a packed row of documents on a group of `cp_size` contiguous ranks. Every rank runs the
+// micro-batches that contain it in the order of Plan.micro_batches, and a micro-batch runs when all its ranks have come
+// to it.
 //
 // One global order cannot deadlock. Suppose that some micro-batches never run, and let m be the first of them in the
 // list. Each rank of m runs only micro-batches that stand before m in the list until it comes to m. All of those run,
@@ -96,7 +97,8 @@ typedef struct Share {
 
 // Where chunk j of a document of s tokens begins when it is cut into 2 * ring_size chunks, j in [0, 2 * ring_size]:
 // floor(j s / (2 ring_size)). Borders at multiples of a kernel's tile would cost more than they save: rounded to 128
-// from 256 ring_size tokens on, the busiest of 8 ring ranks had 1.8 times the mean work, and 1.1 times at 2048 ring_size.
+// from 256 ring_size tokens on, the busiest of 8 ring ranks had 1.8 times the mean work, and 1.1 times at 2048
+// ring_size.
 int chunk_border(int s, int ring_size, int j);
 
 // The share of `rank`, which must be one of the micro-batch's. spans: NULL, or room for 2 * n_docs of them, in the
@@ -111,11 +113,12 @@ void micro_batch_cu(const Plan* plan, const MicroBatch* mb, const int* lengths, 
 // ---- what the planners share: which documents a group of ranks can hold
 //
 // A group with `ulysses_size` ranks for the heads holds documents whose tokens on any rank of its ring are at most
-// ring_rank_capacity in all. A document of s tokens takes widest_ring_rank(s, ring_size) of that: a row of documents fits where
-// the sum of these does.
+// ring_rank_capacity in all. A document of s tokens takes widest_ring_rank(s, ring_size) of that: a row of documents
+// fits where the sum of these does.
 
-// Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(NH / ulysses_size) heads, is capacity * NH pairs of token and
-// head. Never more than ulysses_size * capacity, so its ranks have at most capacity tokens each.
+// Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(NH / ulysses_size)
+// heads, is capacity * NH pairs of token and head. Never more than ulysses_size * capacity, so its ranks have at most
+// capacity tokens each.
 int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size);
 // Most tokens that one rank of a ring of `ring_size` has of a document of s tokens.
 int widest_ring_rank(int s, int ring_size);

@@ -2,8 +2,8 @@
 //
 // The ranks are cut into ranks / cp size groups; the rest stays idle. Documents go into rows by best-fit decreasing,
 // twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as
-// this number allows: of total / (groups k) tokens, raised by 1/32 at a time until there are at most groups k rows. Rows
-// are dealt to the groups, the heaviest first, each to the group with the least work so far.
+// this number allows: of total / (groups k) tokens, raised by 1/32 at a time until there are at most groups k rows.
+// Rows are dealt to the groups, the heaviest first, each to the group with the least work so far.
 #include <stdlib.h>
 
 #include "plan/pack.h"

@@ -2,8 +2,8 @@
 // kernels/group_attention.h describes, as spans of documents.
 //
 // Attention is causal: early tokens see few keys, late ones many. A document is cut into 2 R chunks at borders B(j)
-// (chunk_border), R being the ring size, and ring rank a gets chunk a, its low one, and chunk 2 R - 1 - a, its high one.
-// Both together cost every ring rank the same. R = 4; the area under the stairs is the work:
+// (chunk_border), R being the ring size, and ring rank a gets chunk a, its low one, and chunk 2 R - 1 - a, its high
+// one. Both together cost every ring rank the same. R = 4; the area under the stairs is the work:
 //
 //        work a chunk                        *
 //                                        *   *

@@ -15,8 +15,8 @@
 
 #include "plan/step_guess.h"
 
-// Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where documents
-// go.
+// Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where
+// documents go.
 static const double filler = 0.01, small_change = 0.002;
 // Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
 // of a unit likewise.

@@ -48,7 +48,7 @@ static void a_plan_has_every_document_once(void) {
     CHECK(broken(no_document, "micro-batch 2 has document 8, of 8"));
     CHECK(broken(negative_document, "micro-batch 2 has document -1, of 8"));
     CHECK(broken(docs_beyond, "micro-batch 4 has 2 documents"));
-    CHECK(broken(docs_before, "micro-batch 0 has 2 documents from place -1 on"));
+    CHECK(broken(docs_before, "micro-batch 0 has 2 documents from number -1 on"));
     CHECK(broken(docs_far_beyond, "micro-batch 4 has 2147483647 documents"));
     CHECK(broken(empty_micro_batch, "micro-batch 4 has 0 documents"));
     CHECK(broken(fewer_docs, "7 documents"));
