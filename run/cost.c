@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "data/disk.h"
-#include "run/probe.h"
+#include "run/run.h"
 
 enum { MOST_BYTES = 1 << 20 };  // of a machine file
 
@@ -37,7 +37,8 @@ static double estimated_step(const Run* run, const LinkTable* link, double memor
     return ms + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
 }
 
-void cost_estimate(Machine* machine, const Run* run) {
+// What the matmul limit and the transport of this machine suggest, without any measurement.
+static void estimate(Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const PlanLimits* limits = &run->limits;
     int on_host = m->k->on_host;
@@ -194,7 +195,7 @@ static void find(Found* found, const Run* run) {
         found->failed = named_machine(&found->machine, named, found->err, sizeof found->err);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (run->config.probe || !find_measured(found, run)) {
-        cost_estimate(&found->machine, run);
+        estimate(&found->machine, run);
         snprintf(found->from, sizeof found->from, "estimated from the matmul limit; --probe measures it");
     }
 }

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "run/probe.h"
+#include "run/run.h"
 
 // ---- helpers
 

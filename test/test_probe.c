@@ -2,7 +2,7 @@
 // the whole program; several ranks where mpirun is.
 #include "plan/base.h"
 #include "plan/machine.h"
-#include "run/probe.h"
+#include "run/run.h"
 #include "test/program.h"
 
 #define TINY                                                                                            \
