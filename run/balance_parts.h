@@ -36,8 +36,8 @@ void balance_owned(SliceCount* own, const Model* m);
 SliceCount balance_staying(const Balance* b, SliceCount own, int rank);
 double balance_slices(const Balance* b, SliceCount count);               // in hidden units
 double balance_running(const Balance* b, const SliceCount* own, int t);  // slices that rank t of the group runs now
-// What a rank may come to compute: twice its share of an even division and what rounding adds, so that memory stays
-// bounded.
+// The most that a rank may come to compute, which bounds its memory: twice its share of an even division and what
+// rounding adds.
 SliceCount balance_most(const Model* m);
 
 // ---- balance_change.c

@@ -3,7 +3,7 @@
 //
 // The estimate: linear work at half of the measured matmul limit, attention at a quarter of it (both are what the CPU
 // kernels reach, roughly); a micro-batch moves all weights and gradients once; links are what is usual for the
-// transport. Whatever is wrong with it, refining (plan/calibration.h) finds within some steps, except how links differ
+// transport. Calibration (plan/calibration.h) corrects all of it within some steps, except how links differ
 // from each other.
 #define _GNU_SOURCE  // gethostname
 #include <inttypes.h>

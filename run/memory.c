@@ -80,7 +80,7 @@ static size_t largest_tensor(const Shape* shape) {
     return most;
 }
 
-// Of this rank's part of the model, and of the greatest that it may come to own.
+// For this rank's part of the model, or for the greatest part that it may come to own.
 static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shape* widest) {
     Model later = *m;
     later.shape = *widest;
@@ -93,7 +93,7 @@ static size_t widest_linear(const Shape* shape) {
     return MAX(MAX((size_t)shape->C, 3 * own), (size_t)shape->hidden);
 }
 
-// What an injected straggler computes again: activations, or gradients of a weight.
+// For what an injected straggler computes again: activations, or gradients of a weight.
 static size_t discarded_bytes(const Model* m, const Shape* widest, int N) {
     return ROUND_UP(MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest),
                     (size_t)64);

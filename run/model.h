@@ -63,7 +63,7 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 // Outside attention and MLP rank t of a group of R has the tokens [t n, (t + 1) n) of a row of N, n = ceil(N / R), the
 // last ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next matmul:
 // together the bytes of one all-reduce. A row makes four of these pairs in each block, forward and backward together,
-// wherever slow ranks' work is computed. With a group of one nothing here does anything.
+// whichever ranks compute the slices of slow ones. In a group of one these functions do nothing.
 
 // The own rows of x (R n, C).
 void* tp_own(const Model* m, void* x, const Row* row);

@@ -1,5 +1,5 @@
-// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. A list is
-// stored with all that others compute behind it: together that is what was computed, and so what a refresh measures.
+// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
+// list stands all that others compute: both together were computed, so a refresh measures them.
 #include "run/prune.h"
 
 #include <stdlib.h>
@@ -63,6 +63,7 @@ static size_t layer_elems(const Model* m) {
     return elems;
 }
 
+// For the lists of k, which are empty so far. Ends the program where there is none.
 static void take_memory(Pruner* k, const Model* m) {
     char err[ERR_BYTES];
     Arena* a = &k->arena;
@@ -301,7 +302,8 @@ double pruner_left_out(const Pruner* k) {
 
 // ---- files
 
-// Tables whose `kept` lies in memory; its values follow with `values`, else they are those in use.
+// The tables of a file. Their flags `kept` lie in memory, and with `values` their values behind these; else the values
+// are those in use.
 static void make_tables(PruneTable* tables, const Pruner* k, float* memory, int values) {
     for (int i = 0; i < k->n_lists; i++) {
         const List* list = &k->lists[k->in_order[i]];

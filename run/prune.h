@@ -1,5 +1,5 @@
-// prune.h - what this rank's resized linears keep, from one refresh to the next: it follows how much weights change
-// (plan/prune.h), by column of the input, or by head and hidden unit (Shed).
+// prune.h - which columns of its linears' inputs, or which heads and hidden units (Shed), a rank leaves out from one
+// refresh to the next: those whose weights change least (plan/prune.h).
 //
 // Holds host memory: the weights of the four linears at the last refresh, in the model's type, a value for every
 // column, head or hidden unit, and the lists. Every function is deterministic: data ranks of equal tensor-parallel

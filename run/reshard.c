@@ -250,7 +250,7 @@ void reshard_slice_weights(Model* m) {
     m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
-// What comes back from others overwrites what put_own fills in its place.
+// put_own fills also the gradients of slices that others compute; what these send back overwrites it.
 void reshard_slice_gradients(Model* m) {
     const Work* work = m->work;
     for (int l = 0; l < work->L; l++) {

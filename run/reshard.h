@@ -23,23 +23,24 @@ typedef struct KindWork {
     int differs;  // 0: what it owns, in place
     int stay, taken;
     int K;                // columns of the column-parallel linear
-    int columns;          // of its own in the row-parallel linear: `stay`, less those that are left out
+    int columns;          // own columns of the row-parallel linear: `stay`, less those that are left out
     const int* rows;      // (stay) which of its own channels; NULL: the first ones
-    const int* kept_in;   // (K) which columns of the column-parallel linear; NULL: all
-    const int* place_in;  // (C) where each stands among those, or -1
-    const int*
-        kept_out;  // (columns + taken) which columns of the row-parallel linear, the first `columns` its own as it
-                   // owns them; NULL: the first ones
-    const int* place_out;   // (own) where each of those it owns stands among those, or -1
-    const int* source_out;  // (stay + taken) where each that the block computes stands among those, or -1
+    const int* kept_in;   // (K) which columns of the column-parallel linear are computed; NULL: all
+    const int* place_in;  // (C) the inverse of kept_in: the place of a column in it, or -1
+    // (columns + taken) which columns of the row-parallel linear are computed, first `columns` of its own; NULL: the
+    // first ones. Its inverses, with -1 for what is not in it: for the channels that this rank owns, and for those that
+    // the block computes.
+    const int* kept_out;
+    const int* place_out;   // (own)
+    const int* source_out;  // (stay + taken)
 } KindWork;
 
 typedef enum WorkPart {
     PART_WEIGHTS,  // compact copies, layer by layer; dt
     PART_GRADS,    // their gradient sums, fp32
     PART_BEFORE,   // gradients of the step before, as owned
-    PART_GIVEN,    // a layer's slices on their way, packed: this rank's that others compute,
-    PART_TAKEN,    // and others' that it computes; elements of at most 4 bytes
+    PART_GIVEN,    // messages of a layer, packed: slices of this rank that others compute; elements of 4 bytes or less
+    PART_TAKEN,    // the same: slices of others that this rank computes
     PART_SCRATCH,  // own columns of a row-parallel linear
     PART_LISTS,
     N_WORK_PARTS

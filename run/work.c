@@ -1,6 +1,6 @@
-// work.c - this rank's work of a step as lists and views: see work.h. A kind of slices of a layer that is computed as
-// it is owned is used in place; of others there are compact copies, whose channels are those that stay, then those that
-// are taken in the order of moves. One list of columns serves a linear's three matmuls (Wang et al. 2024): each costs
+// work.c - this rank's work of a step as lists and views: see work.h. Where a rank computes exactly the heads (or the
+// hidden units) of a layer that it owns, they are used in place; elsewhere there are compact copies, first of the
+// channels that stay, then of those that are taken, in the order of moves. One list of columns serves a linear's three matmuls (Wang et al. 2024): each costs
 // 2 OC K FLOPs a token, K the columns that are left.
 #include "run/work.h"
 

@@ -2,10 +2,11 @@
 // leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
 // (migration); a helper computes more than it owns.
 //
-// A slice is closed under the block: hidden unit k is row k of FC1 with its bias and column k of FC2; head h its 3 HS
-// rows of QKV with their biases and its HS columns of the attention projection. It reads the block's input, which all
-// ranks have, and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own
-// partial sums, and no activation is sent. The projections' own biases are added by rank 0 of the group alone.
+// A slice is a part of a block that needs no other part: hidden unit k is row k of FC1 with its bias and column k of
+// FC2; head h its 3 HS rows of QKV with their biases and its HS columns of the attention projection. It reads the
+// block's input, which all ranks have, and adds to the block's output, which is summed over ranks anyway: so a helper
+// adds a slice into its own partial sums, and no activation is sent. The projections' own biases are added by rank 0 of
+// the group alone.
 //
 // While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
 // sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
@@ -25,7 +26,7 @@ typedef struct Linear {
     const void *w, *b;  // (OC,K) and (OC) of dt; b NULL: another rank of the group adds it
     float *dw, *db;     // the same shapes, fp32, sums; db NULL with b
     int OC, K;
-    int width;                 // channels of its input: K, and what is left out
+    int width;                 // channels of its input: K and those that are left out
     const int *kept, *source;  // on the device; NULL: all columns. kept (K): columns of the input, ascending; source
                                // (width): where each of them stands in kept, or -1
     ColumnFill fill;           // of the input's gradient
@@ -56,7 +57,7 @@ typedef struct PrunedLayer {
     IndexList heads, hidden;
 } PrunedLayer;
 
-// What all ranks of the group do from the next work_begin on. Moves are the same on all of them; kept is this rank's.
+// What all ranks of the group do from the next work_begin on: the same moves on all ranks, and each its own lists.
 typedef struct WorkPlan {
     int active;  // 0: this rank computes what it owns
     Shed shed;
