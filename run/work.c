@@ -1,7 +1,7 @@
 // work.c - this rank's work of a step as lists and views: see work.h. Where a rank computes exactly the heads (or the
 // hidden units) of a layer that it owns, they are used in place; elsewhere there are compact copies, first of the
-// channels that stay, then of those that are taken, in the order of moves. One list of columns serves a linear's three matmuls (Wang et al. 2024): each costs
-// 2 OC K FLOPs a token, K the columns that are left.
+// channels that stay, then of those that are taken, in the order of moves. One list of columns serves a linear's three
+// matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left.
 #include "run/work.h"
 
 #include <stdlib.h>
