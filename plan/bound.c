@@ -80,9 +80,9 @@ static void add_group(Search* x, const GroupCost* g, double fastest, double slow
     double tokens = (double)g->cp_size * x->capacity, shared = least_token_ms(g, tokens) + g->micro_batch / tokens;
     x->groups[x->n_groups++] = (Group){.cost = g,
                                        .time2 = g->quadratic / fastest,
-                                       .time1 = g->linear / fastest,
+                                       .time1 = g->per_token / fastest,
                                        .work2 = g->cp_size * g->quadratic,
-                                       .work1 = g->cp_size * g->linear + slow * shared};
+                                       .work1 = g->cp_size * g->per_token + slow * shared};
 }
 
 // Where the kind leaves a choice, what else ulysses_size could be. On a published machine communication is the same
@@ -331,7 +331,7 @@ static double work_at(const Search* x, const int* sorted, int n, double tau, Den
 // The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
 static double raise_by_micro_batches(const Search* x, const int* sorted, int n, int ranks, double l3) {
     const GroupCost* one = x->groups[0].cost;
-    WholeMicroBatches micro_batches = {ranks, x->capacity, one->micro_batch, one->linear, x->dense, n};
+    WholeMicroBatches micro_batches = {ranks, x->capacity, one->micro_batch, one->per_token, x->dense, n};
     double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense);
     qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {

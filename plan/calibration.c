@@ -105,7 +105,7 @@ void calibration_apply(Cost* calibrated, const Cost* probed, const Calibration* 
     const double* theta = calibration->theta;
     *calibrated = *probed;
     calibrated->quadratic *= theta[0];
-    calibrated->linear *= theta[1];
+    calibrated->per_token *= theta[1];
     calibrated->link_scale *= theta[2];
     calibrated->micro_batch *= theta[3];
     calibrated->step *= theta[4];

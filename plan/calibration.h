@@ -1,6 +1,6 @@
 // calibration.h - the cost model learns from steps: recursive least squares on five scales.
 //
-// A step's time is predicted as x . theta, where x are its terms (quadratic, linear, communication, micro-batch, step)
+// A step's time is predicted as x . theta, where x are its terms (quadratic, per token, communication, micro-batch, step)
 // in ms as the model that was probed says, and theta starts at ones. After a step that took y, with relative features w
 // = x / (x . 1), h = P w and r = w . h:
 //   theta += h / (1 + r) (y / (x . 1) - w . theta)

@@ -81,7 +81,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     g.canonical = cp_size <= node || cp_size % node == 0 || cp_size == limits->ranks;
     double uneven = (double)CEIL_DIV(limits->NH, ulysses_size) * ulysses_size / limits->NH;
     g.quadratic = cost->quadratic * uneven / cp_size;
-    g.linear = cost->linear / cp_size;
+    g.per_token = cost->per_token / cp_size;
     g.micro_batch = cost->micro_batch;
     g.room = ring_rank_capacity(limits, ulysses_size);
     if (cp_size == 1) return g;
@@ -92,7 +92,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens) {
-    return (CostTerms){g->quadratic * s2, g->linear * tokens, group_communication_ms(g, tokens), g->micro_batch};
+    return (CostTerms){g->quadratic * s2, g->per_token * tokens, group_communication_ms(g, tokens), g->micro_batch};
 }
 
 int group_holds(const GroupCost* g, int s) {

@@ -2,7 +2,7 @@
 //
 // Documents of s tokens each, together on a group of d = ulysses_size * ring_size ranks, take
 //
-//   (quadratic sum(s^2) uneven + linear sum(s)) / d  +  communication(d, sum(s))  +  micro-batch          milliseconds,
+//   (quadratic sum(s^2) uneven + per_token sum(s)) / d  +  communication(d, sum(s))  +  micro_batch     milliseconds,
 //
 // forward and backward of the whole model. uneven = ceil(NH / ulysses_size) ulysses_size / NH: the rank with most heads
 // sets the pace of attention. Communication is not hidden under computing; what is hidden in practice, link_scale
@@ -28,7 +28,7 @@ typedef struct LinkTable {
 typedef struct Cost {
     char name[COST_NAME];
     double quadratic;    // ms a token^2, on one rank
-    double linear;       // ms a token
+    double per_token;    // ms
     double micro_batch;  // ms a micro-batch, whatever is in it
     double step;         // ms a step: reduce, update, gather
     double round;        // ms a micro-batch of systems that end each with a barrier
@@ -51,11 +51,11 @@ typedef struct Communication {
 
 // What groups of one cp size cost: Cost with everything that depends on the cp size worked out.
 typedef struct GroupCost {
-    int cp_size, ulysses_size;              // ulysses_size 0: there is no such group with this kind
-    int across;                             // its ranks are of several nodes
-    int canonical;                          // planners use it: inside a node, or whole nodes
-    double quadratic, linear, micro_batch;  // ms a token^2, a token of the micro-batch, a micro-batch
-    double link_linear;                     // ms a token of communication, published machines
+    int cp_size, ulysses_size;                 // ulysses_size 0: there is no such group with this kind
+    int across;                                // its ranks are of several nodes
+    int canonical;                             // planners use it: inside a node, or whole nodes
+    double quadratic, per_token, micro_batch;  // ms a token^2, a token of the micro-batch, a micro-batch
+    double link_linear;                        // ms a token of communication, published machines
     double link_scale;
     int n_communications;
     Communication communications[GROUP_COMMUNICATIONS];
@@ -63,7 +63,8 @@ typedef struct GroupCost {
 } GroupCost;
 
 typedef struct CostTerms {
-    double quadratic, linear, communication, micro_batch;  // ms
+    double quadratic, per_token, communication,
+        micro_batch;  // ms; quadratic: attention, per_token: the rest of the model
 } CostTerms;
 
 // A group of `cp size` ranks that begins at first_rank and shares heads among `ulysses_size`. link tables are cost's
@@ -88,12 +89,12 @@ static inline double group_communication_ms(const GroupCost* g, double tokens) {
 
 // ms of documents with sum of squares s2 and sum `tokens`; without `micro-batch`.
 static inline double group_ms(const GroupCost* g, double s2, double tokens) {
-    return g->quadratic * s2 + g->linear * tokens + group_communication_ms(g, tokens);
+    return g->quadratic * s2 + g->per_token * tokens + group_communication_ms(g, tokens);
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens);
 static inline double terms_ms(const CostTerms* t) {
-    return t->quadratic + t->linear + t->communication + t->micro_batch;
+    return t->quadratic + t->per_token + t->communication + t->micro_batch;
 }
 // Whether a document of s tokens fits the group by itself.
 int group_holds(const GroupCost* g, int s);

@@ -67,8 +67,8 @@ static void print_time(FILE* out, const Explained* x) {
     fprintf(out,
             "  of it, along the ranks that end last: attention %.1f %%, linear layers %.1f %%, exchanges %.1f %%, "
             "micro-batches' own %.1f %%\n",
-            percent(c->quadratic, f->makespan), percent(c->linear, f->makespan), percent(c->communication, f->makespan),
-            percent(c->micro_batch, f->makespan));
+            percent(c->quadratic, f->makespan), percent(c->per_token, f->makespan),
+            percent(c->communication, f->makespan), percent(c->micro_batch, f->makespan));
     fprintf(out, "  all ranks: idle %.1f %%, exchanging %.1f %%\n", 100 * chosen->timeline->idle,
             100 * chosen->timeline->communication_share);
     fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,

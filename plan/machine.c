@@ -47,7 +47,7 @@ typedef struct Key {
 static const Key keys[] = {
     {{"name"}, "a word", 1, {{WORD, AT(cost.name), 1, COST_NAME - 1}}, .occurs = REQUIRED},
     {{"quadratic_ms"}, "ms a token^2", 1, {{REAL, AT(cost.quadratic), 0, LARGE}}, .occurs = REQUIRED},
-    {{"linear_ms"}, "ms a token", 1, {{REAL, AT(cost.linear), 0, LARGE}}, .occurs = REQUIRED},
+    {{"linear_ms"}, "ms a token", 1, {{REAL, AT(cost.per_token), 0, LARGE}}, .occurs = REQUIRED},
     {{"micro_batch_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.micro_batch), 0, LARGE}}, .occurs = OPTIONAL},
     {{"step_ms"}, "ms a step", 1, {{REAL, AT(cost.step), 0, LARGE}}, .occurs = OPTIONAL},
     {{"round_ms"}, "ms a round", 1, {{REAL, AT(cost.round), 0, LARGE}}, .occurs = OPTIONAL},
@@ -329,7 +329,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
     if (!machine->capacity && machine->token_mb <= 0)
         return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
                     cost->name);
-    if (cost->linear <= 0 && cost->quadratic <= 0)
+    if (cost->per_token <= 0 && cost->quadratic <= 0)
         return fail(err, errlen,
                     "%s: only whole replicas have times here, expected linear_ms or quadratic_ms of a rank",
                     cost->name);
@@ -343,7 +343,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
                                    .capacity = capacity,
                                    .NH = machine_heads(machine),
                                    .max_ring_docs = INT_MAX,
-                                   .quadratic = cost->linear > 0 ? cost->quadratic / cost->linear : 1};
+                                   .quadratic = cost->per_token > 0 ? cost->quadratic / cost->per_token : 1};
     cost_groups(groups, &setting->cost, &setting->limits, setting->kind);
     return 0;
 }

@@ -6,7 +6,7 @@
 //
 // Before a cp size is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, no
 // token communicated faster than in messages of the best size:
-//   makespan >= (quadratic S2 + linear S + min v (communication S + micro-batch rows)) / sum v,
+//   makespan >= (quadratic S2 + per_token S + min v (communication S + micro-batch rows)) / sum v,
 // and no micro-batch is shorter than that of the longest document. Cp sizes are tried in the order of this bound: from
 // the first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A
 // group that a border of nodes cuts is bounded as if it were inside: links across are taken not to be the faster
@@ -65,9 +65,9 @@ static double bound_of_group(const GroupCost* g, const Work* work, const Pace* p
         rate += g->link_scale * e->count * e->bytes_per_token * least_rate(e->link);
     }
     double rows = work->tokens / ((double)g->room * (g->cp_size / g->ulysses_size));
-    double area = g->quadratic * work->s2 + g->linear * work->tokens +
+    double area = g->quadratic * work->s2 + g->per_token * work->tokens +
                   pace->least * (rate * work->tokens + g->micro_batch * MAX(rows, 1));
-    double micro_batch = (g->quadratic * s + g->linear) * s / pace->most + rate * s + g->micro_batch;
+    double micro_batch = (g->quadratic * s + g->per_token) * s / pace->most + rate * s + g->micro_batch;
     return MAX(area / pace->sum, micro_batch);
 }
 

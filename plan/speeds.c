@@ -91,7 +91,7 @@ static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb
         CostTerms* t = &x->expected[mb->first_rank + cp_rank];
         double heads = heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.NH;
         t->quadratic += cost->quadratic * s2 * heads * mb->ulysses_size / mb->cp_size;
-        t->linear += cost->linear * tokens / mb->cp_size;
+        t->per_token += cost->per_token * tokens / mb->cp_size;
         t->micro_batch += cost->micro_batch;
     }
 }
@@ -102,7 +102,7 @@ static void expect(Speeds* x, const Plan* plan, const int* lengths, const Settin
         expect_micro_batch(x, plan, &plan->micro_batches[i], lengths, setting);
 }
 
-static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].linear; }
+static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].per_token; }
 
 static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].micro_batch; }
 
@@ -171,7 +171,7 @@ void speeds_teach(const Speeds* x, Calibration* calibration) {
     Calibration pupil = *calibration;
     for (int r = 0; r < x->ranks; r++) {
         const CostTerms* t = &x->expected[r];
-        double ms[CALIBRATION_TERMS] = {t->quadratic / x->speeds[r], t->linear / x->speeds[r], 0, t->micro_batch, 0};
+        double ms[CALIBRATION_TERMS] = {t->quadratic / x->speeds[r], t->per_token / x->speeds[r], 0, t->micro_batch, 0};
         if (!x->paces[r].as_planned) continue;
         for (int i = 0; i < CALIBRATION_TERMS; i++) ms[i] /= calibration->theta[i];
         pupil.n = pupil.in_a_row = 0;

@@ -51,7 +51,7 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     CostTerms* t = &x->terms[i];
     *t = group_terms(g, s2, tokens);
     t->quadratic /= speed;
-    t->linear = x->rule->even_linear ? 0 : t->linear / speed;
+    t->per_token = x->rule->even_linear ? 0 : t->per_token / speed;
     if (g->across && x->rule->across_scale > 0) t->communication *= x->rule->across_scale;
     t->micro_batch += x->rule->micro_batch_ms;
     return 0;
@@ -116,7 +116,7 @@ static double spread_linear(const Play* x, Timeline* t) {
     const Plan* plan = x->plan;
     double tokens = 0;
     for (int i = 0; i < plan->n_docs; i++) tokens += x->lengths[i];
-    double linear = x->setting->cost.linear * tokens / plan->ranks;
+    double linear = x->setting->cost.per_token * tokens / plan->ranks;
     for (int r = 0; r < plan->ranks; r++)
         t->rank_end[r] += x->rule->remap_ms + linear / (x->setting->speeds ? x->setting->speeds[r] : 1);
     return linear;
@@ -126,7 +126,7 @@ static void follow_back(const Play* x, Timeline* t, int i) {
     for (; i >= 0; i = x->before[i]) {
         const CostTerms* a = &x->terms[i];
         t->critical.quadratic += a->quadratic;
-        t->critical.linear += a->linear;
+        t->critical.per_token += a->per_token;
         t->critical.communication += a->communication;
         t->critical.micro_batch += a->micro_batch;
         t->critical_micro_batches++;
@@ -182,7 +182,7 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
     follow_back(&x, t, x.last[last]);
     t->makespan = t->rank_end[last];
     if (rule->even_linear) {
-        t->critical.linear += linear / (setting->speeds ? setting->speeds[last] : 1);
+        t->critical.per_token += linear / (setting->speeds ? setting->speeds[last] : 1);
         t->critical.communication += rule->remap_ms;
     }
     if (rule->in_rounds && x.n_rounds > 0) t->makespan += rule->round_ms;

@@ -3,8 +3,8 @@
 // Without rounds a micro-batch starts when the last of its ranks has ended what it ran before. Systems with a barrier
 // play in rounds: every round starts when all ranks have ended the one before and its round_ms is over.
 //
-// A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and linear terms. Communication
-// and what a micro-batch costs by itself take the same time at any speed.
+// A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and per-token terms.
+// Communication and what a micro-batch costs by itself take the same time at any speed.
 #pragma once
 #include "plan/cost.h"
 

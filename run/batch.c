@@ -113,9 +113,9 @@ static int make_plan(Batch* b, const Run* run, int64_t step, char* err, size_t e
 static void find_terms(Batch* b, const Run* run) {
     const Cost *now = &run->setting.cost, *before = &run->probed.cost;
     const CostTerms* t = &b->prediction.critical;
-    double ms[CALIBRATION_TERMS] = {t->quadratic, t->linear, t->communication, t->micro_batch, now->step},
-           is[CALIBRATION_TERMS] = {now->quadratic, now->linear, now->link_scale, now->micro_batch, now->step},
-           was[CALIBRATION_TERMS] = {before->quadratic, before->linear, before->link_scale, before->micro_batch,
+    double ms[CALIBRATION_TERMS] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
+           is[CALIBRATION_TERMS] = {now->quadratic, now->per_token, now->link_scale, now->micro_batch, now->step},
+           was[CALIBRATION_TERMS] = {before->quadratic, before->per_token, before->link_scale, before->micro_batch,
                                      before->step};
     for (int i = 0; i < CALIBRATION_TERMS; i++) b->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
 }

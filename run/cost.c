@@ -49,7 +49,7 @@ static void estimate(Machine* machine, const Run* run) {
     memset(machine, 0, sizeof *machine);
     Cost* cost = &machine->cost;
     snprintf(cost->name, sizeof cost->name, "estimate");
-    cost->linear = again * shape_training_flops(&m->whole, 1, 0) / (0.5 * rate);
+    cost->per_token = again * shape_training_flops(&m->whole, 1, 0) / (0.5 * rate);
     cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (0.25 * rate);
     cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
     if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
@@ -150,7 +150,7 @@ static int read_machine(Machine* machine, const char* path, char* err, size_t er
 // A file may have been measured for planning in terms of tensor-parallel replicas only.
 static int check_machine(const Machine* machine, const char* name, char* err, size_t errlen) {
     const Cost* cost = &machine->cost;
-    if (cost->linear <= 0 && cost->quadratic <= 0)
+    if (cost->per_token <= 0 && cost->quadratic <= 0)
         return fail(err, errlen, "%s: a rank alone has no times here, so it cannot plan for this program", name);
     return 0;
 }
@@ -207,7 +207,7 @@ static void print_link(const LinkTable* link, const char* where) {
 static void print_cost(const Run* run, const char* from) {
     const Cost* c = &run->probed.cost;
     printf("cost    %s\n        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", from,
-           c->linear, c->quadratic, c->micro_batch, c->step);
+           c->per_token, c->quadratic, c->micro_batch, c->step);
     if (run->limits.ranks > 1) {
         print_link(&c->link[LINK_INSIDE], "inside a node");
         if (run->limits.ranks > run->limits.node_size) print_link(&c->link[LINK_ACROSS], "between nodes");

@@ -137,7 +137,7 @@ static ProbeTime row_of(const int* lengths, int n) {
 }
 
 static double model_ms(const Cost* c, const ProbeTime* row) {
-    return c->quadratic * row->s2 + c->linear * row->tokens + c->micro_batch;
+    return c->quadratic * row->s2 + c->per_token * row->tokens + c->micro_batch;
 }
 
 // What the estimate says of all rows of the design, once each.
@@ -193,7 +193,7 @@ static void fit_rows(Cost* cost, const ProbeTime* rows) {
         if (!design[i].held_out) fitted[n++] = rows[i];
     probe_fit(c, fitted, n);
     cost->quadratic = c[0];
-    cost->linear = c[1];
+    cost->per_token = c[1];
     cost->micro_batch = c[2];
 }
 
@@ -360,7 +360,7 @@ void run_probe(Run* run) {
     print_rows(cost, rows);
     print_links(cost);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
-           cost->linear, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
+           cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
     if (cost_cache_path(run, path, sizeof path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
         die("--probe: %s", err);
     printf("saved %s, which runs like this one find; others take it by --machine\n", path);

@@ -39,8 +39,8 @@ static inline void random_world(World* world, const PlanLimits* limits, uint64_t
     Setting* s = &world->setting;
     Cost* c = &s->cost;
     *s = (Setting){.limits = *limits, .groups = world->groups, .kind = (CpChoice)pick(seed, 0, 0, 2)};
-    *c = (Cost){.linear = 0.1 + random_uniform(seed, 1), .link_scale = 1};
-    c->quadratic = c->linear * pick(seed, 2, 0, 4) / 4096.0;
+    *c = (Cost){.per_token = 0.1 + random_uniform(seed, 1), .link_scale = 1};
+    c->quadratic = c->per_token * pick(seed, 2, 0, 4) / 4096.0;
     c->micro_batch = pick(seed, 3, 0, 1) ? 100 * random_uniform(seed, 4) : 0;
     if (pick(seed, 5, 0, 1)) {
         c->token_bytes = 1e6 * random_uniform(seed, 6);
@@ -193,7 +193,7 @@ static inline double optimum(const int* lengths, int n, const Setting* setting, 
                 CostTerms t = group_terms(&g, s * s, s);
                 int fits = g.ulysses_size > 0 && group_holds(&g, lengths[i]);
                 o.ms[i][o.n_windows] =
-                    fits ? (t.quadratic + t.linear) / speed + t.communication + t.micro_batch : INFINITY;
+                    fits ? (t.quadratic + t.per_token) / speed + t.communication + t.micro_batch : INFINITY;
             }
             o.n_windows++;
         }

@@ -46,7 +46,7 @@ static inline Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, u
     Setting* s = &x->setting;
     s->limits = (PlanLimits){ranks, ranks, 16384, 16, DOCS, 1e-4};
     s->cost =
-        (Cost){.linear = 0.01, .quadratic = 1e-6, .micro_batch = 1, .link_scale = 1, .layers = 12, .channels = 1024};
+        (Cost){.per_token = 0.01, .quadratic = 1e-6, .micro_batch = 1, .link_scale = 1, .layers = 12, .channels = 1024};
     s->cost.elem_bytes = 2;
     s->cost.link[LINK_INSIDE] = s->cost.link[LINK_ACROSS] = fast_link;
     s->groups = x->groups;
@@ -87,7 +87,7 @@ static inline double true_ms(const Sim* x, int rank) {
         double s2 = 0, heads = heads_of(x->setting.limits.NH, share.ulysses_size, share.ulysses_rank);
         for (int j = 0; j < mb->n_docs; j++)
             s2 += pow(x->lengths[x->plan.docs[mb->first_doc + j]], 2) / share.ring_size;
-        double work = c->quadratic * s2 * heads / x->setting.limits.NH + c->linear * share.n;
+        double work = c->quadratic * s2 * heads / x->setting.limits.NH + c->per_token * share.n;
         ms += work * x->slowness[rank] + c->micro_batch * (x->micro_batch_slows ? x->slowness[rank] : 1);
     }
     return ms;

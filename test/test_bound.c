@@ -100,7 +100,8 @@ static void add_to_table(Table* x, const Setting* setting, const int* sorted, in
     double room = (double)g->cp_size * setting->limits.capacity, slow = sum_of_least(setting, g->cp_size), fastest = 0;
     for (int r = 0; r < setting->limits.ranks; r++) fastest = fmax(fastest, at_pace(setting, r));
     for (int i = 0; i < n; i++) {
-        double s = sorted[i], computed = g->quadratic * s * s + g->linear * s, *t = &x->t[i][x->n], *w = &x->w[i][x->n];
+        double s = sorted[i], computed = g->quadratic * s * s + g->per_token * s, *t = &x->t[i][x->n],
+               *w = &x->w[i][x->n];
         *t = *w = INFINITY;
         if (!group_holds(g, sorted[i])) continue;
         *t = computed / fastest + group_communication_ms(g, s) + g->micro_batch;
@@ -243,7 +244,7 @@ static void no_schedule_of_few_documents_ends_before_a_bound(void) {
 static void documents_of_a_micro_batch_share_what_it_costs(void) {
     int lengths[] = {50, 50};
     World world = {.setting = {.limits = {1, 1, 100, 1, 2, 0}, .groups = world.groups}};
-    world.setting.cost = (Cost){.linear = 1, .micro_batch = 100, .link_scale = 1};
+    world.setting.cost = (Cost){.per_token = 1, .micro_batch = 100, .link_scale = 1};
     cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_AUTO);
     Bounds b = bounds(&world.setting, lengths, 2);
     CHECK_CLOSE(b.l1, 200, 1e-9);  // one full micro-batch

@@ -313,7 +313,7 @@ static void the_learnt_model_is_the_probed_one_with_its_terms_scaled(void) {
     Calibration calibration;
     Cost probed = {.name = "x",
                    .quadratic = 1e-3,
-                   .linear = 2e-2,
+                   .per_token = 2e-2,
                    .micro_batch = 3,
                    .step = 5,
                    .round = 7,
@@ -328,7 +328,7 @@ static void the_learnt_model_is_the_probed_one_with_its_terms_scaled(void) {
     for (int i = 0; i < T; i++) calibration.theta[i] = 2 + i;
     calibration_apply(&calibrated, &probed, &calibration);
     CHECK_CLOSE(calibrated.quadratic, 2e-3, 1e-15);
-    CHECK_CLOSE(calibrated.linear, 6e-2, 1e-15);
+    CHECK_CLOSE(calibrated.per_token, 6e-2, 1e-15);
     CHECK_CLOSE(calibrated.link_scale, 2, 1e-15);
     CHECK_CLOSE(calibrated.micro_batch, 15, 1e-12);
     CHECK_CLOSE(calibrated.step, 30, 1e-12);

@@ -20,7 +20,7 @@ static Setting published(const char* name, int ranks, int node_size) {
 
 // A measured machine: bytes and then 10 and 1 GB/s behind a latency, for a model of 12 layers of 768 channels in bf16.
 static Cost measured(void) {
-    Cost cost = {.name = "measured", .quadratic = 1e-6, .linear = 0.01, .micro_batch = 0.2, .link_scale = 1};
+    Cost cost = {.name = "measured", .quadratic = 1e-6, .per_token = 0.01, .micro_batch = 0.2, .link_scale = 1};
     cost.link[LINK_INSIDE] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.01, 0.11, 10.01}};
     cost.link[LINK_ACROSS] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.05, 1.05, 100.05}};
     cost.layers = 12, cost.channels = 768, cost.elem_bytes = 2;
@@ -46,7 +46,7 @@ static void flexsp_times_are_those_of_its_cost_model(void) {
     for (int i = 0; i < COUNT(golden); i++) {
         double s = golden[i].s, tokens = golden[i].count * s;
         CostTerms t = group_terms(&groups[golden[i].cp_size], tokens * s, tokens);
-        CHECK_CLOSE(t.quadratic + t.linear + setting.cost.round, golden[i].compute, 0.01);
+        CHECK_CLOSE(t.quadratic + t.per_token + setting.cost.round, golden[i].compute, 0.01);
         CHECK_CLOSE(t.communication, golden[i].communication, 0.01);
     }
 }
@@ -247,7 +247,7 @@ static void the_rank_with_most_heads_sets_the_pace(void) {
     for (int d = 1; d <= 12; d++) {
         GroupCost g = cost_group(&cost, &limits, 0, d, d);
         CHECK_CLOSE(g.quadratic, cost.quadratic * most_heads[d] / 12, 1e-20);
-        CHECK_CLOSE(g.linear, cost.linear / d, 1e-17);
+        CHECK_CLOSE(g.per_token, cost.per_token / d, 1e-17);
     }
     GroupCost ring = cost_group(&cost, &limits, 0, 15, 5);
     CHECK_CLOSE(ring.quadratic, cost.quadratic * 3 / 12 / 3, 1e-20);
@@ -265,7 +265,7 @@ static void terms_are_the_parts_of_the_time(void) {
         CostTerms t = group_terms(g, s2, tokens);
         CHECK(terms_ms(&t) == group_ms(g, s2, tokens) + g->micro_batch);
         CHECK(t.communication == group_communication_ms(g, tokens) && t.quadratic == g->quadratic * s2);
-        CHECK(t.linear == g->linear * tokens && t.micro_batch == g->micro_batch);
+        CHECK(t.per_token == g->per_token * tokens && t.micro_batch == g->micro_batch);
     }
 }
 

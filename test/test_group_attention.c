@@ -147,7 +147,7 @@ static int largest_share(Case* c, const MicroBatch* mb) {
     int most = 0;
     for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
         Share s = micro_batch_share(&plan, mb, c->lengths, r, NULL);
-        most = MAX(most, MAX(s.n, CEIL_DIV(s.ring_n * heads_of(c, s.ulysses_size, s.b), c->NH)));
+        most = MAX(most, MAX(s.n, CEIL_DIV(s.ring_n * heads_of(c, s.ulysses_size, s.ulysses_rank), c->NH)));
     }
     return most;
 }

@@ -44,7 +44,7 @@ static Run* random_run(uint64_t seed) {
     s->limits = (PlanLimits){ranks, pick(seed, 2, 1, ranks), pick(seed, 3, 200, 2000), pick(seed, 4, 1, 24), 1000, 0};
     if (seed % 4 == 0) s->limits.max_ring_docs = pick(seed, 5, 20, 300);
     Cost* c = &s->cost;
-    *c = (Cost){.name = "random", .quadratic = 1e-6, .linear = 0.01, .link_scale = 1};
+    *c = (Cost){.name = "random", .quadratic = 1e-6, .per_token = 0.01, .link_scale = 1};
     c->micro_batch = pick(seed, 6, 0, 2);
     c->round = pick(seed, 7, 0, 4);
     if (seed % 2) {
@@ -226,7 +226,7 @@ static void the_fixed_cost_of_a_micro_batch_weighs_in_the_choice(void) {
         Run* run = (Run*)must(calloc(1, sizeof *run));
         Setting* s = &run->setting;
         s->limits = (PlanLimits){2, 2, 1000, 2, 1000, 0};
-        s->cost = (Cost){.linear = 0.01, .round = dear ? 5 : 0, .link_scale = 1, .token_bytes = 1e4, .n_groups = 1};
+        s->cost = (Cost){.per_token = 0.01, .round = dear ? 5 : 0, .link_scale = 1, .token_bytes = 1e4, .n_groups = 1};
         s->cost.group_cp_size[0] = 2, s->cost.group_gbps[0] = 10;
         s->groups = run->groups, s->context = 1000;
         cost_groups(s->groups, &s->cost, &s->limits, CP_CHOICE_AUTO);

@@ -89,7 +89,7 @@ static const Setting* random_setting(uint64_t seed) {
     s.limits.capacity = least + (int)((run->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
     s.kind = (CpChoice)(3 * random_uniform(seed, 2));
     s.cost.quadratic = scale(seed, 3, -5, -2);
-    s.cost.linear = scale(seed, 4, -4, -2);
+    s.cost.per_token = scale(seed, 4, -4, -2);
     s.cost.micro_batch = scale(seed, 5, -4, -1);
     s.cost.link_scale = 1;
     s.cost.link[LINK_INSIDE] = random_link(seed, 6);

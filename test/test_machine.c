@@ -36,7 +36,7 @@ static int same_scheme(const Scheme* a, const Scheme* b) {
 }
 
 static int same_cost(const Cost* a, const Cost* b) {
-    return !strcmp(a->name, b->name) && a->quadratic == b->quadratic && a->linear == b->linear &&
+    return !strcmp(a->name, b->name) && a->quadratic == b->quadratic && a->per_token == b->per_token &&
            a->micro_batch == b->micro_batch && a->step == b->step && a->round == b->round &&
            a->link_scale == b->link_scale && a->token_bytes == b->token_bytes && a->n_groups == b->n_groups &&
            !memcmp(a->group_cp_size, b->group_cp_size, sizeof a->group_cp_size) &&
@@ -198,7 +198,7 @@ static void every_key_is_read_into_its_place(void) {
     CHECK(read_text(whole) == 0);
     const Cost* c = &machine.cost;
     CHECK_STRING(c->name, "box");
-    CHECK(c->quadratic == 5e-6 && c->linear == 0.25 && c->micro_batch == 1.5 && c->step == 20 && c->round == 3);
+    CHECK(c->quadratic == 5e-6 && c->per_token == 0.25 && c->micro_batch == 1.5 && c->step == 20 && c->round == 3);
     CHECK(machine.heads == 12 && machine.capacity == 4096 && c->layers == 12 && c->channels == 768);
     CHECK(c->elem_bytes == 2 && c->link_scale == 0.75 && c->n_groups == 0);
     CHECK(c->link[LINK_INSIDE].n == 2 && c->link[LINK_INSIDE].bytes[1] == 65536 && c->link[LINK_INSIDE].ms[1] == 0.012);
@@ -356,7 +356,7 @@ static Machine random_machine(uint64_t seed) {
     Machine m = {.cost = {.link_scale = any_number(seed, 1, 0, 2)}};
     Cost* c = &m.cost;
     snprintf(c->name, sizeof c->name, "machine-%d", (int)(seed % 1000));
-    double* const reals[] = {&c->quadratic, &c->linear, &c->micro_batch, &c->step, &c->round};
+    double* const reals[] = {&c->quadratic, &c->per_token, &c->micro_batch, &c->step, &c->round};
     for (int i = 0; i < COUNT(reals); i++) *reals[i] = any_number(seed, 10 + (uint64_t)i, 0, 1e9);
     m.heads = (int)(hash64(seed) % 3 * 32);
     if (seed % 3 == 0) m.capacity = 1 + (int)(hash64(seed) % 100000);
@@ -413,7 +413,8 @@ static void printing_and_reading_gives_the_same_doubles(void) {
 
 static void numbers_are_printed_as_short_as_they_can_be(void) {
     char text[256];
-    Machine m = {.cost = {.name = "b", .quadratic = 5.128e-6, .linear = 0.1, .micro_batch = 1.0 / 3, .link_scale = 1}};
+    Machine m = {
+        .cost = {.name = "b", .quadratic = 5.128e-6, .per_token = 0.1, .micro_batch = 1.0 / 3, .link_scale = 1}};
     machine_print(&m, text, sizeof text);
     CHECK_STRING(text, "name b\nquadratic_ms 5.128e-06\nlinear_ms 0.1\nmicro_batch_ms 0.33333333333333331\n");
 }
@@ -436,7 +437,7 @@ static void printing_stays_inside_its_buffer(void) {
 // Whatever is accepted must make sense and print back.
 static int accepts_sense(const char* text, size_t n) {
     if (read_bytes(&machine, text, n)) return 0;
-    CHECK(machine.cost.name[0] && machine.cost.quadratic >= 0 && machine.cost.linear >= 0 && machine.heads >= 0);
+    CHECK(machine.cost.name[0] && machine.cost.quadratic >= 0 && machine.cost.per_token >= 0 && machine.heads >= 0);
     CHECK(survives_printing(&machine));
     return 1;
 }

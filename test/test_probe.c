@@ -23,7 +23,7 @@ static int find_cached(void) {
 static Machine read_cached(void) {
     static char text[1 << 16];
     char err[ERR_BYTES];
-    Machine machine = {.cost = {.linear = NAN}};
+    Machine machine = {.cost = {.per_token = NAN}};
     size_t n = read_text(cached, text, sizeof text);
     int bad = machine_parse(&machine, text, n, err, sizeof err);
     if (bad) printf("    %s: %s\n", cached, err);
@@ -123,7 +123,7 @@ static void a_probe_leaves_a_file_and_no_run(void) {
     CHECK(find_cached() == 1);
     CHECK(strstr(cached, "/cache/ragged/cost-") && strstr(output, cached));
     Machine m = read_cached();
-    CHECK(m.cost.linear > 0 && m.cost.step > 0 && m.cost.quadratic >= 0 && m.cost.micro_batch >= 0);
+    CHECK(m.cost.per_token > 0 && m.cost.step > 0 && m.cost.quadratic >= 0 && m.cost.micro_batch >= 0);
     CHECK(m.cost.layers == 2 && m.cost.channels == 64 && m.cost.elem_bytes == 4 && m.heads == 4);
     CHECK(m.cost.link[LINK_INSIDE].n == 0 && m.cost.link[LINK_ACROSS].n == 0);
     CHECK(sh("test -e $W/run") != 0);
@@ -138,7 +138,7 @@ static void the_next_run_finds_what_was_measured(void) {
     CHECK(run("") == 0);
     CHECK(strstr(output, "cost    measured, ") && strstr(output, cached));
     snprintf(line, sizeof line, " %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step",
-             m.cost.linear, m.cost.quadratic, m.cost.micro_batch, m.cost.step);
+             m.cost.per_token, m.cost.quadratic, m.cost.micro_batch, m.cost.step);
     CHECK(strstr(output, line));
     CHECK(log_values("run", "predicted_ms", predicted, 3) == 3 && log_values("run", "measured_ms", measured, 3) == 3);
     for (int i = 0; i < 3; i++) CHECK(predicted[i] > measured[i] / 10 && predicted[i] < 10 * measured[i]);

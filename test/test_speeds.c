@@ -273,7 +273,7 @@ static void dear_micro_batches_do_not_mislead(void) {
         for (int i = 0; i < 20; i++) {
             run_step(x);
             const CostTerms* t = &x->speeds.expected[2];
-            predicted += (t->quadratic + t->linear) / x->speeds.speeds[2] + t->micro_batch;
+            predicted += (t->quadratic + t->per_token) / x->speeds.speeds[2] + t->micro_batch;
             took += true_ms(x, 2);
         }
         worst[x->micro_batch_slows] = fmax(worst[x->micro_batch_slows], fabs(predicted / took - 1));
@@ -394,7 +394,7 @@ static void what_was_not_measured_is_not_learnt(void) {
     CHECK(speeds_start(&alone, 1, &arena) == 0);
     Plan plan = {.ranks = 1, .n_docs = 1, .n_micro_batches = 1};
     plan.docs = (int[]){0}, plan.micro_batches = (MicroBatch[]){{0, 1, 1, 0, 1, 0}};
-    Setting setting = {.limits = {1, 1, 1000, 4, 1, 0}, .cost = {.linear = 0.01}};
+    Setting setting = {.limits = {1, 1, 1000, 4, 1, 0}, .cost = {.per_token = 0.01}};
     speeds_learn(&alone, &plan, (int[]){100}, &setting, (double[]){5});
     CHECK(alone.steps == 0 && speeds_refresh(&alone) == 0 && alone.speeds[0] == 1 && !speeds_in_use(&alone));
     arena_free(&arena);
@@ -433,7 +433,7 @@ typedef struct Hand {
 static void begin_by_hand(Hand* h) {
     memset(h, 0, sizeof *h);
     h->setting.limits = (PlanLimits){4, 4, 1000, 4, 4, 0};
-    h->setting.cost = (Cost){.linear = 1, .micro_batch = 10};
+    h->setting.cost = (Cost){.per_token = 1, .micro_batch = 10};
     for (int i = 0; i < 4; i++) h->docs[i] = i, h->lengths[i] = 100;
     static Arena arena;
     soil(&arena, 0, 1 << 12);
@@ -528,7 +528,7 @@ static void only_a_rank_long_idle_is_tried(void) {
         begin_by_hand(&h);
         hear(&h, 15, 1, 1, 1, 32);
         CHECK(speeds_refresh(&h.speeds) == 1 && speeds_are(&h, 1, 1, 1, 1.0 / 32));
-        if (tiny) h.lengths[3] = 1, h.setting.cost.linear = 0.5;
+        if (tiny) h.lengths[3] = 1, h.setting.cost.per_token = 0.5;
         hear(&h, 90, 1, 1, 1, tiny ? 0.005 : 0);
         if (!tiny) hear(&h, 1, 1, 1, 1, 32);
         CHECK(speeds_refresh(&h.speeds) == 0);
@@ -563,7 +563,7 @@ static void learn_both(Learning* l, Sim* x) {
     double ms = plan_and_play(x, x->in_use ? x->planned_speeds : NULL) + x->truth.cost.step;
     const CostTerms* t = &x->prediction.critical;
     double terms[CALIBRATION_TERMS] = {t->quadratic * was->quadratic / now->quadratic,
-                                       t->linear * was->linear / now->linear,
+                                       t->per_token * was->per_token / now->per_token,
                                        t->communication * was->link_scale / now->link_scale,
                                        t->micro_batch * was->micro_batch / now->micro_batch, was->step};
     ms *= 1 + 0.02 * random_normal(x->seed ^ 5, (uint64_t)x->step);
@@ -595,7 +595,8 @@ static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
             double dearer = seed % 2 ? 2 : 0.5;
             l.probed.step = 10;
             Cost actual = l.probed;
-            actual.linear *= 1.5, actual.quadratic *= 1.5 * dearer, actual.micro_batch *= 1.2, actual.link_scale = 0.8;
+            actual.per_token *= 1.5, actual.quadratic *= 1.5 * dearer, actual.micro_batch *= 1.2,
+                actual.link_scale = 0.8;
             calibration_start(&l.calibration);
             set_costs(x, l.probed, actual);
             error_over(&l, x, 60);

@@ -61,7 +61,7 @@ static void a_plan_by_hand(void) {
     // micro-batches 0, 3, 4 follow each other
     CHECK(t->critical_micro_batches == 3);
     CHECK_CLOSE(t->critical.quadratic, 5.128e-6 * (8192. * 8192 * (1 / 2. + 1 / 4.) + 1e6), 1e-9);
-    CHECK_CLOSE(t->critical.linear, 0.1839576 * (8192 * (1 / 2. + 1 / 4.) + 1000), 1e-9);
+    CHECK_CLOSE(t->critical.per_token, 0.1839576 * (8192 * (1 / 2. + 1 / 4.) + 1000), 1e-9);
     CHECK_CLOSE(t->critical.communication, 71.786 + 41.211, 0.002);
     CHECK(t->critical.micro_batch == 0);
     free_played(&p);
@@ -95,7 +95,7 @@ static void linear_work_can_be_spread_over_all_ranks(void) {
     CHECK_CLOSE(p.t.end[0], wide / 2 + 71.786, 0.001);
     CHECK_CLOSE(p.t.rank_end[0], wide / 2 + wide / 4 + 71.786 + 41.211 + linear + 7, 0.002);
     CHECK_CLOSE(p.t.makespan, p.t.rank_end[0] + narrow, 1e-9);
-    CHECK_CLOSE(p.t.critical.linear, linear, 1e-9);
+    CHECK_CLOSE(p.t.critical.per_token, linear, 1e-9);
     CHECK_CLOSE(terms_ms(&p.t.critical), p.t.makespan, 1e-9);
     CHECK_CLOSE(p.t.communication_share * 4 * p.t.makespan, 2 * 71.786 + 4 * 41.211 + 4 * 7, 0.01);
     double busy = wide * 2 + 2 * 71.786 + 4 * 41.211 + 3 * narrow + 4 * (linear + 7);
@@ -119,7 +119,7 @@ static double micro_batch_ms(const Plan* plan, const MicroBatch* mb, const int* 
     if (rule->across_scale > 0 &&
         mb->first_rank / setting->limits.node_size != (mb->first_rank + mb->cp_size - 1) / setting->limits.node_size)
         t.communication *= rule->across_scale;
-    return t.quadratic / speed + (rule->even_linear ? 0 : t.linear / speed) + t.communication + t.micro_batch +
+    return t.quadratic / speed + (rule->even_linear ? 0 : t.per_token / speed) + t.communication + t.micro_batch +
            rule->micro_batch_ms;
 }
 

@@ -40,7 +40,7 @@ static void zones_of_measured_machines_follow_their_links(void) {
     random_world(&world, &limits, 1);
     Setting* s = &world.setting;
     s->cost.n_groups = 0;
-    s->cost.linear = 1, s->cost.quadratic = 1e-3, s->cost.link_scale = 1;
+    s->cost.per_token = 1, s->cost.quadratic = 1e-3, s->cost.link_scale = 1;
     s->cost.layers = 3, s->cost.channels = 64, s->cost.elem_bytes = 2;
     // Inside, 0.5 ms a message: 3 layers, 2 hops of keys and values, 2 of their gradients make 6 ms on 2 ranks. Across,
     // 1e-4 ms a byte: 18 messages of 64 bytes a token, 12 of 128 on 4 ranks make 0.2688 ms a token.

@@ -155,7 +155,7 @@ void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
         x->room[c] = g->room;
         double full = (double)g->room * x->ring_size[c];
         x->quadratic[c] = g->quadratic;
-        x->linear[c] = g->linear + group_communication_ms(g, full) / full;
+        x->linear[c] = g->per_token + group_communication_ms(g, full) / full;
         x->micro_batch[c] = g->micro_batch;
     }
 }

@@ -614,7 +614,7 @@ static PipelineScheme scheme_of_group(const GroupCost* g, const Setting* setting
         slope = MAX((group_communication_ms(g, full) - quarter_ms) / (0.75 * full), 0);
         start = MAX(quarter_ms - slope * full / 4, 0);
     }
-    scheme.linear = g->linear + slope;
+    scheme.linear = g->per_token + slope;
     scheme.fixed = MAX(setting->cost.round, g->micro_batch) + start;
     return scheme;
 }
