@@ -1,8 +1,8 @@
 // calibration.h - the cost model learns from steps: recursive least squares on five scales.
 //
-// A step's time is predicted as x . theta, where x are its terms (quadratic, per token, communication, micro-batch, step)
-// in ms as the model that was probed says, and theta starts at ones. After a step that took y, with relative features w
-// = x / (x . 1), h = P w and r = w . h:
+// A step's time is predicted as x . theta, where x are its terms (quadratic, per token, communication, micro-batch,
+// step) in ms as the model that was probed says, and theta starts at ones. After a step that took y, with relative
+// features w = x / (x . 1), h = P w and r = w . h:
 //   theta += h / (1 + r) (y / (x . 1) - w . theta)
 // and P is updated as in recursive least squares with forgetting (Ljung and Soderstrom 1983), but forgets only along
 // h, the direction that the step told something about (Kulhavy 1987): dividing all of P by lambda would let what the
