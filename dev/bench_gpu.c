@@ -21,19 +21,19 @@ static int V = 50257, VP = 50304;  // vocabulary, padded
 
 // Memory that is handed out piece by piece, and from its start again after its end: what was handed out the last time
 // has left the caches by then.
-typedef struct Arena {
+typedef struct Pool {
     char* p;
     size_t bytes, at;
-} Arena;
+} Pool;
 
 static struct {
     const Kernels* k;
     const GptModel* model;
     int N, C, OC;
-    Arena in, out, in32, out32;  // bf16 and fp32; `in` is never written
+    Pool in, out, in32, out32;  // bf16 and fp32; `in` is never written
 } w;
 
-static void* take(Arena* a, size_t bytes) {
+static void* take(Pool* a, size_t bytes) {
     bytes = ROUND_UP(bytes, (size_t)256);
     if (bytes > a->bytes) die("an operand of %zu bytes, room for %zu", bytes, a->bytes);
     if (a->at + bytes > a->bytes) a->at = 0;
@@ -65,16 +65,16 @@ static void fill(void* device, size_t bytes) {
     w.k->synchronize(NULL);
 }
 
-static void make_arena(Arena* a, size_t bytes, int random) {
+static void make_pool(Pool* a, size_t bytes, int random) {
     a->p = (char*)alloc(bytes);
     a->bytes = bytes;
     a->at = 0;
     if (random) fill(a->p, bytes);
 }
 
-static void free_arenas(void) {
-    Arena* all[] = {&w.in, &w.out, &w.in32, &w.out32};
-    for (int i = 0; i < COUNT(all); i++) w.k->free_memory(all[i]->p), *all[i] = (Arena){NULL, 0, 0};
+static void free_pools(void) {
+    Pool* all[] = {&w.in, &w.out, &w.in32, &w.out32};
+    for (int i = 0; i < COUNT(all); i++) w.k->free_memory(all[i]->p), *all[i] = (Pool){NULL, 0, 0};
 }
 
 static int* upload_ints(const int* host, size_t n) {
@@ -138,8 +138,8 @@ static void bench_limits(void) {
     l.dt = DT_BF16;
     l.attention = ATTENTION_OWN;
     open_kernels(&l);
-    make_arena(&w.in, MAX(4 * n, 2 * square), 1);
-    make_arena(&w.out, MAX(2 * n, square), 0);
+    make_pool(&w.in, MAX(4 * n, 2 * square), 1);
+    make_pool(&w.out, MAX(2 * n, square), 0);
     w.N = (int)edge;
     double add = 6e-9 * (double)n / measure(run_big_add), cast = 6e-9 * (double)n / measure(run_big_cast);
     double again = 2e-12 * (double)edge * (double)edge * (double)edge / measure(run_square);
@@ -158,7 +158,7 @@ static void bench_limits(void) {
     record("limit", "memory", limits->copy, "GB/s", 0);
     record("limit", "matmul", limits->matmul, "TFLOP/s", 0);
     record("limit", "matmul in a row, random numbers", again, "TFLOP/s", limits->matmul);
-    free_arenas();
+    free_pools();
     w.k->close();
 }
 
@@ -241,10 +241,10 @@ static void make_integers(void) {
 static void make_op_tensors(void) {
     size_t wte = (size_t)VP * w.C, wide = 4 * NC(), n = options.quick ? QUICK_ELEMS : ADAM_ELEMS;
     float one = 1;
-    make_arena(&w.in, 2 * (wte + 2 * wide), 1);
-    make_arena(&w.out, 2 * (wte + 2 * wide), 0);
-    make_arena(&w.in32, 4 * (n + (size_t)w.N), 1);
-    make_arena(&w.out32, 4 * (2 * wte + (size_t)CONTEXT * w.C), 0);
+    make_pool(&w.in, 2 * (wte + 2 * wide), 1);
+    make_pool(&w.out, 2 * (wte + 2 * wide), 0);
+    make_pool(&w.in32, 4 * (n + (size_t)w.N), 1);
+    make_pool(&w.out32, 4 * (2 * wte + (size_t)CONTEXT * w.C), 0);
     o.n = n;
     o.param = alloc(2 * n), o.master = (float*)alloc(4 * n), o.m = (float*)alloc(4 * n), o.v = (float*)alloc(4 * n);
     fill(o.master, 4 * n);
@@ -259,7 +259,7 @@ static void make_op_tensors(void) {
 static void free_op_tensors(void) {
     void* all[] = {o.tokens, o.positions, o.targets, o.rows, o.param, o.logits, o.master, o.m, o.v, o.one, o.norm};
     for (int i = 0; i < COUNT(all); i++) w.k->free_memory(all[i]);
-    free_arenas();
+    free_pools();
 }
 
 static void show_op(const char* op, void (*run)(void), double bytes) {
@@ -381,12 +381,12 @@ static void bench_matmuls_of(const GptModel* m) {
         l.epilogues = (Epilogues)e;
         open_kernels(&l);
         if (e == 0) {
-            make_arena(&w.in, 2 * (logits + wte + 2 * wide), 1);
-            make_arena(&w.out, 2 * (logits + 2 * wide), 0);
-            make_arena(&w.out32, 4 * (wte + 8 * square_of(m->C)), 0);
+            make_pool(&w.in, 2 * (logits + wte + 2 * wide), 1);
+            make_pool(&w.out, 2 * (logits + 2 * wide), 0);
+            make_pool(&w.out32, 4 * (wte + 8 * square_of(m->C)), 0);
         }
         for (int i = 0; i < N_MATMULS; i++) set_matmul(m, i), bench_matmul(e, i);
-        if (e == last) free_arenas();
+        if (e == last) free_pools();
         w.k->close();
     }
     print_matmuls();
