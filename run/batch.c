@@ -170,8 +170,11 @@ static void upload_ints(const Batch* b, const Model* m, const int* host, int n) 
     m->k->upload(on_device(b, host), host, (size_t)n * sizeof(int), m->s);
 }
 
-// The rows of wte that this rank holds of the first n tokens.
-static void upload_rows(Batch* b, const Model* m, int n) {
+// The first n tokens, their positions and targets, and the rows of wte that this rank holds of them.
+static void upload_tokens(Batch* b, const Model* m, int n) {
+    upload_ints(b, m, b->tokens, n);
+    upload_ints(b, m, b->positions, n);
+    upload_ints(b, m, b->targets, n);
     if (!m->tp) return;
     for (int i = 0; i < n; i++) {
         int row = b->tokens[i] - m->shape.first_vocab_row;
@@ -201,11 +204,8 @@ void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
         micro_batch_ring_tokens(&b->plan, mine->mb, b->lengths, b->ring + ring, b->ring + ring + mine->share.ring_size);
         ring += 2 * mine->share.ring_size;
     }
-    upload_ints(b, m, b->tokens, n);
-    upload_ints(b, m, b->positions, n);
-    upload_ints(b, m, b->targets, n);
+    upload_tokens(b, m, n);
     upload_ints(b, m, b->cu, cu);
-    upload_rows(b, m, n);
 }
 
 Row batch_row(const Batch* b, const Model* m, int i) {
@@ -244,12 +244,10 @@ Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cac
     row.use_cache = 1;
     row.cached = cached;
     memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
-    for (int i = 0; i < N; i++) b->positions[i] = cached + i;
+    for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
     b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
-    upload_ints(b, m, b->tokens, N);
-    upload_ints(b, m, b->positions, N);
+    upload_tokens(b, m, N);
     upload_ints(b, m, b->cu, 4);
-    upload_rows(b, m, N);
     return row;
 }
 
@@ -285,11 +283,8 @@ Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int*
     b->micro_batches[0] = local;
     read_tokens(b, sampler, N);
     micro_batch_cu(&b->plan, &mb, b->lengths, b->cu);
-    upload_ints(b, m, b->tokens, N);
-    upload_ints(b, m, b->positions, N);
-    upload_ints(b, m, b->targets, N);
+    upload_tokens(b, m, N);
     upload_ints(b, m, b->cu, n + 1);
-    upload_rows(b, m, N);
     return batch_row(b, m, 0);
 }
 
