@@ -41,8 +41,11 @@ struct Docs {
 
 enum { DOCS_HEAD_TOKENS = 1024, DOCS_HEAD_BYTES = 4096 };  // what the hash of a document covers
 
-// ---- docs.c
+// ---- docs_store.c
 
+// Opens file->path and finds its size; it must be a regular file. 0, or -1 with a message.
+int docs_file_open(DocsFile* file, char* err, size_t errlen);
+void docs_file_close(DocsFile* file);
 // Bytes offset .. offset + n of a file. 0, or -1 with a message (shrunk, unreadable).
 int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen);
 // Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1.

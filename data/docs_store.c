@@ -1,0 +1,86 @@
+// docs_store.c - what the readers of all formats need: arrays that grow, documents appended, bytes of files.
+// See docs_format.h.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/docs_format.h"
+#include "plan/base.h"
+
+int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err,
+                 size_t errlen) {
+    if (more <= *capacity - n) return 0;
+    int64_t wanted = MAX(n + more, MAX(16, *capacity + *capacity / 2));
+    void *old, *grown = NULL;
+    memcpy(&old, array, sizeof old);  // `array` points to a pointer of whatever type
+    if (wanted <= (int64_t)(PTRDIFF_MAX / element_bytes)) grown = realloc(old, (size_t)wanted * element_bytes);
+    if (!grown)
+        return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return 0;
+}
+
+int64_t docs_last_at_most(const int64_t* first, size_t stride, int64_t n, int64_t key) {
+    int64_t low = 0, high = n;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (*(const int64_t*)((const char*)first + (size_t)middle * stride) <= key) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen) {
+    if (docs->n_docs + 1 >= docs->docs_capacity) {  // start has one element more than hash
+        int64_t capacity = docs->docs_capacity;
+        if (docs_reserve(&docs->hash, &capacity, docs->n_docs, 2, sizeof *docs->hash, err, errlen)) return -1;
+        capacity = docs->docs_capacity;
+        if (docs_reserve(&docs->start, &capacity, docs->n_docs, 2, sizeof *docs->start, err, errlen)) return -1;
+        docs->docs_capacity = capacity;
+    }
+    if (docs->n_docs == 0) docs->start[0] = 0;
+    docs->hash[docs->n_docs] = hash_bytes(head, head_bytes, (uint64_t)length);
+    docs->start[docs->n_docs + 1] = docs->start[docs->n_docs] + length;
+    docs->n_docs++;
+    return 0;
+}
+
+static int open_path(const char* path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
+int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, char* err, size_t errlen) {
+    if (offset < 0 || offset > file->size || n > (uint64_t)(file->size - offset))
+        return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n,
+                    (long long)offset, (long long)file->size);
+    int fd = file->fd >= 0 ? file->fd : open_path(file->path);
+    if (fd < 0) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    int status = 0;
+    for (size_t done = 0; status == 0 && done < n;) {
+        ssize_t got = pread(fd, (char*)out + done, n - done, offset + (int64_t)done);
+        if (got > 0) done += (size_t)got;
+        else if (got == 0)
+            status = fail(err, errlen, "%s: ends at byte %lld, it had %lld when it was opened", file->path,
+                          (long long)(offset + (int64_t)done), (long long)file->size);
+        else if (errno != EINTR) status = fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    }
+    if (fd != file->fd) close(fd);
+    return status;
+}
+
+void docs_file_close(DocsFile* file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+int docs_file_open(DocsFile* file, char* err, size_t errlen) {
+    struct stat st;
+    file->fd = open_path(file->path);
+    if (file->fd < 0 || fstat(file->fd, &st)) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return fail(err, errlen, "%s: is not a regular file", file->path);
+    file->size = st.st_size;
+    return 0;
+}
