@@ -200,6 +200,11 @@ $(build)/dev/%: $(build)/dev/%.o $(build)/ragged.a
 	$(call linked,$(link),$(if $(filter yes,$(ONEDNN)),-ldnnl))
 $(build)/dev/bench_%.o: KERNEL_FLAGS += $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN)
 $(build)/dev/simulate: $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simulate*.c))
+# Lists of document lengths, for simulations and for tests of planners.
+with_lengths := $(shell grep -lE 'dev/lengths.h|test/(rounds|slow_cluster).h' test/*.c)
+with_lengths := $(with_lengths:test/%.c=$(build)/test/%)
+$(with_lengths) $(build)/dev/bench_plan $(build)/dev/simulate: $(build)/dev/lengths.o
+$(build)/dev/lengths.o: KERNEL_FLAGS += $(PLAN_FLAGS)
 
 # Fuzzers: every reader of bytes, which clang must compile, with what it reads for (config=fuzz).
 build/fuzz/fuzz_%: LIBRARIES := -lm

@@ -10,7 +10,7 @@
 // share the core. Each batch is planned RUNS times: the least of these is what planning takes, the median
 // what it takes while the machine is as busy as now. In the record the limit beside a figure is the wanted one.
 #include "dev/bench.h"
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 #include "plan/machine.h"
 #include "plan/published/published.h"
 

@@ -1,6 +1,6 @@
 // simulate.h - what the files of the simulator share: options, machine, lengths, and the results of each planner.
 #pragma once
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 #include "plan/machine.h"
 #include "plan/published/published.h"
 

@@ -1,6 +1,6 @@
 // rounds.h - machines, batches and proofs for the tests of published planners that plan in rounds.
 #pragma once
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 #include "test/settings.h"
 
 enum { WIDEST_RANKS = 1024, WIDEST_BATCH = 4096 };

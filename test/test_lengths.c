@@ -2,7 +2,7 @@
 // everywhere, and bad names and files are refused with a line.
 #include "test/test.h"
 
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 
 enum { LIMIT = 196608, DRAWS = 400000 };
 

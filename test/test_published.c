@@ -2,7 +2,7 @@
 // validly, and none beats the lower bound; and those of plan_adaptive (plan/step.h): it is the best single cp size.
 #include "plan/published/published.h"
 
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 #include "test/settings.h"
 
 enum { MOST_TEST_RANKS = 64, MOST_TEST_DOCS = 256 };

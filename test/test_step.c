@@ -1,7 +1,7 @@
 // test_step.c - the claims of plan/step.h: plans hold, take what they say, never less than a bound, and stay close to
 // the best schedule there is where brute force can find it.
 #include "plan/step.h"
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 #include "test/settings.h"
 
 typedef int Planner(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,

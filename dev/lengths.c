@@ -9,7 +9,7 @@
 //
 // The integers are the same on every machine: exponential and logarithm are computed here, from additions,
 // multiplications and divisions, because libraries differ in the last bit.
-#include "plan/lengths.h"
+#include "dev/lengths.h"
 
 #include <math.h>
 #include <stdio.h>
