@@ -215,8 +215,8 @@ build/fuzz/fuzz_%: build/fuzz/test/fuzz/fuzz_%.o $(patsubst %.c,build/fuzz/%.o,$
 
 # The suite is test/suite, a command a line. A program in it is any word that begins with build/; every config builds
 # its own. What cannot be built here is not asked for, and test/run.sh says which lines that skips.
-export MPI EMULATED AMX
-programs      := $(if $(tiers),$(shell config=$(config) sh test/run.sh --programs $(tiers)))
+suite         := config=$(config) MPI=$(MPI) EMULATED=$(EMULATED) AMX=$(AMX) sh test/run.sh
+programs      := $(if $(tiers),$(shell $(suite) --programs $(tiers)))
 other_configs := $(filter-out $(config),release sanitize race fuzz)
 
 test: report
@@ -241,7 +241,7 @@ test-programs: $(filter $(build)/%,$(programs))
 	  $(if $(filter fuzz,$(c)),CC=clang) $(filter build/$(c)/%,$(programs)) &&)) :
 
 run-tests: test-programs
-	@config=$(config) sh test/run.sh $(tiers)
+	@$(suite) $(tiers)
 
 emu-objects: # for test/emu/faults.sh, which links with one of them replaced
 	@echo $(notdir $(emu_objects))
