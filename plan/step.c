@@ -229,35 +229,6 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
 }
 
-// ---- what any plan takes
-
-static int descending(const void* a, const void* b) {
-    int x = *(const int*)a, y = *(const int*)b;
-    return (x < y) - (x > y);
-}
-
-void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
-
-int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
-                 char* err, size_t errlen) {
-    Timeline timeline;
-    ArenaMark mark = arena_mark(arena);
-    int* sorted = TAKE(arena, int, plan->n_docs);
-    if (timeline_play(&timeline, plan, lengths, setting, &(PlayRule){0}, arena, err, errlen) < 0) return -1;
-    prediction->makespan = timeline.makespan;
-    prediction->critical = timeline.critical;
-    prediction->n_tries = 0;
-    memcpy(sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
-    sort_lengths(sorted, plan->n_docs);
-    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err, errlen) < 0) return -1;
-    arena_reset(arena, mark);
-    return 0;
-}
-
-double prediction_gap(const Prediction* prediction) {
-    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
-}
-
 // Counted by hand: plan_flex holds 250 bytes a document when the bounds or plan_adaptive take 150 or 200 more, and a
 // packing's tree has up to 2^16 leaves of 16 bytes beside as many counts.
 size_t planning_bytes(int n, const PlanLimits* limits) {
