@@ -399,6 +399,15 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
     }
 }
 
+int config_choice(const char* value, const char* choices) {
+    size_t n = strlen(value);
+    for (int i = 0;; i++) {
+        size_t length = strcspn(choices, "|");
+        if (!choices[length] || (length == n && !strncmp(choices, value, n))) return i;
+        choices += length + 1;
+    }
+}
+
 // ---- for people
 
 enum { HELP_COLUMN = 24, HELP_WIDTH = 80 };

@@ -93,3 +93,5 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
 //   cosine    the same along half a cosine
 //   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
 double schedule_lr(const Config* config, int64_t t);
+// Which of "a|b|c" an option's value is, from 0. It is one of them.
+int config_choice(const char* value, const char* choices);

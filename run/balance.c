@@ -12,29 +12,6 @@
 
 #include "run/balance_parts.h"
 
-SliceCount balance_most(const Model* m) {
-    int R = m->split.ranks;
-    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
-                        MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
-}
-
-void balance_owned(SliceCount* own, const Model* m) {
-    for (int t = 0; t < tp_size(m); t++)
-        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]};
-}
-
-double balance_slices(const Balance* b, SliceCount count) { return count.hidden + b->head_work * count.heads; }
-
-SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
-    for (int i = 0; i < b->plan.n_moves; i++)
-        if (b->plan.moves[i].from == rank) own.heads -= b->plan.moves[i].heads, own.hidden -= b->plan.moves[i].hidden;
-    return own;
-}
-
-double balance_running(const Balance* b, const SliceCount* own, int t) {
-    return balance_slices(b, balance_count(b->plan.moves, b->plan.n_moves, own, t));
-}
-
 // ---- files
 
 static void lists_path(char* path, const Run* run, const char* dir) {
@@ -87,7 +64,7 @@ static void take_up(Run* run) {
 
 static BalanceSetting make_setting(const Config* c, int ranks) {
     BalanceSetting s = {.ranks = ranks, .start = 1.2, .stop = 1.1, .most_pruned = 0.95, .squared = 1};
-    s.mode = (BalanceMode)run_choice(c->balance, "off|resize|migrate|semi");
+    s.mode = (BalanceMode)config_choice(c->balance, "off|resize|migrate|semi");
     s.semi_lambda = c->semi_lambda;
     return s;
 }
@@ -113,8 +90,8 @@ void balance_open(Run* run) {
     m->timer->on = world > 1;
     b->setting = make_setting(c, tp_size(m));
     b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
-    b->plan.shed = (Shed)run_choice(c->shed, "columns|slices");
-    b->plan.imputation = (Imputation)run_choice(c->fill, "zero|average|same");
+    b->plan.shed = (Shed)config_choice(c->shed, "columns|slices");
+    b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, m->comm->size);
     int failed = !b->steps || !b->compute_ms || speeds_start(&b->speeds, m->comm->size, &b->arena);
@@ -149,7 +126,7 @@ void balance_ready(Run* run) {
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) balance_find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, b->plan.shed, (Priority)run_choice(c->priority, "change|random|inverse"),
+        b->pruner = pruner_open(m, b->plan.shed, (Priority)config_choice(c->priority, "change|random|inverse"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) balance_find_fixed(run);
     if (c->resume) take_up(run);

@@ -8,6 +8,31 @@
 #include "run/balance_parts.h"
 #include "run/reshard.h"
 
+// ---- heads and hidden units, counted
+
+void balance_owned(SliceCount* own, const Model* m) {
+    for (int t = 0; t < tp_size(m); t++)
+        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]};
+}
+
+double balance_slices(const Balance* b, SliceCount count) { return count.hidden + b->head_work * count.heads; }
+
+SliceCount balance_staying(const Balance* b, SliceCount own, int rank) {
+    for (int i = 0; i < b->plan.n_moves; i++)
+        if (b->plan.moves[i].from == rank) own.heads -= b->plan.moves[i].heads, own.hidden -= b->plan.moves[i].hidden;
+    return own;
+}
+
+double balance_running(const Balance* b, const SliceCount* own, int t) {
+    return balance_slices(b, balance_count(b->plan.moves, b->plan.n_moves, own, t));
+}
+
+SliceCount balance_most(const Model* m) {
+    int R = m->split.ranks;
+    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
+                        MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
+}
+
 // ---- what balancing needs to know of this machine, measured once, before the first step
 
 // ms of sending so many bytes to the next rank of the group and receiving as many from the one before: the slowest

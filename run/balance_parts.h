@@ -31,6 +31,8 @@ struct Balance {
     RankStep* steps;     // (world) of the last step
 };
 
+// ---- balance_change.c
+
 // Heads and hidden units of all ranks of the group, and those of all of them that this one does not give away.
 void balance_owned(SliceCount* own, const Model* m);
 SliceCount balance_staying(const Balance* b, SliceCount own, int rank);
@@ -39,8 +41,6 @@ double balance_running(const Balance* b, const SliceCount* own, int t);  // slic
 // The most that a rank may come to compute, which bounds its memory: twice its share of an even division and what
 // rounding adds.
 SliceCount balance_most(const Model* m);
-
-// ---- balance_change.c
 
 // What it takes to move a slice; what leaving columns out saves. Both are collective.
 void balance_find_move_cost(Run* run);

@@ -54,9 +54,9 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
     limits.dt = m->dt;
-    limits.attention = (AttentionKernels)run_choice(run->config.attention, "auto|own|cudnn");
+    limits.attention = (AttentionKernels)config_choice(run->config.attention, "auto|own|cudnn");
     limits.fast_backward = !strcmp(run->config.deterministic, "no");
-    limits.epilogues = (Epilogues)run_choice(run->config.epilogues, "bias|dgelu|all");
+    limits.epilogues = (Epilogues)config_choice(run->config.epilogues, "bias|dgelu|all");
     return limits;
 }
 
@@ -235,7 +235,7 @@ MemoryPlan run_plan_memory(Run* run) {
     run->config.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows_of(run, run->config.capacity);
     run->setting.limits = run->limits;
-    run->setting.kind = (CpChoice)run_choice(run->config.kind, "auto|ulysses|ring");
+    run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;
     return plan;
 }

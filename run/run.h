@@ -1,7 +1,8 @@
 // run.h - a run: everything that main has, and the phases that set it up before the first step of train_gpt.cu.
 //
-// Read in the order of main: start.c (options, data, device, ranks), memory.c (the memory table), state.c (weights from
-// and to files), cost.c (what planners know of this machine) and probe.c (how it is measured), report.c (what is said).
+// Read in the order of main: start.c (options, data, device), ranks.c, memory.c (the memory table), state.c (weights
+// from and to files), cost.c (what planners know of this machine) and probe.c (how it is measured), report.c (what is
+// said).
 #pragma once
 #include "data/checkpoint.h"
 #include "data/docs.h"
@@ -84,23 +85,26 @@ struct Run {
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 
-void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
 // OpenMP threads that wait by spinning take a core from whoever has work on a machine that does anything else: step
 // times grew tenfold beside one busy process. The policy is read before main, so the program starts itself again with
 // it.
 void run_threads_without_spinning(char** argv);
 // --help ends here; finds what --resume, --init and --sample start from.
 void run_read_options(Run* run, int argc, char** argv);
-void run_open_data(Run* run);      // tokenizer, documents
-void run_settle_model(Run* run);   // device, element type, shape; opens the samplers
+void run_open_data(Run* run);     // tokenizer, documents
+void run_settle_model(Run* run);  // device, element type, shape; opens the samplers
+void run_close(Run* run);
+static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
+    if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
+}
+
+// ---- ranks.c
+
+void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
 void run_join_ranks(Run* run);     // opens the Comm and proves that all ranks mean the same run
 void run_measure_limit(Run* run);  // of all ranks together, each on its own
-void run_close(Run* run);
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
-void run_path(char* path, const char* dir, const char* name);  // CHECKPOINT_PATH bytes
-// Which of "a|b|c" an option's value is, from 0. It is one of them.
-int run_choice(const char* value, const char* choices);
 // What every rank of c says: (size) values of so many bytes in memory to be freed. The greatest of their numbers.
 // Collective; end the program where a rank is lost.
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);

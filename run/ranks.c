@@ -1,0 +1,179 @@
+// ranks.c - the processes of a job find each other, prove that they mean the same run, and ask each other for numbers.
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "run/run.h"
+
+void run_find_ranks(Run* run) {
+    char err[ERR_BYTES];
+    if (rank_identity(&run->identity, err, sizeof err)) die("%s", err);
+    if (run->identity.size == 1) return;
+    die_as_rank(run->identity.rank);
+    if (run->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
+}
+
+void run_lost(const Run* run, const char* words) {
+    const char* saved = run->training && run->config.save_every ? run->out : NULL;
+    die("step %" PRId64 ": %s; %s%s", run->state.step + 1, words,
+        saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
+}
+
+void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes) {
+    char err[ERR_BYTES];
+    void* all = calloc((size_t)c->size, bytes);
+    if (!all) die("no memory for what %d ranks say", c->size);
+    if (c->table->all_gather_host(c, all, mine, bytes, err, sizeof err)) run_lost(run, err);
+    return all;
+}
+
+double run_most(const Run* run, Comm* c, double mine) {
+    double most = mine, *all = (double*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++) most = MAX(most, all[r]);
+    free(all);
+    return most;
+}
+
+// ---- one run
+
+static void add_option(void* context, const char* name, const char* value) {
+    uint64_t* hash = (uint64_t*)context;
+    *hash = hash_bytes(value, strlen(value), hash_bytes(name, strlen(name), *hash));
+}
+
+// Hashes of all that must be the same on all ranks.
+typedef struct Fingerprints {
+    uint64_t options, data, shape;
+} Fingerprints;
+
+static Fingerprints fingerprints_of(const Run* run) {
+    Fingerprints m = {0, run->training ? docs_fingerprint(run->data.docs) : 0, 0};
+    const Shape* s = &run->model.shape;
+    int dims[] = {s->L, s->C, s->NH, s->V, s->context, (int)run->model.dt, run->training};
+    config_visit(&run->config, add_option, &m.options);
+    m.options = hash_bytes(run->start_from, strlen(run->start_from), hash_bytes(run->out, strlen(run->out), m.options));
+    m.shape = hash_bytes(dims, sizeof dims, 0);
+    return m;
+}
+
+static void check_same(Run* run) {
+    Comm* c = run->model.world;
+    Fingerprints mine = fingerprints_of(run), *all = (Fingerprints*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 1; r < c->size; r++) {
+        const char* what = all[r].options != all[0].options ? "other options or another --out"
+                           : all[r].data != all[0].data     ? "other documents in --data"
+                           : all[r].shape != all[0].shape   ? "another model, or other hardware (see --dtype)"
+                                                            : NULL;
+        if (what) die("rank %d was started with %s than rank 0; start all ranks with one command", r, what);
+    }
+    free(all);
+}
+
+static int cores_of(pid_t process) {
+    cpu_set_t set;
+    return sched_getaffinity(process, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+}
+
+static void say_where(const Run* run) {
+    const Model* m = &run->model;
+    const Comm* c = m->world;
+    int nodes = c->node[c->size - 1] + 1;
+    int cores = cores_of(getppid());
+    printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
+    if (m->tp) {
+        int t = tp_size(m) - 1;
+        printf(
+            "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d hidden units, "
+            "the last one %d and %d\n",
+            m->comm->size, m->comm->size > 1 ? "s" : "", tp_size(m), m->split.head[1], m->split.hidden[1],
+            m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]);
+    }
+    if (run->model.zero.stage > 1)
+        printf(
+            "zero    stage %d: ranks go through the micro-batches of a step in rounds, with empty ones where they have "
+            "none\n",
+            run->model.zero.stage);
+    if (run->oversubscribed)
+        printf("        %d ranks of %d threads share %d cores: expect no speed from that%s\n", c->local_size,
+               run->config.threads, cores,
+               getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
+}
+
+// The cores of the launcher are those of this machine or container; a rank has its part of them, or what the launcher
+// has bound it to.
+static void settle_threads(Run* run) {
+    Config* c = &run->config;
+    int local = MAX(run->model.world->local_size, 1);
+    if (c->threads == 0) c->threads = MAX(1, MIN(cores_of(0), cores_of(getppid()) / local));
+    run->oversubscribed = run->model.k->on_host && local * c->threads > cores_of(getppid());
+}
+
+// For plans, which must be the same on all ranks even where nodes have unlike numbers of them.
+static int ranks_of_first_node(const Comm* c) {
+    int n = 0;
+    while (n < c->size && c->node[n] == c->node[0]) n++;
+    return MAX(n, 1);
+}
+
+// Contiguous ranks make a tensor-parallel group; those with the same number in theirs are data ranks.
+static void split_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    Comm* world = m->world;
+    int R = run->config.tp, t = world->rank % R;
+    world->overlap = !strcmp(run->config.overlap, "yes");
+    m->comm = world;
+    if (world->size % R)
+        die("--tp %d does not divide the %d ranks of this job; try --tp 1 or mpirun -n %d", R, world->size,
+            ROUND_UP(world->size, R));
+    if (R == 1) return;
+    if (R > m->whole.NH)
+        die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
+            m->whole.NH);
+    if (world->table->split(world, &m->tp, world->rank / R, world->rank, err, sizeof err) ||
+        world->table->split(world, &m->comm, t, world->rank, err, sizeof err))
+        die("--tp %d: %s", R, err);
+    m->comm->overlap = world->overlap;
+    m->tp->overlap = 0;
+    m->tp->purpose = COMM_TENSOR;
+    m->split = split_even(&m->whole, R);
+    m->shape = split_shape(&m->whole, &m->split, t);
+}
+
+void run_join_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Model* m = &run->model;
+    if (comm_open(&m->world, m->k, &run->identity, c->timeout, err, sizeof err)) die("%s", err);
+    split_ranks(run);
+    m->zero.stage = m->comm->size > 1 ? c->zero : 1;
+    m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
+    m->shape.shards = m->comm->size;
+    m->whole.shards = m->world->size;
+    run->limits.ranks = m->comm->size;
+    run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
+    run->limits.NH = m->whole.NH / c->tp;
+    run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
+    run->limits.quadratic = 1.0 / (12 * m->shape.C);
+    run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
+    run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
+    if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);
+    if (m->world->size == 1) return;
+    settle_threads(run);
+    check_same(run);
+    say_where(run);
+}
+
+void run_measure_limit(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.world;
+    double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
+    if (mine < 0) die("%s", err);
+    double* all = (double*)run_ask_all(run, c, &mine, sizeof mine);
+    run->matmul_limit = 0;
+    for (int r = 0; r < c->size; r++) run->matmul_limit += all[r];
+    free(all);
+}
