@@ -65,11 +65,11 @@ static void print_time(FILE* out, const Explained* x) {
     fprintf(out, "  makespan %.2f ms, at least %.2f (L3): %.2f %% above; planned in %.0f us\n", f->makespan,
             f->bounds.l3, 100 * prediction_gap(f), chosen->plan_us);
     fprintf(out,
-            "  of it, along the ranks that end last: attention %.1f %%, linear layers %.1f %%, exchanges %.1f %%, "
+            "  of it, along the ranks that end last: attention %.1f %%, linear layers %.1f %%, communication %.1f %%, "
             "micro-batches' own %.1f %%\n",
             percent(c->quadratic, f->makespan), percent(c->per_token, f->makespan),
             percent(c->communication, f->makespan), percent(c->micro_batch, f->makespan));
-    fprintf(out, "  all ranks: idle %.1f %%, exchanging %.1f %%\n", 100 * chosen->timeline->idle,
+    fprintf(out, "  all ranks: idle %.1f %%, communication %.1f %%\n", 100 * chosen->timeline->idle,
             100 * chosen->timeline->communication_share);
     fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,
             f->bounds.l2);
@@ -111,10 +111,10 @@ static void print_searches(FILE* out, const Prediction* f) {
 
 static void print_others(FILE* out, const Explained* x) {
     if (x->n_shown < 2) return;
-    fprintf(out, "\n  plan            ms   longer   idle   exchanges   micro-batches   planned in\n");
+    fprintf(out, "\n  plan             ms   longer    idle  communication  micro-batches planned in\n");
     for (int i = 0; i < x->n_shown; i++) {
         const Shown* s = &x->shown[i];
-        fprintf(out, "  %-10s %8.2f  %6.2fx  %4.1f %%      %4.1f %%  %6d  %8.0f us%s\n", s->name, s->timeline->makespan,
+        fprintf(out, "  %-10s %8.2f  %6.2fx  %4.1f %%  %11.1f %%  %13d %7.0f us%s\n", s->name, s->timeline->makespan,
                 x->shown[0].timeline->makespan > 0 ? s->timeline->makespan / x->shown[0].timeline->makespan : 1,
                 100 * s->timeline->idle, 100 * s->timeline->communication_share, s->plan->n_micro_batches, s->plan_us,
                 s->chosen ? "  chosen" : "");

@@ -85,7 +85,7 @@ void work_close(Work* work);
 // Between steps; copies what it needs of the plan.
 void work_set(Model* m, const WorkPlan* plan);
 // Around the micro-batches of a training step. Both are collective in the group when anything moves, and cost nothing
-// when this rank's work is what it owns. Exchanges run on m->tp for COMM_SLICES.
+// when this rank's work is what it owns. Its communication runs on m->tp for COMM_SLICES.
 void work_begin(Model* m);
 void work_end(Model* m);
 // Whether a tensor's gradients were left out in part, so that what is exactly 0 is to be frozen: AdamW.freeze.

@@ -1,4 +1,4 @@
-// late_comm.h - a Comm whose exchanges happen as late as they may: begin_send_receive only notes its messages and
+// late_comm.h - a Comm whose collectives happen as late as they may: begin_send_receive only notes its messages and
 // spoils the memory that will receive, `end` sends and receives. Who overwrites what is not sent yet, or reads what has
 // not come, gets wrong numbers every time, not only when a message is slow. Host memory only.
 #pragma once
@@ -24,7 +24,7 @@ static Request late_begin_send_receive(Comm* c, const Transfer* sends, int n_sen
     (void)s;
     LateSend* x = &late.waiting[++late.begun % LATE_SENDS];
     if (late.begun - late.done > LATE_SENDS || n_sends > LATE_MESSAGES || n_receives > LATE_MESSAGES)
-        die("%d exchanges have begun, the last with %d messages", (int)(late.begun - late.done), n_sends);
+        die("%d collectives have begun, the last with %d messages", (int)(late.begun - late.done), n_sends);
     memcpy(x->sends, sends, (size_t)n_sends * sizeof *sends);
     memcpy(x->receives, receives, (size_t)n_receives * sizeof *receives);
     x->n_sends = n_sends, x->n_receives = n_receives, x->purpose = c->purpose;
@@ -43,7 +43,7 @@ static void late_end(Comm* c, Request request, Stream s) {
     c->purpose = purpose;
 }
 
-// From now on exchanges of c are late, or again not.
+// From now on collectives of c are late, or again not.
 static inline void set_late(Comm* c, int on) {
     if (late.on_time) c->table = late.on_time, late.on_time = NULL;
     if (!on) return;

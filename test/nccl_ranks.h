@@ -1,9 +1,9 @@
-// nccl_ranks.h - what the tests of exchanges between GPUs share: ranks with a device each, memory there with a twin on
+// nccl_ranks.h - what the tests of collectives between GPUs share: ranks with a device each, memory there with a twin on
 // the host, and what a rank sends and expects.
 //
 // Built with the stand-ins of test/emu they run anywhere. Built by nvcc with the real NCCL they run on a machine with
 // one GPU or more: where ranks share a GPU, each pretends to be a machine of its own and NCCL goes over sockets, at
-// some milliseconds an exchange.
+// some milliseconds a collective.
 //
 // Tolerances. A sum of `size` terms in an element type with unit roundoff u is off by at most (size - 1) u times the
 // sum of magnitudes, in any order, to first order in u; u is 2^-8 for bf16, 2^-24 and 2^-53. The factor 1.02 covers

@@ -60,7 +60,7 @@ static void golden_instances(void) {
 
 // ---- the definition
 
-// e_d of one exchange: a table is straight between its points, so ms / bytes is least at a point or at the end.
+// e_d of one collective: a table is straight between its points, so ms / bytes is least at a point or at the end.
 static double least_token_ms(const GroupCost* g, double tokens) {
     double sum = 0;
     for (int i = 0; i < g->n_communications; i++) {
@@ -290,7 +290,7 @@ static void one_document_is_bounded_by_its_fastest_group(void) {
     CHECK(b.l3 == b.l2 && b.l1 <= b.l2);
 }
 
-// Twice the speed halves computing; what remains are exchanges.
+// Twice the speed halves computing; what remains are collectives.
 static void bounds_follow_speeds(void) {
     int lengths[] = {5000, 4000, 3000, 3000, 2000, 1000, 500, 400};
     World world;

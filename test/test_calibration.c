@@ -6,7 +6,7 @@ enum { T = CALIBRATION_TERMS };
 
 static const double term_size[T] = {40, 100, 25, 6, 15};  // ms
 
-// Terms of a step, ms, as a planner would expect them of random documents: every term of its own size, the exchange
+// Terms of a step, ms, as a planner would expect them of random documents: every term of its own size, the collective
 // often small.
 static void draw_terms(double terms[T], uint64_t seed, int step) {
     for (int i = 0; i < T; i++) terms[i] = term_size[i] * (0.3 + 1.4 * random_uniform(seed, (uint64_t)(step * T + i)));

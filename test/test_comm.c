@@ -1,4 +1,4 @@
-// test_comm.c - exchanges between ranks in host memory: each entry of the table, orders, counts, parts.
+// test_comm.c - collectives between ranks in host memory: each entry of the table, orders, counts, parts.
 //
 //   mpirun -n 1, 2, 3, 4 or 8 build/release/test/test_comm
 //
@@ -285,7 +285,7 @@ static void long_messages_travel_in_pieces(void) {
     release(x, bytes);
 }
 
-// ---- a list of exchanges that all ranks know, each between some of the ranks: nobody waits in a circle, each message
+// ---- a list of collectives that all ranks know, each between some of the ranks: nobody waits in a circle, each message
 // arrives, whatever part of them overlaps
 
 enum { SCHEDULE = 200, PENDING = 6 };

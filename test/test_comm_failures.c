@@ -80,7 +80,7 @@ static void lengths_that_differ_are_told(void) {
 
 // ---- modes: what a rank does that another mpirun has started, and the claims that start it
 
-// The last rank ends without a word, by a signal or by exit() in the midst of an exchange that has begun.
+// The last rank ends without a word, by a signal or by exit() in the midst of a collective that has begun.
 static void end_suddenly(Comm* c, const char* mode) {
     static float x[1000];
     Transfer receive = {0, x, sizeof x};

@@ -1,4 +1,4 @@
-// test_comm_nccl.cc - exchanges between the ranks that `mpirun -n 4` starts, against sums and copies on the host.
+// test_comm_nccl.cc - collectives between the ranks that `mpirun -n 4` starts, against sums and copies on the host.
 //
 // On the emulator it goes through them twice: with streams that do their work at once and with streams that do it as
 // late as they may (test/emu/streams.h), so that a wait for an event that is missing on either side shows.
@@ -263,7 +263,7 @@ static void communications_on_two_streams_keep_their_order(void) {
     free_buffer(x);
 }
 
-// ---- exchanges under way
+// ---- collectives under way
 
 // One of several that are under way at once: what kind depends on i, and each has memory of its own.
 typedef struct Job {
@@ -334,7 +334,7 @@ static void very_old_requests_end(void) {
     for (int i = 0; i < JOBS; i++) end_job(jobs[i], everyone, i < JOBS - 1 ? (Stream)second : NULL);
 }
 
-// Another stream ends it: only the exchange itself waits for the first one, which has the input.
+// Another stream ends it: only the collective itself waits for the first one, which has the input.
 static void an_communication_sends_what_was_computed_before_it(void) {
     for (int i = 0; i < 3; i++) end_job(begin_job(world, i), everyone, (Stream)second);
 }
@@ -403,7 +403,7 @@ static void end_timing(double seconds[N_TIMES]) {
     world->timer = NULL;
 }
 
-// Where the stream comes to an end, or the host exchanges values of its own.
+// Where the stream comes to an end, or the host sends values of its own.
 static void each_communication_that_is_waited_for_cuts_a_step_once(void) {
     double seconds[N_TIMES];
     char byte = 0, bytes[MOST_RANKS];
@@ -450,7 +450,7 @@ static void timers_tell_which_rank_is_late(void) {
     free_buffer(x);
 }
 
-// Five times 0.1 s are its drag's, and no less wherever the first mark lies. The exchange itself must be that late, or
+// Five times 0.1 s are its drag's, and no less wherever the first mark lies. The collective itself must be that late, or
 // the others would wait only for the next one.
 static void an_injected_straggler_makes_the_others_wait(void) {
     int overlap = world->overlap;

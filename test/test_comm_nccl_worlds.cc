@@ -244,7 +244,7 @@ static void a_rank_that_stays_away_is_not_waited_for(void) {
     free_buffer(x);
 }
 
-// A straggler on purpose waits for its stream after every exchange: not for ever.
+// A straggler on purpose waits for its stream after every collective: not for ever.
 static void a_timer_that_drags_does_not_wait_for_the_missing(void) {
     static Timer timer;
     Comm* c = NULL;

@@ -1,4 +1,4 @@
-// test_cost.c - claims about plan/cost.h: the constants of published systems give their published times, exchanges
+// test_cost.c - claims about plan/cost.h: the constants of published systems give their published times, collectives
 // are the bytes of kernels/group_attention.h, and the groups that planners use are those of the header.
 #include "plan/cost.h"
 
@@ -138,9 +138,9 @@ static void links_of_any_number_of_points_agree_with_a_walk(void) {
     }
 }
 
-// ---- exchanges
+// ---- collectives
 
-// Bytes that a rank sends in a layer, both ways, when all exchanges are played.
+// Bytes that a rank sends in a layer, both ways, when all collectives are played.
 static double layer_bytes(const GroupCost* g, double tokens, int layers, double* gradients) {
     double bytes = 0;
     *gradients = 0;

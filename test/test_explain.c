@@ -75,7 +75,7 @@ static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
     CHECK(says(c, words));
     snprintf(words, sizeof words, "work divided without limit (L1) %.2f ms", c->prediction.bounds.l1);
     CHECK(says(c, words));
-    CHECK(says(c, "attention ") && says(c, "exchanges ") && says(c, ", chosen"));
+    CHECK(says(c, "attention ") && says(c, "communication ") && says(c, ", chosen"));
     snprintf(words, sizeof words, "static     %8.2f", c->timelines[1].makespan);
     CHECK(says(c, words));
     close_case(c);

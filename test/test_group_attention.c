@@ -306,7 +306,7 @@ static void set_mode(int mode) {
 
 static int takes_part(const MicroBatch* mb) { return rank >= mb->first_rank && rank < mb->first_rank + mb->cp_size; }
 
-// All micro-batches without overlapping exchanges, with them, and with those that come as late as they may: the same
+// All micro-batches without overlapping collectives, with them, and with those that come as late as they may: the same
 // bits, and what whole documents give. Ranks compare at the end, so that nobody holds up the others between
 // micro-batches.
 static void run_case(Case* c) {

@@ -53,7 +53,7 @@ static void a_plan_by_hand(void) {
     CHECK_CLOSE(t->makespan, 1690.419, 0.002);
     for (int r = 0; r < 3; r++) CHECK_CLOSE(t->rank_end[r], 1501.333, 0.002);
     CHECK(t->rank_end[3] == t->makespan);
-    // Exchanges of 2097152 s / (d GB/s): 71.786 ms at 119.66 GB/s, 41.211 at 104.22.
+    // Collectives of 2097152 s / (d GB/s): 71.786 ms at 119.66 GB/s, 41.211 at 104.22.
     CHECK_CLOSE(t->communication[0], 71.786, 0.001);
     CHECK_CLOSE(t->communication[3], 41.211, 0.001);
     CHECK_CLOSE(t->communication_share, (2 * 71.786 + 4 * 41.211) / (4 * 1690.419), 1e-6);
@@ -221,7 +221,7 @@ static void rounds_may_hold_several_micro_batches_of_a_rank_in_any_order(void) {
 
 // ---- speeds
 
-// Computing takes twice as long where one of the ranks is half as fast, exchanges do not.
+// Computing takes twice as long where one of the ranks is half as fast, collectives do not.
 static void a_micro_batch_goes_at_the_pace_of_its_slowest_rank(void) {
     int docs[] = {0}, length = 8192;
     World world;

@@ -112,7 +112,7 @@ static void entering_the_same_kind_does_nothing(void) {
     CHECK(at->events == 3);
 }
 
-// An exchange within an exchange, as entries that are made of others have.
+// A collective within a collective, as entries that are made of others have.
 static void a_wait_inside_a_wait_is_one_wait(void) {
     fresh(0);
     begin();

@@ -2,7 +2,7 @@
 // whatever the numbers of ranks, and activations move by the formula. Started alone; it starts mpirun itself.
 //
 // Five heads and 3.75 tiles of hidden units divide evenly among no number of ranks that is tried here. Where the ranks
-// are one group every batch is one row, so that a step's tokens say what its exchanges weigh.
+// are one group every batch is one row, so that a step's tokens say what its collectives weigh.
 #include "data/safetensors.h"
 #include "plan/base.h"
 #include "test/program.h"
