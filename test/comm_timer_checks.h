@@ -94,8 +94,8 @@ static void waiting_for_room_is_no_computing(void) {
     world->overlap = 0;
 }
 
-// Straggling on purpose makes the others wait, also for a collective that only begins, and the straggler's own collectives
-// are no longer for it.
+// Straggling on purpose makes the others wait, also for a collective that only begins, and the straggler's own
+// collectives are no longer for it.
 static void an_injected_straggler_makes_the_others_wait(void) {
     for (int overlap = 0; overlap < 2; overlap++) {
         double seconds[N_TIMES], exposed = world->exposed_seconds;

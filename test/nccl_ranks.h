@@ -1,5 +1,5 @@
-// nccl_ranks.h - what the tests of collectives between GPUs share: ranks with a device each, memory there with a twin on
-// the host, and what a rank sends and expects.
+// nccl_ranks.h - what the tests of collectives between GPUs share: ranks with a device each, memory there with a twin
+// on the host, and what a rank sends and expects.
 //
 // Built with the stand-ins of test/emu they run anywhere. Built by nvcc with the real NCCL they run on a machine with
 // one GPU or more: where ranks share a GPU, each pretends to be a machine of its own and NCCL goes over sockets, at

@@ -1,5 +1,5 @@
-// rank_threads.h - ranks of a group as threads of one process: a Comm whose collectives are copies. One thread runs at a
-// time, from collective to collective, so that any backend may be used.
+// rank_threads.h - ranks of a group as threads of one process: a Comm whose collectives are copies. One thread runs at
+// a time, from collective to collective, so that any backend may be used.
 #pragma once
 #include <pthread.h>
 #include <time.h>

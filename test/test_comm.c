@@ -285,8 +285,8 @@ static void long_messages_travel_in_pieces(void) {
     release(x, bytes);
 }
 
-// ---- a list of collectives that all ranks know, each between some of the ranks: nobody waits in a circle, each message
-// arrives, whatever part of them overlaps
+// ---- a list of collectives that all ranks know, each between some of the ranks: nobody waits in a circle, each
+// message arrives, whatever part of them overlaps
 
 enum { SCHEDULE = 200, PENDING = 6 };
 

@@ -450,8 +450,8 @@ static void timers_tell_which_rank_is_late(void) {
     free_buffer(x);
 }
 
-// Five times 0.1 s are its drag's, and no less wherever the first mark lies. The collective itself must be that late, or
-// the others would wait only for the next one.
+// Five times 0.1 s are its drag's, and no less wherever the first mark lies. The collective itself must be that late,
+// or the others would wait only for the next one.
 static void an_injected_straggler_makes_the_others_wait(void) {
     int overlap = world->overlap;
     for (world->overlap = 0; world->overlap < 2; world->overlap++) {
