@@ -344,6 +344,39 @@ static void plans_repeat_bit_for_bit(void) {
     CHECK(tried > 400);
 }
 
+// Documents are taken longest first, equal ones in the order of their numbers: so a micro-batch lists equal ones in that
+// order, and the plan of the same lengths in falling order is the same plan of renamed documents.
+static void equal_documents_are_taken_in_the_order_of_their_numbers(void) {
+    int tried = 0;
+    for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
+        Step step = random_step(seed);
+        World world;
+        random_world(&world, &step.limits, seed);
+        int *order = calloc((size_t)step.n + 1, sizeof(int)), *sorted = calloc((size_t)step.n + 1, sizeof(int)), n = 0;
+        for (int i = 0; i < step.n; i++) step.lengths[i] = CEIL_DIV(step.lengths[i], 40) * 40;  // many are equal
+        for (int i = 0; i < step.n; i++, n++) {  // by insertion, behind its equals
+            int at = n;
+            for (; at > 0 && sorted[at - 1] < step.lengths[i]; at--)
+                sorted[at] = sorted[at - 1], order[at] = order[at - 1];
+            sorted[at] = step.lengths[i], order[at] = i;
+        }
+        Trial a = planned(plan_flex, step.lengths, n, &world.setting),
+              b = planned(plan_flex, sorted, n, &world.setting);
+        CHECK(a.result == b.result);
+        for (int i = 0; a.result == 0 && i < n; i++) CHECK(a.plan.docs[i] == order[b.plan.docs[i]]);
+        for (int i = 0; a.result == 0 && i < a.plan.n_micro_batches; i++) {
+            const MicroBatch* mb = &a.plan.micro_batches[i];
+            const int* docs = a.plan.docs + mb->first_doc;
+            for (int j = 1; j < mb->n_docs; j++)
+                CHECK(step.lengths[docs[j - 1]] != step.lengths[docs[j]] || docs[j - 1] < docs[j]);
+            tried += mb->n_docs > 1;
+        }
+        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
+        free_trial(&a), free_trial(&b), free_step(&step), free(order), free(sorted);
+    }
+    CHECK(tried > 400);
+}
+
 // The try that was chosen came to the makespan that the plan is said to have (sums of at most 64 micro-batches in
 // another order). Where links are tables, messages of a micro-batch together may take less than one by one, or more
 // where a table bends upwards.
@@ -542,6 +575,7 @@ int main(void) {
     RUN(what_cannot_be_held_is_said_at_once);
     RUN(plans_repeat_bit_for_bit);
     RUN(plans_are_the_same_with_every_compiler);
+    RUN(equal_documents_are_taken_in_the_order_of_their_numbers);
     RUN(the_chosen_try_is_the_plan);
     RUN(twice_the_speed_takes_half_the_time);
     RUN(a_slow_rank_gets_less);
