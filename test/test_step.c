@@ -344,8 +344,8 @@ static void plans_repeat_bit_for_bit(void) {
     CHECK(tried > 400);
 }
 
-// Documents are taken longest first, equal ones in the order of their numbers: so a micro-batch lists equal ones in that
-// order, and the plan of the same lengths in falling order is the same plan of renamed documents.
+// Documents are taken longest first, equal ones in the order of their numbers: so a micro-batch lists equal ones in
+// that order, and the plan of the same lengths in falling order is the same plan of renamed documents.
 static void equal_documents_are_taken_in_the_order_of_their_numbers(void) {
     int tried = 0;
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
