@@ -449,7 +449,7 @@ static void print_first_options(FILE* out) {
     fprintf(out,
             "usage: train [options]\n\n"
             "Trains a GPT-2 on documents of any length. Without options: a small byte-level\n"
-            "model on this machine's C headers, in about two minutes on two cores.\n\n");
+            "model on this machine's C headers, in two to four minutes on two cores.\n\n");
     for (int i = 0; i < COUNT(options); i++)
         if (options[i].brief) print_option(out, &options[i], 1);
     fprintf(out, "\nAll options by group: --help all. One group:\n\n");
