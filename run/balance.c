@@ -94,7 +94,8 @@ void balance_open(Run* run) {
     b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, m->comm->size);
-    int failed = !b->steps || !b->compute_ms || speeds_start(&b->speeds, m->comm->size, &b->arena);
+    b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
+    int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, m->comm->size, &b->arena);
     if (world > 1 && m->world->rank == 0) failed |= !(b->history = history_open(world));
     if (failed) die("no memory for what is known of %d ranks", world);
     if (b->setting.mode == BALANCE_OFF || !m->tp) return;
@@ -148,16 +149,20 @@ void balance_begin(Run* run) {
 // Sum over segments of the slowest rank's computing; 0 where ranks have unlike numbers of them: no run dies of that.
 static double slowest_segments(Run* run) {
     const Model* m = &run->model;
-    size_t n = (size_t)m->timer->n_segments;
+    char err[ERR_BYTES];
+    float* all = run->balance->segments;
+    int n = m->timer->n_segments, R = tp_size(m), counts[MOST_TP];
     double sum = 0;
-    if (run_most(run, m->tp, (double)n) != -run_most(run, m->tp, -(double)n)) return 0;
-    float* all = (float*)run_ask_all(run, m->tp, m->timer->segments, n * sizeof *all);
-    for (size_t i = 0; i < n; i++) {
+    if (m->tp->table->all_gather_host(m->tp, counts, &n, sizeof n, err, sizeof err)) run_lost(run, err);
+    for (int t = 0; t < R; t++)
+        if (counts[t] != n) return 0;  // of a statistic no run dies
+    if (m->tp->table->all_gather_host(m->tp, all, m->timer->segments, (size_t)n * sizeof *all, err, sizeof err))
+        run_lost(run, err);
+    for (int i = 0; i < n; i++) {
         float most = 0;
-        for (int t = 0; t < tp_size(m); t++) most = MAX(most, all[(size_t)t * n + i]);
+        for (int t = 0; t < R; t++) most = MAX(most, all[(size_t)t * (size_t)n + (size_t)i]);
         sum += (double)most;
     }
-    free(all);
     return 1e3 * sum;
 }
 

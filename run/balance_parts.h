@@ -25,8 +25,9 @@ struct Balance {
     WorkPlan plan;  // that carries it out; plan.kept only while it is set
     int keeps;      // slices move for good: --moves keep
     Speeds speeds;
-    Arena arena;         // of speeds, steps and compute_ms
+    Arena arena;         // of speeds, steps, compute_ms and segments
     double* compute_ms;  // (data ranks) scratch
+    float* segments;     // (group, MOST_SEGMENTS) scratch
     History* history;    // on rank 0
     RankStep* steps;     // (world) of the last step
 };
