@@ -241,6 +241,7 @@ int64_t docs_skipped(const Docs* docs) { return docs->skipped; }
 int64_t docs_files(const Docs* docs) { return docs->n_files; }
 int docs_max_token(const Docs* docs) { return docs->max_token; }
 int docs_end_of_text(const Docs* docs) { return docs->end_of_text; }
+uint64_t docs_content(const Docs* docs) { return docs->content; }
 uint64_t docs_hash(const Docs* docs, int64_t doc) { return docs->hash[doc]; }
 
 uint64_t docs_fingerprint(const Docs* docs) {

@@ -6,8 +6,9 @@
 // or 20240801, 7 and uint32 tokens; a document begins at each end-of-text token). Paths may be shell patterns. Text
 // that is read by bytes and shards cannot be mixed: their ids do not agree.
 //
-// An index of where documents begin is built once, at opening; after that, files are read where a document asks for it,
-// never whole. Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known.
+// At opening every file is read once, for an index of where documents begin and a hash of what they hold; after that,
+// files are read where a document asks for it. Only text with a BPE vocabulary is encoded into memory at opening,
+// because its lengths must be known.
 //
 // Every document begins with the end-of-text token: it stands in the shards, and is put before the text of the others.
 // (One exception: tokens of a shard before its first end-of-text form a document too, the end of one that began
@@ -43,5 +44,8 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, cha
 // A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they
 // lie, so that a copy of a held-out document is never trained on.
 uint64_t docs_hash(const Docs* docs, int64_t doc);
-// A hash of the whole corpus's shape (every length and content hash): a run that resumes on other data is told so.
+// A hash of the whole corpus's shape: every length and docs_hash.
 uint64_t docs_fingerprint(const Docs* docs);
+// A hash of every byte of every document, in their order, wherever they lie: a run that resumes on other documents is
+// told so, and ranks that see different ones.
+uint64_t docs_content(const Docs* docs);

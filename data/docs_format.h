@@ -21,6 +21,13 @@ typedef struct DocsMark {
     int64_t place;  // offset of its character in the file
 } DocsMark;
 
+// Of a document that is being indexed: every byte of its text, every token of a shard.
+typedef struct ContentHash {
+    uint64_t lanes[4];
+    unsigned char held[32];  // the bytes behind the last whole block
+    uint64_t bytes;          // so far
+} ContentHash;
+
 // Documents are 16 bytes each (start, hash), and 16 more in JSONL: a corpus may have 10^8 of them.
 // Tens of thousands of small files are common, so nothing is mapped and few files are kept open.
 struct Docs {
@@ -29,8 +36,10 @@ struct Docs {
     int end_of_text, max_token;
     DocsFile* files;
     int64_t n_files, files_capacity, n_kept_open, skipped;
-    int64_t* start;  // (n_docs + 1): tokens of all documents before
-    uint64_t* hash;  // (n_docs)
+    int64_t* start;       // (n_docs + 1): tokens of all documents before
+    uint64_t* hash;       // (n_docs)
+    uint64_t content;     // of all documents that were added
+    ContentHash reading;  // of the next one
     int64_t n_docs, docs_capacity;
     DocsMark* marks;  // JSONL read by bytes, in the order of tokens
     int64_t n_marks, marks_capacity;
@@ -54,7 +63,9 @@ int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t
 // The last of n > 0 entries of `stride` bytes whose number, an int64_t at its offset from `first`, is at most `key`;
 // ascending, the first at most `key`.
 int64_t docs_last_at_most(const int64_t* first, size_t stride, int64_t n, int64_t key);
-// Appends a document. head: what its hash covers beside the length.
+// Bytes of the next document, for the hash of the whole content: piece by piece, in order, before docs_add.
+void docs_hash_content(Docs* docs, const void* bytes, size_t n);
+// Appends a document. head: what its own hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen);
 
 // ---- docs_text.c, docs_shard.c: index the documents of an open file; read n tokens from `at` on, which counts bytes

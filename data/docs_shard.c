@@ -66,7 +66,8 @@ typedef struct Open {
     int64_t length;
 } Open;
 
-static void extend(Open* open, const int* tokens, int64_t n) {
+static void extend(Docs* docs, Open* open, const int* tokens, int64_t n) {
+    docs_hash_content(docs, tokens, (size_t)n * sizeof *tokens);
     if (open->length < DOCS_HEAD_TOKENS)
         memcpy(open->head + open->length, tokens, (size_t)MIN(n, DOCS_HEAD_TOKENS - open->length) * sizeof *tokens);
     open->length += n;
@@ -82,7 +83,7 @@ static int search_block(Docs* docs, Open* open, const int* tokens, int n, char* 
     for (int i = 0, end; i < n; i = end) {
         end = i + (open->length == 0);  // the end-of-text with which it begins is not its end
         while (end < n && tokens[end] != docs->end_of_text) end++;
-        extend(open, tokens + i, end - i);
+        extend(docs, open, tokens + i, end - i);
         if (end < n && finish(docs, open, err, errlen)) return -1;
     }
     return 0;

@@ -76,6 +76,7 @@ static int encode_file(Docs* docs, const DocsFile* file, char* err, size_t errle
         size_t n = (size_t)MIN(wanted, file->size - at);
         if ((status = docs_file_read(file, at, text, n, err, errlen))) break;
         size_t cut = at + (int64_t)n == file->size ? n : safe_cut(text, n);
+        docs_hash_content(docs, text, cut);
         if (cut > 0) status = encode(docs, text, cut, err, errlen);
         else wanted *= 2;
         at += (int64_t)cut;
@@ -90,10 +91,14 @@ int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen) {
         if (append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode_file(docs, file, err, errlen)) return -1;
         return add_encoded(docs, file->first_encoded, err, errlen);
     }
-    char head[DOCS_HEAD_BYTES];
-    size_t n = (size_t)MIN(file->size, (int64_t)sizeof head);
-    if (docs_file_read(file, 0, head, n, err, errlen)) return -1;
-    return docs_add(docs, 1 + file->size, head, n, err, errlen);
+    char head[DOCS_HEAD_BYTES], block[1 << 16];
+    for (int64_t at = 0; at < file->size; at += (int64_t)sizeof block) {
+        size_t n = (size_t)MIN(file->size - at, (int64_t)sizeof block);
+        if (docs_file_read(file, at, block, n, err, errlen)) return -1;
+        docs_hash_content(docs, block, n);
+        if (at == 0) memcpy(head, block, MIN(n, sizeof head));
+    }
+    return docs_add(docs, 1 + file->size, head, (size_t)MIN(file->size, (int64_t)sizeof head), err, errlen);
 }
 
 int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen) {
@@ -170,6 +175,7 @@ static int add_marks(Docs* docs, const char* string, size_t n, int64_t place, ch
 // text (n bytes) is the document, string the same in the file, still escaped.
 static int add_document(Docs* docs, const char* text, size_t n, const JsonValue* string, int64_t place, char* err,
                         size_t errlen) {
+    docs_hash_content(docs, text, n);
     if (!docs->encodes) {
         if (docs_add(docs, 1 + (int64_t)n, text, MIN(n, DOCS_HEAD_BYTES), err, errlen)) return -1;
         return add_marks(docs, string->text, string->length, place, err, errlen);

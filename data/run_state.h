@@ -1,6 +1,7 @@
 // run_state.h - state.json: how far a run is, and its options.
 //
-// {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "val_loss": 2.5,
+// {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "content": 789..,
+//  "val_loss": 2.5,
 //  "balance": [[left out, sent, taken, hidden units a ms, hidden units that a head is worth], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
@@ -15,6 +16,7 @@ typedef struct RunState {
     SamplerPosition position;  // where the next step's documents begin
     uint64_t loss_hash;        // of all losses so far, bit for bit
     uint64_t corpus;           // docs_fingerprint of the training data
+    uint64_t content;          // docs_content of it; 0: not known, the file is of an older version
     double val_loss;           // of the last evaluation, NaN before it
     int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
     double pruned[MOST_TP], sent[MOST_TP], taken[MOST_TP], v[MOST_TP];  // see BalanceDecision

@@ -50,9 +50,10 @@ typedef struct Fingerprints {
 } Fingerprints;
 
 static Fingerprints fingerprints_of(const Run* run) {
-    Fingerprints m = {0, run->training ? docs_fingerprint(run->data.docs) : 0, 0};
+    Fingerprints m = {0, run->training ? docs_content(run->data.docs) : 0, 0};
     const Shape* s = &run->model.shape;
     int dims[] = {s->L, s->C, s->NH, s->V, s->context, (int)run->model.dt, run->training};
+    if (run->data.val_docs) m.data = hash64(m.data) ^ docs_content(run->data.val_docs);
     config_visit(&run->config, add_option, &m.options);
     m.options = hash_bytes(run->start_from, strlen(run->start_from), hash_bytes(run->out, strlen(run->out), m.options));
     m.shape = hash_bytes(dims, sizeof dims, 0);
@@ -64,7 +65,7 @@ static void check_same(Run* run) {
     Fingerprints mine = fingerprints_of(run), *all = (Fingerprints*)run_ask_all(run, c, &mine, sizeof mine);
     for (int r = 1; r < c->size; r++) {
         const char* what = all[r].options != all[0].options ? "other options or another --out"
-                           : all[r].data != all[0].data     ? "other documents in --data"
+                           : all[r].data != all[0].data     ? "other documents in --data or --val"
                            : all[r].shape != all[0].shape   ? "another model, or other hardware (see --dtype)"
                                                             : NULL;
         if (what) die("rank %d was started with %s than rank 0; start all ranks with one command", r, what);

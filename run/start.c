@@ -122,11 +122,15 @@ void run_open_data(Run* run) {
     if (docs_open(&d->docs, c->data.paths, c->data.n, d->tokenizer, err, sizeof err)) die("--data: %s", err);
     if (c->val.n && docs_open(&d->val_docs, c->val.paths, c->val.n, d->tokenizer, err, sizeof err))
         die("--val: %s", err);
-    if (c->resume && run->state.corpus != docs_fingerprint(d->docs))
-        die("--resume: the documents differ from those of the saved run (fingerprint %016" PRIx64 ", found %016" PRIx64
+    uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs);
+    int by_shape = run->state.corpus != corpus, by_content = run->state.content && run->state.content != content;
+    if (c->resume && (by_shape || by_content))
+        die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
             "); restore them, or start a new run with --init %s",
-            run->state.corpus, docs_fingerprint(d->docs), run->start_from);
-    run->state.corpus = docs_fingerprint(d->docs);
+            by_shape ? "fingerprint" : "hash of all bytes", by_shape ? run->state.corpus : run->state.content,
+            by_shape ? corpus : content, run->start_from);
+    run->state.corpus = corpus;
+    run->state.content = content;
 }
 
 static void check_token_ids(const Docs* docs, const char* option, int V) {

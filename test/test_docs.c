@@ -341,6 +341,63 @@ static void the_fingerprint_tells_corpora_apart(void) {
     CHECK(fingerprint("print") != before);
 }
 
+static uint64_t content(const char* name, const Tokenizer* tokenizer) {
+    Docs* docs = open_one(name, tokenizer);
+    uint64_t h = docs ? docs_content(docs) : 0;
+    docs_close(docs);
+    return h;
+}
+
+// Of a file of n bytes, some from first .. last, both among them, are flipped one after another.
+static void check_every_byte_counts(const char* name, const Tokenizer* tokenizer, unsigned char* file, size_t n,
+                                    size_t first, size_t last) {
+    enum { FLIPS = 30 };
+    put(name, file, n);
+    uint64_t before = content(name, tokenizer);
+    CHECK(before != 0 && before == content(name, tokenizer));
+    for (size_t k = 0; k <= FLIPS; k++) {
+        unsigned char* byte = &file[first + (last - first) * k / FLIPS];
+        *byte ^= 1;
+        put(name, file, n);
+        CHECK(content(name, tokenizer) != before);
+        *byte ^= 1;
+    }
+}
+
+static void a_changed_byte_anywhere_changes_the_content(void) {
+    enum { BYTES = 300002, HEADER = 1024, OPEN = 10, CLOSE = 3 };
+    static unsigned char text[BYTES], line[OPEN + BYTES + CLOSE], shard[HEADER + BYTES];
+    for (int i = 0; i < BYTES; i++) text[i] = (unsigned char)"`bd "[hash64((uint64_t)i) % 4];
+    memcpy(line, "{\"text\": \"", OPEN);
+    memcpy(line + OPEN, text, BYTES);
+    memcpy(line + OPEN + BYTES, "\"}\n", CLOSE);
+    put_int32(shard, 20240520);
+    put_int32(shard + 4, 1);
+    put_int32(shard + 8, BYTES / 2);
+    memcpy(shard + HEADER, text, BYTES);
+    check_every_byte_counts("all.txt", bytes, text, BYTES, 0, BYTES - 1);
+    check_every_byte_counts("all.txt", bpe, text, BYTES, 0, BYTES - 1);
+    check_every_byte_counts("all.jsonl", bytes, line, sizeof line, OPEN, OPEN + BYTES - 1);
+    check_every_byte_counts("all.jsonl", bpe, line, sizeof line, OPEN, OPEN + BYTES - 1);
+    check_every_byte_counts("all.bin", bytes, shard, sizeof shard, HEADER, HEADER + BYTES - 1);
+}
+
+static void equal_documents_have_one_content_wherever_they_lie(void) {
+    put_text("one.jsonl",
+             "{\"text\":\"first\"}\n{\"text\":\"a second one that is longer than a block of 32 bytes\"}\n");
+    make_directory("two");
+    put_text("two/1", "first");
+    put_text("two/2", "a second one that is longer than a block of 32 bytes");
+    uint64_t whole = content("one.jsonl", bytes);
+    CHECK(content("two", bytes) == whole && content("two", bpe) == whole && content("one.jsonl", bpe) == whole);
+    put_text("one.jsonl",
+             "{\"text\":\"firsta\"}\n{\"text\":\" second one that is longer than a block of 32 bytes\"}\n");
+    CHECK(content("one.jsonl", bytes) != whole);  // cut elsewhere
+    put_text("one.jsonl",
+             "{\"text\":\"a second one that is longer than a block of 32 bytes\"}\n{\"text\":\"first\"}\n");
+    CHECK(content("one.jsonl", bytes) != whole);  // another order
+}
+
 int main(void) {
     corpus_begin();
     RUN(a_text_file_is_one_document);
@@ -361,6 +418,8 @@ int main(void) {
     RUN(equal_documents_hash_equally_wherever_they_lie);
     RUN(documents_of_another_length_hash_otherwise);
     RUN(the_fingerprint_tells_corpora_apart);
+    RUN(a_changed_byte_anywhere_changes_the_content);
+    RUN(equal_documents_have_one_content_wherever_they_lie);
     corpus_end();
     return test_done();
 }

@@ -201,6 +201,20 @@ static void ranks_that_mean_different_runs_end_with_words(void) {
     CHECK(sh("test -e %s/x", work) != 0);
 }
 
+// The same path, length and first page, another byte behind it.
+static void ranks_that_see_other_bytes_of_a_document_end_with_words(void) {
+    char real[PATH_MAX];
+    CHECK(realpath(program, real) != NULL);
+    CHECK(sh("mkdir -p $W/a/texts $W/b/texts && cat data/*.c > $W/a/texts/1 && cp $W/a/texts/1 $W/b/texts/1 && "
+             "cp plan/config.c $W/a/texts/2 && cp plan/config.c $W/b/texts/2 && "
+             "printf '#' | dd of=$W/b/texts/1 bs=1 seek=20000 conv=notrunc") == 0);
+    CHECK(sh("mpirun --oversubscribe -n 1 -wdir $W/a %s " TINY "--data texts --steps 3 --out %s/y : "
+             "-n 1 -wdir $W/b %s " TINY "--data texts --steps 3 --out %s/y",
+             real, work, real, work) != 0);
+    CHECK(strstr(errors, "rank 1 was started with other documents") != NULL);
+    CHECK(sh("test -e %s/y", work) != 0);
+}
+
 // --node-size is each rank's own business, but plans follow from it.
 static void plans_that_differ_end_the_run_with_both_hashes(void) {
     unsigned long long first, second;
@@ -242,6 +256,7 @@ int main(int argc, char** argv) {
     RUN(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes);
     RUN(a_signal_to_the_launcher_saves_at_one_step_of_all);
     RUN(ranks_that_mean_different_runs_end_with_words);
+    RUN(ranks_that_see_other_bytes_of_a_document_end_with_words);
     RUN(plans_that_differ_end_the_run_with_both_hashes);
     RUN(memory_is_what_the_table_says);
     return program_end();

@@ -104,6 +104,14 @@ static void a_run_does_not_overwrite_another(void) {
     CHECK(strstr(errors, "--layers 3") != NULL);
 }
 
+static void documents_with_one_changed_byte_are_not_resumed_with(void) {
+    CHECK(sh("cp -r $W/corpus $W/edited && %s " TINY " --data $W/edited --steps 2 --out $W/edit", program) == 0);
+    CHECK(sh("printf '#' | dd of=$W/edited/config.c bs=1 seek=20000 conv=notrunc") == 0);  // the length stays
+    CHECK(sh("%s --resume --steps 4 --out $W/edit", program) == 1);
+    CHECK(strstr(errors, "documents differ") && strstr(errors, "hash of all bytes"));
+    CHECK(sh("cp $W/corpus/config.c $W/edited && %s --resume --steps 4 --out $W/edit", program) == 0);
+}
+
 static void a_checkpoint_with_a_flipped_byte_is_not_loaded(void) {
     CHECK(sh("%s " TINY " --steps 2 --out %s/flipped", program, work) == 0);
     char path[600];
@@ -145,6 +153,7 @@ int main(int argc, char** argv) {
     RUN(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit);
     RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
     RUN(a_run_does_not_overwrite_another);
+    RUN(documents_with_one_changed_byte_are_not_resumed_with);
     RUN(a_checkpoint_with_a_flipped_byte_is_not_loaded);
     RUN(another_shape_is_refused_in_words);
     RUN(samples_are_repeatable_and_come_from_the_checkpoint);
