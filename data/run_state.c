@@ -8,6 +8,9 @@
 
 #include "data/json.h"
 
+// As many steps as --steps can ask for; so many pieces no corpus has.
+static const int64_t MOST_STEPS = 1000000000000, MOST_PIECES = 1000000000000000;
+
 // The state on its way into text.
 typedef struct Writer {
     FILE* out;
@@ -35,8 +38,8 @@ char* run_state_text(const RunState* s, const Config* config) {
     if (!w.out) return NULL;
     fprintf(w.out,
             "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
-            ", \"corpus\": %" PRIu64 ", \"val_loss\": ",
-            s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus);
+            ", \"corpus\": %" PRIu64 ", \"content\": %" PRIu64 ", \"val_loss\": ",
+            s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus, s->content);
     if (isfinite(s->val_loss)) fprintf(w.out, "%.17g", s->val_loss);
     else fprintf(w.out, "null");
     fprintf(w.out, ",\n  \"balance\": [");
@@ -70,6 +73,27 @@ static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen
     return 0;
 }
 
+static int parse_count(const Json* json, const char* name, int64_t most, int64_t* count, char* err, size_t errlen) {
+    if (json_int64(json_get(json, json->values, name), count) == 0 && *count >= 0 && *count <= most) return 0;
+    return fail(err, errlen, "state.json: expected a whole number \"%s\" from 0 to %" PRId64 ", found %s", name, most,
+                json_get(json, json->values, name) ? "another value" : "none");
+}
+
+static int parse_hash(const Json* json, const char* name, uint64_t* hash, char* err, size_t errlen) {
+    if (json_uint64(json_get(json, json->values, name), hash) == 0) return 0;
+    return fail(err, errlen, "state.json: expected a whole number \"%s\" of 64 bits", name);
+}
+
+static int parse_progress(RunState* s, const Json* json, char* err, size_t errlen) {
+    if (json_double(json_get(json, json->values, "val_loss"), &s->val_loss)) s->val_loss = NAN;
+    if (json_get(json, json->values, "content") && parse_hash(json, "content", &s->content, err, errlen)) return -1;
+    return parse_count(json, "step", MOST_STEPS, &s->step, err, errlen) ||
+           parse_count(json, "epoch", MOST_STEPS, &s->position.epoch, err, errlen) ||
+           parse_count(json, "index", MOST_PIECES, &s->position.index, err, errlen) ||
+           parse_hash(json, "loss_hash", &s->loss_hash, err, errlen) ||
+           parse_hash(json, "corpus", &s->corpus, err, errlen);
+}
+
 static int restore_options(Config* config, const Json* json, char* err, size_t errlen) {
     const JsonValue* options = json_get(json, json->values, "options");
     if (!options || options->type != JSON_ARRAY)
@@ -89,18 +113,8 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
     Json json;
     memset(state, 0, sizeof *state);
     if (json_parse(&json, text, n, err, errlen)) return -1;
-    const JsonValue* root = json.values;
-    int bad = json_int64(json_get(&json, root, "step"), &state->step) ||
-              json_int64(json_get(&json, root, "epoch"), &state->position.epoch) ||
-              json_int64(json_get(&json, root, "index"), &state->position.index) ||
-              json_uint64(json_get(&json, root, "loss_hash"), &state->loss_hash) ||
-              json_uint64(json_get(&json, root, "corpus"), &state->corpus) || state->step < 0 ||
-              state->position.epoch < 0 || state->position.index < 0;
-    if (json_double(json_get(&json, root, "val_loss"), &state->val_loss)) state->val_loss = NAN;
-    int result =
-        bad ? fail(err, errlen, "state.json: step, epoch, index, loss_hash and corpus must be whole numbers >= 0")
-        : parse_balance(state, &json, err, errlen) || restore_options(config, &json, err, errlen) ? -1
-                                                                                                  : 0;
+    int failed = parse_progress(state, &json, err, errlen) || parse_balance(state, &json, err, errlen) ||
+                 restore_options(config, &json, err, errlen);
     json_free(&json);
-    return result;
+    return failed ? -1 : 0;
 }

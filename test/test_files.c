@@ -179,7 +179,12 @@ static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
     char* argv[] = {"train", "--data", "a \"quoted\" path", "b\nc", "--lr", "0.1234567890123456", "--steps",
                     "77",    NULL};
     char* bare[] = {"train", "--steps", "80", NULL};
-    RunState state = {.step = 3, .position = {1, 1234567890123}, .loss_hash = UINT64_MAX, .corpus = 1, .val_loss = NAN},
+    RunState state = {.step = 3,
+                      .position = {1, 1234567890123},
+                      .loss_hash = UINT64_MAX,
+                      .corpus = 1,
+                      .content = UINT64_MAX,
+                      .val_loss = NAN},
              found;
     CHECK(config_parse(&config, 8, argv, err, sizeof err) == 0);
     char* text = run_state_text(&state, &config);
@@ -187,7 +192,7 @@ static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
     CHECK(config_parse(&restored, 3, bare, err, sizeof err) == 0);
     CHECK(run_state_parse(&found, &restored, text, n, err, sizeof err) == 0);
     CHECK(found.step == 3 && found.position.epoch == 1 && found.position.index == 1234567890123 &&
-          found.loss_hash == UINT64_MAX);
+          found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX);
     CHECK(isnan(found.val_loss));
     CHECK(restored.lr == 0.1234567890123456);
     CHECK(restored.steps == 80);
@@ -204,6 +209,43 @@ static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
         free(prefix);
     }
     free(text);
+}
+
+static int parse_state(RunState* state, const char* text) {
+    static Config config;
+    char* bare[] = {"train", NULL};
+    CHECK(config_parse(&config, 1, bare, err, sizeof err) == 0);
+    int result = run_state_parse(state, &config, text, strlen(text), err, sizeof err);
+    config_free(&config);
+    return result;
+}
+
+static void numbers_of_a_state_beyond_their_range_are_refused(void) {
+    static const char* const names[] = {"step", "epoch", "index", "loss_hash", "corpus", "content"};
+    static const char* const good[] = {"1000000000000",        "1000000000000",        "1000000000000000",
+                                       "18446744073709551615", "18446744073709551615", "18446744073709551615"};
+    static const char* const bad[] = {"9223372036854775807", "1000000000000001", "-1", "1.5", "1e3", "\"7\"", "null"};
+    char text[512];
+    RunState state;
+    for (int wrong = -1; wrong < COUNT(names); wrong++)
+        for (int b = 0; b < COUNT(bad); b++) {
+            int n = snprintf(text, sizeof text, "{\"options\": []");
+            for (int i = 0; i < COUNT(names); i++)
+                n += snprintf(text + n, sizeof text - (size_t)n, ", \"%s\": %s", names[i],
+                              i == wrong ? bad[b] : good[i]);
+            snprintf(text + n, sizeof text - (size_t)n, "}");
+            int is_hash = wrong >= 3, fits = wrong < 0 || (is_hash && b < 2);
+            CHECK(parse_state(&state, text) == (fits ? 0 : -1));
+            if (!fits) CHECK(strstr(err, names[wrong]) && strstr(err, "state.json"));
+        }
+}
+
+static void a_state_of_an_older_version_has_no_content_hash(void) {
+    RunState state;
+    CHECK(parse_state(&state,
+                      "{\"step\": 3, \"epoch\": 0, \"index\": 9, \"loss_hash\": 5, \"corpus\": 7, "
+                      "\"options\": []}") == 0);
+    CHECK(state.step == 3 && state.corpus == 7 && state.content == 0);
 }
 
 static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
@@ -284,6 +326,8 @@ int main(int argc, char** argv) {
     RUN(a_config_comes_back_and_every_prefix_of_it_is_refused);
     RUN(configs_of_other_models_are_refused_by_name);
     RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
+    RUN(numbers_of_a_state_beyond_their_range_are_refused);
+    RUN(a_state_of_an_older_version_has_no_content_hash);
     RUN(a_log_forgets_steps_after_the_one_it_continues_from);
     RUN(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown);
     RUN(a_log_that_cannot_be_written_says_so);
