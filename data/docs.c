@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/disk.h"
 #include "data/docs_format.h"
 #include "plan/base.h"
 
@@ -26,6 +27,7 @@ typedef struct FileNames {
     char** paths;
     int64_t n, capacity;
     int64_t unreadable;  // directories that could not be listed
+    int64_t runs;        // directories that this program wrote
 } FileNames;
 
 static int compare_paths(const void* a, const void* b) { return strcmp(*(char* const*)a, *(char* const*)b); }
@@ -68,6 +70,24 @@ static int paths_expand(FileNames* list, const char* pattern, char* err, size_t 
     return status;
 }
 
+// Does the regular file DIR/NAME begin like this?
+static int begins_with(const char* dir, const char* name, const char* beginning) {
+    char path[DISK_PATH], found[32];
+    uint64_t bytes;
+    size_t n = strlen(beginning);
+    int fd = disk_join(path, dir, name, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
+    if (fd < 0) return 0;
+    int same = disk_read(fd, found, n) == (int64_t)n && !memcmp(found, beginning, n);
+    close(fd);
+    return same;
+}
+
+// A run or a checkpoint of this program, by the marker in it: what it holds changes while a run goes on, and is no text
+// to learn from.
+static int is_run(const char* dir) {
+    return begins_with(dir, "RUN", "{\"ragged run\"") || begins_with(dir, "DONE", "{\"step\": ");
+}
+
 // The type of an entry of a directory, links followed: DT_REG, DT_DIR (never through a link), or another.
 static int entry_type(const struct dirent* entry, const char* path) {
     struct stat st;
@@ -97,12 +117,14 @@ static int list_one(FileNames* files, FileNames* directories, const char* direct
 }
 
 // Every regular file below a directory; neither hidden files and directories nor linked directories, which could be
-// loops.
+// loops, nor runs.
 static int paths_below(FileNames* list, const char* directory, char* err, size_t errlen) {
     FileNames directories = {0};  // a list, not recursion: a deep tree cannot exhaust the stack
     int status = append_path(&directories, strdup(directory), err, errlen);
-    for (int64_t i = 0; status == 0 && i < directories.n; i++)
-        status = list_one(list, &directories, directories.paths[i], err, errlen);
+    for (int64_t i = 0; status == 0 && i < directories.n; i++) {
+        if (is_run(directories.paths[i])) list->runs++;
+        else status = list_one(list, &directories, directories.paths[i], err, errlen);
+    }
     paths_free(&directories);
     sort_paths(list);
     return status;
@@ -168,9 +190,15 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
 
 static int add_directory(Docs* docs, const char* directory, char* err, size_t errlen) {
     FileNames list = {0};
-    int64_t before = docs->n_files, skipped = docs->skipped;
+    int64_t before = docs->n_files, skipped = docs->skipped, runs = docs->runs;
+    if (is_run(directory))
+        return fail(err, errlen,
+                    "%s: expected documents, found a run or a checkpoint of this program; try another --data, or name "
+                    "its files",
+                    directory);
     int status = paths_below(&list, directory, err, errlen);
     docs->skipped += list.unreadable;
+    docs->runs += list.runs;
     for (int64_t i = 0; status == 0 && i < list.n; i++) {
         status = add_file(docs, (DocsFile){.path = list.paths[i]}, 0, err, errlen);
         if (status == 0) list.paths[i] = NULL;
@@ -178,8 +206,9 @@ static int add_directory(Docs* docs, const char* directory, char* err, size_t er
     paths_free(&list);
     if (status == 0 && docs->n_files == before)
         return fail(err, errlen,
-                    "%s: no text file in this directory (%lld files passed over; name *.bin shards by a pattern)",
-                    directory, (long long)(docs->skipped - skipped));
+                    "%s: no text file in this directory (%lld files passed over, %lld runs left out; name *.bin shards "
+                    "by a pattern)",
+                    directory, (long long)(docs->skipped - skipped), (long long)(docs->runs - runs));
     return status;
 }
 
@@ -238,6 +267,7 @@ int64_t docs_count(const Docs* docs) { return docs->n_docs; }
 int64_t docs_tokens(const Docs* docs) { return docs->n_docs ? docs->start[docs->n_docs] : 0; }
 int64_t docs_length(const Docs* docs, int64_t doc) { return docs->start[doc + 1] - docs->start[doc]; }
 int64_t docs_skipped(const Docs* docs) { return docs->skipped; }
+int64_t docs_runs(const Docs* docs) { return docs->runs; }
 int64_t docs_files(const Docs* docs) { return docs->n_files; }
 int docs_max_token(const Docs* docs) { return docs->max_token; }
 int docs_end_of_text(const Docs* docs) { return docs->end_of_text; }

@@ -25,6 +25,8 @@ typedef struct Docs Docs;
 // vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs. Files of a directory
 // that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and counted; the same in a
 // file that was named is an error, as is a corpus without a single token of text.
+// Runs and checkpoints of this program below a directory are left out whole and counted; a directory that is named and
+// is one is an error.
 // 0 and *out owned by the caller, or -1 with a message.
 int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
@@ -33,6 +35,7 @@ int64_t docs_count(const Docs* docs);
 int64_t docs_tokens(const Docs* docs);               // of all documents, end-of-text included
 int64_t docs_length(const Docs* docs, int64_t doc);  // tokens of one document, at least 1
 int64_t docs_skipped(const Docs* docs);              // files passed over
+int64_t docs_runs(const Docs* docs);                 // directories left out
 int64_t docs_files(const Docs* docs);                // files used
 int docs_end_of_text(const Docs* docs);              // the token that documents begin with
 int docs_max_token(const Docs* docs);                // upper bound of the ids that occur (shards: the largest found)

@@ -35,7 +35,7 @@ struct Docs {
     int encodes;  // the tokenizer is no byte tokenizer: text is encoded at opening
     int end_of_text, max_token;
     DocsFile* files;
-    int64_t n_files, files_capacity, n_kept_open, skipped;
+    int64_t n_files, files_capacity, n_kept_open, skipped, runs;
     int64_t* start;       // (n_docs + 1): tokens of all documents before
     uint64_t* hash;       // (n_docs)
     uint64_t content;     // of all documents that were added

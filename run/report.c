@@ -47,6 +47,9 @@ void run_print(const Run* run) {
            count(docs_tokens(run->data.docs), tokens), docs_files(run->data.docs));
     if (docs_skipped(run->data.docs))
         printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
+    if (docs_runs(run->data.docs))
+        printf("\n        %" PRId64 " run%s of this program left out: what they wrote is not read",
+               docs_runs(run->data.docs), docs_runs(run->data.docs) > 1 ? "s" : "");
     printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
            count(sampler_tokens(s, SPLIT_TRAIN), tokens));
     printf("%s\n", sampler_describe(run->data.val));

@@ -80,6 +80,48 @@ static void many_small_files_need_few_descriptors(void) {
     docs_close(docs);
 }
 
+// What a run writes where documents are.
+static void put_run(const char* name, const char* marker, const char* content) {
+    char path[128];
+    make_directory(name);
+    snprintf(path, sizeof path, "%s/%s", name, marker);
+    put_text(path, content);
+    snprintf(path, sizeof path, "%s/log.jsonl", name);
+    put_text(path, "{\"step\": 1}");
+}
+
+static void runs_below_a_directory_are_left_out_of_a_corpus(void) {
+    make_directory("mixed");
+    put_text("mixed/text", "a text");
+    make_directory("mixed/runs");
+    put_text("mixed/runs/notes", "kept");
+    Docs* docs = open_one("mixed", bytes);
+    uint64_t shape = docs_fingerprint(docs), all = docs_content(docs);
+    CHECK(docs_runs(docs) == 0);
+    docs_close(docs);
+    put_run("mixed/runs/0", "RUN", "{\"ragged run\": 1, \"pid\": 17}");
+    put_run("mixed/runs/0/step-000100", "DONE", "{\"step\": 100}");
+    put_run("mixed/moved", "DONE", "{\"step\": 100}");
+    docs = open_one("mixed", bytes);
+    CHECK(docs_files(docs) == 2 && docs_runs(docs) == 2 && docs_skipped(docs) == 0);
+    CHECK(docs_fingerprint(docs) == shape && docs_content(docs) == all);
+    docs_close(docs);
+    // What only looks like one is text.
+    put_run("mixed/other", "RUN", "{\"ragged\"");
+    put_run("mixed/done", "DONE", "all of it");
+    make_directory("mixed/a");
+    make_directory("mixed/a/RUN");
+    docs = open_one("mixed", bytes);
+    CHECK(docs_files(docs) == 6 && docs_runs(docs) == 2);
+    docs_close(docs);
+    CHECK(!open_one("mixed/runs/0", bytes) && strstr(err, "mixed/runs/0") && strstr(err, "another --data"));
+    CHECK(!open_one("mixed/runs/0/step-000100", bytes) && strstr(err, "a checkpoint of this program"));
+    CHECK(remove(path_of("mixed/runs/notes")) == 0 && !open_one("mixed/runs", bytes) && strstr(err, "1 runs left out"));
+    docs = open_one("mixed/runs/0/log.jsonl", bpe);  // a file that is named is read
+    CHECK(!docs && strstr(err, "no member \"text\""));
+    remove_tree("mixed");
+}
+
 static void patterns_and_paths_are_taken_in_order(void) {
     make_directory("pat");
     put_text("pat/2.txt", "two");
@@ -404,6 +446,7 @@ int main(void) {
     RUN(a_directory_is_read_in_byte_order_of_paths);
     RUN(unreadable_files_of_a_directory_are_passed_over);
     RUN(many_small_files_need_few_descriptors);
+    RUN(runs_below_a_directory_are_left_out_of_a_corpus);
     RUN(patterns_and_paths_are_taken_in_order);
     RUN(a_document_may_be_longer_than_an_int);
     RUN(a_file_that_shrank_is_told);
