@@ -97,12 +97,14 @@ char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t
     if (fd < 0) return NULL;
     char* text = bytes <= most ? (char*)malloc((size_t)bytes + 1) : NULL;
     int64_t got = text ? disk_read(fd, text, (size_t)bytes) : 0;
+    int error = errno;
     close(fd);
     if (!text)
         fail(err, errlen, "%s: expected a file of at most %zu bytes that fits in memory, found %" PRIu64, path, most,
              bytes);
+    else if (got < 0) fail(err, errlen, "%s: cannot read: %s", path, strerror(error));
     else if (got != (int64_t)bytes)
-        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, MAX(got, 0));
+        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, got);
     if (got != (int64_t)bytes || !text) {
         free(text);
         return NULL;

@@ -97,12 +97,19 @@ static int entry_type(const struct dirent* entry, const char* path) {
     return type;
 }
 
+// Whether a file or directory that nobody named may be left out after this error: it is not for us, or is gone. After
+// any other (a bad disk, too many open files) another run would find another corpus.
+static int may_pass_over(int error) {
+    return error == EACCES || error == EPERM || error == ENOENT || error == ELOOP;
+}
+
 static int list_one(FileNames* files, FileNames* directories, const char* directory, char* err, size_t errlen) {
     DIR* dir = opendir(directory);
-    if (!dir) return files->unreadable++, 0;
+    if (!dir && may_pass_over(errno)) return files->unreadable++, 0;
+    if (!dir) return fail(err, errlen, "%s: %s", directory, strerror(errno));
     int status = 0;
     size_t n = strlen(directory);
-    for (struct dirent* entry; status == 0 && (entry = readdir(dir));) {
+    for (struct dirent* entry; status == 0 && (errno = 0, entry = readdir(dir));) {
         if (entry->d_name[0] == '.') continue;
         char* path;
         if (asprintf(&path, "%s%s%s", directory, n && directory[n - 1] == '/' ? "" : "/", entry->d_name) < 0)
@@ -112,6 +119,7 @@ static int list_one(FileNames* files, FileNames* directories, const char* direct
         else if (type == DT_DIR) status = append_path(directories, path, err, errlen);
         else free(path);
     }
+    if (status == 0 && errno) status = fail(err, errlen, "%s: %s", directory, strerror(errno));
     closedir(dir);
     return status;
 }
@@ -132,17 +140,17 @@ static int paths_below(FileNames* list, const char* directory, char* err, size_t
 
 // ---- opening
 
-// Is it text? The first bytes tell.
+// Is it text? The first bytes tell: 0, or 1 with a message; -1 when they cannot be read.
 static int check_text(const DocsFile* file, char* err, size_t errlen) {
     char head[DOCS_HEAD_BYTES];
     size_t n = (size_t)MIN(file->size, (int64_t)sizeof head);
-    if (n == 0) return fail(err, errlen, "%s: is empty", file->path);
+    if (n == 0) return fail(err, errlen, "%s: is empty", file->path), 1;
     if (docs_file_read(file, 0, head, n, err, errlen)) return -1;
     const char* nul = memchr(head, 0, n);
     if (nul)
-        return fail(err, errlen, "%s: is not text, byte %d is zero (token shards must be named *.bin)", file->path,
-                    (int)(nul - head));
-    return 0;
+        fail(err, errlen, "%s: is not text, byte %d is zero (token shards must be named *.bin)", file->path,
+             (int)(nul - head));
+    return nul != NULL;
 }
 
 static int has_suffix(const char* name, const char* suffix) {
@@ -157,8 +165,8 @@ static int is_shard_kind(FileKind kind) { return kind == FILE_SHARD16 || kind ==
 static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
     file->first_doc = docs->n_docs;
     file->first_encoded = docs->n_encoded;
-    int is_shard = named && has_suffix(file->path, ".bin");
-    if (!is_shard && check_text(file, err, errlen)) return named ? -1 : 1;
+    int is_shard = named && has_suffix(file->path, ".bin"), unfit = is_shard ? 0 : check_text(file, err, errlen);
+    if (unfit) return named ? -1 : unfit;
     if (!docs->encodes && docs->n_files > 0 && is_shard != is_shard_kind(docs->files[0].kind))
         return fail(err, errlen,
                     "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
@@ -174,7 +182,7 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
     if (docs_reserve(&docs->files, &docs->files_capacity, docs->n_files, 1, sizeof file, err, errlen)) return -1;
     file.fd = -1;
     int status = 0;
-    if (docs_file_open(&file, err, errlen)) status = named ? -1 : 1;
+    if (docs_file_open(&file, err, errlen)) status = !named && may_pass_over(errno) ? 1 : -1;
     if (status == 0) status = index_file(docs, &file, named, err, errlen);
     if (status || docs->n_kept_open >= KEEP_OPEN) docs_file_close(&file);
     if (status < 0) return -1;

@@ -52,7 +52,7 @@ enum { DOCS_HEAD_TOKENS = 1024, DOCS_HEAD_BYTES = 4096 };  // what the hash of a
 
 // ---- docs_store.c
 
-// Opens file->path and finds its size; it must be a regular file. 0, or -1 with a message.
+// Opens file->path and finds its size; it must be a regular file. 0, or -1 with a message and errno.
 int docs_file_open(DocsFile* file, char* err, size_t errlen);
 void docs_file_close(DocsFile* file);
 // Bytes offset .. offset + n of a file. 0, or -1 with a message (shrunk, unreadable).

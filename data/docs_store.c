@@ -120,6 +120,7 @@ int docs_file_open(DocsFile* file, char* err, size_t errlen) {
     struct stat st;
     file->fd = open_path(file->path);
     if (file->fd < 0 || fstat(file->fd, &st)) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    errno = ENOENT;
     if (!S_ISREG(st.st_mode)) return fail(err, errlen, "%s: is not a regular file", file->path);
     file->size = st.st_size;
     return 0;

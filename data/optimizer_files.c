@@ -259,12 +259,15 @@ static int count_ranks(const char* dir, char* err, size_t errlen) {
     DIR* open = opendir(dir);
     int ranks = 0, others = 0;
     if (!open) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
-    for (const struct dirent* entry; (entry = readdir(open)) != NULL;) {
+    errno = 0;
+    for (const struct dirent* entry; (entry = readdir(open)) != NULL; errno = 0) {
         int found = ranks_of_name(entry->d_name);
         if (found && ranks && found != ranks) others = found;
         else if (found) ranks = found;
     }
+    int error = errno;
     closedir(open);
+    if (error) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(error));
     if (others)
         return fail(err, errlen, "%s: expected optimizer files of one number of ranks, found some of %d and some of %d",
                     dir, MIN(ranks, others), MAX(ranks, others));

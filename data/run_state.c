@@ -102,6 +102,7 @@ static int restore_options(Config* config, const Json* json, char* err, size_t e
         const JsonValue* pair = json_at(json, options, i);
         const JsonValue *name = json_at(json, pair, 0), *value = json_at(json, pair, 1);
         char* strings = name && value ? config_string(config, name->length + value->length + 2) : NULL;
+        if (name && value && !strings) return fail(err, errlen, "state.json: no memory for option %d", i);
         if (!strings || json_string(name, strings) < 0 || json_string(value, strings + name->length + 1) < 0)
             return fail(err, errlen, "state.json: option %d is not a pair of strings", i);
         if (config_restore(config, strings, strings + name->length + 1, err, errlen)) return -1;
