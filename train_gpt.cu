@@ -361,10 +361,18 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
 
 static volatile sig_atomic_t interrupted;
 
-// The first Ctrl-C lets the step finish and saves; the second one ends the program as usual.
+// The first Ctrl-C lets the step finish and saves; the second one ends the program as usual. A terminal that closes, or
+// a reader of a pipe that ends, says so more than once.
 static void on_signal(int number) {
     interrupted = number;
-    signal(number, SIG_DFL);
+    signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
+}
+
+// Of those that end a run. nohup has one ignored; it stays so.
+static void catch_signals(void) {
+    const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
+    for (int i = 0; i < COUNT(numbers); i++)
+        if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
 }
 
 // Forward over this rank's micro-batches, and with train backward: gradients are added up. The sum of the losses of all
@@ -591,14 +599,11 @@ static void train_step(Run* run, StepRecord* r) {
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
     r->grad_norm = sqrt(sums[1]);
-    if (!isfinite(r->loss) || !isfinite(r->grad_norm))
-        die("step %" PRId64
-            ": expected a finite loss and gradient norm, found %g and %g; checkpoints in %s are untouched, "
-            "try --resume with a smaller --lr or --clip",
-            r->step, r->loss, r->grad_norm, run->out);
+    if (!isfinite(r->loss) || !isfinite(r->grad_norm)) run_diverged(run, r->step, r->loss, r->grad_norm);
     run_fill_record(run, r, now_seconds() - started, &before);
     run_remember_step(run, r);
     run->state.step = r->step;
+    run->state.loss = r->loss;
     run->state.position = run->batch.after;
     run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
 }
@@ -672,8 +677,7 @@ static void evaluate_now(Run* run) {
                "step %" PRId64 ": %svalidation loss %.4f%s over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
                run->state.step, runlog_bold(&run->log), run->state.val_loss, runlog_plain(&run->log), targets,
                run->unigram_loss, now_seconds() - started);
-    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets))
-        die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
+    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets)) interrupted = SIGTERM;
 }
 
 static void sample_now(Run* run) {
@@ -688,34 +692,53 @@ static void sample_now(Run* run) {
     print_sample(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
 }
 
-static void train(Run* run) {
+// A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
+static void save_now(Run* run) {
+    char err[ERR_BYTES];
+    Saving* saving = &run->saving;
+    if (run_save_checkpoint(run, run->out, err, sizeof err) == 0) {
+        saving->done = run->state.step;
+        saving->wait = saving->again = 0;
+        return;
+    }
+    saving->wait = MAX(2 * saving->wait, 1);
+    saving->again = run->state.step + saving->wait;
+    if (run->model.world->rank == 0)
+        warn("cannot save step %" PRId64 ": %s; older checkpoints are untouched; trying again at step %" PRId64,
+             run->state.step, err, saving->again);
+}
+
+static void start_training(Run* run) {
     char err[ERR_BYTES];
     const Config* c = &run->config;
-    StepRecord record = {0};
-    int64_t saved = c->resume ? run->state.step : -1;
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
     run->unigram_loss = tells ? run_unigram_loss(run) : NAN;
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
-    signal(SIGUSR1, on_signal);
+    catch_signals();
     plan_now(run);
-    if (run->model.world->rank == 0 && (disk_make_dirs(run->out, err, sizeof err) ||
-                                        runlog_open(&run->log, run->out, run->state.step, err, sizeof err)))
+    run->log.fd = -1;
+    if (run->model.world->rank == 0 && runlog_open(&run->log, run->out, c->resume, run->state.step, err, sizeof err))
         die("%s", err);
     if (run->model.world->size > 1) run->log.is_terminal = 0;  // launchers give ranks a terminal that nobody looks at
-    double started = now_seconds();
     run->first_step = run->state.step;
+    run->saving.done = c->resume ? run->state.step : -1;
+}
+
+static void train(Run* run) {
+    const Config* c = &run->config;
+    StepRecord record = {0};
+    start_training(run);
+    double started = now_seconds();
     while (run->state.step < c->steps && !is_stopped(run)) {
         train_step(run, &record);
         int64_t step = record.step, done = step - run->first_step;
         int last = step == c->steps;
         record.seconds_left = (now_seconds() - started) / (double)done * (double)(c->steps - step);
-        if (runlog_step(&run->log, &record)) die("%s/log.jsonl: cannot write: %s", run->out, strerror(errno));
+        if (runlog_step(&run->log, &record)) interrupted = SIGTERM;
         if (is_due(step, c->eval_every) || (last && c->eval_every)) evaluate_now(run);
         if (is_due(step, c->sample_every) || (last && c->sample_every)) sample_now(run);
-        if (is_due(step, c->save_every) || (last && c->save_every)) run_save_checkpoint(run), saved = step;
+        if (!last && (is_due(step, c->save_every) || step == run->saving.again)) save_now(run);
     }
-    if (is_stopped(run) && saved != run->state.step) run_save_checkpoint(run);
+    if ((run->stopped_by || c->save_every) && run->saving.done != run->state.step) run_save_last(run);
 }
 
 // ---- the end
@@ -729,7 +752,7 @@ static void finish(Run* run, double started) {
     if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
     else if (c->resume && run->first_step >= c->steps)
         printf("its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64 "\n", run->out,
-               2 * c->steps);
+               2 * run->state.step);
     else if (c->save_every && c->steps > 0)
         printf("use it:   ./train --out %s --sample \"%s\"\n", run->out,
                c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
@@ -738,7 +761,7 @@ static void finish(Run* run, double started) {
     run_print_planning(run);
     run_print_communication(run);
     balance_write_page(run);
-    runlog_close(&run->log);
+    run->failed |= runlog_close(&run->log) != 0;
 }
 
 int main(int argc, char** argv) {
@@ -747,6 +770,8 @@ int main(int argc, char** argv) {
     run_threads_without_spinning(argv);
     run_find_ranks(&run);
     run_read_options(&run, argc, argv);
+    run_open_ranks(&run);
+    run_find_origin(&run);
     run_open_data(&run);
     run_settle_model(&run);
     run_join_ranks(&run);
@@ -758,6 +783,8 @@ int main(int argc, char** argv) {
     else if (run.config.dump_grads) dump_gradients(&run);
     else train(&run), finish(&run, started);
     run_close(&run);
+    run_end_output();
+    if (run.failed) return 1;
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     return run.stopped_by && run.identity.size == 1 ? 128 + run.stopped_by : 0;
 }

@@ -1,23 +1,28 @@
 // checkpoint.c - the protocol of checkpoint.h, top to bottom: names, the marker, a save, cleaning up, looking for one.
 //
-// A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, so that a process killed
-// in the middle leaves no directory with a marker and without files.
+// A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, the marker last, so that a
+// process killed in the middle leaves no directory with a final name, a marker and without files.
+#define _GNU_SOURCE
 #include "data/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "data/json.h"
+#include "data/safetensors.h"
 #include "plan/base.h"
 
-static const char marker[] = "DONE";
+static const char marker[] = "DONE", unfinished[] = "SAVING";
 
 enum { LARGEST_SMALL_FILE = 64 << 20 };
 
@@ -32,15 +37,21 @@ static int64_t step_of_name(const char* name) {
     return step < 0 || strcmp(name, again) ? -1 : step;
 }
 
+// A name that a save or a removal gives while it is under way, and no other that ends so.
 static int is_temporary(const char* name) {
-    size_t n = strlen(name);
-    return !strncmp(name, "step-", 5) && n > 9 && !strcmp(name + n - 4, ".tmp");
+    char final[32];
+    const char* dot = strchr(name, '.');
+    if (!dot || dot - name >= (int)sizeof final || (strcmp(dot, ".tmp") && strcmp(dot, ".old.tmp"))) return 0;
+    snprintf(final, sizeof final, "%.*s", (int)(dot - name), name);
+    return step_of_name(final) >= 0;
 }
 
 // A name that stays inside its directory.
 static int is_plain(const char* name) {
     return name[0] && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
 }
+
+static int is_marker(const char* name) { return !strcmp(name, marker) || !strcmp(name, unfinished); }
 
 static int is_visited(const struct dirent* entry) { return strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."); }
 
@@ -119,6 +130,7 @@ static int list_file(void* context, const char* path, const char* name, char* er
     char quoted[6 * NAME_MAX + 3];
     uint64_t bytes, hash;
     CheckpointFile* known = find_known(listing->w, name);
+    if (is_marker(name)) return 0;
     if (known) {
         if (check_known(known, path, err, errlen)) return -1;
         bytes = known->bytes, hash = known->hash, known->listed = 1;
@@ -142,12 +154,12 @@ static int list_files(Listing* listing, char* err, size_t errlen) {
     return result ? -1 : 0;
 }
 
-static int write_marker(CheckpointWriter* w, int64_t step, char* err, size_t errlen) {
+static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, char* err, size_t errlen) {
     char* text = NULL;
     size_t n = 0;
     Listing listing = {w, open_memstream(&text, &n), 0};
     if (!listing.text) return fail(err, errlen, "%s: no memory to list its files", w->dir);
-    fprintf(listing.text, "{\"step\": %" PRId64 ", \"files\": [", step);
+    fprintf(listing.text, "{\"step\": %" PRId64 ", \"written\": %" PRIu64 ", \"files\": [", step, written);
     int result = list_files(&listing, err, errlen);
     fprintf(listing.text, "\n]}\n");
     int failed = ferror(listing.text);
@@ -215,20 +227,61 @@ int checkpoint_is_foreign(const char* dir) {
 
 // ---- looking for one
 
-typedef struct Steps {
-    int64_t oldest, newest;  // of complete checkpoints
-    int count;
-} Steps;
+// A directory with a final name and a marker.
+typedef struct Complete {
+    int64_t step;
+    uint64_t written;
+} Complete;
 
-static int note_step(void* context, const char* path, const char* name, char* err, size_t errlen) {
-    (void)err, (void)errlen;
-    Steps* s = (Steps*)context;
+typedef struct CompleteList {
+    Complete* all;  // (n), newest first; the caller frees
+    int n;
+} CompleteList;
+
+// When the marker says it was written; of a marker without that (an older version's, a damaged one) when its file was.
+static uint64_t written_at(const char* dir) {
+    char path[CHECKPOINT_PATH], head[128] = "";  // a marker may be long: only its head is wanted
+    struct stat s;
+    uint64_t bytes, written;
+    int64_t step;
+    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
+    if (fd < 0) return 0;
+    int known = disk_read(fd, head, sizeof head - 1) > 0 &&
+                sscanf(head, "{\"step\": %" SCNd64 ", \"written\": %" SCNu64, &step, &written) == 2;
+    if (!known && fstat(fd, &s) == 0) written = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
+    else if (!known) written = 0;
+    close(fd);
+    return written;
+}
+
+static int note_complete(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    CompleteList* list = (CompleteList*)context;
     int64_t step = step_of_name(name);
     if (step < 0 || !disk_is_file(path, marker)) return 0;
-    s->oldest = s->count ? MIN(s->oldest, step) : step;
-    s->newest = s->count ? MAX(s->newest, step) : step;
-    s->count++;
+    Complete* more = (Complete*)realloc(list->all, sizeof *more * ((size_t)list->n + 1));
+    if (!more) return fail(err, errlen, "%s: no memory to list checkpoints", path);
+    list->all = more;
+    list->all[list->n++] = (Complete){step, written_at(path)};
     return 0;
+}
+
+static int newest_first(const void* a, const void* b) {
+    const Complete *x = (const Complete*)a, *y = (const Complete*)b;
+    if (x->written != y->written) return x->written < y->written ? 1 : -1;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+// 0, or -1 with a message; a directory that does not exist has none.
+static int list_complete(CompleteList* list, const char* run_dir, char* err, size_t errlen) {
+    struct stat s;
+    *list = (CompleteList){0};
+    if (stat(run_dir, &s) && errno == ENOENT) return 0;
+    int result = visit_dir(run_dir, note_complete, list, err, errlen);
+    if (list->n > 1) qsort(list->all, (size_t)list->n, sizeof *list->all, newest_first);
+    if (!result) return 0;
+    free(list->all);
+    *list = (CompleteList){0};
+    return -1;
 }
 
 static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen) {
@@ -239,17 +292,147 @@ static int step_path(char* path, const char* run_dir, int64_t step, const char* 
 
 int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_t* step, char* err, size_t errlen) {
     char found[CHECKPOINT_PATH];
-    Steps steps = {0};
+    CompleteList list;
+    if (list_complete(&list, run_dir, err, errlen)) return -1;
+    int result = list.n > 0;
+    if (result && step_path(found, run_dir, list.all[0].step, "", err, errlen)) result = -1;
+    if (result > 0 && strlen(found) >= path_bytes)
+        result = fail(err, errlen, "%s: expected a path of less than %zu bytes", found, path_bytes);
+    if (result > 0) strcpy(path, found), *step = list.all[0].step;
+    free(list.all);
+    return result;
+}
+
+int checkpoint_steps(const char* run_dir, int64_t* steps, int most) {
+    CompleteList list;
+    if (list_complete(&list, run_dir, NULL, 0)) return 0;
+    int n = MIN(list.n, most);
+    for (int i = 0; i < n; i++) steps[i] = list.all[i].step;
+    free(list.all);
+    return n;
+}
+
+uint64_t checkpoint_written(const char* run_dir) {
+    CompleteList list;
+    if (list_complete(&list, run_dir, NULL, 0)) return 0;
+    uint64_t written = list.n > 0 ? list.all[0].written : 0;
+    free(list.all);
+    return written;
+}
+
+// The step that a name of a checkpoint means: step-000120, or 120 alone. -1 for any other.
+int64_t checkpoint_step(const char* name) {
+    char final[32];
+    snprintf(final, sizeof final, "step-%06" PRId64, (int64_t)strtoll(name, NULL, 10));
+    return strspn(name, "0123456789") == strlen(name) ? step_of_name(final) : step_of_name(name);
+}
+
+// ---- pins
+
+int checkpoint_pin(const char* dir) {
+    char path[CHECKPOINT_PATH];
+    struct stat pinned, named;
+    if (disk_join(path, dir, marker, NULL, 0)) return -1;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return -1;
+    // A file system without locks gives none; whoever saves then removes what it wants, as it would without pins.
+    if (flock(fd, LOCK_SH) && errno == EINTR) errno = 0;
+    if (fstat(fd, &pinned) == 0 && stat(path, &named) == 0 && pinned.st_ino == named.st_ino) return fd;
+    close(fd);  // removed in this moment
+    return -1;
+}
+
+void checkpoint_unpin(int pin) {
+    if (pin >= 0) close(pin);
+}
+
+// 1 when another process reads this checkpoint now.
+static int is_pinned(const char* dir) {
+    char path[CHECKPOINT_PATH];
+    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    int pinned = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return pinned;
+}
+
+// ---- choosing one
+
+// To be replaced by safetensors_check_finite.
+static int safetensors_check_finite(const char* path, char* err, size_t errlen) {
+    SafeTensors file;
+    if (safetensors_open(&file, path, err, errlen)) return -1;
+    int result = 0;
+    for (int i = 0; i < file.n && !result; i++)
+        for (size_t j = 0; j < file.tensors[i].bytes / dtype_bytes(file.tensors[i].dtype) && !result; j++) {
+            float x;
+            safetensors_floats(&file.tensors[i], j, 1, &x);
+            if (x - x != 0)
+                result = fail(err, errlen, "%s: tensor %s: expected finite values, found %g at %zu", path,
+                              file.tensors[i].name, (double)x, j);
+        }
+    safetensors_close(&file);
+    return result;
+}
+
+// Are all files of a checkpoint there and whole, and all numbers finite?
+static int check_whole(const char* dir, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    struct dirent** names;
+    if (checkpoint_verify(dir, err, errlen)) return -1;
+    int n = scandir(dir, &names, is_visited, alphasort), result = 0;
+    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
+    for (int i = 0; i < n; free(names[i++])) {
+        size_t length = strlen(names[i]->d_name), ending = strlen(".safetensors");
+        if (result || length < ending || strcmp(names[i]->d_name + length - ending, ".safetensors")) continue;
+        result = disk_join(path, dir, names[i]->d_name, err, errlen) || safetensors_check_finite(path, err, errlen);
+    }
+    free(names);
+    return result ? -1 : 0;
+}
+
+// checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.
+static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
+                       void* context, char* err, size_t errlen) {
+    char first[ERR_BYTES] = "", why[ERR_BYTES];
+    CompleteList list;
+    *pin = -1;
+    if (list_complete(&list, run_dir, err, errlen)) return -1;
+    int result = 0;
+    for (int i = 0; i < list.n && !result; i++) {
+        if (step >= 0 && list.all[i].step != step) continue;
+        if (step_path(path, run_dir, list.all[i].step, "", err, errlen)) result = -1;
+        else if ((*pin = checkpoint_pin(path)) < 0) *gone = 1;
+        else if (check_whole(path, why, sizeof why) == 0) result = 1;
+        else {
+            checkpoint_unpin(*pin);
+            *pin = -1;
+            if (!first[0]) strcpy(first, why);
+            if (skip) skip(context, path, why);
+        }
+    }
+    free(list.all);
+    return result || !first[0] ? result : fail(err, errlen, "%s", first);
+}
+
+int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
+                      char* err, size_t errlen) {
+    int found = 0, gone = 1;
+    // The run that saves there goes on: what was newest may be gone, and newer ones have come.
+    for (int tries = 0; tries < 100 && gone && !found; tries++) {
+        gone = 0;
+        found = choose_once(run_dir, step, path, pin, &gone, skip, context, err, errlen);
+    }
+    return found;
+}
+
+int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen) {
     struct stat s;
-    if (stat(run_dir, &s) && errno == ENOENT) return 0;
-    if (visit_dir(run_dir, note_step, &steps, err, errlen)) return -1;
-    if (steps.count == 0) return 0;
-    if (step_path(found, run_dir, steps.newest, "", err, errlen)) return -1;
-    if (strlen(found) >= path_bytes)
-        return fail(err, errlen, "%s: expected a path of less than %zu bytes", found, path_bytes);
-    strcpy(path, found);
-    *step = steps.newest;
-    return 1;
+    for (int i = 1;; i++) {
+        if (snprintf(moved, CHECKPOINT_PATH, i > 1 ? "%s.damaged-%d" : "%s.damaged", dir, i) >= CHECKPOINT_PATH)
+            return fail(err, errlen, "%s: path too long to set aside", dir);
+        if (lstat(moved, &s)) break;
+    }
+    return rename(dir, moved) ? fail(err, errlen, "%s: cannot set aside: %s", dir, strerror(errno)) : 0;
 }
 
 // ---- a save
@@ -263,16 +446,46 @@ static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char*
     return 0;
 }
 
+// ---- removing; what is not ours stays
+
+// Is this directory of a save or a removal under way: marked, or empty still or already?
+static int is_ours(const char* dir) {
+    struct dirent** names;
+    if (disk_is_file(dir, marker) || disk_is_file(dir, unfinished)) return 1;
+    int n = disk_is_dir(dir) ? scandir(dir, &names, is_visited, NULL) : -1;
+    for (int i = 0; i < n; i++) free(names[i]);
+    if (n >= 0) free(names);
+    return n == 0;
+}
+
+static int remove_unless_marker(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    (void)context;
+    return is_marker(name) ? 0 : disk_remove_tree(path, err, errlen);
+}
+
+// The marker goes last, so that what is left when a process dies in between is known for what it is.
+static int remove_marked(const char* dir, char* err, size_t errlen) {
+    struct stat s;
+    if (lstat(dir, &s) && errno == ENOENT) return 0;
+    if (!is_ours(dir))
+        return fail(err, errlen, "%s: expected a directory of an unfinished save, found another's; move it away", dir);
+    return visit_dir(dir, remove_unless_marker, NULL, err, errlen) || disk_remove_tree(dir, err, errlen) ? -1 : 0;
+}
+
+// ---- a save, from its begin to its commit
+
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
     CheckpointWriter made;
     memset(w, 0, sizeof *w);
     if (prepare(&made, run_dir, step, err, errlen) || disk_make_dirs(run_dir, err, errlen) ||
-        disk_remove_tree(made.dir, err, errlen))
+        remove_marked(made.dir, err, errlen))
         return -1;
     if (mkdir(made.dir, 0777))
         return fail(err, errlen, "%s: cannot make this directory: %s", made.dir, strerror(errno));
     *w = made;
-    return 0;
+    if (write_file(made.dir, unfinished, "", 0, err, errlen) == 0) return 0;
+    checkpoint_abort(w);
+    return -1;
 }
 
 int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
@@ -285,8 +498,9 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char
 }
 
 static int check_name(const CheckpointWriter* w, const char* name, char* err, size_t errlen) {
-    if (is_plain(name) && strcmp(name, marker)) return 0;
-    return fail(err, errlen, "%s: expected a plain file name other than %s, found \"%s\"", w->dir, marker, name);
+    if (is_plain(name) && !is_marker(name)) return 0;
+    return fail(err, errlen, "%s: expected a plain file name other than %s and %s, found \"%s\"", w->dir, marker,
+                unfinished, name);
 }
 
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err,
@@ -313,59 +527,88 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
 
 void checkpoint_abort(CheckpointWriter* w) {
     forget_known(w);
-    if (w->dir[0]) disk_remove_tree(w->dir, NULL, 0);
+    if (w->dir[0]) remove_marked(w->dir, NULL, 0);
 }
 
 // Removes what has a final name. run_dir is synced before anything is deleted: see the head of this file.
 static int drop(const char* run_dir, int64_t step, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     if (step_path(path, run_dir, step, "", err, errlen) || step_path(old, run_dir, step, ".old.tmp", err, errlen) ||
-        disk_remove_tree(old, err, errlen))
+        remove_marked(old, err, errlen))
         return -1;
     if (rename(path, old)) return fail(err, errlen, "%s: cannot rename: %s", path, strerror(errno));
-    return disk_sync_dir(run_dir, err, errlen) || disk_remove_tree(old, err, errlen) ? -1 : 0;
+    return disk_sync_dir(run_dir, err, errlen) || remove_marked(old, err, errlen) ? -1 : 0;
+}
+
+// A directory of this name is of a way that was left, when the run went back to an older step; or it is not ours.
+static int make_way(const CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+    char moved[CHECKPOINT_PATH];
+    struct stat s;
+    if (lstat(w->final, &s)) return 0;
+    if (!disk_is_dir(w->final))
+        return fail(err, errlen, "%s: expected a directory or nothing, found another kind", w->final);
+    return disk_is_file(w->final, marker) ? drop(run_dir, step, err, errlen)
+                                          : checkpoint_set_aside(w->final, moved, err, errlen);
 }
 
 static int publish(const CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
-    struct stat s;
-    if (lstat(w->final, &s) == 0) {
-        if (!disk_is_dir(w->final))
-            return fail(err, errlen, "%s: expected a directory or nothing, found another kind", w->final);
-        if (checkpoint_verify(w->final, NULL, 0) == 0) return disk_remove_tree(w->dir, err, errlen);
-        if (drop(run_dir, step, err, errlen)) return -1;
-    }
-    if (rename(w->dir, w->final))
+    char path[CHECKPOINT_PATH];
+    if (disk_join(path, w->dir, unfinished, err, errlen) || make_way(w, run_dir, step, err, errlen)) return -1;
+    if (unlink(path) || rename(w->dir, w->final))
         return fail(err, errlen, "%s: cannot rename to %s: %s", w->dir, w->final, strerror(errno));
     return disk_sync_dir(run_dir, err, errlen);
 }
 
 static int remove_temporary(void* context, const char* path, const char* name, char* err, size_t errlen) {
     (void)context;
-    return is_temporary(name) ? disk_remove_tree(path, err, errlen) : 0;
+    return is_temporary(name) && is_ours(path) ? remove_marked(path, err, errlen) : 0;
 }
 
-static int clean_up(const char* run_dir, int64_t step, int keep, char* err, size_t errlen) {
-    for (;;) {
-        Steps steps = {0};
-        if (visit_dir(run_dir, note_step, &steps, err, errlen)) return -1;
-        if (keep <= 0 || steps.count <= keep || steps.oldest >= step) break;
-        if (drop(run_dir, steps.oldest, err, errlen)) return -1;
+// Of the checkpoints that were written before this one all but the newest go, and none that somebody reads.
+static int clean_up(const char* run_dir, const CompleteList* before, int keep, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    for (int i = MAX(keep - 1, 0); keep > 0 && i < before->n; i++) {
+        if (step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
+        if (disk_is_file(path, marker) && !is_pinned(path) && drop(run_dir, before->all[i].step, err, errlen))
+            return -1;
     }
     return visit_dir(run_dir, remove_temporary, NULL, err, errlen);
 }
 
+// Nanoseconds since 1970, and later than all before: clocks may be set back.
+static uint64_t next_written(const CompleteList* before) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t written = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return before->n > 0 ? MAX(written, before->all[0].written + 1) : written;
+}
+
+// Without the step itself, which will be another one.
+static void leave_out(CompleteList* list, int64_t step) {
+    int n = 0;
+    for (int i = 0; i < list->n; i++)
+        if (list->all[i].step != step) list->all[n++] = list->all[i];
+    list->n = n;
+}
+
 int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen) {
     char run_dir[CHECKPOINT_PATH], why[ERR_BYTES];
+    CompleteList before;
     const char* slash = strrchr(w->final, '/');
     if (!slash) return fail(err, errlen, "expected a checkpoint that checkpoint_begin began");
     snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
     int64_t step = step_of_name(slash + 1);
-    if (write_marker(w, step, err, errlen) || publish(w, run_dir, step, err, errlen)) {
+    int listed = list_complete(&before, run_dir, err, errlen) == 0;
+    if (!listed || write_marker(w, step, next_written(&before), err, errlen) ||
+        publish(w, run_dir, step, err, errlen)) {
         checkpoint_abort(w);
+        free(before.all);
         return -1;
     }
     forget_known(w);
-    if (clean_up(run_dir, step, keep, why, sizeof why))
-        return fail(err, errlen, "%s is saved, but an older directory could not be removed: %s", w->final, why);
-    return 0;
+    leave_out(&before, step);
+    int left = clean_up(run_dir, &before, keep, why, sizeof why);
+    free(before.all);
+    if (left) fail(err, errlen, "%s is saved, but an older directory could not be removed: %s", w->final, why);
+    return left ? 1 : 0;
 }

@@ -1,16 +1,21 @@
 // checkpoint.h - directories that are either a whole checkpoint or not one at all.
 //
-// A save goes DIR/step-000100.tmp/ (files written and synced) -> the marker file DONE in it, which lists every other
-// file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. At whatever moment a machine stops,
-// a directory with its final name and a marker is complete, and nothing else is ever loaded. One process at a time
-// saves into a run directory. Steps are ordered as numbers: step-1000000 comes after step-999999.
+// A save goes DIR/step-000100.tmp/ (marked by an empty file SAVING; files written and synced) -> the marker file DONE
+// in it, which lists every other file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. At
+// whatever moment a machine stops, a directory with its final name and a marker is complete, and nothing else is ever
+// loaded. One process at a time saves into a run directory (data/run_dir.h). Only directories with a marker are ever
+// removed.
+//
+// The newest checkpoint is the one that was written last, which its marker says: a run may have gone back to an older
+// step. Copying a directory does not change that, nor does a clock that is set back.
 //
 // Several processes can share a save: one begins it, the others join it and write files of their own into its
 // directory; the first is told the size and hash of each by checkpoint_add_file, and commits or aborts when nobody
 // writes any more.
 //
-// The marker is JSON: {"step": 100, "files": [{"name": "config.json", "bytes": 512, "hash": "00c0ffee00c0ffee"}, ...]},
-// the hash that of data/disk.h in hexadecimal.
+// The marker is JSON: {"step": 100, "written": 1700000000000000000, "files": [{"name": "config.json", "bytes": 512,
+// "hash": "00c0ffee00c0ffee"}, ...]}: nanoseconds since 1970, always more than in any older checkpoint of the run; the
+// hash that of data/disk.h in hexadecimal.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +36,7 @@ typedef struct CheckpointWriter {
 } CheckpointWriter;
 
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
-// the same step are removed. 0, or -1 with a message.
+// the same step are removed, a directory of this name without our marker is an error. 0, or -1 with a message.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
 // The same save in another process, after checkpoint_begin has returned in the first: creates nothing; the temporary
 // directory must exist. 0, or -1 with a message. Neither commit nor abort may follow.
@@ -41,18 +46,40 @@ int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* byt
 // The file `name` of the save has been written and synced, has this size and this disk_hash: commit does not read it
 // again, but fails unless it is there in this size. 0, or -1 with a message.
 int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err, size_t errlen);
-// Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them) and
-// temporary directories are gone. Only checkpoints older than this one are ever removed for `keep`.
-// Where the step has a directory already: one that passes checkpoint_verify stays, and this save is dropped; any other
-// (no marker, damaged files) is replaced.
-// 0, or -1 with a message: the temporary directory is removed and older checkpoints are as they were; or the message
-// says that this checkpoint is saved but an older directory could not be removed.
+// Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them; one
+// that is pinned stays until a later commit) and temporary directories of ours are gone. A checkpoint of the same step
+// that is there already is replaced; a directory of its name without a marker is set aside.
+// 0; -1 with a message: the temporary directory is removed and older checkpoints are as they were; 1 with a message:
+// this checkpoint is saved but an older directory could not be removed.
 int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen);
 void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
 
 // The newest complete checkpoint below run_dir: its path and step. 1 found, 0 none (also when run_dir does not exist),
-// -1 with a message.
+// -1 with a message. Its files are not looked at.
 int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_t* step, char* err, size_t errlen);
+// The steps of complete checkpoints below run_dir, newest first, at most `most` of them; their number.
+int checkpoint_steps(const char* run_dir, int64_t* steps, int most);
+// When the newest was written, 0 when there is none.
+uint64_t checkpoint_written(const char* run_dir);
+// The step that is meant by "step-000120" or "120"; -1 by anything else.
+int64_t checkpoint_step(const char* name);
+
+// As long as a checkpoint is pinned, the run that saves beside it does not remove it: a shared lock on its marker, which
+// ends with the process at the latest. -1 when the checkpoint is gone.
+int checkpoint_pin(const char* dir);
+void checkpoint_unpin(int pin);
+
+// Told of each checkpoint that was passed over, and why.
+typedef void (*CheckpointSkip)(void* context, const char* dir, const char* why);
+// The newest checkpoint below run_dir that is whole: it passes checkpoint_verify, and all values in its safetensors are
+// finite. With step >= 0 only that step will do. Its path (CHECKPOINT_PATH bytes) and a pin, which the caller lets go.
+// Reads all its files. 1 found; 0 there is none at all; -1 with a message, the newest's when none is whole.
+int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
+                      char* err, size_t errlen);
+// Renames a directory to DIR.damaged (or DIR.damaged-2, ...), which is never looked at: moved (CHECKPOINT_PATH bytes) is
+// its new name. 0, or -1 with a message.
+int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen);
+
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
 // wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
 int checkpoint_verify(const char* dir, char* err, size_t errlen);

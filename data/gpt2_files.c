@@ -34,12 +34,18 @@ typedef struct Writer {
     int staged;               // index of the tensor in staging, -1: none
     const SafeTensor* extra;  // tensors of the caller's behind the model's
     int n_model, n_extra;
+    SafeTensor wrong;  // the first tensor that holds a value that is not finite; no name: none does
+    float value;       // this one
 } Writer;
 
 static void stage(Writer* w, int i) {
     ParamTensor t = shape_tensor(w->state->shape, i);
     w->state->fetch(w->state->context, w->kind, &t, w->state->staging);
     w->staged = i;
+    size_t wrong = w->kind == STATE_WEIGHTS && !w->wrong.name[0] ? first_not_finite(w->state->staging, t.elems) : t.elems;
+    if (wrong == t.elems) return;
+    w->wrong = describe(w->state, w->kind, i);
+    w->value = w->state->staging[wrong];
 }
 
 // Elements first .. first + n of tensor i as the file has them.
@@ -70,12 +76,15 @@ static int write_model(Writer* w, const char* path, char* err, size_t errlen) {
     for (int i = 0; i < w->n_extra; i++) tensors[w->n_model + i] = w->extra[i];
     int result = safetensors_write(path, tensors, n, fill, w, err, errlen);
     free(tensors);
+    if (!result && w->wrong.name[0])
+        result = fail(err, errlen, "%s: tensor %s: expected finite weights, found %g", path, w->wrong.name,
+                      (double)w->value);
     return result;
 }
 
 int gpt2_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
                char* err, size_t errlen) {
-    Writer w = {state, kind, -1, extra, shape_tensors(state->shape), n_extra};
+    Writer w = {state, kind, -1, extra, shape_tensors(state->shape), n_extra, {.n_dims = 0}, 0};
     int result = path ? write_model(&w, path, err, errlen) : 0;
     while (w.staged < w.n_model - 1) stage(&w, w.staged + 1);  // other ranks count on it
     return result;

@@ -8,6 +8,13 @@
 #include "plan/base.h"
 #include "plan/shape.h"
 
+// The place of the first value that is not finite, n when all are.
+static inline size_t first_not_finite(const float* x, size_t n) {
+    size_t i = 0;
+    while (i < n && x[i] - x[i] == 0) i++;
+    return i;
+}
+
 typedef enum StateKind { STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V, STATE_GRADS } StateKind;
 
 // How tensors get from the model (wherever that lives) to host memory and back. Weights and gradients come and go as
@@ -30,7 +37,7 @@ typedef struct ModelState {
 // One file with every tensor of a kind (STATE_WEIGHTS, or STATE_GRADS in fp32) under Hugging Face's names and layouts,
 // and n_extra tensors of the caller's with their own names and data behind them. Each tensor is fetched once, in the
 // order of shape_tensor, even when the file fails: so several ranks may call this together, all but one with path NULL,
-// which fetches and writes nothing.
+// which fetches and writes nothing. Weights that are not finite are an error.
 int gpt2_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
                char* err, size_t errlen);
 // Reads weights and, when with_master, puts the owned segments of STATE_MASTER too. Names with and without the prefix

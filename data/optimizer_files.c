@@ -49,6 +49,8 @@ typedef struct Writer {
     const ModelState* state;
     Outgoing* list;
     int n, staged;  // staged: index of the segment in the staging buffer, -1: none
+    int wrong;      // of the first segment that holds a value that is not finite, -1: none does
+    float value;    // this one
 } Writer;
 
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
@@ -57,6 +59,8 @@ static void fill(void* context, int i, size_t first, size_t n, void* out) {
     if (w->staged != i) s->fetch_owned(s->context, w->list[i].kind, &w->list[i].segment, s->staging);
     w->staged = i;
     memcpy(out, s->staging + first, n * sizeof(float));
+    size_t wrong = w->wrong < 0 ? first_not_finite(s->staging + first, n) : n;
+    if (wrong < n) w->wrong = i, w->value = s->staging[first + wrong];
 }
 
 static SafeTensor describe(const Outgoing* o) {
@@ -80,7 +84,7 @@ static SafeTensor describe(const Outgoing* o) {
 int optimizer_write(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen) {
     char path[DISK_PATH];
     int n_tensors = shape_tensors(state->shape), most = n_kinds(with_master) * n_tensors;
-    Writer w = {state, (Outgoing*)malloc(sizeof(Outgoing) * (size_t)most), 0, -1};
+    Writer w = {state, (Outgoing*)malloc(sizeof(Outgoing) * (size_t)most), 0, -1, -1, 0};
     SafeTensor* shown = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)most);
     int result = make_path(path, dir, state->rank, state->shape->shards, err, errlen);
     if (!result && (!w.list || !shown))
@@ -92,6 +96,9 @@ int optimizer_write(const ModelState* state, int with_master, const char* dir, c
         w.list[w.n++] = o;
     }
     if (!result) result = safetensors_write(path, shown, w.n, fill, &w, err, errlen);
+    if (!result && w.wrong >= 0)
+        result = fail(err, errlen, "%s: tensor %s: expected finite values, found %g", path, shown[w.wrong].name,
+                      (double)w.value);
     free(w.list);
     free(shown);
     return result;

@@ -12,7 +12,8 @@ enum { OPTIMIZER_NAME = 64 };
 // The name of the file of one of `ranks` ranks.
 void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks);
 
-// m and v, and master when with_master, of state->rank into its file in dir. 0, or -1 with a message.
+// m and v, and master when with_master, of state->rank into its file in dir. 0, or -1 with a message; a value that is
+// not finite is an error.
 int optimizer_write(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen);
 
 // Puts the same of state->rank, from all such files in dir. 0, or -1 with a message that names file, tensor and

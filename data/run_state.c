@@ -31,6 +31,11 @@ static void put_option(void* context, const char* name, const char* value) {
     fputc(']', w->out);
 }
 
+static void put_number(FILE* out, double x) {
+    if (isfinite(x)) fprintf(out, "%.17g", x);
+    else fprintf(out, "null");
+}
+
 char* run_state_text(const RunState* s, const Config* config) {
     char* text = NULL;
     size_t n = 0;
@@ -40,8 +45,9 @@ char* run_state_text(const RunState* s, const Config* config) {
             "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
             ", \"corpus\": %" PRIu64 ", \"content\": %" PRIu64 ", \"val_loss\": ",
             s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus, s->content);
-    if (isfinite(s->val_loss)) fprintf(w.out, "%.17g", s->val_loss);
-    else fprintf(w.out, "null");
+    put_number(w.out, s->val_loss);
+    fprintf(w.out, ", \"loss\": ");
+    put_number(w.out, s->loss);
     fprintf(w.out, ",\n  \"balance\": [");
     for (int r = 0; r < s->balanced; r++)
         fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->sent[r], s->taken[r],
@@ -86,6 +92,7 @@ static int parse_hash(const Json* json, const char* name, uint64_t* hash, char* 
 
 static int parse_progress(RunState* s, const Json* json, char* err, size_t errlen) {
     if (json_double(json_get(json, json->values, "val_loss"), &s->val_loss)) s->val_loss = NAN;
+    if (json_double(json_get(json, json->values, "loss"), &s->loss)) s->loss = NAN;
     if (json_get(json, json->values, "content") && parse_hash(json, "content", &s->content, err, errlen)) return -1;
     return parse_count(json, "step", MOST_STEPS, &s->step, err, errlen) ||
            parse_count(json, "epoch", MOST_STEPS, &s->position.epoch, err, errlen) ||
@@ -118,4 +125,13 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
                  restore_options(config, &json, err, errlen);
     json_free(&json);
     return failed ? -1 : 0;
+}
+
+double run_state_loss(const char* text, size_t n) {
+    Json json;
+    double loss;
+    if (json_parse(&json, text, n, NULL, 0)) return NAN;
+    if (json_double(json_get(&json, json.values, "loss"), &loss)) loss = NAN;
+    json_free(&json);
+    return loss;
 }

@@ -1,7 +1,7 @@
 // run_state.h - state.json: how far a run is, and its options.
 //
 // {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "content": 789..,
-//  "val_loss": 2.5,
+//  "val_loss": 2.5, "loss": 2.4,
 //  "balance": [[left out, sent, taken, hidden units a ms, hidden units that a head is worth], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
@@ -18,6 +18,7 @@ typedef struct RunState {
     uint64_t corpus;           // docs_fingerprint of the training data
     uint64_t content;          // docs_content of it; 0: not known, the file is of an older version
     double val_loss;           // of the last evaluation, NaN before it
+    double loss;               // of the last step; NaN before it, and in files of older versions
     int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
     double pruned[MOST_TP], sent[MOST_TP], taken[MOST_TP], v[MOST_TP];  // see BalanceDecision
     double head_work[MOST_TP];                                          // all the same
@@ -28,3 +29,4 @@ char* run_state_text(const RunState* state, const Config* config);
 // Reads it back; options that were not given on the command line take their saved values. config keeps the
 // strings until config_free. 0, or -1 with a message.
 int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen);
+double run_state_loss(const char* text, size_t n);  // its "loss" alone; NaN: it has none

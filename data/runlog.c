@@ -1,55 +1,139 @@
 // runlog.c - log.jsonl and the progress line; see runlog.h.
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "data/runlog.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data/disk.h"
 #include "data/json.h"
 
-// Where the objects of steps up to last_step end: the first line that is torn, is no object, or belongs to a later
-// step ends what is kept.
-static long kept_bytes(FILE* file, int64_t last_step) {
-    char* line = NULL;
-    size_t room = 0;
-    long kept = 0;
-    ssize_t n;
-    rewind(file);
-    while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
-        Json json;
-        int64_t step = 0;
-        if (json_parse(&json, line, (size_t)n, NULL, 0)) break;
-        int bad = json_int64(json_get(&json, json.values, "step"), &step);
-        json_free(&json);
-        if (bad || step > last_step) break;
-        kept += n;
-    }
-    free(line);
-    return kept;
+enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
+
+// ---- opening: what is there already
+
+// What an older invocation has left.
+typedef struct Old {
+    int64_t kept;                     // bytes: up to the first line of a step that will come again
+    int64_t superseded;               // lines behind
+    int64_t unreadable, first_wrong;  // lines, which stay where they are; the number of the first, from 1
+} Old;
+
+// The step of a line, or -1: it is no object of a log.
+static int64_t step_of(const char* line, size_t n) {
+    Json json;
+    int64_t step;
+    if (json_parse(&json, line, n, NULL, 0)) return -1;
+    if (json_int64(json_get(&json, json.values, "step"), &step) || step < 0) step = -1;
+    json_free(&json);
+    return step;
 }
 
-int runlog_open(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen) {
-    char path[DISK_PATH];
-    memset(log, 0, sizeof *log);
-    log->is_terminal = isatty(STDOUT_FILENO);
-    if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
-    log->file = fopen(path, "a+");
-    if (!log->file) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
-    if (ftruncate(fileno(log->file), kept_bytes(log->file, last_step))) {
-        runlog_close(log);
-        return fail(err, errlen, "%s: cannot cut off later steps: %s", path, strerror(errno));
+static Old read_old(FILE* file, int64_t last_step) {
+    Old old = {0};
+    char* line = NULL;
+    size_t room = 0;
+    int64_t number = 0;
+    ssize_t n;
+    while ((n = getline(&line, &room, file)) > 0) {
+        int whole = line[n - 1] == '\n';
+        int64_t step = whole ? step_of(line, (size_t)n) : INT64_MAX;  // a torn line is superseded, whatever it was
+        number++;
+        if (step > last_step || old.superseded > 0) {
+            old.superseded++;
+            continue;
+        }
+        if (step < 0 && old.unreadable++ == 0) old.first_wrong = number;
+        old.kept += n;
     }
+    free(line);
+    return old;
+}
+
+// DIR/log.N.jsonl for the first N that is free, made and open; its name.
+static int make_aside(char* name, size_t room, const char* dir, char path[DISK_PATH], char* err, size_t errlen) {
+    for (int n = 1;; n++) {
+        snprintf(name, room, "log.%d.jsonl", n);
+        if (disk_join(path, dir, name, err, errlen)) return -1;
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) return fd;
+        if (errno != EEXIST) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    }
+}
+
+// Copies what is superseded into a file of its own, and only then cuts it off.
+static int move_aside(RunLog* log, int64_t kept, char* name, size_t room, const char* dir, char* err, size_t errlen) {
+    char path[DISK_PATH], piece[1 << 14];
+    int fd = make_aside(name, room, dir, path, err, errlen), bad = 0;
+    if (fd < 0) return -1;
+    for (int64_t at = kept, n = 1; n > 0 && !bad; at += n) {
+        n = pread(log->fd, piece, sizeof piece, at);
+        bad = n < 0 || disk_write(fd, piece, (size_t)n);
+    }
+    if (disk_finish(fd, path, bad, err, errlen)) return -1;
+    if (ftruncate(log->fd, kept) == 0) return 0;
+    return fail(err, errlen, "%s/log.jsonl: cannot cut off later steps: %s", dir, strerror(errno));
+}
+
+// An older log continues with the step behind last_step.
+static int continue_old(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen) {
+    char name[32];
+    int fd = dup(log->fd);
+    FILE* file = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!file) return fail(err, errlen, "%s/log.jsonl: cannot read: %s", dir, strerror(errno));
+    Old old = read_old(file, last_step);
+    int bad = ferror(file);
+    fclose(file);
+    if (bad) return fail(err, errlen, "%s/log.jsonl: cannot read: %s", dir, strerror(errno));
+    if (old.unreadable)
+        warn("%s/log.jsonl: %lld lines cannot be read, the first is line %lld; they stay as they are", dir,
+             (long long)old.unreadable, (long long)old.first_wrong);
+    if (old.superseded == 0) return 0;
+    if (move_aside(log, old.kept, name, sizeof name, dir, err, errlen)) return -1;
+    runlog_say(log, "%s/log.jsonl: %lld lines after step %lld are in %s now", dir, (long long)old.superseded,
+               (long long)last_step, name);
     return 0;
 }
 
-void runlog_close(RunLog* log) {
-    if (log->file) fclose(log->file);
-    log->file = NULL;
+// A new run begins a new log. One that is there, whoever wrote it, gets another name.
+static int rename_old(RunLog* log, const char* dir, const char* path, char* err, size_t errlen) {
+    char aside[DISK_PATH], name[32];
+    struct stat s;
+    if (lstat(path, &s)) return errno == ENOENT ? 0 : fail(err, errlen, "%s: %s", path, strerror(errno));
+    if (S_ISREG(s.st_mode) && s.st_size == 0) return 0;
+    int fd = make_aside(name, sizeof name, dir, aside, err, errlen);
+    if (fd < 0) return -1;
+    close(fd);
+    if (rename(path, aside)) return fail(err, errlen, "%s: cannot rename to %s: %s", path, name, strerror(errno));
+    runlog_say(log, "%s was there already: it is %s now", path, name);
+    return 0;
+}
+
+int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen) {
+    char path[DISK_PATH];
+    struct stat s;
+    memset(log, 0, sizeof *log);
+    log->fd = -1;
+    log->is_terminal = isatty(STDOUT_FILENO);
+    if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
+        return fail(err, errlen, "%s: expected a file to write, found another kind", path);
+    if (!resumes && rename_old(log, dir, path, err, errlen)) return -1;
+    log->fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (log->fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    snprintf(log->path, sizeof log->path, "%s", path);
+    if (resumes && continue_old(log, dir, last_step, err, errlen)) {
+        close(log->fd);
+        log->fd = -1;
+        return -1;
+    }
+    return 0;
 }
 
 const char* runlog_number(double x, int digits, char text[32]) {
@@ -65,17 +149,28 @@ float rank_field(const RankStep* r, int field) {
     return values[field];
 }
 
-// Objects are written part by part; end_line reports what failed in any of them.
+// ---- lines are put together in memory
+
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 static void
 write_part(RunLog* log, const char* format, ...) {
-    if (!log->file) return;
     va_list args;
-    va_start(args, format);
-    vfprintf(log->file, format, args);
-    va_end(args);
+    for (int tries = 0; tries < 2 && log->fd >= 0; tries++) {
+        va_start(args, format);
+        int n = vsnprintf(log->pending + log->used, log->room - log->used, format, args);
+        va_end(args);
+        if (n >= 0 && log->used + (size_t)n < log->room) {
+            log->used += (size_t)n;
+            return;
+        }
+        char* more = (char*)realloc(log->pending, 2 * log->room + (size_t)MAX(n, 0) + 1024);
+        if (!more) break;
+        log->pending = more;
+        log->room = 2 * log->room + (size_t)MAX(n, 0) + 1024;
+    }
+    log->torn = log->fd >= 0;  // no memory for this line
 }
 
 static void write_number(RunLog* log, const char* name, double x) {
@@ -83,10 +178,43 @@ static void write_number(RunLog* log, const char* name, double x) {
     write_part(log, ", \"%s\": %s", name, runlog_number(x, 17, text));
 }
 
+// Writes what is pending, as far as it goes. 0, or -1 with errno set.
+static int write_pending(RunLog* log) {
+    size_t done = 0;
+    while (done < log->used) {
+        ssize_t n = write(log->fd, log->pending + done, log->used - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (size_t)n;
+    }
+    log->used -= done;
+    memmove(log->pending, log->pending + done, log->used);
+    return log->used > 0 ? -1 : 0;
+}
+
+// A line that cannot be written waits for the next one, and is told of when that begins and when it is over.
 static int end_line(RunLog* log) {
-    if (!log->file) return 0;
+    if (log->fd < 0) return 0;
     write_part(log, "}\n");
-    return fflush(log->file) || ferror(log->file) ? -1 : 0;
+    if (log->torn) log->used = log->line;  // the others are whole
+    int failed = write_pending(log) || log->torn, error = log->torn ? ENOMEM : errno;
+    log->torn = 0;
+    log->line = log->used;
+    if (failed && !log->is_late) warn("%s: cannot write: %s; trying again with each line", log->path, strerror(error));
+    if (!failed && log->is_late) warn("%s: all lines are written now", log->path);
+    log->is_late = failed;
+    return log->used > MOST_PENDING ? -1 : 0;
+}
+
+int runlog_close(RunLog* log) {
+    int lost = log->fd >= 0 && write_pending(log);
+    if (lost) warn("%s: the last %zu bytes could not be written: %s", log->path, log->used, strerror(errno));
+    if (log->fd >= 0) close(log->fd);
+    log->fd = -1;
+    free(log->pending);
+    log->pending = NULL;
+    log->used = log->room = 0;
+    return lost ? -1 : 0;
 }
 
 static void print_step(RunLog* log, const StepRecord* r) {

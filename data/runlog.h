@@ -34,7 +34,12 @@
 #include "plan/plan.h"
 
 typedef struct RunLog {
-    FILE* file;       // NULL: no log
+    int fd;           // -1: no log
+    char path[4096];  // DIR/log.jsonl
+    char* pending;    // (used of room) lines that are not in the file yet; the one that is being made begins at `line`
+    size_t used, room, line;
+    int torn;         // no memory for a part of that line
+    int is_late;      // lines could not be written, and somebody was told
     int is_terminal;  // stdout is one
     int line_open;    // a progress line waits to be overwritten
     double last_print;
@@ -73,13 +78,14 @@ typedef struct StepRecord {
     uint64_t loss_hash;
 } StepRecord;
 
-// Opens DIR/log.jsonl for appending; objects of steps after `last_step` (of a run that went on past its last
-// checkpoint) are cut off. 0, or -1 with a message.
-int runlog_open(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen);
-// Both return 0, or -1 when the line could not be written.
+// Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines behind the
+// first of a step after `last_step`, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines that
+// cannot be read stay, with a warning. 0, or -1 with a message. log->fd = -1 is a log that is not written.
+int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen);
+// Both write a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
 int runlog_step(RunLog* log, const StepRecord* record);
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets);
-void runlog_close(RunLog* log);
+int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 
 // A line for people that stays: ends an open progress line first.
 #if defined(__GNUC__)

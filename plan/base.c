@@ -26,6 +26,16 @@ void die_at(const char* file, int line, const char* format, ...) {
     exit(1);
 }
 
+void warn(const char* format, ...) {
+    char message[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    fflush(stdout);
+    fprintf(stderr, "train: warning: %s\n", message);
+}
+
 int fail(char* err, size_t errlen, const char* format, ...) {
     va_list args;
     va_start(args, format);

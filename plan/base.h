@@ -66,6 +66,11 @@ __attribute__((noreturn, format(printf, 3, 4)))
 #endif
 void die_at(const char* file, int line, const char* format, ...);
 #define die(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
+// One line to stderr about something that does not end the program.
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+void warn(const char* format, ...);
 // From here on such a line names the rank. All but rank 0 first wait a moment: most errors are the same on all ranks,
 // and the launcher ends the others when the first one is gone, so that the line appears once.
 void die_as_rank(int rank);

@@ -35,7 +35,7 @@ typedef struct Config {
     // rhythm
     int eval_every, eval_tokens, sample_every, save_every, keep;
     int resume;
-    const char* init;
+    const char *resume_from, *init;
     // sampling
     const char* sample;
     int tokens;

@@ -144,11 +144,15 @@ static void split_ranks(Run* run) {
     m->shape = split_shape(&m->whole, &m->split, t);
 }
 
-void run_join_ranks(Run* run) {
+void run_open_ranks(Run* run) {
     char err[ERR_BYTES];
+    Model* m = &run->model;
+    if (comm_open(&m->world, m->k, &run->identity, run->config.timeout, err, sizeof err)) die("%s", err);
+}
+
+void run_join_ranks(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
-    if (comm_open(&m->world, m->k, &run->identity, c->timeout, err, sizeof err)) die("%s", err);
     split_ranks(run);
     m->zero.stage = m->comm->size > 1 ? c->zero : 1;
     m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;

@@ -54,7 +54,8 @@ void run_print(const Run* run) {
            count(sampler_tokens(s, SPLIT_TRAIN), tokens));
     printf("%s\n", sampler_describe(run->data.val));
     printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
-    printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
+    if (run->out[0] || run->start_from[0])
+        printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
 }
 
 static void print_size(const char* name, size_t bytes) {

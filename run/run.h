@@ -1,11 +1,12 @@
 // run.h - a run: everything that main has, and the phases that set it up before the first step of train_gpt.cu.
 //
-// Read in the order of main: start.c (options, data, device), ranks.c, memory.c (the memory table), state.c (weights
+// Read in the order of main: start.c (options, data, device), ranks.c, origin.c (directory, checkpoint), memory.c (the memory table), state.c (weights
 // from and to files), cost.c (what planners know of this machine) and probe.c (how it is measured), report.c (what is
 // said).
 #pragma once
 #include "data/checkpoint.h"
 #include "data/docs.h"
+#include "data/run_dir.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "data/safetensors.h"
@@ -38,6 +39,12 @@ typedef struct PlanningSums {
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
 
+// Of checkpoints of this invocation.
+typedef struct Saving {
+    int64_t done;         // the step of the last one that was saved; -1: none
+    int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
+} Saving;
+
 typedef struct Ahead Ahead;  // batch.c
 
 struct Run {
@@ -53,9 +60,11 @@ struct Run {
     float* collected;                   // optimizer state on its way to a file, see state.c
     RunLog log;
     RunState state;
-    char out[CHECKPOINT_PATH];         // the run directory
+    RunDir dir;                        // held by rank 0 of a run that writes
+    int pin;                           // of start_from, on rank 0; -1: none
+    char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
-    int training;
+    int training, claims;  // not --sample; and nothing else that ends without a checkpoint either
     // What planners know of the machine. They run on the thread of batch.c: see ahead_start.
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
@@ -76,6 +85,8 @@ struct Run {
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];
     int n_stragglers;
+    Saving saving;
+    int failed;              // something of the run could not be kept: status 1
     int stopped_by;          // the signal that ends the run after this step, 0 none
     int64_t first_step;      // steps done before this invocation
     double resident_before;  // bytes of this process before the table's memory was taken
@@ -89,19 +100,24 @@ struct Run {
 // times grew tenfold beside one busy process. The policy is read before main, so the program starts itself again with
 // it.
 void run_threads_without_spinning(char** argv);
-// --help ends here; finds what --resume, --init and --sample start from.
-void run_read_options(Run* run, int argc, char** argv);
+void run_read_options(Run* run, int argc, char** argv);  // --help ends here; finds the device
 void run_open_data(Run* run);     // tokenizer, documents
-void run_settle_model(Run* run);  // device, element type, shape; opens the samplers
+void run_settle_model(Run* run);  // element type, shape; opens the samplers
+void run_end_output(void);        // ends the program where standard output could not be written
 void run_close(Run* run);
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
 
+// ---- origin.c
+
+void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
+
 // ---- ranks.c
 
 void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
-void run_join_ranks(Run* run);     // opens the Comm and proves that all ranks mean the same run
+void run_open_ranks(Run* run);     // opens the Comm of all ranks
+void run_join_ranks(Run* run);     // divides them into groups and proves that all mean the same run
 void run_measure_limit(Run* run);  // of all ranks together, each on its own
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
@@ -137,7 +153,13 @@ void run_take_memory(Run* run, MemoryPlan* plan);
 // ---- state.c
 
 void run_load_weights(Run* run);  // from start_from, or initial values
-void run_save_checkpoint(Run* run);
+// A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0, or
+// -1 with a message on all ranks: then nothing is changed there.
+int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);
+// The last one of the run: tried three times, then in another directory; ends the program when that fails too.
+void run_save_last(Run* run);
+// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
+void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
 // What --dump-grads writes: every gradient under Hugging Face's names, fp32, and the tensors in extra.
 void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 

@@ -1,5 +1,6 @@
 // start.c - from the command line to open documents, a device and a model's shape; and the end of all of it.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,79 +17,17 @@ void run_threads_without_spinning(char** argv) {
     execv("/proc/self/exe", argv);  // returns only where there is no /proc: then threads spin
 }
 
-// The run with the highest number below runs/: -1 when there is none.
-static int64_t newest_run(void) {
-    char path[CHECKPOINT_PATH];
-    struct stat st;
-    int64_t n = 0;
-    for (;; n++) {
-        snprintf(path, sizeof path, "runs/%" PRId64, n);
-        if (stat(path, &st)) return n - 1;
-    }
-}
-
-// Finds what --resume, --sample and --init begin with and takes over its options and shape.
-static void find_start(Run* run, Shape* shape) {
-    char err[ERR_BYTES];
-    Config* c = &run->config;
-    int64_t step = 0;
-    int first = run->identity.rank == 0;  // one rank reads all files for their hashes; if they are bad it ends the job
-    const char* why = c->resume ? "--resume" : "--sample";
-    if (c->init && !c->resume) {
-        snprintf(run->start_from, sizeof run->start_from, "%s", c->init);
-        if (first && !checkpoint_is_foreign(c->init) && checkpoint_verify(c->init, err, sizeof err))
-            die("--init: %s", err);
-    } else {
-        if (!c->out && newest_run() < 0) die("%s: expected a run in ./runs, found none; try --out DIR", why);
-        int found = checkpoint_latest(run->out, run->start_from, sizeof run->start_from, &step, err, sizeof err);
-        if (found < 0) die("%s: %s", why, err);
-        if (!found)
-            die("%s: no complete checkpoint in %s; try another --out, or start anew without %s", why, run->out, why);
-        if (first && checkpoint_verify(run->start_from, err, sizeof err)) die("%s: %s", why, err);
-    }
-    size_t n = 0;
-    char* text = checkpoint_read_file(run->start_from, "config.json", &n, err, sizeof err);
-    if (!text || gpt2_config_parse(shape, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
-    free(text);
-    if (!c->resume && !c->sample) return;
-    text = checkpoint_read_file(run->start_from, "state.json", &n, err, sizeof err);
-    if (!text && c->sample) return;  // a model from elsewhere
-    if (!text || run_state_parse(&run->state, c, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
-    free(text);
-}
-
-// An option that was given must agree with the checkpoint's shape; one that was not takes its value.
-static void settle_option(int* option, const char* name, int found, const char* where) {
-    if (*option && *option != found)
-        die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
-    *option = found;
-}
-
 void run_read_options(Run* run, int argc, char** argv) {
     char err[ERR_BYTES];
     Config* c = &run->config;
-    Shape shape;
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
-    if (c->help) config_help(stdout, c->help), exit(0);
+    if (c->help) config_help(stdout, c->help), run_end_output(), exit(0);
+    if (c->resume_from) c->resume = 1;
     run->training = !c->sample;
-    int64_t newest = newest_run();
-    if (c->out) snprintf(run->out, sizeof run->out, "%s", c->out);
-    else snprintf(run->out, sizeof run->out, "runs/%" PRId64, run->training && !c->resume ? newest + 1 : newest);
-    run->state.val_loss = NAN;
-    if (c->resume || c->init || c->sample) {
-        find_start(run, &shape);
-        if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
-        settle_option(&c->layers, "--layers", shape.L, run->start_from);
-        settle_option(&c->width, "--width", shape.C, run->start_from);
-        settle_option(&c->heads, "--heads", shape.NH, run->start_from);
-        settle_option(&c->vocab, "--vocab", shape.V, run->start_from);
-        settle_option(&c->context, "--context", shape.context, run->start_from);
-    } else {
-        char found[CHECKPOINT_PATH];
-        int64_t step = 0;
-        if (checkpoint_latest(run->out, found, sizeof found, &step, err, sizeof err) == 1)
-            die("%s holds a run already (step %" PRId64 "); try --resume, or another --out", run->out, step);
-    }
+    run->claims = run->training && !c->probe && !c->explain && !c->dump_grads;
+    run->state.val_loss = run->state.loss = NAN;
+    run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
+    if (!run->model.k) die("%s", err);
 }
 
 // Without --data: the C headers of this machine, or the sources of this project where there are none.
@@ -154,8 +93,6 @@ void run_settle_model(Run* run) {
             run->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
     c->several_ranks = run->identity.size > 1;
     if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
-    m->k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
-    if (!m->k) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
     m->recompute = (Recompute)config_choice(c->recompute, "none|gelu|block");
@@ -171,6 +108,10 @@ void run_settle_model(Run* run) {
 }
 
 // ---- the end
+
+void run_end_output(void) {
+    if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));
+}
 
 void run_close(Run* run) {
     Model* m = &run->model;
@@ -189,6 +130,7 @@ void run_close(Run* run) {
     m->world->table->close(m->world);
     arena_free(&run->batch.arena);
     arena_free(&run->ahead.arena);
+    run_dir_release(&run->dir);
     free(m->timer);  // Comms tell it until they are closed
     free(run->agreed);
     free(run->groups);

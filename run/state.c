@@ -8,8 +8,10 @@
 // with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
 // fails where, all ranks learn of it at the next meeting and end with the same words.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "data/disk.h"
 #include "data/gpt2_files.h"
@@ -134,9 +136,11 @@ static Report* make_reports(const Comm* c) {
     return all;
 }
 
-// All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not.
-static int meet(Comm* c, const Report* mine, Report* all, char* err, size_t errlen) {
-    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) return -1;
+// All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not;
+// ends the program where a rank is lost.
+static int meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) run_lost(run, err);
     int r = 0;
     while (r < c->size && !all[r].failed) r++;
     if (r == c->size) return 0;
@@ -145,14 +149,13 @@ static int meet(Comm* c, const Report* mine, Report* all, char* err, size_t errl
 
 // ---- a save
 
-static int begin_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
-    Comm* c = run->model.world;
+static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
     Report mine = {0};
-    int is_first = c->rank == 0;
-    if (is_first) mine.failed = checkpoint_begin(w, run->out, run->state.step, mine.words, sizeof mine.words);
-    if (meet(c, &mine, all, err, errlen)) return -1;
-    if (!is_first) mine.failed = checkpoint_join(w, run->out, run->state.step, mine.words, sizeof mine.words);
-    if (!meet(c, &mine, all, err, errlen)) return 0;
+    int is_first = run->model.world->rank == 0;
+    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words, sizeof mine.words);
+    if (meet(run, &mine, all, err, errlen)) return -1;
+    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words, sizeof mine.words);
+    if (!meet(run, &mine, all, err, errlen)) return 0;
     if (is_first) checkpoint_abort(w);
     return -1;
 }
@@ -203,26 +206,95 @@ static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, si
         mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words, sizeof mine.words);
         if (mine.failed) checkpoint_abort(w);
     }
-    if (c->rank == 0 && !mine.failed)
-        mine.failed = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
-    return meet(c, &mine, all, err, errlen);
+    if (c->rank == 0 && !mine.failed) {
+        int saved = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
+        mine.failed = saved < 0;
+        if (saved > 0) warn("%s", mine.words);
+    }
+    return meet(run, &mine, all, err, errlen);
 }
 
-void run_save_checkpoint(Run* run) {
-    char err[ERR_BYTES];
+static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Report mine = {0};
+    if (begin_save(run, dir, w, all, err, errlen)) return -1;
+    mine.failed = write_files(run, w, &mine);
+    if (meet(run, &mine, all, err, errlen) == 0) return commit_save(run, w, all, err, errlen);
+    if (run->model.world->rank == 0) checkpoint_abort(w);
+    return -1;
+}
+
+int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
     CheckpointWriter w;
-    Comm* c = run->model.world;
-    Report mine = {0}, *all = make_reports(c);
+    Report* all = make_reports(run->model.world);
     double started = now_seconds();
-    if (begin_save(run, &w, all, err, sizeof err)) die("%s", err);
-    mine.failed = write_files(run, &w, &mine);
-    if (meet(c, &mine, all, err, sizeof err)) {
-        if (c->rank == 0) checkpoint_abort(&w);
-        die("cannot save step %" PRId64 ": %s; older checkpoints in %s are untouched", run->state.step, err, run->out);
-    }
-    if (commit_save(run, &w, all, err, sizeof err)) die("%s", err);
+    int result = save(run, dir, &w, all, err, errlen);
     free(all);
-    runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
+    if (result == 0) runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
+    return result;
+}
+
+// Where a checkpoint goes that cannot be written into the run directory; rank 0 names it.
+static void find_elsewhere(const Run* run, char dir[CHECKPOINT_PATH]) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.world;
+    const char *base = getenv("TMPDIR"), *name = strrchr(run->out, '/');
+    snprintf(dir, CHECKPOINT_PATH, "%.1000s/ragged-%.200s-%ld", base && base[0] ? base : "/tmp",
+             name && name[1] ? name + 1 : "run", (long)getpid());
+    if (c->table->broadcast_host(c, dir, CHECKPOINT_PATH, 0, err, sizeof err)) run_lost(run, err);
+}
+
+void run_save_last(Run* run) {
+    enum { TRIES = 3 };
+    char err[ERR_BYTES], why[ERR_BYTES], elsewhere[CHECKPOINT_PATH];
+    int is_first = run->model.world->rank == 0;
+    for (int i = 0; i < TRIES; i++) {
+        if (i > 0) sleep(1);
+        if (run_save_checkpoint(run, run->out, err, sizeof err) == 0) return;
+        if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
+    }
+    find_elsewhere(run, elsewhere);
+    if (run_save_checkpoint(run, elsewhere, why, sizeof why))
+        die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
+            run->state.step, run->out, err, why);
+    if (is_first) warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere, run->out, err);
+    strcpy(run->out, elsewhere);
+    run->failed = 1;
+}
+
+// ---- after a divergence
+
+// The newest checkpoint that is not on its way up already: its loss is within a tenth of the least. -1: there is none.
+static int64_t last_good(const Run* run) {
+    enum { MOST = 64 };
+    int64_t steps[MOST];
+    double losses[MOST], least = INFINITY;
+    int n = checkpoint_steps(run->out, steps, MOST);
+    for (int i = 0; i < n; i++) {
+        char dir[CHECKPOINT_PATH];
+        size_t bytes;
+        snprintf(dir, sizeof dir, "%.4000s/step-%06" PRId64, run->out, steps[i]);
+        char* text = checkpoint_read_file(dir, "state.json", &bytes, NULL, 0);
+        losses[i] = text ? run_state_loss(text, bytes) : NAN;
+        free(text);
+        if (losses[i] < least) least = losses[i];
+    }
+    for (int i = 0; i < n; i++)
+        if (losses[i] <= 1.1 * least) return steps[i];
+    return n > 0 ? steps[0] : -1;
+}
+
+void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
+    const Config* c = &run->config;
+    int64_t good = last_good(run);
+    double lr = c->lr / 4;
+    const char* clip = c->clip > 0 ? "" : " --clip 1";
+    if (good < 0)
+        die("step %" PRId64 ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
+            "again with --lr %g%s",
+            step, loss, grad_norm, lr, clip);
+    die("step %" PRId64 ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
+        "from the last good one: ./train --resume-from step-%06" PRId64 " --out %s --lr %g%s",
+        step, loss, grad_norm, good, run->out, lr, clip);
 }
 
 // ---- the beginning
@@ -258,12 +330,12 @@ static int read_files(Run* run, char* err, size_t errlen) {
 // one. Each rank reads for itself.
 void run_load_weights(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.world;
-    Report mine = {0}, *all = make_reports(c);
+    Report mine = {0}, *all = make_reports(run->model.world);
     if (run->start_from[0]) mine.failed = read_files(run, mine.words, sizeof mine.words);
     else init_weights(run);
-    if (meet(c, &mine, all, err, sizeof err)) die("%s", err);
+    if (meet(run, &mine, all, err, sizeof err)) die("%s", err);
     free(all);
+    checkpoint_unpin(run->pin);
 }
 
 void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
@@ -273,6 +345,6 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     Report mine = {0}, *all = make_reports(c);
     const char* path = c->rank == 0 ? run->config.dump_grads : NULL;
     mine.failed = gpt2_write(&state, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
-    if (meet(c, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
+    if (meet(run, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
     free(all);
 }

@@ -1,5 +1,7 @@
 // checkpoint_dirs.h - for tests of checkpoints: a temporary directory, below it a run directory a claim, small saves.
 #pragma once
+#include <stdarg.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,6 +28,16 @@ static inline void write_whole(const char* path, const void* bytes, size_t n) {
 }
 
 static inline int exists(const char* path) { return access(path, F_OK) == 0; }
+
+// A shell command; its status.
+__attribute__((format(printf, 1, 2))) static inline int run(const char* format, ...) {
+    char command[4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    return system(command);
+}
 
 // A run directory of its own for each claim.
 static inline void fresh(const char* name) {

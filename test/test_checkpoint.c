@@ -170,13 +170,13 @@ static void only_final_names_with_a_marker_are_found(void) {
     CHECK(exists(in(run_dir, "step-000800/state.json")) && exists(in(run_dir, "step-9/DONE")));
 }
 
-static void steps_are_ordered_as_numbers(void) {
+static void steps_of_any_size_have_names(void) {
     fresh("numbers");
     save(999999, 0);
     save(1000000, 0);
     CHECK(exists(in(run_dir, "step-1000000")) && latest_step() == 1000000);
     save(0, 0);
-    CHECK(exists(in(run_dir, "step-000000")) && latest_step() == 1000000);
+    CHECK(exists(in(run_dir, "step-000000")));
     save(INT64_MAX, 0);
     CHECK(latest_step() == INT64_MAX);
 }
@@ -203,31 +203,31 @@ static void leftovers_are_removed(void) {
     CHECK(!exists(in(w.dir, "garbage")));
     CHECK(mkdir(in(run_dir, "step-000005.old.tmp"), 0777) == 0);
     write_whole(in(run_dir, "step-000005.old.tmp/file"), "x", 1);
+    write_whole(in(run_dir, "step-000005.old.tmp/DONE"), "x", 1);
     CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
     CHECK(!exists(in(run_dir, "step-000010.tmp")) && !exists(in(run_dir, "step-000005.old.tmp")));
     CHECK(latest_step() == 20 && checkpoint_verify(w.final, err, sizeof err) == 0);
 }
 
-static void a_directory_without_marker_is_replaced_by_the_commit(void) {
+static void a_directory_without_marker_is_set_aside_by_the_commit(void) {
     fresh("replaced");
     CHECK(mkdir(run_dir, 0777) == 0 && mkdir(in(run_dir, "step-000004"), 0777) == 0);
     write_whole(in(run_dir, "step-000004/old"), "x", 1);
     save(4, 0);
-    CHECK(!exists(in(run_dir, "step-000004/old")) && !exists(in(run_dir, "step-000004.old.tmp")));
+    CHECK(!exists(in(run_dir, "step-000004/old")) && exists(in(run_dir, "step-000004.damaged/old")));
     CHECK(latest_step() == 4 && checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
 }
 
-static void a_complete_checkpoint_of_the_step_stays_as_it_is(void) {
+static void a_checkpoint_of_the_same_step_is_replaced(void) {
     CheckpointWriter w;
-    struct stat before, after;
-    fresh("stays");
+    fresh("again");
     save(4, 0);
-    CHECK(stat(in(run_dir, "step-000004/DONE"), &before) == 0);
     CHECK(checkpoint_begin(&w, run_dir, 4, err, sizeof err) == 0);
     CHECK(checkpoint_write_file(&w, "other", "y", 1, err, sizeof err) == 0);
-    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
-    CHECK(stat(in(run_dir, "step-000004/DONE"), &after) == 0 && before.st_ino == after.st_ino);
-    CHECK(!exists(in(run_dir, "step-000004/other")) && !exists(w.dir) && latest_step() == 4);
+    CHECK(exists(in(run_dir, "step-000004/config.json")));
+    CHECK(checkpoint_commit(&w, 1, err, sizeof err) == 0);
+    CHECK(exists(in(run_dir, "step-000004/other")) && !exists(in(run_dir, "step-000004/config.json")));
+    CHECK(!exists(w.dir) && !exists(in(run_dir, "step-000004.old.tmp")) && latest_step() == 4);
 }
 
 static void a_damaged_checkpoint_of_the_step_is_replaced(void) {
@@ -256,13 +256,48 @@ static void only_the_newest_are_kept(void) {
     CHECK(latest_step() == 10 && checkpoint_verify(in(run_dir, "step-000010"), err, sizeof err) == 0);
 }
 
-static void saving_an_old_step_never_removes_it_or_a_newer_one(void) {
+static void the_newest_checkpoint_is_the_one_that_was_written_last(void) {
     fresh("keep_old");
     save(1, 0);
     save(100, 0);
     save(200, 0);
-    save(50, 1);
-    CHECK(!is_there(1) && is_there(50) && is_there(100) && is_there(200) && latest_step() == 200);
+    save(50, 0);
+    CHECK(latest_step() == 50);
+    CHECK(run("cp -r %s %s.copy && touch -d 2001-01-01 %s.copy/step-000050/DONE", run_dir, run_dir, run_dir) == 0);
+    strcat(run_dir, ".copy");
+    CHECK(latest_step() == 50);
+    save(60, 2);
+    CHECK(latest_step() == 60 && is_there(50) && !is_there(1) && !is_there(100) && !is_there(200));
+}
+
+static void a_checkpoint_that_somebody_reads_stays_until_a_later_commit(void) {
+    fresh("pinned");
+    save(1, 0);
+    int pin = checkpoint_pin(in(run_dir, "step-000001"));
+    CHECK(pin >= 0);
+    save(2, 1);
+    save(3, 1);
+    CHECK(is_there(1) && !is_there(2) && is_there(3));
+    CHECK(checkpoint_verify(in(run_dir, "step-000001"), err, sizeof err) == 0);
+    checkpoint_unpin(pin);
+    save(4, 1);
+    CHECK(!is_there(1) && !is_there(3) && is_there(4));
+    CHECK(checkpoint_pin(in(run_dir, "step-000001")) == -1);
+}
+
+static void temporary_directories_of_others_stay(void) {
+    static const char* const others[] = {"step-2024-notes.tmp", "step-000007.tmp", "step-000008.old.tmp", "step-.tmp"};
+    CheckpointWriter w;
+    fresh("strangers");
+    for (int i = 0; i < COUNT(others); i++) {
+        CHECK(disk_make_dirs(in(run_dir, others[i]), err, sizeof err) == 0);
+        write_whole(in(in(run_dir, others[i]), "notes.txt"), "mine", 4);
+    }
+    begin(&w, 5);  // never committed
+    save(6, 1);
+    CHECK(!exists(w.dir));
+    CHECK(checkpoint_begin(&w, run_dir, 7, err, sizeof err) == -1 && strstr(err, "step-000007.tmp"));
+    for (int i = 0; i < COUNT(others); i++) CHECK(exists(in(in(run_dir, others[i]), "notes.txt")));
 }
 
 static void directories_without_marker_do_not_count_and_stay(void) {
@@ -285,14 +320,16 @@ int main(void) {
     RUN(a_file_that_never_came_or_came_short_is_not_committed);
     RUN(names_of_files_of_others_are_plain_and_told_once);
     RUN(only_final_names_with_a_marker_are_found);
-    RUN(steps_are_ordered_as_numbers);
+    RUN(steps_of_any_size_have_names);
     RUN(a_path_buffer_that_is_too_small_is_an_error);
     RUN(leftovers_are_removed);
-    RUN(a_directory_without_marker_is_replaced_by_the_commit);
-    RUN(a_complete_checkpoint_of_the_step_stays_as_it_is);
+    RUN(a_directory_without_marker_is_set_aside_by_the_commit);
+    RUN(a_checkpoint_of_the_same_step_is_replaced);
     RUN(a_damaged_checkpoint_of_the_step_is_replaced);
     RUN(only_the_newest_are_kept);
-    RUN(saving_an_old_step_never_removes_it_or_a_newer_one);
+    RUN(the_newest_checkpoint_is_the_one_that_was_written_last);
+    RUN(a_checkpoint_that_somebody_reads_stays_until_a_later_commit);
+    RUN(temporary_directories_of_others_stay);
     RUN(directories_without_marker_do_not_count_and_stay);
     return dirs_end();
 }

@@ -1,0 +1,196 @@
+// run_dir.c - markers, locks and numbers of run directories; see run_dir.h.
+#define _GNU_SOURCE
+#include "data/run_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "data/checkpoint.h"
+#include "data/json.h"
+#include "plan/base.h"
+
+static const char marker[] = "RUN", magic[] = "{\"ragged run\": 1";
+
+enum { MARKER_BYTES = 512 };
+
+// ---- the marker
+
+// The text of a marker, terminated: 1; 0 when the file is empty, -1 when it is none.
+static int read_marker(int fd, char text[MARKER_BYTES]) {
+    ssize_t n = pread(fd, text, MARKER_BYTES - 1, 0);
+    text[MAX(n, 0)] = 0;
+    return n == 0 ? 0 : n > 0 && !strncmp(text, magic, sizeof magic - 1) ? 1 : -1;
+}
+
+int run_dir_is_marked(const char* dir) {
+    char path[DISK_PATH], text[MARKER_BYTES];
+    uint64_t bytes;
+    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
+    int found = fd >= 0 && read_marker(fd, text) == 1;
+    if (fd >= 0) close(fd);
+    return found;
+}
+
+static int write_marker(int fd) {
+    char text[MARKER_BYTES], host[128] = "", since[64] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    gethostname(host, sizeof host - 1);
+    strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
+    int n = snprintf(text, sizeof text, "%s, \"pid\": %ld, \"host\": \"%s\", \"since\": \"%s\"}\n", magic,
+                     (long)getpid(), host, since);
+    return ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n ? -1 : 0;
+}
+
+// "process 1234 on node7 since ..."
+static void name_holder(int fd, char* words, size_t room) {
+    char text[MARKER_BYTES], host[6 * MARKER_BYTES] = "?", since[6 * MARKER_BYTES] = "?";
+    int64_t pid = 0;
+    Json json;
+    snprintf(words, room, "another process");
+    if (read_marker(fd, text) != 1 || json_parse(&json, text, strlen(text), NULL, 0)) return;
+    const JsonValue *h = json_get(&json, json.values, "host"), *s = json_get(&json, json.values, "since");
+    if (json_int64(json_get(&json, json.values, "pid"), &pid) == 0 && h && json_string(h, host) >= 0 && s &&
+        json_string(s, since) >= 0)
+        snprintf(words, room, "process %" PRId64 " on %.64s since %.40s", pid, host, since);
+    json_free(&json);
+}
+
+// ---- the lock
+
+static int has_no_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
+
+// 1: the file of this descriptor has the name still; a claim that was let go may have removed it.
+static int is_named(int fd, const char* path) {
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
+           held.st_dev == named.st_dev;
+}
+
+// The marker of dir->path, locked and filled in. 0, -1 with a message, or 1: it was removed meanwhile.
+static int take_marker(RunDir* dir, char* err, size_t errlen) {
+    char path[DISK_PATH], text[MARKER_BYTES], holder[256];
+    if (disk_join(path, dir->path, marker, err, errlen)) return -1;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd < 0 && errno == ENOENT) return 1;
+    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (read_marker(fd, text) < 0) {
+        close(fd);
+        return fail(err, errlen, "%s: expected the marker of a run, found another file; try another --out", path);
+    }
+    int refused = flock(fd, LOCK_EX | LOCK_NB), error = errno;
+    dir->unlocked = refused && has_no_locks(error);
+    if (refused && error == EWOULDBLOCK) {
+        name_holder(fd, holder, sizeof holder);
+        close(fd);
+        return fail(err, errlen, "%s is in use by %s; end that run first, or try another --out", dir->path, holder);
+    }
+    int bad = (refused && !dir->unlocked) || (is_named(fd, path) && write_marker(fd));
+    if (bad) fail(err, errlen, "%s: cannot %s: %s", path, refused ? "lock" : "write", strerror(refused ? error : errno));
+    if (!bad && is_named(fd, path)) return dir->lock = fd, 0;
+    close(fd);
+    return bad ? -1 : 1;
+}
+
+int run_dir_claim(RunDir* dir, const char* path, char* err, size_t errlen) {
+    memset(dir, 0, sizeof *dir);
+    dir->lock = -1;
+    if ((size_t)snprintf(dir->path, sizeof dir->path, "%s", path) >= sizeof dir->path)
+        return fail(err, errlen, "%.60s...: expected a path of at most %d bytes", path, DISK_PATH - 1);
+    for (int tries = 0; tries < 100; tries++) {
+        dir->is_new = !disk_is_dir(path);
+        if (disk_make_dirs(path, err, errlen)) return -1;
+        int taken = take_marker(dir, err, errlen);
+        if (taken <= 0) return taken;
+    }
+    return fail(err, errlen, "%s: others make and remove this directory all the time", path);
+}
+
+void run_dir_release(RunDir* dir) {
+    char path[DISK_PATH];
+    if (dir->lock < 0) return;
+    if (dir->is_new && !disk_join(path, dir->path, marker, NULL, 0)) {
+        struct dirent** names;
+        int n = scandir(dir->path, &names, NULL, NULL);
+        for (int i = 0; i < n; i++) free(names[i]);
+        if (n >= 0) free(names);
+        if (n == 3 && unlink(path) == 0) rmdir(dir->path);  // ".", ".." and the marker
+    }
+    close(dir->lock);
+    dir->lock = -1;
+}
+
+// ---- numbers
+
+// The number that a name is, without leading zeros; -1: it is none.
+static int64_t number_of(const char* name) {
+    size_t n = strlen(name);
+    if (n == 0 || n > 15 || strspn(name, "0123456789") != n || (name[0] == '0' && n > 1)) return -1;
+    return strtoll(name, NULL, 10);
+}
+
+// Calls visit for each numbered entry of parent; a parent that does not exist has none. 0, or -1 with a message.
+static int visit_numbers(const char* parent, void (*visit)(void* context, int64_t number), void* context, char* err,
+                         size_t errlen) {
+    DIR* list = opendir(parent);
+    if (!list && errno == ENOENT) return 0;
+    if (!list) return fail(err, errlen, "%s: cannot list this directory: %s", parent, strerror(errno));
+    for (struct dirent* entry; (entry = readdir(list));) {
+        int64_t number = number_of(entry->d_name);
+        if (number >= 0) visit(context, number);
+    }
+    closedir(list);
+    return 0;
+}
+
+static void note_highest(void* context, int64_t number) {
+    int64_t* highest = (int64_t*)context;
+    *highest = MAX(*highest, number);
+}
+
+int run_dir_claim_next(RunDir* dir, const char* parent, char* err, size_t errlen) {
+    char path[DISK_PATH];
+    int64_t number = -1;
+    if (disk_make_dirs(parent, err, errlen) || visit_numbers(parent, note_highest, &number, err, errlen)) return -1;
+    for (;;) {
+        int n = snprintf(path, sizeof path, "%s/%" PRId64, parent, ++number);
+        if (n >= (int)sizeof path) return fail(err, errlen, "%.60s...: path too long", parent);
+        if (mkdir(path, 0777) == 0) break;  // of several processes one makes it
+        if (errno != EEXIST) return fail(err, errlen, "%s: cannot make this directory: %s", path, strerror(errno));
+    }
+    int result = run_dir_claim(dir, path, err, errlen);
+    dir->is_new = 1;
+    return result;
+}
+
+typedef struct Newest {
+    const char* parent;
+    char path[DISK_PATH];
+    uint64_t written;
+} Newest;
+
+static void note_newest(void* context, int64_t number) {
+    Newest* newest = (Newest*)context;
+    char path[DISK_PATH];
+    if (snprintf(path, sizeof path, "%s/%" PRId64, newest->parent, number) >= (int)sizeof path) return;
+    uint64_t written = checkpoint_written(path);
+    if (written <= newest->written) return;
+    newest->written = written;
+    strcpy(newest->path, path);
+}
+
+int run_dir_newest(char path[DISK_PATH], const char* parent, char* err, size_t errlen) {
+    Newest newest = {parent, "", 0};
+    if (visit_numbers(parent, note_newest, &newest, err, errlen)) return -1;
+    if (newest.written > 0) strcpy(path, newest.path);
+    return newest.written > 0;
+}

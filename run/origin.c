@@ -1,0 +1,174 @@
+// origin.c - the directory of a run, which belongs to it alone, and the checkpoint that it starts from.
+//
+// Rank 0 decides and tells the others: it claims the directory, and it reads all files of a checkpoint for their hashes.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/gpt2_files.h"
+#include "run/run.h"
+
+// What rank 0 tells the others.
+typedef struct Origin {
+    int failed;
+    char words[ERR_BYTES];
+    char out[CHECKPOINT_PATH], start_from[CHECKPOINT_PATH];
+} Origin;
+
+// Checkpoints that were passed over for an older one.
+typedef struct Skipped {
+    char (*dirs)[CHECKPOINT_PATH];
+    int n;
+} Skipped;
+
+static void skip(void* context, const char* dir, const char* why) {
+    Skipped* skipped = (Skipped*)context;
+    warn("%s; trying the checkpoint before it", why);
+    void* more = realloc(skipped->dirs, sizeof *skipped->dirs * ((size_t)skipped->n + 1));
+    if (!more) return;
+    skipped->dirs = (char(*)[CHECKPOINT_PATH])more;
+    strcpy(skipped->dirs[skipped->n++], dir);
+}
+
+// A run that goes on from an older checkpoint moves damaged ones out of the way, where --keep does not count them.
+static void set_aside(const Skipped* skipped) {
+    char moved[CHECKPOINT_PATH], err[ERR_BYTES];
+    for (int i = 0; i < skipped->n; i++) {
+        if (checkpoint_set_aside(skipped->dirs[i], moved, err, sizeof err)) warn("%s", err);
+        else warn("%s is now %s", skipped->dirs[i], moved);
+    }
+}
+
+// ---- the directory
+
+static void release_at_exit(void);
+static RunDir* claimed;
+static void release_at_exit(void) {
+    if (claimed) run_dir_release(claimed);
+}
+
+// --resume-from runs/3/step-000120 names the run too.
+static int out_of_resume_from(Run* run, Origin* o) {
+    const char *from = run->config.resume_from, *slash = strrchr(from, '/');
+    if (!slash) return 0;
+    if (run->config.out)
+        return fail(o->words, sizeof o->words, "--resume-from %s: expected a step like step-000120 beside --out", from);
+    snprintf(o->out, sizeof o->out, "%.*s", MAX((int)(slash - from), 1), from);
+    return 0;
+}
+
+// The directory that is named, or the newest, or for a new run none yet.
+static int find_directory(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    int needs_run = c->resume || (c->sample && !c->init);
+    if (c->out && !c->out[0]) return fail(o->words, sizeof o->words, "--out: expected a directory, found nothing");
+    if (c->out) snprintf(o->out, sizeof o->out, "%s", c->out);
+    if (c->resume_from && out_of_resume_from(run, o)) return -1;
+    if (o->out[0] || !needs_run) return 0;
+    int found = run_dir_newest(o->out, "runs", o->words, sizeof o->words);
+    if (found) return MIN(found, 0);
+    return fail(o->words, sizeof o->words, "%s: expected a run in ./runs, found none; try --out DIR",
+                c->resume ? "--resume" : "--sample");
+}
+
+// A run that writes must be alone in its directory.
+static int claim(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    int64_t step;
+    if (c->resume && !disk_is_dir(o->out))
+        return fail(o->words, sizeof o->words, "--resume: no such directory: %s; try another --out", o->out);
+    int failed = o->out[0] ? run_dir_claim(&run->dir, o->out, o->words, sizeof o->words)
+                           : run_dir_claim_next(&run->dir, "runs", o->words, sizeof o->words);
+    if (failed) return -1;
+    claimed = &run->dir;
+    atexit(release_at_exit);
+    strcpy(o->out, run->dir.path);
+    if (run->dir.unlocked) warn("%s: no locks on this file system: start no second run there", o->out);
+    if (c->resume || checkpoint_latest(o->out, o->start_from, sizeof o->start_from, &step, NULL, 0) <= 0) return 0;
+    return fail(o->words, sizeof o->words, "%s holds a run already (step %" PRId64 "); try --resume, or another --out",
+                o->out, step);
+}
+
+// ---- the checkpoint
+
+// The newest whole one of the run, or the one that --resume-from names.
+static int choose(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    const char *why = c->resume ? "--resume" : "--sample", *slash = c->resume_from ? strrchr(c->resume_from, '/') : NULL;
+    char err[ERR_BYTES];
+    Skipped skipped = {0};
+    int64_t step = c->resume_from ? checkpoint_step(slash ? slash + 1 : c->resume_from) : -1;
+    if (c->resume_from && step < 0)
+        return fail(o->words, sizeof o->words, "--resume-from: expected a step like step-000120, found %s",
+                    c->resume_from);
+    int found =
+        checkpoint_choose(o->out, step, o->start_from, &run->pin, step < 0 ? skip : NULL, &skipped, err, sizeof err);
+    if (found > 0 && run->claims) set_aside(&skipped);
+    free(skipped.dirs);
+    if (found > 0) return 0;
+    if (found < 0) return fail(o->words, sizeof o->words, "%s: %s", why, err);
+    if (step >= 0)
+        return fail(o->words, sizeof o->words, "--resume-from: no checkpoint of step %" PRId64 " in %s", step, o->out);
+    return fail(o->words, sizeof o->words, "%s: no complete checkpoint in %s; try another --out, or start anew", why,
+                o->out);
+}
+
+static int choose_init(Run* run, Origin* o) {
+    const char* init = run->config.init;
+    char err[ERR_BYTES];
+    snprintf(o->start_from, sizeof o->start_from, "%s", init);
+    run->pin = checkpoint_pin(init);
+    if (checkpoint_is_foreign(init) || checkpoint_verify(init, err, sizeof err) == 0) return 0;
+    return fail(o->words, sizeof o->words, "--init: %s", err);
+}
+
+static int decide(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    if (find_directory(run, o) || (run->claims && claim(run, o))) return -1;
+    if (c->resume || (c->sample && !c->init)) return choose(run, o);
+    return c->init ? choose_init(run, o) : 0;
+}
+
+// An option that was given must agree with the checkpoint's shape; one that was not takes its value.
+static void settle_option(int* option, const char* name, int found, const char* where) {
+    if (*option && *option != found)
+        die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
+    *option = found;
+}
+
+// Shape, options and state of the checkpoint.
+static void read_start(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Shape shape;
+    size_t n = 0;
+    char* text = checkpoint_read_file(run->start_from, "config.json", &n, err, sizeof err);
+    if (!text || gpt2_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
+    free(text);
+    if (c->resume || c->sample) {
+        text = checkpoint_read_file(run->start_from, "state.json", &n, err, sizeof err);
+        int is_elsewhere = !text && c->sample;  // a model from elsewhere has none
+        if (!is_elsewhere && (!text || run_state_parse(&run->state, c, text, n, err, sizeof err)))
+            die("%s: %s", run->start_from, err);
+        free(text);
+    }
+    if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
+    settle_option(&c->layers, "--layers", shape.L, run->start_from);
+    settle_option(&c->width, "--width", shape.C, run->start_from);
+    settle_option(&c->heads, "--heads", shape.NH, run->start_from);
+    settle_option(&c->vocab, "--vocab", shape.V, run->start_from);
+    settle_option(&c->context, "--context", shape.context, run->start_from);
+}
+
+void run_find_origin(Run* run) {
+    static Origin o;
+    char err[ERR_BYTES];
+    Comm* world = run->model.world;
+    run->dir.lock = run->pin = -1;
+    if (world->rank == 0) o.failed = decide(run, &o);
+    if (world->table->broadcast_host(world, &o, sizeof o, 0, err, sizeof err)) die("%s", err);
+    if (o.failed) die("%s", o.words);
+    strcpy(run->out, o.out);
+    strcpy(run->start_from, o.start_from);
+    if (run->start_from[0]) read_start(run);
+}
