@@ -639,8 +639,8 @@ static void dump_gradients(Run* run) {
     double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
     int V = run->model.shape.V,
         n_extra = run->model.world->size == 1 && b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
-    SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float)},
-                           {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float)}};
+    SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float), 0},
+                           {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float), 0}};
     float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
     int64_t* first = (int64_t*)calloc((size_t)b->n_pieces + 1, sizeof(int64_t));
     if (!first || (n_extra && !logits))

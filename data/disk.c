@@ -91,6 +91,18 @@ int64_t disk_read(int fd, void* bytes, size_t n) {
     return (int64_t)done;
 }
 
+int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n) {
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = pread(fd, (char*)bytes + done, n - done, (off_t)(at + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
+
 char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t errlen) {
     uint64_t bytes;
     int fd = disk_open(path, &bytes, err, errlen);

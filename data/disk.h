@@ -36,6 +36,7 @@ int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen);
 // Reads n bytes, fewer only where the file ends. Their number, or -1 with errno set.
 int64_t disk_read(int fd, void* bytes, size_t n);
+int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n);  // the same from byte `at` on
 // A regular file of at most `most` bytes, whole and terminated by NUL; *n without it. The caller frees. NULL with a
 // message.
 char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t errlen);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/disk.h"
 #include "data/docs_format.h"
 #include "plan/base.h"
 
@@ -98,17 +99,13 @@ int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, ch
                     (long long)offset, (long long)file->size);
     int fd = file->fd >= 0 ? file->fd : open_path(file->path);
     if (fd < 0) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
-    int status = 0;
-    for (size_t done = 0; status == 0 && done < n;) {
-        ssize_t got = pread(fd, (char*)out + done, n - done, offset + (int64_t)done);
-        if (got > 0) done += (size_t)got;
-        else if (got == 0)
-            status = fail(err, errlen, "%s: ends at byte %lld, it had %lld when it was opened", file->path,
-                          (long long)(offset + (int64_t)done), (long long)file->size);
-        else if (errno != EINTR) status = fail(err, errlen, "%s: %s", file->path, strerror(errno));
-    }
+    int64_t got = disk_read_at(fd, (uint64_t)offset, out, n);
+    int error = errno;
     if (fd != file->fd) close(fd);
-    return status;
+    if (got < 0) return fail(err, errlen, "%s: %s", file->path, strerror(error));
+    if (got == (int64_t)n) return 0;
+    return fail(err, errlen, "%s: ends at byte %lld, it had %lld when it was opened", file->path,
+                (long long)(offset + got), (long long)file->size);
 }
 
 void docs_file_close(DocsFile* file) {

@@ -113,17 +113,19 @@ static const SafeTensor* find_tensor(const SafeTensors* file, const SafeTensor* 
 }
 
 // A tensor of the file in our layout.
-static void load(const ParamTensor* t, const SafeTensor* from, float* value) {
-    enum { PIECE = 1024 };
+static int load(const ParamTensor* t, const SafeTensors* file, const SafeTensor* from, float* value, char* err,
+                size_t errlen) {
+    enum { PIECE = 1 << 14 };
     float piece[PIECE];
     size_t n = from->bytes / dtype_bytes(from->dtype);
     memset(value + n, 0, (t->elems - n) * sizeof *value);  // the padding rows of wte
+    if (!is_transposed(t)) return safetensors_floats(file, from, 0, n, value, err, errlen);
     for (size_t first = 0; first < n; first += PIECE) {
         size_t count = MIN(n - first, (size_t)PIECE);
-        safetensors_floats(from, first, count, piece);
-        for (size_t i = first; i < first + count; i++)
-            value[is_transposed(t) ? i % t->rows * t->cols + i / t->rows : i] = piece[i - first];
+        if (safetensors_floats(file, from, first, count, piece, err, errlen)) return -1;
+        for (size_t i = first; i < first + count; i++) value[i % t->rows * t->cols + i / t->rows] = piece[i - first];
     }
+    return 0;
 }
 
 static int read_tensor(const ModelState* state, int with_master, int i, const SafeTensors* file, const char* path,
@@ -131,8 +133,7 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Sa
     Segment own = shape_segment(state->shape, i, state->rank);
     SafeTensor wanted = describe(state, STATE_WEIGHTS, i);
     const SafeTensor* from = find_tensor(file, &wanted, path, err, errlen);
-    if (!from) return -1;
-    load(&own.tensor, from, state->staging);
+    if (!from || load(&own.tensor, file, from, state->staging, err, errlen)) return -1;
     // Masters first: putting weights may overwrite the staging buffer.
     if (with_master && own.n) state->put_owned(state->context, STATE_MASTER, &own, state->staging + own.first);
     state->put_weights(state->context, &own.tensor, state->staging);

@@ -117,6 +117,7 @@ typedef struct Part {
 typedef struct Parts {
     Part* list;
     int n;
+    const SafeTensors* files;
     int n_files;
     const char* dir;
 } Parts;
@@ -156,15 +157,15 @@ static int parse_part(const Parts* parts, Part* p, char* err, size_t errlen) {
     return 0;
 }
 
-static int list_parts(Parts* parts, const SafeTensors* files, int n_files, char* err, size_t errlen) {
+static int list_parts(Parts* parts, char* err, size_t errlen) {
     size_t n = 0;
-    for (int f = 0; f < n_files; f++) n += (size_t)files[f].n;
+    for (int f = 0; f < parts->n_files; f++) n += (size_t)parts->files[f].n;
     parts->list = n < INT_MAX ? (Part*)malloc(sizeof(Part) * (n + 1)) : NULL;
     if (!parts->list) return fail(err, errlen, "%s: no memory for a list of %zu tensors", parts->dir, n);
-    for (int f = 0; f < n_files; f++)
-        for (int i = 0; i < files[f].n; i++) {
+    for (int f = 0; f < parts->n_files; f++)
+        for (int i = 0; i < parts->files[f].n; i++) {
             Part* p = &parts->list[parts->n++];
-            p->in = &files[f].tensors[i];
+            p->in = &parts->files[f].tensors[i];
             p->file = f;
             if (parse_part(parts, p, err, errlen)) return -1;
         }
@@ -216,11 +217,15 @@ static int check_cover(const Parts* parts, const char* name, const Part* first, 
     return 0;
 }
 
-static void copy_segment(const Segment* s, const Part* first, const Part* end, float* out) {
+static int read_segment(const Parts* parts, const Segment* s, const Part* first, const Part* end, float* out, char* err,
+                        size_t errlen) {
     for (const Part* p = first; p < end; p++) {
         size_t low = MAX(s->first, p->first), high = MIN(s->first + s->n, p->first + p->n);
-        if (low < high) safetensors_floats(p->in, low - p->first, high - low, out + (low - s->first));
+        if (low < high && safetensors_floats(&parts->files[p->file], p->in, low - p->first, high - low,
+                                             out + (low - s->first), err, errlen))
+            return -1;
     }
+    return 0;
 }
 
 static int take_parts(const ModelState* state, int with_master, const Parts* parts, char* err, size_t errlen) {
@@ -234,7 +239,7 @@ static int take_parts(const ModelState* state, int with_master, const Parts* par
             const Part *end, *first = find_parts(parts, name, &end);
             if (!use && check_cover(parts, name, first, end, own.tensor.elems, err, errlen)) return -1;
             if (!use || own.n == 0) continue;
-            copy_segment(&own, first, end, state->staging);
+            if (read_segment(parts, &own, first, end, state->staging, err, errlen)) return -1;
             state->put_owned(state->context, kind, &own, state->staging);
         }
     return 0;
@@ -242,9 +247,8 @@ static int take_parts(const ModelState* state, int with_master, const Parts* par
 
 int optimizer_take(const ModelState* state, int with_master, const SafeTensors* files, int n_files, const char* dir,
                    char* err, size_t errlen) {
-    Parts parts = {NULL, 0, n_files, dir};
-    int result =
-        list_parts(&parts, files, n_files, err, errlen) ? -1 : take_parts(state, with_master, &parts, err, errlen);
+    Parts parts = {NULL, 0, files, n_files, dir};
+    int result = list_parts(&parts, err, errlen) ? -1 : take_parts(state, with_master, &parts, err, errlen);
     free(parts.list);
     return result;
 }
@@ -290,8 +294,10 @@ int optimizer_read(const ModelState* state, int with_master, const char* dir, ch
     if (n < 0) return -1;
     SafeTensors* files = (SafeTensors*)malloc(sizeof(SafeTensors) * (size_t)n);
     if (!files) return fail(err, errlen, "%s: no memory for a list of %d files", dir, n);
-    for (; opened < n && !result; opened += !result)
+    for (; opened < n && !result; opened += !result) {
         result = make_path(path, dir, opened, n, err, errlen) || safetensors_open(&files[opened], path, err, errlen);
+        if (!result) safetensors_rest(&files[opened]);  // there may be more ranks than descriptors
+    }
     result = result ? -1 : optimizer_take(state, with_master, files, n, dir, err, errlen);
     for (int i = 0; i < opened; i++) safetensors_close(&files[i]);
     free(files);

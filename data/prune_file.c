@@ -1,8 +1,9 @@
-// prune_file.c - see prune_file.h. The reader first checks everything in the mapped file, then copies.
+// prune_file.c - see prune_file.h. The reader first reads and checks everything, then fills the tables.
 #include "data/prune_file.h"
 
 #include <float.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { PARTS = 3, CHECK_PIECES = 4, PIECE_BITS = 16 };  // tensors of a table; of the hash
 
@@ -53,8 +54,8 @@ int prune_file_write(const PruneTable* tables, int n_tables, int layers, const c
 
 // ---- reading
 
-// Lets `expected` point at its bytes in the file.
-static int find_tensor(SafeTensor* expected, const SafeTensors* file, char* err, size_t errlen) {
+// Reads the tensor that is expected to `values`, and lets it point there.
+static int read_tensor(SafeTensor* expected, float* values, const SafeTensors* file, char* err, size_t errlen) {
     const SafeTensor* t = safetensors_get(file, expected->name);
     if (!t)
         return fail(err, errlen, "expected a tensor %s, found none; is this of another way to resize?", expected->name);
@@ -64,15 +65,11 @@ static int find_tensor(SafeTensor* expected, const SafeTensors* file, char* err,
                     "model or rank?",
                     expected->name, (long long)expected->dims[0], (long long)expected->dims[1], dtype_name(t->dtype),
                     t->n_dims, t->bytes);
-    expected->data = t->data;
-    return 0;
+    expected->data = values;
+    return safetensors_floats(file, t, 0, t->bytes / sizeof(float), values, err, errlen);
 }
 
-static float element(const SafeTensor* t, size_t i) {
-    float x;
-    safetensors_floats(t, i, 1, &x);
-    return x;
-}
+static float element(const SafeTensor* t, size_t i) { return ((const float*)t->data)[i]; }
 
 static int check_values(const SafeTensor* value, char* err, size_t errlen) {
     for (size_t i = 0; i < value->bytes / sizeof(float); i++) {
@@ -104,15 +101,11 @@ static int check_kept(const SafeTensor* kept, const SafeTensor* stay, int layers
     return 0;
 }
 
-int prune_file_take(PruneTable* tables, int n_tables, int layers, const SafeTensors* file, char* err, size_t errlen) {
-    SafeTensor tensors[MOST_PRUNE_TABLES * PARTS + 1];
+// The tensors of all tables and the check behind them.
+static int check_tensors(const SafeTensor* tensors, const PruneTable* tables, int n_tables, int layers, char* err,
+                         size_t errlen) {
     float pieces[CHECK_PIECES];
     int n = n_tables * PARTS;
-    for (int i = 0; i <= n; i++) {
-        tensors[i] = i == n ? describe_check(NULL) : describe_part(&tables[i / PARTS], (Part)(i % PARTS), layers, NULL);
-        if (find_tensor(&tensors[i], file, err, errlen)) return -1;
-    }
-    if (file->n != n + 1) return fail(err, errlen, "expected %d tensors, found %d", n + 1, file->n);
     for (int i = 0; i < n_tables; i++) {
         const SafeTensor* part = &tensors[i * PARTS];
         if (check_values(&part[PART_VALUE], err, errlen) ||
@@ -123,14 +116,31 @@ int prune_file_take(PruneTable* tables, int n_tables, int layers, const SafeTens
     for (int i = 0; i < CHECK_PIECES; i++)
         if (pieces[i] != element(&tensors[n], (size_t)i))
             return fail(err, errlen, "expected values of the hash in the tensor check; is the file damaged?");
-    for (int i = 0; i < n_tables; i++) {
-        const SafeTensor* part = &tensors[i * PARTS];
-        size_t elems = (size_t)layers * (size_t)tables[i].n;
-        safetensors_floats(&part[PART_VALUE], 0, elems, tables[i].value);
-        safetensors_floats(&part[PART_KEPT], 0, elems, tables[i].kept);
-        tables[i].stay = (int)element(&part[PART_STAY], 0);
-    }
     return 0;
+}
+
+static void fill_table(PruneTable* table, const SafeTensor part[PARTS]) {
+    memcpy(table->value, part[PART_VALUE].data, part[PART_VALUE].bytes);
+    memcpy(table->kept, part[PART_KEPT].data, part[PART_KEPT].bytes);
+    table->stay = (int)element(&part[PART_STAY], 0);
+}
+
+int prune_file_take(PruneTable* tables, int n_tables, int layers, const SafeTensors* file, char* err, size_t errlen) {
+    SafeTensor tensors[MOST_PRUNE_TABLES * PARTS + 1];
+    int n = n_tables * PARTS;
+    size_t elems = CHECK_PIECES, at = 0;
+    for (int i = 0; i < n_tables; i++) elems += 2 * (size_t)layers * (size_t)tables[i].n + 1;
+    float* values = (float*)malloc(elems * sizeof *values);
+    int bad = values ? 0 : fail(err, errlen, "no memory for %zu values", elems);
+    for (int i = 0; i <= n && !bad; at += tensors[i++].bytes / sizeof *values) {
+        tensors[i] = i == n ? describe_check(NULL) : describe_part(&tables[i / PARTS], (Part)(i % PARTS), layers, NULL);
+        bad = read_tensor(&tensors[i], values + at, file, err, errlen);
+    }
+    if (!bad && file->n != n + 1) bad = fail(err, errlen, "expected %d tensors, found %d", n + 1, file->n);
+    if (!bad) bad = check_tensors(tensors, tables, n_tables, layers, err, errlen);
+    for (int i = 0; i < n_tables && !bad; i++) fill_table(&tables[i], &tensors[i * PARTS]);
+    free(values);
+    return bad;
 }
 
 int prune_file_read(PruneTable* tables, int n_tables, int layers, const char* path, char* err, size_t errlen) {

@@ -4,11 +4,12 @@
 // then sorted by their offsets, so that "no overlap, no hole" becomes: each begins where the one before it ends.
 #include "data/safetensors.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "data/disk.h"
@@ -19,6 +20,7 @@ enum {
     ALIGNMENT = 64,
     NAME_BYTES = sizeof(((SafeTensor*)0)->name),
     ENTRY_BYTES = 6 * NAME_BYTES + 256,  // room for the header's text about one tensor
+    MOST_HEADER = 100000000,             // bytes; the format's own library takes no more
     PIECE = 1 << 20
 };
 
@@ -84,8 +86,9 @@ static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, 
     return 0;
 }
 
-static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, const unsigned char* data,
-                         size_t n_data, char* err, size_t errlen) {
+// Until all are known, begin counts from the first value.
+static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, uint64_t n_data, char* err,
+                         size_t errlen) {
     uint64_t begin, end;
     size_t bytes;
     if (!offsets || offsets->n != 2 || json_uint64(json_at(json, offsets, 0), &begin) ||
@@ -93,7 +96,7 @@ static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offse
         return fail(err, errlen, "tensor %s: expected data_offsets [begin, end], begin <= end", t->name);
     if (end > n_data)
         return fail(err, errlen,
-                    "tensor %s: expected its bytes inside the %zu bytes of values, found an end at %" PRIu64
+                    "tensor %s: expected its bytes inside the %" PRIu64 " bytes of values, found an end at %" PRIu64
                     "; is the file cut off?",
                     t->name, n_data, end);
     if (shape_bytes(t, &bytes))
@@ -101,37 +104,35 @@ static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offse
     if (bytes != end - begin)
         return fail(err, errlen, "tensor %s: expected %zu bytes for its shape and dtype %s, found %" PRIu64, t->name,
                     bytes, dtype_names[t->dtype], end - begin);
-    t->data = data + begin;
+    t->begin = begin;
     t->bytes = bytes;
     return 0;
 }
 
 static int by_offset(const void* a, const void* b) {
     const SafeTensor *x = (const SafeTensor*)a, *y = (const SafeTensor*)b;
-    uintptr_t begin[] = {(uintptr_t)x->data, (uintptr_t)y->data};
-    if (begin[0] != begin[1]) return begin[0] < begin[1] ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1) : strcmp(x->name, y->name);  // empty ones first
 }
 
-static int check_cover(const SafeTensor* tensors, int n, const unsigned char* data, size_t n_data, char* err,
-                       size_t errlen) {
-    size_t end = 0;
+static int check_cover(const SafeTensor* tensors, int n, uint64_t n_data, char* err, size_t errlen) {
+    uint64_t end = 0;
     const char* before = "the header";
     for (int i = 0; i < n; i++) {
-        size_t begin = (size_t)((const unsigned char*)tensors[i].data - data);
+        uint64_t begin = tensors[i].begin;
         if (begin != end)
-            return fail(err, errlen, "tensor %s: expected to begin at byte %zu, where %s ends, found byte %zu (%s)",
+            return fail(err, errlen,
+                        "tensor %s: expected to begin at byte %" PRIu64 ", where %s ends, found byte %" PRIu64 " (%s)",
                         tensors[i].name, end, before, begin, begin < end ? "they overlap" : "a hole");
         end = begin + tensors[i].bytes;
         before = tensors[i].name;
     }
     if (end == n_data) return 0;
-    return fail(err, errlen, "expected the file to end with %s at byte %zu of the values, found %zu", before, end,
-                n_data);
+    return fail(err, errlen, "expected the file to end with %s at byte %" PRIu64 " of the values, found %" PRIu64,
+                before, end, n_data);
 }
 
-static int parse_header(SafeTensors* out, const Json* json, const unsigned char* data, size_t n_data, char* err,
-                        size_t errlen) {
+static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, char* err, size_t errlen) {
     const JsonValue *root = json->values, *key = root + 1;
     if (root->type != JSON_OBJECT) return fail(err, errlen, "expected an object as header");
     out->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
@@ -145,62 +146,95 @@ static int parse_header(SafeTensors* out, const Json* json, const unsigned char*
             return fail(err, errlen, "%s: expected an object as description of a tensor", t->name);
         if (parse_dtype(t, json_get(json, entry, "dtype"), err, errlen) ||
             parse_shape(t, json, json_get(json, entry, "shape"), err, errlen) ||
-            parse_offsets(t, json, json_get(json, entry, "data_offsets"), data, n_data, err, errlen))
+            parse_offsets(t, json, json_get(json, entry, "data_offsets"), n_data, err, errlen))
             return -1;
         out->n++;
     }
     if (check_names(out->tensors, out->n, err, errlen)) return -1;
     qsort(out->tensors, (size_t)out->n, sizeof(SafeTensor), by_offset);
-    return check_cover(out->tensors, out->n, data, n_data, err, errlen);
+    return check_cover(out->tensors, out->n, n_data, err, errlen);
+}
+
+// The header's length, from the first bytes of a file; -1 with a message.
+static int64_t header_bytes(const unsigned char prefix[PREFIX], uint64_t n_file, char* err, size_t errlen) {
+    uint64_t n = 0;
+    if (n_file < PREFIX)
+        return fail(err, errlen, "expected a safetensors file of at least %d bytes, found %" PRIu64, PREFIX, n_file);
+    for (int i = 0; i < PREFIX; i++) n |= (uint64_t)prefix[i] << 8 * i;
+    if (n > n_file - PREFIX)
+        return fail(err, errlen,
+                    "expected a header inside the file of %" PRIu64 " bytes, found a length of %" PRIu64
+                    "; is it safetensors?",
+                    n_file, n);
+    if (n > MOST_HEADER)
+        return fail(err, errlen, "expected a header of at most %d bytes, found %" PRIu64, MOST_HEADER, n);
+    return (int64_t)n;
+}
+
+// n_header bytes of header, n_data of values behind it.
+static int parse_header(SafeTensors* out, const char* header, size_t n_header, uint64_t n_data, char* err,
+                        size_t errlen) {
+    Json json;
+    char why[ERR_BYTES];
+    if (n_header == 0 || header[0] != '{')
+        return fail(err, errlen, "expected a header that begins with {; is it safetensors?");
+    if (json_parse(&json, header, n_header, why, sizeof why)) return fail(err, errlen, "header: %s", why);
+    int result = list_tensors(out, &json, n_data, err, errlen);
+    json_free(&json);
+    for (int i = 0; i < out->n; i++) out->tensors[i].begin += PREFIX + n_header;
+    return result;
 }
 
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen) {
     const unsigned char* p = (const unsigned char*)bytes;
-    uint64_t n_header = 0;
-    Json json;
-    char why[ERR_BYTES];
-    memset(out, 0, sizeof *out);
-    if (n < PREFIX) return fail(err, errlen, "expected a safetensors file of at least %d bytes, found %zu", PREFIX, n);
-    for (int i = 0; i < PREFIX; i++) n_header |= (uint64_t)p[i] << 8 * i;
-    if (n_header > n - PREFIX)
-        return fail(err, errlen,
-                    "expected a header inside the file of %zu bytes, found a length of %" PRIu64 "; is it safetensors?",
-                    n, n_header);
-    p += PREFIX;
-    if (n_header == 0 || p[0] != '{')
-        return fail(err, errlen, "expected a header that begins with {; is it safetensors?");
-    if (json_parse(&json, (const char*)p, (size_t)n_header, why, sizeof why))
-        return fail(err, errlen, "header: %s", why);
-    int result = parse_header(out, &json, p + n_header, n - PREFIX - (size_t)n_header, err, errlen);
-    json_free(&json);
-    if (result) safetensors_close(out);
+    *out = (SafeTensors){.fd = -1};
+    int64_t n_header = header_bytes(p, n, err, errlen);
+    if (n_header < 0) return -1;
+    if (parse_header(out, (const char*)p + PREFIX, (size_t)n_header, n - PREFIX - (uint64_t)n_header, err, errlen)) {
+        safetensors_close(out);
+        return -1;
+    }
+    for (int i = 0; i < out->n; i++) out->tensors[i].data = p + out->tensors[i].begin;
+    return 0;
+}
+
+static int read_header(SafeTensors* st, char* err, size_t errlen) {
+    unsigned char prefix[PREFIX] = {0};
+    if (disk_read_at(st->fd, 0, prefix, PREFIX) < 0) return fail(err, errlen, "cannot read: %s", strerror(errno));
+    int64_t n = header_bytes(prefix, st->bytes, err, errlen);
+    if (n < 0) return -1;
+    char* header = (char*)malloc((size_t)n + 1);
+    if (!header) return fail(err, errlen, "no memory for a header of %" PRId64 " bytes", n);
+    int result = disk_read_at(st->fd, PREFIX, header, (size_t)n) == n
+                     ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err, errlen)
+                     : fail(err, errlen, "cannot read its header of %" PRId64 " bytes", n);
+    free(header);
     return result;
 }
 
 int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen) {
     char why[ERR_BYTES];
-    uint64_t bytes;
-    memset(out, 0, sizeof *out);
-    int fd = disk_open(path, &bytes, err, errlen);
+    *out = (SafeTensors){.fd = -1};
+    int fd = disk_open(path, &out->bytes, err, errlen);
     if (fd < 0) return -1;
-    void* file = MAP_FAILED;
-    if (bytes > 0 && bytes <= SIZE_MAX) file = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);  // the mapping stays
-    if (file == MAP_FAILED) return fail(err, errlen, "%s: cannot map a file of %" PRIu64 " bytes", path, bytes);
-    int result = safetensors_parse(out, file, (size_t)bytes, why, sizeof why);
-    if (result) {
-        munmap(file, (size_t)bytes);
-        return fail(err, errlen, "%s: %s", path, why);
-    }
-    out->file = (const unsigned char*)file;
-    out->file_bytes = (size_t)bytes;
-    return 0;
+    out->fd = fd;
+    out->path = strdup(path);
+    if (!out->path) fail(why, sizeof why, "no memory for its path");
+    if (out->path && !read_header(out, why, sizeof why)) return 0;
+    safetensors_close(out);
+    return fail(err, errlen, "%s: %s", path, why);
+}
+
+void safetensors_rest(SafeTensors* st) {
+    if (st->fd >= 0) close(st->fd);
+    st->fd = -1;
 }
 
 void safetensors_close(SafeTensors* st) {
-    if (st->file) munmap((void*)st->file, st->file_bytes);
+    safetensors_rest(st);
+    free(st->path);
     free(st->tensors);
-    memset(st, 0, sizeof *st);
+    *st = (SafeTensors){.fd = -1};
 }
 
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
@@ -209,20 +243,73 @@ const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
     return NULL;
 }
 
-static float as_float(const SafeTensor* t, size_t i) {
-    if (t->dtype == DT_BF16) {
-        bf16 half;
-        memcpy(&half, (const char*)t->data + i * sizeof half, sizeof half);
-        return bf16_to_float(half);
-    }
-    double wide;
-    memcpy(&wide, (const char*)t->data + i * sizeof wide, sizeof wide);
-    return (float)wide;
+// A descriptor of the file, which must be as it was; -1 with a message. The caller closes it if it is another than
+// st->fd.
+static int file_of(const SafeTensors* st, char* err, size_t errlen) {
+    uint64_t bytes;
+    if (st->fd >= 0) return st->fd;
+    int fd = disk_open(st->path, &bytes, err, errlen);
+    if (fd < 0 || bytes == st->bytes) return fd;
+    close(fd);
+    return fail(err, errlen, "%s: expected %" PRIu64 " bytes, as it had when it was opened, found %" PRIu64, st->path,
+                st->bytes, bytes);
 }
 
-void safetensors_floats(const SafeTensor* t, size_t first, size_t n, float* out) {
-    if (t->dtype == DT_F32 && n > 0) memcpy(out, (const char*)t->data + first * sizeof *out, n * sizeof *out);
-    for (size_t i = 0; i < n && t->dtype != DT_F32; i++) out[i] = as_float(t, first + i);
+// Bytes at .. at + n of a tensor.
+static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, size_t n, void* out, char* err,
+                      size_t errlen) {
+    if (n == 0) return 0;
+    if (t->data) return memcpy(out, (const char*)t->data + at, n), 0;
+    int fd = file_of(st, err, errlen);
+    if (fd < 0) return -1;
+    int64_t got = disk_read_at(fd, t->begin + at, out, n);
+    const char* why = got < 0 ? strerror(errno) : "the file ends before; was it cut off while it was read?";
+    if (fd != st->fd) close(fd);
+    if (got == (int64_t)n) return 0;
+    return fail(err, errlen, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
+}
+
+int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, char* err,
+                       size_t errlen) {
+    size_t size = dtype_bytes(t->dtype);
+    double wide[512];
+    if (t->dtype != DT_F64) {
+        if (read_bytes(st, t, first * size, n * size, out, err, errlen)) return -1;
+        if (t->dtype == DT_BF16) bf16_widen_in_place(out, n);
+        return 0;
+    }
+    for (size_t done = 0; done < n;) {
+        size_t count = MIN(n - done, (size_t)COUNT(wide));
+        if (read_bytes(st, t, (first + done) * size, count * size, wide, err, errlen)) return -1;
+        for (size_t i = 0; i < count; i++) out[done++] = (float)wide[i];
+    }
+    return 0;
+}
+
+static int check_tensor(const SafeTensors* st, const SafeTensor* t, float* piece, size_t most, char* err,
+                        size_t errlen) {
+    size_t n = t->bytes / dtype_bytes(t->dtype);
+    for (size_t first = 0; first < n; first += most) {
+        size_t count = MIN(most, n - first);
+        if (safetensors_floats(st, t, first, count, piece, err, errlen)) return -1;
+        for (size_t i = 0; i < count; i++)
+            if (!isfinite(piece[i]))
+                return fail(err, errlen, "%s: tensor %s: expected finite values, found %g as element %zu", st->path,
+                            t->name, (double)piece[i], first + i);
+    }
+    return 0;
+}
+
+int safetensors_check_finite(const char* path, char* err, size_t errlen) {
+    SafeTensors st;
+    if (safetensors_open(&st, path, err, errlen)) return -1;
+    float* piece = (float*)malloc(PIECE);
+    int result = piece ? 0 : fail(err, errlen, "%s: no memory to read it", path);
+    for (int i = 0; i < st.n && !result; i++)
+        result = check_tensor(&st, &st.tensors[i], piece, PIECE / sizeof *piece, err, errlen);
+    free(piece);
+    safetensors_close(&st);
+    return result;
 }
 
 // ---- writing

@@ -12,27 +12,36 @@ typedef struct SafeTensor {
     DType dtype;  // F32, BF16 or F64; other types are refused by the reader
     int n_dims;   // 0 .. 4
     int64_t dims[4];
-    const void* data;  // row-major. reading: in the mapped file, at any alignment (use memcpy); writing: see there
+    const void* data;  // row-major, at any alignment (use memcpy); NULL of an open file. writing: see there
     size_t bytes;
+    uint64_t begin;  // reading: where they begin in the file
 } SafeTensor;
 
 typedef struct SafeTensors {
     SafeTensor* tensors;
     int n;
-    const unsigned char* file;  // the whole mapped file, file_bytes long; NULL when parsed from memory of the caller's
-    size_t file_bytes;
+    char* path;      // of the file; NULL when parsed from memory of the caller's
+    uint64_t bytes;  // of the file
+    int fd;          // -1 when there is no file, or it is opened for each read
 } SafeTensors;
 
-// Maps and checks a file: every tensor inside the file, sizes that match shape and type, no name twice, no overlap, no
-// hole. The tensors come in the order of their bytes. The file must not shrink before safetensors_close.
-// 0, or -1 with a message that names the tensor. `safetensors_parse` does the same on bytes in memory, which must
-// outlive the result.
+// Opens and checks a file: every tensor inside the file, sizes that match shape and type, no name twice, no overlap, no
+// hole. The tensors come in the order of their bytes, which stay in the file: nothing is mapped, so that a file that
+// shrinks or a bad disk is a message and no signal. 0, or -1 with a message that names the tensor. `safetensors_parse`
+// does the same on bytes in memory, which must outlive the result.
 int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen);
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen);
+// Gives the descriptor back; each read opens the file again. For whoever reads from many files at once.
+void safetensors_rest(SafeTensors* st);
 void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
-// Elements first .. first + n of a tensor, as fp32 whatever its type.
-void safetensors_floats(const SafeTensor* t, size_t first, size_t n, float* out);
+// Elements first .. first + n of a tensor of st, as fp32 whatever its type. 0, or -1 with a message (the file shrank,
+// say).
+int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, char* err,
+                       size_t errlen);
+// Reads a whole file, piece by piece. 0 when every value is finite as fp32, or -1 with a message that names tensor and
+// element.
+int safetensors_check_finite(const char* path, char* err, size_t errlen);
 
 // Produces elements first .. first + n of tensor i, as the file shall have them, into out (16-byte aligned). Called in
 // the order of i, then of first.

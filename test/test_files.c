@@ -5,6 +5,7 @@
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "test/program.h"
+#include "test/tensors.h"
 
 static char err[ERR_BYTES];
 static Shape shape;
@@ -98,9 +99,10 @@ static void weights_and_moments_come_back_as_they_were(void) {
 static void names_and_layouts_are_those_of_hugging_face(void) {
     ModelState state = make_state(DT_F32);
     SafeTensors file;
+    char* bytes;
     fill_blocks();
     CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
-    CHECK(safetensors_open(&file, path_of("model"), err, sizeof err) == 0);
+    CHECK(tensors_load(&file, &bytes, path_of("model"), err, sizeof err) == 0);
     CHECK(file.n == 2 + 12 * shape.L + 2);
     const SafeTensor* wte = safetensors_get(&file, "transformer.wte.weight");
     CHECK(wte && wte->dims[0] == shape.V && wte->dims[1] == shape.C);
@@ -112,16 +114,17 @@ static void names_and_layouts_are_those_of_hugging_face(void) {
             CHECK(((const float*)qkv->data)[c * 3 * shape.C + o] ==
                   blocks[STATE_WEIGHTS][ours.offset + (size_t)(o * shape.C + c)]);
     CHECK(safetensors_get(&file, "lm_head.weight") == NULL);  // tied
-    safetensors_close(&file);
+    safetensors_close(&file), free(bytes);
 }
 
 // A file with the names of an older export, without "transformer.", and a tensor that belongs to nobody.
 static void names_without_the_prefix_and_further_tensors_are_taken(void) {
     SafeTensors file;
+    char* bytes;
     ModelState state = make_state(DT_F32);
     fill_blocks();
     CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
-    CHECK(safetensors_open(&file, path_of("model"), err, sizeof err) == 0);
+    CHECK(tensors_load(&file, &bytes, path_of("model"), err, sizeof err) == 0);
     static const float mask[4] = {1, 2, 3, 4};
     SafeTensor tensors[64];
     for (int i = 0; i < file.n; i++) {
@@ -129,7 +132,7 @@ static void names_without_the_prefix_and_further_tensors_are_taken(void) {
         memmove(tensors[i].name, tensors[i].name + strlen("transformer."),
                 sizeof tensors[i].name - strlen("transformer."));
     }
-    SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask};
+    SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask, 0};
     tensors[file.n] = further;
     CHECK(safetensors_write(path_of("plain"), tensors, file.n + 1, NULL, NULL, err, sizeof err) == 0);
     clear_blocks();
@@ -140,7 +143,7 @@ static void names_without_the_prefix_and_further_tensors_are_taken(void) {
     tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
     CHECK(safetensors_write(path_of("narrow"), tensors, file.n, NULL, NULL, err, sizeof err) == 0);
     CHECK(gpt2_read(&state, 0, path_of("narrow"), err, sizeof err) < 0 && strstr(err, "wte"));
-    safetensors_close(&file);
+    safetensors_close(&file), free(bytes);
 }
 
 static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {

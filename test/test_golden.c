@@ -1,8 +1,8 @@
 // test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and
 // against itself where two ways must give the same bits. The program under test may name a device.
-#include "data/safetensors.h"
 #include "plan/base.h"
 #include "test/program.h"
+#include "test/tensors.h"
 
 // The corpus is one step: every step trains on all of it. Validation takes the same documents, so none is held out.
 #define GOLDEN_OPTIONS                                                                                            \
@@ -37,9 +37,10 @@ static void read_golden(void) {
 // Worst |found - golden| / (largest golden of the tensor) over all tensors of two files.
 static double worst_difference(const char* path, const char* golden_path) {
     SafeTensors found, golden;
-    char err[ERR_BYTES] = "";
+    char err[ERR_BYTES] = "", *found_bytes, *golden_bytes;
     double worst = 0;
-    if (safetensors_open(&golden, golden_path, err, sizeof err) || safetensors_open(&found, path, err, sizeof err)) {
+    if (tensors_load(&golden, &golden_bytes, golden_path, err, sizeof err) ||
+        tensors_load(&found, &found_bytes, path, err, sizeof err)) {
         printf("    %s\n", err);
         return NAN;
     }
@@ -56,8 +57,8 @@ static double worst_difference(const char* path, const char* golden_path) {
         }
         worst = fmax(worst, difference / largest);
     }
-    safetensors_close(&found);
-    safetensors_close(&golden);
+    safetensors_close(&found), free(found_bytes);
+    safetensors_close(&golden), free(golden_bytes);
     return worst;
 }
 
@@ -133,11 +134,11 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
 // differ.
 static int check_same_logits(const char* a_name, const char* b_name, int changed_document) {
     SafeTensors a, b;
-    char path[600], err[ERR_BYTES] = "";
+    char path[600], err[ERR_BYTES] = "", *a_bytes, *b_bytes;
     snprintf(path, sizeof path, "%s/%s", work, a_name);
-    CHECK(safetensors_open(&a, path, err, sizeof err) == 0);
+    CHECK(tensors_load(&a, &a_bytes, path, err, sizeof err) == 0);
     snprintf(path, sizeof path, "%s/%s", work, b_name);
-    CHECK(safetensors_open(&b, path, err, sizeof err) == 0);
+    CHECK(tensors_load(&b, &b_bytes, path, err, sizeof err) == 0);
     const SafeTensor *la = safetensors_get(&a, "logits"), *lb = safetensors_get(&b, "logits");
     const SafeTensor* documents = safetensors_get(&a, "documents");
     CHECK(la && lb && documents && la->bytes == lb->bytes && la->dims[0] == 516);
@@ -149,8 +150,8 @@ static int check_same_logits(const char* a_name, const char* b_name, int changed
         if (((const float*)documents->data)[n] != (float)changed_document) CHECK(same);
         else changed += !same;
     }
-    safetensors_close(&a);
-    safetensors_close(&b);
+    safetensors_close(&a), free(a_bytes);
+    safetensors_close(&b), free(b_bytes);
     return changed;
 }
 

@@ -64,11 +64,11 @@ static float scalar = 42;
 
 static void make_tensors(SafeTensor* t) {
     SafeTensor all[] = {
-        {"matrix", DT_F32, 2, {2, 3}, f32_values, sizeof f32_values},
-        {"vector \"\\\xc3\xa9/.0", DT_BF16, 1, {5}, bf16_values, sizeof bf16_values},
-        {"four", DT_F64, 4, {3, 1, 2, 2}, f64_values, sizeof f64_values},
-        {"scalar", DT_F32, 0, {0}, &scalar, sizeof scalar},
-        {"empty", DT_BF16, 2, {0, 7}, NULL, 0},
+        {"matrix", DT_F32, 2, {2, 3}, f32_values, sizeof f32_values, 0},
+        {"vector \"\\\xc3\xa9/.0", DT_BF16, 1, {5}, bf16_values, sizeof bf16_values, 0},
+        {"four", DT_F64, 4, {3, 1, 2, 2}, f64_values, sizeof f64_values, 0},
+        {"scalar", DT_F32, 0, {0}, &scalar, sizeof scalar, 0},
+        {"empty", DT_BF16, 2, {0, 7}, NULL, 0, 0},
     };
     memcpy(t, all, sizeof all);
 }
@@ -76,6 +76,15 @@ static void make_tensors(SafeTensor* t) {
 static void write_example(SafeTensor* t) {
     make_tensors(t);
     CHECK(safetensors_write(path, t, 5, NULL, NULL, err, sizeof err) == 0);
+}
+
+// Of fp32 and bf16 bits, fp64 as fp32: what a read gives is what the same values in memory give.
+static void check_values(const SafeTensors* st, const SafeTensor* t, const SafeTensor* want) {
+    float found[16], expected[16];
+    size_t n = want->bytes / dtype_bytes(want->dtype);
+    CHECK(t->data == NULL && safetensors_floats(st, t, 0, n, found, err, sizeof err) == 0);
+    CHECK(safetensors_floats(st, want, 0, n, expected, err, sizeof err) == 0);
+    CHECK(n == 0 || !memcmp(found, expected, n * sizeof *found));
 }
 
 static void check_same(const SafeTensors* st, const SafeTensor* expected, int n) {
@@ -86,7 +95,7 @@ static void check_same(const SafeTensors* st, const SafeTensor* expected, int n)
         if (!t) continue;
         CHECK(t->dtype == want->dtype && t->n_dims == want->n_dims && t->bytes == want->bytes);
         CHECK(!memcmp(t->dims, want->dims, sizeof(int64_t) * (size_t)want->n_dims));
-        CHECK(want->bytes == 0 || !memcmp(t->data, want->data, want->bytes));
+        check_values(st, t, want);
     }
 }
 
@@ -96,10 +105,13 @@ static void every_type_and_shape_comes_back_bit_for_bit(void) {
     write_example(t);
     CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
     check_same(&st, t, 5);
-    CHECK(st.file && st.file_bytes > 0);
+    CHECK(st.fd >= 0 && st.bytes > 0);
+    safetensors_rest(&st);
+    CHECK(st.fd == -1);
+    check_same(&st, t, 5);
     CHECK(!safetensors_get(&st, "matri") && !safetensors_get(&st, "") && !safetensors_get(&st, "__metadata__"));
     safetensors_close(&st);
-    CHECK(!st.file && !st.tensors && st.n == 0);
+    CHECK(!st.path && st.fd == -1 && !st.tensors && st.n == 0);
 }
 
 static void elements_of_every_type_come_as_fp32(void) {
@@ -111,7 +123,7 @@ static void elements_of_every_type_come_as_fp32(void) {
             SafeTensor moved = t[i];  // at an odd address, as in a file
             char* bytes = (char*)malloc(t[i].bytes + 1);
             moved.data = memcpy(bytes + 1, t[i].data, t[i].bytes);
-            safetensors_floats(&moved, first, n - first, found);
+            CHECK(safetensors_floats(NULL, &moved, first, n - first, found, err, sizeof err) == 0);
             for (size_t e = first; e < n; e++) {
                 float expected = i == 0   ? f32_values[e]
                                  : i == 1 ? bf16_to_float(bf16_values[e])
@@ -171,10 +183,10 @@ static void fill_ramp(void* context, int i, size_t first, size_t n, void* out) {
 }
 
 static void a_fill_function_gives_the_values_piece_by_piece(void) {
-    SafeTensor t[] = {{"a", DT_F32, 2, {3, 100001}, NULL, 1200012},
-                      {"b", DT_BF16, 1, {7}, NULL, 14},
-                      {"none", DT_F32, 1, {0}, NULL, 0},
-                      {"c", DT_F32, 1, {1}, NULL, 4}};
+    SafeTensor t[] = {{"a", DT_F32, 2, {3, 100001}, NULL, 1200012, 0},
+                      {"b", DT_BF16, 1, {7}, NULL, 14, 0},
+                      {"none", DT_F32, 1, {0}, NULL, 0, 0},
+                      {"c", DT_F32, 1, {1}, NULL, 4, 0}};
     Calls calls = {t, 0, -1, 0};
     SafeTensors st;
     CHECK(safetensors_write(path, t, 4, fill_ramp, &calls, err, sizeof err) == 0);
@@ -182,10 +194,12 @@ static void a_fill_function_gives_the_values_piece_by_piece(void) {
     CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
     const SafeTensor *a = safetensors_get(&st, "a"), *b = safetensors_get(&st, "b");
     int wrong = 0;
-    float x;
-    for (size_t j = 0; j < 300003; j++) memcpy(&x, (const char*)a->data + 4 * j, 4), wrong += x != (float)j;
+    static float x[300003];
+    CHECK(safetensors_floats(&st, a, 0, 300003, x, err, sizeof err) == 0);
+    for (size_t j = 0; j < 300003; j++) wrong += x[j] != (float)j;
     CHECK(wrong == 0);
-    for (size_t j = 0; j < 7; j++) CHECK(((const unsigned char*)b->data)[2 * j] == j);
+    CHECK(safetensors_floats(&st, b, 0, 7, x, err, sizeof err) == 0);
+    for (size_t j = 0; j < 7; j++) CHECK(x[j] == bf16_to_float((bf16)j));
     safetensors_close(&st);
 }
 
@@ -345,6 +359,62 @@ static void names_up_to_127_bytes_fit_and_longer_ones_do_not(void) {
     }
 }
 
+// A file of a tensor "big" of 300003 floats and one of 7 behind it.
+static void write_ramps(void) {
+    SafeTensor t[] = {{"big", DT_F32, 1, {300003}, NULL, 1200012, 0}, {"end", DT_BF16, 1, {7}, NULL, 14, 0}};
+    Calls calls = {t, 0, -1, 0};
+    CHECK(safetensors_write(path, t, 2, fill_ramp, &calls, err, sizeof err) == 0);
+}
+
+static void a_file_that_is_cut_off_while_it_is_read_is_an_error(void) {
+    static float x[300003];
+    for (int rests = 0; rests < 2; rests++) {
+        SafeTensors st;
+        write_ramps();
+        CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
+        if (rests) safetensors_rest(&st);
+        CHECK(safetensors_floats(&st, &st.tensors[0], 0, 300003, x, err, sizeof err) == 0 && x[300002] == 300002);
+        CHECK(truncate(path, 4096) == 0);
+        CHECK(safetensors_floats(&st, &st.tensors[0], 0, 300003, x, err, sizeof err) == -1 && strstr(err, path));
+        CHECK(strstr(err, rests ? "expected 1" : "tensor big: cannot read"));
+        CHECK(safetensors_floats(&st, &st.tensors[1], 3, 2, x, err, sizeof err) == -1 && strstr(err, path));
+        CHECK(unlink(path) == 0);
+        CHECK(safetensors_floats(&st, &st.tensors[0], 0, 4, x, err, sizeof err) == (rests ? -1 : 0));
+        safetensors_close(&st);
+    }
+}
+
+static void the_first_value_that_is_not_finite_is_named(void) {
+    static float many[300003];
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    static const size_t places[] = {0, 262143, 262144, 300002};  // pieces are 262144 long
+    bf16 halves[3] = {0x3f80, 0x7f7f, 0x7f80};                   // 1, the largest, infinity
+    double wide[2] = {1e38, 1e39};                               // the second is infinite as fp32
+    SafeTensor t[] = {{"many", DT_F32, 1, {300003}, many, sizeof many, 0},
+                      {"halves", DT_BF16, 1, {3}, halves, sizeof halves, 0},
+                      {"wide", DT_F64, 1, {2}, wide, sizeof wide, 0}};
+    for (int p = 0; p < COUNT(places); p++) {
+        char says[128];
+        many[places[p]] = bad[p % COUNT(bad)];
+        snprintf(says, sizeof says, "tensor many: expected finite values, found %g as element %zu",
+                 (double)many[places[p]], places[p]);
+        CHECK(safetensors_write(path, t, 3, NULL, NULL, err, sizeof err) == 0);
+        CHECK(safetensors_check_finite(path, err, sizeof err) == -1 && strstr(err, says) && strstr(err, path));
+        many[places[p]] = 1;
+    }
+    CHECK(safetensors_write(path, t, 3, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_check_finite(path, err, sizeof err) == -1 && strstr(err, "tensor halves") &&
+          strstr(err, "element 2"));
+    halves[2] = 0;
+    CHECK(safetensors_write(path, t, 3, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_check_finite(path, err, sizeof err) == -1 && strstr(err, "tensor wide") &&
+          strstr(err, "element 1"));
+    wide[1] = -1e38;
+    CHECK(safetensors_write(path, t, 3, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_check_finite(path, err, sizeof err) == 0);
+    CHECK(truncate(path, 900000) == 0 && safetensors_check_finite(path, err, sizeof err) == -1 && strstr(err, path));
+}
+
 static void what_is_no_file_cannot_be_opened(void) {
     SafeTensors st;
     char other[512];
@@ -360,7 +430,7 @@ static void what_is_no_file_cannot_be_opened(void) {
 }
 
 static void the_writer_refuses_tensors_that_no_reader_would_take(void) {
-    SafeTensor good = {"a", DT_F32, 1, {1}, &scalar, 4}, bad[8];
+    SafeTensor good = {"a", DT_F32, 1, {1}, &scalar, 4, 0}, bad[8];
     for (int i = 0; i < 8; i++) bad[i] = good;
     bad[0].bytes = 8;
     bad[1].n_dims = 5;
@@ -382,7 +452,7 @@ static void the_writer_refuses_tensors_that_no_reader_would_take(void) {
 
 static void a_full_disk_is_an_error_and_leaves_no_file(void) {
     static float many[100000];
-    SafeTensor t = {"big", DT_F32, 1, {100000}, many, sizeof many};
+    SafeTensor t = {"big", DT_F32, 1, {100000}, many, sizeof many, 0};
     struct rlimit before, small;
     CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
     small = before;
@@ -419,6 +489,8 @@ int main(void) {
     RUN(a_good_header_passes_with_unknown_members_and_any_order);
     RUN(a_header_length_that_lies_is_refused);
     RUN(names_up_to_127_bytes_fit_and_longer_ones_do_not);
+    RUN(a_file_that_is_cut_off_while_it_is_read_is_an_error);
+    RUN(the_first_value_that_is_not_finite_is_named);
     RUN(what_is_no_file_cannot_be_opened);
     RUN(the_writer_refuses_tensors_that_no_reader_would_take);
     RUN(a_full_disk_is_an_error_and_leaves_no_file);

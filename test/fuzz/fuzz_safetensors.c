@@ -24,7 +24,7 @@ static void check(const uint8_t* bytes, size_t n) {
         for (int d = 0; d < t->n_dims; d++) elems *= (size_t)t->dims[d];
         require(t->bytes == elems * dtype_bytes(t->dtype));
         at -= t->bytes;
-        require((const uint8_t*)t->data == at && at >= bytes + 8);
+        require((const uint8_t*)t->data == at && t->begin == (uint64_t)(at - bytes) && at >= bytes + 8);
         for (size_t b = 0; b < t->bytes; b++) sum += at[b];
         require(sum <= 255 * t->bytes);
     }

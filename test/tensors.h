@@ -1,0 +1,13 @@
+// tensors.h - for tests: a safetensors file with all of its values in memory.
+#pragma once
+#include <stdlib.h>
+
+#include "data/disk.h"
+#include "data/safetensors.h"
+
+// As safetensors_open, but with SafeTensor.data set, to values in *bytes, which the caller frees.
+static inline int tensors_load(SafeTensors* out, char** bytes, const char* path, char* err, size_t errlen) {
+    size_t n = 0;
+    *bytes = disk_read_file(path, (size_t)1 << 30, &n, err, errlen);
+    return *bytes ? safetensors_parse(out, *bytes, n, err, errlen) : -1;
+}
