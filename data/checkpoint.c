@@ -357,23 +357,6 @@ static int is_pinned(const char* dir) {
 
 // ---- choosing one
 
-// To be replaced by safetensors_check_finite.
-static int safetensors_check_finite(const char* path, char* err, size_t errlen) {
-    SafeTensors file;
-    if (safetensors_open(&file, path, err, errlen)) return -1;
-    int result = 0;
-    for (int i = 0; i < file.n && !result; i++)
-        for (size_t j = 0; j < file.tensors[i].bytes / dtype_bytes(file.tensors[i].dtype) && !result; j++) {
-            float x;
-            safetensors_floats(&file.tensors[i], j, 1, &x);
-            if (x - x != 0)
-                result = fail(err, errlen, "%s: tensor %s: expected finite values, found %g at %zu", path,
-                              file.tensors[i].name, (double)x, j);
-        }
-    safetensors_close(&file);
-    return result;
-}
-
 // Are all files of a checkpoint there and whole, and all numbers finite?
 static int check_whole(const char* dir, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];

@@ -17,6 +17,7 @@
 
 #include "data/disk.h"
 #include "data/docs_format.h"
+#include "data/run_dir.h"
 #include "plan/base.h"
 
 enum { KEEP_OPEN = 128 };  // so many files stay open; two corpora then stay far below the usual limit of 1024
@@ -85,7 +86,7 @@ static int begins_with(const char* dir, const char* name, const char* beginning)
 // A run or a checkpoint of this program, by the marker in it: what it holds changes while a run goes on, and is no text
 // to learn from.
 static int is_run(const char* dir) {
-    return begins_with(dir, "RUN", "{\"ragged run\"") || begins_with(dir, "DONE", "{\"step\": ");
+    return run_dir_is_marked(dir) || begins_with(dir, "DONE", "{\"step\": ");
 }
 
 // The type of an entry of a directory, links followed: DT_REG, DT_DIR (never through a link), or another.

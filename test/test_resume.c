@@ -112,6 +112,23 @@ static void documents_with_one_changed_byte_are_not_resumed_with(void) {
     CHECK(sh("cp $W/corpus/config.c $W/edited && %s --resume --steps 4 --out $W/edit", program) == 0);
 }
 
+// As where there are no C headers: the default corpus is the directory in which runs are kept.
+static void a_corpus_that_holds_its_own_runs_can_be_resumed(void) {
+    char real[PATH_MAX], first[17], second[17];
+    CHECK(realpath(program, real) != NULL);
+    CHECK(sh("cp -r $W/corpus $W/self && cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
+    loss_hash(first);
+    CHECK(strstr(output, "1 run of this program left out"));  // itself
+    CHECK(sh("cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
+    loss_hash(second);
+    CHECK_STRING(second, first);
+    CHECK(strstr(output, "2 runs of this program left out"));
+    CHECK(sh("cd $W/self && %s --resume --steps 5 --out runs/0", real) == 0);
+    CHECK(strstr(output, "2 runs of this program left out"));
+    CHECK(sh("cd $W/self && %s " TINY " --data runs --steps 3", real) == 1 && strstr(errors, " runs left out"));
+    CHECK(sh("cd $W/self && %s " TINY " --data runs/1 --steps 3", real) == 1 && strstr(errors, "another --data"));
+}
+
 static void a_checkpoint_with_a_flipped_byte_is_not_loaded(void) {
     CHECK(sh("%s " TINY " --steps 2 --out %s/flipped", program, work) == 0);
     char path[600];
@@ -154,6 +171,7 @@ int main(int argc, char** argv) {
     RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
     RUN(a_run_does_not_overwrite_another);
     RUN(documents_with_one_changed_byte_are_not_resumed_with);
+    RUN(a_corpus_that_holds_its_own_runs_can_be_resumed);
     RUN(a_checkpoint_with_a_flipped_byte_is_not_loaded);
     RUN(another_shape_is_refused_in_words);
     RUN(samples_are_repeatable_and_come_from_the_checkpoint);
