@@ -749,7 +749,10 @@ static void finish(Run* run, double started) {
     runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
                run->stopped_by ? "stopped" : "done", run->state.step, c->steps,
                runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
-    if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
+    if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
+        warn("standard output was closed: stopped at step %" PRId64 "; continue: ./train --resume --out %s",
+             run->state.step, run->out);
+    else if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
     else if (c->resume && run->first_step >= c->steps)
         printf("its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64 "\n", run->out,
                2 * run->state.step);
@@ -783,7 +786,7 @@ int main(int argc, char** argv) {
     else if (run.config.dump_grads) dump_gradients(&run);
     else train(&run), finish(&run, started);
     run_close(&run);
-    run_end_output();
+    if (run.stopped_by != SIGPIPE) run_end_output();
     if (run.failed) return 1;
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     return run.stopped_by && run.identity.size == 1 ? 128 + run.stopped_by : 0;

@@ -64,8 +64,8 @@ uint64_t checkpoint_written(const char* run_dir);
 // The step that is meant by "step-000120" or "120"; -1 by anything else.
 int64_t checkpoint_step(const char* name);
 
-// As long as a checkpoint is pinned, the run that saves beside it does not remove it: a shared lock on its marker, which
-// ends with the process at the latest. -1 when the checkpoint is gone.
+// As long as a checkpoint is pinned, the run that saves beside it does not remove it: a shared lock on its marker,
+// which ends with the process at the latest. -1 when the checkpoint is gone.
 int checkpoint_pin(const char* dir);
 void checkpoint_unpin(int pin);
 
@@ -76,8 +76,8 @@ typedef void (*CheckpointSkip)(void* context, const char* dir, const char* why);
 // Reads all its files. 1 found; 0 there is none at all; -1 with a message, the newest's when none is whole.
 int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
                       char* err, size_t errlen);
-// Renames a directory to DIR.damaged (or DIR.damaged-2, ...), which is never looked at: moved (CHECKPOINT_PATH bytes) is
-// its new name. 0, or -1 with a message.
+// Renames a directory to DIR.damaged (or DIR.damaged-2, ...), which is never looked at: moved (CHECKPOINT_PATH bytes)
+// is its new name. 0, or -1 with a message.
 int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen);
 
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is

@@ -42,7 +42,8 @@ static void stage(Writer* w, int i) {
     ParamTensor t = shape_tensor(w->state->shape, i);
     w->state->fetch(w->state->context, w->kind, &t, w->state->staging);
     w->staged = i;
-    size_t wrong = w->kind == STATE_WEIGHTS && !w->wrong.name[0] ? first_not_finite(w->state->staging, t.elems) : t.elems;
+    if (w->kind != STATE_WEIGHTS || w->wrong.name[0]) return;
+    size_t wrong = first_not_finite(w->state->staging, t.elems);
     if (wrong == t.elems) return;
     w->wrong = describe(w->state, w->kind, i);
     w->value = w->state->staging[wrong];

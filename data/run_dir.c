@@ -94,9 +94,10 @@ static int take_marker(RunDir* dir, char* err, size_t errlen) {
         close(fd);
         return fail(err, errlen, "%s is in use by %s; end that run first, or try another --out", dir->path, holder);
     }
-    int bad = (refused && !dir->unlocked) || (is_named(fd, path) && write_marker(fd));
-    if (bad) fail(err, errlen, "%s: cannot %s: %s", path, refused ? "lock" : "write", strerror(refused ? error : errno));
-    if (!bad && is_named(fd, path)) return dir->lock = fd, 0;
+    int named = is_named(fd, path), bad = refused && !dir->unlocked;
+    if (bad) fail(err, errlen, "%s: cannot lock: %s", path, strerror(error));
+    else if (named && (bad = write_marker(fd))) fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (named && !bad) return dir->lock = fd, 0;
     close(fd);
     return bad ? -1 : 1;
 }

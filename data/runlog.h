@@ -78,9 +78,9 @@ typedef struct StepRecord {
     uint64_t loss_hash;
 } StepRecord;
 
-// Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines behind the
-// first of a step after `last_step`, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines that
-// cannot be read stay, with a warning. 0, or -1 with a message. log->fd = -1 is a log that is not written.
+// Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines from the
+// first of a step after `last_step` on, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines
+// that cannot be read stay, with a warning. 0, or -1 with a message. log->fd = -1 is a log that is not written.
 int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen);
 // Both write a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
 int runlog_step(RunLog* log, const StepRecord* record);

@@ -1,6 +1,6 @@
 // origin.c - the directory of a run, which belongs to it alone, and the checkpoint that it starts from.
 //
-// Rank 0 decides and tells the others: it claims the directory, and it reads all files of a checkpoint for their hashes.
+// Rank 0 decides and tells the others: it claims the directory, and reads all files of a checkpoint for their hashes.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,6 @@ static void set_aside(const Skipped* skipped) {
 
 // ---- the directory
 
-static void release_at_exit(void);
 static RunDir* claimed;
 static void release_at_exit(void) {
     if (claimed) run_dir_release(claimed);
@@ -94,13 +93,13 @@ static int claim(Run* run, Origin* o) {
 // The newest whole one of the run, or the one that --resume-from names.
 static int choose(Run* run, Origin* o) {
     const Config* c = &run->config;
-    const char *why = c->resume ? "--resume" : "--sample", *slash = c->resume_from ? strrchr(c->resume_from, '/') : NULL;
+    const char *why = c->resume ? "--resume" : "--sample", *from = c->resume_from;
     char err[ERR_BYTES];
     Skipped skipped = {0};
-    int64_t step = c->resume_from ? checkpoint_step(slash ? slash + 1 : c->resume_from) : -1;
-    if (c->resume_from && step < 0)
-        return fail(o->words, sizeof o->words, "--resume-from: expected a step like step-000120, found %s",
-                    c->resume_from);
+    if (from && strrchr(from, '/')) from = strrchr(from, '/') + 1;
+    int64_t step = from ? checkpoint_step(from) : -1;
+    if (from && step < 0)
+        return fail(o->words, sizeof o->words, "--resume-from: expected a step like step-000120, found %s", from);
     int found =
         checkpoint_choose(o->out, step, o->start_from, &run->pin, step < 0 ? skip : NULL, &skipped, err, sizeof err);
     if (found > 0 && run->claims) set_aside(&skipped);

@@ -1,8 +1,8 @@
 // run.h - a run: everything that main has, and the phases that set it up before the first step of train_gpt.cu.
 //
-// Read in the order of main: start.c (options, data, device), ranks.c, origin.c (directory, checkpoint), memory.c (the memory table), state.c (weights
-// from and to files), cost.c (what planners know of this machine) and probe.c (how it is measured), report.c (what is
-// said).
+// Read in the order of main: start.c (options, data, device), ranks.c, origin.c (directory, checkpoint), memory.c (the
+// memory table), state.c (weights from and to files), cost.c (what planners know of this machine) and probe.c (how it
+// is measured), report.c (what is said).
 #pragma once
 #include "data/checkpoint.h"
 #include "data/docs.h"
@@ -153,8 +153,8 @@ void run_take_memory(Run* run, MemoryPlan* plan);
 // ---- state.c
 
 void run_load_weights(Run* run);  // from start_from, or initial values
-// A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0, or
-// -1 with a message on all ranks: then nothing is changed there.
+// A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
+// or -1 with a message on all ranks: then nothing is changed there.
 int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);
 // The last one of the run: tried three times, then in another directory; ends the program when that fails too.
 void run_save_last(Run* run);

@@ -289,10 +289,12 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
     double lr = c->lr / 4;
     const char* clip = c->clip > 0 ? "" : " --clip 1";
     if (good < 0)
-        die("step %" PRId64 ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
+        die("step %" PRId64
+            ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
             "again with --lr %g%s",
             step, loss, grad_norm, lr, clip);
-    die("step %" PRId64 ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
+    die("step %" PRId64
+        ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
         "from the last good one: ./train --resume-from step-%06" PRId64 " --out %s --lr %g%s",
         step, loss, grad_norm, good, run->out, lr, clip);
 }

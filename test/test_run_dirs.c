@@ -1,0 +1,303 @@
+// test_run_dirs.c - a run directory belongs to one run; what is in it survives other runs, signals, damage and pipes.
+#include <signal.h>
+
+#include "data/checkpoint.h"
+#include "data/run_dir.h"
+#include "plan/base.h"
+#include "test/program.h"
+
+#define SMALL                                                                                      \
+    "--data $W/corpus --layers 1 --width 16 --heads 2 --context 32 --batch-tokens 64 --threads 1 " \
+    "--eval-every 0 --sample-every 0 --dtype fp32"
+
+static int has(const char* name) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    return access(path, F_OK) == 0;
+}
+
+// Waits until a file is there, for at most ten seconds.
+static int await(const char* name) {
+    for (int i = 0; i < 1000 && !has(name); i++) sleep_ms(10);
+    return has(name);
+}
+
+static int ends_with(pid_t pid) {
+    int status = -1;
+    for (int i = 0; i < 1000; i++) {
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        sleep_ms(10);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    return -1;
+}
+
+// A run that goes on until it is told to stop, once it has saved something.
+static pid_t endless(const char* out) {
+    char saved[600];
+    pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 50 --out $W/%s", program, out);
+    snprintf(saved, sizeof saved, "%s/step-000050/DONE", out);
+    CHECK(await(saved));
+    return pid;
+}
+
+// ---- one directory, one run
+
+static void runs_that_start_together_take_directories_of_their_own(void) {
+    CHECK(sh("mkdir $W/together; cd $W/together; for s in 1 2 3; do $P " SMALL
+             " --steps 40 --save-every 20 --seed $s > $s.out 2>&1 & done; wait; cat *.out") == 0);
+    for (int s = 1; s <= 3; s++) CHECK(sh("grep 'done at step 40' $W/together/%d.out", s) == 0);
+    for (int r = 0; r < 3; r++) {
+        CHECK(sh("test $(ls $W/together/runs/%d | grep -c step-) = 2", r) == 0);
+        CHECK(sh("test $(wc -l < $W/together/runs/%d/log.jsonl) = 40", r) == 0);
+    }
+    CHECK(sh("cat $W/together/runs/*/step-000040/state.json | grep -c -- '\"--seed\", \"[123]\"'") == 0);
+    CHECK(strncmp(output, "3", 1) == 0);
+}
+
+static void a_second_run_in_a_directory_names_the_first_and_leaves_it_alone(void) {
+    char who[64];
+    pid_t pid = endless("mine");
+    snprintf(who, sizeof who, "in use by process %d on ", (int)pid);
+    CHECK(sh("$P " SMALL " --steps 3 --out $W/mine") == 1 && strstr(errors, who) && strstr(errors, "--out"));
+    CHECK(sh("$P --resume --out $W/mine") == 1 && strstr(errors, who));
+    CHECK(sh("ln -s mine $W/alias && $P --resume --out $W/alias") == 1 && strstr(errors, who));
+    CHECK(sh("$P --sample x --tokens 3 --out $W/mine") == 0);  // reading disturbs nobody
+    kill(pid, SIGTERM);
+    CHECK(ends_with(pid) == 128 + SIGTERM);
+    CHECK(sh("cat $W/background; grep -c 'saved' $W/background") == 0 && !strstr(output, "warning"));
+}
+
+static void a_run_that_was_killed_leaves_no_lock(void) {
+    pid_t pid = endless("killed");
+    kill(pid, SIGKILL);
+    CHECK(ends_with(pid) == 128 + SIGKILL);
+    CHECK(sh("$P --resume --out $W/killed --steps 60 --save-every 0") == 0 && has("killed/RUN"));
+}
+
+static void a_start_that_fails_leaves_no_directory(void) {
+    CHECK(sh("mkdir $W/failed; cd $W/failed; $P " SMALL " --data $W/nothing-here") == 1);
+    CHECK(sh("test -z \"$(ls $W/failed/runs)\"") == 0);
+    CHECK(sh("$P " SMALL " --data $W/nothing-here --out $W/failed/named") == 1 && !has("failed/named"));
+    CHECK(sh("mkdir $W/failed/kept; $P " SMALL " --data $W/nothing-here --out $W/failed/kept") == 1);
+    CHECK(has("failed/kept"));
+}
+
+static void a_file_of_another_with_the_name_of_the_marker_stays(void) {
+    CHECK(sh("mkdir $W/taken; echo 'a run of ten miles' > $W/taken/RUN; $P " SMALL " --out $W/taken") == 1);
+    CHECK(strstr(errors, "taken/RUN") && sh("grep 'ten miles' $W/taken/RUN") == 0);
+}
+
+// ---- the newest
+
+static void the_newest_run_is_the_one_that_was_written_last_whatever_its_number(void) {
+    CHECK(sh("mkdir $W/newest; cd $W/newest; for s in 1 2 3; do $P " SMALL " --steps 4 --seed $s; done") == 0);
+    CHECK(sh("cd $W/newest; $P --resume --out runs/1 --steps 6") == 0);
+    CHECK(sh("cd $W/newest; $P --resume --steps 8") == 0 && strstr(output, "run     runs/1, from runs/1/step-000006"));
+    CHECK(sh("cd $W/newest; rm -r runs/0; $P --resume --steps 10") == 0 && strstr(output, "run     runs/1"));
+    CHECK(sh("cd $W/newest; cp -r runs copies; rm -r runs; mv copies runs; $P --sample x --tokens 2") == 0);
+    CHECK(sh("cd $W/newest; $P --resume --steps 12") == 0 && strstr(output, "run     runs/1"));
+    CHECK(sh("cd $W/newest; $P " SMALL " --steps 2") == 0 && strstr(output, "run     runs/3"));
+}
+
+static void resume_from_goes_on_from_the_step_that_it_names(void) {
+    char hash[17] = "";
+    CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back") == 0);
+    snprintf(hash, sizeof hash, "%.16s", strstr(output, "loss hash ") + 10);
+    CHECK(sh("$P --resume-from step-000010 --out $W/back") == 0 && strstr(output, hash));
+    CHECK(sh("$P --resume-from $W/back/step-000020 --steps 25") == 0);
+    CHECK(sh("$P --resume --out $W/back --steps 26") == 0 && strstr(output, "from") && strstr(output, "step-000025"));
+    CHECK(sh("$P --resume-from 15 --out $W/back") == 1 && strstr(errors, "no checkpoint of step 15"));
+    CHECK(sh("$P --resume-from best --out $W/back") == 1 && strstr(errors, "step-000120"));
+}
+
+// ---- damage
+
+static void resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped(void) {
+    char hash[17] = "";
+    CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 3 --out $W/damage") == 0);
+    snprintf(hash, sizeof hash, "%.16s", strstr(output, "loss hash ") + 10);
+    CHECK(sh("cp -r $W/damage $W/worse; printf '?' | dd of=$W/damage/step-000030/model.safetensors bs=1 seek=3000 "
+             "conv=notrunc; rm $W/damage/step-000020/config.json") == 0);
+    CHECK(sh("$P --sample x --tokens 2 --out $W/damage") == 0);
+    CHECK(strstr(errors, "step-000030/model.safetensors") && strstr(errors, "step-000020/config.json"));
+    CHECK(has("damage/step-000030"));  // who only reads moves nothing
+    CHECK(sh("$P --resume --out $W/damage") == 0 && strstr(output, "from") && strstr(output, "step-000010"));
+    CHECK(strstr(errors, "warning") && strstr(errors, "step-000030/model.safetensors: expected content of hash"));
+    CHECK(strstr(output, hash) != NULL);
+    CHECK(has("damage/step-000030.damaged") && has("damage/step-000020.damaged") && has("damage/step-000030/DONE"));
+    CHECK(sh("rm $W/worse/*/config.json; $P --resume --out $W/worse") == 1 && strstr(errors, "step-000030"));
+    CHECK(has("worse/step-000010") && has("worse/step-000030"));
+}
+
+// A checkpoint of that step like the newest, one value of which is not a number; whole otherwise.
+static void add_diverged(const char* run, int64_t step, const char* file) {
+    char err[ERR_BYTES], dir[600], path[CHECKPOINT_PATH], command[9000];
+    const float wrong = NAN;
+    int64_t newest;
+    CheckpointWriter w;
+    snprintf(dir, sizeof dir, "%s/%s", work, run);
+    CHECK(checkpoint_latest(dir, path, sizeof path, &newest, err, sizeof err) == 1);
+    CHECK(checkpoint_begin(&w, dir, step, err, sizeof err) == 0);
+    snprintf(command, sizeof command, "cd %s && cp $(ls | grep -v DONE) %s", path, w.dir);
+    CHECK(system(command) == 0);
+    snprintf(path, sizeof path, "%.3000s/%s", w.dir, file);
+    FILE* f = fopen(path, "r+b");
+    CHECK(f && fseek(f, -40, SEEK_END) == 0 && fwrite(&wrong, sizeof wrong, 1, f) == 1 && fclose(f) == 0);
+    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+}
+
+static void a_checkpoint_that_is_not_finite_is_passed_over(void) {
+    CHECK(sh("$P " SMALL " --steps 20 --save-every 10 --out $W/nan") == 0);
+    add_diverged("nan", 30, "optimizer-00000-of-00001.safetensors");
+    add_diverged("nan", 40, "model.safetensors");
+    CHECK(sh("$P --resume --out $W/nan --steps 22") == 0 && strstr(output, "step-000020"));
+    CHECK(strstr(errors, "step-000030/optimizer") && strstr(errors, "step-000040/model") && strstr(errors, "finite"));
+    CHECK(has("nan/step-000030.damaged") && has("nan/step-000022/DONE"));
+}
+
+// Weight decay of more than 2 / lr makes weights grow without bound.
+static void after_a_divergence_the_command_that_is_printed_works(void) {
+    char command[512];
+    CHECK(sh("$P " SMALL " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --weight-decay 3 "
+             "--warmup 100 --out $W/diverged") == 1);
+    const char* at = strstr(errors, "./train --resume-from step-0000");
+    CHECK(at && strstr(errors, "finite") && strstr(errors, "step 1"));
+    if (!at) return;
+    snprintf(command, sizeof command, "%.*s", (int)strcspn(at + 8, "("), at + 8);
+    CHECK(strstr(command, "--lr 0.225") && !strstr(command, "step-000100"));  // its loss was in the thousands
+    CHECK(sh("$P %s", command) == 0 && strstr(output, "done at step 150"));
+}
+
+// ---- the log
+
+static void a_new_run_moves_a_log_that_is_there_aside(void) {
+    CHECK(sh("mkdir $W/logs; echo 'felled an oak' > $W/logs/log.jsonl; $P " SMALL " --steps 3 --save-every 0 --out "
+             "$W/logs") == 0);
+    CHECK(strstr(output, "log.1.jsonl") &&
+          sh("grep oak $W/logs/log.1.jsonl && test $(wc -l < $W/logs/log.jsonl) = 3") == 0);
+    CHECK(sh("$P " SMALL " --steps 2 --save-every 0 --out $W/logs") == 0);
+    CHECK(sh("test $(wc -l < $W/logs/log.2.jsonl) = 3 && test $(wc -l < $W/logs/log.jsonl) = 2") == 0);
+    CHECK(sh("mkdir $W/links; ln -s ../logs/log.1.jsonl $W/links/log.jsonl; $P " SMALL
+             " --steps 2 --save-every 0 --out "
+             "$W/links") == 0);
+    CHECK(sh("grep oak $W/logs/log.1.jsonl && test ! -L $W/links/log.jsonl") == 0);
+}
+
+static void a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read(void) {
+    CHECK(sh("$P " SMALL " --steps 12 --save-every 4 --keep 0 --out $W/lines") == 0);
+    CHECK(sh("cd $W/lines; cp log.jsonl ../lines.all; sed -i '2s/\"step\"/\"stEp\"/; 3s/^./?/' log.jsonl; printf "
+             "'{\"step\"' "
+             ">> log.jsonl; $P --resume-from 8 --out .") == 0);
+    CHECK(strstr(errors, "log.jsonl: 2 lines cannot be read, the first is line 2") && strstr(output, "log.1.jsonl"));
+    CHECK(sh("cd $W/lines; test $(wc -l < log.jsonl) = 12 && sed -n 2p log.jsonl | grep stEp") == 0);
+    CHECK(sh("cd $W/lines; sed -n 9,12p ../lines.all > want; head -4 log.1.jsonl | cmp want && tail -c 7 log.1.jsonl | "
+             "grep '{\"step\"'") == 0);
+}
+
+static void a_log_that_is_no_file_is_refused_at_once(void) {
+    CHECK(sh("mkdir $W/fifo; mkfifo $W/fifo/log.jsonl; timeout 10 $P " SMALL " --steps 3 --out $W/fifo") == 1);
+    CHECK(strstr(errors, "fifo/log.jsonl: expected a file") != NULL);
+}
+
+// ---- signals and pipes
+
+static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
+    char name[64], err[ERR_BYTES], path[CHECKPOINT_PATH], dir[600];
+    int64_t step = 0;
+    pid_t pid = endless("hangup");
+    kill(pid, SIGHUP);
+    CHECK(ends_with(pid) == 128 + SIGHUP);
+    CHECK(sh("cat $W/background") == 0);
+    const char* at = strstr(output, "stopped at step ");
+    snprintf(dir, sizeof dir, "%s/hangup", work);
+    CHECK(at && checkpoint_latest(dir, path, sizeof path, &step, err, sizeof err) == 1);
+    CHECK(at && atoll(at + 16) == step);
+    pid = start("nohup %s " SMALL " --steps 1000000 --save-every 50 --out $W/nohup", program);
+    CHECK(await("nohup/step-000050/DONE"));
+    kill(pid, SIGHUP);
+    for (int more = 100; more <= 150; more += 50) {
+        snprintf(name, sizeof name, "nohup/step-%06d/DONE", more);
+        CHECK(has(name) || await(name));
+    }
+    kill(pid, SIGTERM);
+    CHECK(ends_with(pid) == 128 + SIGTERM);
+}
+
+static void a_reader_that_ends_stops_the_run_with_a_checkpoint(void) {
+    CHECK(sh("{ $P " SMALL " --steps 1000000 --save-every 0 --out $W/pipe; echo $? > $W/status; } | head -1") == 0);
+    CHECK(sh("grep 141 $W/status") == 0 && sh("ls $W/pipe/step-*/DONE") == 0);
+    CHECK(sh("$P --resume --out $W/pipe --steps 2") == 0);
+}
+
+static void output_that_cannot_be_written_ends_with_a_status(void) {
+    CHECK(sh("$P --help > /dev/full") == 1 && strstr(errors, "standard output"));
+    CHECK(sh("$P " SMALL " --steps 2 --out $W/full > /dev/full") == 1 && strstr(errors, "standard output"));
+    CHECK(has("full/step-000002/DONE"));
+    CHECK(sh("$P --sample x --tokens 2 --out $W/full > /dev/full") == 1 && strstr(errors, "standard output"));
+}
+
+// ---- saves that fail
+
+static void a_save_that_fails_is_tried_again_and_the_run_goes_on(void) {
+    CHECK(sh("mkdir -p $W/again/step-000010.tmp $W/again/step-000011.tmp; touch $W/again/step-000010.tmp/mine "
+             "$W/again/step-000011.tmp/mine; $P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/again") == 0);
+    CHECK(strstr(errors, "cannot save step 10") && strstr(errors, "again at step 11") && strstr(errors, "at step 13"));
+    CHECK(has("again/step-000013/DONE") && has("again/step-000020/DONE") && has("again/step-000030/DONE"));
+    CHECK(has("again/step-000010.tmp/mine") && !has("again/step-000010"));
+}
+
+static void a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status(void) {
+    CHECK(sh("mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; TMPDIR=$W/spare $P " SMALL
+             " --steps 6 --save-every 3 --out $W/last") == 1);
+    CHECK(strstr(errors, "try 3 of 3") && strstr(errors, "is saved in ") && has("last/step-000003/DONE"));
+    CHECK(sh("$P --resume --steps 8 --out $W/spare/ragged-last-*") == 0 && strstr(output, "done at step 8"));
+    CHECK(sh("rm -r $W/last/step-000003; TMPDIR=/proc/x $P " SMALL " --steps 6 --out $W/last") == 1);
+    CHECK(strstr(errors, "nor elsewhere (/proc/x") && strstr(errors, "step-000006.tmp"));
+}
+
+static void samples_come_from_a_run_that_removes_what_they_read(void) {
+    pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving", program);
+    CHECK(await("moving/log.jsonl"));
+    sleep_ms(300);
+    for (int i = 0; i < 30; i++) CHECK(sh("$P --sample x --tokens 2 --out $W/moving") == 0);
+    kill(pid, SIGTERM);
+    CHECK(ends_with(pid) == 128 + SIGTERM);
+    CHECK(sh("$P --resume --out $W/moving --steps 1") == 0);
+}
+
+static void the_hint_after_all_steps_names_more_than_were_done(void) {
+    CHECK(sh("$P " SMALL " --steps 10 --out $W/hint && $P --resume --steps 4 --out $W/hint") == 0);
+    CHECK(strstr(output, "--steps 20") && !strstr(output, "--steps 8"));
+}
+
+int main(int argc, char** argv) {
+    char path[4096];
+    program_begin(argc, argv);
+    CHECK(realpath(program, path) != NULL);
+    setenv("P", path, 1);
+    sh("mkdir $W/corpus && cp plan/b*.c plan/s*.c $W/corpus");
+    RUN(runs_that_start_together_take_directories_of_their_own);
+    RUN(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone);
+    RUN(a_run_that_was_killed_leaves_no_lock);
+    RUN(a_start_that_fails_leaves_no_directory);
+    RUN(a_file_of_another_with_the_name_of_the_marker_stays);
+    RUN(the_newest_run_is_the_one_that_was_written_last_whatever_its_number);
+    RUN(resume_from_goes_on_from_the_step_that_it_names);
+    RUN(resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped);
+    RUN(a_checkpoint_that_is_not_finite_is_passed_over);
+    RUN(after_a_divergence_the_command_that_is_printed_works);
+    RUN(a_new_run_moves_a_log_that_is_there_aside);
+    RUN(a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read);
+    RUN(a_log_that_is_no_file_is_refused_at_once);
+    RUN(a_terminal_that_closes_saves_and_nohup_goes_on);
+    RUN(a_reader_that_ends_stops_the_run_with_a_checkpoint);
+    RUN(output_that_cannot_be_written_ends_with_a_status);
+    RUN(a_save_that_fails_is_tried_again_and_the_run_goes_on);
+    RUN(a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status);
+    RUN(samples_come_from_a_run_that_removes_what_they_read);
+    RUN(the_hint_after_all_steps_names_more_than_were_done);
+    return program_end();
+}
