@@ -1,5 +1,7 @@
 // test_checkpoint_jobs.c - a save that fails on one rank of several: nothing of it stays, every rank ends, the words
 // name the rank, and the checkpoint before it is as it was. Started alone; it starts mpirun itself.
+#include <signal.h>
+
 #include "data/checkpoint.h"
 #include "plan/base.h"
 #include "test/program.h"
@@ -60,7 +62,8 @@ static void a_disk_that_is_full_for_one_rank_fails_the_save_for_all(void) {
         begin_run("full", r == 1 ? 1 : 3);
         int status = job(r, "", limit, "--resume --steps 4 --threads 1 --out full");
         int says = strstr(errors, "cannot save step 4") && strstr(errors, files[r]) &&
-                   strstr(errors, "cannot write: File too large; older checkpoints in full are untouched");
+                   strstr(errors, "cannot write: File too large") && strstr(errors, "nor elsewhere") &&
+                   strstr(errors, "older checkpoints are untouched");
         CHECK(status != 0 && says);
         if (!says) printf("    %.1500s\n", errors);
         check_untouched("full");
@@ -90,6 +93,34 @@ static void a_rank_that_writes_elsewhere_is_found_out(void) {
     CHECK(sh("ls -d %s/away/step-*", work) != 0);
 }
 
+static void a_second_job_is_kept_out_by_the_lock_of_rank_0(void) {
+    if (no_ranks()) SKIP(no_ranks());
+    pid_t pid = start("sh -c 'cd $W && exec mpirun --oversubscribe -n 2 $TRAIN " TINY " --steps 1000000 --out held'");
+    char path[600];
+    snprintf(path, sizeof path, "%s/held/step-000002/DONE", work);
+    for (int i = 0; i < 2000 && access(path, F_OK); i++) sleep_ms(10);
+    CHECK(access(path, F_OK) == 0);
+    CHECK(job(-1, "", "", "--resume --threads 1 --out held") != 0 && strstr(errors, "held is in use by process "));
+    CHECK(sh("$TRAIN --resume --out $W/held") == 1 && strstr(errors, "held is in use by process "));
+    kill(pid, SIGUSR1);  // mpirun sends it on
+    int status = -1;
+    for (int i = 0; i < 2000 && waitpid(pid, &status, WNOHANG) != pid; i++) sleep_ms(10);
+    if (status == -1) kill(pid, SIGKILL), waitpid(pid, &status, 0);
+    CHECK(status == 0);
+    CHECK(sh("cat $W/background") == 0 && strstr(output, "stopped at step") && !strstr(output, "warning"));
+}
+
+static void all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole(void) {
+    if (no_ranks()) SKIP(no_ranks());
+    begin_run("back", 1);
+    CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
+    CHECK(sh("printf '?' | dd of=$W/back/step-000006/optimizer-00002-of-00003.safetensors bs=1 seek=3000 "
+             "conv=notrunc; rm $W/back/step-000004/state.json") == 0);
+    CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
+    CHECK(strstr(errors, "step-000006/optimizer-00002") && strstr(errors, "step-000004/state.json"));
+    CHECK(strstr(output, "from back/step-000002") && sh("ls -d $W/back/step-000006.damaged $W/back/step-000006") == 0);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
@@ -102,5 +133,7 @@ int main(int argc, char** argv) {
     RUN(a_disk_that_is_full_for_one_rank_fails_the_save_for_all);
     RUN(a_rank_that_does_not_see_the_directory_says_what_to_share);
     RUN(a_rank_that_writes_elsewhere_is_found_out);
+    RUN(a_second_job_is_kept_out_by_the_lock_of_rank_0);
+    RUN(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole);
     return program_end();
 }

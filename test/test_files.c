@@ -1,5 +1,6 @@
 // test_files.c - the claims of data/gpt2_files.h, data/run_state.h and data/runlog.h, and of data/optimizer_files.h for
 // one rank.
+#include <fcntl.h>
 #include "data/gpt2_files.h"
 #include "data/optimizer_files.h"
 #include "data/run_state.h"
@@ -257,7 +258,7 @@ static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
     char dir[600], text[4096];
     double losses[16];
     snprintf(dir, sizeof dir, "%s/log", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, err, sizeof err) == 0);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err, sizeof err) == 0);
     fflush(stdout);
     int out = dup(1);
     CHECK(freopen("/dev/null", "w", stdout) != NULL);  // progress lines of this test
@@ -271,7 +272,7 @@ static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
     FILE* torn = fopen(path_of("log/log.jsonl"), "a");
     fprintf(torn, "{\"step\": 6, \"lo");
     fclose(torn);
-    CHECK(runlog_open(&log, dir, 3, err, sizeof err) == 0);
+    CHECK(runlog_open(&log, dir, 1, 3, err, sizeof err) == 0);
     runlog_close(&log);
     CHECK(log_values("log", "loss", losses, 16) == 3);
     read_text(path_of("log/log.jsonl"), text, sizeof text);
@@ -288,7 +289,7 @@ static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_
     r.plan = &plan;
     r.ulysses = UINT64_C(1) << 60, r.across = 7;
     snprintf(dir, sizeof dir, "%s/planned", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, err, sizeof err) == 0);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err, sizeof err) == 0);
     r.step = 2;  // no progress line
     log.last_print = now_seconds();
     CHECK(runlog_step(&log, &r) == 0);
@@ -306,15 +307,31 @@ static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_
     CHECK(log_values("planned", "gap", gaps, 4) == 2);
 }
 
-static void a_log_that_cannot_be_written_says_so(void) {
+// Lines that a full disk refuses wait for the next one, and come in their order when there is room again.
+static void a_log_line_that_cannot_be_written_comes_with_a_later_one(void) {
     RunLog log;
-    StepRecord r = {.step = 2, .steps = 5, .seconds = 1};
-    memset(&log, 0, sizeof log);
+    StepRecord r = {.step = 2, .steps = 9, .seconds = 1};
+    char dir[600];
+    double steps[8];
+    int full = open("/dev/full", O_WRONLY);
+    if (full < 0) SKIP("there is no /dev/full");
+    snprintf(dir, sizeof dir, "%s/late", work);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err, sizeof err) == 0);
     log.last_print = now_seconds();
-    log.file = fopen("/dev/full", "w");
-    if (!log.file) SKIP("there is no /dev/full");
-    CHECK(runlog_step(&log, &r) < 0);
-    runlog_close(&log);
+    CHECK(runlog_step(&log, &r) == 0);
+    int file = dup(log.fd);
+    CHECK(dup2(full, log.fd) == log.fd);
+    for (r.step = 3; r.step <= 5; r.step++) CHECK(runlog_step(&log, &r) == 0 && log.is_late);
+    CHECK(dup2(file, log.fd) == log.fd);
+    CHECK(runlog_step(&log, &r) == 0 && !log.is_late);
+    CHECK(log_values("late", "step", steps, 8) == 5);
+    for (int i = 0; i < 5; i++) CHECK(steps[i] == i + 2);
+    CHECK(dup2(full, log.fd) == log.fd && runlog_step(&log, &r) == 0);
+    int says_full = 0;
+    for (int64_t i = 0; i < 100000 && !says_full; i++) says_full = runlog_step(&log, &r) < 0;
+    CHECK(says_full);  // megabytes wait
+    CHECK(runlog_close(&log) == -1);
+    close(full), close(file);
 }
 
 int main(int argc, char** argv) {
@@ -333,7 +350,7 @@ int main(int argc, char** argv) {
     RUN(a_state_of_an_older_version_has_no_content_hash);
     RUN(a_log_forgets_steps_after_the_one_it_continues_from);
     RUN(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown);
-    RUN(a_log_that_cannot_be_written_says_so);
+    RUN(a_log_line_that_cannot_be_written_comes_with_a_later_one);
     for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
     free(staging);
     return program_end();
