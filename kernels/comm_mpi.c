@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "kernels/comm_transport.h"
+#include "kernels/host.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here
 
@@ -364,7 +365,7 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
         close_comm(&m->comm);
         return -1;
     }
-    w->oversubscribed = m->comm.local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    w->oversubscribed = m->comm.local_size > host_cores("", getppid());  // the launcher's: a rank may be bound to one
     m->comm.exposed_seconds = 0;
     *world = &m->comm;
     return 0;

@@ -38,6 +38,11 @@ static double best_time(const Kernels* k, int side, DType dt) {
     return best;
 }
 
+// In a small part of the memory that is free: as much of a container's as it has would end the program.
+static int fits(const Kernels* k, int side, DType dt) {
+    return 3 * (size_t)side * side * dtype_bytes(dt) <= k->memory_available() / 8;
+}
+
 double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen) {
     enum { FIRST_SIDE = 256 };
     const double most_seconds = 0.25;
@@ -48,7 +53,9 @@ double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, 
     if (k->open(&limits, err, errlen)) return -1;
     double seconds = best_time(k, side, dt);
     // Twice the side is eight times the work: a slow device, such as the plain reference, stops before it takes long.
-    while (seconds > 0 && side < full && 8 * seconds < most_seconds) seconds = best_time(k, side *= 2, dt);
+    // And four times the memory, for which ranks that share it ask at once.
+    while (seconds > 0 && side < full && 8 * seconds < most_seconds && fits(k, 2 * side, dt))
+        seconds = best_time(k, side *= 2, dt);
     k->close();
     if (seconds < 0) return fail(err, errlen, "no memory to measure the matmul limit");
     return 2.0 * side * side * side / seconds;

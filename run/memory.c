@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/host.h"
 #include "run/run.h"
 
 enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
@@ -161,10 +162,11 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     return plan;
 }
 
-// What one rank may take: ranks on the CPU share the memory of their node.
-static size_t available_memory(const Run* run) {
+// What one rank may take: ranks on the CPU share the memory of their node or container.
+static HostMemory available_memory(const Run* run) {
     const Model* m = &run->model;
-    return m->k->memory_available() / (size_t)(m->k->on_host ? MAX(m->world->local_size, 1) : 1);
+    if (m->k->on_host) return host_memory("", m->world->local_size);
+    return (HostMemory){m->k->memory_available(), "free memory of the device"};
 }
 
 // The longest row, up to 8192 tokens, whose memory fits in half of what is available; on one rank never shorter than a
@@ -173,7 +175,7 @@ static int longest_row(Run* run) {
     const Config* c = &run->config;
     int ranks = run->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
     int N = MAX(MIN(c->batch_tokens, 8192), c->context);
-    while (N / 2 >= least && plan_rows_of(run, N).total > available_memory(run) / 2) N /= 2;
+    while (N / 2 >= least && plan_rows_of(run, N).total > available_memory(run).bytes / 2) N /= 2;
     return N;
 }
 
@@ -188,12 +190,11 @@ static int settle_capacity(Run* run) {
 static void allocate(Run* run, MemoryPlan* plan) {
     char err[ERR_BYTES];
     Model* m = &run->model;
-    size_t available = available_memory(run);
-    if (plan->total > available)
-        die("expected %zu MiB of memory as in the table above, found %zu MiB available; try a smaller --capacity, "
-            "--recompute block, or a "
-            "smaller model",
-            plan->total >> 20, available >> 20);
+    HostMemory available = available_memory(run);
+    if (plan->total > available.bytes)
+        die("expected %zu MiB of memory as in the table above, found %zu MiB available (%s); try a smaller --capacity, "
+            "--recompute block, or a smaller model",
+            plan->total >> 20, available.bytes >> 20, available.whose);
     KernelLimits limits = kernel_limits(run, run->config.capacity);
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {

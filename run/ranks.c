@@ -1,11 +1,10 @@
 // ranks.c - the processes of a job find each other, prove that they mean the same run, and ask each other for numbers.
-#define _GNU_SOURCE
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/host.h"
 #include "run/run.h"
 
 void run_find_ranks(Run* run) {
@@ -73,16 +72,11 @@ static void check_same(Run* run) {
     free(all);
 }
 
-static int cores_of(pid_t process) {
-    cpu_set_t set;
-    return sched_getaffinity(process, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-}
-
 static void say_where(const Run* run) {
     const Model* m = &run->model;
     const Comm* c = m->world;
     int nodes = c->node[c->size - 1] + 1;
-    int cores = cores_of(getppid());
+    int cores = host_cores("", getppid());
     printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
     if (m->tp) {
         int t = tp_size(m) - 1;
@@ -108,8 +102,43 @@ static void say_where(const Run* run) {
 static void settle_threads(Run* run) {
     Config* c = &run->config;
     int local = MAX(run->model.world->local_size, 1);
-    if (c->threads == 0) c->threads = MAX(1, MIN(cores_of(0), cores_of(getppid()) / local));
-    run->oversubscribed = run->model.k->on_host && local * c->threads > cores_of(getppid());
+    if (c->threads == 0) c->threads = MAX(1, MIN(host_cores("", 0), host_cores("", getppid()) / local));
+    run->oversubscribed = run->model.k->on_host && local * c->threads > host_cores("", getppid());
+}
+
+// OpenMP and MPI end the program in words of their own where the system gives them no thread or no descriptor. So the
+// run takes as many first, on all ranks at once, and gives them back.
+
+static void expect_threads(const Run* run, int wanted, int found) {
+    if (found < wanted)
+        die("expected room for %d threads%s, found room for %d; try a smaller --threads%s, or raise the limit of "
+            "processes (ulimit -u, pids.max of a container) or of memory (ulimit -v)",
+            wanted, run->identity.size > 1 ? " on every rank" : "", found,
+            run->identity.size > 1 ? " or fewer ranks" : "");
+}
+
+static void check_room_for_mpi(const Run* run) {
+    enum { THREADS = 4, DESCRIPTORS = 32 };  // what Open MPI takes when it starts, and some more
+    HostThreads held;
+    host_take_threads(&held, THREADS);
+    host_give_back_threads(&held);
+    expect_threads(run, THREADS, held.n);
+    int descriptors = host_descriptors(DESCRIPTORS);
+    if (descriptors < DESCRIPTORS)
+        die("expected %d free descriptors for communication, found %d; raise the limit of open files (ulimit -n)",
+            DESCRIPTORS, descriptors);
+}
+
+// Those of the kernels, one that plans, and one that communicates.
+static void check_room_for_threads(const Run* run) {
+    const Comm* world = run->model.world;
+    int threads = run->config.threads ? run->config.threads : host_cores("", 0), several = world->size > 1;
+    int wanted = (run->model.k->on_host ? threads - 1 : 0) + 1 + several;
+    HostThreads held;
+    host_take_threads(&held, wanted);
+    int found = several ? (int)-run_most(run, run->model.world, -held.n) : held.n;
+    host_give_back_threads(&held);
+    expect_threads(run, wanted, found);
 }
 
 // For plans, which must be the same on all ranks even where nodes have unlike numbers of them.
@@ -147,6 +176,7 @@ static void split_ranks(Run* run) {
 void run_open_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
+    if (run->identity.size > 1) check_room_for_mpi(run);
     if (comm_open(&m->world, m->k, &run->identity, run->config.timeout, err, sizeof err)) die("%s", err);
 }
 
@@ -166,10 +196,12 @@ void run_join_ranks(Run* run) {
     run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
     if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);
-    if (m->world->size == 1) return;
-    settle_threads(run);
-    check_same(run);
-    say_where(run);
+    if (m->world->size > 1) {
+        settle_threads(run);
+        check_same(run);
+        say_where(run);
+    }
+    check_room_for_threads(run);
 }
 
 void run_measure_limit(Run* run) {

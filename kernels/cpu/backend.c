@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/host.h"
 
 const char* const cpu_isa_names[CPU_ISAS] = {"reference", "generic", "avx2", "avx512", "avx512bf16", "amx"};
 
@@ -90,7 +91,7 @@ void* cpu_thread_scratch(int thread) { return scratch.threads + (size_t)thread *
 int cpu_threads(void) { return scratch.n_threads; }
 
 static int threads_wanted(const KernelLimits* limits) {
-    return limits->threads > 0 ? limits->threads : omp_get_num_procs();
+    return limits->threads > 0 ? limits->threads : MIN(omp_get_num_procs(), host_cores("", 0));
 }
 
 // The most that any op of any usable set needs, so that every table can be open at once.

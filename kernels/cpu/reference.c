@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/host.h"
 
 static double load(const void* p, size_t i, DType dt) {
     if (dt == DT_F64) return ((const double*)p)[i];
@@ -25,18 +25,7 @@ static void store(void* p, size_t i, double x, DType dt) {
 
 // ---- device and memory: the reference needs none of its own
 
-// Linux counts memory that it would free on demand as available; elsewhere half of the machine's must do.
-static size_t memory_available(void) {
-    unsigned long long kib = 0;
-    char line[128];
-    FILE* file = fopen("/proc/meminfo", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
-    if (file) fclose(file);
-    if (kib > 0) return (size_t)kib << 10;
-    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
-}
-
+static size_t memory_available(void) { return host_memory("", 1).bytes; }
 static size_t workspace_bytes(const KernelLimits* limits) { return 0; }
 static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
     cpu_open_clock(limits);

@@ -1,0 +1,31 @@
+// host.h - what this process may take of its machine: the least of what the machine has, what the limits of its
+// container (control groups, version 1 and 2) leave, and what its own limits (ulimit) leave.
+//
+// root: "", or a directory in which a test has laid out /proc and /sys. What cannot be read is no limit.
+#pragma once
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+typedef struct HostMemory {
+    size_t bytes;
+    const char* whose;  // what has no more than that, in words
+} HostMemory;
+
+// Memory that may still be taken. What the machine or the container has is for this many processes.
+HostMemory host_memory(const char* root, int processes);
+
+// Cores that a process (0: this one) may use: its affinity mask, or the CPU quota of its container, rounded up. >= 1.
+int host_cores(const char* root, pid_t process);
+
+// Threads that only wait, until they are given back: they show how many the system allows.
+typedef struct HostThreads {
+    int n;  // as many as could be had
+    pthread_t* threads;
+    pthread_mutex_t gate;
+} HostThreads;
+void host_take_threads(HostThreads* held, int wanted);
+void host_give_back_threads(HostThreads* held);
+
+// How many of so many descriptors can be had at once.
+int host_descriptors(int wanted);
