@@ -19,7 +19,12 @@ enum { PIECE = 1 << 20 };
 
 // ---- files
 
-static const char* hint(int error) { return error == ENOSPC || error == EDQUOT ? "; free some space there" : ""; }
+const char* disk_hint(int error) {
+    if (error == ENOSPC || error == EDQUOT) return "; free some space there";
+    if (error == EFBIG) return "; raise the limit of a file's size (ulimit -f)";
+    if (error == EMFILE) return "; raise the limit of open files (ulimit -n)";
+    return "";
+}
 
 int disk_join(char path[DISK_PATH], const char* dir, const char* name, char* err, size_t errlen) {
     if ((size_t)snprintf(path, DISK_PATH, "%s/%s", dir, name) < DISK_PATH) return 0;
@@ -31,7 +36,7 @@ int disk_create(const char* path, char* err, size_t errlen) {
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
         return fail(err, errlen, "%s: expected a file to write, found another kind", path);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(errno), hint(errno));
+    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(errno), disk_hint(errno));
     return fd;
 }
 
@@ -52,7 +57,7 @@ int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen) 
     if (close(fd) && !failed) failed = -1, error = errno;
     if (!failed) return 0;
     unlink(path);
-    return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(error), hint(error));
+    return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(error), disk_hint(error));
 }
 
 int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_t errlen) {
@@ -70,7 +75,7 @@ int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {
     struct stat s;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // O_NONBLOCK: a named pipe would wait for its writer
-    if (fd < 0) return fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
+    if (fd < 0) return fail(err, errlen, "%s: cannot read: %s%s", path, strerror(errno), disk_hint(errno));
     if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
         close(fd);
         return fail(err, errlen, "%s: expected a file, found another kind", path);
@@ -114,7 +119,7 @@ char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t
     if (!text)
         fail(err, errlen, "%s: expected a file of at most %zu bytes that fits in memory, found %" PRIu64, path, most,
              bytes);
-    else if (got < 0) fail(err, errlen, "%s: cannot read: %s", path, strerror(error));
+    else if (got < 0) fail(err, errlen, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error));
     else if (got != (int64_t)bytes)
         fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, got);
     if (got != (int64_t)bytes || !text) {
@@ -142,7 +147,7 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char*
     }
     free(piece);
     close(fd);
-    return bad ? fail(err, errlen, "%s: cannot read: %s", path, strerror(error)) : 0;
+    return bad ? fail(err, errlen, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error)) : 0;
 }
 
 // ---- directories
@@ -164,7 +169,7 @@ int disk_sync_dir(const char* path, char* err, size_t errlen) {
     if (fd >= 0) close(fd);
     // Some file systems sync no directories; a parent may let us make names in it but not read it.
     if (error == EINVAL || error == EACCES) bad = 0;
-    return bad ? fail(err, errlen, "%s: cannot sync the directory: %s", path, strerror(error)) : 0;
+    return bad ? fail(err, errlen, "%s: cannot sync the directory: %s%s", path, strerror(error), disk_hint(error)) : 0;
 }
 
 // mkdir of one directory, and a sync of the one that now names it.

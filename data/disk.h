@@ -19,6 +19,9 @@ static inline int32_t disk_int32(const unsigned char* p) {
     return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
+// What to try, behind the words for an errno: "; free some space there". Empty where nothing is known.
+const char* disk_hint(int error);
+
 // Opens a regular file for writing, empty; anything else under this name (a device, a directory) is refused.
 // A descriptor, or -1 with a message.
 int disk_create(const char* path, char* err, size_t errlen);

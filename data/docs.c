@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,7 +21,14 @@
 #include "data/run_dir.h"
 #include "plan/base.h"
 
-enum { KEEP_OPEN = 128 };  // so many files stay open; two corpora then stay far below the usual limit of 1024
+// So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
+// which are for communication, libraries and files of the run.
+static int64_t most_open(void) {
+    enum { OTHERS = 64, MOST = 128 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur < OTHERS) return 0;
+    return (int64_t)MIN((limit.rlim_cur - OTHERS) / 4, (rlim_t)MOST);
+}
 
 // ---- which files: in byte order, so that every rank and every run numbers documents alike on any file system
 
@@ -59,7 +67,7 @@ static int paths_expand(FileNames* list, const char* pattern, char* err, size_t 
     struct stat st;
     if (stat(pattern, &st) == 0) return append_path(list, strdup(pattern), err, errlen);
     int error = errno;
-    if (!strpbrk(pattern, "*?[")) return fail(err, errlen, "%s: %s", pattern, strerror(error));
+    if (!strpbrk(pattern, "*?[")) return fail(err, errlen, "%s: %s%s", pattern, strerror(error), disk_hint(error));
     glob_t matches;
     int status = glob(pattern, GLOB_NOSORT, NULL, &matches);
     if (status == GLOB_NOMATCH) return fail(err, errlen, "%s: no file matches this pattern", pattern);
@@ -107,7 +115,7 @@ static int may_pass_over(int error) {
 static int list_one(FileNames* files, FileNames* directories, const char* directory, char* err, size_t errlen) {
     DIR* dir = opendir(directory);
     if (!dir && may_pass_over(errno)) return files->unreadable++, 0;
-    if (!dir) return fail(err, errlen, "%s: %s", directory, strerror(errno));
+    if (!dir) return fail(err, errlen, "%s: %s%s", directory, strerror(errno), disk_hint(errno));
     int status = 0;
     size_t n = strlen(directory);
     for (struct dirent* entry; status == 0 && (errno = 0, entry = readdir(dir));) {
@@ -185,7 +193,7 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
     int status = 0;
     if (docs_file_open(&file, err, errlen)) status = !named && may_pass_over(errno) ? 1 : -1;
     if (status == 0) status = index_file(docs, &file, named, err, errlen);
-    if (status || docs->n_kept_open >= KEEP_OPEN) docs_file_close(&file);
+    if (status || docs->n_kept_open >= most_open()) docs_file_close(&file);
     if (status < 0) return -1;
     if (status > 0) {
         docs->skipped++;

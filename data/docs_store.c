@@ -98,7 +98,7 @@ int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, ch
         return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n,
                     (long long)offset, (long long)file->size);
     int fd = file->fd >= 0 ? file->fd : open_path(file->path);
-    if (fd < 0) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    if (fd < 0) return fail(err, errlen, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
     int64_t got = disk_read_at(fd, (uint64_t)offset, out, n);
     int error = errno;
     if (fd != file->fd) close(fd);
@@ -116,7 +116,8 @@ void docs_file_close(DocsFile* file) {
 int docs_file_open(DocsFile* file, char* err, size_t errlen) {
     struct stat st;
     file->fd = open_path(file->path);
-    if (file->fd < 0 || fstat(file->fd, &st)) return fail(err, errlen, "%s: %s", file->path, strerror(errno));
+    if (file->fd < 0 || fstat(file->fd, &st))
+        return fail(err, errlen, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
     errno = ENOENT;
     if (!S_ISREG(st.st_mode)) return fail(err, errlen, "%s: is not a regular file", file->path);
     file->size = st.st_size;

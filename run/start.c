@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@ void run_threads_without_spinning(char** argv) {
 void run_read_options(Run* run, int argc, char** argv) {
     char err[ERR_BYTES];
     Config* c = &run->config;
+    signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
     if (c->help) config_help(stdout, c->help), run_end_output(), exit(0);
     if (c->resume_from) c->resume = 1;

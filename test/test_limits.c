@@ -1,0 +1,197 @@
+// test_limits.c - the whole program under limits: of a container's memory and cores, of addresses, descriptors, sizes
+// of files and processes. It works, or says in one line which limit it is and what to try.
+#include "plan/base.h"
+#include "test/program.h"
+
+#define TINY                                                                                                     \
+    "--data $W/corpus --layers 1 --width 16 --heads 2 --context 32 --batch-tokens 64 --steps 3 --eval-every 0 " \
+    "--sample-every 0 --dtype fp32 "
+#define ONE TINY "--threads 1 --out $W/run "
+// A table of some 200 MiB.
+#define LARGE                                                                                                     \
+    "--data $W/corpus --layers 2 --width 1024 --heads 2 --context 32 --batch-tokens 64 --steps 1 --eval-every 0 " \
+    "--sample-every 0 --save-every 0 --dtype fp32 --threads 1 --out $W/run "
+#define MPIRUN "timeout 60 mpirun --oversubscribe -n 2 "
+
+static int has_mpirun(void) { return sh("command -v mpirun") == 0; }
+
+static int lines_in(const char* text) {
+    int n = 0;
+    for (; (text = strchr(text, '\n')); text++) n++;
+    return n;
+}
+
+// Status 1 and one line on stderr with both words, without a step.
+static int refused(int status, const char* word1, const char* word2) {
+    int good = status == 1 && lines_in(errors) == 1 && strstr(errors, word1) && strstr(errors, word2) &&
+               !strstr(output, "step 1/");
+    if (!good) printf("    status %d: %.600s\n", status, errors);
+    return good;
+}
+
+static int works(int status) {
+    if (status) printf("    status %d: %.600s\n", status, errors);
+    return status == 0 && errors[0] == 0 && strstr(output, "loss hash");
+}
+
+// ---- containers
+
+static char group[400];  // a control group of this test; empty where none can be made
+
+// Below the group of this process, of a controller of version 1, or of version 2 (controller NULL).
+static int make_group(const char* controller) {
+    char at[300] = "/sys/fs/cgroup";
+    group[0] = 0;
+    if (controller) {
+        snprintf(at, sizeof at, "/sys/fs/cgroup/%s", controller);
+        if (sh("sed -n 's/^[0-9]*:%s:\\(.*\\)$/\\1/p' /proc/self/cgroup", controller)) return 0;
+    } else if (sh("grep -q memory /sys/fs/cgroup/cgroup.subtree_control && sed -n 's/^0:://p' /proc/self/cgroup")) {
+        return 0;
+    }
+    if (output[0] != '/') return 0;
+    output[strcspn(output, "\n")] = 0;
+    snprintf(group, sizeof group, "%s%.60s/ragged-test-%ld", at, output[1] ? output : "", (long)getpid());
+    if (mkdir(group, 0777) == 0) return 1;
+    group[0] = 0;
+    return 0;
+}
+
+// A process may still be on its way out.
+static void remove_group(void) {
+    for (int i = 0; i < 50 && group[0] && rmdir(group); i++) sleep_ms(20);
+}
+
+static void check_container(const char* limit, const char* bytes) {
+    CHECK(sh("echo %s > %s/%s", bytes, group, limit) == 0);
+    int status = sh("rm -rf $W/run; echo $$ > %s/cgroup.procs && exec %s " LARGE, group, program);
+    CHECK(refused(status, "found ", "MiB available (memory limit of the container)"));
+    CHECK(works(sh("rm -rf $W/run; echo $$ > %s/cgroup.procs && exec %s " ONE, group, program)));
+}
+
+// Without the reader of limits the kernel kills the run.
+static void a_container_of_version_1_refuses_a_table_that_does_not_fit(void) {
+    if (!make_group("memory")) SKIP("no control group of version 1 can be made here");
+    check_container("memory.limit_in_bytes", "100M");
+    remove_group();
+}
+
+static void a_container_of_version_2_refuses_a_table_that_does_not_fit(void) {
+    if (!make_group(NULL)) SKIP("no control group of version 2 with memory can be made here");
+    check_container("memory.max", "100M");
+    remove_group();
+}
+
+static void a_quota_of_one_core_counts_as_one_core(void) {
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
+    int status = sh("echo 100000 > %s/cpu.cfs_period_us; echo 100000 > %s/cpu.cfs_quota_us; rm -rf $W/run; "
+                    "echo $$ > %s/cgroup.procs && exec " MPIRUN "%s " TINY "--out $W/run",
+                    group, group, group, program);
+    CHECK(status == 0 && strstr(output, "2 ranks of 1 threads share 1 cores"));
+    if (test_failures_in_claim) printf("    status %d: %.600s\n", status, output);
+    remove_group();
+}
+
+// ---- addresses
+
+static void a_limit_of_addresses_refuses_a_table_that_does_not_fit(void) {
+    CHECK(refused(sh("rm -rf $W/run; ulimit -v 200000; exec %s " LARGE, program), "MiB available (ulimit -v)",
+                  "--capacity"));
+    CHECK(works(sh("rm -rf $W/run; ulimit -v 200000; exec %s " ONE, program)));
+}
+
+// ---- descriptors
+
+// Hundreds of files, of which many would be kept open.
+static void few_descriptors_are_enough_and_leave_no_document_out(void) {
+    char hash[64];
+    CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
+    snprintf(hash, sizeof hash, "%.30s", strstr(output, "loss hash"));
+    CHECK(works(sh("rm -rf $W/run; ulimit -n 40; exec %s " ONE, program)));
+    CHECK(strstr(output, hash) && strstr(output, "300 documents"));
+    if (!has_mpirun()) return;
+    CHECK(sh("rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 40; exec %s " ONE "'", program) == 0);
+    CHECK(strstr(output, "300 documents") && errors[0] == 0);
+}
+
+static void too_few_descriptors_get_one_line(void) {
+    CHECK(refused(sh("rm -rf $W/run; ulimit -n 4; exec %s " ONE, program), "Too many open files", "ulimit -n"));
+}
+
+// The launcher has words of its own, and more than one rank may be heard before it ends the job.
+static void too_few_descriptors_for_mpi_are_told_before_it_starts(void) {
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    CHECK(sh("rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 16; exec %s " ONE "'", program) == 1);
+    CHECK(strstr(errors, "train: rank 0: expected 32 free descriptors") && strstr(errors, "ulimit -n"));
+    CHECK(!strstr(errors, "PMIX") && !strstr(errors, "evutil"));
+    if (test_failures_in_claim) printf("    %.600s\n", errors);
+}
+
+// ---- sizes of files
+
+static void a_file_that_may_not_grow_ends_the_run_with_words_not_a_signal(void) {
+    CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
+    int status = sh("ulimit -f 64; exec %s " ONE "--resume --steps 4", program);
+    CHECK(status == 1 && strstr(errors, "File too large; raise the limit of a file's size (ulimit -f)"));
+    if (test_failures_in_claim) printf("    status %d: %.600s\n", status, errors);
+    CHECK(sh("ls $W/run/step-000003/DONE && ! ls -d $W/run/step-000004* $W/run/*.tmp") == 0);
+    CHECK(works(sh("exec %s " ONE "--resume --steps 4", program)));
+}
+
+// ---- processes and threads
+
+static void more_threads_than_there_is_room_for_get_one_line(void) {
+    int status = sh("rm -rf $W/run; ulimit -v 400000; exec %s " TINY "--threads 1000 --out $W/run", program);
+    CHECK(refused(status, "expected room for 1000 threads", "smaller --threads"));
+}
+
+// As a user whose processes are counted: those of root are not.
+static const char* as_somebody(void) {
+    if (geteuid() != 0) return "";
+    return sh("setpriv --reuid 65534 --regid 65534 --clear-groups test -x $W/train && "
+              "setpriv --reuid 65534 --regid 65534 --clear-groups test -w $W/open") == 0
+               ? "setpriv --reuid 65534 --regid 65534 --clear-groups "
+               : NULL;
+}
+
+static void too_few_processes_get_one_line(void) {
+    const char* as = as_somebody();
+    if (!as) SKIP("root's processes are not counted, and setpriv to another user does not work here");
+    for (int threads = 1; threads <= 4; threads += 3) {
+        int status = sh("%sprlimit --nproc=1 $W/train " TINY "--threads %d --out $W/open/run", as, threads);
+        CHECK(refused(status, threads == 1 ? "room for 1 threads" : "room for 4 threads", "ulimit -u"));
+    }
+}
+
+static void too_few_processes_for_mpi_are_told_before_it_starts(void) {
+    const char* as = as_somebody();
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    if (!as) SKIP("root's processes are not counted, and setpriv to another user does not work here");
+    int status = sh("cd $W/open; HOME=$W/open TMPDIR=$W/open %s" MPIRUN "prlimit --nproc=2 $W/train " TINY
+                    "--threads 1 --out $W/open/run",
+                    as);
+    CHECK(status == 1 && strstr(errors, "train: rank 0: expected room for 4 threads on every rank"));
+    CHECK(strstr(errors, "ulimit -u") && !strstr(errors, "libgomp") && !strstr(errors, "PMIX"));
+    if (test_failures_in_claim) printf("    status %d: %.600s\n", status, errors);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    sh("mkdir -p $W/corpus $W/open && chmod 755 $W && chmod 777 $W/open && cp %s $W/train && chmod 755 $W/train && "
+       "for i in $(seq 300); do echo \"document number $i, and a few words more for it\" > $W/corpus/$i.txt; done",
+       program);
+    RUN(a_container_of_version_1_refuses_a_table_that_does_not_fit);
+    RUN(a_container_of_version_2_refuses_a_table_that_does_not_fit);
+    RUN(a_quota_of_one_core_counts_as_one_core);
+    RUN(a_limit_of_addresses_refuses_a_table_that_does_not_fit);
+    RUN(few_descriptors_are_enough_and_leave_no_document_out);
+    RUN(too_few_descriptors_get_one_line);
+    RUN(too_few_descriptors_for_mpi_are_told_before_it_starts);
+    RUN(a_file_that_may_not_grow_ends_the_run_with_words_not_a_signal);
+    RUN(more_threads_than_there_is_room_for_get_one_line);
+    RUN(too_few_processes_get_one_line);
+    RUN(too_few_processes_for_mpi_are_told_before_it_starts);
+    return program_end();
+}
