@@ -462,20 +462,17 @@ static void decode(Run* run, const int* tokens, int N, int cached) {
     token_logits(run, N - 1);
 }
 
-// Bytes of generated text as a terminal may see them: control characters other than tab and newline become a dot.
-static void print_token(const Run* run, int token) {
+// Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
+static void print_token(const Run* run, TextFilter* shown, int token) {
     size_t bytes = 0;
     const char* piece = tokenizer_decode(run->data.tokenizer, token, &bytes);
-    for (size_t j = 0; j < bytes; j++) {
-        unsigned char c = (unsigned char)piece[j];
-        putchar((c < 32 && c != '\t' && c != '\n') || c == 127 ? '.' : c);
-    }
+    text_print(stdout, shown, piece, bytes);
     fflush(stdout);
 }
 
 // Continues text (n_tokens, with room for n_new more) and prints each token as it comes. When the context is full the
 // older half is forgotten. seed makes the choices repeatable.
-static void generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed) {
+static void generate(Run* run, TextFilter* shown, int* text, int n_tokens, int n_new, uint64_t seed) {
     const Config* c = &run->config;
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
     for (int i = 0; i < n_new; i++) {
@@ -484,7 +481,7 @@ static void generate(Run* run, int* text, int n_tokens, int n_new, uint64_t seed
             decode(run, text + first + cached, N, cached);
         text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
                                       random_uniform(seed, (uint64_t)i), run->host_scratch);
-        print_token(run, text[n_tokens++]);
+        print_token(run, shown, text[n_tokens++]);
     }
 }
 
@@ -495,8 +492,10 @@ static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed)
     if (!text) die("no memory for a sample of %d tokens", n_new);
     text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
     int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
-    for (int i = 1; i < n_tokens; i++) print_token(run, text[i]);
-    generate(run, text, n_tokens, n_new, seed);
+    TextFilter shown = {{0}, 0, 0};
+    for (int i = 1; i < n_tokens; i++) print_token(run, &shown, text[i]);
+    generate(run, &shown, text, n_tokens, n_new, seed);
+    text_print_end(stdout, &shown);
     putchar('\n');
     free(text);
 }
@@ -651,7 +650,7 @@ static void dump_gradients(Run* run) {
     extra[0].data = logits;
     extra[1].data = logits ? logits + b->n_tokens * V : NULL;
     run_dump_gradients(run, extra, n_extra);
-    printf("loss %.9g over %" PRId64 " targets; gradients in %s\n", loss, b->n_targets, run->config.dump_grads);
+    say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, run->config.dump_grads);
     free(first);
     free(logits);
 }
@@ -673,10 +672,9 @@ static void evaluate_now(Run* run) {
     double started = now_seconds();
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
     run->state.val_loss = evaluate(run, &targets);
-    runlog_say(&run->log,
-               "step %" PRId64 ": %svalidation loss %.4f%s over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
-               run->state.step, runlog_bold(&run->log), run->state.val_loss, runlog_plain(&run->log), targets,
-               run->unigram_loss, now_seconds() - started);
+    runlog_strong(&run->log,
+                  "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
+                  run->state.step, run->state.val_loss, targets, run->unigram_loss, now_seconds() - started);
     if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets)) interrupted = SIGTERM;
 }
 
@@ -752,13 +750,13 @@ static void finish(Run* run, double started) {
     if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
         warn("standard output was closed: stopped at step %" PRId64 "; continue: ./train --resume --out %s",
              run->state.step, run->out);
-    else if (run->state.step < c->steps) printf("continue: ./train --resume --out %s\n", run->out);
+    else if (run->state.step < c->steps) say(stdout, "continue: ./train --resume --out %s", run->out);
     else if (c->resume && run->first_step >= c->steps)
-        printf("its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64 "\n", run->out,
-               2 * run->state.step);
+        say(stdout, "its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64, run->out,
+            2 * run->state.step);
     else if (c->save_every && c->steps > 0)
-        printf("use it:   ./train --out %s --sample \"%s\"\n", run->out,
-               c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
+        say(stdout, "use it:   ./train --out %s --sample \"%s\"", run->out,
+            c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
     else printf("nothing was saved\n");
     run_print_peak(run);
     run_print_planning(run);

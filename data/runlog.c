@@ -13,6 +13,7 @@
 
 #include "data/disk.h"
 #include "data/json.h"
+#include "plan/text.h"
 
 enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
 
@@ -315,19 +316,30 @@ int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {
     return end_line(log);
 }
 
-void runlog_say(RunLog* log, const char* format, ...) {
+// strong: 0 or 1
+static void say_line(RunLog* log, int strong, const char* format, va_list args) {
     if (log->line_open) putchar('\n');
     log->line_open = 0;
-    va_list args;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
+    if (strong && log->is_terminal) fputs("\033[1m", stdout);
+    say_list(stdout, format, args);
+    if (strong && log->is_terminal) fputs("\033[0m", stdout);
     putchar('\n');
     fflush(stdout);
 }
 
-const char* runlog_bold(const RunLog* log) { return log->is_terminal ? "\033[1m" : ""; }
-const char* runlog_plain(const RunLog* log) { return log->is_terminal ? "\033[0m" : ""; }
+void runlog_say(RunLog* log, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_line(log, 0, format, args);
+    va_end(args);
+}
+
+void runlog_strong(RunLog* log, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_line(log, 1, format, args);
+    va_end(args);
+}
 
 const char* runlog_duration(double seconds, char text[32]) {
     long s = seconds > 0 ? (long)(seconds + 0.5) : 0;

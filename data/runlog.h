@@ -92,8 +92,10 @@ int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, wh
 __attribute__((format(printf, 2, 3)))
 #endif
 void runlog_say(RunLog* log, const char* format, ...);
-const char* runlog_bold(const RunLog* log);  // escape sequences, empty where there is no terminal
-const char* runlog_plain(const RunLog* log);
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+void runlog_strong(RunLog* log, const char* format, ...);  // in bold, where there is a terminal
 
 // A number of JSON with so many digits: null when it is not finite, which JSON has no word for.
 const char* runlog_number(double x, int digits, char text[32]);

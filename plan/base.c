@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "plan/text.h"
+
 static int this_rank = -1;
 
 void die_as_rank(int rank) { this_rank = rank; }
@@ -18,6 +20,7 @@ void die_at(const char* file, int line, const char* format, ...) {
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    text_clean(message);
     fflush(stdout);
     struct timespec turn = {0, 400000000};
     if (this_rank > 0) nanosleep(&turn, NULL);
@@ -27,13 +30,13 @@ void die_at(const char* file, int line, const char* format, ...) {
 }
 
 void warn(const char* format, ...) {
-    char message[2048];
     va_list args;
-    va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
-    va_end(args);
     fflush(stdout);
-    fprintf(stderr, "train: warning: %s\n", message);
+    fputs("train: warning: ", stderr);
+    va_start(args, format);
+    say_list(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
 }
 
 int fail(char* err, size_t errlen, const char* format, ...) {

@@ -4,16 +4,20 @@
 #include "plan/page.h"
 
 #include "plan/explain.h"
+#include "plan/text.h"
 
 // ---- what all pages share
 
 void page_string(FILE* out, const char* text) {
+    TextFilter safe = {{0}, 0, 0};
+    char bytes[TEXT_MOST];
     fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c < 32 || c == '"' || c == '\\' || c == '<') fprintf(out, "\\u%04x", c);
-        else fputc(c, out);
-    }
+    for (; *text; text++)
+        for (int i = 0, n = text_filter(&safe, (unsigned char)*text, 0, bytes); i < n; i++) {
+            if (bytes[i] == '"' || bytes[i] == '\\' || bytes[i] == '<') fprintf(out, "\\u%04x", bytes[i]);
+            else fputc(bytes[i], out);
+        }
+    text_print_end(out, &safe);
     fputc('"', out);
 }
 

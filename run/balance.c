@@ -266,6 +266,6 @@ void balance_write_page(Run* run) {
     const Balance* b = run->balance;
     if (!b->history) return;
     snprintf(path, sizeof path, "%s/ranks.html", run->out);
-    if (history_write(b->history, path, run->out, err, sizeof err)) fprintf(stderr, "train: %s\n", err);
-    else printf("what every rank did: %s\n", path);
+    if (history_write(b->history, path, run->out, err, sizeof err)) warn("%s", err);
+    else say(stdout, "what every rank did: %s", path);
 }

@@ -228,7 +228,7 @@ static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
     }
 }
 
-static void say(Run* run) {
+static void say_decision(Run* run) {
     const Balance* b = run->balance;
     const BalanceDecision* d = &b->decision;
     char text[512];
@@ -276,7 +276,7 @@ static void divide_anew(Run* run, const RankSpeed* ranks) {
     balance_make_moves(run);
     for (int t = 0; t < R; t++) next[t] = balance_count(b->plan.moves, b->plan.n_moves, own, t);
     TpSplit split = split_of(m, next);
-    say(run);
+    say_decision(run);
     d->active = b->plan.n_moves = 0;
     if (!memcmp(&split, &m->split, sizeof split)) return;
     run_reshard(run, &split);
@@ -321,7 +321,8 @@ void balance_change(Run* run) {
     int was_active = b->decision.active;
     double before = b->decision.step_ms;
     decide(run);
-    if (b->decision.active != was_active || (was_active && fabs(before - b->decision.step_ms) > 0.1 * before)) say(run);
+    if (b->decision.active != was_active || (was_active && fabs(before - b->decision.step_ms) > 0.1 * before))
+        say_decision(run);
 }
 
 uint64_t balance_state_hash(const Run* run) {

@@ -183,7 +183,7 @@ static int find_measured(Found* found, const Run* run) {
     if (cost_cache_path(run, path, sizeof path, err, sizeof err)) return 0;
     int missing = read_machine(&found->machine, path, err, sizeof err);
     if (!missing) missing = check_machine(&found->machine, path, err, sizeof err);
-    if (missing < 0) fprintf(stderr, "train: %s; going on with an estimate, --probe measures anew\n", err);
+    if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
 }
@@ -206,8 +206,9 @@ static void print_link(const LinkTable* link, const char* where) {
 
 static void print_cost(const Run* run, const char* from) {
     const Cost* c = &run->probed.cost;
-    printf("cost    %s\n        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", from,
-           c->per_token, c->quadratic, c->micro_batch, c->step);
+    say(stdout, "cost    %s", from);
+    printf("        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", c->per_token,
+           c->quadratic, c->micro_batch, c->step);
     if (run->limits.ranks > 1) {
         print_link(&c->link[LINK_INSIDE], "inside a node");
         if (run->limits.ranks > run->limits.node_size) print_link(&c->link[LINK_ACROSS], "between nodes");

@@ -363,5 +363,5 @@ void run_probe(Run* run) {
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
     if (cost_cache_path(run, path, sizeof path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
         die("--probe: %s", err);
-    printf("saved %s, which runs like this one find; others take it by --machine\n", path);
+    say(stdout, "saved %s, which runs like this one find; others take it by --machine", path);
 }

@@ -19,7 +19,7 @@ static void print_option(void* column, const char* name, const char* value) {
     int* at = (int*)column;
     int n = (int)(strlen(name) + strlen(value)) + 2;
     if (*at + n > 118) printf("\n "), *at = 1;
-    printf(" %s %s", name, value);
+    say_part(stdout, " %s %s", name, value);
     *at += n;
 }
 
@@ -36,8 +36,9 @@ void run_print(const Run* run) {
     int column = 7;
     printf("options");
     config_visit(c, print_option, &column);
-    printf("\ndevice  %s, %s, matmul limit %.0f GFLOP/s (measured)\n", m->k->name, dtype_name(m->dt),
-           run->matmul_limit / 1e9);
+    printf("\n");
+    say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
+        run->matmul_limit / 1e9);
     printf("model   GPT-2, %d layers, width %d, %d heads, context %d, vocabulary %d: %.2fM parameters\n", m->shape.L,
            m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->whole) / 1e6);
     if (!run->training) return;
@@ -55,7 +56,7 @@ void run_print(const Run* run) {
     printf("%s\n", sampler_describe(run->data.val));
     printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
     if (run->out[0] || run->start_from[0])
-        printf("run     %s%s%s\n", run->out, run->start_from[0] ? ", from " : "", run->start_from);
+        say(stdout, "run     %s%s%s", run->out, run->start_from[0] ? ", from " : "", run->start_from);
 }
 
 static void print_size(const char* name, size_t bytes) {
@@ -299,7 +300,7 @@ static void play_planners(Stage* stage) {
     for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
         if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
         if (!run_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
-        else printf("%s has no plan: %s\n", planners[i]->name, err);
+        else say(stdout, "%s has no plan: %s", planners[i]->name, err);
     }
 }
 
@@ -313,7 +314,7 @@ static void write_page(const Run* run, const Explained* x) {
     int failed = !file || explain_page(file, x);
     if (file && fclose(file)) failed = 1;
     if (failed) die("%s: cannot write: %s", path, strerror(errno));
-    printf("the same with timelines: %s\n", path);
+    say(stdout, "the same with timelines: %s", path);
 }
 
 void run_explain(const Run* run) {

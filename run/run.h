@@ -14,6 +14,7 @@
 #include "plan/config.h"
 #include "plan/machine.h"
 #include "plan/straggle.h"
+#include "plan/text.h"
 #include "run/balance.h"
 #include "run/batch.h"
 #include "run/work.h"

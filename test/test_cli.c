@@ -1,5 +1,6 @@
 // test_cli.c - what a person gets to see: one clear line for each mistake, help, and a first run that works.
 #include "plan/base.h"
+#include "plan/text.h"
 #include "test/program.h"
 
 #define TINY                                                                                                     \
@@ -105,6 +106,55 @@ static void a_run_prints_what_it_understood_before_it_starts(void) {
     CHECK(strchr(output, '\033') == NULL && strchr(output, '\r') == NULL);  // no terminal: no colour, no rewriting
 }
 
+// Nothing in the output but lines of text: what the filter of foreign text leaves alone.
+static void check_shown(const char* what) {
+    TextFilter t = {{0}, 0, 0};
+    size_t n = strlen(output), at = 0, wrong = 0;
+    for (size_t i = 0; i < n; i++) {
+        char part[TEXT_MOST];
+        int more = text_filter(&t, (unsigned char)output[i], 1, part);
+        if (more > 0 && memcmp(output + at, part, (size_t)more) != 0) wrong++;
+        at += (size_t)more;
+    }
+    CHECK(wrong == 0 && at == n && !strchr(output, '\033') && !strstr(output, "\xc2\x9b"));
+    if (wrong || at != n) printf("    of %s: %zu bytes are no text\n", what, MAX(wrong, n - at));
+}
+
+static void names_that_others_chose_cannot_command_a_terminal(void) {
+    setenv("EVIL",
+           "e\033]0;x\007\xc2\x9b"
+           "31m\xe2\x80\xae\nz\xff",
+           1);
+    static const char* const mistakes[] = {"--data \"$W/$EVIL\"",
+                                           "\"--$EVIL\"",
+                                           "--schedule \"$EVIL\"",
+                                           "--init \"$W/$EVIL\"",
+                                           "--sample x --out \"$W/$EVIL\"",
+                                           "--data $W/corpus --machine \"$W/$EVIL\" --explain",
+                                           "--data $W/corpus --tokenizer \"$EVIL\""};
+    for (int i = 0; i < COUNT(mistakes); i++) {
+        refused(mistakes[i], "e?]0;x??31m??z?", "");
+        check_shown(mistakes[i]);
+    }
+    CHECK(sh("cp -r $W/corpus \"$W/texts$EVIL\" && %s " TINY " --data \"$W/texts$EVIL\" --out \"$W/out$EVIL\"",
+             program) == 0);
+    CHECK(strstr(output, "oute?]0;x??31m??z?"));
+    check_shown("a run");
+    CHECK(sh("cp -r $W/out*/step-000002 $W/odd && rm $W/odd/DONE $W/odd/state.json && "
+             "sed -i \"s/gelu_new/$(printf '\\302\\233')31m/\" $W/odd/config.json") == 0);
+    refused("--init $W/odd --data $W/corpus", "gelu_new", "?31m");
+    check_shown("a configuration");
+}
+
+static void samples_are_text_whatever_the_model_says(void) {
+    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    // Bytes are the tokens: each character of the prompt is cut between several.
+    const char* prompt = "\xf0\x9f\x98\x80 \xe4\xb8\xad\xe6\x96\x87 \xc3\xa4";
+    CHECK(sh("%s --sample '%s' --tokens 2000 --temperature 5 --out $W/run", program, prompt) == 0);
+    CHECK(!strncmp(output, prompt, strlen(prompt)) && strlen(output) > 1000);
+    check_shown("a sample");
+}
+
 static void overfitting_one_batch_reaches_a_small_loss(void) {
     double losses[256];
     CHECK(sh("%s " TINY " --overfit --steps 150 --lr 0.01 --weight-decay 0 --save-every 0 --out $W/overfit", program) ==
@@ -123,6 +173,8 @@ int main(int argc, char** argv) {
     RUN(a_full_disk_leaves_the_older_checkpoint_whole);
     RUN(help_shows_the_first_options_and_all_when_asked);
     RUN(a_run_prints_what_it_understood_before_it_starts);
+    RUN(names_that_others_chose_cannot_command_a_terminal);
+    RUN(samples_are_text_whatever_the_model_says);
     RUN(overfitting_one_batch_reaches_a_small_loss);
     return program_end();
 }
