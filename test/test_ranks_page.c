@@ -218,7 +218,7 @@ static void a_page_without_a_place_says_so(void) {
 static int log_line(const char* run, const StepRecord* record, Json* json) {
     RunLog log;
     char name[64];
-    CHECK(mkdir(path_of(run), 0777) == 0 && runlog_open(&log, path_of(run), 0, err, sizeof err) == 0);
+    CHECK(mkdir(path_of(run), 0777) == 0 && runlog_open(&log, path_of(run), 0, 0, err, sizeof err) == 0);
     log.last_print = now_seconds();  // no progress line
     CHECK(runlog_step(&log, record) == 0);
     runlog_close(&log);
