@@ -48,11 +48,15 @@ typedef struct Fingerprints {
     uint64_t options, data, shape;
 } Fingerprints;
 
+// Their bytes, and the tokens that these are; docs may be NULL.
+static uint64_t hash_documents(const Docs* docs, uint64_t seed) {
+    return docs ? hash64(hash64(seed ^ docs_content(docs)) ^ docs_fingerprint(docs)) : seed;
+}
+
 static Fingerprints fingerprints_of(const Run* run) {
-    Fingerprints m = {0, run->training ? docs_content(run->data.docs) : 0, 0};
+    Fingerprints m = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)), 0};
     const Shape* s = &run->model.shape;
     int dims[] = {s->L, s->C, s->NH, s->V, s->context, (int)run->model.dt, run->training};
-    if (run->data.val_docs) m.data = hash64(m.data) ^ docs_content(run->data.val_docs);
     config_visit(&run->config, add_option, &m.options);
     m.options = hash_bytes(run->start_from, strlen(run->start_from), hash_bytes(run->out, strlen(run->out), m.options));
     m.shape = hash_bytes(dims, sizeof dims, 0);
