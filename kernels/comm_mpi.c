@@ -10,8 +10,9 @@
 // Each rank tells all others its process id and host name, so that messages can name it and its neighbours can see
 // whether it lives. A process that sees other ids, as in a container of its own, is not watched.
 //
-// MPI_Comm_split and MPI_Finalize wait for ever on a rank that has died, so all ranks meet in a barrier of this
-// transport before.
+// A few calls of MPI wait for ever on a rank that does not come: MPI_Init, MPI_Comm_dup, MPI_Comm_split, MPI_Finalize.
+// Before the last two all ranks meet in a barrier of this transport, and each of the four has a deadline. Whoever fails
+// to open leaves MPI as it is: to finalize it would wait for the others, who would wait for this one.
 #include "kernels/comm_mpi.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "kernels/comm_transport.h"
+#include "kernels/deadline.h"
 #include "kernels/host.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here
@@ -261,7 +263,9 @@ static int split(Comm* c, Comm** part, int color, int key, char* err, size_t err
     int size;
     *part = NULL;
     if (c->table->barrier(c, err, errlen)) return -1;
+    deadline_begin(c->timeout_seconds, "rank %d of %d: MPI_Comm_split", w->rank, w->size);
     int error = MPI_Comm_split(mpi_of(c)->mpi, color < 0 ? MPI_UNDEFINED : color, key, &mpi);
+    deadline_end();
     if (error) {
         world_fail_call(w, "MPI_Comm_split", error);
         return fail(err, errlen, "%s", w->error);
@@ -285,15 +289,19 @@ static int split(Comm* c, Comm** part, int color, int key, char* err, size_t err
 // ---- close
 
 // Undoes `initialize`, after the last world.
-static void finalize(void) {
+static void finalize(double timeout_seconds, int rank, int size) {
     if (process.worlds > 0 || !process.finalize || process.failed) return;
     process.finalize = 0;
+    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Finalize", rank, size);
     MPI_Finalize();
+    deadline_end();
 }
 
 static void close_comm(Comm* c) {
     World* w = mpi_of(c)->world;
     char err[ERR_BYTES];
+    double timeout_seconds = c->timeout_seconds;
+    int rank = w->rank, size = w->size;
     queue_drain();
     int last = w->comms == 1 && process.worlds == 1;
     if (last && process.finalize) c->table->barrier(c, err, sizeof err);
@@ -304,7 +312,7 @@ static void close_comm(Comm* c) {
     free_world(w);
     if (--process.worlds > 0) return;
     queue_close();
-    finalize();
+    finalize(timeout_seconds, rank, size);
 }
 
 static const CommTable mpi_table = {
@@ -325,13 +333,16 @@ static const CommTable mpi_table = {
 
 // ---- open
 
-static int initialize(char* err, size_t errlen) {
+static int initialize(const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
     int initialized, finalized, level;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized) return fail(err, errlen, "MPI was finalized: ranks can meet only once in a process");
     if (initialized) return 0;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level)) return fail(err, errlen, "MPI_Init_thread failed");
+    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", id->rank, id->size);
+    int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    deadline_end();
+    if (error) return fail(err, errlen, "MPI_Init_thread failed");
     process.finalize = 1;
     return 0;
 }
@@ -345,6 +356,14 @@ static int check_identity(const RankIdentity* id, int rank, int size, char* err,
         id->source, id->rank, id->size, rank, size);
 }
 
+// A copy of MPI's Comm of all ranks. 0, or -1.
+static int duplicate_world(MPI_Comm* mpi, const RankIdentity* id, double timeout_seconds) {
+    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Comm_dup", id->rank, id->size);
+    int error = MPI_Comm_dup(MPI_COMM_WORLD, mpi);
+    deadline_end();
+    return error ? -1 : 0;
+}
+
 static int open_world(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
     MPI_Comm mpi;
     int rank, size;
@@ -353,7 +372,7 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
     if (check_identity(id, rank, size, err, errlen)) return -1;
     World* w = allocate_world(rank, size);
     MpiComm* m = w ? allocate_comm(size) : NULL;
-    if (!m || MPI_Comm_dup(MPI_COMM_WORLD, &mpi)) {
+    if (!m || duplicate_world(&mpi, id, timeout_seconds)) {
         free_world(w), free_comm(m);
         return fail(err, errlen, "no memory for a Comm of %d ranks", size);
     }
@@ -362,6 +381,7 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
     m->comm.timeout_seconds = timeout_seconds;
     process.worlds++;
     if (gather_processes(&m->comm, err, errlen) || comm_find_nodes(&m->comm, m->node, err, errlen)) {
+        world_fail(w, "%s", err);  // nobody is waited for any more
         close_comm(&m->comm);
         return -1;
     }
@@ -373,8 +393,8 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
 
 int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
     *world = NULL;
-    if (initialize(err, errlen)) return -1;
+    if (initialize(id, timeout_seconds, err, errlen)) return -1;
     if (open_world(world, id, timeout_seconds, err, errlen) == 0) return 0;
-    finalize();
+    process.failed = 1;
     return -1;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "plan/text.h"
 
@@ -26,6 +27,8 @@ void die_at(const char* file, int line, const char* format, ...) {
     if (this_rank > 0) nanosleep(&turn, NULL);
     if (this_rank >= 0) fprintf(stderr, "train: rank %d: %s (%s:%d)\n", this_rank, message, file, line);
     else fprintf(stderr, "train: %s (%s:%d)\n", message, file, line);
+    // What libraries have registered for the end may wait for the other ranks.
+    if (this_rank >= 0) _exit(1);
     exit(1);
 }
 
