@@ -378,14 +378,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         !aligned(C, algorithm.alignment_c) || !aligned(D, algorithm.alignment_d) ||
         !aligned(product->bias, algorithm.alignment_bias) || !aligned(product->aux, algorithm.alignment_aux))
         return CUBLAS_STATUS_INVALID_VALUE;
-    emu::finish_work(stream);
-    float *a_panels = (float*)malloc(ROUND_UP(p.m, (uint64_t)MR) * p.k * sizeof(float)),
-          *b_panels = (float*)malloc(ROUND_UP(p.n, (uint64_t)NR) * p.k * sizeof(float));
-    if (a_panels && b_panels) {
-        multiply(&p, product, a_panels, b_panels, *(const float*)alpha, A, B, *(const float*)beta, C, D);
+    emu::put_launch(stream, [=, description = *product, factor = *(const float*)alpha, add = *(const float*)beta] {
+        float *a_panels = (float*)malloc(ROUND_UP(p.m, (uint64_t)MR) * p.k * sizeof(float)),
+              *b_panels = (float*)malloc(ROUND_UP(p.n, (uint64_t)NR) * p.k * sizeof(float));
+        if (!a_panels || !b_panels) emu::fail("no memory for the panels of a matmul");
+        multiply(&p, &description, a_panels, b_panels, factor, A, B, add, C, D);
         if (algorithm.workspace) memset(workspace, 0xff, algorithm.workspace);  // last: a result kept there is lost
-    } else status = CUBLAS_STATUS_ALLOC_FAILED;
-    free(a_panels);
-    free(b_panels);
-    return status;
+        free(a_panels);
+        free(b_panels);
+    });
+    return CUBLAS_STATUS_SUCCESS;
 }

@@ -24,6 +24,8 @@ struct CUstream_st {
     std::deque<emu::Work> work;
 };
 
+enum { MOST_QUEUED = 1000 };  // of a stream's work where a launch finds room; as on a GPU it blocks else
+
 struct CUevent_st {
     std::shared_ptr<Record> last;  // none: never recorded, which counts as done
 };
@@ -66,9 +68,16 @@ void emu::put_on_stream(cudaStream_t stream, Work work) {
     if (!streams_are_late()) advance(s, nullptr);
 }
 
-void emu::finish_work(CUstream_st* stream) {
+static void finish_work(cudaStream_t stream) {
     CUstream_st* s = named(stream);
     for (int polls = 0; advance(s, nullptr), !s->work.empty(); polls++) let_others_run(polls);
+}
+
+void emu::put_launch(cudaStream_t stream, const std::function<void()>& run) {
+    CUstream_st* s = named(stream);
+    for (int polls = 0; advance(s, nullptr), s->work.size() >= MOST_QUEUED; polls++) let_others_run(polls);
+    if (s->work.empty()) run();
+    else s->work.push_back([run] { return run(), true; });
 }
 
 static bool is_done(CUevent_st* e) {
@@ -77,7 +86,7 @@ static bool is_done(CUevent_st* e) {
 }
 
 static void finish_all() {
-    for (CUstream_st* s : streams) emu::finish_work(s);
+    for (CUstream_st* s : streams) finish_work(s);
 }
 
 cudaError_t cudaDeviceSynchronize() { return finish_all(), cudaSuccess; }
@@ -91,12 +100,12 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
     return cudaStreamCreateWithFlags(s, flags);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-    emu::finish_work(s);
+    finish_work(s);
     for (size_t i = 0; i < streams.size(); i++)
         if (streams[i] == s) streams.erase(streams.begin() + (long)i);
     return delete s, cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return emu::finish_work(s), cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return finish_work(s), cudaSuccess; }
 
 // ---- events
 
@@ -163,7 +172,7 @@ cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
     if (bytes == 0) return cudaSuccess;
     bool now = is_pageable(to);
-    if (now) emu::finish_work(s);
+    if (now) finish_work(s);
     if (now || (named(s)->work.empty() && !streams_are_late())) return memcpy(to, from, bytes), cudaSuccess;
     std::shared_ptr<std::vector<char>> kept;
     if (is_pageable(from)) {

@@ -14,6 +14,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <type_traits>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -67,13 +68,20 @@ void* dynamic_shared();
 
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* context);
 
-// Lets a stream do all that it was given before: see streams.h.
-void finish_work(CUstream_st* stream);
+// Puts a launch on a stream, where it runs at once unless what stands before it waits for other ranks: see streams.h.
+void put_launch(CUstream_st* stream, const std::function<void()>& run);
 
 template <class F>
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F&& call) {
     launch(
         kernel, grid, block, shared_bytes, [](void* p) { (*(std::remove_reference_t<F>*)p)(); }, (void*)&call);
+}
+
+// The arguments are copied, as in CUDA.
+template <class F, class... Arguments>
+void launch_on(CUstream_st* stream, const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F call,
+               Arguments... x) {
+    put_launch(stream, [=] { launch(kernel, grid, block, shared_bytes, [&] { call(x...); }); });
 }
 
 // cp.async: a copy is made when its thread waits for it, so that a forgotten wait leaves NaN behind.
@@ -119,8 +127,8 @@ T shuffle(unsigned mask, T value, int from_lane) {
 #define gridDim (emu::position->grid_size)
 #define warpSize 32
 
-#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    (emu::finish_work(stream), emu::launch(#kernel, (grid), (block), (shared_bytes), [&] { kernel(__VA_ARGS__); }))
+#define EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+    emu::launch_on(stream, #kernel, (grid), (block), (shared_bytes), [=](auto... x) { kernel(x...); }, __VA_ARGS__)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emu::dynamic_shared()
 
 // ---- built-in functions
