@@ -116,8 +116,10 @@ void run_end_output(void) {
 }
 
 void run_close(Run* run) {
+    char err[ERR_BYTES];
     Model* m = &run->model;
     ahead_close(run);
+    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
     docs_close(run->data.val_docs);

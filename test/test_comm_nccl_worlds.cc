@@ -262,7 +262,7 @@ static void a_timer_that_drags_does_not_wait_for_the_missing(void) {
         c->table->all_reduce(c, x.device, 100, DT_F32, NULL);
         timer_read(&timer, seconds, NULL);
         CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
-        CHECK(strstr(err, "waiting for a collective: not done after 2 s") != NULL);
+        CHECK(strstr(err, "waiting for the GPU: not done after 2 s") != NULL);
         CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
     } else {
         usleep(2000000 * GIVE_UP);  // and finds nobody
@@ -270,6 +270,49 @@ static void a_timer_that_drags_does_not_wait_for_the_missing(void) {
     }
     c->table->close(c);
     free_buffer(x);
+}
+
+// What a host does behind a collective that one rank does not come to, and that blocks on a GPU.
+static void download_a_float(char* memory) {
+    float x;
+    k->download(&x, memory, sizeof x, NULL);
+}
+static void synchronize_the_stream(char*) { k->synchronize(NULL); }
+static void read_two_events(char*) {
+    double seconds[2];
+    k->record_event(0, NULL), k->record_event(1, NULL);
+    k->read_events(seconds, 2);
+}
+static void free_some_memory(char*) { k->free_memory(k->alloc(100)); }
+static void launch_more_than_a_queue_holds(char* memory) {
+    for (int i = 0; i < 5000; i++) k->add(memory, memory, memory, 1, DT_F32, NULL);
+}
+
+// The alarm is for a host that does wait.
+static void a_host_does_not_block_behind_the_collective_of_a_missing_rank(void) {
+    void (*const blocking[])(char*) = {download_a_float, synchronize_the_stream, read_two_events, free_some_memory,
+                                       launch_more_than_a_queue_holds};
+    for (int i = 0; i < COUNT(blocking); i++) {
+        Comm* c = NULL;
+        open_world(&c, GIVE_UP);
+        if (!c) return;
+        Buffer x = buffer(400);
+        double start = now_seconds();
+        if (rank != size - 1) {
+            alarm(2 * SOON);
+            c->table->all_reduce(c, x.device, 100, DT_F32, NULL);
+            blocking[i](x.device);
+            alarm(0);
+            CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+            CHECK(strstr(err, "waiting for the GPU: not done after 2 s: a rank is missing") != NULL);
+            CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
+        } else {
+            usleep(1000000 * GIVE_UP);
+        }
+        c->table->close(c);
+        free_buffer(x);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
 }
 
 static void a_broken_link_is_told_at_once(void) {
@@ -301,6 +344,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(a_rank_that_does_not_open_is_not_waited_for);
     RUN_TOGETHER(a_rank_that_stays_away_is_not_waited_for);
     RUN_TOGETHER(a_timer_that_drags_does_not_wait_for_the_missing);
+    RUN_TOGETHER(a_host_does_not_block_behind_the_collective_of_a_missing_rank);
     RUN_TOGETHER(a_broken_link_is_told_at_once);
     return ranks_done();
 }

@@ -50,6 +50,40 @@ int cuda_find_device(char* err, size_t errlen) {
     return 0;
 }
 
+// ---- waiting for the device: only here, so that no rank waits for ever behind a collective of one that is missing
+
+static cudaEvent_t reached;
+
+static int reach_event(cudaEvent_t event) {
+    if (cuda.settle) return cuda.settle(event);
+    CUDA_CHECK(cudaEventSynchronize(event));
+    return 0;
+}
+
+// Until all is done that s was given. 0, or -1 where that will never be.
+static int reach(Stream s) {
+    if (!reached) CUDA_CHECK(cudaEventCreateWithFlags(&reached, cudaEventDisableTiming));
+    CUDA_CHECK(cudaEventRecord(reached, cuda_stream(s)));
+    return reach_event(reached);
+}
+
+static void synchronize(Stream s) {
+    if (cuda.settle) reach(s);
+    else CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s)));
+}
+
+// An event of PACE launches ago is waited for, and one is left behind for the next time.
+void cuda_keep_pace(cudaStream_t stream) {
+    enum { PACE = 256 };
+    static cudaEvent_t behind[2];
+    static unsigned launches;
+    if (!cuda.settle || ++launches % PACE) return;
+    cudaEvent_t *next = &behind[launches / PACE % 2], last = behind[1 - launches / PACE % 2];
+    if (last) cuda.settle(last);
+    if (!*next) CUDA_CHECK(cudaEventCreateWithFlags(next, cudaEventDisableTiming));
+    CUDA_CHECK(cudaEventRecord(*next, stream));
+}
+
 // ---- memory
 
 static size_t memory_available(void) {
@@ -65,12 +99,14 @@ static void* alloc(size_t bytes) {
         return NULL;
     }
     CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, cuda.stream));
-    CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
+    synchronize(NULL);
     return p;
 }
 
+// CUDA waits for the whole device here.
 static void free_memory(void* p) {
-    if (p) CUDA_CHECK(cudaFree(p));
+    if (!p || (cuda.settle && (reach(NULL) || cuda.settle(NULL)))) return;
+    CUDA_CHECK(cudaFree(p));
 }
 
 // Page-locked: the copy engine reads it while the host goes on.
@@ -92,6 +128,7 @@ static void upload(void* device, const void* host, size_t bytes, Stream s) {
 }
 
 static void download(void* host, const void* device, size_t bytes, Stream s) {
+    if (cuda.settle && reach(s)) return;
     CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream(s)));
     CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s)));
 }
@@ -99,8 +136,6 @@ static void download(void* host, const void* device, size_t bytes, Stream s) {
 static void clear(void* device, size_t bytes, Stream s) {
     CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, cuda_stream(s)));
 }
-
-static void synchronize(Stream s) { CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s))); }
 
 // ---- the time of a step: an event on the stream for each, made when it is first recorded
 //
@@ -121,8 +156,8 @@ static void read_events(double* seconds, int n) {
     for (int i = 0; i < n; i++) {
         float milliseconds = 0;
         if (!events[i]) die("event %d was never recorded", i);
-        CUDA_CHECK(cudaEventSynchronize(events[i]));
-        if (i > 0) CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[i - 1], events[i]));
+        int missing = reach_event(events[i]);  // one after another: each is a sign of the others
+        if (i > 0 && !missing) CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[i - 1], events[i]));
         seconds[i] = (i > 0 ? seconds[i - 1] : 0) + 1e-3 * (double)milliseconds;
     }
 }
@@ -132,6 +167,8 @@ static void close_events(void) {
         if (events[i]) CUDA_CHECK(cudaEventDestroy(events[i]));
         events[i] = NULL;
     }
+    if (reached) CUDA_CHECK(cudaEventDestroy(reached));
+    reached = NULL;
 }
 
 // ---- the Comm of one rank: NCCL would take 512 MiB for it; here every entry is a copy on the caller's own stream

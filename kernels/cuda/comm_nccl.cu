@@ -39,15 +39,6 @@ static int follow(Comm* c, ncclResult_t result, const char* what) {
     return result == ncclSuccess ? 0 : nccl_broken_call(c, result, what);
 }
 
-// Until s has come so far, or never will.
-static void follow_stream(Comm* c, Stream s, const char* what) {
-    World* w = nccl_world(c);
-    CUDA_CHECK(cudaEventRecord(w->finished, cuda_stream(s)));
-    nccl_settle(c, w->finished, what);
-}
-
-// With an injected slowdown the timer waits for the stream itself, which would be for ever where a rank is missing.
-//
 // An event serves many requests, one after another: an old request waits for a newer collective, which is more than
 // enough.
 static void end(Comm* c, Request request, Stream s) {
@@ -57,7 +48,6 @@ static void end(Comm* c, Request request, Stream s) {
     if (request == 0 || w->failed) return;
     TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
     CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
-    if (c->timer && c->timer->on && c->timer->drag > 1) follow_stream(c, s, "waiting for a collective");
     timer_enter(c->timer, before, s);
 }
 
@@ -137,7 +127,10 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
 static int wait(Comm* c, Stream s, char* err, size_t errlen) {
     World* w = nccl_world(c);
     end(c, w->last, s);
-    if (!w->failed) follow_stream(c, s, "waiting for the GPU");
+    if (!w->failed) {
+        CUDA_CHECK(cudaEventRecord(w->finished, cuda_stream(s)));
+        nccl_settle(c, w->finished, "waiting for the GPU");
+    }
     return w->failed ? nccl_error(c, err, errlen) : 0;
 }
 

@@ -5,6 +5,10 @@
 
 #include "kernels/cuda/cuda.h"
 
+extern "C" {
+#include "kernels/deadline.h"
+}
+
 #if NCCL_VERSION_CODE < 21800
 #error "nccl.h is older than 2.18, which brought ncclCommSplit: install a newer NCCL"
 #endif
@@ -92,8 +96,15 @@ int nccl_broken_call(Comm* c, ncclResult_t result, const char* what);
 // The message of the world's first failure; -1.
 int nccl_error(Comm* c, char* err, size_t errlen);
 
+// Ends the communicator and with it its kernels, whatever they wait for.
+void nccl_abort(Comm* c);
+
 // Follows what the communicator is doing to its end, and then the event, when there is one. 0, or -1 after a failure.
 int nccl_settle(Comm* c, cudaEvent_t event, const char* what);
+
+// From now on, until it is closed, the backend waits for the device by this Comm: see CudaDevice.settle.
+void nccl_watch(Comm* c);
+void nccl_unwatch(const Comm* c);
 
 // Polls as fast as it can for a moment, since most waits are short, then ever more slowly.
 void nccl_pause(double waited);

@@ -2,9 +2,9 @@
 //
 // Communicators are nonblocking: a call may return ncclInProgress, and then its kernel may not be on the stream yet, so
 // every call is followed to its end by nccl_settle, which gives up after timeout_seconds. Work that is on a stream is
-// waited for by an event, never by a call that blocks. Giving up aborts the communicator, which makes its kernels end,
-// and every later call on a Comm of this world fails with the same message. Parts share the channels of the world, and
-// with them its errors and its end.
+// waited for by an event, never by a call that blocks, also where the backend waits. Giving up aborts the communicator,
+// which makes its kernels end, and every later call on a Comm of this world fails with the same message. Parts share the
+// channels of the world, and with them its errors and its end.
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,9 +47,17 @@ int nccl_broken(Comm* c, const char* format, ...) {
         va_end(arguments);
         w->failed = 1;
     }
-    if (nccl_of(c)->nccl) nccl.CommAbort(nccl_of(c)->nccl);
-    nccl_of(c)->nccl = NULL;
+    nccl_abort(c);
     return -1;
+}
+
+void nccl_abort(Comm* c) {
+    NcclComm* p = nccl_of(c);
+    if (!p->nccl) return;
+    deadline_begin(c->timeout_seconds, "%s; to abort NCCL", p->world->error);
+    nccl.CommAbort(p->nccl);
+    deadline_end();
+    p->nccl = NULL;
 }
 
 int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
@@ -98,4 +106,24 @@ int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
                                c->rank, c->size, what, c->timeout_seconds);
         nccl_pause(waited);
     }
+}
+
+// ---- waiting for the device
+
+static Comm* watched;
+
+// Where the world has failed nothing more is waited for.
+static int settle_watched(cudaEvent_t event) {
+    World* w = nccl_world(watched);
+    if (!event && w->last > 0) event = w->communicated[w->last % REQUESTS];
+    return w->failed ? -1 : nccl_settle(watched, event, "waiting for the GPU");
+}
+
+void nccl_watch(Comm* c) {
+    watched = c;
+    cuda.settle = settle_watched;
+}
+
+void nccl_unwatch(const Comm* c) {
+    if (watched == c) watched = NULL, cuda.settle = NULL;
 }

@@ -30,7 +30,12 @@ static int id_by_mpi(ncclUniqueId* unique, const RankIdentity* id, double timeou
     MPI_Finalized(&finalized);
     if (finalized) return fail(err, errlen, "MPI was finalized: NCCL can be opened by MPI only once a process");
     MPI_Initialized(&initialized);
-    if (!initialized) MPI_Init(NULL, NULL), *finalize = 1;
+    if (!initialized) {
+        deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", id->rank, id->size);
+        MPI_Init(NULL, NULL);
+        deadline_end();
+        *finalize = 1;
+    }
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (rank != id->rank || size != id->size) return 1;
@@ -48,9 +53,13 @@ static int id_by_mpi(ncclUniqueId* unique, const RankIdentity* id, double timeou
     return 0;
 }
 
-static void finalize_mpi(void) { MPI_Finalize(); }
+static void finalize_mpi(double timeout_seconds) {
+    deadline_begin(timeout_seconds, "MPI_Finalize");
+    MPI_Finalize();
+    deadline_end();
+}
 #else
-static void finalize_mpi(void) {}
+static void finalize_mpi(double) {}
 #endif
 
 // Rank 0's id on all ranks. 0, or -1 with a message. *finalize becomes 1 where that has initialised MPI: closing the
@@ -118,14 +127,14 @@ static void free_comm(NcclComm* p) {
 // ---- closing
 
 // Unchecked: where the GPU has failed everything fails, and its message was given.
-static void free_world(World* w) {
+static void free_world(World* w, double timeout_seconds) {
     cudaFree(w->staging);
     cudaFreeHost(w->pinned);
     for (int i = 0; i < REQUESTS; i++) cudaEventDestroy(w->communicated[i]);
     cudaEventDestroy(w->computed);
     cudaEventDestroy(w->finished);
     cudaStreamDestroy(w->side);
-    if (w->finalize_mpi && !w->failed) finalize_mpi();  // it waits for all ranks: not after one is missing
+    if (w->finalize_mpi && !w->failed) finalize_mpi(timeout_seconds);  // it waits for all ranks: not after one is missing
     free(w);
 }
 
@@ -134,16 +143,18 @@ void nccl_close(Comm* c) {
     if (!c) return;
     NcclComm* p = nccl_of(c);
     World* w = p->world;
+    double timeout_seconds = c->timeout_seconds;
     if (!w->failed && w->last > 0) nccl_settle(c, w->communicated[w->last % REQUESTS], "closing");
     if (!w->failed) {
         ncclResult_t result = nccl.CommFinalize(p->nccl);
         if (result == ncclInProgress) nccl_settle(c, NULL, "closing");
         else if (result != ncclSuccess) nccl_broken_call(c, result, "closing");
     }
-    if (p->nccl && w->failed) nccl.CommAbort(p->nccl);
-    else if (p->nccl) nccl.CommDestroy(p->nccl);
+    if (w->failed) nccl_abort(c);
+    else nccl.CommDestroy(p->nccl);
+    nccl_unwatch(c);
     free_comm(p);
-    if (w->comms == 0) free_world(w);
+    if (w->comms == 0) free_world(w, timeout_seconds);
 }
 
 // ---- splitting
@@ -278,6 +289,7 @@ extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeo
     c->local_rank = id->local_rank;
     c->local_size = id->local_size;
     if (open_communicator(c, &unique, err, errlen)) return nccl_close(c), -1;
+    nccl_watch(c);
     *world = c;
     return 0;
 }

@@ -19,15 +19,23 @@ extern "C" {
     do {                                                                             \
         kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__);          \
         cuda_check_at(__FILE__, __LINE__, cudaGetLastError(), "launch of " #kernel); \
+        cuda_keep_pace(stream);                                                      \
     } while (0)
 #define DYNAMIC_SHARED(type, name)                               \
     extern __shared__ __align__(16) unsigned char cuda_shared[]; \
     type* name = (type*)cuda_shared
 #else
 #include <emulated_ptx.h>
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+    (EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, __VA_ARGS__), cuda_keep_pace(stream))
 #endif
 
 // ---- host
+
+// After every launch. A launch that finds the device's queue full, at some thousand, blocks: for ever where the device
+// stands behind a collective of a rank that is missing. So beside other ranks the host stays at most 512 launches
+// ahead, and waits for the device where it can give up.
+void cuda_keep_pace(cudaStream_t stream);
 
 // Dies with the place, what was tried and CUDA's message.
 void cuda_check_at(const char* file, int line, cudaError_t error, const char* what);
@@ -40,6 +48,10 @@ typedef struct CudaDevice {
     cudaStream_t stream;  // what Stream NULL means
     char* scratch;        // see cuda_scratch
     size_t scratch_bytes;
+    // Set while there are other ranks (comm_nccl_library.cu), NULL else. Waits for the event, or with NULL for all
+    // collectives, by polling. 0; or -1 where that will never be, because a rank is missing: the next call of the Comm
+    // says so, and what the device holds must not be used.
+    int (*settle)(cudaEvent_t event);
 } CudaDevice;
 extern CudaDevice cuda;
 

@@ -252,6 +252,7 @@ static int multiply_by_library(const Product* p, Stream s) {
         lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d,
                           &choice->algorithm, cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s)),
         "matmul", p);
+    cuda_keep_pace(cuda_stream(s));
     return 0;
 }
 
