@@ -72,8 +72,8 @@ __attribute__((format(printf, 1, 2)))
 #endif
 void warn(const char* format, ...);
 // From here on such a line names the rank. All but rank 0 first wait a moment: most errors are the same on all ranks,
-// and the launcher ends the others when the first one is gone, so that the line appears once. A rank leaves by _exit: no
-// handler that is registered for the end runs.
+// and the launcher ends the others when the first one is gone, so that the line appears once. A rank leaves by _exit:
+// no handler that is registered for the end runs.
 void die_as_rank(int rank);
 
 // For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a

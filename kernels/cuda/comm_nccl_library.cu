@@ -3,8 +3,8 @@
 // Communicators are nonblocking: a call may return ncclInProgress, and then its kernel may not be on the stream yet, so
 // every call is followed to its end by nccl_settle, which gives up after timeout_seconds. Work that is on a stream is
 // waited for by an event, never by a call that blocks, also where the backend waits. Giving up aborts the communicator,
-// which makes its kernels end, and every later call on a Comm of this world fails with the same message. Parts share the
-// channels of the world, and with them its errors and its end.
+// which makes its kernels end, and every later call on a Comm of this world fails with the same message. Parts share
+// the channels of the world, and with them its errors and its end.
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>

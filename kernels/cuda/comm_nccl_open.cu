@@ -134,7 +134,8 @@ static void free_world(World* w, double timeout_seconds) {
     cudaEventDestroy(w->computed);
     cudaEventDestroy(w->finished);
     cudaStreamDestroy(w->side);
-    if (w->finalize_mpi && !w->failed) finalize_mpi(timeout_seconds);  // it waits for all ranks: not after one is missing
+    // It waits for all ranks: not after one is missing.
+    if (w->finalize_mpi && !w->failed) finalize_mpi(timeout_seconds);
     free(w);
 }
 

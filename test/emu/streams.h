@@ -1,8 +1,8 @@
 // streams.h - work on the emulator's streams: behind cuda_runtime.h, and for libraries that put work on a stream.
 //
-// Copies, events, collectives and kernels wait in their stream's queue. Usually it is emptied with every call, as far as
-// it goes without waiting for other ranks: behind a collective that a rank does not come to, work stays there while the
-// host goes on, until it finds the queue full or waits for a stream or an event, where it blocks as with a GPU.
+// Copies, events, collectives and kernels wait in their stream's queue. Usually it is emptied with every call, as far
+// as it goes without waiting for other ranks: behind a collective that a rank does not come to, work stays there while
+// the host goes on, until it finds the queue full or waits for a stream or an event, where it blocks as with a GPU.
 // With EMU_STREAMS=late a stream does nothing before it must: because a kernel comes, somebody synchronizes or asks for
 // an event, or another stream waits for one, and then no more than up to that event. Both are orders that a GPU may
 // take, the two ends of what it may take. So a wait that was forgotten, and memory that is used again too early, give
