@@ -1,6 +1,7 @@
 // test_explain.c - the claims of plan/explain.h: the text says what was chosen and what was not, the page is one file
 // whose numbers are those of the plan.
 #include "plan/explain.h"
+#include "plan/page.h"
 #include "test/page_checks.h"
 #include "test/settings.h"
 
@@ -164,12 +165,21 @@ static void one_document_and_equal_ones_can_be_shown(void) {
     close_case(equal);
 }
 
+static void names_from_files_are_shown_in_a_page_as_text(void) {
+    char page[256] = "";
+    FILE* out = fmemopen(page, sizeof page, "w");
+    page_string(out, "\xc3\xa9\n\"</script>\\\x1b\xc2\x9b\xe2\x80\xae\xff\xe4\xb8");
+    fclose(out);
+    CHECK_STRING(page, "\"\xc3\xa9?\\u0022\\u003c/script>\\u005c?????\"");
+}
+
 int main(void) {
     RUN(the_text_has_the_plan_its_time_and_what_was_rejected);
     RUN(the_longest_document_may_be_the_first);
     RUN(the_groups_of_the_text_add_up);
     RUN(the_page_has_the_numbers_of_the_plan);
     RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
+    RUN(names_from_files_are_shown_in_a_page_as_text);
     RUN(one_document_and_equal_ones_can_be_shown);
     return test_done();
 }
