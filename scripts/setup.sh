@@ -1,5 +1,6 @@
 #!/bin/sh
-# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, clang with its fuzzer, and Open MPI.
+# setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, clang with its fuzzer, and Open MPI;
+# where there is nvcc also cuobjdump, into build/tools.
 # Training itself needs only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
 packages=""
 need() { # need COMMAND PACKAGE...
@@ -19,6 +20,11 @@ if command -v clang > /dev/null 2>&1; then
     [ -e "$runtime" ] || packages="$packages libclang-rt-$version-dev"
 elif [ -n "$packages" ]; then
     packages="$packages libclang-rt-dev"
+fi
+# what shows the machine code of CUDA kernels, where CUDA came without it
+if command -v nvcc > /dev/null 2>&1 && ! command -v cuobjdump > /dev/null 2>&1 && [ ! -d build/tools ]; then
+    python3 -m pip install --quiet --target build/tools nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm > /dev/null 2>&1 ||
+        echo "setup: no cuobjdump: the test of CUDA machine code is skipped"
 fi
 [ -z "$packages" ] && exit 0
 line="apt-get update && apt-get install -y --no-install-recommends$packages"

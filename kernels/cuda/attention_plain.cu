@@ -93,7 +93,7 @@ static __device__ __forceinline__ void load_tile(float* tile, const T* x, int ld
         if (row < n && c < HS) from = load_pack(x + (size_t)row * ld + c);
         for (int e = 0; e < N; e += 4) {
             Pack<float> to = {{widen(from.v[e]), widen(from.v[e + 1]), widen(from.v[e + 2]), widen(from.v[e + 3])}};
-            store_pack(tile + row * LD + c + e, to);
+            *(Pack<float>*)(tile + row * LD + c + e) = to;
         }
     }
 }

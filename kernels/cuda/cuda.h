@@ -175,18 +175,44 @@ struct __align__(W * sizeof(T)) Pack {
     T v[W];
 };
 
-// p must be aligned like the pack. load_pack<4>(p) loads 4 elements.
-template <class T>
-__device__ __forceinline__ Pack<T> load_pack(const T* p) {
-    return *(const Pack<T>*)p;
-}
+// One word of so many bytes: a pack goes to and from memory as a word.
+template <size_t BYTES>
+struct Word;
+template <>
+struct Word<2> {
+    typedef unsigned short Type;
+};
+template <>
+struct Word<4> {
+    typedef unsigned Type;
+};
+template <>
+struct Word<8> {
+    typedef uint2 Type;
+};
+template <>
+struct Word<16> {
+    typedef uint4 Type;
+};
+
+// p must be aligned like the pack. load_pack<4>(p) loads 4 elements. store_pack stores to global memory.
 template <int W, class T>
 __device__ __forceinline__ Pack<T, W> load_pack(const T* p) {
-    return *(const Pack<T, W>*)p;
+    Pack<T, W> x;
+    typename Word<sizeof x>::Type word = *(const decltype(word)*)p;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+template <class T>
+__device__ __forceinline__ Pack<T> load_pack(const T* p) {
+    return load_pack<Pack<T>::N>(p);
 }
 template <class T, int W>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T, W>& x) {
-    *(Pack<T, W>*)p = x;
+    typename Word<sizeof x>::Type word;
+    memcpy(&word, &x, sizeof x);
+    if constexpr (sizeof x == 16) store_16((uint4*)p, word);
+    else *(decltype(word)*)p = word;
 }
 
 // Every lane gets the sum, or the maximum, of all 32; a fixed tree.

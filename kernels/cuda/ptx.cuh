@@ -56,6 +56,13 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
 }
 
+// One store of 16 bytes to global memory. An assignment may be split into stores of 2 and 4 bytes.
+__device__ __forceinline__ void store_16(uint4* p, uint4 v) {
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 // For data that is met once: read and written without displacing what the caches hold for others.
 template <class V>
 __device__ __forceinline__ V load_once(const V* p) {

@@ -68,6 +68,7 @@ void cp_async_wait() {
 inline void emulated_alignment(const void* p, size_t bytes) {
     if ((uintptr_t)p % bytes) emu::fail("a vector of %zu bytes at an address that is no multiple of it", bytes);
 }
+inline void store_16(uint4* p, uint4 v) { emulated_alignment(p, sizeof v), *p = v; }
 template <class V>
 V load_once(const V* p) {
     return emulated_alignment(p, sizeof(V)), *p;
