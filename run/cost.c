@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "data/disk.h"
+#include "data/user_cache.h"
 #include "run/run.h"
 
 enum { MOST_BYTES = 1 << 20 };  // of a machine file
@@ -103,34 +104,27 @@ static size_t describe(const Run* run, char* text, size_t bytes) {
     return MIN((size_t)MAX(n, 0), bytes - 1);
 }
 
-// The directory for such files.
-static int cache_dir(char* path, size_t bytes, char* err, size_t errlen) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (!cache || cache[0] != '/') cache = NULL;  // the standard for XDG_CACHE_HOME: others are to be ignored
-    if (!cache && (!home || !home[0]))
-        return fail(err, errlen, "there is no place for measurements; set HOME or XDG_CACHE_HOME");
-    int n = snprintf(path, bytes, "%s%s/ragged", cache ? cache : home, cache ? "" : "/.cache");
-    return (size_t)n < bytes ? 0 : fail(err, errlen, "HOME or XDG_CACHE_HOME is too long");
+// The name of the file for such runs.
+static void name_file(const Run* run, char name[64]) {
+    char text[2048];
+    size_t n = describe(run, text, sizeof text);
+    snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
 }
 
-int cost_cache_path(const Run* run, char* path, size_t bytes, char* err, size_t errlen) {
-    char dir[CHECKPOINT_PATH], text[2048];
-    if (cache_dir(dir, sizeof dir, err, errlen)) return -1;
-    size_t n = describe(run, text, sizeof text);
-    int length = snprintf(path, bytes, "%s/cost-%016" PRIx64 ".txt", dir, hash_bytes(text, n, 0));
-    return (size_t)length < bytes ? 0 : fail(err, errlen, "%s: too long a path", dir);
+int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen) {
+    char name[64];
+    name_file(run, name);
+    return user_cache_path(path, name, err, errlen);
 }
 
 int cost_cache_save(const Run* run, char* err, size_t errlen) {
     enum { ROOM = 1 << 14 };
-    char dir[CHECKPOINT_PATH], path[CHECKPOINT_PATH], text[ROOM];
-    if (cache_dir(dir, sizeof dir, err, errlen) || cost_cache_path(run, path, sizeof path, err, errlen) ||
-        disk_make_dirs(dir, err, errlen))
-        return -1;
+    char name[64], text[ROOM];
+    name_file(run, name);
     size_t n = describe(run, text, sizeof text);
     n += machine_print(&run->probed, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
-    return disk_replace(path, text, n, err, errlen);
+    return user_cache_save(name, text, n, err, errlen);
 }
 
 // ---- reading
@@ -179,9 +173,11 @@ typedef struct Found {
 
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
 static int find_measured(Found* found, const Run* run) {
-    char path[CHECKPOINT_PATH], err[ERR_BYTES];
-    if (cost_cache_path(run, path, sizeof path, err, sizeof err)) return 0;
-    int missing = read_machine(&found->machine, path, err, sizeof err);
+    char path[DISK_PATH], name[64], err[ERR_BYTES];
+    if (cost_cache_path(run, path, err, sizeof err)) return 0;
+    name_file(run, name);
+    int missing = user_cache_check(name, err, sizeof err);
+    if (!missing) missing = read_machine(&found->machine, path, err, sizeof err);
     if (!missing) missing = check_machine(&found->machine, path, err, sizeof err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);

@@ -361,7 +361,7 @@ void run_probe(Run* run) {
     print_links(cost);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
-    if (cost_cache_path(run, path, sizeof path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
+    if (cost_cache_path(run, path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
         die("--probe: %s", err);
     say(stdout, "saved %s, which runs like this one find; others take it by --machine", path);
 }

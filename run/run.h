@@ -171,7 +171,7 @@ void run_probe(Run* run);      // measures this machine into run->probed
 void run_set_cost(Run* run);   // setting.cost and groups: probed with what calibration has learnt
 
 // Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
-int cost_cache_path(const Run* run, char* path, size_t bytes, char* err, size_t errlen);
+int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen);
 // Writes run->probed there, whole or not at all. 0, or -1 with a message.
 int cost_cache_save(const Run* run, char* err, size_t errlen);
 

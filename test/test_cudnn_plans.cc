@@ -256,6 +256,17 @@ static void files_of_others_are_not_read(void) {
     }
 }
 
+static void files_that_others_may_write_are_not_read(void) {
+    static char mine[4096];
+    size_t n;
+    empty_cache();
+    cache_write("key", "value", 5, 0);
+    const char* path = only_file(mine, sizeof mine, &n);
+    CHECK(chmod(path, 0620) == 0 && reads_nothing("key"));
+    CHECK(chmod(path, 0602) == 0 && reads_nothing("key"));
+    CHECK(chmod(path, 0644) == 0 && reads("key", "value"));
+}
+
 static void without_a_place_nothing_is_kept_and_nothing_fails(void) {
     const char* places[] = {"/proc/no/such/place", "relative"};
     char* home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
@@ -312,6 +323,7 @@ int main(void) {
     RUN(what_is_not_supported_is_refused_in_words);
     RUN(a_kept_file_is_read_whole_or_not_at_all);
     RUN(files_of_others_are_not_read);
+    RUN(files_that_others_may_write_are_not_read);
     RUN(without_a_place_nothing_is_kept_and_nothing_fails);
     RUN(a_damaged_plan_is_compiled_anew);
     RUN(a100_has_both_passes);

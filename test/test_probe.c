@@ -181,6 +181,20 @@ static void a_broken_file_gets_one_line_and_an_estimate(void) {
     CHECK(run("") == 0 && errors[0] == 0 && strstr(output, "cost    measured"));
 }
 
+// Whoever can write it could slow the run down, and nobody has named it.
+static void a_file_that_others_may_write_gets_one_line_and_an_estimate(void) {
+    const char* const opened[] = {"$W/cache", "$W/cache/ragged", cached};
+    for (int i = 0; i < COUNT(opened); i++) {
+        CHECK(sh("chmod go+w %s", opened[i]) == 0);
+        CHECK(run("") == 0);
+        CHECK(!strstr(output, "cost    "));
+        CHECK(lines_in(errors) == 1 && strstr(errors, "not trusted") && strstr(errors, "estimate"));
+        CHECK(sh("chmod go-w %s", opened[i]) == 0);
+    }
+    CHECK(run("") == 0 && errors[0] == 0 && strstr(output, "cost    measured"));
+    if (test_failures_in_claim) printf("    %s\n", errors);
+}
+
 // The command fails with status 1 and one line on stderr, in which both words occur.
 static void refused(const char* options, const char* word1, const char* word2) {
     int status = run(options),
@@ -287,6 +301,7 @@ int main(int argc, char** argv) {
     RUN(another_model_does_not_find_it);
     RUN(a_measured_file_can_be_named);
     RUN(a_broken_file_gets_one_line_and_an_estimate);
+    RUN(a_file_that_others_may_write_gets_one_line_and_an_estimate);
     RUN(a_machine_that_cannot_be_used_gets_one_line);
     RUN(a_probe_without_a_place_for_its_file_says_so);
     RUN(two_ranks_measure_once_and_plan_alike);

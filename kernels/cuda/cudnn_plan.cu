@@ -418,14 +418,15 @@ static uint64_t file_hash(const char* key, const void* bytes, size_t n) {
     return hash_bytes(bytes, n, hash_bytes(key, strlen(key), 1));
 }
 
-// A plan holds code that will run: only a file of this user is read.
+// A plan holds code that will run: only a file of this user is read, which nobody else may write.
 static char* read_own_file(const char* path, size_t* size) {
     const off_t most = 64 << 20;
     struct stat about;
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return NULL;
     char* text = NULL;
-    if (!fstat(fd, &about) && S_ISREG(about.st_mode) && about.st_uid == geteuid() && about.st_size <= most)
+    if (!fstat(fd, &about) && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+        !(about.st_mode & (S_IWGRP | S_IWOTH)) && about.st_size <= most)
         text = (char*)malloc((size_t)about.st_size + 1);
     *size = 0;
     while (text && *size < (size_t)about.st_size) {

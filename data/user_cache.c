@@ -1,0 +1,81 @@
+// user_cache.c - files that only this user can have written; see user_cache.h.
+#define _GNU_SOURCE
+#include "data/user_cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "plan/base.h"
+
+typedef struct CachePaths {
+    char above[DISK_PATH], dir[DISK_PATH], file[DISK_PATH];
+} CachePaths;
+
+static int find_paths(CachePaths* paths, const char* name, char* err, size_t errlen) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (!cache || cache[0] != '/') cache = NULL;  // the standard for XDG_CACHE_HOME: others are to be ignored
+    if (!cache && (!home || !home[0]))
+        return fail(err, errlen, "there is no place for measurements; set HOME or XDG_CACHE_HOME");
+    int n = snprintf(paths->above, DISK_PATH, "%s%s", cache ? cache : home, cache ? "" : "/.cache");
+    if (n >= DISK_PATH) return fail(err, errlen, "HOME or XDG_CACHE_HOME is too long");
+    return disk_join(paths->dir, paths->above, "ragged", err, errlen) ||
+                   disk_join(paths->file, paths->dir, name, err, errlen)
+               ? -1
+               : 0;
+}
+
+int user_cache_path(char path[DISK_PATH], const char* name, char* err, size_t errlen) {
+    CachePaths paths;
+    if (find_paths(&paths, name, err, errlen)) return -1;
+    memcpy(path, paths.file, DISK_PATH);
+    return 0;
+}
+
+// ---- trust
+
+// 0; 1 where there is nothing of this name; -1 with a message. is_above: the directory above our own.
+static int check_owner(const char* path, mode_t kind, int is_above, char* err, size_t errlen) {
+    struct stat s;
+    // A link in the place of a file is another's name for it; directories may be elsewhere, and count as they are.
+    if ((kind == S_IFDIR ? stat : lstat)(path, &s))
+        return errno == ENOENT ? 1 : fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
+    int root_may = is_above && s.st_uid == 0, all_may = is_above && (s.st_mode & S_ISVTX);
+    if ((s.st_mode & S_IFMT) != kind)
+        return fail(err, errlen, "%s: not trusted: expected a %s, found another kind", path,
+                    kind == S_IFDIR ? "directory" : "file");
+    if (s.st_uid != geteuid() && !root_may)
+        return fail(err, errlen, "%s: not trusted: expected one of user %ld, found one of user %ld", path,
+                    (long)geteuid(), (long)s.st_uid);
+    if ((s.st_mode & (S_IWGRP | S_IWOTH)) && !all_may)
+        return fail(err, errlen, "%s: not trusted: other users may write it (mode %04o); try chmod go-w", path,
+                    (unsigned)(s.st_mode & 07777));
+    return 0;
+}
+
+static int check_dirs(const CachePaths* paths, char* err, size_t errlen) {
+    int status = check_owner(paths->above, S_IFDIR, 1, err, errlen);
+    return status ? status : check_owner(paths->dir, S_IFDIR, 0, err, errlen);
+}
+
+int user_cache_check(const char* name, char* err, size_t errlen) {
+    CachePaths paths;
+    if (find_paths(&paths, name, err, errlen)) return -1;
+    int status = check_dirs(&paths, err, errlen);
+    return status ? status : check_owner(paths.file, S_IFREG, 0, err, errlen);
+}
+
+// ---- writing
+
+int user_cache_save(const char* name, const void* bytes, size_t n, char* err, size_t errlen) {
+    CachePaths paths;
+    if (find_paths(&paths, name, err, errlen)) return -1;
+    mode_t before = umask(077);
+    int bad = disk_make_dirs(paths.dir, err, errlen) || check_dirs(&paths, err, errlen) ||
+              disk_replace(paths.file, bytes, n, err, errlen);
+    umask(before);
+    return bad ? -1 : 0;
+}

@@ -1,0 +1,137 @@
+// test_user_cache.c - files between runs: what another user could have written is neither read nor replaced.
+#include "data/user_cache.h"
+
+#include "plan/base.h"
+#include "test/program.h"
+
+enum { READABLE = 0, ABSENT = 1, REFUSED = -1 };
+static char err[ERR_BYTES];
+
+// An empty cache with a file in it, as this program leaves it.
+static void new_cache(void) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/cache", work);
+    setenv("XDG_CACHE_HOME", path, 1);
+    CHECK(sh("rm -rf $W/cache $W/home $W/elsewhere") == 0);
+    CHECK(user_cache_save("name", "text", 4, err, sizeof err) == 0);
+}
+
+// After this command.
+static int check_after(const char* command) {
+    new_cache();
+    CHECK(sh("%s", command) == 0);
+    err[0] = 0;
+    int found = user_cache_check("name", err, sizeof err);
+    if (found == REFUSED && !strstr(err, "not trusted")) printf("    %s: %s\n", command, err), found = -2;
+    return found;
+}
+
+static int mode_of(const char* name) {
+    char path[600];
+    struct stat s;
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    return stat(path, &s) ? -1 : (int)(s.st_mode & 07777);
+}
+
+static void what_is_saved_is_found_where_it_was_said_to_be(void) {
+    char path[DISK_PATH], expected[700];
+    new_cache();
+    CHECK(user_cache_check("name", err, sizeof err) == READABLE);
+    CHECK(user_cache_check("other", err, sizeof err) == ABSENT);
+    CHECK(user_cache_path(path, "name", err, sizeof err) == 0);
+    snprintf(expected, sizeof expected, "%s/cache/ragged/name", work);
+    CHECK_STRING(path, expected);
+    CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = text") == 0);
+    CHECK(user_cache_save("name", "texts", 5, err, sizeof err) == 0);
+    CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
+    CHECK(check_after("rm -r $W/cache/ragged") == ABSENT);
+    CHECK(check_after("rm -r $W/cache") == ABSENT);
+}
+
+static void files_are_made_for_this_user_alone(void) {
+    mode_t before = umask(0);
+    new_cache();
+    CHECK(umask(before) == 0);
+    CHECK(mode_of("cache") == 0700 && mode_of("cache/ragged") == 0700 && mode_of("cache/ragged/name") == 0600);
+}
+
+static void what_others_may_read_is_trusted(void) {
+    CHECK(check_after("chmod 755 $W/cache $W/cache/ragged; chmod 644 $W/cache/ragged/name") == READABLE);
+}
+
+static void what_others_may_write_is_not_trusted(void) {
+    CHECK(check_after("chmod 620 $W/cache/ragged/name") == REFUSED);
+    CHECK(strstr(err, "/ragged/name") && strstr(err, "chmod go-w"));
+    CHECK(check_after("chmod 602 $W/cache/ragged/name") == REFUSED);
+    CHECK(check_after("chmod 770 $W/cache/ragged") == REFUSED);
+    CHECK(check_after("chmod 1777 $W/cache/ragged") == REFUSED);
+    CHECK(check_after("chmod 707 $W/cache") == REFUSED);
+    CHECK(check_after("chmod 770 $W/cache") == REFUSED);
+}
+
+// As /tmp: others may add to it, but not put something in the place of ours.
+static void a_sticky_directory_may_be_above(void) { CHECK(check_after("chmod 1777 $W/cache") == READABLE); }
+
+static void what_belongs_to_another_user_is_not_trusted(void) {
+    if (geteuid() != 0) SKIP("only root can give files away");
+    CHECK(check_after("chown 65534 $W/cache/ragged/name") == REFUSED);
+    CHECK(strstr(err, "65534"));
+    CHECK(check_after("chown 65534 $W/cache/ragged") == REFUSED);
+    CHECK(check_after("chown 65534 $W/cache") == REFUSED);
+}
+
+static void links_in_the_place_of_files_are_not_trusted(void) {
+    CHECK(check_after("mv $W/cache/ragged/name $W/elsewhere; ln -s $W/elsewhere $W/cache/ragged/name") == REFUSED);
+    CHECK(check_after("rm $W/cache/ragged/name; mkfifo $W/cache/ragged/name") == REFUSED);
+    CHECK(check_after("rm $W/cache/ragged/name; ln -s nowhere $W/cache/ragged/name") == REFUSED);
+}
+
+// A user's own place for large files, say. What it leads to counts.
+static void a_linked_directory_counts_as_what_it_leads_to(void) {
+    const char* move = "mv $W/cache/ragged $W/elsewhere; ln -s $W/elsewhere $W/cache/ragged";
+    char command[300];
+    CHECK(check_after(move) == READABLE);
+    snprintf(command, sizeof command, "%s; chmod 777 $W/elsewhere", move);
+    CHECK(check_after(command) == REFUSED);
+}
+
+static void nothing_is_written_where_others_may_write(void) {
+    const char* const opened[] = {"cache", "cache/ragged"};
+    for (int i = 0; i < COUNT(opened); i++) {
+        new_cache();
+        CHECK(sh("chmod 777 $W/%s", opened[i]) == 0);
+        CHECK(user_cache_save("name", "other", 5, err, sizeof err) == -1 && strstr(err, "not trusted"));
+        CHECK(user_cache_save("new", "other", 5, err, sizeof err) == -1);
+        CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = text && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
+    }
+}
+
+static void without_a_place_there_is_a_message(void) {
+    char path[DISK_PATH], home[600], *before = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    CHECK(user_cache_path(path, "name", err, sizeof err) == -1 && strstr(err, "HOME"));
+    CHECK(user_cache_save("name", "text", 4, err, sizeof err) == -1);
+    snprintf(home, sizeof home, "%s/home", work);
+    setenv("HOME", home, 1);
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    CHECK(user_cache_save("name", "text", 4, err, sizeof err) == 0);
+    CHECK(sh("test -f $W/home/.cache/ragged/name") == 0);
+    if (before) setenv("HOME", before, 1);
+    free(before);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    RUN(what_is_saved_is_found_where_it_was_said_to_be);
+    RUN(files_are_made_for_this_user_alone);
+    RUN(what_others_may_read_is_trusted);
+    RUN(what_others_may_write_is_not_trusted);
+    RUN(a_sticky_directory_may_be_above);
+    RUN(what_belongs_to_another_user_is_not_trusted);
+    RUN(links_in_the_place_of_files_are_not_trusted);
+    RUN(a_linked_directory_counts_as_what_it_leads_to);
+    RUN(nothing_is_written_where_others_may_write);
+    RUN(without_a_place_there_is_a_message);
+    return program_end();
+}
