@@ -183,6 +183,9 @@ $(trainers:%=$(build)/test/%) $(trainers:%=$(build)/test_on_emu/%): $(build)/tes
 $(build)/test/train_gpt.o: train_gpt.cu $(build)/flags
 	$(call step,CC $< without main,$(CC) $(COMMON) -Dmain=train_main -x c -c $< -o $@)
 
+# A test that lets allocations of ours fail.
+$(build)/test/test_comm_failures: LIBRARIES += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+
 # Plans of cuDNN need its header, not a GPU. Without the header the test says so.
 cudnn_sources := test/test_cudnn_plans.cc \
   $(if $(filter yes,$(CUDNN)),kernels/cuda/cudnn_plan.cu kernels/cuda/library.cu)

@@ -7,7 +7,8 @@
 
 #include "test/ranks.h"
 
-enum { MOST_RANKS = 64, GIVE_UP = 1, SOON = 20 };  // seconds
+enum { MOST_RANKS = 64 };
+enum { GIVE_UP = 1, OPENS_WITHIN = 3, SOON = 20 };  // seconds
 
 static char err[ERR_BYTES];
 static const char* program;
@@ -58,6 +59,7 @@ static void a_rank_that_stays_away_is_not_waited_for(void) {
         }
         if (part) part->table->close(part);
         c->table->close(c);
+        MPI_Barrier(MPI_COMM_WORLD);  // the next world opens within its time-out
     }
 }
 
@@ -77,6 +79,22 @@ static void lengths_that_differ_are_told(void) {
         c->table->close(c);
     }
 }
+
+// ---- allocations that fail: calls of malloc, calloc and realloc from code of ours come here (Makefile)
+
+static int succeed = -1;  // before one fails; -1: none does
+
+void* __real_malloc(size_t bytes);
+void* __real_calloc(size_t n, size_t bytes);
+void* __real_realloc(void* p, size_t bytes);
+void* __wrap_malloc(size_t bytes);
+void* __wrap_calloc(size_t n, size_t bytes);
+void* __wrap_realloc(void* p, size_t bytes);
+
+static int fails(void) { return succeed >= 0 && succeed-- == 0; }
+void* __wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
+void* __wrap_calloc(size_t n, size_t bytes) { return fails() ? NULL : __real_calloc(n, bytes); }
+void* __wrap_realloc(void* p, size_t bytes) { return fails() ? NULL : __real_realloc(p, bytes); }
 
 // ---- modes: what a rank does that another mpirun has started, and the claims that start it
 
@@ -115,7 +133,26 @@ static int survive(Comm* c, const char* mode) {
     return test_failures_in_claim > 0;
 }
 
+// Opens a world and splits it, as a run does; in the last rank the n-th allocation of this fails.
+static int open_without_memory(int n) {
+    RankIdentity id;
+    Comm *c = NULL, *part = NULL;
+    if (rank_identity(&id, err, sizeof err)) die("%s", err);
+    die_as_rank(id.rank);
+    if (id.rank == id.size - 1) succeed = n;
+    if (comm_open_mpi(&c, &id, OPENS_WITHIN, err, sizeof err)) die("%s", err);
+    if (c->table->split(c, &part, 0, 0, err, sizeof err)) die("%s", err);
+    if (c->table->barrier(part, err, sizeof err)) die("%s", err);
+    printf("survived\n");
+    fflush(stdout);
+    succeed = -1;
+    part->table->close(part);
+    c->table->close(c);
+    return 0;
+}
+
 static int run_mode(const char* mode) {
+    if (strncmp(mode, "mode-memory-", 12) == 0) return open_without_memory(atoi(mode + 12));
     Comm* c = ranks_open(25);
     float x = 1;
     if (!c) return 1;
@@ -134,13 +171,15 @@ static int run_mode(const char* mode) {
     return survive(c, mode);
 }
 
+static char said[1 << 16];  // by all ranks of the last mode
+
 // Starts this program on some ranks, without what tells it that it is a rank itself, by way of the command `through`.
 // Returns how many survived.
 static int survivors(const char* mode, int ranks, const char* through, int* status) {
-    enum { TEXT = 1 << 16 };
-    char command[1200], line[1000], *text = (char*)calloc(1, TEXT);
+    char command[1200], line[1000];
     size_t length = 0;
     int n = 0;
+    said[0] = 0;
     snprintf(command, sizeof command,
              "env -i PATH=\"$PATH\" HOME=\"$HOME\" LD_LIBRARY_PATH=\"$LD_LIBRARY_PATH\" ASAN_OPTIONS=\"$ASAN_OPTIONS\" "
              "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 50 "
@@ -149,12 +188,17 @@ static int survivors(const char* mode, int ranks, const char* through, int* stat
     FILE* out = popen(command, "r");
     while (out && fgets(line, sizeof line, out)) {
         n += strcmp(line, "survived\n") == 0;
-        if (length + strlen(line) < TEXT) length += (size_t)snprintf(text + length, TEXT - length, "%s", line);
+        if (length + strlen(line) < sizeof said)
+            length += (size_t)snprintf(said + length, sizeof said - length, "%s", line);
     }
     *status = out ? pclose(out) : -1;
-    if (n < ranks - 1) printf("    %s:\n%s", mode, text);
-    free(text);
     return n;
+}
+
+static void check_survivors(const char* mode, int ranks, const char* through) {
+    int status, n = survivors(mode, ranks, through, &status);
+    if (n != ranks - 1) printf("    %s:\n%s", mode, said);
+    CHECK(n == ranks - 1);
 }
 
 static void the_dead_are_named_to_those_who_wait(void) {
@@ -162,21 +206,48 @@ static void the_dead_are_named_to_those_who_wait(void) {
         "mode-killed-sum",     "mode-killed-message",         "mode-killed-gather-overlap",
         "mode-exit-7-message", "mode-exit-0-message-overlap", "mode-exit-7-sum"};
     for (int i = 0; i < COUNT(modes); i++) {
-        int status, ranks = i % 2 ? 2 : 4;
-        CHECK(survivors(modes[i], ranks, "", &status) == ranks - 1);
+        check_survivors(modes[i], i % 2 ? 2 : 4, "");
     }
 }
 
 // The parent of each rank here is a `sleep`, which does not ask how its child ended.
 static void the_dead_that_nobody_buries_are_named_too(void) {
-    int status;
-    CHECK(survivors("mode-killed-sum", 3, "sh -c '\"$0\" \"$1\" & exec sleep 10'", &status) == 2);
+    check_survivors("mode-killed-sum", 3, "sh -c '\"$0\" \"$1\" & exec sleep 10'");
 }
 
 static void mpi_is_finalized_where_it_was_initialized(void) {
     int status = -1;
     CHECK(survivors("mode-finish", 3, "", &status) == 3);
     CHECK(status == 0);
+}
+
+// How many of the ranks left with a line of their own.
+static int ranks_with_a_line(int ranks) {
+    char name[32];
+    int n = 0;
+    for (int r = 0; r < ranks; r++) {
+        snprintf(name, sizeof name, "train: rank %d", r);
+        n += strstr(said, name) != NULL;
+    }
+    return n;
+}
+
+// mpirun does not end the others here: each has to leave by itself. With one allocation after another that fails, until
+// none does.
+static void a_rank_without_memory_while_mpi_opens_ends_all_within_the_timeout(void) {
+    enum { MOST = 100, RANKS = 3 };
+    char mode[32];
+    int n = 0, status, survived = 0;
+    for (; n < MOST && survived == 0 && !test_failures_in_claim; n++) {
+        double start = now_seconds();
+        snprintf(mode, sizeof mode, "mode-memory-%d", n);
+        survived = survivors(mode, RANKS, "", &status);
+        int lines = ranks_with_a_line(RANKS), named = strstr(said, "no memory for") != NULL;
+        CHECK(survived == RANKS || (survived == 0 && lines == RANKS && named));
+        CHECK(now_seconds() - start < OPENS_WITHIN + SOON);
+        if (test_failures_in_claim) printf("    %s: %g s, %s", mode, now_seconds() - start, said);
+    }
+    CHECK(survived == RANKS && n > 5);
 }
 
 // ---- running
@@ -192,6 +263,7 @@ int main(int n_arguments, char** arguments) {
         RUN_TOGETHER(the_dead_are_named_to_those_who_wait);
         RUN_TOGETHER(the_dead_that_nobody_buries_are_named_too);
         RUN_TOGETHER(mpi_is_finalized_where_it_was_initialized);
+        RUN_TOGETHER(a_rank_without_memory_while_mpi_opens_ends_all_within_the_timeout);
     }
     return ranks_done();
 }
