@@ -24,10 +24,11 @@ enum { MARKER_BYTES = 512 };
 
 // ---- the marker
 
-// The text of a marker, terminated: 1; 0 when the file is empty, -1 when it is none.
+// The text of a marker, terminated: 1; 0 when the file is empty, -1 when it is none (errno 0) or cannot be read.
 static int read_marker(int fd, char text[MARKER_BYTES]) {
-    ssize_t n = pread(fd, text, MARKER_BYTES - 1, 0);
+    int64_t n = disk_read_at(fd, 0, text, MARKER_BYTES - 1);
     text[MAX(n, 0)] = 0;
+    if (n >= 0) errno = 0;
     return n == 0 ? 0 : n > 0 && !strncmp(text, magic, sizeof magic - 1) ? 1 : -1;
 }
 
@@ -48,7 +49,7 @@ static int write_marker(int fd) {
     strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
     int n = snprintf(text, sizeof text, "%s, \"pid\": %ld, \"host\": \"%s\", \"since\": \"%s\"}\n", magic,
                      (long)getpid(), host, since);
-    return ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n ? -1 : 0;
+    return ftruncate(fd, 0) || lseek(fd, 0, SEEK_SET) || disk_write(fd, text, (size_t)n) ? -1 : 0;
 }
 
 // "process 1234 on node7 since ..."
@@ -84,7 +85,9 @@ static int take_marker(RunDir* dir, char* err, size_t errlen) {
     if (fd < 0 && errno == ENOENT) return 1;
     if (fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
     if (read_marker(fd, text) < 0) {
+        int error = errno;
         close(fd);
+        if (error) return fail(err, errlen, "%s: cannot read: %s", path, strerror(error));
         return fail(err, errlen, "%s: expected the marker of a run, found another file; try another --out", path);
     }
     int refused = flock(fd, LOCK_EX | LOCK_NB), error = errno;

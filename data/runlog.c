@@ -16,6 +16,7 @@
 #include "plan/text.h"
 
 enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
+enum { FIRST_ROOM = 1 << 16 };    // bytes for lines that are taken at the start; few runs need more
 
 // ---- opening: what is there already
 
@@ -129,12 +130,16 @@ int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, ch
     log->fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (log->fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
     snprintf(log->path, sizeof log->path, "%s", path);
-    if (resumes && continue_old(log, dir, last_step, err, errlen)) {
-        close(log->fd);
-        log->fd = -1;
-        return -1;
-    }
-    return 0;
+    log->room = FIRST_ROOM;
+    log->pending = (char*)malloc(log->room);
+    int bad = log->pending ? 0 : fail(err, errlen, "%s: no memory for its lines", path);
+    if (!bad && resumes) bad = continue_old(log, dir, last_step, err, errlen);
+    if (!bad) return 0;
+    close(log->fd);
+    free(log->pending);
+    log->fd = -1;
+    log->pending = NULL;
+    return -1;
 }
 
 const char* runlog_number(double x, int digits, char text[32]) {

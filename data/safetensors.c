@@ -205,9 +205,10 @@ static int read_header(SafeTensors* st, char* err, size_t errlen) {
     if (n < 0) return -1;
     char* header = (char*)malloc((size_t)n + 1);
     if (!header) return fail(err, errlen, "no memory for a header of %" PRId64 " bytes", n);
-    int result = disk_read_at(st->fd, PREFIX, header, (size_t)n) == n
-                     ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err, errlen)
-                     : fail(err, errlen, "cannot read its header of %" PRId64 " bytes", n);
+    int64_t got = disk_read_at(st->fd, PREFIX, header, (size_t)n);
+    int result = got == n ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err, errlen)
+                          : fail(err, errlen, "cannot read its header of %" PRId64 " bytes: %s", n,
+                                 got < 0 ? strerror(errno) : "it ends before");
     free(header);
     return result;
 }
