@@ -193,6 +193,10 @@ $(build)/test/test_cudnn_plans: $(cudnn_sources) $(build)/ragged.a
 	$(call step,CXX $<,$(CXX) -std=c++17 -O1 -g $(WARNINGS) -I. $(CUDA_INCLUDES:%=-isystem %) -x c++ $(cudnn_sources) \
 	  -x none $(build)/ragged.a -o $@ $(LIBRARIES))
 
+$(build)/test/test_library: test/test_library.cc kernels/cuda/library.cu $(build)/ragged.a
+	$(call step,CXX $<,$(CXX) -std=c++17 -O1 -g $(WARNINGS) -I. -x c++ $(filter-out %.a,$^) -x none $(build)/ragged.a \
+	  -o $@ $(LIBRARIES))
+
 # The AMX matmul on emulated tiles: the same source, for processors that have none.
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
 $(build)/kernels/cpu/matmul_amx_emulated.o: kernels/cpu/matmul_amx.c $(build)/flags

@@ -25,13 +25,16 @@ MPI_LINK    := $(filter -L% -l%,$(call mpi_flags,link))
 endif
 
 # ---- CUDA: the compiler, a GPU (without one CUDA is left out, unless asked for), and headers in the toolkit, the
-# system's packages or a Python environment. Libraries other than the runtime are opened when the program needs them.
+# system's packages or Python's wheels. Libraries other than the runtime are opened when the program needs them.
 
 NVCC      ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc))
 GPU       ?= $(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),yes,no)
 CUDA      ?= $(if $(NVCC),$(GPU),no)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_INCLUDES := $(wildcard $(CUDA_HOME)/include $(VIRTUAL_ENV)/lib/python3*/site-packages/nvidia/*/include)
+PYTHON    ?= $(firstword $(wildcard $(VIRTUAL_ENV)/bin/python3) python3)
+WHEELS    ?= $(if $(NVCC),$(shell $(PYTHON) -c 'import site, sys; \
+  print(*dict.fromkeys(site.getsitepackages() + [site.getusersitepackages()] + sys.path))' 2>/dev/null))
+CUDA_INCLUDES := $(wildcard $(CUDA_HOME)/include $(WHEELS:%=%/nvidia/*/include))
 cores := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 ifndef CUDNN
 CUDNN := $(if $(NVCC),$(shell echo 'static_assert(CUDNN_VERSION >= 91100);' | \

@@ -1,8 +1,8 @@
 #!/bin/sh
 # cuda_compiles.sh ARCH... - every CUDA source compiles for the emulator with clang too, and with nvcc for each of these
-# architectures (80 89 90 100 120), as many at a time as there are cores. On those that are found in data centres (80, 90)
-# no kernel of the fast attention spills registers, no kernel uses local memory, and where stores of 16 bytes are promised
-# the machine code has them, as cuobjdump shows.
+# architectures (80 89 90 100 120), as many at a time as there are cores. On those that are found in data centres (80,
+# 90) no kernel of the fast attention spills registers, no kernel uses local memory, and where stores of 16 bytes are
+# promised the machine code has them, as cuobjdump shows.
 cd "$(dirname "$0")/.." || exit 1
 nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null)}
 cores=$(nproc 2> /dev/null || echo 2)
@@ -57,7 +57,8 @@ done < $work/names
 spills=$(cat $work/attention.log $work/attention_backward.log | grep -A1 -E "for 'sm_(80|90)'" |
     grep -E '[1-9][0-9]* bytes spill' | head -n 3)
 [ -z "$spills" ] && ok "attention keeps its registers on sm_80 and sm_90" || bad "attention spills registers:" "$spills"
-local=$(cat $work/*.log | grep -A1 -E "for 'sm_(80|90)'" | grep -B1 -E '[1-9][0-9]* bytes stack frame' | grep "for 'sm_")
+local=$(cat $work/*.log | grep -A1 -E "for 'sm_(80|90)'" | grep -B1 -E '[1-9][0-9]* bytes stack frame' |
+    grep "for 'sm_")
 [ -z "$local" ] && ok "no kernel uses local memory on sm_80 and sm_90" || bad "local memory:" "$local"
 
 cuobjdump=$(command -v cuobjdump ||
@@ -73,7 +74,10 @@ while read -r file kernel; do
     for a in "$@"; do
         case $a in 80 | 90) ;; *) continue ;; esac
         wrong=$("$cuobjdump" -arch sm_$a -sass $work/$file.o 2>&1 | awk -v kernel="$kernel" '
-            function tell() { if (name) { n++; if (!whole || halves) print name ": " whole + 0 " STG.E.128, " halves + 0 " STG.E.U16" } }
+            function tell() {
+                n += name != ""
+                if (name && (!whole || halves)) print name ": " whole " STG.E.128, " halves " STG.E.U16"
+            }
             /Function :/ { tell(); name = $3 ~ kernel ? $3 : ""; whole = halves = 0 }
             /STG.E.128/ { whole++ }
             /STG.E.U16/ { halves++ }

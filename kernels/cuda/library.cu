@@ -1,13 +1,15 @@
 // library.cu - where the CUDA libraries lie, see library.h.
 //
 // Two layouts exist: the classic one, /usr/local/cuda/lib64 with cuDNN and NCCL from the system's packages, and the one
-// of Python wheels, site-packages/nvidia/<library>/lib. The loader's own paths come first.
+// of Python wheels, site-packages/nvidia/<library>/lib. The loader's own paths come first; python3 is asked last, where
+// its packages lie.
 #include "kernels/cuda/library.h"
 
 #include <dlfcn.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 extern "C" {
 #include "plan/base.h"
@@ -20,6 +22,22 @@ static void* open_pattern(const char* pattern) {
     if (glob(pattern, 0, NULL, &found)) return NULL;
     for (size_t i = 0; i < found.gl_pathc && !handle; i++) handle = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_GLOBAL);
     globfree(&found);
+    return handle;
+}
+
+// In the directories where python3 finds packages, one a line of what it prints.
+static void* open_wheel(const char* file) {
+    char folder[1024], path[2048];
+    void* handle = NULL;
+    FILE* python = popen("python3 -c 'import site, sys\nfor path in site.getsitepackages() + "
+                         "[site.getusersitepackages()] + sys.path: print(path)' 2> /dev/null", "r");
+    if (!python) return NULL;
+    while (fgets(folder, sizeof folder, python)) {
+        folder[strcspn(folder, "\n")] = 0;
+        snprintf(path, sizeof path, "%s/nvidia/*/lib/%s", folder, file);
+        if (!handle && folder[0] == '/') handle = open_pattern(path);
+    }
+    pclose(python);
     return handle;
 }
 
@@ -37,7 +55,7 @@ static void* open_anywhere(const char* file) {
         snprintf(path, sizeof path, "%s/lib/python3*/site-packages/nvidia/*/lib/%s", python, file);
         handle = open_pattern(path);
     }
-    return handle;
+    return handle ? handle : open_wheel(file);
 }
 
 int library_open(const char* library, const char* const* files, const LibrarySymbol* symbols, int n, char* err,

@@ -1,0 +1,51 @@
+// test_library.cc - CUDA's libraries are found where Python's wheels put them, see kernels/cuda/library.h. No GPU, no
+// CUDA: a library is made here, and a python3 that knows where it lies.
+#include <stdlib.h>
+#include <unistd.h>
+
+extern "C" {
+#include "plan/base.h"
+#include "test/test.h"
+}
+#include "kernels/cuda/library.h"
+
+static char work[512], err[ERR_BYTES];
+static int (*answer)(void);
+static const LibrarySymbol symbols[] = {{"ragged_fake_answer", (void**)&answer}};
+
+static int shell(const char* format) {
+    char command[4096];
+    snprintf(command, sizeof command, "W='%s'; %s", work, format);
+    return system(command);
+}
+
+static void a_library_in_a_wheel_is_found_where_python_says_its_packages_lie(void) {
+    static const char* const files[] = {"libragged_fake.so.9", "libragged_fake.so", NULL};
+    char path[8192];
+    unsetenv("VIRTUAL_ENV");
+    if (shell("mkdir -p $W/bin $W/site/nvidia/cu13/lib && echo 'int ragged_fake_answer(void) { return 42; }' | "
+              "cc -shared -fPIC -x c - -o $W/site/nvidia/cu13/lib/libragged_fake.so"))
+        SKIP("cc makes no shared library here");
+    CHECK(shell("printf '#!/bin/sh\\necho\\necho /nowhere\\necho '$W'/site\\n' > $W/bin/python3 && "
+                "chmod +x $W/bin/python3") == 0);
+    CHECK(library_open("fake", files, symbols, 1, err, sizeof err) == -1);
+    snprintf(path, sizeof path, "%s/bin:%s", work, getenv("PATH"));
+    setenv("PATH", path, 1);
+    CHECK(library_open("fake", files, symbols, 1, err, sizeof err) == 0 && answer && answer() == 42);
+}
+
+static void a_library_that_is_nowhere_is_named_with_the_remedy(void) {
+    static const char* const files[] = {"libragged_nowhere.so.1", NULL};
+    CHECK(library_open("nowhere", files, symbols, 1, err, sizeof err) == -1);
+    CHECK(strstr(err, "nowhere is missing") && strstr(err, "libragged_nowhere.so.1") && strstr(err, "install"));
+}
+
+int main(void) {
+    const char* base = getenv("TMPDIR");
+    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(work)) return printf("cannot make %s\n0 passed, 1 failed\n", work), 1;
+    RUN(a_library_that_is_nowhere_is_named_with_the_remedy);
+    RUN(a_library_in_a_wheel_is_found_where_python_says_its_packages_lie);
+    shell("rm -rf $W");
+    return test_done();
+}
