@@ -165,12 +165,37 @@ static void free_result(Result r) {
 
 static int any_order;  // the table may add dq in any order
 
+// With TEST_ATTENTION=cudnn in the environment what cuDNN offers is tested in the place of our own kernels; what it does
+// not offer (fp32, some sizes) stays with these.
+static int by_cudnn;                   // cases that were
+static char why_not_cudnn[ERR_BYTES];  // the last one that was not
+
+static int wants_cudnn(void) {
+    const char* wanted = getenv("TEST_ATTENTION");
+    return wanted && !strcmp(wanted, "cudnn");
+}
+
+static int opens_with_cudnn(const Kernels* table, KernelLimits limits) {
+    limits.attention = ATTENTION_CUDNN;
+    if (table->on_host || limits.dt != DT_BF16 || !wants_cudnn()) return 0;
+    int opened = table->open(&limits, why_not_cudnn, sizeof why_not_cudnn) == 0;
+    by_cudnn += opened;
+    return opened;
+}
+
+static void cudnn_has_computed_cases(void) {
+    if (!by_cudnn) SKIP(why_not_cudnn[0] ? why_not_cudnn : "no case was for cuDNN");
+    printf("    cuDNN was asked in %d cases\n", by_cudnn);
+    CHECK(by_cudnn > 0);
+}
+
 static int open_table(const Kernels* table, const Problem* p, int threads) {
     char err[ERR_BYTES];
     int C = p->a.NH * p->a.HS;
     KernelLimits limits = {.N = (int)MAX(p->k.rows, p->q.rows), .C = C, .OC = 4 * C, .NH = p->a.NH, .HS = p->a.HS};
     limits.context = p->longest, limits.threads = threads, limits.dt = p->dt, limits.attention = ATTENTION_OWN;
     limits.fast_backward = any_order;
+    if (opens_with_cudnn(table, limits)) return 0;
     return table->open(&limits, err, sizeof err);
 }
 

@@ -188,5 +188,6 @@ int main(void) {
     RUN(scores_beyond_80_stay_finite_and_exact);
     RUN(documents_do_not_see_each_other);
     RUN(nan_reaches_every_query_that_sees_it);
+    if (wants_cudnn()) RUN(cudnn_has_computed_cases);
     return test_done();
 }

@@ -374,5 +374,6 @@ int main(void) {
     RUN(zigzag_rings_are_the_whole_attention);
     RUN(rings_of_the_shortest_documents_are_the_whole_attention);
     RUN(a_group_of_ranks_brings_more_tokens_of_fewer_heads);
+    if (wants_cudnn()) RUN(cudnn_has_computed_cases);
     return test_done();
 }
