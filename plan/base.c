@@ -12,8 +12,10 @@
 #include "plan/text.h"
 
 static int this_rank = -1;
+static void (*last_call)(void);
 
 void die_as_rank(int rank) { this_rank = rank; }
+void die_calls(void (*last)(void)) { last_call = last; }
 
 void die_at(const char* file, int line, const char* format, ...) {
     char message[2048];
@@ -27,6 +29,7 @@ void die_at(const char* file, int line, const char* format, ...) {
     if (this_rank > 0) nanosleep(&turn, NULL);
     if (this_rank >= 0) fprintf(stderr, "train: rank %d: %s (%s:%d)\n", this_rank, message, file, line);
     else fprintf(stderr, "train: %s (%s:%d)\n", message, file, line);
+    if (last_call) last_call();
     // What libraries have registered for the end may wait for the other ranks.
     if (this_rank >= 0) _exit(1);
     exit(1);

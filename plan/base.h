@@ -75,6 +75,8 @@ void warn(const char* format, ...);
 // and the launcher ends the others when the first one is gone, so that the line appears once. A rank leaves by _exit:
 // no handler that is registered for the end runs.
 void die_as_rank(int rank);
+// What die still does, as a rank too, once its line is out.
+void die_calls(void (*last)(void));
 
 // For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a
 // reader can end with `return fail(err, errlen, "...")`. Prints nothing.

@@ -42,7 +42,7 @@ static void set_aside(const Skipped* skipped) {
 // ---- the directory
 
 static RunDir* claimed;
-static void release_at_exit(void) {
+static void release_claimed(void) {
     if (claimed) run_dir_release(claimed);
 }
 
@@ -80,7 +80,7 @@ static int claim(Run* run, Origin* o) {
                            : run_dir_claim_next(&run->dir, "runs", o->words, sizeof o->words);
     if (failed) return -1;
     claimed = &run->dir;
-    atexit(release_at_exit);
+    die_calls(release_claimed);
     strcpy(o->out, run->dir.path);
     if (run->dir.unlocked) warn("%s: no locks on this file system: start no second run there", o->out);
     if (c->resume || checkpoint_latest(o->out, o->start_from, sizeof o->start_from, &step, NULL, 0) <= 0) return 0;
