@@ -165,8 +165,8 @@ static void free_result(Result r) {
 
 static int any_order;  // the table may add dq in any order
 
-// With TEST_ATTENTION=cudnn in the environment what cuDNN offers is tested in the place of our own kernels; what it does
-// not offer (fp32, some sizes) stays with these.
+// With TEST_ATTENTION=cudnn in the environment what cuDNN offers is tested in the place of our own kernels; what it
+// does not offer (fp32, some sizes) stays with these.
 static int by_cudnn;                   // cases that were
 static char why_not_cudnn[ERR_BYTES];  // the last one that was not
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <sys/mman.h>
 
 #ifdef EMU_ADDRESS_SANITIZER
@@ -394,6 +395,17 @@ void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void
     gpu.shared = nullptr;
     gpu.current = nullptr;
     position = &gpu.host.position;
+}
+
+static std::map<const void*, size_t> allowed_shared;
+
+void allow_shared(const void* kernel, size_t bytes) { allowed_shared[kernel] = bytes; }
+
+void check_shared(const void* kernel, const char* name, size_t bytes) {
+    auto asked = allowed_shared.find(kernel);
+    if (bytes <= (asked == allowed_shared.end() ? SHARED_UNASKED : asked->second)) return;
+    gpu.kernel = name;
+    fail("%zu bytes of dynamic shared memory without cudaFuncSetAttribute for as many", bytes);
 }
 
 void* dynamic_shared() {

@@ -43,8 +43,9 @@ struct CUstream_st;
 namespace emu {
 
 constexpr int WARP = 32, LANE_BYTES = 64;
-// The least that any supported GPU (sm_89, sm_120) can give a block: what fits here fits everywhere.
-constexpr size_t SHARED_BYTES = 99 << 10;
+// The least that any supported GPU (sm_89, sm_120) can give a block: what fits here fits everywhere. Without
+// cudaFuncSetAttribute a kernel gets no more than the second number.
+constexpr size_t SHARED_BYTES = 99 << 10, SHARED_UNASKED = 48 << 10;
 
 // What the running thread is. Set by the scheduler; kernels see them as threadIdx and so on.
 struct Position {
@@ -67,6 +68,14 @@ void read_lane(void* value, const Gathered* g, int lane, size_t offset, size_t b
 void* dynamic_shared();
 
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* context);
+
+// cudaFuncSetAttribute, for the dynamic shared memory of a kernel, which its address names; and the check of a launch.
+void allow_shared(const void* kernel, size_t bytes);
+void check_shared(const void* kernel, const char* name, size_t bytes);
+template <class Kernel>
+const void* address_of(Kernel* kernel) {
+    return (const void*)kernel;
+}
 
 // Puts a launch on a stream, where it runs at once unless what stands before it waits for other ranks: see streams.h.
 void put_launch(CUstream_st* stream, const std::function<void()>& run);
@@ -127,7 +136,8 @@ T shuffle(unsigned mask, T value, int from_lane) {
 #define gridDim (emu::position->grid_size)
 #define warpSize 32
 
-#define EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+#define EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)          \
+    emu::check_shared(emu::address_of(kernel), #kernel, (shared_bytes)), \
     emu::launch_on(stream, #kernel, (grid), (block), (shared_bytes), [=](auto... x) { kernel(x...); }, __VA_ARGS__)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emu::dynamic_shared()
 

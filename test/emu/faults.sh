@@ -1,7 +1,8 @@
 #!/bin/sh
 # faults.sh - the mistakes that the emulator is for, put into the real kernels one at a time: a barrier taken out, a
-# bound one too far, a wait for a copy forgotten, a shuffle left out, a barrier in a branch, a transposition forgotten.
-# Each must make a claim of the suite fail. Needs what `make test-programs` has built.
+# bound one too far, a wait for a copy forgotten, a shuffle left out, a barrier in a branch, shared memory that was not
+# asked for, a transposition forgotten. Each must make a claim of the suite fail. Needs what `make test-programs` has
+# built.
 cd "$(dirname "$0")/../.." || exit 1
 cxx=${CXX:-g++} work=build/faults passed=0 failed=0
 mkdir -p $work
@@ -78,6 +79,7 @@ fault a_shuffle_left_out release test_attention aligned_rows attention \
     's/top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));//'
 fault a_value_changed_before_all_have_read_it release test_ops merging_is_exact elementwise \
     's|__syncwarp();  // all lanes have read lse||'
+fault shared_memory_that_was_not_asked_for release test_attention aligned_rows attention 's/cuda_allow_shared(.*);//'
 fault a_forgotten_transposition release test_matmul fp32_matmuls_are_right matmul \
     's/weight_gradient ? CUBLAS_OP_T : CUBLAS_OP_N/CUBLAS_OP_N/'
 echo "$passed passed, $failed failed"
