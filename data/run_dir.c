@@ -52,12 +52,14 @@ static int write_marker(int fd) {
     return ftruncate(fd, 0) || lseek(fd, 0, SEEK_SET) || disk_write(fd, text, (size_t)n) ? -1 : 0;
 }
 
-// "process 1234 on node7 since ..."
+// "process 1234 on node7 since ...". Whoever has the lock writes that a moment later.
 static void name_holder(int fd, char* words, size_t room) {
+    struct timespec moment = {0, 50000000};
     char text[MARKER_BYTES], host[6 * MARKER_BYTES] = "?", since[6 * MARKER_BYTES] = "?";
     int64_t pid = 0;
     Json json;
     snprintf(words, room, "another process");
+    nanosleep(&moment, NULL);
     if (read_marker(fd, text) != 1 || json_parse(&json, text, strlen(text), NULL, 0)) return;
     const JsonValue *h = json_get(&json, json.values, "host"), *s = json_get(&json, json.values, "since");
     if (json_int64(json_get(&json, json.values, "pid"), &pid) == 0 && h && json_string(h, host) >= 0 && s &&
