@@ -3,6 +3,7 @@
 # make test                 every family of claims at its smallest, within 5 minutes; ends with "N passed, N failed"
 # make test-all             everything that can be proved here, within half an hour; the list of both: test/suite
 # make test-long            the first law on 1,000 random plans;  make tiers="quick all long" run-tests: all three
+# make test-faults          calls that fail, kills, races, full disks: a quarter of an hour
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
 # make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: its speeds, to dev/results/
@@ -121,6 +122,11 @@ $(build)/train: $(build)/train_gpt.o $(build)/ragged.a
 $(build)/train_emu: $(build)/train_gpt.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
 	$(call linked,$(link_emu))
 
+# ./train in which single calls for memory, files and threads can be made to fail.
+$(build)/train_faults: wrapped = $(shell sed -n 's/^CALL.\([a-z_]*\),.*/-Xlinker --wrap=\1/p' test/faults/inject.c)
+$(build)/train_faults: $(build)/train_gpt.o $(build)/test/faults/inject.o $(build)/ragged.a
+	$(call linked,$(link) $(wrapped))
+
 $(build)/ragged.a: $(objects)
 	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
 
@@ -237,6 +243,10 @@ test-all:
 test-long: report
 	@$(MAKE) -s tiers=long run-tests
 
+# Every call of a tiny run for memory, files and threads fails once, and so on: test/faults/.
+test-faults: report
+	@$(MAKE) -s tiers=faults run-tests
+
 # On a machine with a GPU: every operation against the CPU's tables, the whole program against PyTorch's numbers and
 # across a kill, collectives between several ranks on this one GPU, and memory checked where compute-sanitizer is.
 test-gpu: report
@@ -282,5 +292,5 @@ clean:
 -include $(shell find $(wildcard $(build)) -name '*.d' 2>/dev/null)
 always:
 .SECONDARY:
-.PHONY: all always report simulate test test-all test-long test-gpu test-programs run-tests emu-objects bench \
-  bench-gpu check fuzz clean
+.PHONY: all always report simulate test test-all test-long test-faults test-gpu test-programs run-tests emu-objects \
+  bench bench-gpu check fuzz clean

@@ -15,7 +15,7 @@ selected() {
     command -v clang > /dev/null 2>&1 && clang=yes || clang=no
     awk -v tiers=" $* " -v config="${config:-release}" -v mpi="$MPI" -v emu="$EMULATED" -v amx="$AMX" -v clang=$clang '
         /^#/ || NF == 0 { next }
-        !($1 ~ /^(quick|all|long|gpu)$/ && $2 ~ /^(1|alone)$/ && NF > 2) {
+        !($1 ~ /^(quick|all|long|gpu|faults)$/ && $2 ~ /^(1|alone)$/ && NF > 2) {
             print "run 1 echo test/suite:" NR ": expected TIER CORES COMMAND"
             next
         }
@@ -26,7 +26,7 @@ selected() {
             sub(/ +/, " ")
             gsub(/build\/release\//, "build/" config "/")
             why = ""
-            if (mpi == "no" && /ranks\.sh|cluster|nccl/) why = "no MPI here"
+            if (mpi == "no" && /ranks\.sh|cluster|nccl|campaign_ranks/) why = "no MPI here"
             if (emu == "no" && /emu/) why = "no C++ compiler or no x86-64, so no emulator"
             if (amx == "no" && /amx/) why = "the compiler does not know AMX"
             if (clang == "no" && /fuzz/) why = "clang is not installed"
