@@ -1,0 +1,127 @@
+// test_lost_ranks.c - a rank that never comes, stops or stands still: what the other ranks of ./train do, with --timeout
+// of some seconds. Started alone; it starts mpirun itself.
+//
+//   test_lost_ranks PROGRAM    "build/release/train", or "build/release/train_emu --device emu": ranks with NCCL
+#include <signal.h>
+
+#include "plan/base.h"
+#include "test/program.h"
+
+enum { RANKS = 2, TIMEOUT = 3, SOON = 20 };  // seconds; SOON: how late a busy machine may be
+
+#define TINY                                                                                                    \
+    "--data plan --layers 2 --width 16 --heads 2 --context 64 --batch-tokens 256 --threads 1 --eval-every 0 "   \
+    "--sample-every 0 --save-every 0 --dtype fp32 --steps 1000000 --timeout 3 --out $W/run "
+#define MPIRUN "mpirun --oversubscribe --bind-to none -n 2 "
+
+// ---- a run of two ranks in the background
+
+static pid_t job;
+
+// The last rank does not start the program: it sleeps.
+static void start_without_the_last(const char* options) {
+    sh("rm -rf $W/run");
+    job = start(MPIRUN "sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || exec sleep 60; exec \"$@\"' run %s " TINY "%s", program,
+                options);
+}
+
+static void start_run(const char* options) {
+    sh("rm -rf $W/run");
+    job = start(MPIRUN "%s " TINY "%s", program, options);
+}
+
+static int steps(void) {
+    static double values[100000];
+    return log_values("run", "loss", values, 100000);
+}
+
+static int comes_to_step(int n, double seconds) {
+    for (int i = 0; i < seconds * 20 && steps() < n && kill(job, 0) == 0; i++) sleep_ms(50);
+    return steps() >= n;
+}
+
+// Sends the last rank a signal; it is known by its place in the environment.
+static void signal_last(const char* name) {
+    CHECK(sh("for p in $(pgrep -f '[o]ut %s/run'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | "
+             "grep -qx OMPI_COMM_WORLD_RANK=1 && kill -%s $p && echo sent; done; true",
+             work, name) == 0);
+    CHECK(strstr(output, "sent") != NULL);
+}
+
+// The job's status, or -1 when it is not over in time: then all of it is killed.
+static int ended_within(double seconds) {
+    int status;
+    for (int i = 0; i < seconds * 20; i++, sleep_ms(50))
+        if (waitpid(job, &status, WNOHANG) == job)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    kill(job, SIGTERM);  // mpirun ends its ranks then, those that are stopped too
+    sleep_ms(3000);
+    kill(job, SIGKILL);
+    waitpid(job, &status, 0);
+    sh("pkill -9 -f '[o]ut %s/run'", work);
+    return -1;
+}
+
+// It ended in time, rank 0 with a line that has these words, and nobody is left.
+static void check_end(const char* words) {
+    int status = ended_within(TIMEOUT + SOON);
+    char path[600];
+    snprintf(path, sizeof path, "%s/background", work);
+    read_text(path, output, sizeof output);
+    int said = strstr(output, "train: rank 0") && strstr(output, words);
+    CHECK(status > 0);
+    CHECK(said);
+    if (status <= 0 || !said) printf("    status %d: %.2000s\n", status, output);
+    CHECK(sh("pgrep -f '[o]ut %s/run'", work) != 0);
+}
+
+// ---- the start
+
+static void a_rank_that_never_comes_is_given_up_within_the_timeout(void) {
+    start_without_the_last("");
+    check_end("not done after 3 s");
+}
+
+static void ctrl_c_ends_a_start_that_waits(void) {
+    start_without_the_last("--timeout 1000");
+    sleep_ms(1500);
+    CHECK(waitpid(job, NULL, WNOHANG) == 0);  // it waits
+    kill(job, SIGINT);
+    CHECK(ended_within(SOON) > 0);
+    CHECK(sh("pgrep -f '[o]ut %s/run'", work) != 0);
+}
+
+// ---- a step
+
+static void a_rank_that_stops_is_given_up_within_the_timeout(void) {
+    static const char* const options[] = {"--plan static", "--cp 2 --cp-kind ring --zero 3", "--tp 2"};
+    for (int i = 0; i < COUNT(options); i++) {
+        start_run(options[i]);
+        CHECK(comes_to_step(3, 60));
+        signal_last("STOP");
+        check_end("start it again");
+    }
+}
+
+static void a_rank_that_stands_still_for_less_is_waited_for(void) {
+    start_run("--plan static");
+    CHECK(comes_to_step(3, 60));
+    signal_last("STOP");
+    sleep_ms(1500);
+    int before = steps();
+    signal_last("CONT");
+    CHECK(comes_to_step(before + 3, SOON));
+    kill(job, SIGUSR1);
+    CHECK(ended_within(SOON) == 0);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    RUN(a_rank_that_never_comes_is_given_up_within_the_timeout);
+    RUN(ctrl_c_ends_a_start_that_waits);
+    RUN(a_rank_that_stops_is_given_up_within_the_timeout);
+    RUN(a_rank_that_stands_still_for_less_is_waited_for);
+    return program_end();
+}
