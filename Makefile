@@ -6,7 +6,7 @@
 # make test-faults          calls that fail, kills, races, full disks: a quarter of an hour
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
-# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: its speeds, to dev/results/
+# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of ten minutes there
 # make check                layering, line length, lists that must be complete: the house rules as greps
 # make fuzz                 every reader under libFuzzer, a minute each (FUZZ_SECONDS=60); needs clang
 # make config=debug         no optimisation;  make config=sanitize: AddressSanitizer and UBSan;  config=race: TSan
@@ -280,8 +280,8 @@ bench: report $(build)/train $(benches) $(ranked_bench)
 	@for b in $(benches); do $$b || exit 1; done
 	@$(if $(ranked_bench),sh test/ranks.sh 2 $(ranked_bench),:)
 
-bench-gpu: report $(build)/train $(build)/dev/bench_gpu
-	@sh scripts/gpu_report.sh
+bench-gpu: report
+	@sh scripts/gpu_oneshot.sh
 
 check:
 	@sh scripts/check.sh
