@@ -112,6 +112,7 @@ typedef struct Trainer {
 
 static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* arguments) {
     run_read_options(run, arguments->n, arguments->text);
+    run_open_ranks(run);
     if (run->identity.size == 1) run->config.tp = 1, run->config.capacity = BATCH;
     run_open_data(run);
     run_settle_model(run);
