@@ -145,6 +145,19 @@ static void more_threads_than_there_is_room_for_get_one_line(void) {
     CHECK(refused(status, "expected room for 1000 threads", "smaller --threads"));
 }
 
+// Where addresses are too few for the table and for stacks, one of both is refused, in our words.
+static void threads_of_a_sample_have_room_or_get_one_line(void) {
+    int refusals = 0;
+    CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
+    for (int kib = 150000; kib <= 260000; kib += 5000) {
+        int status = sh("ulimit -v %d; exec %s --out $W/run --sample x --tokens 4 --threads 20", kib, program);
+        CHECK(status == 0 || refused(status, "train: ", "try "));
+        CHECK(!strstr(errors, "libgomp"));
+        refusals += status != 0;
+    }
+    CHECK(refusals > 0 && refusals < 23);
+}
+
 // As a user whose processes are counted: those of root are not.
 static const char* as_somebody(void) {
     if (geteuid() != 0) return "";
@@ -191,6 +204,7 @@ int main(int argc, char** argv) {
     RUN(too_few_descriptors_for_mpi_are_told_before_it_starts);
     RUN(a_file_that_may_not_grow_ends_the_run_with_words_not_a_signal);
     RUN(more_threads_than_there_is_room_for_get_one_line);
+    RUN(threads_of_a_sample_have_room_or_get_one_line);
     RUN(too_few_processes_get_one_line);
     RUN(too_few_processes_for_mpi_are_told_before_it_starts);
     return program_end();

@@ -132,11 +132,22 @@ static void release(void) {
     memset(&scratch, 0, sizeof scratch);
 }
 
+// OpenMP's threads start here and stay: later there might be no addresses left for their stacks, which would end the
+// program.
+static void start_threads(int n) {
+    omp_set_num_threads(n);
+#pragma omp parallel num_threads(n)
+    {
+#pragma omp barrier  // an empty region would be left out
+    }
+}
+
 static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
     CpuScratch need = scratch_needed(limits);
     int n_threads = threads_wanted(limits), users = scratch.users + 1;
     int fits = scratch.users > 0 && need.shared_bytes <= scratch.shared_bytes &&
                need.thread_bytes <= scratch.thread_bytes && n_threads <= scratch.n_threads;
+    start_threads(n_threads);
     if (!fits) {
         release();
         scratch.shared = map(need.shared_bytes);
@@ -153,7 +164,6 @@ static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
     scratch.n_threads = n_threads;
     scratch.users = users;
     cpu_open_clock(limits);
-    omp_set_num_threads(n_threads);
     return 0;
 }
 
