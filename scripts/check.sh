@@ -1,6 +1,6 @@
 #!/bin/sh
-# check.sh - the house rules that a grep can see: who includes whom, line and file length, a complete suite, C++
-# validity of train_gpt.cu. Prints each violation with its place; the last line counts them.
+# check.sh - the house rules that a grep can see: who includes whom, line and file length, a complete suite, files that
+# documents name, C++ validity of train_gpt.cu. Prints each violation with its place; the last line counts them.
 violations=0
 complain() { # complain TEXT: one violation a line
     [ -z "$1" ] && return
@@ -29,6 +29,25 @@ complain "$(find $code test dev scripts Makefile -name '*.[ch]' -o -name '*.cu' 
 # The README is for reading: what it leaves out is in the README of a folder, in --help, in dev/results.
 complain "$(grep -nE '^.{121,}' README.md | cut -c 1-60 | sed 's/^/README.md:/; s/$/...   <- over 120 columns/')"
 [ "$(wc -l < README.md)" -le 200 ] || complain "README.md: $(wc -l < README.md) lines   <- over 200"
+
+# Files that a document names are in the tree: paths, from the root or from the document, and names alone anywhere.
+# NAME and MODULE stand for names.
+names_in() { # names_in DOCUMENT: a name a line
+    grep -oE '(^|[^A-Za-z0-9_/.-])(data|dev|kernels|plan|run|scripts|test)/[A-Za-z0-9_./-]+' "$1" |
+        sed -E 's,^[^a-z],,; s,[.]+$,,'
+    grep -oE '\]\([^)#:]+' "$1" | cut -c 3-
+    grep -oE '`[A-Za-z0-9_-]+\.(c|h|cu|cuh|cc|py|sh|mk)`' "$1" | tr -d '`'
+}
+missing_files() {
+    for document in README.md */README.md dev/results/*.md; do
+        names_in "$document" | grep -vE 'NAME|MODULE' | sort -u | while read -r name; do
+            [ -e "$name" ] || [ -e "$(dirname "$document")/$name" ] ||
+                find $code dev scripts test -name "$name" 2> /dev/null | grep -q . ||
+                echo "$document: $name   <- no such file"
+        done
+    done
+}
+complain "$(missing_files)"
 
 # A file holds one idea.
 complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' | xargs wc -l |
