@@ -131,6 +131,7 @@ static inline void trainer_open(Trainer* t, const RankIdentity* identity) {
     int quiet = rank > 0 || identity->size == 1, saved = dup(STDOUT_FILENO);
     memset(&t->run, 0, sizeof t->run);
     t->run.identity = *identity;
+    t->run.dir.lock = t->run.pin = -1;  // no directory is held
     fflush(stdout);
     if (saved < 0 || (quiet && !freopen("/dev/null", "w", stdout))) die("cannot open /dev/null");
     open_phases(&t->run, &t->memory, &t->arguments);
