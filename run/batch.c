@@ -67,6 +67,7 @@ int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
 // ---- the plan
 
 void batch_list(Batch* b, const Run* run) {
+    b->is_read = 0;
     int rank = run->model.comm->rank, in_rounds = run->model.zero.stage > 1 && run->limits.ranks > 1;
     RankMicroBatch nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
     b->n_micro_batches = in_rounds ? b->plan.n_rounds : 0;
@@ -147,9 +148,9 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
 
 // ---- the tokens
 
-// Reads one micro-batch's share behind the n tokens that stand in the batch; returns how many stand there now.
-static int read_micro_batch(Batch* b, const Sampler* sampler, RankMicroBatch* mine, int rank, int n) {
-    char err[ERR_BYTES];
+// Reads one micro-batch's share behind the n tokens that stand in the batch; returns how many stand there now, or -1.
+static int read_micro_batch(Batch* b, const Sampler* sampler, RankMicroBatch* mine, int rank, int n, char* err,
+                            size_t errlen) {
     mine->share = micro_batch_share(&b->plan, mine->mb, b->lengths, rank, b->spans);
     for (int i = 0; i < mine->share.n_spans; i++) {
         const Span* span = &b->spans[i];
@@ -159,7 +160,7 @@ static int read_micro_batch(Batch* b, const Sampler* sampler, RankMicroBatch* mi
         part.first += span->first;
         part.length = span->length;
         part.n_targets = span->length - (is_end ? unlabelled : 0);
-        if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+        if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err, errlen)) return -1;
         for (int t = 0; t < span->length; t++) b->positions[n + t] = span->first + t;
         n += span->length;
     }
@@ -191,21 +192,29 @@ static void share_tokens(Row* row, const Model* m, int N) {
     row->own = MIN(row->n, N - row->first);
 }
 
-void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
+int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size_t errlen) {
     int n = 0, cu = 0, ring = 0;
     for (int i = 0; i < b->n_micro_batches; i++) {
         RankMicroBatch* mine = &b->micro_batches[i];
         mine->tokens = n, mine->cu = cu, mine->ring = ring;
         if (!mine->mb) continue;
-        n = read_micro_batch(b, sampler, mine, m->comm->rank, n);
+        if ((n = read_micro_batch(b, sampler, mine, m->comm->rank, n, err, errlen)) < 0) return -1;
         micro_batch_cu(&b->plan, mine->mb, b->lengths, b->cu + cu);
         cu += (int)micro_batch_cu_ints(mine->mb);
         if (mine->share.ring_size == 1) continue;
         micro_batch_ring_tokens(&b->plan, mine->mb, b->lengths, b->ring + ring, b->ring + ring + mine->share.ring_size);
         ring += 2 * mine->share.ring_size;
     }
-    upload_tokens(b, m, n);
-    upload_ints(b, m, b->cu, cu);
+    b->n_own = n, b->n_cu = cu;
+    b->is_read = 1;
+    return 0;
+}
+
+void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
+    char err[ERR_BYTES];
+    if (!b->is_read && batch_read(b, m, sampler, err, sizeof err)) die("%s", err);
+    upload_tokens(b, m, b->n_own);
+    upload_ints(b, m, b->cu, b->n_cu);
 }
 
 Row batch_row(const Batch* b, const Model* m, int i) {
@@ -288,7 +297,7 @@ Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int*
     return batch_row(b, m, 0);
 }
 
-// ---- the next step: planning costs a step no time, a thread of its own draws and plans while this one computes
+// ---- the next step: planning and reading cost a step no time, a thread of its own does both while this one computes
 //
 // The two sides take turns. Between ahead_start and ahead_wait the thread owns run->ahead and reads what planning reads
 // (configuration, limits, cost model); at all other times it sleeps, and the main thread may change them. The mutex
@@ -311,7 +320,8 @@ static void draw_and_plan(Ahead* a) {
     Run* run = a->run;
     Batch* b = &run->ahead;
     b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
-    a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err);
+    a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err) ||
+                batch_read(b, &run->model, run->data.train, a->err, sizeof a->err);
 }
 
 static void* work(void* argument) {

@@ -19,7 +19,8 @@ typedef struct Batch {
     int max_tokens;
     Piece* pieces;  // (max_tokens) of all ranks
     int* lengths;   // (max_tokens)
-    int n_pieces;
+    int n_pieces, is_read;  // is_read: the tokens of the plan's micro-batches stand in indices
+    int n_own, n_cu;        // then: how many tokens, and entries of cu
     int64_t n_tokens, n_targets;
     double sum_s2;          // sum of squared lengths, for the FLOP count
     SamplerPosition after;  // where the next step's documents begin
@@ -31,7 +32,7 @@ typedef struct Batch {
     RankMicroBatch* micro_batches;    // (max_tokens) in the order in which this rank runs them
     int n_micro_batches;
     // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
-    // device's copy; one of each for all Batches, so that only one of them can be at work.
+    // device's copy, one for all Batches: only one of them can be at work.
     int *indices, *device_indices;
     int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's micro-batches one after another
     int* vocab_rows;                    // Row.vocab_rows likewise; NULL when alone
@@ -52,7 +53,10 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
 // The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do.
 // batch_plan has done it already.
 void batch_list(Batch* b, const Run* run);
-// Reads the tokens of this rank's share and sends them to the device with all that kernels need to know.
+// Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
+// nothing but b.
+int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size_t errlen);
+// Sends that to the device; what is not read yet is read now.
 void batch_upload(Batch* b, const Model* m, const Sampler* sampler);
 Row batch_row(const Batch* b, const Model* m, int i);  // micro-batch i of this rank
 // For generation: N tokens of a document that follow `cached` others in the KV cache.
@@ -60,10 +64,10 @@ Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cac
 // One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
 Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int* lengths, int n);
 
-// ---- the next step: a thread that draws and plans the next step while this one computes
+// ---- the next step: a thread that draws, plans and reads the next step while this one computes
 
-// Begins to draw and plan `step` into run->ahead. Until ahead_wait nobody else touches run->ahead, run->setting or what
-// they point to.
+// Begins to draw, plan and read `step` into run->ahead. Until ahead_wait nobody else touches run->ahead, run->setting
+// or what they point to.
 void ahead_start(Run* run, int64_t step);
 // The plan is in run->ahead. Returns the seconds that this took; ends the program when there is no plan.
 double ahead_wait(Run* run);

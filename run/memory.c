@@ -153,7 +153,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "sums", SUMS_BYTES, ON_DEVICE);
     plan_entry(&plan, "step indices", index_bytes, ON_DEVICE);
     plan_entry(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
-    plan_entry(&plan, "step indices, host", index_bytes, ON_HOST_PINNED);
+    plan_entry(&plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
     plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
     plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
     plan_entry(&plan, "planning, at most", (train ? 2 : 1) * planning_bytes(max_tokens, &run->limits), AS_NEEDED);
@@ -224,7 +224,8 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->grad_scale = (float*)(m->loss_sum + 2);
     batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices, on_device, max_tokens);
+        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"),
+                    indices + batch_index_ints(run, max_tokens), on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");
