@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/host.h"
 #include "run/run.h"
 
 enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
@@ -175,7 +174,7 @@ static int longest_row(Run* run) {
     const Config* c = &run->config;
     int ranks = run->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
     int N = MAX(MIN(c->batch_tokens, 8192), c->context);
-    while (N / 2 >= least && plan_rows_of(run, N).total > available_memory(run).bytes / 2) N /= 2;
+    while (N / 2 >= least && plan_rows_of(run, N).total > run->available.bytes / 2) N /= 2;
     return N;
 }
 
@@ -190,11 +189,10 @@ static int settle_capacity(Run* run) {
 static void allocate(Run* run, MemoryPlan* plan) {
     char err[ERR_BYTES];
     Model* m = &run->model;
-    HostMemory available = available_memory(run);
-    if (plan->total > available.bytes)
+    if (plan->total > run->available.bytes)
         die("expected %zu MiB of memory as in the table above, found %zu MiB available (%s); try a smaller --capacity, "
             "--recompute block, or a smaller model",
-            plan->total >> 20, available.bytes >> 20, available.whose);
+            plan->total >> 20, run->available.bytes >> 20, run->available.whose);
     KernelLimits limits = kernel_limits(run, run->config.capacity);
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {
@@ -234,6 +232,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
 }
 
 MemoryPlan run_plan_memory(Run* run) {
+    run->available = available_memory(run);  // before ranks agree on a capacity: nobody has taken anything yet
     run->config.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows_of(run, run->config.capacity);
     run->setting.limits = run->limits;

@@ -11,6 +11,7 @@
 #include "data/runlog.h"
 #include "data/safetensors.h"
 #include "data/tokenizer.h"
+#include "kernels/host.h"
 #include "plan/config.h"
 #include "plan/machine.h"
 #include "plan/straggle.h"
@@ -90,6 +91,7 @@ struct Run {
     int failed;              // something of the run could not be kept: status 1
     int stopped_by;          // the signal that ends the run after this step, 0 none
     int64_t first_step;      // steps done before this invocation
+    HostMemory available;    // to this rank, before any rank took the table's
     double resident_before;  // bytes of this process before the table's memory was taken
     double matmul_limit;     // FLOP/s, measured, of all ranks together
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens

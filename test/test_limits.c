@@ -81,6 +81,20 @@ static void a_container_of_version_2_refuses_a_table_that_does_not_fit(void) {
     remove_group();
 }
 
+// Two ranks of 345 MiB each: neither takes the other's memory for used when it asks.
+static void ranks_share_the_memory_of_a_container(void) {
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    if (!make_group("memory")) SKIP("no control group of version 1 can be made here");
+    for (int mib = 500; mib <= 800; mib += 300) {
+        int status = sh("echo %dM > %s/memory.limit_in_bytes; rm -rf $W/run; echo $$ > %s/cgroup.procs && "
+                        "exec " MPIRUN "%s " LARGE,
+                        mib, group, group, program);
+        CHECK(mib == 800 ? status == 0 : status == 1 && strstr(errors, "(memory limit of the container)"));
+        if (test_failures_in_claim) printf("    %d MiB, status %d: %.600s\n", mib, status, errors);
+    }
+    remove_group();
+}
+
 static void a_quota_of_one_core_counts_as_one_core(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
@@ -197,6 +211,7 @@ int main(int argc, char** argv) {
        program);
     RUN(a_container_of_version_1_refuses_a_table_that_does_not_fit);
     RUN(a_container_of_version_2_refuses_a_table_that_does_not_fit);
+    RUN(ranks_share_the_memory_of_a_container);
     RUN(a_quota_of_one_core_counts_as_one_core);
     RUN(a_limit_of_addresses_refuses_a_table_that_does_not_fit);
     RUN(few_descriptors_are_enough_and_leave_no_document_out);
