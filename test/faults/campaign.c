@@ -4,24 +4,38 @@
 //   build/release/test/faults/campaign build/release/train_faults
 #include "test/faults/cases.h"
 
-enum { STEPS = 4, MORE_STEPS = 6 };
+// A run that meets the fault; what is there before it; what the next run, which meets none, is to do more.
+typedef struct Phase {
+    const char *name, *setting, *arguments, *next;
+    int steps, saved_before;       // of the next run at its end; the step of a checkpoint that is there before
+    char hash[17], next_hash[17];  // of losses, undisturbed
+    char* log;                     // the injector's, undisturbed
+} Phase;
 
-typedef enum Phase { STARTING, RESUMING } Phase;  // which of the two runs meets the fault
+#define MORE "--steps 6 --save-every 1"
+static Phase phases[] = {
+    {"starting", "rm -rf $W/run", OPTIONS "--steps 4 --save-every 2 --out $W/run", "", 4, -1, "", "", NULL},
+    {"resuming", "rm -rf $W/run; cp -a $W/whole $W/run", "--resume --threads 1 --out $W/run " MORE, MORE, 6, 4, "", "",
+     NULL},
+    {"fine-tuning", "rm -rf $W/run",
+     "--init $W/whole/step-000004 --data $W/lines.jsonl $W/corpus --val $W/corpus --batch-tokens 64 --threads 1 "
+     "--dtype bf16 --recompute block --steps 4 --save-every 2 --keep 2 --eval-every 2 --eval-tokens 64 "
+     "--sample-every 2 --tokens 4 --out $W/run",
+     "", 4, -1, "", "", NULL},
+    {"sampling", "rm -rf $W/run; cp -a $W/whole $W/run", "--sample a --tokens 4 --threads 1 --out $W/run", MORE, 6, 4,
+     "", "", NULL},
+};
 
-static const char* const arguments[] = {OPTIONS "--steps 4 --save-every 2 --out $W/run",
-                                        "--resume --steps 6 --save-every 1 --threads 1 --out $W/run"};
-static char undisturbed[2][17];  // loss hashes
-static char* counted[2];         // the injector's log of undisturbed runs
-
-static const char* const phase_names[] = {"starting", "resuming"};
+#define EACH_PHASE(p) (Phase* p = phases; p < phases + COUNT(phases); p++)
 
 // ---- a case
 
-// What is in the run's directory before the phase.
-static void prepare(Phase phase) {
-    setting = phase == STARTING ? "rm -rf $W/run" : "rm -rf $W/run; cp -a $W/whole $W/run";
+static void prepare(const Phase* p) {
+    setting = p->setting;
     sh("%s", setting);
 }
+
+static void continue_in(const Phase* p, const char* dir) { run("", "--resume --threads 1 --out %s %s", dir, p->next); }
 
 // Lines of text that begin, or with `but` do not begin, with start.
 static int count_lines(const char* text, const char* start, int but) {
@@ -32,14 +46,14 @@ static int count_lines(const char* text, const char* start, int but) {
 }
 
 // (a), (b): it ended by itself, either as an undisturbed run or with one line that says why; before it warnings.
-static void judge_end(Phase phase, const char* cause, int names_file) {
-    const char* where = phase_names[phase];
+static void judge_end(const Phase* p, const char* cause, int names_file) {
+    const char* where = p->name;
     int saved_elsewhere = strstr(errors, " is saved in ") != NULL;
     if (hung) complain("%s: it hung", where);
     else if (status > 1) complain("%s: it crashed", where);
     else if (count_lines(errors, "train: ", 1)) complain("%s: stderr has other lines", where);
-    else if (status == 0 && strcmp(loss_hash(), undisturbed[phase]))
-        complain("%s: it ended well with other losses: %s, expected %s", where, loss_hash(), undisturbed[phase]);
+    else if (status == 0 && strcmp(loss_hash(), p->hash))
+        complain("%s: it ended well with other losses: %s, expected %s", where, loss_hash(), p->hash);
     else if (count_lines(errors, "train: warning: ", 1) != (status == 1 && !saved_elsewhere))
         complain("%s: expected one line if it failed, else none", where);
     else if (status == 1 && !strstr(errors, cause)) complain("%s: it does not name \"%s\"", where, cause);
@@ -47,83 +61,83 @@ static void judge_end(Phase phase, const char* cause, int names_file) {
 }
 
 // The run's directory after a save: nothing but checkpoints that are whole, at most --keep, and the run's own files.
-static void judge_directory(Phase phase) {
+static void judge_directory(const Phase* p) {
     sh("cd $W/run && for f in *; do case $f in *tmp*|*.old*) echo $f;; step-*) test -f $f/DONE || echo $f;; esac; done;"
        "test $(ls -d step-* | wc -l) -le 2 || echo too many: step-*; ls -A | grep '^[.]'");
-    if (output[0]) complain("%s: after the next save there is: %s", phase_names[phase], output);
+    if (output[0]) complain("%s: after the next save there is: %s", p->name, output);
 }
 
-// log.jsonl: every step once, in order.
-static void judge_log(Phase phase) {
-    double steps[64];
-    int n = log_values("run", "step", steps, 64), expected = phase == STARTING ? STEPS : MORE_STEPS;
-    int right = n == expected;
-    for (int i = 0; i < n && right; i++) right = steps[i] == i + 1;
-    if (!right) complain("%s: log.jsonl has %d steps, expected 1 to %d", phase_names[phase], n, expected);
+// log.jsonl: every step once, in order; an evaluation stands behind its step.
+static void judge_log(const Phase* p) {
+    double steps[64], losses[64];
+    int n = log_values("run", "step", steps, 64), n_losses = log_values("run", "loss", losses, 64);
+    int right = n_losses == p->steps && n > 0 && steps[0] == 1;
+    for (int i = 1; i < n && right; i++) right = steps[i] == steps[i - 1] + 1 || steps[i] == steps[i - 1];
+    if (!right) complain("%s: log.jsonl has %d steps, expected 1 to %d", p->name, n_losses, p->steps);
 }
 
 // (c), (d): a run without faults goes on from the last checkpoint that was called saved in dir, or a newer one, to the
 // losses of an undisturbed run; where there is none, --resume says so and a new run starts in the same place.
-static void judge_what_is_left(Phase phase, int64_t reported, const char* dir) {
+static void judge_what_is_left(const Phase* p, int64_t reported, const char* dir) {
     char saved_in[600];
-    const char* where = phase_names[phase];
-    if (phase == RESUMING && reported < STEPS) reported = STEPS;
-    run("", "--resume --threads 1 --out %s %s", dir, phase == STARTING ? "" : "--steps 6 --save-every 1");
+    reported = MAX(reported, p->saved_before);
+    continue_in(p, dir);
     int64_t from = resumed_step();
     int begins_anew = status == 1 && reported < 0 &&
                       (strstr(errors, "no complete checkpoint") || strstr(errors, "no such directory"));
-    if (begins_anew) run("", "%s", arguments[phase]);
-    if (status) complain("%s: what it left cannot be continued, which ends with", where);
+    if (begins_anew) run("", "%s", p->arguments);
+    if (status) complain("%s: what it left cannot be continued, which ends with", p->name);
     else if (!begins_anew && from < reported)
-        complain("%s: step %" PRId64 " was saved, but the next run goes on from %" PRId64, where, reported, from);
-    else if (strcmp(loss_hash(), undisturbed[phase]))
-        complain("%s: the next run ends with losses %s, expected %s", where, loss_hash(), undisturbed[phase]);
+        complain("%s: step %" PRId64 " was saved, but the next run goes on from %" PRId64, p->name, reported, from);
+    else if (strcmp(loss_hash(), p->next_hash))
+        complain("%s: the next run ends with losses %s, expected %s", p->name, loss_hash(), p->next_hash);
     else if (strstr(dir, "/elsewhere/") == NULL) {
-        judge_log(phase);
-        if (reported_step(saved_in) >= 0) judge_directory(phase);
+        judge_log(p);
+        if (reported_step(saved_in) >= 0) judge_directory(p);
     }
 }
 
 // A call that fails once.
-static void try_fault(Phase phase, const char* with_fault, const char* cause, int names_file) {
+static void try_fault(const Phase* p, const char* with_fault, const char* cause, int names_file) {
     char dir[600] = "$W/run";
-    prepare(phase);
-    run(with_fault, "%s", arguments[phase]);
+    prepare(p);
+    run(with_fault, "%s", p->arguments);
     int64_t reported = reported_step(dir);
-    judge_end(phase, cause, names_file);
-    judge_what_is_left(phase, reported, dir);
+    judge_end(p, cause, names_file);
+    judge_what_is_left(p, reported, dir);
 }
 
-static long calls_of(Phase phase, const char* kind) { return count_of(counted[phase], kind, -1); }
+static long calls_of(const Phase* p, const char* kind) { return count_of(p->log, kind, -1); }
 
 // Calls that are cut short, as any signal and many file systems do it, are no errors.
-static void try_harmless(Phase phase, const char* with_fault) {
-    prepare(phase);
-    run(with_fault, "%s", arguments[phase]);
-    if (hung || status || errors[0] || strcmp(loss_hash(), undisturbed[phase]))
-        complain("%s: it ended otherwise than undisturbed", phase_names[phase]);
+static void try_harmless(const Phase* p, const char* with_fault) {
+    prepare(p);
+    run(with_fault, "%s", p->arguments);
+    if (hung || status || errors[0] || strcmp(loss_hash(), p->hash))
+        complain("%s: it ended otherwise than undisturbed", p->name);
 }
 
-static void try_kill(Phase phase, const char* with_fault) {
+static void try_kill(const Phase* p, const char* with_fault) {
     char dir[600] = "$W/run";
-    prepare(phase);
-    run(with_fault, "%s", arguments[phase]);
+    prepare(p);
+    run(with_fault, "%s", p->arguments);
     int64_t reported = reported_step(dir);
-    if (status != 128 + SIGKILL) complain("%s: the kill did not come", phase_names[phase]);
-    judge_what_is_left(phase, reported, dir);
+    if (status != 128 + SIGKILL) complain("%s: the kill did not come", p->name);
+    judge_what_is_left(p, reported, dir);
 }
 
 // Each call of the kind fails once.
 static void fail_each(const char* kind, const char* what, const char* cause, int names_file) {
     char with_fault[128];
     long tried = 0;
-    for (Phase phase = STARTING; phase <= RESUMING; phase++) {
-        long n = calls_of(phase, kind);
-        for (long i = 0; i < cases_of(n); i++, tried++) {
-            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", kind, case_at(i, n), what);
-            try_fault(phase, with_fault, cause, names_file);
+    for
+        EACH_PHASE(p) {
+            long n = calls_of(p, kind);
+            for (long i = 0; i < cases_of(n); i++, tried++) {
+                snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", kind, case_at(i, n), what);
+                try_fault(p, with_fault, cause, names_file);
+            }
         }
-    }
     if (!tried) test_skip_reason = "the program makes no such call";
 }
 
@@ -143,14 +157,15 @@ static void a_failed_lock_is_named_and_loses_nothing(void) { fail_each("lock", "
 // From the n-th write on, for ever, or for the next few: somebody has made room.
 static void fill_disk(const char* format, long next) {
     char with_fault[128];
-    for (Phase phase = STARTING; phase <= RESUMING; phase++) {
-        long n = calls_of(phase, "write");
-        for (long i = 0; i < cases_of(n); i++) {
-            long at = case_at(i, n);
-            snprintf(with_fault, sizeof with_fault, format, at, at + next);
-            try_fault(phase, with_fault, "No space left", 1);
+    for
+        EACH_PHASE(p) {
+            long n = calls_of(p, "write");
+            for (long i = 0; i < cases_of(n); i++) {
+                long at = case_at(i, n);
+                snprintf(with_fault, sizeof with_fault, format, at, at + next);
+                try_fault(p, with_fault, "No space left", 1);
+            }
         }
-    }
 }
 
 static void a_full_disk_is_named_and_loses_nothing(void) { fill_disk("write:%ld+:ENOSPC", 0); }
@@ -159,29 +174,31 @@ static void a_disk_that_is_full_for_a_while_loses_nothing(void) { fill_disk("wri
 static void calls_that_are_cut_short_change_nothing(void) {
     static const char* const cuts[][2] = {{"read", "SHORT"}, {"read", "EINTR"}, {"write", "SHORT"}, {"write", "EINTR"}};
     char with_fault[128];
-    for (Phase phase = STARTING; phase <= RESUMING; phase++)
-        for (int k = 0; k < COUNT(cuts); k++) {
-            long n = calls_of(phase, cuts[k][0]);
-            for (long i = 0; i < cases_of(n); i++) {
-                snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", cuts[k][0], case_at(i, n), cuts[k][1]);
-                try_harmless(phase, with_fault);
-            }
+    for
+        EACH_PHASE(p)
+    for (int k = 0; k < COUNT(cuts); k++) {
+        long n = calls_of(p, cuts[k][0]);
+        for (long i = 0; i < cases_of(n); i++) {
+            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", cuts[k][0], case_at(i, n), cuts[k][1]);
+            try_harmless(p, with_fault);
         }
+    }
 }
 
 // Every file operation separates two states of the disk.
 static void a_kill_beside_any_call_loses_nothing_that_was_saved(void) {
     static const char* const changes[] = {"open", "write", "sync", "rename", "close", "mkdir", "remove"};
     char with_fault[128];
-    for (Phase phase = STARTING; phase <= RESUMING; phase++)
-        for (int k = 0; k < COUNT(changes); k++) {
-            long n = calls_of(phase, changes[k]);
-            for (long i = 0; i < 2 * cases_of(n); i++) {
-                snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", changes[k], case_at(i / 2, n),
-                         i % 2 ? "KILLED" : "KILL");
-                try_kill(phase, with_fault);
-            }
+    for
+        EACH_PHASE(p)
+    for (int k = 0; k < COUNT(changes); k++) {
+        long n = calls_of(p, changes[k]);
+        for (long i = 0; i < 2 * cases_of(n); i++) {
+            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", changes[k], case_at(i / 2, n),
+                     i % 2 ? "KILLED" : "KILL");
+            try_kill(p, with_fault);
         }
+    }
 }
 
 // Of all that a program may call for them, what this one calls is wrapped.
@@ -205,37 +222,68 @@ static void every_call_for_memory_files_and_threads_can_be_made_to_fail(void) {
     CHECK(sh("grep -qx write $W/used") == 0);
 }
 
+// What comes after the start: steps that are logged, and saves.
+static void a_log_line_or_a_save_that_fails_once_ends_no_run(void) {
+    enum { TOLD = 4 };  // of the first four kinds: others also close and open what is only read
+    static const char* const ways[][2] = {{"write", "ENOSPC"}, {"sync", "EIO"},    {"rename", "EIO"},
+                                          {"mkdir", "ENOSPC"}, {"open", "EMFILE"}, {"close", "EIO"}};
+    const Phase* p = &phases[0];
+    char with_fault[128];
+    long first[COUNT(ways)];
+    prepare(p);
+    run("", "%s --steps 0", p->arguments);
+    for (int k = 0; k < COUNT(ways); k++) first[k] = count_of(log_text, ways[k][0], -1);
+    for (int k = 0; k < COUNT(ways); k++)
+        for (long i = 0, n = calls_of(p, ways[k][0]) - first[k]; i < cases_of(n); i++) {
+            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", ways[k][0], first[k] + case_at(i, n), ways[k][1]);
+            prepare(p);
+            run(with_fault, "%s", p->arguments);
+            if (status || strcmp(loss_hash(), p->hash)) complain("%s: one failure ends the run", p->name);
+            else if (k < TOLD && !strstr(errors, "train: warning: ")) complain("%s: nobody hears of it", p->name);
+        }
+}
+
 // Moments that no call marks: computing, printing, the beginning and the end of the process.
 static void a_kill_at_any_time_loses_nothing_that_was_saved(void) {
     enum { MOMENTS = 100 };
-    for (Phase phase = STARTING; phase <= RESUMING; phase++) {
-        double started = now();
-        prepare(phase);
-        run("", "%s", arguments[phase]);
-        double whole = now() - started;
-        for (long i = 0; i < cases_of(MOMENTS); i++) {
-            char dir[600] = "$W/run";
-            prepare(phase);
-            snprintf(told, sizeof told, "      killed after %.1f ms\n",
-                     1e3 * whole * (double)case_at(i, MOMENTS) / MOMENTS);
-            pid_t pid = launch(0, arguments[phase]);
-            usleep((useconds_t)(1e6 * whole * (double)case_at(i, MOMENTS) / MOMENTS));
-            kill(pid, SIGKILL);
-            await(pid, 0);
-            int64_t reported = reported_step(dir);
-            judge_what_is_left(phase, reported, dir);
+    for
+        EACH_PHASE(p) {
+            double started = now();
+            prepare(p);
+            run("", "%s", p->arguments);
+            double whole = now() - started;
+            for (long i = 0; i < cases_of(MOMENTS); i++) {
+                char dir[600] = "$W/run";
+                prepare(p);
+                snprintf(told, sizeof told, "      killed after %.1f ms\n",
+                         1e3 * whole * (double)case_at(i, MOMENTS) / MOMENTS);
+                pid_t pid = launch(0, p->arguments);
+                usleep((useconds_t)(1e6 * whole * (double)case_at(i, MOMENTS) / MOMENTS));
+                kill(pid, SIGKILL);
+                await(pid, 0);
+                int64_t reported = reported_step(dir);
+                judge_what_is_left(p, reported, dir);
+            }
         }
-    }
+}
+
+static int run_undisturbed(Phase* p) {
+    prepare(p);
+    int failed = run("", "%s", p->arguments);
+    snprintf(p->hash, sizeof p->hash, "%s", loss_hash());
+    p->log = strdup(log_text);
+    if (!failed && p == phases) sh("cp -a $W/run $W/whole");
+    if (!failed) continue_in(p, "$W/run"), failed = status;
+    snprintf(p->next_hash, sizeof p->next_hash, "%s", loss_hash());
+    if (failed) printf("    %s: an undisturbed run fails: %s\n0 passed, 1 failed\n", p->name, errors);
+    return failed;
 }
 
 int main(int argc, char** argv) {
     campaign_begin(argc, argv);
-    for (Phase phase = STARTING; phase <= RESUMING; phase++) {
-        if (run("", "%s", arguments[phase])) complain("an undisturbed run fails");
-        snprintf(undisturbed[phase], 17, "%s", loss_hash());
-        counted[phase] = strdup(log_text);
-        if (phase == STARTING) sh("cp -a $W/run $W/whole");
-    }
+    for
+        EACH_PHASE(p)
+    if (run_undisturbed(p)) return 1;
     RUN(every_call_for_memory_files_and_threads_can_be_made_to_fail);
     RUN(a_failed_allocation_is_named_and_loses_nothing);
     RUN(a_failed_thread_is_named_and_loses_nothing);
@@ -251,6 +299,7 @@ int main(int argc, char** argv) {
     RUN(a_failed_lock_is_named_and_loses_nothing);
     RUN(a_full_disk_is_named_and_loses_nothing);
     RUN(a_disk_that_is_full_for_a_while_loses_nothing);
+    RUN(a_log_line_or_a_save_that_fails_once_ends_no_run);
     RUN(calls_that_are_cut_short_change_nothing);
     RUN(a_kill_beside_any_call_loses_nothing_that_was_saved);
     RUN(a_kill_at_any_time_loses_nothing_that_was_saved);

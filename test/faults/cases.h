@@ -195,6 +195,22 @@ static inline int campaign_end(void) {
     return test_failed ? test_done() : program_end();
 }
 
+// Eight documents, and some lines of JSON.
+static inline void write_corpus(void) {
+    static const char* const words[] = {"alpha", "beta", "gamma", "delta"};
+    static const char line[] = "{\"text\": \"alpha beta gamma delta\"}\n{\"text\": \"epsilon \\u00e9\"}\n";
+    sh("mkdir $W/corpus $W/elsewhere");
+    for (int i = 0; i < 8; i++) {
+        char text[2000], name[64];
+        size_t n = 0;
+        for (int w = 0; w < 60; w++)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s ", words[(i * 31 + w * w) % 7 % 4]);
+        snprintf(name, sizeof name, "corpus/%d.txt", i);
+        write_text(name, text, n);
+    }
+    write_text("lines.jsonl", line, sizeof line - 1);
+}
+
 static inline void campaign_begin(int argc, char** argv) {
     if (!getenv("TMPDIR") && access("/dev/shm", W_OK) == 0)
         setenv("TMPDIR", "/dev/shm", 1);  // syncs take no time there
@@ -207,15 +223,5 @@ static inline void campaign_begin(int argc, char** argv) {
     setenv("XDG_CACHE_HOME", work, 1);
     setenv("ASAN_OPTIONS", "detect_leaks=0:exitcode=98", 1);  // a run that ends with an error need not tidy up
     setenv("UBSAN_OPTIONS", "exitcode=98", 1);
-    char text[2000];
-    sh("mkdir $W/corpus $W/elsewhere");
-    for (int i = 0; i < 8; i++) {
-        size_t n = 0;
-        for (int word = 0; word < 60; word++)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s ",
-                                  (const char*[]){"alpha", "beta", "gamma", "delta"}[(i * 31 + word * word) % 7 % 4]);
-        char name[64];
-        snprintf(name, sizeof name, "corpus/%d.txt", i);
-        write_text(name, text, n);
-    }
+    write_corpus();
 }
