@@ -206,7 +206,8 @@ static int end_line(RunLog* log) {
     int failed = write_pending(log) || log->torn, error = log->torn ? ENOMEM : errno;
     log->torn = 0;
     log->line = log->used;
-    if (failed && !log->is_late) warn("%s: cannot write: %s; trying again with each line", log->path, strerror(error));
+    if (failed && !log->is_late)
+        warn("%s: cannot write: %s%s; trying again with each line", log->path, strerror(error), disk_hint(error));
     if (!failed && log->is_late) warn("%s: all lines are written now", log->path);
     log->is_late = failed;
     return log->used > MOST_PENDING ? -1 : 0;
