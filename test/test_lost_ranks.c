@@ -1,5 +1,5 @@
-// test_lost_ranks.c - a rank that never comes, stops or stands still: what the other ranks of ./train do, with --timeout
-// of some seconds. Started alone; it starts mpirun itself.
+// test_lost_ranks.c - a rank that never comes, stops or stands still: what the other ranks of ./train do, with
+// --timeout of some seconds. Started alone; it starts mpirun itself.
 //
 //   test_lost_ranks PROGRAM    "build/release/train", or "build/release/train_emu --device emu": ranks with NCCL
 #include <signal.h>
@@ -21,8 +21,8 @@ static pid_t job;
 // The last rank does not start the program: it sleeps.
 static void start_without_the_last(const char* options) {
     sh("rm -rf $W/run");
-    job = start(MPIRUN "sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || exec sleep 60; exec \"$@\"' run %s " TINY "%s", program,
-                options);
+    job = start(MPIRUN "sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || exec sleep 60; exec \"$@\"' run %s " TINY "%s",
+                program, options);
 }
 
 static void start_run(const char* options) {
