@@ -105,6 +105,14 @@ static void cudnn_works_or_is_refused_in_one_line(void) {
     CHECK(strchr(errors, '\n') == errors + strlen(errors) - 1);
 }
 
+static void rows_are_longer_than_on_the_cpu(void) {
+    const char* rows = "--batch-tokens 40000 --steps 0 --save-every 0";
+    CHECK(sh("rm -rf $W/rows && %s " MODEL " %s --out $W/rows", program, rows) == 0);
+    CHECK(strstr(output, "in rows of at most 32768\n") != NULL);
+    CHECK(sh("rm -rf $W/rows && %s " MODEL " %s --out $W/rows --device cpu", program, rows) == 0);
+    CHECK(strstr(output, "in rows of at most 8192\n") != NULL);
+}
+
 static void too_large_a_model_is_refused_with_the_table(void) {
     CHECK(sh("%s --preset gpt2-1558m --layers 900 --vocab 50257 --data test/golden/docs.jsonl --out $W/large",
              program) != 0);
@@ -121,6 +129,7 @@ int main(int argc, char** argv) {
     RUN(stochastic_rounding_repeats_itself);
     RUN(a_sample_is_that_of_the_cpu);
     RUN(cudnn_works_or_is_refused_in_one_line);
+    RUN(rows_are_longer_than_on_the_cpu);
     RUN(too_large_a_model_is_refused_with_the_table);
     return program_end();
 }

@@ -4,7 +4,7 @@
 #include <cudnn.h>
 
 extern "C" {
-#include "plan/base.h"
+#include "kernels/disk_cache.h"
 }
 
 #if CUDNN_VERSION < 91100
@@ -98,10 +98,3 @@ int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TE
 
 // A device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
 cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen);
-
-// ---- what is kept between runs: small files of $XDG_CACHE_HOME/ragged or ~/.cache/ragged, one for each key
-
-// The n bytes that were kept under the key, malloc'ed; NULL when there are none, or the file is damaged or not ours.
-char* cache_read(const char* key, size_t* n);
-// Keeps them if the disk lets us. What is there already stays, unless `replace`.
-void cache_write(const char* key, const void* bytes, size_t n, int replace);

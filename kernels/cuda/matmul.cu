@@ -2,12 +2,12 @@
 //
 // The limit is the tensor cores' FLOPs, and only NVIDIA's library comes near it on every GPU. It computes column-major
 // D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major (rows, columns) is column-major
-// columns x rows, with columns as the leading dimension. Which of its kernels runs is the first answer of its
-// heuristic, a function of the question alone, and no timing: the same bits on every run.
+// columns x rows, with columns as the leading dimension. Which of its kernels runs is decided once: see "choosing an
+// algorithm".
 //
 // What follows the product, and who computes it, by limits.epilogues (BIAS, DGELU or ALL):
 //
-//   forward           out = x W^T + bias        the library, in all three
+//   forward           out = x W^T + bias        the library, in all three; else it adds to rows of the bias
 //                     gelu = GELU(out)          ALL: the library; else cuda_gelu_forward
 //   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_gelu_backward
 //   backward_weight   dbias += sums of dout     ALL: the library, to scratch, and cuda_add; else cuda_column_sum
@@ -16,7 +16,14 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 
+extern "C" {
+#include "kernels/disk_cache.h"
+}
 #include <cublasLt.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 typedef enum Op { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Op;
 
@@ -33,6 +40,7 @@ typedef struct Product {
     void* d;
     const void* bias;  // read by ..._BIAS; BGRADB overwrites it with the sums of dout over N, of the type of d
     const void* aux;   // GELU_AUX writes GELU's argument there, DGELU reads it; shaped like d
+    int accumulate;    // d += instead of d =
 } Product;
 
 // ---- the library
@@ -52,6 +60,8 @@ typedef struct Product {
     F(cublasLtMatmulPreferenceDestroy);      \
     F(cublasLtMatmulPreferenceSetAttribute); \
     F(cublasLtMatmulAlgoGetHeuristic);       \
+    F(cublasLtMatmulAlgoCheck);              \
+    F(cublasLtGetVersion);                   \
     F(cublasLtMatmul);
 
 // One set of descriptors serves all products: to set an attribute is to store a number, and the library has read them
@@ -63,6 +73,8 @@ static struct {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulPreference_t preference;
+    char device[400];  // the library's version and the device, as part of a key
+    int keeps_nothing;
 } lt;
 
 // CUDA 12 and 13 agree in all that is used here; the library of the toolkit that compiled this file comes first.
@@ -77,9 +89,13 @@ static const char* const library_files[] = {
 // As NVIDIA recommends: 32 MiB from sm_90 on. That also stands for a device that was not looked for yet.
 static size_t workspace_bytes() { return (size_t)(cuda.major == 8 ? 4 : 32) << 20; }
 
-// Behind the workspace lies room for the bias gradient of BGRADB, see cuda_matmul_backward_weight.
+// Behind the workspace lies room for the bias gradient of BGRADB, see cuda_matmul_backward_weight; behind that, for the
+// output of a trial whose own must not change, see time_answer.
+static size_t trial_offset(int OC) { return workspace_bytes() + ROUND_UP((size_t)OC * sizeof(float), (size_t)256); }
+
 size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
-    return workspace_bytes() + (size_t)limits->OC * sizeof(float);
+    const size_t most_trial = (size_t)64 << 20;
+    return trial_offset(limits->OC) + MIN((size_t)limits->C * (size_t)limits->OC * sizeof(float), most_trial);
 }
 
 // The forms that limits.epilogues switches on, and that have another way.
@@ -115,6 +131,15 @@ static cublasStatus_t create_descriptors() {
     return status;
 }
 
+static void name_device() {
+    cudaDeviceProp properties;
+    int driver = 0;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
+    snprintf(lt.device, sizeof lt.device, "cuBLASLt %zu, %.200s, %d SMs, driver %d", lt.cublasLtGetVersion(),
+             properties.name, cuda.sm_count, driver);
+}
+
 int cuda_matmul_open(char* err, size_t errlen) {
     LibrarySymbol symbols[20];
     int n = 0;
@@ -122,7 +147,7 @@ int cuda_matmul_open(char* err, size_t errlen) {
     FUNCTIONS(SYMBOL)
     if (library_open("cuBLASLt", library_files, symbols, n, err, errlen)) return -1;
     cublasStatus_t status = create_descriptors();
-    if (status == CUBLAS_STATUS_SUCCESS) return 0;
+    if (status == CUBLAS_STATUS_SUCCESS) return name_device(), 0;
     fail(err, errlen, "cuBLASLt does not start: %s, %s; is there GPU memory left, is the driver as new as the library?",
          lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status));
     cuda_matmul_close();
@@ -166,16 +191,22 @@ static void describe(const Product* p) {
 
 // ---- choosing an algorithm, and remembering the choice
 //
-// The layers of a GPT share their shapes: 4 matrices and the head, 3 ops each, make 15 questions for a number of
-// tokens N, of 10 to 100 us on the host while the GPU still works on what is queued. Packed rows vary in N, so the
-// table must forget: a question has a place in one set, by its hash, and there displaces the one that was used longest
-// ago. It remembers about 60 different N. N is not rounded up to have fewer questions: an algorithm that was chosen
-// for another size may be slow for this one, or want more workspace. A forgotten choice comes back the same.
+// The first answer of the library's heuristic is a guess. The first time that a question comes, on this machine, its
+// best eight answers are timed on the very operands, and the fastest is kept on disk: later runs, and other ranks of
+// the node, take what was kept, so that the bits repeat. Where nothing can be kept it is always the first answer, a
+// function of the question alone.
+//
+// Packed rows vary in N. What is kept serves every N that is rounded up to the same number, an eighth of it at most
+// away; where the library says that it does not, the first answer for this N does.
+//
+// In memory a question has a place in one set, by its hash, and there displaces the one that was used longest ago. The
+// table remembers about 60 different N: the layers of a GPT share their shapes, and 4 matrices and the head, 3 ops
+// each, make 15 questions for each N, of 10 to 100 us on the host while the GPU still works on what is queued.
 
-enum { SETS = 128, WAYS = 8 };
+enum { SETS = 128, WAYS = 8, ANSWERS = 8 };
 static const uintptr_t MOST_ALIGNMENT = 256;  // that the library asks for
 
-// What the heuristic's answer depends on: transposes, types and leading dimensions follow from op, dt and sizes.
+// What the heuristic's answers depend on: transposes, types and leading dimensions follow from op, dt and sizes.
 // Without padding, since it is compared and hashed as bytes.
 typedef struct Question {
     int op, N, C, OC, dt, epilogue;
@@ -203,28 +234,128 @@ static void prefer_alignment(const Product* p, cublasLtMatmulPreferenceAttribute
                   "preferred alignment", p);
 }
 
-// Two statuses say that there is no algorithm. A fused form may also be found invalid: the header does not list which
-// types and sizes each has. Anything else is an error of ours or of the installation.
-static void ask_library(Choice* choice, const Product* p) {
-    const Question* q = &choice->question;
-    cublasLtMatmulHeuristicResult_t result = {};
-    int n = 0;
+// The library's answers, best first as it sees them; returns their number. Three statuses say that it has none: the
+// header does not list which types and sizes an epilogue is for. Anything else is an error of the installation.
+static int ask_library(const Product* p, const Question* q, cublasLtMatmulAlgo_t answers[ANSWERS]) {
+    cublasLtMatmulHeuristicResult_t results[ANSWERS] = {};
+    int n = 0, good = 0;
     prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, q->alignment_a);
     prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, q->alignment_b);
     prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, q->alignment_d);
     prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, q->alignment_d);
-    cublasStatus_t status =
-        lt.cublasLtMatmulAlgoGetHeuristic(lt.handle, lt.product, lt.a, lt.b, lt.d, lt.d, lt.preference, 1, &result, &n);
-    int refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
-                  (status == CUBLAS_STATUS_INVALID_VALUE && is_fused(p));
-    if (!refused) check_product(status, "choice of an algorithm", p);
-    choice->offered = !refused && n > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    choice->algorithm = result.algo;
+    cublasStatus_t status = lt.cublasLtMatmulAlgoGetHeuristic(lt.handle, lt.product, lt.a, lt.b, lt.d, lt.d,
+                                                              lt.preference, ANSWERS, results, &n);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
+        status == CUBLAS_STATUS_INVALID_VALUE)
+        return 0;
+    check_product(status, "choice of an algorithm", p);
+    for (int i = 0; i < n; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) answers[good++] = results[i].algo;
+    return good;
+}
+
+// The product is described already; its output goes to d.
+static cublasStatus_t launch(const Product* p, void* d, const cublasLtMatmulAlgo_t* algorithm, Stream s) {
+    float alpha = 1, beta = p->accumulate;
+    return lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, d, lt.d, d, lt.d, algorithm,
+                             cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s));
+}
+
+// ---- timing
+
+// Where a trial may write: the product's own output, which is written again, or, where that is added to, scratch. NULL
+// where there is not enough of it.
+static void* trial_output(const Product* p) {
+    size_t rows = p->op == BACKWARD_WEIGHT ? (size_t)p->OC : (size_t)p->N;
+    size_t columns = p->op == FORWARD ? (size_t)p->OC : (size_t)p->C;
+    size_t bytes = rows * columns * (p->op == BACKWARD_WEIGHT ? sizeof(float) : dtype_bytes(p->dt));
+    if (!p->accumulate) return p->d;
+    if (trial_offset(p->OC) + bytes > cuda.scratch_bytes) return NULL;
+    return cuda.scratch + trial_offset(p->OC);
+}
+
+// Milliseconds of the best of a few runs after one to warm up; infinity where it does not run.
+static float time_answer(const Product* p, void* d, const cublasLtMatmulAlgo_t* answer, cudaEvent_t events[2],
+                         Stream s) {
+    enum { RUNS = 3 };
+    float best = INFINITY, milliseconds = 0;
+    for (int run = 0; run <= RUNS; run++) {
+        CUDA_CHECK(cudaEventRecord(events[0], cuda_stream(s)));
+        if (launch(p, d, answer, s) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+        CUDA_CHECK(cudaEventRecord(events[1], cuda_stream(s)));
+        if (cuda.settle && cuda.settle(events[1])) return INFINITY;  // a rank is missing: the run is about to end
+        CUDA_CHECK(cudaEventSynchronize(events[1]));
+        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+        if (run > 0) best = fminf(best, milliseconds);
+    }
+    return best;
+}
+
+static int fastest(const Product* p, void* d, const cublasLtMatmulAlgo_t answers[], int n, Stream s) {
+    cudaEvent_t events[2];
+    int best = 0;
+    float least = INFINITY;
+    for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventCreateWithFlags(&events[i], 0));
+    for (int i = 0; i < n; i++) {
+        float milliseconds = time_answer(p, d, &answers[i], events, s);
+        if (milliseconds < least) least = milliseconds, best = i;
+    }
+    for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventDestroy(events[i]));
+    return best;
+}
+
+// ---- what is kept
+
+// N rounded up: eight sizes from a power of two to the next.
+static int rounded(int N) {
+    int unit = 1;
+    while (unit <= N / 16) unit *= 2;
+    return ROUND_UP(N, unit);
+}
+
+static void name_question(char* key, size_t room, const Question* q) {
+    enum { CHOICE_VERSION = 1 };
+    snprintf(key, room, "matmul %d, %s, op %d N %d C %d OC %d dt %d epilogue %d aligned %d %d %d %d %d", CHOICE_VERSION,
+             lt.device, q->op, rounded(q->N), q->C, q->OC, q->dt, q->epilogue, q->alignment_a, q->alignment_b,
+             q->alignment_d, q->alignment_bias, q->alignment_aux);
+}
+
+// The algorithm that was kept, where the library says that it serves this very product, else the first answer. 0 when
+// none was kept.
+static int recall(const char* key, cublasLtMatmulAlgo_t* algorithm) {
+    cublasLtMatmulHeuristicResult_t result = {};
+    size_t n = 0;
+    char* kept = cache_read(key, &n);
+    cublasLtMatmulAlgo_t found;
+    int sound = kept && n == sizeof found;
+    if (sound) memcpy(&found, kept, n);
+    free(kept);
+    if (!sound) return 0;
+    if (lt.cublasLtMatmulAlgoCheck(lt.handle, lt.product, lt.a, lt.b, lt.d, lt.d, &found, &result) ==
+            CUBLAS_STATUS_SUCCESS &&
+        result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes())
+        *algorithm = found;
+    return 1;
+}
+
+// One of n answers: the one that was kept, or the fastest, which is kept.
+static cublasLtMatmulAlgo_t pick(const Product* p, const Question* q, const cublasLtMatmulAlgo_t answers[], int n,
+                                 Stream s) {
+    char key[700];
+    cublasLtMatmulAlgo_t algorithm = answers[0];
+    void* d = trial_output(p);
+    if (n == 1 || !d || lt.keeps_nothing) return algorithm;
+    name_question(key, sizeof key, q);
+    if (recall(key, &algorithm)) return algorithm;
+    cache_write(key, &answers[fastest(p, d, answers, n, s)], sizeof answers[0], 0);
+    lt.keeps_nothing = !recall(key, &algorithm);  // another rank may have been first: all take its choice
+    return algorithm;
 }
 
 // The product is described already.
-static const Choice* choose(const Product* p) {
+static const Choice* choose(const Product* p, Stream s) {
     Question q = {};
+    cublasLtMatmulAlgo_t answers[ANSWERS];
     q.op = p->op, q.N = p->N, q.C = p->C, q.OC = p->OC, q.dt = p->dt, q.epilogue = p->epilogue;
     q.alignment_a = alignment(p->a), q.alignment_b = alignment(p->b), q.alignment_d = alignment(p->d);
     q.alignment_bias = alignment(p->bias), q.alignment_aux = alignment(p->aux);
@@ -238,20 +369,18 @@ static const Choice* choose(const Product* p) {
     }
     oldest->question = q;
     oldest->used = ++uses;
-    ask_library(oldest, p);
+    int n = ask_library(p, &q, answers);
+    oldest->offered = n > 0;
+    if (n > 0) oldest->algorithm = pick(p, &q, answers, n, s);
     return oldest;
 }
 
 // 0, or -1 where the library has no algorithm for it; then nothing was done.
 static int multiply_by_library(const Product* p, Stream s) {
-    float alpha = 1, beta = p->op == BACKWARD_WEIGHT;
     describe(p);
-    const Choice* choice = choose(p);
+    const Choice* choice = choose(p, s);
     if (!choice->offered) return -1;
-    check_product(
-        lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d,
-                          &choice->algorithm, cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s)),
-        "matmul", p);
+    check_product(launch(p, p->d, &choice->algorithm, s), "matmul", p);
     cuda_keep_pace(cuda_stream(s));
     return 0;
 }
@@ -332,8 +461,31 @@ static void multiply_by_kernel(const Product* p, Stream s) {
     LAUNCH((product_kernel<T, D>), (unsigned)blocks, THREADS, 0, cuda_stream(s), plain);
 }
 
+// out (n), rows of OC elements = bias (OC).
+template <class T>
+static __global__ void bias_rows_kernel(T* out, const T* bias, size_t n, int OC) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) out[i] = bias[i % (size_t)OC];
+}
+
+// The same sum, rounded once, where the library has no bias among its epilogues.
+static int add_to_bias_rows(const Product* p, Stream s) {
+    size_t n = (size_t)p->N * (size_t)p->OC;
+    Product plain = *p;
+    plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    plain.bias = NULL;
+    plain.accumulate = 1;
+    if (p->dt == DT_BF16)
+        LAUNCH(bias_rows_kernel<bf16>, cuda_blocks(n, THREADS), THREADS, 0, cuda_stream(s), (bf16*)p->d,
+               (const bf16*)p->bias, n, p->OC);
+    else
+        LAUNCH(bias_rows_kernel<float>, cuda_blocks(n, THREADS), THREADS, 0, cuda_stream(s), (float*)p->d,
+               (const float*)p->bias, n, p->OC);
+    return multiply_by_library(&plain, s);
+}
+
 static void multiply(const Product* p, Stream s) {
-    if (multiply_by_library(p, s) == 0) return;
+    if (multiply_by_library(p, s) == 0 || (p->bias && add_to_bias_rows(p, s) == 0)) return;
     if (p->dt != DT_BF16) multiply_by_kernel<float, float>(p, s);
     else if (p->op == BACKWARD_WEIGHT) multiply_by_kernel<bf16, float>(p, s);
     else multiply_by_kernel<bf16, bf16>(p, s);
@@ -347,7 +499,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
                          int OC, DType dt, Stream s) {
     if (N == 0) return;
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    Product p = {FORWARD, N, C, OC, dt, epilogue, weight, x, out, bias, NULL};
+    Product p = {FORWARD, N, C, OC, dt, epilogue, weight, x, out, bias, NULL, 0};
     if (gelu && cuda.limits.epilogues == EPILOGUE_ALL && OC % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -362,7 +514,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
 void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                 DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, weight, dout, dx, NULL, NULL};
+    Product p = {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, weight, dout, dx, NULL, NULL, 0};
     if (pre && cuda.limits.epilogues >= EPILOGUE_DGELU && C % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -377,7 +529,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
 void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                  DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, x, dout, dweight, NULL, NULL};
+    Product p = {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, x, dout, dweight, NULL, NULL, 1};
     if (dbias && cuda.limits.epilogues == EPILOGUE_ALL) {
         float* sums = (float*)((char*)cuda_scratch(workspace_bytes() + (size_t)OC * sizeof(float)) + workspace_bytes());
         Product fused = p;

@@ -98,6 +98,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t bytes);
 
+size_t cublasLtGetVersion();
+// Whether the algorithm serves the problem.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result);
 // At most `asked` algorithms, best first.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -111,3 +116,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
                               cudaStream_t stream);
 }
+
+// What tests may change of the library: it offers one algorithm, which serves one problem and takes no time.
+namespace emu {
+struct Matmuls {
+    int answers = 1;        // that the heuristic has
+    double seconds[8] = {};  // that each of them takes, of the time of events
+    int ran[8] = {};        // how often each ran: counted, never cleared
+    bool any_size = false;  // an answer serves every size of its kind of problem
+    uint32_t refused_epilogue = 0;
+    cublasStatus_t refusal = CUBLAS_STATUS_NOT_SUPPORTED;  // the heuristic's, of that epilogue
+};
+extern Matmuls matmuls;
+}  // namespace emu

@@ -222,12 +222,21 @@ static cublasStatus_t resolve(Problem* p, const cublasLtMatmulDescOpaque_t* prod
 // What the 64 bytes of an algorithm hold here.
 struct Algorithm {
     uint64_t problem;  // its hash
-    uint64_t workspace;
+    uint32_t workspace, answer;
     uint32_t alignment_a, alignment_b, alignment_c, alignment_d, alignment_bias, alignment_aux;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm must fit");
 
 enum { WANTED_WORKSPACE = 64 << 10 };
+
+emu::Matmuls emu::matmuls;
+
+static uint64_t hash(Problem p) {
+    if (emu::matmuls.any_size) p.m = p.n = p.k = 0, p.lda = p.ldb = p.ldc = p.ldd = p.aux_ld = 0;
+    return hash_bytes(&p, sizeof p, 0);
+}
+
+size_t cublasLtGetVersion() { return 0; }
 
 static uint32_t alignment(const void* p) {
     uint64_t lowest_bit = (uint64_t)(uintptr_t)p & (0 - (uint64_t)(uintptr_t)p);
@@ -249,20 +258,38 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
              least = MIN(MIN(preference->alignment_a, preference->alignment_b),
                          MIN(preference->alignment_c, preference->alignment_d));
     if (MIN(least, bias) < 4 || aux < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
-    Algorithm algorithm = {hash_bytes(&p, sizeof p, 0),
-                           MIN(preference->workspace, (uint64_t)WANTED_WORKSPACE),
+    if (p.epilogue == emu::matmuls.refused_epilogue) return emu::matmuls.refusal;
+    Algorithm algorithm = {hash(p),
+                           (uint32_t)MIN(preference->workspace, (uint64_t)WANTED_WORKSPACE),
+                           0,
                            preference->alignment_a,
                            preference->alignment_b,
                            preference->alignment_c,
                            preference->alignment_d,
                            bias,
                            aux};
-    memset(results, 0, sizeof *results);
-    memcpy(&results->algo, &algorithm, sizeof algorithm);
-    results->workspaceSize = algorithm.workspace;
-    results->state = CUBLAS_STATUS_SUCCESS;
-    results->wavesCount = 1;
-    *found = 1;
+    for (*found = 0; *found < MIN(asked, emu::matmuls.answers); ++*found) {
+        cublasLtMatmulHeuristicResult_t* result = &results[algorithm.answer = (uint32_t)*found];
+        memset(result, 0, sizeof *result);
+        memcpy(&result->algo, &algorithm, sizeof algorithm);
+        result->workspaceSize = algorithm.workspace;
+        result->wavesCount = 1;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
+    Problem p;
+    Algorithm algorithm;
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    cublasStatus_t status = resolve(&p, product, a, b, c, d);
+    if (status != CUBLAS_STATUS_SUCCESS || !algo || !result) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&algorithm, algo, sizeof algorithm);
+    if (algorithm.problem != hash(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(result, 0, sizeof *result);  // its algorithm is never written
+    result->workspaceSize = algorithm.workspace;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -371,7 +398,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     if (!algo || !alpha || !beta || !A || !B || !D || (!C && *(const float*)beta != 0) || (C == D && p.ldc != p.ldd))
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&algorithm, algo, sizeof algorithm);
-    if (algorithm.problem != hash_bytes(&p, sizeof p, 0) || algorithm.workspace > workspace_bytes ||
+    if (algorithm.problem != hash(p) || algorithm.workspace > workspace_bytes ||
         (algorithm.workspace && (!workspace || !aligned(workspace, 16))))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!aligned(A, algorithm.alignment_a) || !aligned(B, algorithm.alignment_b) ||
@@ -382,6 +409,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         float *a_panels = (float*)malloc(ROUND_UP(p.m, (uint64_t)MR) * p.k * sizeof(float)),
               *b_panels = (float*)malloc(ROUND_UP(p.n, (uint64_t)NR) * p.k * sizeof(float));
         if (!a_panels || !b_panels) emu::fail("no memory for the panels of a matmul");
+        emu::spend(emu::matmuls.seconds[algorithm.answer]);
+        emu::matmuls.ran[algorithm.answer]++;
         multiply(&p, &description, a_panels, b_panels, factor, A, B, add, C, D);
         if (algorithm.workspace) memset(workspace, 0xff, algorithm.workspace);  // last: a result kept there is lost
         free(a_panels);

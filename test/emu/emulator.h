@@ -80,6 +80,9 @@ const void* address_of(Kernel* kernel) {
 // Puts a launch on a stream, where it runs at once unless what stands before it waits for other ranks: see streams.h.
 void put_launch(CUstream_st* stream, const std::function<void()>& run);
 
+// Adds to the time that later events of every stream see.
+void spend(double seconds);
+
 template <class F>
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F&& call) {
     launch(

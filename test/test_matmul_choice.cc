@@ -1,0 +1,175 @@
+// test_matmul_choice.cc - which of the library's algorithms a matmul takes, on the emulator, whose library then offers
+// several that take as much time as a test says.
+#include <cublasLt.h>
+
+extern "C" {
+#include "kernels/kernels.h"
+}
+#include <dirent.h>
+#include <unistd.h>
+
+#include "test/test.h"
+
+enum { MOST_N = 1100, C = 24, OC = 40 };
+
+static const Kernels* k;
+static char work[512], err[ERR_BYTES];
+static float x[MOST_N * C], weight[OC * C], bias[OC], out[MOST_N * OC], dweight[OC * C];
+
+static void empty_cache(void) {
+    char command[700];
+    snprintf(command, sizeof command, "rm -rf '%s/ragged'", work);
+    CHECK(system(command) == 0);
+}
+
+static int kept_files(void) {
+    char folder[600];
+    int n = 0;
+    snprintf(folder, sizeof folder, "%s/ragged", work);
+    DIR* dir = opendir(folder);
+    for (struct dirent* entry; dir && (entry = readdir(dir));) n += entry->d_name[0] != '.';
+    if (dir) closedir(dir);
+    return n;
+}
+
+static void open_kernels(Epilogues epilogues) {
+    KernelLimits limits = {};
+    limits.N = MOST_N, limits.C = C, limits.OC = OC, limits.NH = 1, limits.HS = 8, limits.context = 8;
+    limits.spread = 1, limits.epilogues = epilogues, limits.attention = ATTENTION_OWN;
+    CHECK(k->open(&limits, err, sizeof err) == 0);
+}
+
+// Three answers, the second of which is the fastest.
+static void offer_three(void) {
+    emu::matmuls = emu::Matmuls{};
+    emu::matmuls.answers = 3;
+    emu::matmuls.seconds[0] = 30, emu::matmuls.seconds[1] = 10, emu::matmuls.seconds[2] = 20;
+}
+
+// out = x weight^T + bias for N rows, all of small integers; checked. The answer that made it, -1 when several ran.
+static int forward(int N, int with_bias) {
+    int before[3], used = -1, ran = 0;
+    memcpy(before, emu::matmuls.ran, sizeof before);
+    k->matmul_forward(out, NULL, x, weight, with_bias ? bias : NULL, N, C, OC, DT_F32, NULL);
+    k->synchronize(NULL);
+    for (int i = 0; i < 3; i++)
+        if (emu::matmuls.ran[i] > before[i]) used = i, ran += emu::matmuls.ran[i] - before[i];
+    int wrong = 0;
+    for (int n = 0; n < N; n++)
+        for (int o = 0; o < OC; o++) {
+            float sum = with_bias ? bias[o] : 0;
+            for (int c = 0; c < C; c++) sum += x[n * C + c] * weight[o * C + c];
+            wrong += out[n * OC + o] != sum;
+        }
+    CHECK(wrong == 0);
+    return ran == 1 ? used : -1;
+}
+
+static void begin(void) {
+    const char* base = getenv("TMPDIR");
+    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(work)) die("cannot make a temporary directory %s", work);
+    setenv("XDG_CACHE_HOME", work, 1);
+    k = kernels_find("emu", "auto", err, sizeof err);
+    if (!k) die("%s", err);
+    for (int i = 0; i < COUNT(x); i++) x[i] = (float)(int)(hash64((uint64_t)i) % 9) - 4;
+    for (int i = 0; i < COUNT(weight); i++) weight[i] = (float)(int)(hash64((uint64_t)i + 99999) % 7) - 3;
+    for (int i = 0; i < OC; i++) bias[i] = (float)(i % 5) - 2;
+}
+
+static void the_fastest_answer_is_kept_for_later_runs(void) {
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(128, 1) == -1);  // all three are timed, and the best one makes the result
+    CHECK(emu::matmuls.ran[0] == 4 && emu::matmuls.ran[1] == 5 && emu::matmuls.ran[2] == 4);
+    CHECK(forward(128, 1) == 1);
+    k->close();
+    emu::matmuls.seconds[0] = 1;  // would be the fastest now
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(128, 1) == 1 && kept_files() == 1);
+    k->close();
+}
+
+static void sizes_that_round_to_one_share_a_choice(void) {
+    empty_cache();
+    offer_three();
+    emu::matmuls.any_size = true;
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(1030, 1) == -1 && kept_files() == 1);
+    CHECK(forward(1025, 1) == 1 && forward(1100, 1) == 1 && kept_files() == 1);  // 1152
+    CHECK(forward(1024, 1) == -1 && kept_files() == 2);
+    k->close();
+}
+
+static void a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer(void) {
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(1030, 1) == -1);
+    CHECK(forward(1031, 1) == 0 && forward(1030, 1) == 1 && kept_files() == 1);
+    k->close();
+}
+
+static void where_nothing_can_be_kept_the_first_answer_is_taken(void) {
+    offer_three();
+    setenv("XDG_CACHE_HOME", "/proc/no/such/place", 1);
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(128, 1) == -1);  // timed once, to no effect, and never again
+    CHECK(forward(128, 1) == 0 && forward(64, 1) == 0);
+    k->close();
+    setenv("XDG_CACHE_HOME", work, 1);
+}
+
+static void timing_adds_nothing_to_a_weight_gradient(void) {
+    empty_cache();
+    offer_three();
+    for (int i = 0; i < COUNT(dweight); i++) dweight[i] = (float)(i % 7);
+    for (int i = 0; i < 64 * OC; i++) out[i] = (float)(int)(hash64((uint64_t)i + 555) % 5) - 2;
+    open_kernels(EPILOGUE_BIAS);
+    k->matmul_backward_weight(dweight, NULL, out, x, 64, C, OC, DT_F32, NULL);
+    k->synchronize(NULL);
+    CHECK(emu::matmuls.ran[1] == 5 && kept_files() == 1);
+    int wrong = 0;
+    for (int o = 0; o < OC; o++)
+        for (int c = 0; c < C; c++) {
+            float sum = (float)((o * C + c) % 7);
+            for (int n = 0; n < 64; n++) sum += out[n * OC + o] * x[n * C + c];
+            wrong += dweight[o * C + c] != sum;
+        }
+    CHECK(wrong == 0);
+    k->close();
+}
+
+// By a status that the header allows for the question itself, and by the two that say "not for this".
+static void an_epilogue_that_is_not_offered_is_done_another_way(void) {
+    const cublasStatus_t refusals[] = {CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED,
+                                       CUBLAS_STATUS_ARCH_MISMATCH};
+    for (int i = 0; i < COUNT(refusals); i++) {
+        emu::matmuls = emu::Matmuls{};
+        emu::matmuls.refused_epilogue = CUBLASLT_EPILOGUE_BIAS;
+        emu::matmuls.refusal = refusals[i];
+        open_kernels(EPILOGUE_BIAS);
+        CHECK(forward(70, 1) == 0 && forward(70, 1) == 0);  // by the library all the same
+        k->close();
+        emu::matmuls.refused_epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+        open_kernels(EPILOGUE_BIAS);
+        CHECK(forward(70, 0) == -1 && emu::matmuls.ran[0] == 2);  // by the plain kernel: the library made nothing
+        k->close();
+    }
+    emu::matmuls = emu::Matmuls{};
+}
+
+int main(void) {
+    char command[700];
+    begin();
+    RUN(the_fastest_answer_is_kept_for_later_runs);
+    RUN(sizes_that_round_to_one_share_a_choice);
+    RUN(a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer);
+    RUN(where_nothing_can_be_kept_the_first_answer_is_taken);
+    RUN(timing_adds_nothing_to_a_weight_gradient);
+    RUN(an_epilogue_that_is_not_offered_is_done_another_way);
+    snprintf(command, sizeof command, "rm -rf '%s'", work);
+    CHECK(system(command) == 0);
+    return test_done();
+}
