@@ -45,28 +45,32 @@ static inline void set_environment(void) {
     if (fault[0] && fault_rank >= 0) setenv("FAULT_RANK", number, 1);
 }
 
-static inline void redirect(const char* name, int to) {
+static inline FILE* open_stream(const char* name, int number) {
     char path[600];
-    snprintf(path, sizeof path, "%s/%s", work, name);
-    if (!freopen(path, "w", to == 1 ? stdout : stderr)) _exit(127);
+    snprintf(path, sizeof path, "%s/%s.%d", work, name, number);
+    FILE* file = fopen(path, "w");
+    if (!file) printf("    cannot write %s\n", path), exit(1);
+    return file;
 }
 
 // The program with these arguments, in which the shell sees $W, in the background. Its stdout and stderr go to the
 // files out.NUMBER and err.NUMBER.
 static inline pid_t launch(int number, const char* arguments) {
-    char name[32], line[4200];
+    char line[4200];
+    FILE *out = open_stream("out", number), *err = open_stream("err", number);
     snprintf(command, sizeof command, "%s %s", program, arguments);
     snprintf(line, sizeof line, "exec %s", command);
     fflush(stdout);
     pid_t pid = fork();
+    if (pid) fclose(out), fclose(err);
     if (pid) return pid;
     setpgid(0, 0);
     set_environment();
     if (place && chdir(place)) _exit(127);
-    snprintf(name, sizeof name, "out.%d", number);
-    redirect(name, 1);
-    snprintf(name, sizeof name, "err.%d", number);
-    redirect(name, 2);
+    dup2(fileno(out), 1);
+    dup2(fileno(err), 2);
+    fclose(out);
+    fclose(err);
     execl("/bin/sh", "sh", "-c", line, (char*)NULL);
     _exit(127);
 }
