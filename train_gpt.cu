@@ -300,6 +300,7 @@ static void model_backward(Model* m, const Row* row) {
     k->clear(d_residual, (size_t)own * C * dtype_bytes(m->dt), m->s);
     k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
                           STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, m->dt, m->s);
+    zero_close_grads(m, l);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);
         zero_open_grads(m, l);
@@ -308,6 +309,7 @@ static void model_backward(Model* m, const Row* row) {
         zero_close_grads(m, l);
     }
     embed_backward(m, row);
+    zero_close_grads(m, l);
     zero_end_round(m);
 }
 
@@ -387,6 +389,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         model_forward(m, &row);
         classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
         if (tp_rank(m) == 0) m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
+        if (train && batch_reduces_inside(b, m, i)) zero_last_row(m);
         if (train) model_backward(m, &row);
     }
 }

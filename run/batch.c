@@ -217,6 +217,15 @@ void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
     upload_ints(b, m, b->cu, b->n_cu);
 }
 
+// A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
+// this rank may come behind its reductions: one rank has the row alone, or all ranks are in the last row of all
+// together. Then every rank's order is a part of one global order, and no rank waits in a circle.
+int batch_reduces_inside(const Batch* b, const Model* m, int i) {
+    const MicroBatch *mb = b->micro_batches[i].mb, *last = &b->plan.micro_batches[b->plan.n_micro_batches - 1];
+    if (i < b->n_micro_batches - 1 || !zero_can_reduce_inside(m)) return 0;
+    return mb->cp_size == 1 || (mb == last && mb->cp_size == m->comm->size);
+}
+
 Row batch_row(const Batch* b, const Model* m, int i) {
     const RankMicroBatch* mine = &b->micro_batches[i];
     Row row;

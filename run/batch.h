@@ -59,6 +59,8 @@ int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size
 // Sends that to the device; what is not read yet is read now.
 void batch_upload(Batch* b, const Model* m, const Sampler* sampler);
 Row batch_row(const Batch* b, const Model* m, int i);  // micro-batch i of this rank
+// Whether gradients are reduced inside the backward pass of micro-batch i of this rank, rather than after its last.
+int batch_reduces_inside(const Batch* b, const Model* m, int i);
 // For generation: N tokens of a document that follow `cached` others in the KV cache.
 Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached);
 // One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.

@@ -78,7 +78,7 @@ void zero_open(Model* m) {
         ZeroBucket* x = &z->bucket[shape_bucket_of(&t, &m->shape)];
         if (x->n_tensors++ == 0) x->first_tensor = i;
     }
-    for (int i = 0; i < 2; i++) z->layer_in[i] = z->layer_out[i] = -1;
+    for (int i = 0; i < 2; i++) z->layer_in[i] = -1;
 }
 
 void zero_close(Zero* zero) { free(zero->bucket); }
@@ -187,72 +187,83 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
-static char* bf16_copy(const Model* m, int slot) {
+static char* bf16_copy(const Model* m, int b) {
     char* copies = (char*)m->zero.part[ZERO_GRADS_BF16];
     size_t most = MAX(m->zero.bucket[0].elems, m->zero.bucket[1].elems);
-    return copies ? copies + (size_t)slot * most * sizeof(bf16) : NULL;
+    return copies ? copies + (size_t)(b & 1) * most * sizeof(bf16) : NULL;
 }
 
-// Begins to sum a bucket over all ranks into `out`, the owned piece. A bf16 copy is widened by end_reduce.
-static Request begin_reduce(Model* m, const ZeroBucket* x, float* out, int slot) {
-    Comm* c = m->comm;
-    char* copy = bf16_copy(m, slot);
-    size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
-    c->purpose = COMM_GRADIENTS;
-    if (copy) m->k->cast(copy, DT_BF16, x->grads, DT_F32, x->elems, m->s);
-    Request request = copy ? c->table->begin_reduce_scatter(c, copy + own_bytes, copy, x->piece, DT_BF16, m->s)
-                           : c->table->begin_reduce_scatter(c, out, x->grads, x->piece, DT_F32, m->s);
-    c->purpose = COMM_OTHER;
-    return request;
-}
+// Where the sums of the owned piece come back to.
+static float* destination(const ZeroBucket* x) { return x->reduced ? x->reduced : x->owned_grads; }
 
-static void end_reduce(Model* m, const ZeroBucket* x, float* out, int slot, Request request) {
-    char* copy = bf16_copy(m, slot);
-    m->comm->table->end(m->comm, request, m->s);
+// A bf16 copy is widened here, the layers of stages 2 and 3 are added to those of earlier rounds.
+static void end_reduce(Model* m, int b) {
+    ZeroBucket* x = &m->zero.bucket[b];
+    char* copy = bf16_copy(m, b);
+    float* out = destination(x);
+    if (!x->is_leaving) return;
+    m->comm->table->end(m->comm, x->leaving, m->s);
     if (copy) m->k->cast(out, DT_F32, copy + (size_t)m->comm->rank * x->piece * sizeof(bf16), DT_BF16, x->piece, m->s);
+    if (x->reduced) m->k->add(x->owned_grads, x->owned_grads, x->reduced, x->piece, DT_F32, m->s);
+    x->is_leaving = 0;
 }
 
-static int has_whole_grads(const Model* m) { return !m->zero.part[ZERO_GRADS_IN_USE]; }
+// The places of even and of odd buckets: nothing of b's place travels any more.
+static void empty_place(Model* m, int b) {
+    for (int other = b & 1; other <= last_bucket(m); other += 2) end_reduce(m, other);
+}
 
-// Stages 2 and 3: adds what has come back for the even or odd layer that is on its way.
-static void take_in(Model* m, int slot) {
-    Zero* z = &m->zero;
-    if (z->layer_out[slot] < 0) return;
-    const ZeroBucket* x = &z->bucket[1 + z->layer_out[slot]];
-    end_reduce(m, x, x->reduced, slot, z->leaving[slot]);
-    m->k->add(x->owned_grads, x->owned_grads, x->reduced, x->piece, DT_F32, m->s);
-    z->layer_out[slot] = -1;
+// Begins to sum a bucket over all ranks, whose gradients are complete.
+static void begin_reduce(Model* m, int b) {
+    Comm* c = m->comm;
+    ZeroBucket* x = &m->zero.bucket[b];
+    char* copy = bf16_copy(m, b);
+    size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
+    sum_replicated(m, x);
+    if (c->size == 1) return;
+    if (copy) {
+        empty_place(m, b);
+        m->k->cast(copy, DT_BF16, x->grads, DT_F32, x->elems, m->s);
+    }
+    c->purpose = COMM_GRADIENTS;
+    x->leaving = copy ? c->table->begin_reduce_scatter(c, copy + own_bytes, copy, x->piece, DT_BF16, m->s)
+                      : c->table->begin_reduce_scatter(c, destination(x), x->grads, x->piece, DT_F32, m->s);
+    c->purpose = COMM_OTHER;
+    x->is_leaving = 1;
 }
 
 void zero_open_grads(Model* m, int l) {
-    if (has_whole_grads(m)) return;
-    take_in(m, l & 1);
-    m->k->clear(m->zero.bucket[1 + l].grads, m->zero.bucket[1 + l].elems * sizeof(float), m->s);
+    const ZeroBucket* x = &m->zero.bucket[1 + l];
+    if (!x->reduced) return;
+    empty_place(m, 1 + l);
+    m->k->clear(x->grads, x->elems * sizeof(float), m->s);
 }
 
 void zero_close_grads(Model* m, int l) {
-    Zero* z = &m->zero;
-    const ZeroBucket* x = &z->bucket[1 + l];
-    if (has_whole_grads(m)) return;
-    sum_replicated(m, x);
-    z->leaving[l & 1] = begin_reduce(m, x, x->reduced, l & 1);
-    z->layer_out[l & 1] = l;
+    if (m->zero.bucket[1 + l].reduced || m->zero.in_last_row) begin_reduce(m, 1 + l);
 }
 
 void zero_end_round(Model* m) {
-    take_in(m, 0);
-    take_in(m, 1);
+    for (int b = 1; b < last_bucket(m); b++)
+        if (m->zero.bucket[b].reduced) end_reduce(m, b);
 }
+
+int zero_can_reduce_inside(const Model* m) {
+    const Zero* z = &m->zero;
+    return z->stage == 1 && m->comm->size > 1 && m->comm->overlap && !m->tp && !z->part[ZERO_GRADS_BF16];
+}
+
+void zero_last_row(Model* m) { m->zero.in_last_row = 1; }
 
 // Stages 2 and 3 have embedding and head left, whose gradients are complete only now.
 void zero_reduce(Model* m) {
-    for (int b = last_bucket(m); b >= 0; b--) {
-        const ZeroBucket* x = &m->zero.bucket[b];
-        if (!has_whole_grads(m) && b != 0 && b != last_bucket(m)) continue;
-        sum_replicated(m, x);
-        if (m->comm->size > 1) end_reduce(m, x, x->owned_grads, 0, begin_reduce(m, x, x->owned_grads, 0));
-    }
+    for (int b = last_bucket(m); b >= 0 && !m->zero.in_last_row; b--)
+        if (!m->zero.bucket[b].reduced) begin_reduce(m, b);
+    for (int b = last_bucket(m); b >= 0; b--) end_reduce(m, b);
+    m->zero.in_last_row = 0;
 }
+
+static int has_whole_grads(const Model* m) { return !m->zero.part[ZERO_GRADS_IN_USE]; }
 
 // Of what all ranks of a tensor-parallel group have, the first one's count alone.
 static void sum_of_own_squares(Model* m) {

@@ -1,12 +1,12 @@
 // zero.h - who holds which weights, gradients and moments: ZeRO (Rajbhandari et al. 2020).
 //
 // The parameters are cut into buckets, each bucket into one piece for each rank (plan/shape.h); a rank owns its piece
-// of every bucket. Stage 1: every rank has all weights and sums all gradients; after the last micro-batch of a step
-// gradients are reduce-scattered, the owner of a piece updates it (fp32 master, moments), and weights are all-gathered
-// while the next step begins. Stage 2: of the gradients a rank keeps only the sums of its pieces; those of a layer are
-// reduced as soon as its backward pass is through. Stage 3: of the weights too; a layer's are gathered while the layer
-// before it computes. The embeddings and the final norm, which a step needs at both ends, are whole all the time while
-// it runs. Optimizer state never moves.
+// of every bucket. Stage 1: every rank has all weights and sums all gradients; inside the backward pass of the last
+// micro-batch of a step, or after it (zero_last_row), they are reduce-scattered bucket by bucket, the owner of a piece
+// updates it (fp32 master, moments), and weights are all-gathered while the next step begins. Stage 2: of the gradients
+// a rank keeps only the sums of its pieces; those of a layer are reduced as soon as its backward pass is through. Stage
+// 3: of the weights too; a layer's are gathered while the layer before it computes. The embeddings and the final norm,
+// which a step needs at both ends, are whole all the time while it runs. Optimizer state never moves.
 //
 // With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
 #pragma once
@@ -40,6 +40,8 @@ typedef struct ZeroBucket {
     float *grads, *owned_grads;     // owned_grads: complete after zero_reduce
     float* reduced;                 // stages 2 and 3, layers: a piece that has been reduced
     Request arriving;               // a gather of its weights that has begun
+    Request leaving;                // a reduction of its gradients, while is_leaving
+    int is_leaving;
 } ZeroBucket;
 
 typedef struct Zero {
@@ -47,10 +49,8 @@ typedef struct Zero {
     DType grad_dtype;  // of gradients that travel
     void* part[N_ZERO_PARTS];
     ZeroBucket* bucket;  // (L + 2), see plan/shape.h
-    // Of even and of odd layers:
-    int layer_in[2];     // stage 3: whose weights are in use, -1 none
-    Request leaving[2];  // reductions that have begun, of layer_out
-    int layer_out[2];    // stages 2 and 3: whose gradients are in use, -1 none
+    int layer_in[2];     // of even and of odd layers, stage 3: whose weights are in use, -1 none
+    int in_last_row;     // stage 1: a bucket's gradients are reduced as soon as they are complete
 } Zero;
 
 // Bytes of all parts, 0 for those that are not needed; without training neither gradients nor optimizer state are.
@@ -76,11 +76,17 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 // that comes after it in `direction` (1 forward, -1 backward, 0 none). Embedding and head: zero_use_embedding_and_head.
 void zero_use_layer(Model* m, int l, int direction);
 void zero_use_embedding_and_head(Model* m);
-// Around the backward pass of layer l: its gradients may be added to between the two.
+// Around the backward pass of layer l: its gradients may be added to between the two. The final norm closes as layer L,
+// the embeddings as layer -1; they are always open.
 void zero_open_grads(Model* m, int l);
 void zero_close_grads(Model* m, int l);
 void zero_end_round(Model* m);  // after the backward pass of a round: stages 2 and 3
-void zero_reduce(Model* m);     // after the last micro-batch: now the owned gradients are sums over all ranks
+// Stage 1: the next backward pass is this rank's last of the step, and gradients are reduced inside it. Not collective:
+// other ranks reduce the same buckets in the same order, at any time after their other communications. It needs
+// Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.
+void zero_last_row(Model* m);
+int zero_can_reduce_inside(const Model* m);
+void zero_reduce(Model* m);  // after the last micro-batch: now the owned gradients are sums over all ranks
 // Adds the squares of the owned gradients to m->grad_norm2.
 void zero_sum_of_squares(Model* m);
 void zero_clear_grads(Model* m);  // for the next step

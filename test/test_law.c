@@ -327,6 +327,63 @@ static void documents_on_single_ranks_move_nothing_in_attention(void) {
 
 static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) + sent(COMM_HOST); }
 
+// Bytes of gradients that have left this rank, or are about to, when its micro-batches are through; and all of them; a
+// hash of every gradient.
+static void reduce_gradients(int overlap, double* inside, double* all, uint64_t* hash) {
+    Model* m = &run->model;
+    double before = sent(COMM_GRADIENTS);
+    m->comm->overlap = overlap;
+    batch_list(&run->batch, run);
+    run_micro_batches(run, run->data.train, 1);
+    *inside = sent(COMM_GRADIENTS) - before;
+    zero_reduce(m);
+    *all = sent(COMM_GRADIENTS) - before;
+    *hash = 0;
+    for (int t = 0; t < shape_tensors(&m->shape); t++) {
+        ParamTensor tensor = shape_tensor(&m->shape, t);
+        zero_fetch_grads(m, &tensor, run->staging);
+        *hash = hash_bytes(run->staging, tensor.elems * sizeof(float), *hash);
+    }
+    zero_clear_grads(m);
+}
+
+// From the plan alone: the last row of this rank is its own, or all ranks share it and it is the last of all.
+static int may_reduce_inside(void) {
+    const Plan* plan = &run->batch.plan;
+    const MicroBatch* mine = NULL;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        if (run->model.comm->rank >= mb->first_rank && run->model.comm->rank < mb->first_rank + mb->cp_size) mine = mb;
+    }
+    if (!mine || ranks == 1 || group > 1 || run->model.zero.stage > 1) return 0;
+    return mine->cp_size == 1 || (mine->cp_size == ranks && mine == &plan->micro_batches[plan->n_micro_batches - 1]);
+}
+
+// Under random plans: with Comm.overlap whole gradients are reduced inside the last row wherever its plan allows,
+// without it after; bits and bytes are the same.
+static void gradients_reduced_inside_the_last_row_are_the_same_bits_and_bytes(void) {
+    int plans = getenv("LAW_CASES") ? atoi(getenv("LAW_CASES")) : 24, overlap = run->model.comm->overlap;
+    int seen = 0;  // how often any rank has reduced inside its last row
+    Batch* b = &run->batch;
+    char why[ERR_BYTES];
+    for (uint64_t seed = 300; seed < 300 + (uint64_t)plans; seed++) {
+        double inside[2], all[2];
+        uint64_t hash[2];
+        draw_pieces(run, seed);
+        count_pieces(run, 1);
+        if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
+            die("%s", why);
+        if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
+        for (int i = 0; i < 2; i++) reduce_gradients(i, &inside[i], &all[i], &hash[i]);
+        CHECK(hash[0] == hash[1] && all[0] == all[1]);
+        if (run->model.zero.stage == 1) CHECK(inside[0] == 0 && inside[1] == (may_reduce_inside() ? all[1] : 0));
+        seen += inside[1] > 0;
+    }
+    run->model.comm->overlap = overlap;
+    MPI_Allreduce(MPI_IN_PLACE, &seen, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    if (ranks > 1 && group == 1 && run->model.zero.stage == 1) CHECK(seen > 0);
+}
+
 // Steps as in training, each under another plan: gradients and weights move by the formula, optimizer state not at all.
 static void plans_that_change_every_step_never_move_optimizer_state(void) {
     enum { STEPS = 4 };
@@ -421,6 +478,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
     if (!reference.grads) open_model(1, 0);  // TEST_ONLY
     RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);
+    RUN_TOGETHER(gradients_reduced_inside_the_last_row_are_the_same_bits_and_bytes);
     RUN_TOGETHER(plans_that_change_every_step_never_move_optimizer_state);
     RUN_TOGETHER(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit);
     RUN_TOGETHER(terms_are_those_of_the_model_before_it_learnt);
