@@ -37,6 +37,7 @@ typedef struct GroupAttention {
     // rank 1 and so on: 2 * ring_size arrays of n_docs + 1. With ring_size = 1 one array, of whole documents.
     const int* cu;
     float scale;
+    uint64_t row;   // see Attention
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
 } GroupAttention;
 

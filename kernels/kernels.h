@@ -76,6 +76,9 @@ typedef struct Attention {
     // ld_dq), dk and dv (stride ld_dkv), which are fp32 and `+=`.
     int partial;
     int ld_dq, ld_dkv;
+    // Calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset: what a table makes
+    // of these alone it may keep from one call to the next.
+    uint64_t row;
 } Attention;
 
 // AdamW on one tensor (Loshchilov & Hutter 2019), with bias correction by the 1-based step t:

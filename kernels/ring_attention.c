@@ -77,6 +77,7 @@ static Attention pair_attention(const RingAttention* p, const void* kv, Half q, 
                        .HS = p->ga->HS,
                        .causal = causal,
                        .scale = p->ga->scale,
+                       .row = p->ga->row,
                        .partial = 1,
                        .ld_dq = (int)W,
                        .ld_dkv = (int)(2 * W)};

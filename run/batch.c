@@ -227,6 +227,7 @@ int batch_reduces_inside(const Batch* b, const Model* m, int i) {
 }
 
 Row batch_row(const Batch* b, const Model* m, int i) {
+    static uint64_t rows;  // so far, of this process
     const RankMicroBatch* mine = &b->micro_batches[i];
     Row row;
     memset(&row, 0, sizeof row);
@@ -247,6 +248,7 @@ Row batch_row(const Batch* b, const Model* m, int i) {
     g->ring_low = g->ring_size > 1 ? g->ring_tokens + g->ring_size : g->ring_tokens;
     g->cu = on_device(b, b->cu + mine->cu);
     g->scale = 1 / sqrtf((float)g->HS);
+    g->row = ++rows;
     g->scratch = m->group_scratch;
     return row;
 }

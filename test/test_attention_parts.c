@@ -366,6 +366,53 @@ static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) {
     free(cu), free(x.bytes), free(dout.bytes);
 }
 
+enum { ROW = 200, ROW_HS = 32 };
+
+// out (ROW, HS) of two documents, the first of `first` tokens, which stand where those of the call before stood.
+static void forward_row(bf16* out, const Kernels* k, char* memory, uint64_t row, int first) {
+    size_t bytes = ROW * ROW_HS * sizeof(bf16);
+    int cu[3] = {0, first, ROW};
+    bf16 *x = (bf16*)memory, *y = x + ROW * ROW_HS;
+    float* lse = (float*)(y + ROW * ROW_HS);
+    int* there = (int*)(lse + ROW);
+    k->upload(there, cu, sizeof cu, NULL);
+    Attention a = {x, x, x, there, there, .Nq = ROW, .Nk = ROW, .ldq = ROW_HS, .ldkv = ROW_HS, .ldo = ROW_HS};
+    a.n_docs = 2, a.NH = 1, a.HS = ROW_HS, a.causal = 1, a.scale = 1, a.row = row;
+    k->attention_forward(y, lse, &a, DT_BF16, NULL);
+    k->download(out, y, bytes, NULL);
+}
+
+// A call with the number of the row before does not look at its documents again, where a table keeps what it made.
+static void what_is_made_of_a_rows_documents_is_kept_for_that_row_alone(void) {
+    const Kernels* tables[CPU_ISAS];
+    static bf16 x[ROW * ROW_HS], out[5][ROW * ROW_HS];
+    char err[ERR_BYTES];
+    for (int i = 0; i < COUNT(x); i++) x[i] = bf16_from_float((float)random_normal(3, (uint64_t)i));
+    for (int i = 0, n = tested_tables(tables); i < n; i++) {
+        const Kernels* k = tables[i];
+        KernelLimits limits = {
+            .N = ROW, .C = ROW_HS, .OC = ROW_HS, .NH = 1, .HS = ROW_HS, .context = ROW, .threads = 1};
+        limits.dt = DT_BF16, limits.attention = ATTENTION_OWN;
+        CHECK(k->open(&limits, err, sizeof err) == 0);
+        char* memory = (char*)k->alloc(2 * sizeof x + (ROW + 4) * sizeof(float));
+        k->upload(memory, x, sizeof x, NULL);
+        forward_row(out[0], k, memory, 5, 64);
+        forward_row(out[1], k, memory, 5, 64);
+        forward_row(out[2], k, memory, 6, 130);
+        forward_row(out[3], k, memory, 0, 130);
+        forward_row(out[4], k, memory, 0, 64);
+        CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0 && memcmp(out[0], out[4], sizeof out[0]) == 0);
+        CHECK(memcmp(out[2], out[3], sizeof out[0]) == 0 && memcmp(out[0], out[2], sizeof out[0]) != 0);
+#ifdef TEST_DEVICE
+        forward_row(out[1], k, memory, 7, 130);
+        forward_row(out[1], k, memory, 7, 64);  // never so in a run: shows that the list was kept
+        CHECK(memcmp(out[1], out[2], sizeof out[0]) == 0);
+#endif
+        k->free_memory(memory);
+        k->close();
+    }
+}
+
 int main(void) {
     RUN(one_part_matches_the_reference);
     RUN(one_part_with_aligned_rows_matches_the_reference);
@@ -374,6 +421,7 @@ int main(void) {
     RUN(zigzag_rings_are_the_whole_attention);
     RUN(rings_of_the_shortest_documents_are_the_whole_attention);
     RUN(a_group_of_ranks_brings_more_tokens_of_fewer_heads);
+    RUN(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone);
     if (wants_cudnn()) RUN(cudnn_has_computed_cases);
     return test_done();
 }

@@ -122,10 +122,18 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(ListJob query
 
 enum { LIST_HEADER = 256 };
 
-size_t attention_list_bytes(size_t N) { return LIST_HEADER + ROUND_UP(N * sizeof(Tile), (size_t)256); }
+// What a list of N rows takes, however they are divided into documents.
+static size_t list_bytes(size_t N) { return LIST_HEADER + ROUND_UP(N * sizeof(Tile), (size_t)256); }
+
+// More tokens than N come with so few heads that there are no more pairs of token and head; but tiles are of tokens.
+static size_t most_list_bytes(const KernelLimits* limits) {
+    return list_bytes((size_t)limits->N * (size_t)MAX(1, limits->spread));
+}
+
+size_t cuda_attention_kept_bytes(const KernelLimits* limits) { return 2 * most_list_bytes(limits); }
 
 // Every document adds at most one tile that is not full.
-TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile) {
+static TileList list_at(char* p, int n_rows, int n_docs, int rows_of_tile) {
     size_t most = (size_t)(n_rows / rows_of_tile) + (size_t)n_docs;
     return {(int)MIN(most, (size_t)n_rows), (int*)p, (Tile*)(p + LIST_HEADER)};
 }
@@ -138,11 +146,41 @@ static ListJob list_job(const TileList* list, const Attention* a, int is_keys, i
             a->causal, rows_of_tile, is_keys,          shift,   list->n, list->tiles};
 }
 
-void attention_list(const TileList* query_tiles, const TileList* key_tiles, int rows_of_key_tile, const Attention* a,
-                    Stream s) {
-    ListJob query_job = list_job(query_tiles, a, 0, QUERY_TILE);
-    ListJob key_job = key_tiles ? list_job(key_tiles, a, 1, rows_of_key_tile) : query_job;
-    LAUNCH(list_kernel, key_tiles ? 2 : 1, LIST_THREADS, 0, cuda_stream(s), query_job, key_job);
+// What a list was made of; row 0: of nothing. One of query tiles, one of key tiles.
+typedef struct Kept {
+    uint64_t row;
+    const int *cu_q, *cu_k, *causal_offset;
+    int Nq, Nk, n_docs, causal, rows_of_tile;
+    cudaStream_t stream;
+} Kept;
+static Kept kept[2];
+
+void cuda_attention_forget(void) { memset(kept, 0, sizeof kept); }
+
+// Is list i of these documents there? It will be, if not.
+static bool is_kept(int i, const Attention* a, int rows_of_tile, cudaStream_t stream) {
+    Kept* k = &kept[i];
+    bool same = a->row && k->row == a->row && k->cu_q == a->cu_q && k->cu_k == a->cu_k &&
+                k->causal_offset == a->causal_offset && k->Nq == a->Nq && k->Nk == a->Nk && k->n_docs == a->n_docs &&
+                k->causal == a->causal && k->rows_of_tile == rows_of_tile && k->stream == stream;
+    *k = {a->row, a->cu_q, a->cu_k, a->causal_offset, a->Nq, a->Nk, a->n_docs, a->causal, rows_of_tile, stream};
+    return same;
+}
+
+void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s) {
+    cudaStream_t stream = cuda_stream(s);
+    char* memory = cuda_kept();
+    *queries = list_at(memory, a->Nq, a->n_docs, QUERY_TILE);
+    bool has_queries = is_kept(0, a, QUERY_TILE, stream), has_keys = true;
+    ListJob job[2] = {list_job(queries, a, 0, QUERY_TILE)};
+    if (keys) {
+        *keys = list_at(memory + most_list_bytes(&cuda.limits), a->Nk, a->n_docs, rows_of_key_tile);
+        has_keys = is_kept(1, a, rows_of_key_tile, stream);
+        job[1] = list_job(keys, a, 1, rows_of_key_tile);
+    }
+    if (has_queries && has_keys) return;
+    unsigned n = !has_queries + !has_keys;
+    LAUNCH(list_kernel, n, LIST_THREADS, 0, stream, job[has_queries], job[1]);
 }
 
 // ---- forward
@@ -269,7 +307,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
 template <int D, int KEYS, class Out>
 static void forward(Out* out, float* lse, const Attention* a, Stream s) {
     constexpr size_t bytes = forward_shared_bytes<D, KEYS>();
-    TileList list = attention_list_at((char*)cuda_scratch(attention_list_bytes(a->Nq)), a->Nq, a->n_docs, QUERY_TILE);
+    TileList list;
     attention_list(&list, NULL, 0, a, s);
     cuda_allow_shared(forward_kernel<D, KEYS, Out>, bytes);
     LAUNCH((forward_kernel<D, KEYS, Out>), (unsigned)list.most * (unsigned)a->NH, TILE_THREADS, bytes, cuda_stream(s),

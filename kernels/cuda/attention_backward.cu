@@ -305,10 +305,8 @@ static __global__ void convert_kernel(bf16* dq, const float* sum, Attention a) {
 static size_t statistics_bytes(int NH, int N) { return ROUND_UP((size_t)NH * N * sizeof(Statistics), (size_t)256); }
 static size_t dq_sum_bytes(int NH, int HS, int N) { return (size_t)NH * HS * N * sizeof(float); }
 
-// More tokens than N come with so few heads that there are no more pairs of token and head; but tiles are of tokens.
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
-    size_t most_tokens = (size_t)limits->N * (size_t)MAX(1, limits->spread);
-    size_t bytes = statistics_bytes(limits->NH, limits->N) + 2 * attention_list_bytes(most_tokens);
+    size_t bytes = statistics_bytes(limits->NH, limits->N);
     if (limits->fast_backward) bytes += dq_sum_bytes(limits->NH, limits->HS, limits->N);
     return MAX(bytes, cuda_attention_plain_scratch_bytes(limits));
 }
@@ -338,13 +336,11 @@ static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout,
                      const Attention* a, Stream s) {
     cudaStream_t stream = cuda_stream(s);
     int fast = cuda.limits.fast_backward, C = a->NH * a->HS;
-    size_t list_bytes = attention_list_bytes((size_t)a->Nq), bytes = statistics_bytes(a->NH, a->Nq), sum_bytes = 0;
-    size_t key_list_bytes = attention_list_bytes((size_t)a->Nk);
+    size_t bytes = statistics_bytes(a->NH, a->Nq), sum_bytes = 0;
     if (fast && !ADDS<Gradient>) sum_bytes = dq_sum_bytes(a->NH, a->HS, a->Nq);
-    char* scratch = (char*)cuda_scratch(bytes + list_bytes + key_list_bytes + sum_bytes);
+    char* scratch = (char*)cuda_scratch(bytes + sum_bytes);
     Statistics* statistics = (Statistics*)scratch;
-    TileList queries = attention_list_at(scratch + bytes, a->Nq, a->n_docs, QUERY_TILE);
-    TileList keys = attention_list_at(scratch + bytes + list_bytes, a->Nk, a->n_docs, KeySide<D>::KEYS);
+    TileList queries, keys;
     attention_list(&queries, &keys, KeySide<D>::KEYS, a, s);
     if (a->Nq)
         LAUNCH((statistics_kernel<D / 8>), cuda_blocks((size_t)a->Nq * a->NH * (D / 8), 256), 256, 0, stream,
@@ -355,7 +351,7 @@ static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout,
     } else if constexpr (ADDS<Gradient>) {
         launch_keys<D, true>(dk, dv, dq, a->ld_dq, dout, statistics, a, &keys, stream);
     } else {
-        float* dq_sum = (float*)(scratch + bytes + list_bytes + key_list_bytes);
+        float* dq_sum = (float*)(scratch + bytes);
         CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
         launch_keys<D, true>(dk, dv, dq_sum, C, dout, statistics, a, &keys, stream);
         if (a->Nq) LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * C / 8, 256), 256, 0, stream, dq, dq_sum, *a);

@@ -50,12 +50,9 @@ typedef struct TileList {
     Tile* tiles;
 } TileList;
 
-// What a list of N rows takes, however they are divided into documents; and such a list at p.
-size_t attention_list_bytes(size_t N);
-TileList attention_list_at(char* p, int n_rows, int n_docs, int rows_of_tile);
-// Writes the lists of query tiles and, when key_tiles is not NULL, of key tiles; those with the most work first.
-void attention_list(const TileList* query_tiles, const TileList* key_tiles, int rows_of_key_tile, const Attention* a,
-                    Stream s);
+// The lists of query tiles and, when keys is not NULL, of key tiles, those with the most work first. They stay as long
+// as calls have the same Attention.row, so that the layers of a model make them once.
+void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s);
 
 // ---- tiles in shared memory
 

@@ -197,15 +197,18 @@ static size_t workspace_bytes(const KernelLimits* limits) {
     most = MAX(most, cuda_attention_scratch_bytes(limits));
     most = MAX(most, cuda_cudnn_scratch_bytes(limits));
     most = MAX(most, cuda_optimizer_scratch_bytes(limits));
-    return ROUND_UP(most, (size_t)256);
+    return ROUND_UP(most, (size_t)256) + cuda_attention_kept_bytes(limits);
 }
 
 void* cuda_scratch(size_t bytes) {
-    if (bytes > cuda.scratch_bytes)
+    size_t planned = cuda.scratch_bytes - cuda_attention_kept_bytes(&cuda.limits);
+    if (bytes > planned)
         die("an op needs %zu bytes of scratch, %zu were planned: its dimensions exceed those given to open", bytes,
-            cuda.scratch_bytes);
+            planned);
     return cuda.scratch;
 }
+
+char* cuda_kept(void) { return cuda.scratch + cuda.scratch_bytes - cuda_attention_kept_bytes(&cuda.limits); }
 
 static int users;      // opens that were not closed
 static int use_cudnn;  // for the calls that it can do
@@ -231,6 +234,7 @@ static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
     }
     users++;
     cuda.limits = *limits;
+    cuda_attention_forget();
     size_t bytes = workspace_bytes(limits);
     if (bytes > cuda.scratch_bytes) {
         CUDA_CHECK(cudaDeviceSynchronize());

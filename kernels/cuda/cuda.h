@@ -60,6 +60,8 @@ static inline cudaStream_t cuda_stream(Stream s) { return s ? (cudaStream_t)s : 
 // Device memory that the running op may use, 256-byte aligned; the next op uses the same. Dies when it is more than
 // the file's ..._scratch_bytes promised for the limits.
 void* cuda_scratch(size_t bytes);
+// Device memory of cuda_attention_kept_bytes that no other op uses: attention keeps its lists there.
+char* cuda_kept(void);
 
 // Lets a kernel have more than 48 KiB of dynamic shared memory. Cheap enough to call before each launch.
 template <class Kernel>
@@ -115,6 +117,8 @@ ENTRY(matmul_backward_input);
 ENTRY(matmul_backward_weight);
 // attention.cu, attention_backward.cu: tensor cores
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
+size_t cuda_attention_kept_bytes(const KernelLimits* limits);
+void cuda_attention_forget(void);  // what is kept there, at each open
 ENTRY(attention_forward);
 ENTRY(attention_backward);
 // attention_plain.cu: what these two do not take; any element type, head sizes to 256. backward: with ld_dq and ld_dkv
