@@ -787,7 +787,7 @@ int main(int argc, char** argv) {
     else if (run.config.dump_grads) dump_gradients(&run);
     else train(&run), finish(&run, started);
     run_close(&run);
-    if (run.stopped_by != SIGPIPE) run_end_output();
+    if (run.stopped_by != SIGPIPE && run.stopped_by != SIGHUP) run_end_output();  // these have closed it
     if (run.failed) return 1;
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     return run.stopped_by && run.identity.size == 1 ? 128 + run.stopped_by : 0;
