@@ -1,41 +1,27 @@
-// checkpoint.c - the protocol of checkpoint.h, top to bottom: names, the marker, a save, cleaning up, looking for one.
+// checkpoint.c - a save, by the protocol of checkpoint.h: files, the marker, the rename, cleaning up.
 //
 // A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, the marker last, so that a
 // process killed in the middle leaves no directory with a final name, a marker and without files.
 #define _GNU_SOURCE
-#include "data/checkpoint.h"
+#include "data/checkpoint_parts.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "data/json.h"
-#include "data/safetensors.h"
 #include "plan/base.h"
 
-static const char marker[] = "DONE", unfinished[] = "SAVING";
-
-enum { LARGEST_SMALL_FILE = 64 << 20 };
+static const char marker[] = CHECKPOINT_MARKER, unfinished[] = "SAVING";
 
 // ---- names
-
-// The step of a final name, exactly as checkpoint_begin writes it; -1 for any other name.
-static int64_t step_of_name(const char* name) {
-    char again[32];
-    if (strncmp(name, "step-", 5)) return -1;
-    int64_t step = strtoll(name + 5, NULL, 10);
-    snprintf(again, sizeof again, "step-%06" PRId64, step);
-    return step < 0 || strcmp(name, again) ? -1 : step;
-}
 
 // A name that a save or a removal gives while it is under way, and no other that ends so.
 static int is_temporary(const char* name) {
@@ -43,34 +29,10 @@ static int is_temporary(const char* name) {
     const char* dot = strchr(name, '.');
     if (!dot || dot - name >= (int)sizeof final || (strcmp(dot, ".tmp") && strcmp(dot, ".old.tmp"))) return 0;
     snprintf(final, sizeof final, "%.*s", (int)(dot - name), name);
-    return step_of_name(final) >= 0;
-}
-
-// A name that stays inside its directory.
-static int is_plain(const char* name) {
-    return name[0] && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
+    return checkpoint_named_step(final) >= 0;
 }
 
 static int is_marker(const char* name) { return !strcmp(name, marker) || !strcmp(name, unfinished); }
-
-static int is_visited(const struct dirent* entry) { return strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."); }
-
-typedef int (*Visit)(void* context, const char* path, const char* name, char* err, size_t errlen);
-
-// Calls visit for everything in dir, in the order of names, until a call fails.
-static int visit_dir(const char* dir, Visit visit, void* context, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    struct dirent** list;
-    int n = scandir(dir, &list, is_visited, alphasort), result = 0;
-    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        if (!result) result = disk_join(path, dir, list[i]->d_name, err, errlen);
-        if (!result) result = visit(context, path, list[i]->d_name, err, errlen);
-        free(list[i]);
-    }
-    free(list);
-    return result;
-}
 
 // ---- small files
 
@@ -79,11 +41,6 @@ static int write_file(const char* dir, const char* name, const void* bytes, size
     if (disk_join(path, dir, name, err, errlen)) return -1;
     int fd = disk_create(path, err, errlen);
     return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, bytes, n), err, errlen);
-}
-
-char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    return disk_join(path, dir, name, err, errlen) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err, errlen);
 }
 
 // ---- the marker
@@ -146,7 +103,7 @@ static int list_file(void* context, const char* path, const char* name, char* er
 static int list_files(Listing* listing, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
     CheckpointWriter* w = listing->w;
-    int result = visit_dir(w->dir, list_file, listing, err, errlen);
+    int result = checkpoint_visit(w->dir, list_file, listing, err, errlen);
     for (int i = 0; i < w->n_known && !result; i++)
         if (!w->known[i].listed)
             result = disk_join(path, w->dir, w->known[i].name, err, errlen) ||
@@ -170,261 +127,14 @@ static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, cha
     return result ? result : disk_sync_dir(w->dir, err, errlen);
 }
 
-// One entry of the marker against its file.
-static int verify_file(const char* dir, const Json* json, const JsonValue* entry, char* err, size_t errlen) {
-    char name[6 * NAME_MAX + 1], text[6 * 16 + 1], *end = text, path[CHECKPOINT_PATH];
-    const JsonValue *name_value = json_get(json, entry, "name"), *hash_value = json_get(json, entry, "hash");
-    uint64_t bytes, found_bytes, hash, found_hash;
-    if (!name_value || name_value->length >= sizeof name || json_string(name_value, name) < 0 || !is_plain(name) ||
-        json_uint64(json_get(json, entry, "bytes"), &bytes) || !hash_value || hash_value->length >= sizeof text ||
-        json_string(hash_value, text) != 16)
-        return fail(err, errlen, "%s/%s: expected name, bytes and hash of each file", dir, marker);
-    hash = strtoull(text, &end, 16);
-    if (disk_join(path, dir, name, err, errlen) || disk_hash(path, 0, &found_bytes, &found_hash, err, errlen))
-        return -1;
-    if (found_bytes != bytes)
-        return fail(err, errlen, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path,
-                    bytes, found_bytes);
-    if (*end || found_hash != hash)
-        return fail(err, errlen,
-                    "%s: expected content of hash %016" PRIx64 ", found %016" PRIx64 "; use an older checkpoint", path,
-                    hash, found_hash);
-    return 0;
-}
-
-static int verify_files(const char* dir, const Json* json, char* err, size_t errlen) {
-    int64_t step;
-    const JsonValue* files = json_get(json, json->values, "files");
-    if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
-        return fail(err, errlen, "%s/%s: expected a step and a list of files", dir, marker);
-    const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
-    for (int i = 0; i < files->n; i++, entry = &json->values[entry->next])
-        if (verify_file(dir, json, entry, err, errlen)) return -1;
-    return 0;
-}
-
-int checkpoint_verify(const char* dir, char* err, size_t errlen) {
-    char why[ERR_BYTES];
-    size_t n;
-    Json json;
-    if (!disk_is_dir(dir)) return fail(err, errlen, "%s: expected the directory of a checkpoint, found none", dir);
-    if (!disk_is_file(dir, marker))
-        return fail(err, errlen, "%s: expected the marker file %s, found none; this save was never finished", dir,
-                    marker);
-    char* text = checkpoint_read_file(dir, marker, &n, err, errlen);
-    if (!text) return -1;
-    int bad = json_parse(&json, text, n, why, sizeof why);
-    int result = bad ? fail(err, errlen, "%s/%s: %s", dir, marker, why) : verify_files(dir, &json, err, errlen);
-    if (!bad) json_free(&json);
-    free(text);
-    return result;
-}
-
-int checkpoint_is_foreign(const char* dir) {
-    return !disk_is_file(dir, marker) && disk_is_file(dir, "model.safetensors") && disk_is_file(dir, "config.json") &&
-           !disk_is_file(dir, "state.json");
-}
-
-// ---- looking for one
-
-// A directory with a final name and a marker.
-typedef struct Complete {
-    int64_t step;
-    uint64_t written;
-} Complete;
-
-typedef struct CompleteList {
-    Complete* all;  // (n), newest first; the caller frees
-    int n;
-} CompleteList;
-
-// When the marker says it was written; of a marker without that (an older version's, a damaged one) when its file was.
-static uint64_t written_at(const char* dir) {
-    char path[CHECKPOINT_PATH], head[128] = "";  // a marker may be long: only its head is wanted
-    struct stat s;
-    uint64_t bytes, written;
-    int64_t step;
-    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
-    if (fd < 0) return 0;
-    int known = disk_read(fd, head, sizeof head - 1) > 0 &&
-                sscanf(head, "{\"step\": %" SCNd64 ", \"written\": %" SCNu64, &step, &written) == 2;
-    if (!known && fstat(fd, &s) == 0) written = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
-    else if (!known) written = 0;
-    close(fd);
-    return written;
-}
-
-static int note_complete(void* context, const char* path, const char* name, char* err, size_t errlen) {
-    CompleteList* list = (CompleteList*)context;
-    int64_t step = step_of_name(name);
-    if (step < 0 || !disk_is_file(path, marker)) return 0;
-    Complete* more = (Complete*)realloc(list->all, sizeof *more * ((size_t)list->n + 1));
-    if (!more) return fail(err, errlen, "%s: no memory to list checkpoints", path);
-    list->all = more;
-    list->all[list->n++] = (Complete){step, written_at(path)};
-    return 0;
-}
-
-static int newest_first(const void* a, const void* b) {
-    const Complete *x = (const Complete*)a, *y = (const Complete*)b;
-    if (x->written != y->written) return x->written < y->written ? 1 : -1;
-    return (x->step < y->step) - (x->step > y->step);
-}
-
-// 0, or -1 with a message; a directory that does not exist has none.
-static int list_complete(CompleteList* list, const char* run_dir, char* err, size_t errlen) {
-    struct stat s;
-    *list = (CompleteList){0};
-    if (stat(run_dir, &s) && errno == ENOENT) return 0;
-    int result = visit_dir(run_dir, note_complete, list, err, errlen);
-    if (list->n > 1) qsort(list->all, (size_t)list->n, sizeof *list->all, newest_first);
-    if (!result) return 0;
-    free(list->all);
-    *list = (CompleteList){0};
-    return -1;
-}
-
-static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen) {
-    char name[64];
-    snprintf(name, sizeof name, "step-%06" PRId64 "%s", step, ending);
-    return disk_join(path, run_dir, name, err, errlen);
-}
-
-int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_t* step, char* err, size_t errlen) {
-    char found[CHECKPOINT_PATH];
-    CompleteList list;
-    if (list_complete(&list, run_dir, err, errlen)) return -1;
-    int result = list.n > 0;
-    if (result && step_path(found, run_dir, list.all[0].step, "", err, errlen)) result = -1;
-    if (result > 0 && strlen(found) >= path_bytes)
-        result = fail(err, errlen, "%s: expected a path of less than %zu bytes", found, path_bytes);
-    if (result > 0) strcpy(path, found), *step = list.all[0].step;
-    free(list.all);
-    return result;
-}
-
-int checkpoint_steps(const char* run_dir, int64_t* steps, int most) {
-    CompleteList list;
-    if (list_complete(&list, run_dir, NULL, 0)) return 0;
-    int n = MIN(list.n, most);
-    for (int i = 0; i < n; i++) steps[i] = list.all[i].step;
-    free(list.all);
-    return n;
-}
-
-uint64_t checkpoint_written(const char* run_dir) {
-    CompleteList list;
-    if (list_complete(&list, run_dir, NULL, 0)) return 0;
-    uint64_t written = list.n > 0 ? list.all[0].written : 0;
-    free(list.all);
-    return written;
-}
-
-// The step that a name of a checkpoint means: step-000120, or 120 alone. -1 for any other.
-int64_t checkpoint_step(const char* name) {
-    char final[32];
-    snprintf(final, sizeof final, "step-%06" PRId64, (int64_t)strtoll(name, NULL, 10));
-    return strspn(name, "0123456789") == strlen(name) ? step_of_name(final) : step_of_name(name);
-}
-
-// ---- pins
-
-int checkpoint_pin(const char* dir) {
-    char path[CHECKPOINT_PATH];
-    struct stat pinned, named;
-    if (disk_join(path, dir, marker, NULL, 0)) return -1;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return -1;
-    // A file system without locks gives none; whoever saves then removes what it wants, as it would without pins.
-    if (flock(fd, LOCK_SH) && errno == EINTR) errno = 0;
-    if (fstat(fd, &pinned) == 0 && stat(path, &named) == 0 && pinned.st_ino == named.st_ino) return fd;
-    close(fd);  // removed in this moment
-    return -1;
-}
-
-void checkpoint_unpin(int pin) {
-    if (pin >= 0) close(pin);
-}
-
-// 1 when another process reads this checkpoint now.
-static int is_pinned(const char* dir) {
-    char path[CHECKPOINT_PATH];
-    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    int pinned = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-    if (fd >= 0) close(fd);
-    return pinned;
-}
-
-// ---- choosing one
-
-// Are all files of a checkpoint there and whole, and all numbers finite?
-static int check_whole(const char* dir, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    struct dirent** names;
-    if (checkpoint_verify(dir, err, errlen)) return -1;
-    int n = scandir(dir, &names, is_visited, alphasort), result = 0;
-    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
-    for (int i = 0; i < n; free(names[i++])) {
-        size_t length = strlen(names[i]->d_name), ending = strlen(".safetensors");
-        if (result || length < ending || strcmp(names[i]->d_name + length - ending, ".safetensors")) continue;
-        result = disk_join(path, dir, names[i]->d_name, err, errlen) || safetensors_check_finite(path, err, errlen);
-    }
-    free(names);
-    return result ? -1 : 0;
-}
-
-// checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.
-static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
-                       void* context, char* err, size_t errlen) {
-    char first[ERR_BYTES] = "", why[ERR_BYTES];
-    CompleteList list;
-    *pin = -1;
-    if (list_complete(&list, run_dir, err, errlen)) return -1;
-    int result = 0;
-    for (int i = 0; i < list.n && !result; i++) {
-        if (step >= 0 && list.all[i].step != step) continue;
-        if (step_path(path, run_dir, list.all[i].step, "", err, errlen)) result = -1;
-        else if ((*pin = checkpoint_pin(path)) < 0) *gone = 1;
-        else if (check_whole(path, why, sizeof why) == 0) result = 1;
-        else {
-            checkpoint_unpin(*pin);
-            *pin = -1;
-            if (!first[0]) strcpy(first, why);
-            if (skip) skip(context, path, why);
-        }
-    }
-    free(list.all);
-    return result || !first[0] ? result : fail(err, errlen, "%s", first);
-}
-
-int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
-                      char* err, size_t errlen) {
-    int found = 0, gone = 1;
-    // The run that saves there goes on: what was newest may be gone, and newer ones have come.
-    for (int tries = 0; tries < 100 && gone && !found; tries++) {
-        gone = 0;
-        found = choose_once(run_dir, step, path, pin, &gone, skip, context, err, errlen);
-    }
-    return found;
-}
-
-int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen) {
-    struct stat s;
-    for (int i = 1;; i++) {
-        if (snprintf(moved, CHECKPOINT_PATH, i > 1 ? "%s.damaged-%d" : "%s.damaged", dir, i) >= CHECKPOINT_PATH)
-            return fail(err, errlen, "%s: path too long to set aside", dir);
-        if (lstat(moved, &s)) break;
-    }
-    return rename(dir, moved) ? fail(err, errlen, "%s: cannot set aside: %s", dir, strerror(errno)) : 0;
-}
-
 // ---- a save
 
 // The names of a save.
 static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
     memset(w, 0, sizeof *w);
     if (step < 0) return fail(err, errlen, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
-    if (step_path(w->dir, run_dir, step, ".tmp", err, errlen) || step_path(w->final, run_dir, step, "", err, errlen))
+    if (checkpoint_step_path(w->dir, run_dir, step, ".tmp", err, errlen) ||
+        checkpoint_step_path(w->final, run_dir, step, "", err, errlen))
         return -1;
     return 0;
 }
@@ -435,7 +145,7 @@ static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char*
 static int is_ours(const char* dir) {
     struct dirent** names;
     if (disk_is_file(dir, marker) || disk_is_file(dir, unfinished)) return 1;
-    int n = disk_is_dir(dir) ? scandir(dir, &names, is_visited, NULL) : -1;
+    int n = disk_is_dir(dir) ? scandir(dir, &names, checkpoint_is_entry, NULL) : -1;
     for (int i = 0; i < n; i++) free(names[i]);
     if (n >= 0) free(names);
     return n == 0;
@@ -452,7 +162,8 @@ static int remove_marked(const char* dir, char* err, size_t errlen) {
     if (lstat(dir, &s) && errno == ENOENT) return 0;
     if (!is_ours(dir))
         return fail(err, errlen, "%s: expected a directory of an unfinished save, found another's; move it away", dir);
-    return visit_dir(dir, remove_unless_marker, NULL, err, errlen) || disk_remove_tree(dir, err, errlen) ? -1 : 0;
+    return checkpoint_visit(dir, remove_unless_marker, NULL, err, errlen) || disk_remove_tree(dir, err, errlen) ? -1
+                                                                                                                : 0;
 }
 
 // ---- a save, from its begin to its commit
@@ -481,7 +192,7 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char
 }
 
 static int check_name(const CheckpointWriter* w, const char* name, char* err, size_t errlen) {
-    if (is_plain(name) && !is_marker(name)) return 0;
+    if (checkpoint_is_plain(name) && !is_marker(name)) return 0;
     return fail(err, errlen, "%s: expected a plain file name other than %s and %s, found \"%s\"", w->dir, marker,
                 unfinished, name);
 }
@@ -516,8 +227,8 @@ void checkpoint_abort(CheckpointWriter* w) {
 // Removes what has a final name. run_dir is synced before anything is deleted: see the head of this file.
 static int drop(const char* run_dir, int64_t step, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    if (step_path(path, run_dir, step, "", err, errlen) || step_path(old, run_dir, step, ".old.tmp", err, errlen) ||
-        remove_marked(old, err, errlen))
+    if (checkpoint_step_path(path, run_dir, step, "", err, errlen) ||
+        checkpoint_step_path(old, run_dir, step, ".old.tmp", err, errlen) || remove_marked(old, err, errlen))
         return -1;
     if (rename(path, old)) return fail(err, errlen, "%s: cannot rename: %s", path, strerror(errno));
     return disk_sync_dir(run_dir, err, errlen) || remove_marked(old, err, errlen) ? -1 : 0;
@@ -548,18 +259,19 @@ static int remove_temporary(void* context, const char* path, const char* name, c
 }
 
 // Of the checkpoints that were written before this one all but the newest go, and none that somebody reads.
-static int clean_up(const char* run_dir, const CompleteList* before, int keep, char* err, size_t errlen) {
+static int clean_up(const char* run_dir, const CheckpointList* before, int keep, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
     for (int i = MAX(keep - 1, 0); keep > 0 && i < before->n; i++) {
-        if (step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
-        if (disk_is_file(path, marker) && !is_pinned(path) && drop(run_dir, before->all[i].step, err, errlen))
+        if (checkpoint_step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
+        if (disk_is_file(path, marker) && !checkpoint_is_pinned(path) &&
+            drop(run_dir, before->all[i].step, err, errlen))
             return -1;
     }
-    return visit_dir(run_dir, remove_temporary, NULL, err, errlen);
+    return checkpoint_visit(run_dir, remove_temporary, NULL, err, errlen);
 }
 
 // Nanoseconds since 1970, and later than all before: clocks may be set back.
-static uint64_t next_written(const CompleteList* before) {
+static uint64_t next_written(const CheckpointList* before) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t written = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -567,7 +279,7 @@ static uint64_t next_written(const CompleteList* before) {
 }
 
 // Without the step itself, which will be another one.
-static void leave_out(CompleteList* list, int64_t step) {
+static void leave_out(CheckpointList* list, int64_t step) {
     int n = 0;
     for (int i = 0; i < list->n; i++)
         if (list->all[i].step != step) list->all[n++] = list->all[i];
@@ -576,12 +288,12 @@ static void leave_out(CompleteList* list, int64_t step) {
 
 int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen) {
     char run_dir[CHECKPOINT_PATH], why[ERR_BYTES];
-    CompleteList before;
+    CheckpointList before;
     const char* slash = strrchr(w->final, '/');
     if (!slash) return fail(err, errlen, "expected a checkpoint that checkpoint_begin began");
     snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
-    int64_t step = step_of_name(slash + 1);
-    int listed = list_complete(&before, run_dir, err, errlen) == 0;
+    int64_t step = checkpoint_named_step(slash + 1);
+    int listed = checkpoint_list(&before, run_dir, err, errlen) == 0;
     if (!listed || write_marker(w, step, next_written(&before), err, errlen) ||
         publish(w, run_dir, step, err, errlen)) {
         checkpoint_abort(w);

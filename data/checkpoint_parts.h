@@ -1,0 +1,35 @@
+// checkpoint_parts.h - what saving (checkpoint.c) and finding (checkpoint_find.c) share; everybody else includes
+// checkpoint.h.
+#pragma once
+#include <dirent.h>
+
+#include "data/checkpoint.h"
+
+#define CHECKPOINT_MARKER "DONE"
+
+// The step of a final name, exactly as a save writes it; -1 for any other name.
+int64_t checkpoint_named_step(const char* name);
+// RUN_DIR/step-000100ENDING. 0, or -1 with a message.
+int checkpoint_step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen);
+int checkpoint_is_plain(const char* name);  // stays inside its directory
+
+// All entries of a directory but . and .., in the order of names, until a call fails. What the last call returned, or
+// -1 with a message.
+typedef int (*CheckpointVisit)(void* context, const char* path, const char* name, char* err, size_t errlen);
+int checkpoint_visit(const char* dir, CheckpointVisit visit, void* context, char* err, size_t errlen);
+int checkpoint_is_entry(const struct dirent* entry);  // for scandir
+
+// A directory with a final name and a marker.
+typedef struct CheckpointEntry {
+    int64_t step;
+    uint64_t written;
+} CheckpointEntry;
+
+typedef struct CheckpointList {
+    CheckpointEntry* all;  // (n), newest first; the caller frees
+    int n;
+} CheckpointList;
+
+// The complete checkpoints below run_dir. 0, or -1 with a message; a directory that does not exist has none.
+int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t errlen);
+int checkpoint_is_pinned(const char* dir);  // another process reads it now
