@@ -25,8 +25,9 @@
 //
 // and for an evaluation step, val_loss, val_targets. These may be null: predicted_ms and gap where the plan was not
 // predicted; emulated_ms but in tensor-parallel groups whose ranks share cores; ranks when there is one only; a speed
-// before it is known; any number that is not finite. Numbers read back to the same double, those of ranks have four
-// digits. On a terminal the line of a step rewrites itself and colour is used; elsewhere every line stays.
+// before it is known; compute_ms and wait_ms in a step that was not timed; any number that is not finite. Numbers read
+// back to the same double, those of ranks have four digits. On a terminal the line of a step rewrites itself and colour
+// is used; elsewhere every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ typedef struct RunLog {
 
 // One rank in one step; NaN: not known.
 typedef struct RankStep {
-    float compute_ms, wait_ms;  // computing; standing still for others
+    float compute_ms, wait_ms;  // computing; standing still for others; not known in a step that was not timed
     float gamma;                // fraction of its resizable matmuls that was left out
     float sent, taken;          // work given away and taken over, counted in hidden units of the MLP
     float speed;                // as plans see it, 1 being usual; of a tensor-parallel rank: hidden units a millisecond

@@ -3,7 +3,7 @@
 // In a step whose ranks wait for each other the wall clock shows the same on all of them. So the time of a step is cut
 // by events (Kernels.record_event) into pieces, each of a kind. Time inside a collective is a kind of its own: the
 // transports tell Comm.timer. An event is a reading of the clock, on a GPU an event of the stream; all of them are read
-// once, after the step.
+// once, after the step. Who begins no step records nothing.
 #pragma once
 #include "kernels/kernels.h"
 

@@ -135,13 +135,24 @@ void balance_ready(Run* run) {
 
 // ---- a step
 
+// On a GPU events cost the host time, and it waits for the stream to read them. So there it times as many steps as a
+// refresh needs, or the log. An injected straggler falls behind by the timer, in every step.
+static int is_timed(const Run* run) {
+    enum { OF_A_REFRESH = 8, FOR_THE_LOG = 16 };
+    int refresh = run->balance->setting.mode == BALANCE_OFF ? 0 : run->config.refresh;
+    int every = refresh > 0 ? MAX(refresh / OF_A_REFRESH, 1) : FOR_THE_LOG;
+    if (run->model.k->on_host || run->n_stragglers > 0) return 1;
+    return (run->state.step - run->first_step) % every == 1 % every;  // the first step is slow
+}
+
 void balance_begin(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     Slowness slow = straggle_at(run->stragglers, run->n_stragglers, m->world->rank, run->state.step + 1);
     m->injected_slowdown = slow.linear - 1;
     m->timer->drag = slow.whole;
-    timer_begin(m->timer, m->k, m->s);
+    b->is_timed = is_timed(run);
+    if (b->is_timed) timer_begin(m->timer, m->k, m->s);
     if (b->plan.active) zero_settle(m);
     work_begin(m);
 }
@@ -177,7 +188,7 @@ void balance_measure(Run* run, RankReport* mine) {
     SliceCount own[MOST_TP];
     memset(mine, 0, sizeof *mine);
     if (!m->timer->on) return;
-    timer_read(m->timer, seconds, m->s);
+    timer_read(m->timer, seconds, m->s);  // 0 where nothing was timed
     mine->linear = 1e3 * seconds[TIME_LINEAR], mine->attention = 1e3 * seconds[TIME_ATTENTION];
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
@@ -189,7 +200,7 @@ void balance_measure(Run* run, RankReport* mine) {
         mine->sent = balance_slices(b, own[tp_rank(m)]) - kept_here;
         mine->slices = balance_running(b, own, tp_rank(m));
         mine->taken = mine->slices - kept_here;
-        if (run->oversubscribed) mine->emulated = slowest_segments(run);
+        if (run->oversubscribed && b->is_timed) mine->emulated = slowest_segments(run);
     }
 }
 
@@ -246,13 +257,13 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->first_step;
     double emulated = 0;
     if (!m->timer->on) return;
-    if (!is_first) sample(run), learn_speeds(run);  // the first step also pays for what is touched first
+    if (!is_first && b->is_timed) sample(run), learn_speeds(run);  // the first step also pays for first touches
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->agreed[r].report;
         double pace = m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r];
-        b->steps[r] = (RankStep){
-            (float)(computing(x) + x->update), (float)x->wait, (float)x->pruned, (float)x->sent, (float)x->taken,
-            pace > 0 ? (float)pace : NAN};
+        double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
+        b->steps[r] = (RankStep){(float)compute,  (float)wait,     (float)x->pruned,
+                                 (float)x->sent,  (float)x->taken, pace > 0 ? (float)pace : NAN};
         emulated = MAX(emulated, x->emulated);
     }
     record->ranks = b->steps;

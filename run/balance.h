@@ -11,7 +11,7 @@
 typedef struct Run Run;
 typedef struct Balance Balance;
 
-// What a rank tells all others of its step, in ms and slices.
+// What a rank tells all others of its step, in slices and ms; times are 0 in a step that was not timed.
 typedef struct RankReport {
     double linear, attention, other, update, wait;
     double slices, pruned, sent, taken;

@@ -14,7 +14,8 @@ enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 struct Balance {
     BalanceSetting setting;
     Pruner* pruner;  // NULL: nothing is ever left out
-    // Since the last refresh: ms by number in the group, kind and step.
+    int is_timed;  // this step
+    // Since the last refresh: ms by number in the group, kind and timed step.
     double samples[MOST_TP][KINDS][SAMPLES];
     int n_samples;
     double fixed;      // fraction of the linears' time that stays however much is left out

@@ -113,6 +113,24 @@ static void rows_are_longer_than_on_the_cpu(void) {
     CHECK(strstr(output, "in rows of at most 8192\n") != NULL);
 }
 
+static int untimed_steps(const char* device, const char* balance) {
+    enum { TIMED_STEPS = 6 };
+    CHECK(sh("rm -rf $W/timed && mpirun --oversubscribe --bind-to none -n 2 %s --device %s " MODEL
+             " --save-every 0 --threads 1 --steps %d --balance %s --refresh 16 --out $W/timed",
+             program, device, TIMED_STEPS, balance) == 0);
+    CHECK(sh("grep -c '\"compute_ms\": \\[null, null\\], \"wait_ms\": \\[null, null\\]' $W/timed/log.jsonl") <= 1);
+    return atoi(output);
+}
+
+// Reading events costs the host of a device time: with a refresh every 16 steps every second step is timed, for the log
+// alone one of 16. On the CPU all are.
+static void a_device_times_every_kth_step(void) {
+    if (!on("--device emu")) SKIP("two ranks on one device: on the emulated one only");
+    CHECK(untimed_steps("cpu", "off") == 0);
+    CHECK(untimed_steps("emu", "migrate") == 3);
+    CHECK(untimed_steps("emu", "off") == 5);
+}
+
 static void too_large_a_model_is_refused_with_the_table(void) {
     CHECK(sh("%s --preset gpt2-1558m --layers 900 --vocab 50257 --data test/golden/docs.jsonl --out $W/large",
              program) != 0);
@@ -130,6 +148,7 @@ int main(int argc, char** argv) {
     RUN(a_sample_is_that_of_the_cpu);
     RUN(cudnn_works_or_is_refused_in_one_line);
     RUN(rows_are_longer_than_on_the_cpu);
+    RUN(a_device_times_every_kth_step);
     RUN(too_large_a_model_is_refused_with_the_table);
     return program_end();
 }
