@@ -209,6 +209,7 @@ CALL(fdopen, FILE*, (int fd, const char* mode)) { return FAILS(OPEN) ? NULL : DO
 CALL(freopen, FILE*, (const char* path, const char* mode, FILE* file)) {
     return FAILS(OPEN) ? NULL : DONE(__real_freopen(path, mode, file));
 }
+CALL(mkstemp, int, (char* name)) { return FAILS(OPEN) ? -1 : DONE(__real_mkstemp(name)); }
 CALL(opendir, DIR*, (const char* path)) { return FAILS(OPEN) ? NULL : DONE(__real_opendir(path)); }
 CALL(scandir, int,
      (const char* path, struct dirent*** list, int (*wanted)(const struct dirent*),
