@@ -75,7 +75,7 @@ void nccl_pause(double waited) {
         sched_yield();
         return;
     }
-    struct timespec t = {0, (long)(1e9 * MIN(MAX(waited / 20, SHORTEST), LONGEST))};
+    struct timespec t = {0, (long)(1e9 * MIN(MAX(waited / 100, SHORTEST), LONGEST))};
     nanosleep(&t, NULL);
 }
 
