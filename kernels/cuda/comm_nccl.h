@@ -106,6 +106,6 @@ int nccl_settle(Comm* c, cudaEvent_t event, const char* what);
 void nccl_watch(Comm* c);
 void nccl_unwatch(const Comm* c);
 
-// Between two polls. For a moment not at all, since most waits are short, then for a hundredth of what was waited: times
-// that the host takes are right to that.
+// Between two polls. For a moment not at all, since most waits are short, then for a hundredth of what was waited:
+// times that the host takes are right to that.
 void nccl_pause(double waited);
