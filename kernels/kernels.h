@@ -40,6 +40,7 @@ typedef struct KernelLimits {
     AttentionKernels attention;
     int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
     Epilogues epilogues;
+    size_t most_scratch;  // bytes that a faster way, where there is a way without, may take for scratch; 0: 1 GiB
     int oversubscribed;  // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;
 

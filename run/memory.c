@@ -56,6 +56,7 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.dt = m->dt;
     limits.attention = (AttentionKernels)config_choice(run->config.attention, "auto|own|cudnn");
     limits.fast_backward = !strcmp(run->config.deterministic, "no");
+    limits.most_scratch = run->most_scratch;
     limits.epilogues = (Epilogues)config_choice(run->config.epilogues, "bias|dgelu|all");
     return limits;
 }
@@ -242,8 +243,13 @@ static void carve(Run* run, const MemoryPlan* plan) {
 
 MemoryPlan run_plan_memory(Run* run) {
     run->available = available_memory(run);  // before ranks agree on a capacity: nobody has taken anything yet
+    run->most_scratch = run->available.bytes / 8;
     run->config.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows_of(run, run->config.capacity);
+    if (plan.total > run->available.bytes) {  // perhaps a faster way took what is missing
+        run->most_scratch = 1;
+        plan = plan_rows_of(run, run->config.capacity);
+    }
     run->setting.limits = run->limits;
     run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;

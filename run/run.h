@@ -92,6 +92,7 @@ struct Run {
     int stopped_by;          // the signal that ends the run after this step, 0 none
     int64_t first_step;      // steps done before this invocation
     HostMemory available;    // to this rank, before any rank took the table's
+    size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     double resident_before;  // bytes of this process before the table's memory was taken
     double matmul_limit;     // FLOP/s, measured, of all ranks together
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens

@@ -16,7 +16,7 @@ finish() {
 }
 
 if command -v clang++ > /dev/null 2>&1; then
-    errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|attention_cudnn|library)\.cu' | # not part of the emulator
+    errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|cudnn_buckets|attention_cudnn|library)\.cu' | # not part of the emulator
         xargs -n 1 -P "$cores" clang++ -std=c++17 -Wall -Wextra -Itest/emu -I. -x c++ -fsyntax-only 2>&1)
     [ -z "$errors" ] && ok "the emulator's sources compile with clang" || bad "with clang:" "$errors"
 else
@@ -35,7 +35,7 @@ for a in "$@"; do flags="$flags -gencode arch=compute_$a,code=sm_$a"; done
 includes=$(dirname "$(dirname "$nvcc")")/include
 for file in $(ls -S kernels/cuda/*.cu); do # the long ones first
     case $file in
-        */attention_cudnn.cu | */cudnn_plan.cu) header=cudnn.h ;;
+        */attention_cudnn.cu | */cudnn_buckets.cu | */cudnn_plan.cu) header=cudnn.h ;;
         */comm_nccl*) header=nccl.h ;;
         *) header=stdio.h ;;
     esac

@@ -5,7 +5,7 @@
 // gone when the test ends: every function of the toolkit's stub returns 0, cuInit reports no device, and the two
 // functions that hand out code return a handle that is not NULL.
 #if __has_include(<cudnn.h>)
-#include "kernels/cuda/cudnn_plan.h"
+#include "kernels/cuda/cudnn_buckets.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -120,7 +120,8 @@ static void b200_has_both_passes_and_a_deterministic_one(void) {
     PlanShape forward = shape(100, 0, 0), backward = shape(100, 1, 0), deterministic = shape(100, 1, 1);
     check_plan("b200", &forward);
     check_plan("b200", &backward);
-    check_plan("b200", &deterministic);
+    if (cudnn.version < 92300) check_plan("b200", &deterministic);
+    else CHECK(plan_check(&deterministic, cudnn.version, err, sizeof err) == -1);
 }
 
 static void head_sizes_that_cannot_be_packed_are_padded(void) {
@@ -129,6 +130,52 @@ static void head_sizes_that_cannot_be_packed_are_padded(void) {
     backward.HS = 24;
     CHECK(!plan_packed(&backward));
     check_plan("h100", &backward);
+}
+
+// ---- memory
+
+static KernelLimits limits_of(int N, int context, size_t most_scratch) {
+    KernelLimits limits = {};
+    limits.N = N, limits.context = context, limits.NH = 12, limits.HS = 64, limits.dt = DT_BF16;
+    limits.most_scratch = most_scratch;
+    return limits;
+}
+
+static int says(const KernelLimits* limits, const char* part) {
+    const int n[2] = {buckets_that_fit(limits, 90, 0), buckets_that_fit(limits, 90, 1)};
+    char words[300];
+    describe_buckets(words, sizeof words, limits, 90, n);
+    if (!strstr(words, part)) printf("    %s\n", words);
+    return strstr(words, part) != NULL;
+}
+
+// Two documents of 4096 tokens keep 12 heads of 4096^2 scores of two bytes: 0.75 GiB; 32 documents 12 GiB.
+static void free_memory_decides_which_rows_cudnn_takes(void) {
+    const size_t GiB = (size_t)1 << 30;
+    KernelLimits little = limits_of(8192, 4096, GiB / 2), some = limits_of(8192, 4096, 0),
+                 much = limits_of(8192, 4096, 13 * GiB), none = limits_of(8192, 4096, 1), fast = little;
+    fast.fast_backward = 1;
+    CHECK(bucket_bytes(&some, 90, 0, 1) > GiB * 3 / 4 && bucket_bytes(&some, 90, 2, 1) > 12 * GiB);
+    CHECK(buckets_that_fit(&little, 90, 0) == BUCKETS && buckets_that_fit(&little, 90, 1) == 0);
+    CHECK(buckets_that_fit(&some, 90, 1) == 1 && buckets_that_fit(&much, 90, 1) == 3);
+    CHECK(buckets_that_fit(&none, 90, 0) == 0 && buckets_that_fit(&none, 90, 1) == 0);
+    CHECK(buckets_that_fit(&fast, 90, 1) == BUCKETS);
+    CHECK(says(&little, "own backward, since its deterministic one needs"));
+    CHECK(says(&some, "at most 128 documents a row, backward 2, own for more"));
+    CHECK(says(&much, "at most 128 documents a row, backward 32, own for more"));
+    for (int i = 0; i < 3; i++) CHECK(bucket_bytes(&much, 90, i, 1) <= most_plan_bytes(&much));
+}
+
+// What the table promises for a ragged shape is what cuDNN asks for.
+static void the_scores_of_a_ragged_row_are_counted_as_cudnn_does(void) {
+    NEEDS_PLANS;
+    KernelLimits limits = limits_of(8192, 4096, 0);
+    PlanShape backward = bucket_shape(&limits, 90, 0, 1), many = bucket_shape(&limits, 90, 2, 1);
+    CHECK(backward.B == 2 && backward.S == 4096 && many.B == 32 && backward.deterministic);
+    PlanShape forward = bucket_shape(&limits, 90, BUCKETS - 1, 0);
+    check_plan("h100", &backward);
+    check_plan("h100", &many);
+    check_plan("h100", &forward);
 }
 
 // ---- support in words
@@ -227,6 +274,8 @@ static void a_damaged_plan_is_compiled_anew(void) {
 
 int main(void) {
     begin();
+    RUN(free_memory_decides_which_rows_cudnn_takes);
+    RUN(the_scores_of_a_ragged_row_are_counted_as_cudnn_does);
     RUN(what_is_not_supported_is_refused_in_words);
     RUN(a_damaged_plan_is_compiled_anew);
     RUN(a100_has_both_passes);

@@ -1,9 +1,7 @@
 // attention_cudnn.cu - attention by cuDNN's fused kernels, beside our own: memory, binding, and which of the two.
 //
-// A plan of cuDNN (cudnn_plan.h) serves every row of at most B documents, and its launch costs a little for each of the
-// B, real or not. So there are plans for B0, 4 B0 and 16 B0 documents, where B0 documents of the full context fill a
-// row; a row takes the first that holds it. Rows with more documents take our own kernels, and so do rows that ranks
-// share: some of the heads of more tokens, or parts of a larger attention. The kernels here only move: offsets of
+// Rows with more documents than any plan holds (cudnn_buckets.h) take our own kernels, and so do rows that ranks share:
+// some of the heads of more tokens, or parts of a larger attention. Around a plan (cudnn_moves.h) move offsets of
 // documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's backward
 // pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token over the
 // memory bus, little beside the attention itself.
@@ -12,194 +10,81 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/cudnn_plan.h"
-
-enum {
-    BUCKETS = 3,
-    BUCKET_STEP = 4,
-    TAIL = 128,  // rows after the last token that a block of cuDNN's kernels may reach
-    THREADS = 256
-};
-// More than this would be taken from the model: the deterministic backward pass on sm_90 keeps every score.
-static const size_t MOST_SCRATCH = (size_t)1 << 30;
-
-typedef struct Bucket {
-    Plan forward, backward;
-} Bucket;
+#include "kernels/cuda/cudnn_buckets.h"
+#include "kernels/cuda/cudnn_moves.h"
 
 static struct {
     cudnnHandle_t handle;
     KernelLimits limits;
-    Bucket buckets[BUCKETS];
-    int n_buckets;
+    Plan plans[2][BUCKETS];  // forward, backward
+    int n[2];                // of them
 } state;
 
 static char choice[ERR_BYTES] = "cuDNN was not asked for";
 
 const char* cuda_cudnn_choice(void) { return choice; }
 
-// ---- shapes and memory
-
-static PlanShape bucket_shape(const KernelLimits* limits, int bucket, int backward) {
-    PlanShape shape = {};
-    int longest = MAX(1, MIN(limits->context, limits->N));
-    for (shape.B = 1; (size_t)shape.B * longest < (size_t)limits->N;) shape.B *= 2;
-    for (int i = 0; i < bucket; i++) shape.B *= BUCKET_STEP;
-    shape.S = ROUND_UP(longest, 128);
-    shape.NH = limits->NH;
-    shape.HS = limits->HS;
-    shape.sm = 10 * cuda.major + cuda.minor;
-    shape.backward = backward;
-    shape.deterministic = !limits->fast_backward;
-    return shape;
-}
-
-typedef struct Memory {
-    void* tensors[PLAN_TENSORS];
-    void* workspace;
-    int* lse_offsets;        // of every plan; bound only where statistics are packed
-    size_t statistic_bytes;  // of a statistic
-    size_t bytes;            // of everything
-} Memory;
-
-static void* carve(Memory* m, char* base, size_t bytes) {
-    void* p = base ? base + m->bytes : NULL;
-    m->bytes += ROUND_UP(bytes, (size_t)256);
-    return p;
-}
-
-// What a plan needs besides the op's own tensors, in scratch memory at base; with base NULL only how much.
-static Memory lay_out(const PlanShape* shape, int N, char* base) {
-    Memory m = {};
-    int packed = plan_packed(shape);
-    size_t B = (size_t)shape->B, C = (size_t)shape->NH * shape->HS, tokens = (size_t)N + TAIL;
-    size_t rows = packed ? tokens : B * shape->S;
-    m.statistic_bytes = rows * shape->NH * sizeof(float);
-    m.tensors[PLAN_Q_LENGTHS] = m.tensors[PLAN_K_LENGTHS] = carve(&m, base, B * sizeof(int));
-    m.tensors[PLAN_QKV_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
-    m.tensors[PLAN_OUT_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
-    m.lse_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
-    if (packed) m.tensors[PLAN_LSE_OFFSETS] = m.lse_offsets;
-    m.tensors[PLAN_LSE] = carve(&m, base, m.statistic_bytes);
-    if (shape->backward) {  // cuDNN itself sets its sum of dq to zero, since 9.6
-        m.tensors[PLAN_DELTA] = carve(&m, base, m.statistic_bytes);
-        m.tensors[PLAN_DQ] = carve(&m, base, tokens * C * sizeof(bf16));
-        m.tensors[PLAN_DK] = carve(&m, base, tokens * C * sizeof(bf16));
-        m.tensors[PLAN_DV] = carve(&m, base, tokens * C * sizeof(bf16));
-        if (!shape->deterministic) m.tensors[PLAN_DQ_SUM] = carve(&m, base, rows * C * sizeof(float));
-    }
-    m.workspace = carve(&m, base, plan_workspace_most(shape));
-    return m;
-}
-
-static size_t bucket_bytes(const KernelLimits* limits, int bucket) {
-    PlanShape forward = bucket_shape(limits, bucket, 0), backward = bucket_shape(limits, bucket, 1);
-    return MAX(lay_out(&forward, limits->N, NULL).bytes, lay_out(&backward, limits->N, NULL).bytes);
-}
+static int sm() { return 10 * cuda.major + cuda.minor; }
 
 // 0 when cuDNN can serve these limits, -1 with the reason.
 static int check_limits(const KernelLimits* limits, char* err, size_t errlen) {
-    PlanShape forward = bucket_shape(limits, 0, 0), backward = bucket_shape(limits, 0, 1);
+    PlanShape forward = bucket_shape(limits, sm(), 0, 0), backward = bucket_shape(limits, sm(), 0, 1);
     if (limits->dt != DT_BF16)
         return fail(err, errlen, "cuDNN's attention takes bf16, not %s; try --dtype bf16", dtype_name(limits->dt));
     if (cudnn_load(err, errlen) || plan_check(&forward, cudnn.version, err, errlen) ||
         plan_check(&backward, cudnn.version, err, errlen))
         return -1;
-    if (((size_t)limits->N + TAIL) * 3 * limits->NH * limits->HS > INT32_MAX)
+    if (((size_t)limits->N + PLAN_TAIL) * 3 * limits->NH * limits->HS > INT32_MAX)
         return fail(err, errlen,
                     "a row of %d tokens has more elements than the 32-bit offsets of cuDNN's attention "
                     "count; try a smaller --capacity",
                     limits->N);
-    size_t bytes = bucket_bytes(limits, 0);
-    if (bytes <= MOST_SCRATCH) return 0;
-    KernelLimits fast = *limits;
-    fast.fast_backward = 1;
-    int helps = bucket_bytes(&fast, 0) <= MOST_SCRATCH;
-    return fail(err, errlen,
-                "cuDNN's attention needs %zu MiB of scratch for %d documents of %d tokens, more than the %zu "
-                "it may take; it needs %s",
-                bytes >> 20, backward.B, backward.S, MOST_SCRATCH >> 20,
-                helps ? "--deterministic no, or a smaller --context" : "a smaller --context or --capacity");
+    if (buckets_that_fit(limits, sm(), 0) > 0) return 0;
+    return fail(err, errlen, "cuDNN's attention needs %zu MiB of scratch and may take %zu; try a smaller --capacity",
+                bucket_bytes(limits, sm(), 0, 0) >> 20, most_plan_bytes(limits) >> 20);
 }
 
 // The device must have been found before.
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
     size_t most = 0;
     if (limits->attention == ATTENTION_OWN || check_limits(limits, NULL, 0)) return 0;
-    for (int i = 0; i < BUCKETS; i++)
-        if (bucket_bytes(limits, i) <= MOST_SCRATCH) most = MAX(most, bucket_bytes(limits, i));
+    for (int backward = 0; backward < 2; backward++)
+        for (int i = 0; i < buckets_that_fit(limits, sm(), backward); i++)
+            most = MAX(most, bucket_bytes(limits, sm(), i, backward));
     return most;
-}
-
-// ---- kernels
-
-// Where the documents begin, for rows of 3 C, C and NH elements. Documents without tokens, which cuDNN cannot compute,
-// are left out; what is left of the B entries has length 0 and begins at the end. One warp.
-static __global__ void offsets_kernel(int* lengths, int* qkv, int* out, int* lse, const int* cu, int n_docs, int B,
-                                      int C, int NH) {
-    int lane = (int)threadIdx.x, used = 0, end = cu[n_docs];
-    for (int first = 0; first < n_docs; first += 32) {
-        int b = first + lane, begin = b < n_docs ? cu[b] : end, length = b < n_docs ? cu[b + 1] - begin : 0;
-        unsigned real = __ballot_sync(FULL_WARP, length > 0);
-        if (length > 0) {
-            int i = used + __popc(real & ((1u << lane) - 1));
-            lengths[i] = length, qkv[i] = 3 * C * begin, out[i] = C * begin, lse[i] = NH * begin;
-        }
-        used += __popc(real);
-    }
-    for (int i = used + lane; i <= B; i += 32) {
-        if (i < B) lengths[i] = 0;
-        qkv[i] = 3 * C * end, out[i] = C * end, lse[i] = NH * end;
-    }
-}
-
-// Copies the log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
-// One thread a token and head; block x: a stretch of a document, y: head.
-template <bool TO_CUDNN>
-static __global__ void lse_kernel(float* ours, float* cudnns, const int* lengths, const int* lse_offsets, int NH, int S,
-                                  int Nq, int packed) {
-    int stretches = CEIL_DIV(S, THREADS), h = (int)blockIdx.y;
-    int b = (int)blockIdx.x / stretches, t = (int)blockIdx.x % stretches * THREADS + (int)threadIdx.x;
-    if (t >= lengths[b]) return;
-    size_t token = (size_t)(lse_offsets[b] / NH + t);
-    float *x = ours + (size_t)h * Nq + token, *y = cudnns + (packed ? token * NH + h : ((size_t)b * NH + h) * S + t);
-    if (TO_CUDNN) *y = *x;
-    else *x = *y;
-}
-
-// out (N,C; ldo) = x (N,C), both 16-byte aligned, C a multiple of 8; block y: dq, dk or dv.
-static __global__ void interleave_kernel(bf16* dq, bf16* dk, bf16* dv, const bf16* dq_apart, const bf16* dk_apart,
-                                         const bf16* dv_apart, int N, int C, int ldo) {
-    bf16* out = blockIdx.y == 0 ? dq : blockIdx.y == 1 ? dk : dv;
-    const bf16* x = blockIdx.y == 0 ? dq_apart : blockIdx.y == 1 ? dk_apart : dv_apart;
-    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * Pack<bf16>::N;
-    if (i < (size_t)N * C) store_pack(out + i / C * ldo + i % C, load_pack(x + i));
 }
 
 // ---- the two passes
 
 // The bucket for this call, or -1: the contract of cuda.h.
-static int find_bucket(const Attention* a, DType dt) {
+static int find_bucket(const Attention* a, DType dt, int backward) {
     const KernelLimits* limits = &state.limits;
     int C = a->NH * a->HS;
     // Only training rows have one array for queries and keys: end-aligned and begin-aligned causal are the same there.
     int fits = dt == DT_BF16 && !a->partial && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk &&
                a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->HS == limits->HS && a->ldq == 3 * C &&
                a->ldkv == 3 * C && a->ldo == C && a->n_docs > 0;
-    for (int i = 0; i < state.n_buckets && fits; i++)
-        if (a->n_docs <= bucket_shape(limits, i, 0).B) return i;
+    for (int i = 0; i < state.n[backward] && fits; i++)
+        if (a->n_docs <= bucket_shape(limits, sm(), i, backward).B) return i;
     return -1;
 }
 
 static int aligned(const void* p) { return (uintptr_t)p % 16 == 0; }
 
 // Scratch for the pass, with what both passes need in it.
-static Memory prepare(const PlanShape* shape, const Attention* a, cudaStream_t s) {
+static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlaces* places, cudaStream_t s) {
     static float minus_infinity = -INFINITY, one = 1.0f;
-    Memory m = lay_out(shape, state.limits.N, NULL);
-    m = lay_out(shape, state.limits.N, (char*)cuda_scratch(m.bytes));
-    LAUNCH(offsets_kernel, 1, 32, 0, s, (int*)m.tensors[PLAN_Q_LENGTHS], (int*)m.tensors[PLAN_QKV_OFFSETS],
-           (int*)m.tensors[PLAN_OUT_OFFSETS], m.lse_offsets, a->cu_q, a->n_docs, shape->B, a->NH * a->HS, a->NH);
+    PlanMemory m = plan_memory(shape, state.limits.N, NULL);
+    m = plan_memory(shape, state.limits.N, (char*)cuda_scratch(m.bytes));
+    *places = CudnnPlaces{shape->B,
+                          a->NH * a->HS,
+                          a->NH,
+                          (int*)m.tensors[PLAN_Q_LENGTHS],
+                          (int*)m.tensors[PLAN_QKV_OFFSETS],
+                          (int*)m.tensors[PLAN_OUT_OFFSETS],
+                          m.lse_offsets,
+                          m.gradient_offsets};
+    cudnn_places(places, a->cu_q, a->n_docs, s);
     m.tensors[PLAN_Q] = (void*)a->q;
     m.tensors[PLAN_K] = (void*)a->k;
     m.tensors[PLAN_V] = (void*)a->v;
@@ -209,14 +94,7 @@ static Memory prepare(const PlanShape* shape, const Attention* a, cudaStream_t s
     return m;
 }
 
-template <bool TO_CUDNN>
-static void move_lse(const PlanShape* shape, const Memory* m, float* lse, const Attention* a, cudaStream_t s) {
-    dim3 grid((unsigned)shape->B * CEIL_DIV(shape->S, THREADS), (unsigned)a->NH);
-    LAUNCH(lse_kernel<TO_CUDNN>, grid, THREADS, 0, s, lse, (float*)m->tensors[PLAN_LSE],
-           (const int*)m->tensors[PLAN_Q_LENGTHS], m->lse_offsets, a->NH, shape->S, a->Nq, plan_packed(shape));
-}
-
-static int run(const Plan* plan, const Memory* m, cudaStream_t s, char* err, size_t errlen) {
+static int run(const Plan* plan, const PlanMemory* m, cudaStream_t s, char* err, size_t errlen) {
     cudnnStatus_t status = cudnn.set_stream(state.handle, s);
     if (status != CUDNN_STATUS_SUCCESS)
         return fail(err, errlen, "cuDNN: setting the stream: %s", cudnn.error_string(status));
@@ -225,34 +103,37 @@ static int run(const Plan* plan, const Memory* m, cudaStream_t s, char* err, siz
 
 // 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
 static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
-    int i = find_bucket(a, dt);
+    int i = find_bucket(a, dt, 0);
     if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out)) return 1;
-    PlanShape shape = bucket_shape(&state.limits, i, 0);
-    Memory m = prepare(&shape, a, s);
+    PlanShape shape = bucket_shape(&state.limits, sm(), i, 0);
+    CudnnPlaces places;
+    PlanMemory m = prepare(&shape, a, &places, s);
     m.tensors[PLAN_OUT] = out;
-    if (run(&state.buckets[i].forward, &m, s, err, errlen)) return -1;
-    move_lse<false>(&shape, &m, lse, a, s);
+    if (run(&state.plans[0][i], &m, s, err, errlen)) return -1;
+    cudnn_lse_from(&places, lse, (const float*)m.tensors[PLAN_LSE], shape.S, a->Nq, plan_packed(&shape), s);
     return 0;
 }
 
 static int backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                     const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
-    int i = find_bucket(a, dt), C = a->NH * a->HS;
+    int i = find_bucket(a, dt, 1), C = a->NH * a->HS;
     if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out) || !aligned(dout) ||
         !aligned(dq) || !aligned(dk) || !aligned(dv))
         return 1;
-    PlanShape shape = bucket_shape(&state.limits, i, 1);
-    Memory m = prepare(&shape, a, s);
+    PlanShape shape = bucket_shape(&state.limits, sm(), i, 1);
+    CudnnPlaces places;
+    PlanMemory m = prepare(&shape, a, &places, s);
     // cuDNN multiplies what lies behind the tokens by a masked 0: it must not be NaN.
     CUDA_CHECK(cudaMemsetAsync(m.tensors[PLAN_LSE], 0, m.statistic_bytes, s));
     CUDA_CHECK(cudaMemsetAsync(m.tensors[PLAN_DELTA], 0, m.statistic_bytes, s));
-    move_lse<true>(&shape, &m, (float*)lse, a, s);
+    cudnn_lse_to(&places, (float*)m.tensors[PLAN_LSE], lse, shape.S, a->Nq, plan_packed(&shape), s);
     m.tensors[PLAN_OUT] = (void*)out;
     m.tensors[PLAN_DOUT] = (void*)dout;
-    if (run(&state.buckets[i].backward, &m, s, err, errlen)) return -1;
-    dim3 grid(cuda_blocks((size_t)a->Nq * C / Pack<bf16>::N, THREADS), 3);
-    LAUNCH(interleave_kernel, grid, THREADS, 0, s, (bf16*)dq, (bf16*)dk, (bf16*)dv, (const bf16*)m.tensors[PLAN_DQ],
-           (const bf16*)m.tensors[PLAN_DK], (const bf16*)m.tensors[PLAN_DV], a->Nq, C, a->ldq);
+    if (run(&state.plans[1][i], &m, s, err, errlen)) return -1;
+    bf16 *const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
+    const bf16* const apart[3] = {(const bf16*)m.tensors[PLAN_DQ], (const bf16*)m.tensors[PLAN_DK],
+                                  (const bf16*)m.tensors[PLAN_DV]};
+    cudnn_interleave(gradients, apart, a->Nq, C, a->ldq, s);
     return 0;
 }
 
@@ -312,7 +193,7 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
     return base;
 }
 
-// Milliseconds of both passes, the best of a few runs after one to warm up. 0, or -1 with a message.
+// Milliseconds of both passes, of our own where cuDNN has no plan, the best of a few runs after one to warm up. 0, or -1 with a message.
 static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t errlen) {
     enum { RUNS = 5 };
     const Attention* a = &t->attention;
@@ -325,14 +206,14 @@ static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t 
     for (int run = 0; run <= RUNS && !failed; run++) {
         float milliseconds = 0;
         CUDA_CHECK(cudaEventRecord(from, cuda.stream));
-        if (by_cudnn)
-            failed = forward(t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen) ||
-                     backward(t->dqkv, t->dqkv + C, t->dqkv + 2 * C, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream,
-                              err, errlen);
-        else {
-            cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
+        int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen) : 1;
+        if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
+        int second = by_cudnn && first >= 0 ? backward(t->dqkv, t->dqkv + C, t->dqkv + 2 * C, t->dout, t->out, t->lse,
+                                                       a, DT_BF16, cuda.stream, err, errlen)
+                                            : 1;
+        if (second > 0)
             cuda_attention_backward(t->dqkv, t->dqkv + C, t->dqkv + 2 * C, t->dout, t->out, t->lse, a, DT_BF16, NULL);
-        }
+        failed = first < 0 || second < 0;
         CUDA_CHECK(cudaEventRecord(to, cuda.stream));
         CUDA_CHECK(cudaEventSynchronize(to));
         CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
@@ -349,7 +230,6 @@ static int compare(const KernelLimits* limits, char* err, size_t errlen) {
     float own, cudnns;
     char* memory = set_up(&t, limits);
     if (!memory) return fail(err, errlen, "no GPU memory to compare cuDNN's attention with our own");
-    fail(err, errlen, "cuDNN has no plan for a full row");  // unless a pass has its own message
     int failed = measure(&t, 0, &own, err, errlen) || measure(&t, 1, &cudnns, err, errlen);
     CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
     CUDA_CHECK(cudaFree(memory));
@@ -377,23 +257,35 @@ static int recall(const char* key) {
 
 // ---- open and close
 
-static int open_bucket(int i, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
+static int open_bucket(int i, int backward, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
     PlanTarget target = {state.handle, NULL, device};
-    Bucket* b = &state.buckets[i];
-    for (int backward = 0; backward < 2; backward++) {
-        PlanShape shape = bucket_shape(limits, i, backward);
-        Plan* plan = backward ? &b->backward : &b->forward;
-        if (plan_open(plan, &shape, &target, err, errlen)) return -1;
-        if ((size_t)plan->workspace > plan_workspace_most(&shape))
-            return fail(err, errlen, "cuDNN %zu wants %lld bytes of workspace for attention, %zu were planned",
-                        cudnn.version, (long long)plan->workspace, plan_workspace_most(&shape));
-    }
-    state.n_buckets = i + 1;
+    PlanShape shape = bucket_shape(limits, sm(), i, backward);
+    Plan* plan = &state.plans[backward][i];
+    if (plan_open(plan, &shape, &target, err, errlen)) return -1;
+    if ((size_t)plan->workspace > plan_workspace_most(&shape))
+        return fail(err, errlen, "cuDNN %zu wants %lld bytes of workspace for attention, %zu were planned",
+                    cudnn.version, (long long)plan->workspace, plan_workspace_most(&shape));
+    state.n[backward] = i + 1;
     return 0;
 }
 
+// All plans of both passes from bucket `first` on.
+static int open_buckets(int first, int end, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
+    for (int backward = 0; backward < 2; backward++)
+        for (int i = first; i < MIN(end, buckets_that_fit(limits, sm(), backward)); i++)
+            if (open_bucket(i, backward, limits, device, err, errlen)) return -1;
+    return 0;
+}
+
+static void say_which_rows(const KernelLimits* limits) {
+    char words[300];
+    size_t n = strlen(choice);
+    describe_buckets(words, sizeof words, limits, sm(), state.n);
+    snprintf(choice + n, sizeof choice - n, ", %s", words);
+}
+
 static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
-    enum { CHOICE_VERSION = 1 };  // to be raised when our own kernels become faster
+    enum { CHOICE_VERSION = 2 };  // to be raised when our own kernels become faster
     cudaDeviceProp properties;
     int driver = 0, automatic = limits->attention == ATTENTION_AUTO;
     char device[300], key[500];
@@ -404,15 +296,16 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
     CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     snprintf(device, sizeof device, "%.200s, driver %d", properties.name, driver);
-    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d HS %d fast %d", CHOICE_VERSION,
-             cudnn.version, device, limits->N, limits->context, limits->NH, limits->HS, limits->fast_backward);
+    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d HS %d fast %d backward %d",
+             CHOICE_VERSION, cudnn.version, device, limits->N, limits->context, limits->NH, limits->HS,
+             limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
     if (known && ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
     cudnnStatus_t status = cudnn.create(&state.handle);
     if (status != CUDNN_STATUS_SUCCESS)
         return fail(err, errlen, "cuDNN does not start: %s", cudnn.error_string(status));
     state.limits = *limits;
-    if (open_bucket(0, limits, device, err, errlen)) return -1;
+    if (open_buckets(0, 1, limits, device, err, errlen)) return -1;
     if (automatic && !known) {
         if (compare(limits, err, errlen)) return -1;
         cache_write(key, choice, strlen(choice), 0);
@@ -420,9 +313,9 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
         if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
         if (ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
     }
-    for (int i = 1; i < BUCKETS && bucket_bytes(limits, i) <= MOST_SCRATCH; i++)
-        if (open_bucket(i, limits, device, err, errlen)) return -1;
+    if (open_buckets(1, BUCKETS, limits, device, err, errlen)) return -1;
     if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
+    say_which_rows(limits);
     return 0;
 }
 
@@ -437,7 +330,7 @@ int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen) {
 
 void cuda_cudnn_close(void) {
     if (state.handle) CUDA_CHECK(cudaDeviceSynchronize());  // its kernels may still run
-    for (int i = 0; i < BUCKETS; i++) plan_close(&state.buckets[i].forward), plan_close(&state.buckets[i].backward);
+    for (int i = 0; i < BUCKETS; i++) plan_close(&state.plans[0][i]), plan_close(&state.plans[1][i]);
     if (state.handle) cudnn.destroy(state.handle);
     memset(&state, 0, sizeof state);
 }

@@ -317,6 +317,8 @@ static void backward_graph(Graph* g) {
     Lengths n = in.lengths;
     Descriptor out = tensor(g, PLAN_OUT, BF16, in.out), dout = tensor(g, PLAN_DOUT, BF16, in.out);
     Descriptor lse = tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets));
+    Layout gradient = in.out;
+    gradient.offsets = vector(g, PLAN_GRADIENT_OFFSETS, I32, g->shape->B + 1);
     Descriptor product =
         pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, dout, out, NULL, tensor(g, 0, F32, padded_heads(g)));
     Descriptor delta = pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, reduce(g, CUDNN_REDUCE_TENSOR_ADD, product),
@@ -326,16 +328,16 @@ static void backward_graph(Graph* g) {
     s = on_scores(g, CUDNN_POINTWISE_SUB, hide_padding(g, s, n), lse);
     Descriptor p = on_scores(g, CUDNN_POINTWISE_EXP, hide_future(g, s), NULL);
     Layout score_t = transposed(score_layout(g));
-    matmul(g, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, tensor(g, PLAN_DV, BF16, in.out), n.k, NULL, n.q);
+    matmul(g, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, tensor(g, PLAN_DV, BF16, gradient), n.k, NULL, n.q);
     Descriptor dp = matmul(g, dout, in.v, scores(g, F32), n.q, n.k, NULL);
     Descriptor ds = on_scores(g, CUDNN_POINTWISE_MUL, on_scores(g, CUDNN_POINTWISE_SUB, dp, delta), p);
     ds = on_scores(g, CUDNN_POINTWISE_MUL, ds, in.scale);
-    matmul(g, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, tensor(g, PLAN_DK, BF16, in.out), n.k, NULL, n.q);
-    Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.qkv)), dq = tensor(g, PLAN_DQ, BF16, in.out);
+    matmul(g, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, tensor(g, PLAN_DK, BF16, gradient), n.k, NULL, n.q);
+    Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.qkv)), dq = tensor(g, PLAN_DQ, BF16, gradient);
     if (g->shape->deterministic) {
         matmul(g, ds, k, dq, n.q, NULL, n.k);
     } else {  // blocks of keys add to dq in any order
-        Layout sum = plan_packed(g->shape) ? in.out : padded_heads(g);
+        Layout sum = plan_packed(g->shape) ? gradient : padded_heads(g);
         Descriptor dq_sum = matmul(g, ds, k, tensor(g, PLAN_DQ_SUM, F32, sum), n.q, NULL, n.k);
         pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, -1, dq_sum, NULL, NULL, dq);
     }
@@ -504,7 +506,7 @@ static void keep(const Plan* plan, const char* key) {
 }
 
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
-    enum { GRAPH_VERSION = 1 };  // of the operations above
+    enum { GRAPH_VERSION = 2 };  // of the operations above
     char key[600];
     size_t n;
     int64_t one;

@@ -56,9 +56,9 @@ typedef enum PlanTensor {
     PLAN_V,
     PLAN_OUT,           // (tokens,C)
     PLAN_LSE,           // statistic: natural log-sum-exp of the scaled scores
-    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, 0 at the end where there are fewer than B
+    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, none of them 0: see cudnn_moves.h
     PLAN_K_LENGTHS,     // the same again
-    PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins, the last one repeated: in rows of 3 C
+    PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins and the last one ends: in rows of 3 C
     PLAN_OUT_OFFSETS,   // in rows of C
     PLAN_LSE_OFFSETS,   // in rows of NH; unused where not plan_packed
     PLAN_SCALE,         // this and the next three: one float of host memory
@@ -69,6 +69,7 @@ typedef enum PlanTensor {
     PLAN_DQ,            // (tokens,C) each
     PLAN_DK,
     PLAN_DV,
+    PLAN_GRADIENT_OFFSETS,  // as PLAN_OUT_OFFSETS, of dq, dk, dv and the packed sum of dq
     PLAN_DELTA,   // statistic, scratch: rows of dout . out
     PLAN_DQ_SUM,  // fp32 scratch where not deterministic: (tokens,C) where plan_packed, else (B,NH,S,HS)
     PLAN_TENSORS
