@@ -69,12 +69,12 @@ int buckets_that_fit(const KernelLimits* limits, int sm, int backward) {
 void describe_buckets(char* words, size_t room, const KernelLimits* limits, int sm, const int n[2]) {
     size_t needed = bucket_bytes(limits, sm, 0, 1) >> 20, most = most_plan_bytes(limits) >> 20;
     int docs = bucket_shape(limits, sm, MAX(n[0], 1) - 1, 0).B;
-    if (n[1] == 0)
-        snprintf(words, room,
-                 "forward, of at most %d documents a row; own backward, since its%s one needs %zu MiB of scratch and may "
-                 "take %zu",
-                 docs, limits->fast_backward ? "" : " deterministic", needed, most);
+    if (n[1] > 0)
+        snprintf(words, room, "of at most %d documents a row, backward %d, own for more; scratch may take %zu MiB",
+                 docs, bucket_shape(limits, sm, n[1] - 1, 1).B, most);
     else
-        snprintf(words, room, "of at most %d documents a row, backward %d, own for more; scratch may take %zu MiB", docs,
-                 bucket_shape(limits, sm, n[1] - 1, 1).B, most);
+        snprintf(words, room,
+                 "forward, of at most %d documents a row; own backward, since its%s one needs %zu MiB of scratch and "
+                 "may take %zu",
+                 docs, limits->fast_backward ? "" : " deterministic", needed, most);
 }
