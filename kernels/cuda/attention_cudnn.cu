@@ -193,7 +193,8 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
     return base;
 }
 
-// Milliseconds of both passes, of our own where cuDNN has no plan, the best of a few runs after one to warm up. 0, or -1 with a message.
+// Milliseconds of both passes, of our own where cuDNN has no plan, the best of a few runs after one to warm up. 0, or
+// -1 with a message.
 static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t errlen) {
     enum { RUNS = 5 };
     const Attention* a = &t->attention;
