@@ -90,7 +90,7 @@ done << 'PROMISES'
 attention forward_kernelI.*Et
 attention_backward (key|query)_kernelI.*Et
 attention_backward convert_kernel
-attention_cudnn interleave_kernel
+cudnn_moves interleave_kernel
 elementwise merge_kernelILi4E
 elementwise move_(rows|heads)_kernelI5uint4
 layernorm (forward|backward)_kernelI(tLi8|fLi4)

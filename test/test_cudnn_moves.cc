@@ -1,5 +1,5 @@
-// test_cudnn_moves.cc - what is moved around cuDNN's attention, on the emulator, with the reference in cuDNN's place: it
-// computes each of a plan's B places by itself, in any order, where the offsets say.
+// test_cudnn_moves.cc - what is moved around cuDNN's attention, on the emulator, with the reference in cuDNN's place:
+// it computes each of a plan's B places by itself, in any order, where the offsets say.
 #include "kernels/cuda/cudnn_moves.h"
 
 extern "C" {
@@ -43,8 +43,8 @@ static void compute_place(const Places* x, int i, float* out, float* lse, float*
     cpu_reference_kernels.attention_forward(out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int h = 0; h < NH; h++)
         for (int t = 0; t < n; t++) lse[x->lse[i] + t * NH + h] = lse_of[h * n + t];
-    cpu_reference_kernels.attention_backward(dqkv, dqkv + C, dqkv + 2 * C, dout + x->out[i], out + x->out[i], lse_of, &a,
-                                             DT_F32, NULL);
+    cpu_reference_kernels.attention_backward(dqkv, dqkv + C, dqkv + 2 * C, dout + x->out[i], out + x->out[i], lse_of,
+                                             &a, DT_F32, NULL);
     for (int part = 0; part < 3; part++)
         for (int t = 0; t < n; t++)
             memcpy(gradients[part] + x->gradients[i] + t * C, dqkv + t * 3 * C + part * C, C * sizeof(float));
@@ -55,9 +55,14 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    {1, 1, {7}},         {4, 1, {1}},         {4, 4, {5, 1, 9, 30}},
-    {8, 3, {1, 20, 1}},  {8, 5, {0, 3, 0, 0, 17}}, {32, 2, {100, 90}},
-    {40, 36, {1, 2, 3, 0, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 0, 1, 2, 3}},
+    {1, 1, {7}},
+    {4, 1, {1}},
+    {4, 4, {5, 1, 9, 30}},
+    {8, 3, {1, 20, 1}},
+    {8, 5, {0, 3, 0, 0, 17}},
+    {32, 2, {100, 90}},
+    {40, 36, {1, 2, 3, 0, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+              1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 0, 1, 2, 3}},
 };
 
 static int begin_case(const Case* c, int* cu) {
