@@ -53,6 +53,15 @@ static inline FILE* open_stream(const char* name, int number) {
     return file;
 }
 
+// Keeps the command of the run at hand, and which call failed in it, if that is known yet.
+static inline void tell_how_to_repeat(void) {
+    char rank[32] = "";
+    if (fault_rank >= 0) snprintf(rank, sizeof rank, " FAULT_RANK=%d", fault_rank);
+    const char* hit = strstr(log_text, " hit ");
+    snprintf(told, sizeof told, "      export W=%s; %s\n      FAULT=%s%s FAULT_LIMIT=1e11 %s\n     %.*s\n", work,
+             setting, fault, rank, command, hit ? (int)strcspn(hit, "\n") : 0, hit ? hit : "");
+}
+
 // The program with these arguments, in which the shell sees $W, in the background. Its stdout and stderr go to the
 // files out.NUMBER and err.NUMBER.
 static inline pid_t launch(int number, const char* arguments) {
@@ -60,6 +69,8 @@ static inline pid_t launch(int number, const char* arguments) {
     FILE *out = open_stream("out", number), *err = open_stream("err", number);
     snprintf(command, sizeof command, "%s %s", program, arguments);
     snprintf(line, sizeof line, "exec %s", command);
+    log_text[0] = 0;
+    if (fault[0]) tell_how_to_repeat();
     fflush(stdout);
     pid_t pid = fork();
     if (pid) fclose(out), fclose(err);
@@ -104,14 +115,6 @@ static inline void await(pid_t pid, int number) {
     }
     status = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     read_outcome(number);
-}
-
-static inline void tell_how_to_repeat(void) {
-    char rank[32] = "";
-    if (fault_rank >= 0) snprintf(rank, sizeof rank, " FAULT_RANK=%d", fault_rank);
-    const char* hit = strstr(log_text, " hit ");
-    snprintf(told, sizeof told, "      export W=%s; %s\n      FAULT=%s%s FAULT_LIMIT=1e11 %s\n     %.*s\n", work,
-             setting, fault, rank, command, hit ? (int)strcspn(hit, "\n") : 0, hit ? hit : "");
 }
 
 // Until a launched run stops (1) or ends (0); -1 when it does neither in time.
@@ -169,8 +172,6 @@ static inline const char* loss_hash(void) {
     snprintf(kept, 17, "%.16s", at ? at + 10 : "");
     return kept;
 }
-
-static inline int was_hit(void) { return strstr(log_text, " hit ") != NULL; }
 
 // Calls of a kind by one rank (-1: there are no ranks), by the log of the injector.
 static inline long count_of(const char* log, const char* kind, int rank) {
