@@ -111,6 +111,22 @@ static void a_choice_that_does_not_serve_another_size_gives_way_to_the_first_ans
     k->close();
 }
 
+static void a_damaged_choice_is_made_anew(void) {
+    char command[700];
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(128, 1) == -1);
+    k->close();
+    snprintf(command, sizeof command, "for f in '%s'/ragged/*; do echo damaged > $f; done", work);
+    CHECK(system(command) == 0);
+    for (int run = 0; run < 2; run++) {
+        open_kernels(EPILOGUE_BIAS);
+        CHECK(forward(128, 1) == (run == 0 ? -1 : 1) && kept_files() == 1);
+        k->close();
+    }
+}
+
 static void where_nothing_can_be_kept_the_first_answer_is_taken(void) {
     offer_three();
     setenv("XDG_CACHE_HOME", "/proc/no/such/place", 1);
@@ -166,6 +182,7 @@ int main(void) {
     RUN(the_fastest_answer_is_kept_for_later_runs);
     RUN(sizes_that_round_to_one_share_a_choice);
     RUN(a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer);
+    RUN(a_damaged_choice_is_made_anew);
     RUN(where_nothing_can_be_kept_the_first_answer_is_taken);
     RUN(timing_adds_nothing_to_a_weight_gradient);
     RUN(an_epilogue_that_is_not_offered_is_done_another_way);

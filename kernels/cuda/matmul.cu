@@ -347,8 +347,12 @@ static cublasLtMatmulAlgo_t pick(const Product* p, const Question* q, const cubl
     if (n == 1 || !d || lt.keeps_nothing) return algorithm;
     name_question(key, sizeof key, q);
     if (recall(key, &algorithm)) return algorithm;
-    cache_write(key, &answers[fastest(p, d, answers, n, s)], sizeof answers[0], 0);
-    lt.keeps_nothing = !recall(key, &algorithm);  // another rank may have been first: all take its choice
+    const cublasLtMatmulAlgo_t* best = &answers[fastest(p, d, answers, n, s)];
+    cache_write(key, best, sizeof *best, 0);
+    // Another rank may have been first: all take its choice. What is there and cannot be read is replaced.
+    if (recall(key, &algorithm)) return algorithm;
+    cache_write(key, best, sizeof *best, 1);
+    lt.keeps_nothing = !recall(key, &algorithm);
     return algorithm;
 }
 
