@@ -139,14 +139,13 @@ static void block_forward(const Model* m, const Row* row, int l) {
     DType dt = m->dt;
     Stream s = m->s;
     char* qkv = new_qkv(m, row, l);
-    linear_forward(m, LINEAR_QKV, l, qkv, NULL, ACT(LN1), N);
+    linear_forward_gathered(m, LINEAR_QKV, l, qkv, NULL, ACT(LN1), row);
     attention_forward(m, row, l, qkv);
     linear_forward(m, LINEAR_ATTPROJ, l, ACT(PROJ), NULL, ACT(ATT), N);
     tp_reduce_scatter(m, ACT(PROJ), row);
     k->residual_layernorm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD),
                                   ACT(RESIDUAL), tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), row->own, C, dt, s);
-    tp_all_gather(m, ACT(LN2), row);
-    linear_forward(m, LINEAR_FC, l, ACT(FC), ACT(FC_GELU), ACT(LN2), N);
+    linear_forward_gathered(m, LINEAR_FC, l, ACT(FC), ACT(FC_GELU), ACT(LN2), row);
     linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_GELU), N);
     tp_reduce_scatter(m, ACT(PROJ), row);
 }
@@ -193,7 +192,6 @@ static void model_forward(Model* m, const Row* row) {
                          C, dt, s);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
-        tp_all_gather(m, ACT(LN1), row);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
         // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
@@ -252,7 +250,6 @@ static void recompute_block(const Model* m, const Row* row, int l) {
     if (m->recompute != RECOMPUTE_BLOCK) return;
     k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B),
                          row->own, m->shape.C, m->dt, m->s);
-    tp_all_gather(m, ACT(LN1), row);
     block_forward(m, row, l);
 }
 
@@ -271,23 +268,19 @@ static void recompute_block(const Model* m, const Row* row, int l) {
 //   d_V = P^T d_ATT     S = P * (d_ATT V^T - D) / sqrt(HS)     d_Q = S K     d_K = S^T Q
 static void block_backward(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C;
+    int C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    void *d_residual = ACT(D_RESIDUAL), *d_norm = ACT(D_NORM), *d_hidden = ACT(D_HIDDEN), *d_full;
+    void *d_residual = ACT(D_RESIDUAL), *d_norm = ACT(D_NORM), *d_hidden = ACT(D_HIDDEN), *d_full = ACT(D_FULL);
     // MLP
-    d_full = tp_full(m, d_residual, ACT(D_FULL), row);
-    linear_backward(m, LINEAR_FCPROJ, l, d_hidden, d_full, ACT(FC_GELU), ACT(FC), N);
-    linear_backward(m, LINEAR_FC, l, d_norm, d_hidden, ACT(LN2), NULL, N);
-    tp_reduce_scatter(m, d_norm, row);
+    linear_backward_gathered(m, LINEAR_FCPROJ, l, d_hidden, d_residual, d_full, ACT(FC_GELU), ACT(FC), row);
+    linear_backward_scattered(m, LINEAR_FC, l, d_norm, d_hidden, ACT(LN2), row);
     k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_norm, row), ACT(RESIDUAL2), W(LN2W),
                           STAT(LN2_MEAN), STAT(LN2_RSTD), row->own, C, dt, s);
     // attention
-    d_full = tp_full(m, d_residual, ACT(D_FULL), row);
-    linear_backward(m, LINEAR_ATTPROJ, l, d_norm, d_full, ACT(ATT), NULL, N);
+    linear_backward_gathered(m, LINEAR_ATTPROJ, l, d_norm, d_residual, d_full, ACT(ATT), NULL, row);
     attention_backward(m, row, l, d_hidden, d_norm);
-    linear_backward(m, LINEAR_QKV, l, d_norm, d_hidden, ACT(LN1), NULL, N);
-    tp_reduce_scatter(m, d_norm, row);
+    linear_backward_scattered(m, LINEAR_QKV, l, d_norm, d_hidden, ACT(LN1), row);
     k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_norm, row), ACT(RESIDUAL), W(LN1W),
                           STAT(LN1_MEAN), STAT(LN1_RSTD), row->own, C, dt, s);
 }

@@ -14,15 +14,59 @@ void tp_all_gather(const Model* m, void* x, const Row* row) {
     comm_all_gather(m->tp, x, tp_own(m, x, row), share_elems(m, row), m->dt, m->s);
 }
 
-void tp_reduce_scatter(const Model* m, void* x, const Row* row) {
-    if (!m->tp) return;
-    comm_reduce_scatter(m->tp, tp_own(m, x, row), x, share_elems(m, row), m->dt, m->s);
+Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row) {
+    if (!m->tp) return 0;
+    return m->tp->table->begin_reduce_scatter(m->tp, tp_own(m, x, row), x, share_elems(m, row), m->dt, m->s);
 }
+
+void tp_end(const Model* m, Request request) {
+    if (m->tp) m->tp->table->end(m->tp, request, m->s);
+}
+
+void tp_reduce_scatter(const Model* m, void* x, const Row* row) { tp_end(m, tp_begin_reduce_scatter(m, x, row)); }
 
 void* tp_full(const Model* m, void* own, void* full, const Row* row) {
     if (!m->tp) return own;
     comm_all_gather(m->tp, full, own, share_elems(m, row), m->dt, m->s);
     return full;
+}
+
+// ---- a gather by parts
+
+// Part i goes from each rank to the one i places behind it. The first message brings own rows to their place too.
+static Request begin_part(const TpGather* g, Comm* c, int i, size_t bytes, Stream s) {
+    int to = (c->rank + i) % c->size, from = (c->rank + c->size - i) % c->size;
+    char* place = g->full + (size_t)c->rank * bytes;
+    Transfer sends[] = {{to, g->own, bytes}, {c->rank, g->own, bytes}};
+    Transfer receives[] = {{from, g->full + (size_t)from * bytes, bytes}, {c->rank, place, bytes}};
+    int n = i == 1 && g->own != place ? 2 : 1;
+    return c->table->begin_send_receive(c, sends, n, receives, n, s);
+}
+
+// Matmuls sum in the same order for any number of rows but one (kernels/cpu/product.h).
+static int has_part_of_one_row(const Row* row) { return row->n <= 1 || row->N % row->n == 1; }
+
+TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row) {
+    TpGather g = {.row = row, .own = (char*)own, .full = (char*)full, .parts = 1};
+    size_t bytes = share_elems(m, row) * dtype_bytes(m->dt);
+    if (!m->tp) g.full = g.own;
+    else if (m->tp->overlap && !has_part_of_one_row(row)) g.parts = m->tp->size;
+    else tp_full(m, own, full, row);
+    for (int i = 1; i < g.parts; i++) g.arriving[i] = begin_part(&g, m->tp, i, bytes, m->s);
+    return g;
+}
+
+int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
+    int i = g->part++, N = g->row->N, n = g->row->n;
+    if (i >= g->parts) return 0;
+    *rows = (TpRows){g->full, 0, N};
+    if (g->parts == 1) return 1;
+    int from = (m->tp->rank + g->parts - i) % g->parts;
+    tp_end(m, g->arriving[i]);
+    rows->x = i == 0 ? g->own : g->full + (size_t)from * share_elems(m, g->row) * dtype_bytes(m->dt);
+    rows->first = MIN(from * n, N);
+    rows->n = MIN(n, N - rows->first);
+    return 1;
 }
 
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {

@@ -74,6 +74,31 @@ void tp_reduce_scatter(const Model* m, void* x, const Row* row);
 // Own rows (n,C) gathered into full (R n, C), which is returned; in a group of one `own` itself.
 void* tp_full(const Model* m, void* own, void* full, const Row* row);
 
+// The same all-gather, in the order in which a linear can use it. With Comm.overlap the rows of one rank after another
+// arrive, first this one's, which are there, and the others' while those before are multiplied; otherwise, in a group
+// of one, and where a rank has a single row, all rows are one part.
+//   TpGather g = tp_gather_begin(m, own, full, row);
+//   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
+// Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.
+typedef struct TpGather {
+    const Row* row;
+    char *own, *full;
+    int part, parts;
+    Request arriving[MOST_TP];  // by part
+} TpGather;
+
+typedef struct TpRows {
+    const void* x;
+    int first, n;
+} TpRows;
+
+TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row);
+int tp_gather_next(const Model* m, TpGather* g, TpRows* rows);  // 0: that was all
+
+// tp_reduce_scatter, begun and ended.
+Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row);
+void tp_end(const Model* m, Request request);
+
 // Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
 // scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);

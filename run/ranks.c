@@ -171,7 +171,7 @@ static void split_ranks(Run* run) {
         world->table->split(world, &m->comm, t, world->rank, err, sizeof err))
         die("--tp %d: %s", R, err);
     m->comm->overlap = world->overlap;
-    m->tp->overlap = 0;
+    m->tp->overlap = world->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
     m->tp->purpose = COMM_TENSOR;
     m->split = split_even(&m->whole, R);
     m->shape = split_shape(&m->whole, &m->split, t);

@@ -327,38 +327,74 @@ void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, c
     timer_enter(m->timer, before, m->s);
 }
 
-static void backward_weight(const Model* m, const Linear* w, const void* dout, const void* x, int N) {
+static void backward_weight(const Model* m, LinearId id, int l, const void* dout, const void* x, int N) {
     const Kernels* k = m->k;
-    x = kept_columns(m, w, x, m->columns[0], N);
+    Linear w = linear_of(m, id, l);
+    if (w.OC == 0) return;
+    x = kept_columns(m, &w, x, m->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     Repeat repeat = begin_repeats(m);
-    k->matmul_backward_weight(w->dw, w->db, dout, x, N, w->K, w->OC, m->dt, m->s);
+    k->matmul_backward_weight(w.dw, w.db, dout, x, N, w.K, w.OC, m->dt, m->s);
     for (int rows; (rows = rows_to_repeat(m, &repeat, N)) > 0;)
-        k->matmul_backward_weight((float*)m->discarded, w->db ? (float*)m->discarded_too : NULL, dout, x, rows, w->K,
-                                  w->OC, m->dt, m->s);
+        k->matmul_backward_weight((float*)m->discarded, w.db ? (float*)m->discarded_too : NULL, dout, x, rows, w.K,
+                                  w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
-static void backward_input(const Model* m, const Linear* w, void* dx, const void* dout, const void* pre, int N) {
+static void backward_input(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* pre, int N) {
     const Kernels* k = m->k;
-    void* computed = w->kept ? m->columns[1] : dx;
-    pre = kept_columns(m, w, pre, m->columns[0], N);
+    Linear w = linear_of(m, id, l);
+    if (w.width == 0) return;
+    if (w.OC == 0) {
+        k->clear(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
+        return;
+    }
+    void* computed = w.kept ? m->columns[1] : dx;
+    pre = kept_columns(m, &w, pre, m->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     Repeat repeat = begin_repeats(m);
-    k->matmul_backward_input(computed, dout, w->w, pre, N, w->K, w->OC, m->dt, m->s);
+    k->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     for (int rows; (rows = rows_to_repeat(m, &repeat, N)) > 0;)
-        k->matmul_backward_input(m->discarded, dout, w->w, pre, rows, w->K, w->OC, m->dt, m->s);
+        k->matmul_backward_input(m->discarded, dout, w.w, pre, rows, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
-    if (w->kept) k->scatter_columns(dx, computed, w->source, w->fill, N, w->width, w->K, m->dt, m->s);
+    if (w.kept) k->scatter_columns(dx, computed, w.source, w.fill, N, w.width, w.K, m->dt, m->s);
 }
 
 void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
                      int N) {
-    Linear w = linear_of(m, id, l);
-    if (w.OC == 0) {
-        m->k->clear(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
-        return;
-    }
-    backward_weight(m, &w, dout, x, N);
-    if (w.width > 0) backward_input(m, &w, dx, dout, pre, N);
+    backward_weight(m, id, l, dout, x, N);
+    backward_input(m, id, l, dx, dout, pre, N);
+}
+
+// ---- in a tensor-parallel group
+
+// Row n of x (N, width); NULL stays NULL.
+static void* at_row(const Model* m, const void* x, int n, int width) {
+    return x ? (char*)x + (size_t)n * (size_t)width * dtype_bytes(m->dt) : NULL;
+}
+
+// Rows of a matmul do not depend on each other: those of one rank after another, as they come.
+void linear_forward_gathered(const Model* m, LinearId id, int l, void* out, void* gelu, void* x, const Row* row) {
+    TpGather g = tp_gather_begin(m, tp_own(m, x, row), x, row);
+    int OC = work_linear(m, id, l).OC;
+    for (TpRows r; tp_gather_next(m, &g, &r);)
+        linear_forward(m, id, l, at_row(m, out, r.first, OC), at_row(m, gelu, r.first, OC), r.x, r.n);
+}
+
+// The gradient of the weights is one sum over all tokens, so that its order does not change.
+void linear_backward_gathered(const Model* m, LinearId id, int l, void* dx, void* dout, void* full, const void* x,
+                              const void* pre, const Row* row) {
+    TpGather g = tp_gather_begin(m, dout, full, row);
+    int width = work_linear(m, id, l).width;
+    for (TpRows r; tp_gather_next(m, &g, &r);)
+        backward_input(m, id, l, at_row(m, dx, r.first, width), r.x, at_row(m, pre, r.first, width), r.n);
+    backward_weight(m, id, l, g.full, x, row->N);
+}
+
+void linear_backward_scattered(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x,
+                               const Row* row) {
+    backward_input(m, id, l, dx, dout, NULL, row->N);
+    Request sums = tp_begin_reduce_scatter(m, dx, row);
+    backward_weight(m, id, l, dout, x, row->N);
+    tp_end(m, sums);
 }

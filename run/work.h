@@ -18,6 +18,7 @@
 #include "plan/split.h"
 
 typedef struct Model Model;
+typedef struct Row Row;
 
 typedef enum LinearId { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, N_LINEARS } LinearId;
 
@@ -99,3 +100,13 @@ void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, c
 // out of dx are filled as Linear.fill says.
 void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
                      int N);
+
+// In a tensor-parallel group, see run/model.h, with what moves between its ranks beside the matmuls:
+// x (R n, width) has own rows only; all others come.
+void linear_forward_gathered(const Model* m, LinearId id, int l, void* out, void* gelu, void* x, const Row* row);
+// dout (n,OC): own rows, which are gathered into full (R n, OC).
+void linear_backward_gathered(const Model* m, LinearId id, int l, void* dx, void* dout, void* full, const void* x,
+                              const void* pre, const Row* row);
+// dx (R n, width): own rows become sums over ranks.
+void linear_backward_scattered(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x,
+                               const Row* row);

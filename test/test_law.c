@@ -333,6 +333,7 @@ static void reduce_gradients(int overlap, double* inside, double* all, uint64_t*
     Model* m = &run->model;
     double before = sent(COMM_GRADIENTS);
     m->comm->overlap = overlap;
+    if (m->tp) m->tp->overlap = overlap;
     batch_list(&run->batch, run);
     run_micro_batches(run, run->data.train, 1);
     *inside = sent(COMM_GRADIENTS) - before;
@@ -360,28 +361,63 @@ static int may_reduce_inside(void) {
 }
 
 // Under random plans: with Comm.overlap whole gradients are reduced inside the last row wherever its plan allows,
-// without it after; bits and bytes are the same.
-static void gradients_reduced_inside_the_last_row_are_the_same_bits_and_bytes(void) {
+// without it after; the group's exchanges go by parts or at once. Bits and bytes are the same.
+static void overlap_changes_no_bit_and_no_byte(void) {
     int plans = getenv("LAW_CASES") ? atoi(getenv("LAW_CASES")) : 24, overlap = run->model.comm->overlap;
     int seen = 0;  // how often any rank has reduced inside its last row
+    int tp_overlap = run->model.tp ? run->model.tp->overlap : 0;
     Batch* b = &run->batch;
     char why[ERR_BYTES];
     for (uint64_t seed = 300; seed < 300 + (uint64_t)plans; seed++) {
-        double inside[2], all[2];
+        double inside[2], all[2], tensor[3];
         uint64_t hash[2];
         draw_pieces(run, seed);
         count_pieces(run, 1);
         if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
             die("%s", why);
         if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
-        for (int i = 0; i < 2; i++) reduce_gradients(i, &inside[i], &all[i], &hash[i]);
-        CHECK(hash[0] == hash[1] && all[0] == all[1]);
+        tensor[0] = sent(COMM_TENSOR);
+        for (int i = 0; i < 2; i++) {
+            reduce_gradients(i, &inside[i], &all[i], &hash[i]);
+            tensor[1 + i] = sent(COMM_TENSOR);
+        }
+        CHECK(hash[0] == hash[1]);
+        CHECK(all[0] == all[1]);
+        CHECK_CLOSE(tensor[2] - tensor[1], tensor[1] - tensor[0], 0);
         if (run->model.zero.stage == 1) CHECK(inside[0] == 0 && inside[1] == (may_reduce_inside() ? all[1] : 0));
         seen += inside[1] > 0;
     }
     run->model.comm->overlap = overlap;
+    if (run->model.tp) run->model.tp->overlap = tp_overlap;
     MPI_Allreduce(MPI_IN_PLACE, &seen, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     if (ranks > 1 && group == 1 && run->model.zero.stage == 1) CHECK(seen > 0);
+}
+
+// A gather by parts in a tensor-parallel group: the last rank comes half a second late, and meanwhile the others can
+// work on their own rows. Then all rows are where they belong, also own ones that lay elsewhere.
+static void own_rows_of_a_gather_are_there_while_others_are_late(void) {
+    Model* m = &run->model;
+    if (!m->tp) SKIP("no tensor-parallel group");
+    int R = tp_size(m), t = tp_rank(m), C = m->shape.C, overlap = m->tp->overlap, seen = 0;
+    float *all = run->staging, *values = all + 3 * R * C;
+    Row row = {.N = 3 * R - 1, .n = 3};
+    char *full = m->acts + m->act_table[D_FULL].offset, *own = m->acts + m->act_table[D_RESIDUAL].offset;
+    for (int i = 0; i < 3 * C; i++) values[i] = (float)(t * 3 * C + i);
+    m->k->upload(own, values, (size_t)(3 * C) * sizeof(float), m->s);
+    m->k->synchronize(m->s);
+    m->tp->overlap = 1;
+    MPI_Barrier(MPI_COMM_WORLD);
+    double started = now_seconds();
+    if (t == R - 1) ranks_sleep(0.5);
+    TpGather g = tp_gather_begin(m, own, full, &row);
+    for (TpRows r; tp_gather_next(m, &g, &r); seen += r.n) {
+        if (seen == 0) CHECK(r.x == own && r.first == 3 * t && (t == R - 1 || now_seconds() - started < 0.4));
+        else CHECK(r.x == full + (size_t)(r.first * C) * sizeof(float));
+    }
+    CHECK(seen == row.N);
+    m->k->download(all, full, (size_t)(3 * R * C) * sizeof(float), m->s);
+    for (int i = 0; i < 3 * R * C; i++) CHECK(all[i] == (float)i);
+    m->tp->overlap = overlap;
 }
 
 // Steps as in training, each under another plan: gradients and weights move by the formula, optimizer state not at all.
@@ -478,7 +514,8 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
     if (!reference.grads) open_model(1, 0);  // TEST_ONLY
     RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);
-    RUN_TOGETHER(gradients_reduced_inside_the_last_row_are_the_same_bits_and_bytes);
+    RUN_TOGETHER(overlap_changes_no_bit_and_no_byte);
+    RUN_TOGETHER(own_rows_of_a_gather_are_there_while_others_are_late);
     RUN_TOGETHER(plans_that_change_every_step_never_move_optimizer_state);
     RUN_TOGETHER(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit);
     RUN_TOGETHER(terms_are_those_of_the_model_before_it_learnt);
