@@ -2,13 +2,15 @@
 // on the host, and what a rank sends and expects.
 //
 // Built with the stand-ins of test/emu they run anywhere. Built by nvcc with the real NCCL they run on a machine with
-// one GPU or more: where ranks share a GPU, each pretends to be a machine of its own and NCCL goes over sockets, at
-// some milliseconds a collective.
+// one GPU or more, with MPI or without (test/ranks.sh). Where ranks share a GPU their kernels take turns, at some
+// milliseconds a collective.
 //
 // Tolerances. A sum of `size` terms in an element type with unit roundoff u is off by at most (size - 1) u times the
 // sum of magnitudes, in any order, to first order in u; u is 2^-8 for bf16, 2^-24 and 2^-53. The factor 1.02 covers
 // the rest, and fp64 gets twice as much, for the sum on the host is no better.
 #pragma once
+#include <nccl.h>
+
 #include "kernels/cuda/cuda.h"
 #include "test/ranks.h"
 
@@ -33,36 +35,41 @@ static int everyone[MOST_RANKS];  // 0, 1, 2, ...
 
 // ---- ranks
 
-// Where ranks share a GPU each needs a host name of its own and the network between them.
-static void pretend_to_be_machines(void) {
+// NCCL 2.30 and newer is told that ranks share a GPU. For an older one each needs a host name of its own and the
+// network between them.
+static void share_a_gpu(void) {
     static const char* const settings[][2] = {
-        {"NCCL_NET", "Socket"},    {"NCCL_IB_DISABLE", "1"},    {"NCCL_SOCKET_IFNAME", "lo"},
-        {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"},   {"NCCL_MNNVL_ENABLE", "0"},
-        {"NCCL_NVLS_ENABLE", "0"}, {"NCCL_RAS_ENABLE", "0"},    {"NCCL_ALGO", "Ring"},
-        {"NCCL_PROTO", "Simple"},  {"NCCL_MAX_NCHANNELS", "1"}, {"NCCL_BUFFSIZE", "1048576"},
+        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_MAX_NCHANNELS", "1"},         {"NCCL_RAS_ENABLE", "0"},     {"NCCL_ALGO", "Ring"},
+        {"NCCL_PROTO", "Simple"},            {"NCCL_BUFFSIZE", "1048576"}, {"NCCL_SOCKET_IFNAME", "lo"},
     };
+    static const char* const as_machines[][2] = {
+        {"NCCL_NET", "Socket"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}};
     char host[32];
+    for (int i = 0; i < COUNT(settings); i++) setenv(settings[i][0], settings[i][1], 0);
+    if (NCCL_VERSION_CODE >= 23000) return;
     snprintf(host, sizeof host, "rank%d", rank);
     setenv("NCCL_HOSTID", host, 0);
-    for (int i = 0; i < COUNT(settings); i++) setenv(settings[i][0], settings[i][1], 0);
+    for (int i = 0; i < COUNT(as_machines); i++) setenv(as_machines[i][0], as_machines[i][1], 0);
 }
 
 // Who this rank is, and its device with two streams. Ends the program, with words, where a rank has none.
 static void start_nccl_ranks(int* n_arguments, char*** arguments) {
     ranks_start(n_arguments, arguments);
-    int devices = 0, failed = rank_identity(&id, err, sizeof err), all_failed;
+    int devices = 0, failed = rank_identity(&id, err, sizeof err);
     if (!failed && (id.rank != rank || id.size != size || size < 2 || size > MOST_RANKS))
-        failed = fail(err, sizeof err, "start with mpirun -n 4");
+        failed = fail(err, sizeof err, "start with test/ranks.sh 4");
     if (!failed) failed = cuda_find_device(err, sizeof err);
     if (!failed) {
         cudaGetDeviceCount(&devices);
-        if (!EMULATED && devices < id.local_size) pretend_to_be_machines();
+        if (!EMULATED && devices < id.local_size) share_a_gpu();
         CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
         CUDA_CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
     }
     if (failed) printf("    rank %d: %s\n", rank, err), fflush(stdout);
-    MPI_Allreduce(&failed, &all_failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (all_failed) MPI_Abort(MPI_COMM_WORLD, 1);
+    int all_failed[2] = {failed != 0, 0};
+    ranks_add_up(all_failed);
+    if (all_failed[0]) ranks_give_up();
     for (int r = 0; r < MOST_RANKS; r++) everyone[r] = r;
 }
 

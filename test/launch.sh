@@ -1,0 +1,39 @@
+#!/bin/sh
+# launch.sh TEST_LAUNCH - test/ranks.sh without MPI.
+export RANKS_MPI=no
+passed=0 failed=0 out=build/launch.out
+claim() { # claim NAME COMMAND...: it must succeed
+    name=$1
+    shift
+    if "$@" > $out 2>&1; then
+        passed=$((passed + 1)) && echo "  ok      $name"
+    else
+        failed=$((failed + 1)) && echo "  FAILED  $name" && cat $out
+    fi
+}
+ends_in() { # ends_in SECONDS STATUS COMMAND...
+    most=$1 expected=$2 begun=$(date +%s)
+    shift 2
+    "$@"
+    status=$?
+    [ $status = "$expected" ] && [ $(($(date +%s) - begun)) -le "$most" ]
+}
+one_fails() {
+    ends_in 10 1 test/ranks.sh 3 sh -c 'test $RANK = 1 || exec sleep 31.4; exit 3' && ! pgrep -fx 'sleep 31.4'
+}
+too_long() { RANKS_SECONDS=1 ends_in 10 1 test/ranks.sh 2 sleep 31.5 && ! pgrep -fx 'sleep 31.5'; }
+stopped() { RANKS_SECONDS=1 ends_in 10 1 test/ranks.sh 2 sh -c 'kill -STOP $$'; }
+ended() {
+    test/ranks.sh 2 sleep 31.6 &
+    sleep 0.5
+    kill $!
+    ! wait $! && ! pgrep -fx 'sleep 31.6'
+}
+claim ranks_tell_each_other_about_claims test/ranks.sh 3 "$1"
+claim a_claim_that_fails_on_one_rank_fails ends_in 10 1 test/ranks.sh 3 "$1" and fail
+claim one_rank_that_fails_ends_all one_fails
+claim ranks_end_after_their_time too_long
+claim a_rank_that_stands_still_ends_after_its_time stopped
+claim who_ends_the_script_ends_the_ranks ended
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
