@@ -1,5 +1,5 @@
 // deadline.h - an end for a call that never returns where a rank is missing: MPI's start and end, for which there is no
-// form that one can poll.
+// form that one can poll, and the calls of NCCL.
 //
 //   deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", rank, size);
 //   MPI_Init(NULL, NULL);

@@ -1,4 +1,4 @@
-// test_comm_nccl.cc - collectives between the ranks that `mpirun -n 4` starts, against sums and copies on the host.
+// test_comm_nccl.cc - collectives between 4 ranks, against sums and copies on the host.
 //
 // On the emulator it goes through them twice: with streams that do their work at once and with streams that do it as
 // late as they may (test/emu/streams.h), so that a wait for an event that is missing on either side shows.

@@ -33,12 +33,6 @@ static int begin(Comm* c, Stream s) {
     return 0;
 }
 
-// After a call of NCCL: 0 when its work is on the side stream, -1 after a failure.
-static int follow(Comm* c, ncclResult_t result, const char* what) {
-    if (result == ncclInProgress) return nccl_settle(c, NULL, what);
-    return result == ncclSuccess ? 0 : nccl_broken_call(c, result, what);
-}
-
 // An event serves many requests, one after another: an old request waits for a newer collective, which is more than
 // enough.
 static void end(Comm* c, Request request, Stream s) {
@@ -65,32 +59,40 @@ static Request give_request(Comm* c, Stream s) {
 
 static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
     if (n == 0 || begin(c, s)) return;
-    ncclResult_t result = nccl.AllReduce(x, x, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
-    if (follow(c, result, "all-reduce")) return;
+    if (nccl_call(c, "all-reduce", [=] {
+            return nccl.AllReduce(x, x, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
+        }))
+        return;
     comm_count_all_reduce(c, n, dt);
     end(c, give_request(c, s), s);
 }
 
 static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
     if (bytes == 0 || begin(c, s)) return;
-    ncclResult_t result = nccl.Broadcast(x, x, bytes, ncclUint8, root, nccl_of(c)->nccl, nccl_world(c)->side);
-    if (follow(c, result, "broadcast")) return;
+    if (nccl_call(c, "broadcast", [=] {
+            return nccl.Broadcast(x, x, bytes, ncclUint8, root, nccl_of(c)->nccl, nccl_world(c)->side);
+        }))
+        return;
     comm_count_broadcast(c, bytes, root);
     end(c, give_request(c, s), s);
 }
 
 static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     if (n == 0 || begin(c, s)) return 0;
-    ncclResult_t result = nccl.ReduceScatter(in, out, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
-    if (follow(c, result, "reduce-scatter")) return 0;
+    if (nccl_call(c, "reduce-scatter", [=] {
+            return nccl.ReduceScatter(in, out, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
+        }))
+        return 0;
     comm_count_reduce_scatter(c, n, dt);
     return give_request(c, s);
 }
 
 static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     if (n == 0 || begin(c, s)) return 0;
-    ncclResult_t result = nccl.AllGather(in, out, n, type_of(dt), nccl_of(c)->nccl, nccl_world(c)->side);
-    if (follow(c, result, "all-gather")) return 0;
+    if (nccl_call(c, "all-gather", [=] {
+            return nccl.AllGather(in, out, n, type_of(dt), nccl_of(c)->nccl, nccl_world(c)->side);
+        }))
+        return 0;
     comm_count_all_gather(c, n, dt);
     return give_request(c, s);
 }
@@ -100,14 +102,14 @@ static ncclResult_t send_and_receive(Comm* c, const Transfer* sends, int n_sends
     ncclComm_t comm = nccl_of(c)->nccl;
     cudaStream_t side = nccl_world(c)->side;
     ncclResult_t first = nccl.GroupStart();
-    for (int i = 0; i < n_sends && nccl_started(first); i++)
+    for (int i = 0; i < n_sends && first == ncclSuccess; i++)
         if (sends[i].bytes > 0 && sends[i].peer != c->rank)
             first = nccl.Send(sends[i].data, sends[i].bytes, ncclUint8, sends[i].peer, comm, side);
-    for (int i = 0; i < n_receives && nccl_started(first); i++)
+    for (int i = 0; i < n_receives && first == ncclSuccess; i++)
         if (receives[i].bytes > 0 && receives[i].peer != c->rank)
             first = nccl.Recv(receives[i].data, receives[i].bytes, ncclUint8, receives[i].peer, comm, side);
     ncclResult_t last = nccl.GroupEnd();  // also after an error: a group must not stay open
-    return nccl_started(first) ? last : first;
+    return first == ncclSuccess ? last : first;
 }
 
 static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
@@ -117,7 +119,9 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
     messages += comm_check_messages(c, receives, n_receives, &remote);
     if (messages == 0 || begin(c, s)) return 0;
     comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, (Stream)nccl_world(c)->side);
-    if (remote > 0 && follow(c, send_and_receive(c, sends, n_sends, receives, n_receives), "send/receive")) return 0;
+    if (remote > 0 &&
+        nccl_call(c, "send/receive", [=] { return send_and_receive(c, sends, n_sends, receives, n_receives); }))
+        return 0;
     comm_count_send_receive(c, sends, n_sends);
     return give_request(c, s);
 }
@@ -138,10 +142,9 @@ static void copy_staged(World* w, void* to, const void* from, size_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, w->side));
 }
 
-// After the call of NCCL that moves n bytes of staging: brings them to pinned memory. 0, or -1 after a failure.
-static int fetch_staged(Comm* c, ncclResult_t result, size_t n, const char* what) {
+// After NCCL has been given n bytes of staging to move: brings them to pinned memory. 0, or -1 after a failure.
+static int fetch_staged(Comm* c, size_t n, const char* what) {
     World* w = nccl_world(c);
-    if (follow(c, result, what)) return -1;
     copy_staged(w, w->pinned, w->staging, n);
     CUDA_CHECK(cudaEventRecord(w->finished, w->side));
     return nccl_settle(c, w->finished, what);
@@ -150,14 +153,18 @@ static int fetch_staged(Comm* c, ncclResult_t result, size_t n, const char* what
 int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
     World* w = nccl_world(c);
     size_t size = (size_t)c->size, rank = (size_t)c->rank;
+    const char* what = "all-gather of host values";
     size_t most = w->staging_bytes / size / NCCL_ALIGNMENT * NCCL_ALIGNMENT;
     for (size_t done = 0, n; done < bytes && !w->failed; done += n) {
         n = MIN(most, bytes - done);
         char *own = w->staging + rank * n, *own_pinned = w->pinned + rank * n;
         memcpy(own_pinned, (const char*)in + done, n);
         copy_staged(w, own, own_pinned, n);
-        ncclResult_t result = nccl.AllGather(own, w->staging, n, ncclUint8, nccl_of(c)->nccl, w->side);
-        if (fetch_staged(c, result, size * n, "all-gather of host values")) break;
+        if (nccl_call(c, what, [=] {
+                return nccl.AllGather(own, w->staging, n, ncclUint8, nccl_of(c)->nccl, w->side);
+            }))
+            break;
+        if (fetch_staged(c, size * n, what)) break;
         for (size_t r = 0; r < size && out; r++) memcpy((char*)out + r * bytes + done, w->pinned + r * n, n);
     }
     return w->failed ? nccl_error(c, err, errlen) : 0;
@@ -182,6 +189,7 @@ static int barrier(Comm* c, char* err, size_t errlen) {
 
 static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen) {
     World* w = nccl_world(c);
+    const char* what = "broadcast of host values";
     comm_count_broadcast_host(c, bytes, root);
     TimeKind before = timer_enter(c->timer, TIME_WAIT, NULL);
     for (size_t done = 0, n; done < bytes && !w->failed; done += n) {
@@ -190,8 +198,11 @@ static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, s
             memcpy(w->pinned, (const char*)x + done, n);
             copy_staged(w, w->staging, w->pinned, n);
         }
-        ncclResult_t result = nccl.Broadcast(w->staging, w->staging, n, ncclUint8, root, nccl_of(c)->nccl, w->side);
-        if (fetch_staged(c, result, n, "broadcast of host values")) break;
+        if (nccl_call(c, what, [=] {
+                return nccl.Broadcast(w->staging, w->staging, n, ncclUint8, root, nccl_of(c)->nccl, w->side);
+            }))
+            break;
+        if (fetch_staged(c, n, what)) break;
         memcpy((char*)x + done, w->pinned, n);
     }
     timer_enter(c->timer, before, NULL);

@@ -37,9 +37,6 @@ extern NcclLibrary nccl;
 
 int nccl_load(char* err, size_t errlen);
 
-// A nonblocking call may have more to do, which nccl_settle follows.
-static inline int nccl_started(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
-
 // ---- state
 
 enum {
@@ -99,7 +96,17 @@ int nccl_error(Comm* c, char* err, size_t errlen);
 // Ends the communicator and with it its kernels, whatever they wait for.
 void nccl_abort(Comm* c);
 
-// Follows what the communicator is doing to its end, and then the event, when there is one. 0, or -1 after a failure.
+// A call of NCCL, which may wait for other ranks: when that takes longer than timeout_seconds the process ends with a
+// line on stderr (deadline.h). 0, or -1 after a failure.
+template <class Call>
+int nccl_call(Comm* c, const char* what, Call call) {
+    deadline_begin(c->timeout_seconds, "rank %d of %d: %s", c->rank, c->size, what);
+    ncclResult_t result = call();
+    deadline_end();
+    return result == ncclSuccess ? 0 : nccl_broken_call(c, result, what);
+}
+
+// Waits for the event by polling, no longer than timeout_seconds. 0, or -1 after a failure.
 int nccl_settle(Comm* c, cudaEvent_t event, const char* what);
 
 // From now on, until it is closed, the backend waits for the device by this Comm: see CudaDevice.settle.

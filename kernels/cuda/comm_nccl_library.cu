@@ -1,10 +1,12 @@
 // comm_nccl_library.cu - how the NCCL transport finds its library, waits for it and fails.
 //
-// Communicators are nonblocking: a call may return ncclInProgress, and then its kernel may not be on the stream yet, so
-// every call is followed to its end by nccl_settle, which gives up after timeout_seconds. Work that is on a stream is
-// waited for by an event, never by a call that blocks, also where the backend waits. Giving up aborts the communicator,
-// which makes its kernels end, and every later call on a Comm of this world fails with the same message. Parts share
-// the channels of the world, and with them its errors and its end.
+// NCCL's calls wait for other ranks: to open, to split, to close, and where a communicator or a pair of ranks exchanges
+// something for the first time; later exchanges only put work on a stream. (Nonblocking communicators never wait, but
+// start a thread for every exchange.) Nobody may abort a communicator while one of its calls is waiting, so a call that
+// does not come back in time ends the process (nccl_call). Work on a stream is waited for by polling an event, also
+// where the backend waits. When that takes too long, or NCCL tells an error, the communicator is aborted, which makes
+// its kernels end, and every later call on a Comm of this world fails with the same message. Parts share the channels
+// of the world, and with them its errors and its end.
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +28,7 @@ int nccl_load(char* err, size_t errlen) {
 }
 
 const char* nccl_advice(ncclResult_t result, const char* details) {
-    if (strstr(details, "Duplicate GPU"))
+    if (strstr(details, "Duplicate GPU") || strstr(details, "using the same GPU"))  // the second since 2.30
         return "two ranks have the same GPU: start no more ranks on a node than it has GPUs (nvidia-smi -L), and "
                "let CUDA_VISIBLE_DEVICES show every rank all of them, or one of its own";
     if (result == ncclUnhandledCudaError)
@@ -51,10 +53,12 @@ int nccl_broken(Comm* c, const char* format, ...) {
     return -1;
 }
 
+enum { ABORT_SECONDS = 10 };  // that an abort may take, which waits for other ranks of the node
+
 void nccl_abort(Comm* c) {
     NcclComm* p = nccl_of(c);
     if (!p->nccl) return;
-    deadline_begin(c->timeout_seconds, "%s; to abort NCCL", p->world->error);
+    deadline_begin(MIN(c->timeout_seconds, (double)ABORT_SECONDS), "%s; to abort NCCL", p->world->error);
     nccl.CommAbort(p->nccl);
     deadline_end();
     p->nccl = NULL;
@@ -79,9 +83,9 @@ void nccl_pause(double waited) {
     nanosleep(&t, NULL);
 }
 
-// 1 when the event has happened or there is none, 0 when not yet, -1 after nccl_broken.
+// 1 when the event has happened, 0 when not yet, -1 after nccl_broken.
 static int happened(Comm* c, cudaEvent_t event, const char* what) {
-    cudaError_t error = event ? cudaEventQuery(event) : cudaSuccess;
+    cudaError_t error = cudaEventQuery(event);
     if (error == cudaSuccess) return 1;
     cudaGetLastError();  // kept by CUDA otherwise, though to be not ready is no error
     if (error == cudaErrorNotReady) return 0;
@@ -96,8 +100,8 @@ int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
         ncclResult_t state = ncclSuccess;
         ncclResult_t asked = nccl.CommGetAsyncError(nccl_of(c)->nccl, &state);
         if (asked != ncclSuccess) state = asked;
-        if (!nccl_started(state)) return nccl_broken_call(c, state, what);
-        if (state == ncclSuccess && done) return 0;
+        if (state != ncclSuccess) return nccl_broken_call(c, state, what);
+        if (done) return 0;
         double waited = now_seconds() - start;
         if (waited > c->timeout_seconds)
             return nccl_broken(c,
@@ -115,8 +119,9 @@ static Comm* watched;
 // Where the world has failed nothing more is waited for.
 static int settle_watched(cudaEvent_t event) {
     World* w = nccl_world(watched);
-    if (!event && w->last > 0) event = w->communicated[w->last % REQUESTS];
-    return w->failed ? -1 : nccl_settle(watched, event, "waiting for the GPU");
+    if (w->failed) return -1;
+    if (!event && w->last == 0) return 0;
+    return nccl_settle(watched, event ? event : w->communicated[w->last % REQUESTS], "waiting for the GPU");
 }
 
 void nccl_watch(Comm* c) {

@@ -99,7 +99,7 @@ enum { STAGING_BYTES = 1 << 20 };  // larger host values travel in pieces
 
 static ncclConfig_t nccl_config() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = 1;
     config.splitShare = 1;  // parts use the channels and buffers of the world, hundreds of MiB else
     return config;
 }
@@ -146,13 +146,9 @@ void nccl_close(Comm* c) {
     World* w = p->world;
     double timeout_seconds = c->timeout_seconds;
     if (!w->failed && w->last > 0) nccl_settle(c, w->communicated[w->last % REQUESTS], "closing");
-    if (!w->failed) {
-        ncclResult_t result = nccl.CommFinalize(p->nccl);
-        if (result == ncclInProgress) nccl_settle(c, NULL, "closing");
-        else if (result != ncclSuccess) nccl_broken_call(c, result, "closing");
-    }
+    if (!w->failed) nccl_call(c, "closing", [=] { return nccl.CommFinalize(p->nccl); });
+    if (!w->failed) nccl_call(c, "closing", [=] { return nccl.CommDestroy(p->nccl); });
     if (w->failed) nccl_abort(c);
-    else nccl.CommDestroy(p->nccl);
     nccl_unwatch(c);
     free_comm(p);
     if (w->comms == 0) free_world(w, timeout_seconds);
@@ -194,13 +190,10 @@ static void number_part(const Comm* c, const Member* members, NcclComm* p, uint6
     comm_number_nodes(p->node, host, p->comm.size);
 }
 
-// NCCL writes p->nccl when it is done, so p lives until then.
 static int split_communicator(Comm* c, NcclComm* p, int color, int key) {
     ncclConfig_t config = nccl_config();
-    ncclResult_t result = nccl.CommSplit(nccl_of(c)->nccl, color, key, &p->nccl, &config);
-    if (!nccl_started(result)) return nccl_broken_call(c, result, "splitting a communicator");
-    if (nccl_settle(c, NULL, "splitting a communicator")) return -1;
-    return p->nccl ? nccl_settle(&p->comm, NULL, "splitting a communicator") : 0;
+    return nccl_call(c, "splitting a communicator",
+                     [&] { return nccl.CommSplit(nccl_of(c)->nccl, color, key, &p->nccl, &config); });
 }
 
 // Every rank takes part in making communicators, also one that gets none.
@@ -266,12 +259,9 @@ static int open_staging(Comm* c, char* err, size_t errlen) {
 static int open_communicator(Comm* c, const ncclUniqueId* unique, char* err, size_t errlen) {
     NcclComm* p = nccl_of(c);
     ncclConfig_t config = nccl_config();
-    ncclResult_t result = nccl.CommInitRankConfig(&p->nccl, c->size, *unique, c->rank, &config);
-    if (!nccl_started(result)) {
-        nccl_broken_call(c, result, "opening NCCL");
+    if (nccl_call(c, "opening NCCL",
+                  [&] { return nccl.CommInitRankConfig(&p->nccl, c->size, *unique, c->rank, &config); }))
         return nccl_error(c, err, errlen);
-    }
-    if (nccl_settle(c, NULL, "opening NCCL")) return nccl_error(c, err, errlen);
     if (open_staging(c, err, errlen)) return -1;
     return comm_find_nodes(c, p->node, err, errlen);
 }

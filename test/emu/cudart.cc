@@ -80,6 +80,10 @@ void emu::put_launch(cudaStream_t stream, const std::function<void()>& run) {
     else s->work.push_back([run] { return run(), true; });
 }
 
+void emu::advance_streams() {
+    for (CUstream_st* s : streams) advance(s, nullptr);
+}
+
 static bool is_done(CUevent_st* e) {
     if (e->last && !e->last->done) advance(e->last->stream, e->last.get());
     return !e->last || e->last->done;

@@ -1,14 +1,13 @@
 // nccl.cc - the calls of test/emu/nccl.h by MPI.
 //
-// Every operation is a set of messages between pairs of ranks. A call that opens, splits or finalizes posts them and
-// returns ncclInProgress; ncclCommGetAsyncError advances them. Collectives are work on their stream (streams.h), which
-// reads and writes memory when the stream reaches it; they are put on the stream only when the communicator is polled
-// for the first time, as a nonblocking NCCL communicator may do. So an event that is recorded too early, and data that
-// is used too early, are wrong here every time; and a rank that does not come leaves the others waiting without
-// blocking them. A blocking communicator polls itself. Parts that share resources share errors and abort.
+// Every operation is a set of messages between pairs of ranks. A call that opens, splits or finalizes returns when they
+// have arrived. Collectives are work on their stream (streams.h), which reads and writes memory when the stream reaches
+// it; so an event that is recorded too early, and data that is used too early, are wrong here every time; and a rank
+// that does not come leaves the streams of others waiting. The first collective of a communicator, and the first
+// message between two ranks, also connect these ranks, for which the host waits as it does in NCCL. Parts that share
+// resources share errors and abort.
 //
-// What NCCL would do silently wrong, or hang on, ends the program here or is an error: a call on a communicator that
-// has another in progress, messages of other lengths than expected, groups over two communicators or streams, a
+// What NCCL would do silently wrong, or hang on, ends the program here or is an error: messages of other lengths than expected, groups over two communicators or streams, a
 // communicator that is destroyed before its work is done or used afterwards. A message's tag holds the communicator's
 // number and the operation, so that different operations never meet. Sums are taken in rank order, in the element type.
 #include "nccl.h"
@@ -17,6 +16,7 @@
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +24,7 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "streams.h"
@@ -34,7 +35,7 @@ extern "C" {
 
 namespace {
 
-enum Kind { OPEN, SPLIT, FINALIZE, SEND, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, KINDS };
+enum Kind { OPEN, SPLIT, FINALIZE, CONNECT, SEND, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, KINDS };
 // Communicators opened by NCCL_COMM_ID are numbered from NAMED by a hash of it; others count from 1.
 enum { NAMED = 1 << 20, NAMES = 1 << 16 };
 
@@ -67,12 +68,9 @@ struct Fate {
 struct ncclComm {
     int number, rank;
     std::vector<int> world;  // the MPI rank of each rank
-    bool blocking;
-    ncclResult_t state;
     std::shared_ptr<Fate> fate;
-    std::unique_ptr<Operation> doing = nullptr;  // opening, splitting, finalizing
-    std::function<void()> launch = nullptr;      // puts the collective that was called on its stream
-    int on_stream = 0;                           // collectives there
+    std::set<int> connected = {};  // ranks
+    int on_stream = 0;             // collectives there
     bool destroyed = false;
     int size() const { return (int)world.size(); }
 };
@@ -185,45 +183,46 @@ bool progress(ncclComm* c, Operation* o) {
     return true;
 }
 
-// Advances what is in progress.
-void poll(ncclComm* c) {
-    if (c->state != ncclInProgress) return;
-    if (c->launch) {
-        c->launch();
-        c->launch = nullptr;
-        c->state = ncclSuccess;
-    } else if (progress(c, c->doing.get())) {
-        c->doing.reset();
-        c->state = ncclSuccess;
-    }
-}
-
-ncclResult_t in_progress(ncclComm* c) {
-    c->state = ncclInProgress;
-    while (c->blocking && c->state == ncclInProgress) poll(c), sched_yield();
-    return c->state;
-}
-
 // Whether the communicator can be called.
 bool is_ready(const ncclComm* c) {
     if (c->destroyed) stop("a communicator is used after its end");
-    return c->state == ncclSuccess && c->fate->error == ncclSuccess && !c->fate->aborted;
+    return c->fate->error == ncclSuccess && !c->fate->aborted;
 }
 
-ncclResult_t not_ready() { return failed(ncclInvalidUsage, "the communicator has failed or is in progress"); }
+ncclResult_t not_ready() { return failed(ncclInvalidUsage, "the communicator has failed"); }
 
-ncclResult_t start(ncclComm* c, Kind kind, std::vector<Message> messages, std::function<void()> finish) {
+// What a call waits for. The device goes on meanwhile.
+ncclResult_t exchange(ncclComm* c, Kind kind, std::vector<Message> messages, std::function<void()> finish) {
     if (!is_ready(c)) return not_ready();
-    c->doing.reset(new Operation{kind, std::move(messages), {}, {}, std::move(finish), 0});
-    post(c, c->doing.get());
-    return in_progress(c);
+    Operation o{kind, std::move(messages), {}, {}, std::move(finish), 0};
+    post(c, &o);
+    for (int polls = 0; !progress(c, &o); polls++) {
+        emu::advance_streams();
+        if (polls < 20) sched_yield();
+        else usleep(50);
+    }
+    return c->fate->error;
+}
+
+// With those of these ranks that the communicator has not been connected with yet.
+ncclResult_t connect(ncclComm* c, const std::set<int>& ranks) {
+    std::vector<Message> messages;
+    std::vector<char> bytes((size_t)c->size() + 1);
+    for (int r : ranks) {
+        if (r < 0 || r >= c->size()) stop("a message names a rank that the communicator does not have");
+        if (r == c->rank || !c->connected.insert(r).second) continue;
+        messages.push_back({true, r, &bytes[(size_t)c->size()], 1});
+        messages.push_back({false, r, &bytes[(size_t)r], 1});
+    }
+    return messages.empty() ? ncclSuccess : exchange(c, CONNECT, messages, nullptr);
 }
 
 // A collective on a stream. What it sends and what it does at its end is determined when the stream reaches it.
 ncclResult_t start_on(cudaStream_t stream, ncclComm* c, Kind kind, std::function<void(Operation*)> prepare) {
     if (!is_ready(c)) return not_ready();
     auto o = std::make_shared<Operation>(Operation{kind, {}, {}, {}, nullptr, 0});
-    auto work = [c, o, prepare] {
+    c->on_stream++;
+    emu::put_on_stream(stream, [c, o, prepare] {
         bool ended = c->fate->aborted || c->fate->error != ncclSuccess, first = o->start == 0;
         if (ended) {
             give_up(o.get());
@@ -234,12 +233,17 @@ ncclResult_t start_on(cudaStream_t stream, ncclComm* c, Kind kind, std::function
         bool over = ended || progress(c, o.get());
         c->on_stream -= over;
         return over;
-    };
-    c->launch = [c, stream, work] {
-        c->on_stream++;
-        emu::put_on_stream(stream, work);
-    };
-    return in_progress(c);
+    });
+    return ncclSuccess;
+}
+
+// One of all ranks.
+ncclResult_t start_collective(cudaStream_t stream, ncclComm* c, Kind kind, std::function<void(Operation*)> prepare) {
+    if (group_depth > 0) stop("a collective within a group, which this stand-in does not know");
+    std::set<int> all;
+    for (int r = 0; r < c->size(); r++) all.insert(r);
+    ncclResult_t connected = connect(c, all);
+    return connected == ncclSuccess ? start_on(stream, c, kind, prepare) : connected;
 }
 
 // Every rank's `bytes` into `all`, in rank order.
@@ -289,23 +293,23 @@ void agree_on_number(const std::vector<Member>& members) {
 }
 
 void check_gpus(ncclComm* c) {
-    if (!getenv("EMU_NCCL_ONE_GPU")) return;
-    c->fate->error = failed(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
+    const char* words = getenv("EMU_NCCL_ONE_GPU");
+    if (words) c->fate->error = failed(ncclInvalidUsage, words);
 }
 
-ncclComm* add_communicator(int number, int rank, bool blocking, std::shared_ptr<Fate> fate) {
-    communicators.push_back(std::unique_ptr<ncclComm>(new ncclComm{number, rank, {}, blocking, ncclSuccess, fate}));
+ncclComm* add_communicator(int number, int rank, std::shared_ptr<Fate> fate) {
+    communicators.push_back(std::unique_ptr<ncclComm>(new ncclComm{number, rank, {}, fate}));
     return communicators.back().get();
 }
 
 std::shared_ptr<Fate> new_fate() { return std::make_shared<Fate>(Fate{ncclSuccess, false}); }
 
-void make_part(ncclComm* c, ncclComm** part, const std::vector<Member>& members, bool blocking, bool share) {
+void make_part(ncclComm* c, ncclComm** part, const std::vector<Member>& members, bool share) {
     const Member& own = members[(size_t)c->rank];
     agree_on_number(members);
     int number = next_number++;
     if (own.color < 0) return;
-    ncclComm* p = add_communicator(number, 0, blocking, share ? c->fate : new_fate());
+    ncclComm* p = add_communicator(number, 0, share ? c->fate : new_fate());
     for (size_t r = 0; r < members.size(); r++) {
         const Member& m = members[r];
         if (m.color != own.color) continue;
@@ -329,7 +333,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t*) {
     int number, mpi_rank, mpi_size;
     need_mpi();
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
@@ -337,26 +341,27 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     *comm = nullptr;
     if (rank != mpi_rank || size > mpi_size) return failed(ncclInvalidArgument, "a rank must be the MPI rank");
     memcpy(&number, id.internal, sizeof number);
-    ncclComm* c = add_communicator(number, rank, config->blocking != 0, new_fate());
+    ncclComm* c = add_communicator(number, rank, new_fate());
     for (int r = 0; r < size; r++) c->world.push_back(r);
-    *comm = c;
     if (number < NAMED) next_number = MAX(next_number, number + 1);
     auto members = std::make_shared<std::vector<Member>>((size_t)size);
     Member own = {0, 0, next_number};
     auto messages = gather_messages(c, &own, members->data(), sizeof own);
-    return start(c, OPEN, messages, [c, members] {
+    ncclResult_t result = exchange(c, OPEN, messages, [c, members] {
         agree_on_number(*members);
         check_gpus(c);
     });
+    if (result == ncclSuccess) *comm = c;
+    return result;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
     auto members = std::make_shared<std::vector<Member>>((size_t)comm->size());
     Member own = {color, key, next_number};
-    bool blocking = config ? config->blocking != 0 : comm->blocking, share = config && config->splitShare == 1;
+    bool share = config && config->splitShare == 1;
     *part = nullptr;
     auto messages = gather_messages(comm, &own, members->data(), sizeof own);
-    return start(comm, SPLIT, messages, [=] { make_part(comm, part, *members, blocking, share); });
+    return exchange(comm, SPLIT, messages, [=] { make_part(comm, part, *members, share); });
 }
 
 // The ranks of a node wait for each other.
@@ -364,20 +369,16 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     auto all = std::make_shared<Bytes>((size_t)comm->size());
     char own = 0;
     auto messages = gather_messages(comm, &own, all->data(), 1);
-    return start(comm, FINALIZE, messages, [all] {});
+    return exchange(comm, FINALIZE, messages, [all] {});
 }
 
 static ncclResult_t end_communicator(ncclComm* c) {
     if (c->destroyed) stop("a communicator is used after its end");
-    if (c->doing) give_up(c->doing.get());
-    c->doing.reset();
-    c->launch = nullptr;
     c->destroyed = true;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    if (comm->state == ncclInProgress) stop("a communicator is destroyed while it is in progress");
     if (comm->on_stream > 0) stop("a communicator is destroyed while its work is on a stream");
     return end_communicator(comm);
 }
@@ -390,8 +391,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     if (!comm) return failed(ncclInvalidArgument, "no communicator");
     if (comm->destroyed) stop("a communicator is used after its end");
-    poll(comm);
-    *state = comm->fate->error != ncclSuccess ? comm->fate->error : comm->state;
+    *state = comm->fate->error;
     return ncclSuccess;
 }
 
@@ -421,6 +421,10 @@ ncclResult_t ncclGroupEnd() {
     if (--group_depth > 0 || !group_comm) return ncclSuccess;
     ncclComm* c = group_comm;
     group_comm = nullptr;
+    std::set<int> peers;
+    for (const Message& m : group) peers.insert(m.peer);
+    ncclResult_t connected = connect(c, peers);
+    if (connected != ncclSuccess) return connected;
     return start_on(group_stream, c, SEND, [messages = group](Operation* o) { o->messages = messages; });
 }
 
@@ -445,14 +449,9 @@ ncclResult_t ncclRecv(void* data, size_t n, ncclDataType_t type, int peer, ncclC
 
 // ---- collectives
 
-static void not_in_group() {
-    if (group_depth > 0) stop("a collective within a group, which this stand-in does not know");
-}
-
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t n, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                            cudaStream_t s) {
-    not_in_group();
-    return start_on(s, comm, ALL_REDUCE, [=](Operation* o) {
+    return start_collective(s, comm, ALL_REDUCE, [=](Operation* o) {
         size_t bytes = n * type_bytes(type);
         auto all = std::make_shared<Bytes>((size_t)comm->size() * bytes);
         o->messages = gather_messages(comm, in, all->data(), bytes);
@@ -462,8 +461,7 @@ ncclResult_t ncclAllReduce(const void* in, void* out, size_t n, ncclDataType_t t
 
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t n, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                                cudaStream_t s) {
-    not_in_group();
-    return start_on(s, comm, REDUCE_SCATTER, [=](Operation* o) {
+    return start_collective(s, comm, REDUCE_SCATTER, [=](Operation* o) {
         size_t bytes = n * type_bytes(type);
         auto all = std::make_shared<Bytes>((size_t)comm->size() * bytes);
         for (int r = 0; r < comm->size(); r++) {
@@ -476,16 +474,14 @@ ncclResult_t ncclReduceScatter(const void* in, void* out, size_t n, ncclDataType
 }
 
 ncclResult_t ncclAllGather(const void* in, void* out, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t s) {
-    not_in_group();
-    return start_on(s, comm, ALL_GATHER,
+    return start_collective(s, comm, ALL_GATHER,
                     [=](Operation* o) { o->messages = gather_messages(comm, in, out, n * type_bytes(type)); });
 }
 
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t s) {
-    not_in_group();
     if (root < 0 || root >= comm->size()) return failed(ncclInvalidArgument, "no such root");
-    return start_on(s, comm, BROADCAST, [=](Operation* o) {
+    return start_collective(s, comm, BROADCAST, [=](Operation* o) {
         size_t bytes = n * type_bytes(type);
         for (int r = 0; r < comm->size() && comm->rank == root; r++)
             if (r != root) o->messages.push_back({true, r, (void*)in, bytes});

@@ -4,7 +4,7 @@
 //
 // EMU_NCCL_SECONDS=x  after x seconds without a message that is due, the communicator has an asynchronous error, as
 //                     when NCCL's network notices that a rank is gone (default: 60)
-// EMU_NCCL_ONE_GPU=1  all ranks are on one GPU of one machine, which NCCL refuses
+// EMU_NCCL_ONE_GPU=words  all ranks are on one GPU of one machine, which NCCL refuses with these words
 #pragma once
 #include <climits>
 
@@ -36,7 +36,7 @@ typedef enum { ncclSum } ncclRedOp_t;
 typedef enum { ncclUint8 = 1, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
 
 typedef struct {
-    int blocking, splitShare;
+    int blocking, splitShare;  // blocking is 1 here
 } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER \
     { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }

@@ -19,4 +19,7 @@ using Work = std::function<bool()>;
 
 void put_on_stream(cudaStream_t stream, Work work);
 
+// Does what can be done without waiting: for a host that waits for something else.
+void advance_streams();
+
 }  // namespace emu
