@@ -13,16 +13,16 @@ dry=no inside=no
 [ "$1" = --inside ] && inside=yes dry=$2 && shift 2 # one part, in a process of its own
 out=${1:-build/oneshot} started=$(date +%s) python=${PYTHON:-python3}
 [ $inside = yes ] || { rm -rf "$out" && mkdir -p "$out/runs"; } || exit 1
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_MULTI_RANK_GPU_ENABLE=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0
 
 if [ $dry = yes ]; then
     train='build/release/train_emu --device emu' tests=build/release/test_on_emu
     model='--layers 1 --width 32 --heads 2 --context 64 --vocab 300 --batch-tokens 128'
-    row=64 long_row=128 steps=3 bench='--quick --device cpu'
+    row=64 long_row=128 steps=3 patience=60 bench='--quick --device cpu'
 else
     train='build/release/train --device cuda' tests=build/release/test_on_gpu
     model='--preset gpt2-124m --batch-tokens 131072'
-    row=8192 long_row=32768 steps=12 bench=
+    row=8192 long_row=32768 steps=12 patience=8 bench=
 fi
 options="--data plan run kernels data --dtype bf16 --eval-every 0 --sample-every 0 --save-every 0"
 
@@ -94,30 +94,16 @@ profile() {
         "$out/profile.csv" | sort -rn | head -n 30
 }
 
-# pair NAME OPTIONS...: two ranks on this one GPU, without MPI; on the emulated one with it. With STOP set one of them
-# is stopped after so many seconds, and the other must end by itself.
-port=29600
-rank() { # rank R NAME OPTIONS
-    export RANK="$1" WORLD_SIZE=2 LOCAL_RANK="$1" LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
-    exec timeout 30 $train $options $model --steps 4 --timeout 8 --out "$out/runs/$2" $3 > "$out/runs/$2.$1" 2>&1
-}
+# pair NAME OPTIONS...: two ranks on this one GPU, without MPI; on the emulated one with it. With STOP set rank 1 stands
+# still after so many seconds, and rank 0 must end by itself.
 pair() {
-    name=$1 said=$out/runs/$1.0 port=$((port + 1))
+    name=$1 said=$out/runs/$1.out
     shift
-    if [ $dry = yes ]; then
-        mpirun --oversubscribe --bind-to none -n 2 $train $options $model --steps 4 --timeout 60 \
-            --out "$out/runs/$name" "$@" > "$said" 2>&1
-        echo "$name: status $?; $(grep -m1 'loss hash' "$said")"
-        return
-    fi
-    rank 0 "$name" "$*" & first=$!
-    rank 1 "$name" "$*" & second=$!
-    [ -z "$STOP" ] || { sleep "$STOP" && pkill -STOP -P $second; }
-    wait $first
-    status=$?
-    [ -z "$STOP" ] || { pkill -CONT -P $second; kill $second; }
-    wait $second
-    echo "$name: status $status and $?; $(grep -m1 -E 'loss hash' "$said"; grep -m1 '^train:' "$said")"
+    RANKS_MPI=$dry RANKS_SECONDS=30 test/ranks.sh 2 \
+        sh -c '[ -n "$STOP" ] && [ "$RANK" = 1 ] || exec "$@"
+               "$@" & sleep "$STOP"; kill -STOP $!; wait' pair $train $options $model --steps 4 --timeout $patience \
+        --capacity $row --out "$out/runs/$name" "$@" > "$said" 2>&1
+    echo "$name: status $?; $(grep -m1 'loss hash' "$said"; grep -m1 '^train:' "$said")"
 }
 ranks() {
     pair zero-3 --zero 3
@@ -206,7 +192,7 @@ if [ $dry = yes ] && ! command -v mpirun > /dev/null 2>&1; then
 else
     part ranks 40 ranks
 fi
-gpu stopped-rank 25 "STOP=8 pair stopped --steps 100000" "$in_suite"
+gpu stopped-rank 25 "export STOP=8; pair stopped --steps 100000 --timeout 5" "$in_suite"
 if command -v compute-sanitizer > /dev/null 2>&1; then
     gpu sanitizer 25 sanitizer "no GPU"
 else
