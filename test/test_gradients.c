@@ -185,7 +185,19 @@ static void matmul_with_gelu_gives_what_two_ops_give(void) {
 enum { A_NH = 2, A_HS = 3, A_LDQ = 8, A_LDKV = 7, A_LDO = 9, A_NQ = 3 + 4, A_NK = 5 + 4 };
 static const int cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 9};
 static double q[A_NQ * A_LDQ], k[A_NK * A_LDKV], v[A_NK * A_LDKV], w_out[A_NQ * A_LDO];
-static Attention attention = {q, k, v, cu_q, cu_k, 0, 0, A_LDQ, A_LDKV, A_LDO, 2, A_NH, A_HS, 1, NULL, 0.7f, 0, 0, 0, 0};
+static Attention attention = {.q = q,
+                              .k = k,
+                              .v = v,
+                              .cu_q = cu_q,
+                              .cu_k = cu_k,
+                              .ldq = A_LDQ,
+                              .ldkv = A_LDKV,
+                              .ldo = A_LDO,
+                              .n_docs = 2,
+                              .NH = A_NH,
+                              .HS = A_HS,
+                              .causal = 1,
+                              .scale = 0.7f};
 
 static double attention_loss(void) {
     double out[A_NQ * A_LDO] = {0}, sum = 0;
