@@ -198,7 +198,7 @@ static void a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read(
 }
 
 static void a_log_that_is_no_file_is_refused_at_once(void) {
-    CHECK(sh("mkdir $W/fifo; mkfifo $W/fifo/log.jsonl; timeout 10 $P " SMALL " --steps 3 --out $W/fifo") == 1);
+    CHECK(sh("mkdir $W/fifo; mkfifo $W/fifo/log.jsonl; timeout -k 2 10 $P " SMALL " --steps 3 --out $W/fifo") == 1);
     CHECK(strstr(errors, "fifo/log.jsonl: expected a file") != NULL);
 }
 
