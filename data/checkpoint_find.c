@@ -238,20 +238,15 @@ int checkpoint_is_pinned(const char* dir) {
 
 // ---- choosing one
 
+static int check_finite(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    const char* ending = strrchr(name, '.');
+    (void)context;
+    return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err, errlen) : 0;
+}
+
 // Are all files of a checkpoint there and whole, and all numbers finite?
 static int check_whole(const char* dir, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    struct dirent** names;
-    if (checkpoint_verify(dir, err, errlen)) return -1;
-    int n = scandir(dir, &names, checkpoint_is_entry, alphasort), result = 0;
-    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
-    for (int i = 0; i < n; free(names[i++])) {
-        size_t length = strlen(names[i]->d_name), ending = strlen(".safetensors");
-        if (result || length < ending || strcmp(names[i]->d_name + length - ending, ".safetensors")) continue;
-        result = disk_join(path, dir, names[i]->d_name, err, errlen) || safetensors_check_finite(path, err, errlen);
-    }
-    free(names);
-    return result ? -1 : 0;
+    return checkpoint_verify(dir, err, errlen) || checkpoint_visit(dir, check_finite, NULL, err, errlen) ? -1 : 0;
 }
 
 // checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.

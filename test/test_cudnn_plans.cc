@@ -7,14 +7,12 @@
 #if __has_include(<cudnn.h>)
 #include "kernels/cuda/cudnn_buckets.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "test/test.h"
+#include "test/cache_files.h"
 
-static char work[512];            // this test's temporary directory, and its cache
 static const char* why_no_plans;  // NULL when plans can be compiled on this machine
 static char err[ERR_BYTES];
 
@@ -208,37 +206,6 @@ static void what_is_not_supported_is_refused_in_words(void) {
 }
 
 // ---- what is kept
-
-// The only file of the cache: its bytes go to text. Returns its path.
-static const char* only_file(char* text, size_t room, size_t* n) {
-    static char path[1024];
-    char folder[600];
-    int files = 0;
-    snprintf(folder, sizeof folder, "%s/ragged", work);
-    DIR* dir = opendir(folder);
-    for (struct dirent* entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.') files++, snprintf(path, sizeof path, "%s/%.255s", folder, entry->d_name);
-    if (dir) closedir(dir);
-    CHECK(files == 1);
-    FILE* file = fopen(path, "rb");
-    *n = file ? fread(text, 1, room, file) : 0;
-    if (file) fclose(file);
-    return path;
-}
-
-static void write_file(const char* path, const char* bytes, size_t n) {
-    FILE* file = fopen(path, "wb");
-    CHECK(file && fwrite(bytes, 1, n, file) == n);
-    if (file) fclose(file);
-}
-
-static int reads(const char* key, const char* expected) {
-    size_t n = 0;
-    char* bytes = cache_read(key, &n);
-    int same = bytes && n == strlen(expected) && !memcmp(bytes, expected, n);
-    free(bytes);
-    return same;
-}
 
 static void a_damaged_plan_is_compiled_anew(void) {
     NEEDS_PLANS;

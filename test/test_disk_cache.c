@@ -1,46 +1,10 @@
 // test_disk_cache.c - what backends keep between runs: read whole or not at all, and never what another user wrote.
-#include "kernels/disk_cache.h"
-
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "test/test.h"
-
-static char work[512];  // this test's temporary directory, and its cache
-
-// The only file of the cache: its bytes go to text. Returns its path.
-static const char* only_file(char* text, size_t room, size_t* n) {
-    static char path[1024];
-    char folder[600];
-    int files = 0;
-    snprintf(folder, sizeof folder, "%s/ragged", work);
-    DIR* dir = opendir(folder);
-    for (struct dirent* entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.') files++, snprintf(path, sizeof path, "%s/%.255s", folder, entry->d_name);
-    if (dir) closedir(dir);
-    CHECK(files == 1);
-    FILE* file = fopen(path, "rb");
-    *n = file ? fread(text, 1, room, file) : 0;
-    if (file) fclose(file);
-    return path;
-}
-
-static void write_file(const char* path, const char* bytes, size_t n) {
-    FILE* file = fopen(path, "wb");
-    CHECK(file && fwrite(bytes, 1, n, file) == n);
-    if (file) fclose(file);
-}
-
-static int reads(const char* key, const char* expected) {
-    size_t n = 0;
-    char* bytes = cache_read(key, &n);
-    int same = bytes && n == strlen(expected) && !memcmp(bytes, expected, n);
-    free(bytes);
-    return same;
-}
+#include "test/cache_files.h"
 
 static int reads_nothing(const char* key) {
     size_t n = 0;
