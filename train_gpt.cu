@@ -71,7 +71,7 @@ static Attention cached_attention(const Model* m, const Row* row, int l) {
     a.ldq = a.ldkv = 3 * C;
     a.ldo = C;
     a.n_docs = 1;
-    a.NH = m->shape.heads;
+    a.NH = a.NKV = m->shape.heads;
     a.HS = HS;
     a.causal = 1;
     a.scale = 1 / sqrtf((float)HS);
@@ -143,8 +143,8 @@ static void block_forward(const Model* m, const Row* row, int l) {
     attention_forward(m, row, l, qkv);
     linear_forward(m, LINEAR_ATTPROJ, l, ACT(PROJ), NULL, ACT(ATT), N);
     tp_reduce_scatter(m, ACT(PROJ), row);
-    k->residual_layernorm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD),
-                                  ACT(RESIDUAL), tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), row->own, C, dt, s);
+    k->norm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD), ACT(RESIDUAL),
+                    tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), 1e-5f, row->own, C, dt, s);
     linear_forward_gathered(m, LINEAR_FC, l, ACT(FC), ACT(FC_GELU), ACT(LN2), row);
     linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_GELU), N);
     tp_reduce_scatter(m, ACT(PROJ), row);
@@ -188,19 +188,19 @@ static void model_forward(Model* m, const Row* row) {
     zero_use_embedding_and_head(m);
     zero_use_layer(m, 0, 1);
     embed(m, row);
-    k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B), own,
-                         C, dt, s);
+    k->norm_forward(NULL, tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), NULL, W(LN1W),
+                    W(LN1B), 1e-5f, own, C, dt, s);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
         // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
         if (l < L)
-            k->residual_layernorm_forward(ACT(RESIDUAL), tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD),
-                                          residual2, proj, W(LN1W), W(LN1B), own, C, dt, s);
+            k->norm_forward(ACT(RESIDUAL), tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), residual2, proj,
+                            W(LN1W), W(LN1B), 1e-5f, own, C, dt, s);
         else
-            k->residual_layernorm_forward(ACT(RESIDUAL), tp_own(m, ACT(LNF), row), STAT(LNF_MEAN), STAT(LNF_RSTD),
-                                          residual2, proj, W(LNFW), W(LNFB), own, C, dt, s);
+            k->norm_forward(ACT(RESIDUAL), tp_own(m, ACT(LNF), row), STAT(LNF_MEAN), STAT(LNF_RSTD), residual2, proj,
+                            W(LNFW), W(LNFB), 1e-5f, own, C, dt, s);
     }
     tp_all_gather(m, ACT(LNF), row);
 }
@@ -246,10 +246,10 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
 static void recompute_block(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
     if (m->recompute == RECOMPUTE_GELU)
-        k->gelu_forward(ACT(FC_GELU), ACT(FC), (size_t)row->N * work_hidden(m, l), m->dt, m->s);
+        k->activation_forward(ACT(FC_GELU), ACT(FC), ACT_GELU, row->N, work_hidden(m, l), m->dt, m->s);
     if (m->recompute != RECOMPUTE_BLOCK) return;
-    k->layernorm_forward(tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), W(LN1W), W(LN1B),
-                         row->own, m->shape.C, m->dt, m->s);
+    k->norm_forward(NULL, tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), NULL, W(LN1W),
+                    W(LN1B), 1e-5f, row->own, m->shape.C, m->dt, m->s);
     block_forward(m, row, l);
 }
 
@@ -275,14 +275,14 @@ static void block_backward(const Model* m, const Row* row, int l) {
     // MLP
     linear_backward_gathered(m, LINEAR_FCPROJ, l, d_hidden, d_residual, d_full, ACT(FC_GELU), ACT(FC), row);
     linear_backward_scattered(m, LINEAR_FC, l, d_norm, d_hidden, ACT(LN2), row);
-    k->layernorm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_norm, row), ACT(RESIDUAL2), W(LN2W),
-                          STAT(LN2_MEAN), STAT(LN2_RSTD), row->own, C, dt, s);
+    k->norm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_norm, row), ACT(RESIDUAL2), W(LN2W), STAT(LN2_MEAN),
+                     STAT(LN2_RSTD), row->own, C, dt, s);
     // attention
     linear_backward_gathered(m, LINEAR_ATTPROJ, l, d_norm, d_residual, d_full, ACT(ATT), NULL, row);
     attention_backward(m, row, l, d_hidden, d_norm);
     linear_backward_scattered(m, LINEAR_QKV, l, d_norm, d_hidden, ACT(LN1), row);
-    k->layernorm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_norm, row), ACT(RESIDUAL), W(LN1W),
-                          STAT(LN1_MEAN), STAT(LN1_RSTD), row->own, C, dt, s);
+    k->norm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_norm, row), ACT(RESIDUAL), W(LN1W), STAT(LN1_MEAN),
+                     STAT(LN1_RSTD), row->own, C, dt, s);
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads.
@@ -291,8 +291,8 @@ static void model_backward(Model* m, const Row* row) {
     int own = row->own, C = m->shape.C, l = m->shape.L;
     void* d_residual = ACT(D_RESIDUAL);
     k->clear(d_residual, (size_t)own * C * dtype_bytes(m->dt), m->s);
-    k->layernorm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
-                          STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, m->dt, m->s);
+    k->norm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
+                     STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, m->dt, m->s);
     zero_close_grads(m, l);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);

@@ -85,7 +85,7 @@ static int* upload_ints(const int* host, size_t n) {
 }
 
 static KernelLimits kernel_limits(const GptModel* m, int N, int context) {
-    KernelLimits l = {.N = N, .C = 4 * m->C, .OC = MAX(4 * m->C, VP), .NH = m->NH, .HS = m->C / m->NH};
+    KernelLimits l = {.N = N, .C = 4 * m->C, .OC = MAX(4 * m->C, VP), .NH = m->NH, .NKV = m->NH, .HS = m->C / m->NH};
     l.context = context;
     l.dt = DT_BF16;
     l.attention = ATTENTION_OWN;
@@ -134,7 +134,7 @@ static void bench_limits(void) {
     size_t n = copy_elems(), edge = options.quick ? 256 : (size_t)w.k->full_matmul, square = 2 * edge * edge;
     double matmul = kernels_matmul_limit(w.k, DT_BF16, 0, err, sizeof err) * 1e-12;
     if (matmul < 0) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
-    KernelLimits l = {.N = (int)edge, .C = (int)edge, .OC = (int)edge, .NH = 1, .HS = 64, .context = 64};
+    KernelLimits l = {.N = (int)edge, .C = (int)edge, .OC = (int)edge, .NH = 1, .NKV = 1, .HS = 64, .context = 64};
     l.dt = DT_BF16;
     l.attention = ATTENTION_OWN;
     open_kernels(&l);
@@ -189,17 +189,20 @@ static void run_embedding_backward(void) {
                             w.C, DT_BF16, NULL);
 }
 static void run_layernorm(void) {
-    w.k->layernorm_forward(out(NC()), out32(w.N), out32(w.N), in(NC()), in(w.C), in(w.C), w.N, w.C, DT_BF16, NULL);
+    w.k->norm_forward(NULL, out(NC()), out32(w.N), out32(w.N), in(NC()), NULL, in(w.C), in(w.C), 1e-5f, w.N, w.C,
+                      DT_BF16, NULL);
 }
 static void run_residual_layernorm(void) {
-    w.k->residual_layernorm_forward(out(NC()), out(NC()), out32(w.N), out32(w.N), in(NC()), in(NC()), in(w.C), in(w.C),
-                                    w.N, w.C, DT_BF16, NULL);
+    w.k->norm_forward(out(NC()), out(NC()), out32(w.N), out32(w.N), in(NC()), in(NC()), in(w.C), in(w.C), 1e-5f, w.N,
+                      w.C, DT_BF16, NULL);
 }
 static void run_layernorm_backward(void) {
-    w.k->layernorm_backward(out(NC()), out32(w.C), out32(w.C), in(NC()), in(NC()), in(w.C), in32(w.N), in32(w.N), w.N,
-                            w.C, DT_BF16, NULL);
+    w.k->norm_backward(out(NC()), out32(w.C), out32(w.C), in(NC()), in(NC()), in(w.C), in32(w.N), in32(w.N), w.N, w.C,
+                       DT_BF16, NULL);
 }
-static void run_gelu(void) { w.k->gelu_forward(out(4 * NC()), in(4 * NC()), 4 * NC(), DT_BF16, NULL); }
+static void run_gelu(void) {
+    w.k->activation_forward(out(4 * NC()), in(4 * NC()), ACT_GELU, w.N, 4 * w.C, DT_BF16, NULL);
+}
 static void run_add(void) { w.k->add(out(NC()), in(NC()), in(NC()), NC(), DT_BF16, NULL); }
 static void run_gather(void) { w.k->gather_rows(out(NC()), in(NC()), o.rows, w.N, w.C, w.C, w.C, DT_BF16, NULL); }
 static void run_classifier(void) {
@@ -429,7 +432,7 @@ static Attention attention(void) {
     a.ldq = a.ldkv = 3 * w.C;
     a.ldo = w.C;
     a.n_docs = t.n_docs;
-    a.NH = w.model->NH, a.HS = w.C / w.model->NH;
+    a.NH = a.NKV = w.model->NH, a.HS = w.C / w.model->NH;
     a.causal = 1;
     a.scale = 1 / sqrtf((float)a.HS);
     return a;

@@ -52,6 +52,7 @@ static Attention attention(void) {
                        .ldo = C,
                        .n_docs = DOCS,
                        .NH = NH,
+                       .NKV = NH,
                        .HS = HS,
                        .causal = 1,
                        .scale = 0.125f};
@@ -70,15 +71,15 @@ static void run_embedding_backward(void) {
     w.k->embedding_backward(w.dwte, w.dwpe, w.a, w.tokens, w.positions, N, C, w.dt, NULL);
 }
 static void run_layernorm_forward(void) {
-    w.k->layernorm_forward(w.a, w.mean, w.rstd, w.b, w.weight, w.bias, N, C, w.dt, NULL);
+    w.k->norm_forward(NULL, w.a, w.mean, w.rstd, w.b, NULL, w.weight, w.bias, 1e-5f, N, C, w.dt, NULL);
 }
 static void run_residual(void) {
-    w.k->residual_layernorm_forward(w.c, w.a, w.mean, w.rstd, w.b, w.c, w.weight, w.bias, N, C, w.dt, NULL);
+    w.k->norm_forward(w.c, w.a, w.mean, w.rstd, w.b, w.c, w.weight, w.bias, 1e-5f, N, C, w.dt, NULL);
 }
 static void run_layernorm_backward(void) {
-    w.k->layernorm_backward(w.a, w.dweight, w.dbias, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
+    w.k->norm_backward(w.a, w.dweight, w.dbias, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
 }
-static void run_gelu(void) { w.k->gelu_forward(w.a, w.b, 4 * NC, w.dt, NULL); }
+static void run_gelu(void) { w.k->activation_forward(w.a, w.b, ACT_GELU, N, 4 * C, w.dt, NULL); }
 static void run_add(void) { w.k->add(w.a, w.b, w.c, NC, w.dt, NULL); }
 static void run_cast(void) { w.k->cast(w.param, w.dt, w.master, DT_F32, WEIGHTS, NULL); }
 static void run_attention_forward(void) {
@@ -172,7 +173,7 @@ static void bench_type(DType dt, double peak) {
 
 int main(int argc, char** argv) {
     char err[ERR_BYTES];
-    KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .HS = HS, .context = T, .dt = DT_F32};
+    KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .NKV = NH, .HS = HS, .context = T, .dt = DT_F32};
     w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
     if (!w.k || w.k->open(&limits, err, sizeof err)) {
         fprintf(stderr, "bench_ops: %s\n", err);

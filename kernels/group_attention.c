@@ -143,7 +143,7 @@ static void run_pass(const Call* c, const Pass* pass, const SavedAttention* save
     const CommTable* table = ga->comm->table;
     Request there[MOST_PARTS], back[MOST_PARTS];
     int slices = ga->ulysses_size * c->parts;
-    c->k->split_heads(pass->token_in, in, c->n, pass->M_in, ga->NH, ga->HS, slices, c->dt, c->s);
+    c->k->split_heads(pass->token_in, in, c->n, pass->M_in, ga->NH, ga->HS, ga->HS, slices, c->dt, c->s);
     for (int p = 0; p < c->parts; p++)
         there[p] = begin_all_to_all(c, TO_HEADS, pass->token_in, pass->head_in, pass->M_in, p);
     for (int p = 0; p < c->parts; p++) {
@@ -152,7 +152,7 @@ static void run_pass(const Call* c, const Pass* pass, const SavedAttention* save
         back[p] = begin_all_to_all(c, TO_TOKENS, pass->token_out, pass->head_out, pass->M_out, p);
     }
     for (int p = 0; p < c->parts; p++) table->end(ga->comm, back[p], c->s);
-    c->k->join_heads(out, pass->token_out, c->n, pass->M_out, ga->NH, ga->HS, slices, c->dt, c->s);
+    c->k->join_heads(out, pass->token_out, c->n, pass->M_out, ga->NH, ga->HS, ga->HS, slices, c->dt, c->s);
 }
 
 // With fewer heads than slices a part may have none.

@@ -3,7 +3,7 @@
 // How to read an entry: the equation first, then each argument as name (shape) with its type where it is not `dt`,
 // `=` for an output that is overwritten and `+=` for one that is added to. Dimension letters:
 //   N  tokens of a row (all documents of the row, one after another)   C  channels      OC  output channels
-//   NH heads, HS head size (C = NH * HS)                                V  vocabulary    Vp  padded vocabulary
+//   NH query heads, NKV key/value heads (NKV divides NH), HS head size  V  vocabulary    Vp  padded vocabulary
 // Matrices are row-major. Weights are (OC, C) as in y = x W^T.
 //
 // Contract of every entry, unless it says otherwise:
@@ -33,15 +33,15 @@ typedef struct KernelLimits {
     int spread;  // attention may be called with up to N * spread tokens of NH / spread heads; 1 without groups of ranks
     int C;       // the widest matrix input: 4 times the channels in a GPT-2
     int OC;      // the widest matrix output: that, or the padded vocabulary
-    int NH, HS;  // heads, head size
-    int context;  // the longest document
-    int threads;  // CPU threads; 0: one for each core that the process may use
+    int NH, NKV, HS;  // query heads, key/value heads, head size
+    int context;      // the longest document
+    int threads;      // CPU threads; 0: one for each core that the process may use
     DType dt;
     AttentionKernels attention;
     int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
     Epilogues epilogues;
     size_t most_scratch;  // bytes that a faster way, where there is a way without, may take for scratch; 0: 1 GiB
-    int oversubscribed;  // 1: ranks share cores, so that events on the CPU are of processor time
+    int oversubscribed;   // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;
 
 // Events in the time of a step: see Kernels.record_event.
@@ -59,16 +59,17 @@ typedef enum ColumnFill {
 // cache of older keys. With causal_offset it sees the keys 0 .. i + causal_offset[b] instead: for pieces of a document
 // that lie elsewhere, as on a ring of ranks. With causal = 0 it sees every key of its document. A query that sees no
 // key has out = 0, lse = -infinity and gradients 0; documents without queries or without keys are fine.
+// Query head h reads key/value head h / (NH / NKV): NH / NKV query heads share one.
 // Element (row n, head h, j) of q lies at q[n * ldq + h * HS + j]; likewise k and v with ldkv, out with ldo.
 typedef struct Attention {
     const void* q;       // (cu_q[n_docs], NH, HS)
-    const void* k;       // (cu_k[n_docs], NH, HS)
-    const void* v;       // (cu_k[n_docs], NH, HS)
+    const void* k;       // (cu_k[n_docs], NKV, HS)
+    const void* v;       // (cu_k[n_docs], NKV, HS)
     const int* cu_q;     // (n_docs + 1) int32, cu_q[0] = 0: where each document's queries begin
     const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin
     int Nq, Nk;          // cu_q[n_docs], cu_k[n_docs]: known on the host too
     int ldq, ldkv, ldo;  // row strides in elements
-    int n_docs, NH, HS;
+    int n_docs, NH, NKV, HS;
     int causal;
     const int* causal_offset;  // (n_docs) int32, from -2^30 to 2^30; NULL: k_len - q_len
     float scale;               // of the scores, usually 1 / sqrt(HS)
@@ -81,6 +82,18 @@ typedef struct Attention {
     // of these alone it may keep from one call to the next.
     uint64_t row;
 } Attention;
+
+// Where the queries and keys of a row stand, and how they are turned (RoPE, Su et al. 2021, in halves): of each head
+// vector, (x[j], x[j + HS/2]) becomes (x[j] c - x[j + HS/2] s, x[j + HS/2] c + x[j] s) for j < HS / 2, with c, s the
+// table's entry for the token's position and j. Before that, with weights, each is normed over its HS elements: QK-norm
+// (Dehghani et al. 2023), by RMSNorm as in norm_forward.
+typedef struct Rotary {
+    const int* positions;             // (N) int32, on the device, below the table's rows
+    const float* table;               // (context, HS / 2, 2) fp32: cos and sin of the angle
+    int N, NH, NKV, HS, ld;           // x (N, NH + NKV heads, HS; row stride ld), queries, then keys; HS is even
+    const void *q_weight, *k_weight;  // (HS) of dt, of every query head and every key head; both NULL: no norm
+    float eps;
+} Rotary;
 
 // AdamW on one tensor (Loshchilov & Hutter 2019), with bias correction by the 1-based step t:
 //   g' = *grad_scale * g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
@@ -140,7 +153,8 @@ typedef struct Kernels {
 
     // ---- embedding: out[n] = wte[tokens[n]] + wpe[positions[n]]
 
-    // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C).
+    // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C). wpe NULL (positions
+    // are then unused): out[n] = wte[tokens[n]].
     void (*embedding_forward)(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s);
     // Backward: dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], in the order of rows.
@@ -149,26 +163,29 @@ typedef struct Kernels {
     void (*embedding_backward)(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s);
 
-    // ---- LayerNorm over the last axis: out = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + 1e-5)
+    // ---- norms over the last axis, of x (N,C)
+    //   LayerNorm (Ba et al. 2016):        out = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + eps)
+    //   RMSNorm (Zhang & Sennrich 2019):   out = x * rstd * weight,                  rstd = 1 / sqrt(mean(x^2) + eps)
+    // RMSNorm where `mean` is NULL; there is no bias then: `bias` and `dbias` are NULL too.
 
-    // out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, x (N,C), weight (C), bias (C).
-    void (*layernorm_forward)(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
-                              int N, int C, DType dt, Stream s);
-    // The residual stream and the norm that follows it in one pass: sum = a + b, rounded to dt; out = LayerNorm(sum).
-    // sum (N,C) = (may be a or b), out (N,C) =, mean (N) =, rstd (N) =, a (N,C), b (N,C).
-    void (*residual_layernorm_forward)(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                                       const void* weight, const void* bias, int N, int C, DType dt, Stream s);
+    // The residual stream and the norm that follows it in one pass: sum = a + b, rounded to dt; out = norm(sum).
+    // With b NULL: out = norm(a), and sum is not written (may be NULL).
+    // sum (N,C) = (may be a or b), out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, a (N,C), b (N,C), weight (C),
+    // bias (C).
+    void (*norm_forward)(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s);
     // Backward, with xhat = (x - mean) * rstd and g = dout * weight; means over C, sums over rows:
     //   dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),  dweight += sum(dout * xhat),  dbias += sum(dout)
+    // RMSNorm: xhat = x * rstd,  dx += rstd * (g - xhat * mean(g * xhat)),  dweight as above.
     // dx (N,C) +=, dweight (C) fp32 +=, dbias (C) fp32 +=; dout (N,C), x (N,C), mean and rstd from the forward pass.
-    void (*layernorm_backward)(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                               const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
-                               Stream s);
+    void (*norm_backward)(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
+                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s);
 
     // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 
     // out (N,OC) =, x (N,C), weight (OC,C), bias (OC) or NULL.
-    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out: gelu_forward recomputes the same bits.
+    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out: activation_forward recomputes the same
+    // bits.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
     // dx (N,C) =; dout (N,OC), weight (OC,C).
@@ -180,6 +197,18 @@ typedef struct Kernels {
     void (*matmul_backward_weight)(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                    DType dt, Stream s);
 
+    // ---- rotary positions and QK-norm, in place: see struct Rotary
+
+    // x = rotated(normed(x)), rounded once; raw (N, NH + NKV, HS) = what x was before, for the backward pass; NULL
+    // without QK-norm.
+    void (*rotary_forward)(void* x, void* raw, const Rotary* r, DType dt, Stream s);
+    // dx (the places and row stride of x): in, the gradient of the result, out, that of the input. With g = dx rotated
+    // back, xhat = raw * rstd and h = g * weight, means over HS, sums over rows and heads:
+    //   dx = rstd * (h - xhat * mean(h * xhat)),  dweight += sum(g * xhat);  dx = g without QK-norm
+    // dq_weight, dk_weight (HS) fp32 += and raw from the forward pass; NULL without QK-norm.
+    void (*rotary_backward)(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
+                            Stream s);
+
     // ---- attention: out = softmax(scale q k^T) v within each document; see struct Attention
     // No T x T matrix is ever stored: the forward pass keeps a running maximum and sum (Milakov & Gimelshein 2018; Dao
     // et al. 2022), the backward pass recomputes probabilities from lse, the log-sum-exp of the scaled scores:
@@ -188,7 +217,8 @@ typedef struct Kernels {
 
     // out (Nq,NH,HS; stride ldo) =, lse (NH,Nq) fp32 = with Nq = cu_q[n_docs].
     void (*attention_forward)(void* out, float* lse, const Attention* a, DType dt, Stream s);
-    // dq, dk, dv = with the strides and shapes of q, k, v; dout and out with ldo; lse from the forward pass.
+    // dq, dk, dv = with the strides and shapes of q, k, v; dout and out with ldo; lse from the forward pass. dk and dv
+    // of a key/value head are sums over its query heads, in ascending order.
     void (*attention_backward)(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s);
 
@@ -203,8 +233,12 @@ typedef struct Kernels {
 
     // GELU by tanh (Hendrycks & Gimpel 2016): with u = sqrt(2/pi) (x + 0.044715 x^3),
     //   GELU(x) = x (1 + tanh u) / 2,  GELU'(x) = (1 + tanh u) / 2 + x (1 - tanh^2 u) / 2 du/dx
-    // out (n) = GELU(x), x (n). Its gradient is a part of matmul_backward_input.
-    void (*gelu_forward)(void* out, const void* x, size_t n, DType dt, Stream s);
+    // SwiGLU (Shazeer 2020): silu(gate) * up, silu(z) = z / (1 + exp(-z)); x has U gates, then U ups in each row.
+    // out (N,U) = f(x), x (N, act_runs(f) * U). For GELU also a part of matmul_forward.
+    void (*activation_forward)(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s);
+    // dx (N, act_runs(f) * U) =, dout (N,U). For GELU also a part of matmul_backward_input.
+    void (*activation_backward)(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
+                                Stream s);
     // out (n) = a + b, rounded to dt; out may be a or b.
     void (*add)(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
     // out (n) = x (n) converted from one element type to another, to nearest.
@@ -215,12 +249,14 @@ typedef struct Kernels {
     // out[i] = x[rows[i]] for i < n: rows of C elements, ldo and ldx elements apart; zeros where rows[i] is negative.
     // out (n,C; ldo) =, x (any,C; ldx), rows (n) int32 or NULL for rows[i] = i.
     void (*gather_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
-    // From tokens to heads, for ranks that each compute some heads: x (N,M,NH,HS) is M matrices (3: queries, keys and
-    // values) of every token; out = for each slice i < d one after another (N,M,heads of i,HS), heads of i being those
-    // from i NH / d to (i + 1) NH / d, both rounded down.
-    void (*split_heads)(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
-    // And back: out (N,M,NH,HS) = from the out of split_heads.
-    void (*join_heads)(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s);
+    // From tokens to heads, for ranks that each compute some heads: x (N rows) has M matrices (3: queries, keys and
+    // values) of NH heads in each row, one after another; heads of the first matrix have HS0 elements, those of the
+    // others HS. out = for each slice i < d one after another (N rows) of M matrices of the heads of i, those from
+    // i NH / d to (i + 1) NH / d, both rounded down.
+    // Heads that share keys and values must stay together: for them NH is NKV here, and HS0 = NH / NKV * HS.
+    void (*split_heads)(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s);
+    // And back: out (N rows, M matrices, NH heads) = from the out of split_heads.
+    void (*join_heads)(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s);
     // out (N,n) = columns of x (N,any; ldx): out[i][j] = x[i][columns[j]]. columns (n) int32, any order.
     void (*gather_columns)(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
     // And back: out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1;

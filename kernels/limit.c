@@ -47,7 +47,8 @@ double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, 
     enum { FIRST_SIDE = 256 };
     const double most_seconds = 0.25;
     int side = FIRST_SIDE, full = k->full_matmul;
-    KernelLimits limits = {.N = full, .C = full, .OC = full, .NH = 1, .HS = 64, .context = full, .threads = threads};
+    KernelLimits limits = {
+        .N = full, .C = full, .OC = full, .NH = 1, .NKV = 1, .HS = 64, .context = full, .threads = threads};
     limits.dt = dt;
     limits.attention = ATTENTION_OWN;
     if (k->open(&limits, err, errlen)) return -1;

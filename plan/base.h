@@ -22,6 +22,11 @@ typedef enum DType {
 
 typedef uint16_t bf16;  // the upper half of an IEEE fp32
 
+// The function between the two matrices of an MLP, and how many of their outputs a hidden unit reads: SwiGLU's are a
+// gate and what it lets pass.
+typedef enum ActFunction { ACT_GELU, ACT_SWIGLU } ActFunction;
+static inline int act_runs(ActFunction f) { return f == ACT_SWIGLU ? 2 : 1; }
+
 static inline size_t dtype_bytes(DType dt) { return dt == DT_F64 ? 8 : dt == DT_F32 ? 4 : 2; }
 static inline const char* dtype_name(DType dt) { return dt == DT_F64 ? "fp64" : dt == DT_F32 ? "fp32" : "bf16"; }
 

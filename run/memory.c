@@ -48,7 +48,7 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.heads) : 1;
     limits.C = MAX(widest.C, widest.hidden);
     limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.hidden)), widest.vocab_rows);
-    limits.NH = widest.heads;
+    limits.NH = limits.NKV = widest.heads;
     limits.HS = HS;
     limits.oversubscribed = run->oversubscribed;
     limits.context = m->shape.context;

@@ -129,6 +129,7 @@ static Problem problem(const Case* c, DType dt) {
                       .Nq = p.cu_q[n],
                       .Nk = p.cu_k[n],
                       .NH = c->NH,
+                      .NKV = c->NH,
                       .HS = c->HS,
                       .causal = c->causal,
                       .scale = (float)(1 / sqrt(c->HS))};
@@ -192,7 +193,8 @@ static void cudnn_has_computed_cases(void) {
 static int open_table(const Kernels* table, const Problem* p, int threads) {
     char err[ERR_BYTES];
     int C = p->a.NH * p->a.HS;
-    KernelLimits limits = {.N = (int)MAX(p->k.rows, p->q.rows), .C = C, .OC = 4 * C, .NH = p->a.NH, .HS = p->a.HS};
+    KernelLimits limits = {
+        .N = (int)MAX(p->k.rows, p->q.rows), .C = C, .OC = 4 * C, .NH = p->a.NH, .NKV = p->a.NKV, .HS = p->a.HS};
     limits.context = p->longest, limits.threads = threads, limits.dt = p->dt, limits.attention = ATTENTION_OWN;
     limits.fast_backward = any_order;
     if (opens_with_cudnn(table, limits)) return 0;

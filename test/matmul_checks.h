@@ -124,7 +124,7 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
     bring_back();
     CHECK(wrong_elements("forward", s, o, out, o->dt, expected, bound, n) == 0);
     CHECK(guards_hold(out, n, o->dt) && guards_hold(gelu, n, o->dt));
-    if (o->gelu) {  // of the output as it was stored, and the very bits of the same set's gelu_forward
+    if (o->gelu) {  // of the output as it was stored, and the very bits of the same set's activation_forward
         for (size_t i = 0; i < n; i++) {
             double y = get(out, i, o->dt);
             expected[i] = gelu_in_double(y);
@@ -133,9 +133,9 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
             if (o->epilogues == EPILOGUE_ALL && o->dt == DT_BF16) bound[i] += 1.13 / 256 * fabs(y);
         }
         CHECK(wrong_elements("gelu", s, o, gelu, o->dt, expected, bound, n) == 0);
-        k->gelu_forward(out_of(k, again, n, o->dt), out_of(k, out, n, o->dt), n, o->dt, NULL);
+        k->activation_forward(out_of(k, again, n, o->dt), out_of(k, out, n, o->dt), ACT_GELU, 1, (int)n, o->dt, NULL);
         bring_back();
-        if (k->gelu_forward != cpu_reference_kernels.gelu_forward && o->epilogues != EPILOGUE_ALL)
+        if (k->activation_forward != cpu_reference_kernels.activation_forward && o->epilogues != EPILOGUE_ALL)
             CHECK(memcmp(again, gelu, n * dtype_bytes(o->dt)) == 0);
     }
     tensor_free(out), tensor_free(gelu), tensor_free(again);

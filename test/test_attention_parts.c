@@ -344,7 +344,8 @@ static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) {
     for (size_t i = 0; i <= rows; i++) cu[i] = (int)i;
     Tensor x = tensor(rows, HEADS, 0, DT_F32), dout = tensor(rows, HEADS, 0, DT_F32);
     fill(x, 1, 1), fill(dout, 2, 1);
-    KernelLimits limits = {.N = N, .spread = SPREAD, .C = 28, .OC = 28, .NH = 7, .HS = 1, .context = 4, .threads = 2};
+    KernelLimits limits = {
+        .N = N, .spread = SPREAD, .C = 28, .OC = 28, .NH = 7, .NKV = 7, .HS = 1, .context = 4, .threads = 2};
     limits.attention = ATTENTION_OWN;
     for (int i = 0, n = tested_tables(tables); i < n; i++) {
         const Kernels* k = tables[i];
@@ -354,7 +355,7 @@ static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) {
         CHECK(k->open(&limits, err, sizeof err) == 0);
         Attention a = {data_for(k, x), data_for(k, x), data_for(k, x), .Nq = (int)rows, .Nk = (int)rows};
         a.cu_q = a.cu_k = (int*)there(k, cu, (rows + 1) * sizeof(int));
-        a.ldq = a.ldkv = a.ldo = HEADS, a.n_docs = (int)rows, a.NH = HEADS, a.HS = 1, a.causal = 1, a.scale = 1;
+        a.ldq = a.ldkv = a.ldo = HEADS, a.n_docs = (int)rows, a.NH = a.NKV = HEADS, a.HS = 1, a.causal = 1, a.scale = 1;
         k->attention_forward(data_for(k, y[0]), (float*)data_for(k, y[1]), &a, DT_F32, NULL);
         k->attention_backward(data_for(k, y[2]), data_for(k, y[3]), data_for(k, y[4]), data_for(k, dout),
                               data_for(k, y[0]), (float*)data_for(k, y[1]), &a, DT_F32, NULL);
@@ -377,7 +378,7 @@ static void forward_row(bf16* out, const Kernels* k, char* memory, uint64_t row,
     int* there = (int*)(lse + ROW);
     k->upload(there, cu, sizeof cu, NULL);
     Attention a = {x, x, x, there, there, .Nq = ROW, .Nk = ROW, .ldq = ROW_HS, .ldkv = ROW_HS, .ldo = ROW_HS};
-    a.n_docs = 2, a.NH = 1, a.HS = ROW_HS, a.causal = 1, a.scale = 1, a.row = row;
+    a.n_docs = 2, a.NH = a.NKV = 1, a.HS = ROW_HS, a.causal = 1, a.scale = 1, a.row = row;
     k->attention_forward(y, lse, &a, DT_BF16, NULL);
     k->download(out, y, bytes, NULL);
 }
@@ -391,7 +392,7 @@ static void what_is_made_of_a_rows_documents_is_kept_for_that_row_alone(void) {
     for (int i = 0, n = tested_tables(tables); i < n; i++) {
         const Kernels* k = tables[i];
         KernelLimits limits = {
-            .N = ROW, .C = ROW_HS, .OC = ROW_HS, .NH = 1, .HS = ROW_HS, .context = ROW, .threads = 1};
+            .N = ROW, .C = ROW_HS, .OC = ROW_HS, .NH = 1, .NKV = 1, .HS = ROW_HS, .context = ROW, .threads = 1};
         limits.dt = DT_BF16, limits.attention = ATTENTION_OWN;
         CHECK(k->open(&limits, err, sizeof err) == 0);
         char* memory = (char*)k->alloc(2 * sizeof x + (ROW + 4) * sizeof(float));

@@ -30,7 +30,7 @@ static Attention attention(const int* cu, int n_docs, const float* at) {
     a.cu_q = a.cu_k = cu;
     a.Nq = a.Nk = cu[n_docs], a.n_docs = n_docs;
     a.ldq = a.ldkv = 3 * C, a.ldo = C;
-    a.NH = NH, a.HS = HS, a.causal = 1, a.scale = 0.35f;
+    a.NH = a.NKV = NH, a.HS = HS, a.causal = 1, a.scale = 0.35f;
     return a;
 }
 
@@ -151,7 +151,8 @@ static void gradients_are_interleaved_from_the_first_row_on(void) {
 int main(void) {
     char err[ERR_BYTES];
     KernelLimits limits = {};
-    limits.N = MOST_N, limits.spread = 1, limits.C = 4 * C, limits.OC = 4 * C, limits.NH = NH, limits.HS = HS;
+    limits.N = MOST_N, limits.spread = 1, limits.C = 4 * C, limits.OC = 4 * C, limits.NH = limits.NKV = NH,
+    limits.HS = HS;
     limits.context = S, limits.attention = ATTENTION_OWN;
     k = kernels_find("emu", "auto", err, sizeof err);
     if (!k || k->open(&limits, err, sizeof err)) die("%s", err);

@@ -134,7 +134,7 @@ static void head_sizes_that_cannot_be_packed_are_padded(void) {
 
 static KernelLimits limits_of(int N, int context, size_t most_scratch) {
     KernelLimits limits = {};
-    limits.N = N, limits.context = context, limits.NH = 12, limits.HS = 64, limits.dt = DT_BF16;
+    limits.N = N, limits.context = context, limits.NH = limits.NKV = 12, limits.HS = 64, limits.dt = DT_BF16;
     limits.most_scratch = most_scratch;
     return limits;
 }

@@ -85,7 +85,7 @@ static struct { double a[L_N * L_C], b[L_N * L_C], weight[L_C], bias[L_C], w[L_N
 static double layernorm_loss(void) {
     double out[L_N * L_C];
     float mean[L_N], rstd[L_N];
-    REF->layernorm_forward(out, mean, rstd, l.a, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
+    REF->norm_forward(NULL, out, mean, rstd, l.a, NULL, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
     return dot(out, l.w, L_N * L_C);
 }
 
@@ -100,8 +100,8 @@ static void layernorm_backward_is_the_slope_of_forward(void) {
     fill_layernorm();
     fill_before(dx, dx0, COUNT(dx), DT_F64);
     fill_before(dweight, dweight0, L_C, DT_F32), fill_before(dbias, dbias0, L_C, DT_F32);
-    REF->layernorm_forward(out, mean, rstd, l.a, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
-    REF->layernorm_backward(dx, dweight, dbias, l.w, l.a, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
+    REF->norm_forward(NULL, out, mean, rstd, l.a, NULL, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
+    REF->norm_backward(dx, dweight, dbias, l.w, l.a, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
     check_gradient(l.a, COUNT(l.a), layernorm_loss, dx, DT_F64, dx0);
     check_gradient(l.weight, L_C, layernorm_loss, dweight, DT_F32, dweight0);
     check_gradient(l.bias, L_C, layernorm_loss, dbias, DT_F32, dbias0);
@@ -110,18 +110,18 @@ static void layernorm_backward_is_the_slope_of_forward(void) {
 static double residual_layernorm_loss(void) {
     double sum[L_N * L_C], out[L_N * L_C];
     float mean[L_N], rstd[L_N];
-    REF->residual_layernorm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
+    REF->norm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
     return dot(out, l.w, L_N * L_C) + dot(sum, l.w_sum, L_N * L_C);
 }
 
-// The sum receives a gradient of its own, which is what dx holds when layernorm_backward adds to it.
+// The sum receives a gradient of its own, which is what dx holds when norm_backward adds to it.
 static void residual_layernorm_backward_is_the_slope_of_forward(void) {
     double sum[L_N * L_C], out[L_N * L_C], dsum[L_N * L_C];
     float mean[L_N], rstd[L_N], dweight[L_C] = {0}, dbias[L_C] = {0};
     fill_layernorm();
     memcpy(dsum, l.w_sum, sizeof dsum);
-    REF->residual_layernorm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, L_N, L_C, DT_F64, NULL);
-    REF->layernorm_backward(dsum, dweight, dbias, l.w, sum, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
+    REF->norm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
+    REF->norm_backward(dsum, dweight, dbias, l.w, sum, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
     check_gradient(l.a, COUNT(l.a), residual_layernorm_loss, dsum, DT_F64, NULL);
     check_gradient(l.b, COUNT(l.b), residual_layernorm_loss, dsum, DT_F64, NULL);
     check_gradient(l.weight, L_C, residual_layernorm_loss, dweight, DT_F32, NULL);
@@ -140,7 +140,7 @@ static double matmul_loss(void) {
 
 static double gelu_then_matmul_loss(void) {
     double act[M_N * M_C], out[M_N * M_OC];
-    REF->gelu_forward(act, m.x, M_N * M_C, DT_F64, NULL);
+    REF->activation_forward(act, m.x, ACT_GELU, M_N, M_C, DT_F64, NULL);
     REF->matmul_forward(out, NULL, act, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
     return dot(out, m.w, M_N * M_OC);
 }
@@ -174,7 +174,7 @@ static void matmul_with_gelu_gives_what_two_ops_give(void) {
     double out[M_N * M_OC], act[M_N * M_OC], expected[M_N * M_OC];
     fill_matmul();
     REF->matmul_forward(out, act, m.x, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
-    REF->gelu_forward(expected, out, M_N * M_OC, DT_F64, NULL);
+    REF->activation_forward(expected, out, ACT_GELU, M_N, M_OC, DT_F64, NULL);
     CHECK(memcmp(act, expected, sizeof act) == 0);
     CHECK_CLOSE(expected[0], 0.5 * out[0] * (1 + tanh(sqrt(2 / acos(-1.0)) * (out[0] + 0.044715 * pow(out[0], 3)))),
                 1e-14);
@@ -195,6 +195,7 @@ static Attention attention = {.q = q,
                               .ldo = A_LDO,
                               .n_docs = 2,
                               .NH = A_NH,
+                              .NKV = A_NH,
                               .HS = A_HS,
                               .causal = 1,
                               .scale = 0.7f};

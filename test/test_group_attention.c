@@ -72,7 +72,7 @@ static void plain_attention(Whole* w, const Case* c) {
     int* cu = (int*)buffer(w->cu, ((size_t)w->n_docs + 1) * sizeof(int));
     int C = c->NH * c->HS;
     Attention a = {.q = qkv, .k = qkv + W, .v = qkv + 2 * W, .cu_q = cu, .cu_k = cu, .Nq = w->tokens, .Nk = w->tokens};
-    a.ldq = a.ldkv = 3 * C, a.ldo = C, a.n_docs = w->n_docs, a.NH = c->NH, a.HS = c->HS;
+    a.ldq = a.ldkv = 3 * C, a.ldo = C, a.n_docs = w->n_docs, a.NH = a.NKV = c->NH, a.HS = c->HS;
     a.causal = 1, a.scale = (float)(1 / sqrt(c->HS));
     kernels->attention_forward(out, lse, &a, c->dt, NULL);
     kernels->attention_backward(dqkv, dqkv + W, dqkv + 2 * W, dout, out, lse, &a, c->dt, NULL);
@@ -431,7 +431,8 @@ static void log_sum_exps_far_apart_merge(void) {
 static void open_kernels_and_world(void) {
     char err[ERR_BYTES] = "";
     RankIdentity id;
-    KernelLimits limits = {.N = 4096, .spread = size, .C = 256, .OC = 256, .NH = 8, .HS = 32, .context = 4096};
+    KernelLimits limits = {
+        .N = 4096, .spread = size, .C = 256, .OC = 256, .NH = 8, .NKV = 8, .HS = 32, .context = 4096};
     limits.threads = 1, limits.dt = DT_F32, limits.attention = ATTENTION_OWN;
     kernels = kernels_find(TEST_DEVICE, "auto", err, sizeof err);
     if (!kernels || kernels->open(&limits, err, sizeof err)) die("%s", err);

@@ -34,7 +34,7 @@ static int kept_files(void) {
 
 static void open_kernels(Epilogues epilogues) {
     KernelLimits limits = {};
-    limits.N = MOST_N, limits.C = C, limits.OC = OC, limits.NH = 1, limits.HS = 8, limits.context = 8;
+    limits.N = MOST_N, limits.C = C, limits.OC = OC, limits.NH = limits.NKV = 1, limits.HS = 8, limits.context = 8;
     limits.spread = 1, limits.epilogues = epilogues, limits.attention = ATTENTION_OWN;
     CHECK(k->open(&limits, err, sizeof err) == 0);
 }

@@ -34,6 +34,7 @@ static void set_row_size(int i) {
                                   .C = k.C,
                                   .OC = MAX(4 * k.C, 16),
                                   .NH = 1,
+                                  .NKV = 1,
                                   .HS = 8,
                                   .context = 16,
                                   .dt = k.dt,
@@ -141,7 +142,9 @@ static void embedding_backward_skips_negative_tokens_and_missing_tables(void) {
 
 // ---- GELU: tanh within a few ulp, and 1 + tanh loses what cancels: 8 E |x| in all
 
-static void call_gelu(const Kernels* t) { t->gelu_forward(data(k.out), data(k.x), k.n, k.dt, NULL); }
+static void call_gelu(const Kernels* t) {
+    t->activation_forward(data(k.out), data(k.x), ACT_GELU, 1, (int)k.n, k.dt, NULL);
+}
 
 static void gelu_matches_the_reference(void) {
     static const double special[] = {0, -0.0, INFINITY, 30, -30, 1e-30, NAN, 5, -5, 9, -9, 3e4};
@@ -169,8 +172,8 @@ static double largest(int buffer) {
 }
 
 static void call_layernorm(const Kernels* t) {
-    t->layernorm_forward(data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), data(k.weight),
-                         data(k.bias), k.N, k.C, k.dt, NULL);
+    t->norm_forward(NULL, data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), NULL, data(k.weight),
+                    data(k.bias), 1e-5f, k.N, k.C, k.dt, NULL);
 }
 
 static void set_layernorm_tolerance(int x) {
@@ -201,8 +204,8 @@ static void layernorm_matches_the_reference(void) {
 
 static int sum_buffer;
 static void call_residual(const Kernels* t) {
-    t->residual_layernorm_forward(data(sum_buffer), data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x),
-                                  data(k.y), data(k.weight), data(k.bias), k.N, k.C, k.dt, NULL);
+    t->norm_forward(data(sum_buffer), data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), data(k.y),
+                    data(k.weight), data(k.bias), 1e-5f, k.N, k.C, k.dt, NULL);
 }
 
 static void residual_layernorm_matches_the_reference(void) {
@@ -220,8 +223,8 @@ static void residual_layernorm_matches_the_reference(void) {
 }
 
 static void call_layernorm_backward(const Kernels* t) {
-    t->layernorm_backward(data(k.dx), (float*)data(k.dweight), (float*)data(k.dbias), data(k.out), data(k.x),
-                          data(k.weight), (float*)data(k.mean), (float*)data(k.rstd), k.N, k.C, k.dt, NULL);
+    t->norm_backward(data(k.dx), (float*)data(k.dweight), (float*)data(k.dbias), data(k.out), data(k.x), data(k.weight),
+                     (float*)data(k.mean), (float*)data(k.rstd), k.N, k.C, k.dt, NULL);
 }
 
 // dx adds rstd (g - mean(g) - xhat mean(g xhat)): each mean off by sum_error of G = max |g|, or G H with H = max
@@ -529,14 +532,14 @@ static void gather_rows_without_indices_keeps_the_order(void) {
 // ---- slices of heads
 
 static void call_split(const Kernels* t) {
-    t->split_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+    t->split_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
 }
 static void call_join(const Kernels* t) {
-    t->join_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+    t->join_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
 }
 static void call_split_and_join(const Kernels* t) {
-    t->split_heads(data(k.y), data(k.x), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
-    t->join_heads(data(k.out), data(k.y), k.N, k.M, k.NH, k.HS, k.d, k.dt, NULL);
+    t->split_heads(data(k.y), data(k.x), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
+    t->join_heads(data(k.out), data(k.y), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
 }
 
 // Heads that divide evenly, that do not, slices of one head and of none; more than 8192 elements for the threads.
@@ -698,8 +701,8 @@ static void instruction_set_is_tested_here(void) {
     const Kernels *t = cpu_kernels(isa), *r = &cpu_reference_kernels;
     if (!t) SKIP("this processor or this build lacks it");
     CHECK(t->embedding_forward != r->embedding_forward && t->embedding_backward != r->embedding_backward);
-    CHECK(t->layernorm_forward != r->layernorm_forward && t->layernorm_backward != r->layernorm_backward);
-    CHECK(t->residual_layernorm_forward != r->residual_layernorm_forward && t->gelu_forward != r->gelu_forward);
+    CHECK(t->norm_forward != r->norm_forward && t->norm_backward != r->norm_backward);
+    CHECK(t->activation_forward != r->activation_forward);
     CHECK(t->add != r->add && t->cast != r->cast && t->classifier != r->classifier);
     CHECK(t->classifier_part != r->classifier_part && t->classifier_join != r->classifier_join);
     CHECK(t->gather_columns != r->gather_columns && t->scatter_columns != r->scatter_columns);
@@ -722,7 +725,8 @@ static void no_entry_of_a_table_is_missing(void) {
 }
 
 int main(void) {
-    world.limits = (KernelLimits){.N = 8, .C = 8, .OC = 32, .NH = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
+    world.limits =
+        (KernelLimits){.N = 8, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
 #ifndef TEST_DEVICE
     for (isa = CPU_GENERIC; isa < CPU_ISAS; isa++) {
         printf("  %s:\n", cpu_isa_names[isa]);

@@ -308,7 +308,8 @@ static double pause_by_marks(const Kernels* t, void (*pause)(void), double* most
 
 static void open_table(const Kernels* t, int oversubscribed) {
     char err[ERR_BYTES];
-    KernelLimits limits = {.N = 8, .C = 8, .OC = 32, .NH = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
+    KernelLimits limits = {
+        .N = 8, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
     limits.threads = 1, limits.oversubscribed = oversubscribed;
     CHECK(t->open(&limits, err, sizeof err) == 0);
 }
@@ -384,7 +385,7 @@ static void events_on_shared_cores_are_of_processor_time(void) {
 #endif
 
 int main(void) {
-    world.limits = (KernelLimits){.N = 300, .C = 8, .OC = 32, .NH = 1, .HS = 8, .context = 8};
+    world.limits = (KernelLimits){.N = 300, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8};
     world.limits.attention = ATTENTION_OWN;
     RUN(gather_columns_takes_them_in_any_order);
     RUN(scatter_columns_undoes_gather_columns_and_fills_the_rest);

@@ -427,7 +427,8 @@ static void spin(const Kernels* k, double seconds) {
 }
 
 static const Kernels* open_cpu(int oversubscribed) {
-    KernelLimits limits = {.N = 1, .spread = 1, .C = 1, .OC = 1, .NH = 1, .HS = 1, .context = 1, .threads = 1};
+    KernelLimits limits = {
+        .N = 1, .spread = 1, .C = 1, .OC = 1, .NH = 1, .NKV = 1, .HS = 1, .context = 1, .threads = 1};
     const Kernels* k = kernels_find("cpu", "reference", err, sizeof err);
     limits.oversubscribed = oversubscribed;
     if (!k || k->open(&limits, err, sizeof err)) die("%s", err);

@@ -58,6 +58,7 @@ static void open_group(Group* g, const Kernels* k, DType dt, int ranks, int NH, 
                            .C = 4 * NH * HS,
                            .OC = 4 * NH * HS,
                            .NH = NH,
+                           .NKV = NH,
                            .HS = HS,
                            .context = 8,
                            .threads = 2,
@@ -314,7 +315,7 @@ static void leave_out(Group* g, int t, double part, uint64_t seed) {
         for (int kind = 0; kind < 2; kind++) {
             int stay = own_channels(g, kind, t) - given_by(g, t, kind), span = span_of(g, kind), of[3];
             IndexList* lists[] = {&r->kept[l].columns[2 * kind], &r->kept[l].columns[2 * kind + 1],
-                                 kind ? &r->kept[l].hidden : &r->kept[l].heads};
+                                  kind ? &r->kept[l].hidden : &r->kept[l].heads};
             of[0] = g->whole.C, of[1] = stay, of[2] = stay / span;
             for (int i = 0; i < 3; i++) {
                 uint64_t key = hash64(seed + (uint64_t)(l * 6 + kind * 3 + i));

@@ -125,7 +125,7 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
     }
     for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
         int nk = MIN(BLOCK, n_keys - j0);
-        size_t key = at(d.k0 + j0, a->ldkv, h, HS);
+        size_t key = at(d.k0 + j0, a->ldkv, h / (a->NH / a->NKV), HS);
         pack_rows(k, element(a->k, key, dt), a->ldkv, nk, ROUND_UP(nk, TILE_ROWS), HS, dt);
         pack_rows(v, element(a->v, key, dt), a->ldkv, nk, nk, HS, dt);
         for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
@@ -436,6 +436,10 @@ static void row_dots(float* D, const void* dout, const void* out, const Attentio
 
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
+    if (a->NKV != a->NH) {
+        cpu_reference_kernels.attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+        return;
+    }
     float* D = (float*)cpu_shared_scratch();
     Task* tasks = (Task*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
     row_dots(D, dout, out, a, dt);

@@ -1,4 +1,4 @@
-// elementwise.c - ops that are limited by memory: embedding, LayerNorm, residual sum, GELU, conversions, merges of
+// elementwise.c - ops that are limited by memory: embedding, norms, residual sum, activations, conversions, merges of
 // attention, moves.
 //
 // Each reads its tensors once and computes in fp32. A row of C elements stays in the first cache while it is
@@ -23,6 +23,10 @@ static inline const void* row_of(const void* p, size_t row, size_t C, DType dt) 
 // ---- embedding
 
 SIMD_INLINE void embed_row(void* out, const void* token, const void* position, size_t C, DType dt) {
+    if (!position) {
+        memcpy(out, token, C * dtype_bytes(dt));
+        return;
+    }
     FOR_VECTORS(c, n, 0, C, vf_put(out, c, n, vf_get(token, c, n, dt) + vf_get(position, c, n, dt), dt););
 }
 
@@ -30,7 +34,8 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
                               int N, int C, DType dt, Stream s) {
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
-        const void *token = row_of(wte, (size_t)tokens[n], C, dt), *position = row_of(wpe, (size_t)positions[n], C, dt);
+        const void* token = row_of(wte, (size_t)tokens[n], C, dt);
+        const void* position = wpe ? row_of(wpe, (size_t)positions[n], C, dt) : NULL;
         WITH_DTYPE(dt, embed_row, (void*)row_of(out, n, C, dt), token, position, (size_t)C);
     }
 }
@@ -68,9 +73,9 @@ typedef struct Moments {
 
 enum { STEP = 4 * SIMD_FLOATS };  // four sums side by side hide the latency of an addition
 
-// Mean and 1 / sqrt(variance + 1e-5) of x (C) fp32, the variance from the differences to the mean. x has room for whole
+// Mean and 1 / sqrt(variance + eps) of x (C) fp32, the variance from the differences to the mean. x has room for whole
 // steps, which is filled with numbers that add nothing.
-SIMD_INLINE Moments moments(float* x, size_t C) {
+SIMD_INLINE Moments moments(float* x, size_t C, float eps) {
     vf sum[4] = {{0}}, square[4] = {{0}};
     size_t whole = ROUND_UP(C, (size_t)STEP);
     memset(x + C, 0, (whole - C) * sizeof(float));
@@ -86,16 +91,16 @@ SIMD_INLINE Moments moments(float* x, size_t C) {
             square[u] += d * d;
         }
     float variance = vf_sum(square[0] + square[1] + (square[2] + square[3])) / (float)C;
-    return (Moments){mean, 1 / sqrtf(variance + 1e-5f)};
+    return (Moments){mean, 1 / sqrtf(variance + eps)};
 }
 
 // Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
 SIMD_INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a, const void* b, const void* weight,
-                                  const void* bias, size_t C, DType dt) {
+                                  const void* bias, float eps, size_t C, DType dt) {
     if (b) FOR_VECTORS(c, n, 0, C, vf_put(sum, c, n, vf_get(a, c, n, dt) + vf_get(b, c, n, dt), dt););
     const void* rounded = b ? sum : a;
     FOR_VECTORS(c, n, 0, C, vf_put(x, c, n, vf_get(rounded, c, n, dt), DT_F32););
-    Moments m = moments(x, C);
+    Moments m = moments(x, C, eps);
     FOR_VECTORS(c, n, 0, C, {
         vf xhat = (vf_get(x, c, n, DT_F32) - m.mean) * m.rstd;
         vf_put(out, c, n, xhat * vf_get(weight, c, n, dt) + vf_get(bias, c, n, dt), dt);
@@ -103,28 +108,21 @@ SIMD_INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a,
     return m;
 }
 
-// b NULL: the plain LayerNorm of a.
-static void normalize(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
-                      const void* bias, int N, int C, DType dt) {
+static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
+    if (!mean) {
+        cpu_reference_kernels.norm_forward(sum, out, mean, rstd, a, b, weight, bias, eps, N, C, dt, s);
+        return;
+    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
     for (size_t n = 0; n < (size_t)N; n++) {
         float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
         void *out_row = (void*)row_of(out, n, C, dt), *sum_row = b ? (void*)row_of(sum, n, C, dt) : NULL;
         const void *a_row = row_of(a, n, C, dt), *b_row = b ? row_of(b, n, C, dt) : NULL;
-        Moments m = WITH_DTYPE(dt, normalize_row, out_row, sum_row, x, a_row, b_row, weight, bias, C);
+        Moments m = WITH_DTYPE(dt, normalize_row, out_row, sum_row, x, a_row, b_row, weight, bias, eps, (size_t)C);
         mean[n] = m.mean;
         rstd[n] = m.rstd;
     }
-}
-
-static void layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
-                              int N, int C, DType dt, Stream s) {
-    normalize(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt);
-}
-
-static void residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                                       const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
-    normalize(sum, out, mean, rstd, a, b, weight, bias, N, C, dt);
 }
 
 // With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
@@ -146,9 +144,12 @@ SIMD_INLINE void layernorm_backward_row(void* dx, float* dweight, float* dbias, 
     });
 }
 
-static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                               const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
-                               Stream s) {
+static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
+                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
+    if (!mean) {
+        cpu_reference_kernels.norm_backward(dx, dweight, dbias, dout, x, weight, mean, rstd, N, C, dt, s);
+        return;
+    }
     size_t rows = MAX((size_t)PART_ROWS, CEIL_DIV((size_t)N, (size_t)PARTS)), parts = CEIL_DIV((size_t)N, rows);
     size_t Cp = ROUND_UP((size_t)C, (size_t)16);
     float* partial = (float*)cpu_shared_scratch();  // (parts, 2, Cp)
@@ -182,7 +183,12 @@ SIMD_INLINE void gelu_range(void* out, const void* x, size_t begin, size_t end, 
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_gelu(vf_get(x, i, n, dt)), dt););
 }
 
-static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
+static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
+    size_t n = (size_t)N * U;
+    if (f != ACT_GELU) {
+        cpu_reference_kernels.activation_forward(out, x, f, N, U, dt, s);
+        return;
+    }
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
     for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, gelu_range, out, x, i, MIN(i + CHUNK, n));
 }
@@ -255,24 +261,41 @@ static void scatter_rows(void* out, const void* x, const int* rows, int n, int C
     }
 }
 
-// Between x (rows,NH,HS) and its d slices of heads, one after another: the heads of a slice are one run of bytes.
-static void move_heads(char* slices, char* x, int split, size_t rows, int NH, int d, size_t head_bytes) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (rows * NH * head_bytes >= 2 * SERIAL)
-    for (size_t row = 0; row < rows; row++)
-        for (int i = 0; i < d; i++) {
-            size_t first = (size_t)(i * NH / d), n = (size_t)((i + 1) * NH / d) - first;
-            char* slice = slices + (rows * first + row * n) * head_bytes;
-            char* whole = x + (row * NH + first) * head_bytes;
-            memcpy(split ? slice : whole, split ? whole : slice, n * head_bytes);
+typedef struct Heads {  // of a row: M matrices of NH heads, which are cut into d slices
+    size_t M, NH, d;
+    size_t first_bytes, other_bytes;  // of a head of the first matrix, and of each other
+} Heads;
+
+// Between a row of x (N rows) and its part of each slice; the heads of a matrix and slice are one run of bytes.
+static void move_row(char* slices, char* x, int split, size_t row, size_t N, const Heads* h) {
+    size_t all = h->first_bytes + (h->M - 1) * h->other_bytes;
+    for (size_t i = 0; i < h->d; i++) {
+        size_t first = i * h->NH / h->d, n = (i + 1) * h->NH / h->d - first;
+        char* slice = slices + (N * first + row * n) * all;
+        char* whole = x + row * h->NH * all;
+        for (size_t m = 0; m < h->M; m++) {
+            size_t bytes = m ? h->other_bytes : h->first_bytes;
+            memcpy(split ? slice : whole + first * bytes, split ? whole + first * bytes : slice, n * bytes);
+            slice += n * bytes;
+            whole += h->NH * bytes;
         }
+    }
 }
 
-static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    move_heads((char*)out, (char*)x, 1, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
+static void move_heads(char* slices, char* x, int split, int N, Heads h) {
+    size_t bytes = N * h.NH * (h.first_bytes + (h.M - 1) * h.other_bytes);
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (bytes >= 2 * SERIAL)
+    for (size_t row = 0; row < (size_t)N; row++) move_row(slices, x, split, row, (size_t)N, &h);
 }
 
-static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    move_heads((char*)x, (char*)out, 0, (size_t)N * M, NH, d, HS * dtype_bytes(dt));
+static void split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    size_t elem = dtype_bytes(dt);
+    move_heads((char*)out, (char*)x, 1, N, (Heads){(size_t)M, (size_t)NH, (size_t)d, HS0 * elem, HS * elem});
+}
+
+static void join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    size_t elem = dtype_bytes(dt);
+    move_heads((char*)x, (char*)out, 0, N, (Heads){(size_t)M, (size_t)NH, (size_t)d, HS0 * elem, HS * elem});
 }
 
 // ---- moves of columns
@@ -326,10 +349,9 @@ static void scatter_columns(void* out, const void* x, const int* source, ColumnF
 static void install(Kernels* table) {
     table->embedding_forward = embedding_forward;
     table->embedding_backward = embedding_backward;
-    table->layernorm_forward = layernorm_forward;
-    table->residual_layernorm_forward = residual_layernorm_forward;
-    table->layernorm_backward = layernorm_backward;
-    table->gelu_forward = gelu_forward;
+    table->norm_forward = norm_forward;
+    table->norm_backward = norm_backward;
+    table->activation_forward = activation_forward;
     table->add = add;
     table->cast = cast;
     table->attention_merge = attention_merge;

@@ -73,7 +73,8 @@ static void embedding_forward(void* out, const int* tokens, const int* positions
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t c = 0; c < (size_t)C; c++)
             store(out, n * C + c,
-                  load(wte, (size_t)tokens[n] * C + c, dt) + load(wpe, (size_t)positions[n] * C + c, dt), dt);
+                  load(wte, (size_t)tokens[n] * C + c, dt) + (wpe ? load(wpe, (size_t)positions[n] * C + c, dt) : 0),
+                  dt);
 }
 
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
@@ -86,56 +87,52 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
         }
 }
 
-// ---- LayerNorm
-
-static void layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
-                              int N, int C, DType dt, Stream s) {
-    for (size_t n = 0; n < (size_t)N; n++) {
-        double sum = 0, variance = 0;
-        for (size_t c = 0; c < (size_t)C; c++) sum += load(x, n * C + c, dt);
-        double m = sum / C;
-        for (size_t c = 0; c < (size_t)C; c++) variance += (load(x, n * C + c, dt) - m) * (load(x, n * C + c, dt) - m);
-        double r = 1 / sqrt(variance / C + 1e-5);
-        for (size_t c = 0; c < (size_t)C; c++)
-            store(out, n * C + c, (load(x, n * C + c, dt) - m) * r * load(weight, c, dt) + load(bias, c, dt), dt);
-        mean[n] = (float)m;
-        rstd[n] = (float)r;
-    }
-}
+// ---- norms: LayerNorm, or with mean NULL RMSNorm
 
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
     for (size_t i = 0; i < n; i++) store(out, i, load(a, i, dt) + load(b, i, dt), dt);
 }
 
-static void residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                                       const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
-    add(sum, a, b, (size_t)N * C, dt, s);
-    layernorm_forward(out, mean, rstd, sum, weight, bias, N, C, dt, s);
+static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
+    const void* x = b ? sum : a;
+    if (b) add(sum, a, b, (size_t)N * C, dt, s);
+    for (size_t n = 0; n < (size_t)N; n++) {
+        double m = 0, square = 0;
+        for (size_t c = 0; c < (size_t)C && mean; c++) m += load(x, n * C + c, dt);
+        m /= C;
+        for (size_t c = 0; c < (size_t)C; c++) square += (load(x, n * C + c, dt) - m) * (load(x, n * C + c, dt) - m);
+        double r = 1 / sqrt(square / C + eps);
+        for (size_t c = 0; c < (size_t)C; c++)
+            store(out, n * C + c,
+                  (load(x, n * C + c, dt) - m) * r * load(weight, c, dt) + (bias ? load(bias, c, dt) : 0), dt);
+        if (mean) mean[n] = (float)m;
+        rstd[n] = (float)r;
+    }
 }
 
-// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C.
-static void layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                               const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
-                               Stream s) {
+// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C; without
+// a mean its gradient, mean(g), is missing too.
+static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
+                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
     for (size_t n = 0; n < (size_t)N; n++) {
-        double g_mean = 0, gx_mean = 0;
+        double m = mean ? mean[n] : 0, g_mean = 0, gx_mean = 0;
         for (size_t c = 0; c < (size_t)C; c++) {
-            double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n],
-                   g = load(dout, n * C + c, dt) * load(weight, c, dt);
-            g_mean += g / C;
+            double xhat = (load(x, n * C + c, dt) - m) * rstd[n], g = load(dout, n * C + c, dt) * load(weight, c, dt);
+            if (mean) g_mean += g / C;
             gx_mean += g * xhat / C;
         }
         for (size_t c = 0; c < (size_t)C; c++) {
-            double xhat = (load(x, n * C + c, dt) - mean[n]) * rstd[n], d = load(dout, n * C + c, dt);
+            double xhat = (load(x, n * C + c, dt) - m) * rstd[n], d = load(dout, n * C + c, dt);
             store(dx, n * C + c,
                   load(dx, n * C + c, dt) + rstd[n] * (d * load(weight, c, dt) - g_mean - xhat * gx_mean), dt);
             dweight[c] += (float)(d * xhat);
-            dbias[c] += (float)d;
+            if (dbias) dbias[c] += (float)d;
         }
     }
 }
 
-// ---- GELU: with u = sqrt(2/pi) (x + 0.044715 x^3)
+// ---- activations. GELU: with u = sqrt(2/pi) (x + 0.044715 x^3)
 
 static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 
@@ -144,8 +141,31 @@ static double gelu_gradient(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
-static void gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
-    for (size_t i = 0; i < n; i++) store(out, i, gelu(load(x, i, dt)), dt);
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t u = 0; u < (size_t)U; u++) {
+            size_t at = n * U * act_runs(f) + u;
+            double z = load(x, at, dt);
+            store(out, n * U + u, f == ACT_GELU ? gelu(z) : z * sigmoid(z) * load(x, at + U, dt), dt);
+        }
+}
+
+// Of SwiGLU, with h = sigmoid(gate):  dup = dout gate h,  dgate = dout up (h + gate h (1 - h)).
+static void activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
+                                Stream s) {
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t u = 0; u < (size_t)U; u++) {
+            size_t at = n * U * act_runs(f) + u;
+            double z = load(x, at, dt), d = load(dout, n * U + u, dt), h = sigmoid(z);
+            if (f == ACT_GELU) {
+                store(dx, at, d * gelu_gradient(z), dt);
+                continue;
+            }
+            store(dx, at, d * load(x, at + U, dt) * (h + z * h * sigmoid(-z)), dt);
+            store(dx, at + U, d * z * h, dt);
+        }
 }
 
 // ---- matmul
@@ -186,12 +206,81 @@ static void matmul_backward_weight(float* dweight, float* dbias, const void* dou
     }
 }
 
+// ---- rotary positions, after QK-norm
+
+static double root_mean_square_inverse(const void* x, size_t at, int HS, float eps, DType dt) {
+    double square = 0;
+    for (int j = 0; j < HS; j++) square += load(x, at + j, dt) * load(x, at + j, dt);
+    return 1 / sqrt(square / HS + eps);
+}
+
+static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {
+    int heads = r->NH + r->NKV, half = r->HS / 2;
+    for (size_t n = 0; n < (size_t)r->N; n++)
+        for (int h = 0; h < heads; h++) {
+            size_t at = n * r->ld + h * r->HS, raw_at = (n * heads + h) * r->HS;
+            const void* weight = h < r->NH ? r->q_weight : r->k_weight;
+            double rstd = weight ? root_mean_square_inverse(x, at, r->HS, r->eps, dt) : 1;
+            for (int j = 0; j < r->HS && raw; j++) store(raw, raw_at + j, load(x, at + j, dt), dt);
+            for (int j = 0; j < half; j++) {
+                const float* turn = r->table + ((size_t)r->positions[n] * half + j) * 2;
+                double low = load(x, at + j, dt) * rstd, high = load(x, at + j + half, dt) * rstd;
+                if (weight) low *= load(weight, j, dt), high *= load(weight, j + half, dt);
+                store(x, at + j, low * turn[0] - high * turn[1], dt);
+                store(x, at + j + half, high * turn[0] + low * turn[1], dt);
+            }
+        }
+}
+
+// The gradient of the rotation's input j: its output, turned back.
+static double turned_back(const void* dx, size_t at, const float* turns, int j, int half, DType dt) {
+    const float* turn = turns + j % half * 2;
+    double d = load(dx, at + j, dt), other = load(dx, at + (j + half) % (2 * half), dt);
+    return d * turn[0] + (j < half ? other : -other) * turn[1];
+}
+
+// Of a head vector with QK-norm: g (HS) in, the gradient of the norm's input out. With h = g weight, xhat = raw rstd:
+// g = rstd (h - xhat mean(h xhat)), dweight += g xhat.
+static void qk_norm_backward(double* g, float* dweight, const void* weight, const void* raw, size_t at, int HS,
+                             float eps, DType dt) {
+    double rstd = root_mean_square_inverse(raw, at, HS, eps, dt), hx_mean = 0;
+    for (int j = 0; j < HS; j++) hx_mean += g[j] * load(weight, j, dt) * load(raw, at + j, dt) * rstd / HS;
+    for (int j = 0; j < HS; j++) {
+        double xhat = load(raw, at + j, dt) * rstd;
+        dweight[j] += (float)(g[j] * xhat);
+        g[j] = rstd * (g[j] * load(weight, j, dt) - xhat * hx_mean);
+    }
+}
+
+static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
+                            Stream s) {
+    int heads = r->NH + r->NKV, half = r->HS / 2;
+    double* g = (double*)calloc((size_t)r->HS + 1, sizeof(double));  // tests only
+    for (size_t n = 0; n < (size_t)r->N; n++)
+        for (int h = 0; h < heads; h++) {
+            size_t at = n * r->ld + h * r->HS;
+            const void* weight = h < r->NH ? r->q_weight : r->k_weight;
+            const float* turns = r->table + (size_t)r->positions[n] * half * 2;
+            for (int j = 0; j < r->HS; j++) g[j] = turned_back(dx, at, turns, j, half, dt);
+            if (weight)
+                qk_norm_backward(g, h < r->NH ? dq_weight : dk_weight, weight, raw, (n * heads + h) * r->HS, r->HS,
+                                 r->eps, dt);
+            for (int j = 0; j < r->HS; j++) store(dx, at + j, g[j], dt);
+        }
+    free(g);
+}
+
 // ---- attention
+
+// Where the key or value of row `key` lies that query head h reads.
+static size_t key_at(const Attention* a, size_t key, int h) {
+    return key * a->ldkv + (size_t)(h / (a->NH / a->NKV)) * a->HS;
+}
 
 static double score(const Attention* a, size_t query, size_t key, int h, DType dt) {
     double sum = 0;
     for (int j = 0; j < a->HS; j++)
-        sum += load(a->q, query * a->ldq + h * a->HS + j, dt) * load(a->k, key * a->ldkv + h * a->HS + j, dt);
+        sum += load(a->q, query * a->ldq + h * a->HS + j, dt) * load(a->k, key_at(a, key, h) + j, dt);
     return sum * a->scale;
 }
 
@@ -218,8 +307,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
                 for (int j = 0; j < a->HS; j++) {
                     double sum = 0;
                     for (size_t k = k0; k < k1; k++)
-                        sum +=
-                            exp(score(a, query, k, h, dt) - max) / total * load(a->v, k * a->ldkv + h * a->HS + j, dt);
+                        sum += exp(score(a, query, k, h, dt) - max) / total * load(a->v, key_at(a, k, h) + j, dt);
                     store(out, query * a->ldo + h * a->HS + j, sum, out_dt);
                 }
             }
@@ -231,40 +319,45 @@ static void put_gradient(void* to, size_t i, double x, const Attention* a, DType
     else store(to, i, x, dt);
 }
 
+// Query head h of document b: dq, and what it adds to dk and dv (k_len,HS) of its key/value head.
 // With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,  dK = scale
 // dS^T Q.
+static void query_head_backward(void* dq, double* dk, double* dv, const void* dout, const void* out, const float* lse,
+                                const Attention* a, int b, int h, DType dt) {
+    size_t Nq = (size_t)a->cu_q[a->n_docs], first_key = (size_t)a->cu_k[b], HS = (size_t)a->HS, k0, k1;
+    for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++) {
+        size_t query = (size_t)a->cu_q[b] + i, row_o = query * a->ldo + h * HS, row_q = query * a->ldq + h * HS;
+        visible_keys(a, b, i, &k0, &k1);
+        double D = 0;
+        for (size_t j = 0; j < HS; j++) D += load(dout, row_o + j, dt) * load(out, row_o + j, dt);
+        for (size_t j = 0; j < HS; j++) {
+            double sum = 0;  // dq[j]
+            for (size_t k = k0; k < k1; k++) {
+                double p = exp(score(a, query, k, h, dt) - lse[h * Nq + query]), dp = 0;
+                for (size_t c = 0; c < HS; c++) dp += load(dout, row_o + c, dt) * load(a->v, key_at(a, k, h) + c, dt);
+                double ds = p * (dp - D) * a->scale;
+                sum += ds * load(a->k, key_at(a, k, h) + j, dt);
+                dk[(k - first_key) * HS + j] += ds * load(a->q, row_q + j, dt);
+                dv[(k - first_key) * HS + j] += p * load(dout, row_o + j, dt);
+            }
+            put_gradient(dq, query * (a->partial ? a->ld_dq : a->ldq) + h * HS + j, sum, a, dt);
+        }
+    }
+}
+
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
-    int HS = a->HS, ld_dq = a->partial ? a->ld_dq : a->ldq, ld_dkv = a->partial ? a->ld_dkv : a->ldkv;
-    size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
+    size_t HS = (size_t)a->HS, ld_dkv = (size_t)(a->partial ? a->ld_dkv : a->ldkv);
     for (int b = 0; b < a->n_docs; b++)
-        for (int h = 0; h < a->NH; h++) {
+        for (int kv = 0, g = a->NH / a->NKV; kv < a->NKV; kv++) {
             size_t first_key = (size_t)a->cu_k[b], k_len = (size_t)(a->cu_k[b + 1] - a->cu_k[b]);
-            double* dk_sum =
-                (double*)calloc(2 * k_len * HS + 1, sizeof(double));  // the one allocation of this file: tests only
+            double* dk_sum = (double*)calloc(2 * k_len * HS + 1, sizeof(double));  // tests only
             double* dv_sum = dk_sum + k_len * HS;
-            for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++) {
-                size_t query = (size_t)a->cu_q[b] + i, row_o = query * a->ldo + h * HS, row_q = query * a->ldq + h * HS;
-                visible_keys(a, b, i, &k0, &k1);
-                double D = 0;
-                for (int j = 0; j < HS; j++) D += load(dout, row_o + j, dt) * load(out, row_o + j, dt);
-                for (int j = 0; j < HS; j++) {
-                    double sum = 0;  // dq[j]
-                    for (size_t k = k0; k < k1; k++) {
-                        double p = exp(score(a, query, k, h, dt) - lse[h * Nq + query]), dp = 0;
-                        for (int c = 0; c < HS; c++)
-                            dp += load(dout, row_o + c, dt) * load(a->v, k * a->ldkv + h * HS + c, dt);
-                        double ds = p * (dp - D) * a->scale;
-                        sum += ds * load(a->k, k * a->ldkv + h * HS + j, dt);
-                        dk_sum[(k - first_key) * HS + j] += ds * load(a->q, row_q + j, dt);
-                        dv_sum[(k - first_key) * HS + j] += p * load(dout, row_o + j, dt);
-                    }
-                    put_gradient(dq, query * ld_dq + h * HS + j, sum, a, dt);
-                }
-            }
+            for (int h = kv * g; h < (kv + 1) * g; h++)
+                query_head_backward(dq, dk_sum, dv_sum, dout, out, lse, a, b, h, dt);
             for (size_t k = 0; k < k_len; k++)
-                for (int j = 0; j < HS; j++) {
-                    size_t at = (first_key + k) * ld_dkv + h * HS + j;
+                for (size_t j = 0; j < HS; j++) {
+                    size_t at = (first_key + k) * ld_dkv + kv * HS + j;
                     put_gradient(dk, at, dk_sum[k * HS + j], a, dt);
                     put_gradient(dv, at, dv_sum[k * HS + j], a, dt);
                 }
@@ -306,31 +399,30 @@ static void scatter_rows(void* out, const void* x, const int* rows, int n, int C
         if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
 }
 
-// Where head h of matrix m of token n lies, in heads, when d slices of the heads lie one after another.
-static size_t split_head(size_t n, size_t m, int h, int N, int M, int NH, int d) {
-    int slice = 0;
-    while ((slice + 1) * NH / d <= h) slice++;
-    size_t first = (size_t)(slice * NH / d), heads = (size_t)((slice + 1) * NH / d) - first;
-    return N * M * first + (n * M + m) * heads + (h - first);
+// Between the rows of x, M matrices of NH heads each, and its d slices of heads, one after another. A head of matrix m
+// has size[m > 0] elements, a head of all matrices `all`.
+static void move_heads(char* slices, char* x, int split, size_t N, size_t M, size_t NH, const size_t size[2], size_t d,
+                       size_t elem) {
+    size_t all = size[0] + (M - 1) * size[1];
+    for (size_t slice = 0; slice < d; slice++)
+        for (size_t n = 0; n < N; n++)
+            for (size_t m = 0, before = 0; m < M; before += size[m > 0], m++)
+                for (size_t begin = slice * NH / d, end = (slice + 1) * NH / d, h = begin; h < end; h++) {
+                    size_t in_slice = (N * begin + n * (end - begin)) * all + (end - begin) * before;
+                    char* there = slices + (in_slice + (h - begin) * size[m > 0]) * elem;
+                    char* here = x + (n * NH * all + NH * before + h * size[m > 0]) * elem;
+                    memcpy(split ? there : here, split ? here : there, size[m > 0] * elem);
+                }
 }
 
-// Between x (N,M,NH,HS) and its d slices of heads, one after another.
-static void move_heads(char* slices, char* x, int split, int N, int M, int NH, size_t bytes, int d) {
-    for (size_t n = 0; n < (size_t)N; n++)
-        for (size_t m = 0; m < (size_t)M; m++)
-            for (int h = 0; h < NH; h++) {
-                char* slice = slices + split_head(n, m, h, N, M, NH, d) * bytes;
-                char* whole = x + ((n * M + m) * NH + h) * bytes;
-                memcpy(split ? slice : whole, split ? whole : slice, bytes);
-            }
+static void split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    const size_t size[2] = {(size_t)HS0, (size_t)HS};
+    move_heads((char*)out, (char*)x, 1, (size_t)N, (size_t)M, (size_t)NH, size, (size_t)d, dtype_bytes(dt));
 }
 
-static void split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    move_heads((char*)out, (char*)x, 1, N, M, NH, HS * dtype_bytes(dt), d);
-}
-
-static void join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    move_heads((char*)x, (char*)out, 0, N, M, NH, HS * dtype_bytes(dt), d);
+static void join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    const size_t size[2] = {(size_t)HS0, (size_t)HS};
+    move_heads((char*)x, (char*)out, 0, (size_t)N, (size_t)M, (size_t)NH, size, (size_t)d, dtype_bytes(dt));
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
@@ -461,16 +553,18 @@ const Kernels cpu_reference_kernels = {
     .synchronize = synchronize,
     .embedding_forward = embedding_forward,
     .embedding_backward = embedding_backward,
-    .layernorm_forward = layernorm_forward,
-    .residual_layernorm_forward = residual_layernorm_forward,
-    .layernorm_backward = layernorm_backward,
+    .norm_forward = norm_forward,
+    .norm_backward = norm_backward,
     .matmul_forward = matmul_forward,
     .matmul_backward_input = matmul_backward_input,
     .matmul_backward_weight = matmul_backward_weight,
+    .rotary_forward = rotary_forward,
+    .rotary_backward = rotary_backward,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
     .attention_merge = attention_merge,
-    .gelu_forward = gelu_forward,
+    .activation_forward = activation_forward,
+    .activation_backward = activation_backward,
     .add = add,
     .cast = cast,
     .gather_rows = gather_rows,

@@ -323,6 +323,7 @@ static void forward_any(Out* out, float* lse, const Attention* a, Stream s) {
 }
 
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    if (a->NKV != a->NH) die("grouped heads have no kernel on a CUDA device yet");
     if (a->Nq == 0 || a->n_docs == 0) return;
     if (!attention_tiles_fit(a, dt) || (uintptr_t)out % 16) return cuda_attention_plain_forward(out, lse, a, dt, s);
     if (a->partial) return forward_any((float*)out, lse, a, s);

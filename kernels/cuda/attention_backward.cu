@@ -371,6 +371,7 @@ void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
                              const Attention* attention, DType dt, Stream s) {
     Attention a = *attention;
     if (!a.partial) a.ld_dq = a.ldq, a.ld_dkv = a.ldkv;
+    if (a.NKV != a.NH) die("grouped heads have no kernel on a CUDA device yet");
     if (a.n_docs == 0) return;
     uintptr_t pointers = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv | (uintptr_t)dout | (uintptr_t)out;
     if (!attention_tiles_fit(&a, dt) || pointers % 16 || (a.ld_dq | a.ld_dkv) % 8)

@@ -62,8 +62,8 @@ static int find_bucket(const Attention* a, DType dt, int backward) {
     int C = a->NH * a->HS;
     // Only training rows have one array for queries and keys: end-aligned and begin-aligned causal are the same there.
     int fits = dt == DT_BF16 && !a->partial && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk &&
-               a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->HS == limits->HS && a->ldq == 3 * C &&
-               a->ldkv == 3 * C && a->ldo == C && a->n_docs > 0;
+               a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->NKV == a->NH && a->HS == limits->HS &&
+               a->ldq == 3 * C && a->ldkv == 3 * C && a->ldo == C && a->n_docs > 0;
     for (int i = 0; i < state.n[backward] && fits; i++)
         if (a->n_docs <= bucket_shape(limits, sm(), i, backward).B) return i;
     return -1;
@@ -187,7 +187,7 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
     a->cu_q = a->cu_k = device_cu;
     a->Nq = a->Nk = N, a->n_docs = n_docs;
     a->ldq = a->ldkv = 3 * C, a->ldo = C;
-    a->NH = limits->NH, a->HS = limits->HS;
+    a->NH = a->NKV = limits->NH, a->HS = limits->HS;
     a->causal = 1;
     a->scale = 1.0f / sqrtf((float)limits->HS);
     return base;

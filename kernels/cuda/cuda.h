@@ -82,7 +82,10 @@ static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)
 #define ENTRY(op) std::remove_pointer<decltype(Kernels::op)>::type cuda_##op
 
 // elementwise.cu
-ENTRY(gelu_forward);
+ENTRY(activation_forward);
+ENTRY(activation_backward);
+ENTRY(rotary_forward);
+ENTRY(rotary_backward);
 ENTRY(add);
 ENTRY(cast);
 ENTRY(gather_rows);
@@ -92,6 +95,7 @@ ENTRY(join_heads);
 ENTRY(gather_columns);
 ENTRY(scatter_columns);
 ENTRY(attention_merge);
+void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s);    // out (n) = GELU(x)
 void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s);  // dx (n) *= GELU'(pre)
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
@@ -99,9 +103,8 @@ ENTRY(embedding_forward);
 ENTRY(embedding_backward);
 // layernorm.cu
 size_t cuda_layernorm_scratch_bytes(const KernelLimits* limits);
-ENTRY(layernorm_forward);
-ENTRY(residual_layernorm_forward);
-ENTRY(layernorm_backward);
+ENTRY(norm_forward);
+ENTRY(norm_backward);
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
 size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits);
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);

@@ -93,6 +93,25 @@ void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
     map_dtype<MAP_GELU>(out, x, NULL, n, dt, s);
 }
 
+void cuda_activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
+    if (f != ACT_GELU) die("SwiGLU has no kernel on a CUDA device yet");
+    cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s);
+}
+
+void cuda_activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
+                              Stream s) {
+    if (f != ACT_GELU) die("SwiGLU has no kernel on a CUDA device yet");
+    map_dtype<MAP_TIMES_SLOPE>(dx, dout, x, (size_t)N * (size_t)U, dt, s);
+}
+
+void cuda_rotary_forward(void*, void*, const Rotary*, DType, Stream) {
+    die("rotary positions have no kernel on a CUDA device yet");
+}
+
+void cuda_rotary_backward(void*, float*, float*, const void*, const Rotary*, DType, Stream) {
+    die("rotary positions have no kernel on a CUDA device yet");
+}
+
 void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s) {
     map_dtype<MAP_TIMES_SLOPE>(dx, dx, pre, n, dt, s);
 }
@@ -198,11 +217,13 @@ static void move_heads(void* out, const void* x, int N, int M, int NH, int HS, i
     else move_head_units<float, SPLIT>(out, x, rows, NH, head_bytes, d, s);
 }
 
-void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    if (HS0 != HS) die("heads of several sizes cannot be moved on a CUDA device yet");
     move_heads<true>(out, x, N, M, NH, HS, d, dt, s);
 }
 
-void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
+void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    if (HS0 != HS) die("heads of several sizes cannot be moved on a CUDA device yet");
     move_heads<false>(out, x, N, M, NH, HS, d, dt, s);
 }
 

@@ -60,6 +60,7 @@ static void forward_of(void* out, const int* tokens, const int* positions, const
 
 void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
                             int C, DType dt, Stream s) {
+    if (!wpe) die("tokens without positions have no embedding on a CUDA device yet");
     if (N > 0) WITH_DTYPE(dt, forward_of, out, tokens, positions, wte, wpe, N, C, cuda_stream(s));
 }
 

@@ -21,8 +21,6 @@ enum {
     PART_ROWS = 2 * MANY_WARPS,   // least rows of one
 };
 
-static constexpr float EPSILON = 1e-5f;
-
 // Elements from one kept row to the next: all begin 16-byte aligned.
 template <class T>
 static __host__ __device__ __forceinline__ size_t kept_stride(int C) {
@@ -66,7 +64,7 @@ static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, co
 
 template <class T, int W, bool KEPT>
 static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight,
-                                      const T* bias, int N, int C) {
+                                      const T* bias, float eps, int N, int C) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t n = (size_t)blockIdx.x * (blockDim.x / 32) + warp;
     if (n >= (size_t)N) return;
@@ -84,7 +82,7 @@ static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, 
         Pack<T, W> x = load_pack<W>(row + c);
         for (int j = 0; j < W; j++) variance += (widen(x.v[j]) - m) * (widen(x.v[j]) - m);
     }
-    float r = rsqrtf(warp_sum(variance) / C + EPSILON);
+    float r = rsqrtf(warp_sum(variance) / C + eps);
     for (int c = lane * W; c < C; c += 32 * W) {
         Pack<T, W> x = load_pack<W>(row + c), w = load_pack<W>(weight + c), shift = load_pack<W>(bias + c);
         for (int j = 0; j < W; j++) x.v[j] = narrow<T>((widen(x.v[j]) - m) * r * widen(w.v[j]) + widen(shift.v[j]));
@@ -95,37 +93,33 @@ static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, 
 
 template <class T, int W>
 static void forward(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight, const T* bias,
-                    int N, int C, cudaStream_t stream) {
+                    float eps, int N, int C, cudaStream_t stream) {
     size_t bytes = kept_stride<T>(C) * sizeof(T);
     int warps = keeping_warps(bytes, 0);
     unsigned blocks = cuda_blocks((size_t)N, (size_t)(warps ? warps : MANY_WARPS));
     if (warps) {
         cuda_allow_shared(forward_kernel<T, W, true>, warps * bytes);
         LAUNCH((forward_kernel<T, W, true>), blocks, 32 * warps, warps * bytes, stream, sum, out, mean, rstd, a, b,
-               weight, bias, N, C);
+               weight, bias, eps, N, C);
     } else {
         LAUNCH((forward_kernel<T, W, false>), blocks, 32 * MANY_WARPS, 0, stream, sum, out, mean, rstd, a, b, weight,
-               bias, N, C);
+               bias, eps, N, C);
     }
 }
 
 template <class T>
 static void forward_of(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
-                       const void* bias, int N, int C, cudaStream_t stream) {
+                       const void* bias, float eps, int N, int C, cudaStream_t stream) {
     uintptr_t bits = (uintptr_t)sum | (uintptr_t)out | (uintptr_t)a | (uintptr_t)b | (uintptr_t)weight |
                      (uintptr_t)bias | (size_t)C * sizeof(T);
     auto run = bits % 16 == 0 ? forward<T, Pack<T>::N> : forward<T, 1>;
-    run((T*)sum, (T*)out, mean, rstd, (const T*)a, (const T*)b, (const T*)weight, (const T*)bias, N, C, stream);
+    run((T*)sum, (T*)out, mean, rstd, (const T*)a, (const T*)b, (const T*)weight, (const T*)bias, eps, N, C, stream);
 }
 
-void cuda_residual_layernorm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                                     const void* weight, const void* bias, int N, int C, DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, forward_of, sum, out, mean, rstd, a, b, weight, bias, N, C, cuda_stream(s));
-}
-
-void cuda_layernorm_forward(void* out, float* mean, float* rstd, const void* x, const void* weight, const void* bias,
-                            int N, int C, DType dt, Stream s) {
-    cuda_residual_layernorm_forward(NULL, out, mean, rstd, x, NULL, weight, bias, N, C, dt, s);
+void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
+                       const void* bias, float eps, int N, int C, DType dt, Stream s) {
+    if (!mean) die("RMSNorm has no kernel on a CUDA device yet");
+    if (N > 0) WITH_DTYPE(dt, forward_of, sum, out, mean, rstd, a, b, weight, bias, eps, N, C, cuda_stream(s));
 }
 
 // ---- backward. Naively:
@@ -272,9 +266,9 @@ static void backward_of(void* dx, float* parts, const void* dout, const void* x,
     run((T*)dx, parts, (const T*)dout, (const T*)x, (const T*)weight, mean, rstd, N, C, stream);
 }
 
-void cuda_layernorm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                             const void* weight, const float* mean, const float* rstd, int N, int C, DType dt,
-                             Stream s) {
+void cuda_norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
+                        const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
+    if (!mean) die("RMSNorm has no kernel on a CUDA device yet");
     if (N == 0) return;
     size_t n_parts = parts_of((size_t)N);
     float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)C * sizeof(float));
