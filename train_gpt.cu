@@ -46,7 +46,7 @@ static void* act(const Model* m, ActId id, int l) {
 }
 
 // Channels of the heads that this rank has.
-static int own_channels(const Model* m) { return m->shape.heads * shape_head_size(&m->shape); }
+static int own_channels(const Model* m) { return m->shape.heads * m->shape.HS; }
 
 // Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV; in the KV cache behind those of
 // earlier tokens; or in QKV_TOKENS, from where an all-to-all sends them to the ranks that share heads.
@@ -57,7 +57,7 @@ static char* new_qkv(const Model* m, const Row* row, int l) {
 
 // New queries of one document, its keys so far in the cache.
 static Attention cached_attention(const Model* m, const Row* row, int l) {
-    int C = own_channels(m), HS = shape_head_size(&m->shape);
+    int C = own_channels(m), HS = m->shape.HS;
     char* first = (char*)act(m, KV, l);
     Attention a;
     memset(&a, 0, sizeof a);
@@ -145,8 +145,8 @@ static void block_forward(const Model* m, const Row* row, int l) {
     tp_reduce_scatter(m, ACT(PROJ), row);
     k->norm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD), ACT(RESIDUAL),
                     tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), 1e-5f, row->own, C, dt, s);
-    linear_forward_gathered(m, LINEAR_FC, l, ACT(FC), ACT(FC_GELU), ACT(LN2), row);
-    linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_GELU), N);
+    linear_forward_gathered(m, LINEAR_FC, l, ACT(FC), ACT(FC_ACT), ACT(LN2), row);
+    linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_ACT), N);
     tp_reduce_scatter(m, ACT(PROJ), row);
 }
 
@@ -245,8 +245,8 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
 // Computes again what the forward pass of block l did not keep: see --recompute.
 static void recompute_block(const Model* m, const Row* row, int l) {
     const Kernels* k = m->k;
-    if (m->recompute == RECOMPUTE_GELU)
-        k->activation_forward(ACT(FC_GELU), ACT(FC), ACT_GELU, row->N, work_hidden(m, l), m->dt, m->s);
+    if (m->recompute == RECOMPUTE_ACTIVATION)
+        k->activation_forward(ACT(FC_ACT), ACT(FC), ACT_GELU, row->N, work_hidden(m, l), m->dt, m->s);
     if (m->recompute != RECOMPUTE_BLOCK) return;
     k->norm_forward(NULL, tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), NULL, W(LN1W),
                     W(LN1B), 1e-5f, row->own, m->shape.C, m->dt, m->s);
@@ -271,9 +271,9 @@ static void block_backward(const Model* m, const Row* row, int l) {
     int C = m->shape.C;
     DType dt = m->dt;
     Stream s = m->s;
-    void *d_residual = ACT(D_RESIDUAL), *d_norm = ACT(D_NORM), *d_hidden = ACT(D_HIDDEN), *d_full = ACT(D_FULL);
+    void *d_residual = ACT(D_RESIDUAL), *d_norm = ACT(D_NORM), *d_hidden = ACT(D_COLUMN), *d_full = ACT(D_FULL);
     // MLP
-    linear_backward_gathered(m, LINEAR_FCPROJ, l, d_hidden, d_residual, d_full, ACT(FC_GELU), ACT(FC), row);
+    linear_backward_gathered(m, LINEAR_FCPROJ, l, d_hidden, d_residual, d_full, ACT(FC_ACT), ACT(FC), row);
     linear_backward_scattered(m, LINEAR_FC, l, d_norm, d_hidden, ACT(LN2), row);
     k->norm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_norm, row), ACT(RESIDUAL2), W(LN2W), STAT(LN2_MEAN),
                      STAT(LN2_RSTD), row->own, C, dt, s);
@@ -310,7 +310,7 @@ static void model_backward(Model* m, const Row* row) {
 static uint64_t rounding_seed(const Config* config, const ParamTensor* tensor, int64_t t) {
     if (!strcmp(config->rounding, "nearest")) return 0;
     return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^
-                  ((uint64_t)tensor->id << 32 | (uint64_t)tensor->layer)) |
+                  ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)tensor->layer)) |
            1;
 }
 
@@ -332,7 +332,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.grad_scale = m->grad_scale;
     a.t = (int)MIN(t, (int64_t)1 << 30);
     a.rounding = rounding_seed(config, tensor, t);
-    a.freeze = work_freezes(m) && param_table[tensor->id].shard_axis >= 0 && tensor->id != WTE;
+    a.freeze = work_freezes(m) && param_cut(tensor->id) >= 0 && tensor->id != WTE;
     m->k->adamw(&a, m->dt, m->s);
 }
 

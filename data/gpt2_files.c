@@ -8,14 +8,20 @@
 
 int gpt2_is_matrix(const ParamTensor* tensor) { return tensor->rows > 1 || tensor->id == WTE || tensor->id == WPE; }
 
-static int is_transposed(const ParamTensor* t) { return param_table[t->id].hf_transposed; }
+static int is_transposed(const ParamTensor* t) { return param_table[t->id].gpt2_transposed; }
+
+static void hf_name(const ParamTensor* t, char* name, size_t bytes) {
+    const char *pattern = param_table[t->id].gpt2, *number = strstr(pattern, "%d");
+    if (!number) snprintf(name, bytes, "%s", pattern);
+    else snprintf(name, bytes, "%.*s%d%s", (int)(number - pattern), pattern, t->layer, number + 2);
+}
 
 // The i-th tensor as the file shows it.
 static SafeTensor describe(const ModelState* state, StateKind kind, int i) {
     ParamTensor t = shape_tensor(state->shape, i);
     SafeTensor shown;
     memset(&shown, 0, sizeof shown);
-    shape_hf_name(&t, shown.name, sizeof shown.name);
+    hf_name(&t, shown.name, sizeof shown.name);
     shown.dtype = kind == STATE_WEIGHTS ? state->dt : DT_F32;
     int rows = t.id == WTE ? state->shape->V : t.rows, is_matrix = gpt2_is_matrix(&t);
     shown.n_dims = is_matrix ? 2 : 1;

@@ -23,7 +23,7 @@ static int n_kinds(int with_master) { return with_master ? 3 : 2; }
 static void state_name(char name[TENSOR_NAME], StateKind kind, const ParamTensor* t) {
     const char* prefix = kind == STATE_M ? "m" : kind == STATE_V ? "v" : "master";
     const ParamRow* row = &param_table[t->id];
-    if (row->per_layer) snprintf(name, TENSOR_NAME, "%s.h.%d.%s", prefix, t->layer, row->name);
+    if (param_is_per_layer(t->id)) snprintf(name, TENSOR_NAME, "%s.h.%d.%s", prefix, t->layer, row->name);
     else snprintf(name, TENSOR_NAME, "%s.%s", prefix, row->name);
 }
 

@@ -86,7 +86,7 @@ static const Option options[] = {
     {"--dtype",         CHOICE, DEVICE,    RUN,   AT(dtype),         "auto",    0, 0,       "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it much faster, else fp32", NULL},
     {"--rounding",      CHOICE, DEVICE,    RUN,   AT(rounding),      "nearest", 0, 0,       "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16; stochastic keeps the expected value, and depends on nothing but seed, step and place", NULL},
     {"--threads",       INT,    DEVICE,    START, AT(threads),       "0",       0, 4096,    NULL, "CPU threads; 0: one for every core", NULL},
-    {"--recompute",     CHOICE, DEVICE,    RUN,   AT(recompute),     "none",    0, 0,       "none|gelu|block", "activations that the backward pass computes again instead of keeping them; the result has the same bits", NULL},
+    {"--recompute",     CHOICE, DEVICE,    RUN,   AT(recompute),     "none",    0, 0,       "none|activation|block", "activations that the backward pass computes again instead of keeping them; the result has the same bits", NULL},
     {"--attention",     CHOICE, DEVICE,    RUN,   AT(attention),     "auto",    0, 0,       "auto|own|cudnn", "attention kernels on a CUDA device: this project's or cuDNN's; auto: what was measured to be faster", NULL},
     {"--deterministic", CHOICE, DEVICE,    RUN,   AT(deterministic), "yes",     0, 0,       "yes|no", "no: on a CUDA device the backward pass of attention may add in any order, which is faster, but two runs differ in their last bits", NULL},
     {"--epilogues",     CHOICE, DEVICE,    RUN,   AT(epilogues),     "dgelu",   0, 0,       "bias|dgelu|all", "what cuBLASLt computes in the same pass as a matmul: the bias; also the derivative of GELU; also GELU and bias gradients", NULL},
@@ -135,7 +135,7 @@ static const char* const old_names[][2] = {
     {"--priority", "--experiment priority"},
     {"--ratios", "--experiment ratios"},
 };
-static const char* const old_values[][3] = {{"--cp-kind", "heads", "ulysses"}};
+static const char* const old_values[][3] = {{"--cp-kind", "heads", "ulysses"}, {"--recompute", "gelu", "activation"}};
 
 static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
 static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - options) / 64]; }

@@ -6,53 +6,59 @@
 
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
 
+Shape shape_whole(Shape s) {
+    s.Vp = s.vocab_rows = ROUND_UP(s.V, VOCAB_MULTIPLE);
+    s.shards = 1;
+    s.heads = s.NH, s.kv_heads = s.NKV, s.hidden = s.U;
+    s.first_vocab_row = 0;
+    return s;
+}
+
 Shape shape_make(int layers, int width, int heads, int vocab, int context) {
-    Shape shape = {.L = layers, .C = width, .NH = heads, .V = vocab, .context = context, .shards = 1};
-    shape.Vp = shape.vocab_rows = ROUND_UP(vocab, VOCAB_MULTIPLE);
-    shape.heads = heads;
-    shape.hidden = 4 * width;
-    return shape;
+    const ArchRow* arch = &arch_table[ARCH_GPT2];
+    return shape_whole((Shape){.arch = ARCH_GPT2,
+                               .features = arch->features,
+                               .L = layers,
+                               .C = width,
+                               .NH = heads,
+                               .V = vocab,
+                               .NKV = heads,
+                               .HS = width / heads,
+                               .U = 4 * width,
+                               .context = context,
+                               .positions = context,
+                               .eps = arch->eps});
 }
 
 // ---- parameters
 
-// clang-format off
-const ParamRow param_table[N_PARAMS] = {
-    //             name        Hugging Face                per layer, transposed, init,   decay, shard axis
-    [WTE]      = {"wte",      "transformer.wte.weight",             0, 0, INIT_NORMAL,   1,  0},
-    [WPE]      = {"wpe",      "transformer.wpe.weight",             0, 0, INIT_NORMAL,   1, -1},
-    [LN1W]     = {"ln1w",     "transformer.h.%d.ln_1.weight",       1, 0, INIT_ONE,      0, -1},
-    [LN1B]     = {"ln1b",     "transformer.h.%d.ln_1.bias",         1, 0, INIT_ZERO,     0, -1},
-    [QKVW]     = {"qkvw",     "transformer.h.%d.attn.c_attn.weight", 1, 1, INIT_NORMAL,  1,  0},
-    [QKVB]     = {"qkvb",     "transformer.h.%d.attn.c_attn.bias",  1, 0, INIT_ZERO,     0,  0},
-    [ATTPROJW] = {"attprojw", "transformer.h.%d.attn.c_proj.weight", 1, 1, INIT_RESIDUAL, 1, 1},
-    [ATTPROJB] = {"attprojb", "transformer.h.%d.attn.c_proj.bias",  1, 0, INIT_ZERO,     0, -1},
-    [LN2W]     = {"ln2w",     "transformer.h.%d.ln_2.weight",       1, 0, INIT_ONE,      0, -1},
-    [LN2B]     = {"ln2b",     "transformer.h.%d.ln_2.bias",         1, 0, INIT_ZERO,     0, -1},
-    [FCW]      = {"fcw",      "transformer.h.%d.mlp.c_fc.weight",   1, 1, INIT_NORMAL,   1,  0},
-    [FCB]      = {"fcb",      "transformer.h.%d.mlp.c_fc.bias",     1, 0, INIT_ZERO,     0,  0},
-    [FCPROJW]  = {"fcprojw",  "transformer.h.%d.mlp.c_proj.weight", 1, 1, INIT_RESIDUAL, 1,  1},
-    [FCPROJB]  = {"fcprojb",  "transformer.h.%d.mlp.c_proj.bias",   1, 0, INIT_ZERO,     0, -1},
-    [LNFW]     = {"lnfw",     "transformer.ln_f.weight",            0, 0, INIT_ONE,      0, -1},
-    [LNFB]     = {"lnfb",     "transformer.ln_f.bias",              0, 0, INIT_ZERO,     0, -1},
-};
-// clang-format on
+Runs shape_runs(const Shape* s, Axis axis) {
+    int q = s->heads * s->HS, kv = s->kv_heads * s->HS;
+    switch (axis) {
+        case CHANNELS: return (Runs){1, {s->C}};
+        case POSITIONS: return (Runs){1, {s->context}};
+        case HEAD_SIZE: return (Runs){1, {s->HS}};
+        case VOCABULARY: return (Runs){1, {s->vocab_rows}};
+        case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
+        case HEADS: return (Runs){1, {q}};
+        case FC_OUTPUTS: return (Runs){act_runs(arch_table[s->arch].act), {s->hidden, s->hidden}};
+        case HIDDEN: return (Runs){1, {s->hidden}};
+        default: return (Runs){1, {1}};
+    }
+}
+
+static int length(const Shape* shape, Axis axis) {
+    Runs runs = shape_runs(shape, axis);
+    int sum = 0;
+    for (int i = 0; i < runs.n; i++) sum += runs.size[i];
+    return sum;
+}
+
+static int exists(const Shape* shape, ParamId id) { return shape_has(shape, param_table[id].needs); }
 
 static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
-    int C = shape->C, own = shape->heads * shape_head_size(shape), hidden = shape->hidden;
-    *rows = 1;
-    *cols = C;
-    switch (id) {
-        case WTE: *rows = shape->vocab_rows; break;
-        case WPE: *rows = shape->context; break;
-        case QKVW: *rows = 3 * own; break;
-        case QKVB: *cols = 3 * own; break;
-        case ATTPROJW: *rows = C, *cols = own; break;
-        case FCW: *rows = hidden; break;
-        case FCB: *cols = hidden; break;
-        case FCPROJW: *rows = C, *cols = hidden; break;
-        default: break;
-    }
+    *rows = exists(shape, id) ? length(shape, param_table[id].rows) : 0;
+    *cols = length(shape, param_table[id].cols);
 }
 
 static size_t padded_elems(const Shape* shape, ParamId id) {
@@ -113,19 +119,29 @@ Segment shape_segment(const Shape* shape, int i, int rank) {
     return segment;
 }
 
-int shape_tensors(const Shape* shape) { return 2 + (LNFW - LN1W) * shape->L + 2; }
+// Tensors that exist among the rows [first, end) of param_table.
+static int count(const Shape* shape, int first, int end) {
+    int n = 0;
+    for (int id = first; id < end; id++) n += exists(shape, (ParamId)id);
+    return n;
+}
+
+int shape_tensors(const Shape* shape) {
+    return count(shape, 0, LN1W) + count(shape, LN1W, LNFW) * shape->L + count(shape, LNFW, N_PARAMS);
+}
 
 ParamTensor shape_tensor(const Shape* shape, int i) {
-    int per_layer = LNFW - LN1W, blocks = per_layer * shape->L;
-    if (i < LN1W) return shape_param(shape, (ParamId)i, 0);
-    if (i - LN1W < blocks) return shape_param(shape, (ParamId)(LN1W + (i - LN1W) % per_layer), (i - LN1W) / per_layer);
-    return shape_param(shape, (ParamId)(LNFW + (i - LN1W - blocks)), 0);
+    int b = 0, id;
+    for (BucketRows rows; rows = bucket_rows(shape, b), i >= count(shape, rows.first, rows.end); b++)
+        i -= count(shape, rows.first, rows.end);
+    for (id = bucket_rows(shape, b).first; i > 0 || !exists(shape, (ParamId)id); id++) i -= exists(shape, (ParamId)id);
+    return shape_param(shape, (ParamId)id, b >= 1 && b <= shape->L ? b - 1 : 0);
 }
 
 int shape_index(const Shape* shape, const ParamTensor* t) {
-    int per_layer = LNFW - LN1W;
-    if (t->id < LN1W) return (int)t->id;
-    return t->id < LNFW ? (int)t->id + t->layer * per_layer : (int)t->id - per_layer + shape->L * per_layer;
+    int b = shape_bucket_of(t, shape), i = count(shape, bucket_rows(shape, b).first, (int)t->id);
+    if (b > 0) i += count(shape, 0, LN1W) + (b - 1) * count(shape, LN1W, LNFW);
+    return i;
 }
 
 size_t shape_param_elems(const Shape* shape) {
@@ -136,13 +152,7 @@ size_t shape_param_elems(const Shape* shape) {
 size_t shape_param_count(const Shape* shape) {
     size_t count = 0;
     for (int i = 0; i < shape_tensors(shape); i++) count += shape_tensor(shape, i).elems;
-    return count - (size_t)(shape->Vp - shape->V) * shape->C;
-}
-
-void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes) {
-    const char *pattern = param_table[tensor->id].hf_name, *number = strstr(pattern, "%d");
-    if (!number) snprintf(name, bytes, "%s", pattern);
-    else snprintf(name, bytes, "%.*s%d%s", (int)(number - pattern), pattern, tensor->layer, number + 2);
+    return count - (size_t)(shape->Vp - shape->V) * shape->C * (exists(shape, HEADW) ? 2 : 1);
 }
 
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
@@ -150,8 +160,10 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
     Init init = param_table[tensor->id].init;
     double std = 0.02 * MAX(1, sqrt(768.0 / shape->C));
     if (init == INIT_RESIDUAL) std /= sqrt(2.0 * shape->L);
-    uint64_t tensor_seed = hash64(hash64(seed) ^ ((uint64_t)tensor->id << 32 | (uint64_t)tensor->layer));
-    size_t used = tensor->id == WTE ? (size_t)shape->V * shape->C : tensor->elems;  // padding rows of wte stay zero
+    uint64_t tensor_seed =
+        hash64(hash64(seed) ^ ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)tensor->layer));
+    int has_padding = param_table[tensor->id].rows == VOCABULARY;  // rows that stay zero
+    size_t used = has_padding ? (size_t)shape->V * shape->C : tensor->elems;
     for (size_t i = first; i < first + n; i++) {
         if (init == INIT_NORMAL || init == INIT_RESIDUAL)
             value[i] = i < used ? (float)(std * random_normal(tensor_seed, i)) : 0;
@@ -163,12 +175,14 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
 
 typedef struct ActRow {
     const char* name;
-    int copies;     // -1: L, -2: L + 1
-    int per_token;  // elements a token, in units of `unit`
-    char unit;      // of all tokens: 'C' channels, 'A' channels of own heads, 'H' own heads, 'U' own hidden units, 'D'
-                    // the wider of 3 A and U, '1'; of own tokens: 'S' channels, 's' one; 'V' own rows of wte for a
-                    // classifier chunk, 'T' what ranks tell each other of one, 'K' see KV
-    int fp32;       // statistics stay fp32 whatever the model's type
+    int copies;  // -1: L, -2: L + 1
+    // What there is of it a token. All tokens: 'C' channels; of own heads 'A' channels, 'Q' those of queries, keys and
+    // values, 'R' of queries and keys, 'H' heads; 'F' outputs of FC, 'U' own hidden units, 'D' the wider of Q and F,
+    // 'G' the widest of C, A and U; '1'. Own tokens: 'S' channels, 's' one. 'V' own rows of the vocabulary for a
+    // classifier chunk, 'T' what ranks tell each other of one, 'K' see KV.
+    char unit;
+    int fp32;   // statistics stay fp32 whatever the model's type
+    int needs;  // only where the model has these features
     ActWhen when;
     Recompute shared_from;  // from this level on, one copy serves all layers
 } ActRow;
@@ -177,52 +191,62 @@ enum { PER_LAYER = -1, PER_BORDER = -2, NEVER_SHARED = 99 };
 
 // clang-format off
 static const ActRow act_table[N_ACTS] = {
-    [RESIDUAL]   = {"residual",    PER_BORDER, 1, 'S', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LN1]        = {"ln1",         PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_MEAN]   = {"ln1 mean",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_RSTD]   = {"ln1 rstd",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [QKV]        = {"qkv",         PER_LAYER,  3, 'A', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [ATT]        = {"attention",   PER_LAYER,  1, 'A', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LSE]        = {"log-sum-exp", PER_LAYER,  1, 'H', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [RESIDUAL2]  = {"residual2",   PER_LAYER,  1, 'S', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2]        = {"ln2",         PER_LAYER,  1, 'C', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_MEAN]   = {"ln2 mean",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_RSTD]   = {"ln2 rstd",    PER_LAYER,  1, 's', 1, FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC]         = {"fc",          PER_LAYER,  1, 'U', 0, FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC_GELU]    = {"gelu",        PER_LAYER,  1, 'U', 0, FOR_EVER,     RECOMPUTE_GELU},
-    [PROJ]       = {"projection",  1,          1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF]        = {"lnf",         1,          1, 'C', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF_MEAN]   = {"lnf mean",    1,          1, 's', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF_RSTD]   = {"lnf rstd",    1,          1, 's', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LOGITS]     = {"logits of a chunk", 1,    1, 'V', 0, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LOSSES]     = {"losses",      1,          1, '1', 1, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [D_RESIDUAL] = {"d residual",  1,          1, 'S', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_NORM]   = {"d ln, att",   1,          1, 'C', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_HIDDEN]     = {"d fc, qkv",   1,          1, 'D', 0, FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_FULL]     = {"d residual, gathered", 1, 1, 'C', 0, FOR_TENSOR,   (Recompute)NEVER_SHARED},
-    [STATS]      = {"classifier parts", 1,     3, 'T', 1, FOR_TENSOR,   (Recompute)NEVER_SHARED},
-    [ATT_HEADS]  = {"attention, heads", PER_LAYER, 1, 'A', 0, FOR_GROUPS,  RECOMPUTE_BLOCK},
-    [QKV_TOKENS] = {"qkv, tokens", 1,          3, 'A', 0, FOR_GROUPS,   (Recompute)NEVER_SHARED},
-    [KV]         = {"kv cache",    PER_LAYER,  3, 'K', 0, FOR_SAMPLING, (Recompute)NEVER_SHARED},
+    [RESIDUAL]   = {"residual",             PER_BORDER, 'S', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LN1]        = {"ln1",                  PER_LAYER,  'C', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_MEAN]   = {"ln1 mean",             PER_LAYER,  's', 1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_RSTD]   = {"ln1 rstd",             PER_LAYER,  's', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [QKV]        = {"qkv",                  PER_LAYER,  'Q', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [ATT]        = {"attention",            PER_LAYER,  'A', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LSE]        = {"log-sum-exp",          PER_LAYER,  'H', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [RESIDUAL2]  = {"residual2",            PER_LAYER,  'S', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2]        = {"ln2",                  PER_LAYER,  'C', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_MEAN]   = {"ln2 mean",             PER_LAYER,  's', 1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_RSTD]   = {"ln2 rstd",             PER_LAYER,  's', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC]         = {"fc",                   PER_LAYER,  'F', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC_ACT]     = {"activated",            PER_LAYER,  'U', 0, 0,             FOR_EVER,     RECOMPUTE_ACTIVATION},
+    [QK_RAW]     = {"q, k before the norm", PER_LAYER,  'R', 0, HAS_QK_NORM,   FOR_TRAINING, RECOMPUTE_BLOCK},
+    [PROJ]       = {"projection",           1,          'C', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF]        = {"lnf",                  1,          'C', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF_MEAN]   = {"lnf mean",             1,          's', 1, HAS_NORM_BIAS, FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LNF_RSTD]   = {"lnf rstd",             1,          's', 1, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LOGITS]     = {"logits of a chunk",    1,          'V', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
+    [LOSSES]     = {"losses",               1,          '1', 1, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
+    [D_RESIDUAL] = {"d residual",           1,          'S', 0, 0,             FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_NORM]     = {"d ln, att, activated", 1,          'G', 0, 0,             FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_COLUMN]   = {"d fc, qkv",            1,          'D', 0, 0,             FOR_TRAINING, (Recompute)NEVER_SHARED},
+    [D_FULL]     = {"d residual, gathered", 1,          'C', 0, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
+    [STATS]      = {"classifier parts",     1,          'T', 1, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
+    [ATT_HEADS]  = {"attention, heads",     PER_LAYER,  'A', 0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
+    [QKV_TOKENS] = {"qkv, tokens",          1,          'Q', 0, 0,             FOR_GROUPS,   (Recompute)NEVER_SHARED},
+    [KV]         = {"kv cache",             PER_LAYER,  'K', 0, 0,             FOR_SAMPLING, (Recompute)NEVER_SHARED},
 };
 // clang-format on
 
-static size_t act_elems(const Shape* shape, const ActNeeds* needs, const ActRow* row) {
-    size_t R = (size_t)needs->tp, C = (size_t)shape->C, n = (size_t)token_share(needs->N, needs->tp),
-           per = (size_t)row->per_token, N = R * n, hidden = (size_t)shape->hidden,
-           own = (size_t)shape->heads * (size_t)shape_head_size(shape);
-    switch (row->unit) {
-        case 'C': return per * N * C;
-        case 'A': return per * N * own;
-        case 'H': return per * N * (size_t)shape->heads;
-        case 'U': return per * N * hidden;
-        case 'D': return per * N * MAX(3 * own, hidden);
-        case 'S': return per * n * C;
-        case 's': return per * n;
-        case 'V': return per * (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
-        case 'T': return per * R * (size_t)needs->classifier_N;
-        case 'K': return per * (size_t)shape->context * own;
-        default: return per * N;
+// GELU is a part of the matmuls around it: its gradient never exists apart.
+static size_t widest_gradient(const Shape* s) {
+    int hidden = arch_table[s->arch].act == ACT_GELU ? 0 : s->hidden;
+    return (size_t)MAX(MAX(s->C, s->heads * s->HS), hidden);
+}
+
+static size_t act_elems(const Shape* shape, const ActNeeds* needs, char unit) {
+    size_t R = (size_t)needs->tp, C = (size_t)shape->C, n = (size_t)token_share(needs->N, needs->tp), N = R * n,
+           qkv = (size_t)shape_qkv(shape), fc = (size_t)length(shape, FC_OUTPUTS);
+    switch (unit) {
+        case 'C': return N * C;
+        case 'A': return N * (size_t)(shape->heads * shape->HS);
+        case 'Q': return N * qkv;
+        case 'R': return N * (size_t)((shape->heads + shape->kv_heads) * shape->HS);
+        case 'H': return N * (size_t)shape->heads;
+        case 'F': return N * fc;
+        case 'U': return N * (size_t)shape->hidden;
+        case 'D': return N * MAX(qkv, fc);
+        case 'G': return N * widest_gradient(shape);
+        case 'S': return n * C;
+        case 's': return n;
+        case 'V': return (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
+        case 'T': return 3 * R * (size_t)needs->classifier_N;
+        case 'K': return (size_t)shape->context * qkv;
+        default: return N;
     }
 }
 
@@ -239,9 +263,9 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
                           [FOR_SAMPLING] = !needs->sampling,
                           [FOR_GROUPS] = !needs->groups,
                           [FOR_TENSOR] = needs->tp == 1};
-        if (row->when != FOR_EVER && unwanted[row->when]) a.copies = 0;
+        if (!shape_has(shape, row->needs) || (row->when != FOR_EVER && unwanted[row->when])) a.copies = 0;
         a.dtype = row->fp32 ? DT_F32 : needs->dt;
-        a.elems = act_elems(shape, needs, row);
+        a.elems = act_elems(shape, needs, row->unit);
         a.copy_bytes = ROUND_UP(a.elems * dtype_bytes(a.dtype), (size_t)ALIGN_BYTES);
         bytes += a.copy_bytes * (size_t)a.copies;
         acts[i] = a;
@@ -251,7 +275,14 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
 
 // ---- work
 
+double shape_matmul_weights(const Shape* shape) {
+    double weights = (double)shape->V * shape->C;
+    for (int id = LN1W; id < LNFW; id++)
+        if (param_table[id].rows != ONE)
+            weights += (double)shape->L * length(shape, param_table[id].rows) * length(shape, param_table[id].cols);
+    return weights;
+}
+
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2) {
-    double C = shape->C, weights = 12.0 * shape->L * C * C + (double)shape->V * C;
-    return 6 * weights * sum_s + 6 * shape->L * C * sum_s2;
+    return 6 * shape_matmul_weights(shape) * sum_s + 6 * shape->L * (double)(shape->NH * shape->HS) * sum_s2;
 }

@@ -1,53 +1,55 @@
-// shape.h - the model as data: one table of parameters, one of activations. Every size, offset, name, initial value
-// and file layout is read from these rows; adding a tensor is adding a row.
+// shape.h - the sizes of a model: a table of tensors (plan/arch.h), one of activations; every offset is read from rows.
 #pragma once
-#include "plan/base.h"
+#include "plan/arch.h"
+
+// Llama 3's stretching of rotary positions (Hugging Face's rope_type "llama3"): wavelengths longer than original / low
+// positions are divided by factor, those shorter than original / high stay, between them it is interpolated.
+typedef struct RopeScaling {
+    double factor;  // 0: no stretching
+    double low, high, original;
+} RopeScaling;
 
 typedef struct Shape {
+    Arch arch;
+    int features;     // HAS_...: the architecture's, and HAS_HEAD
     int L, C, NH, V;  // layers, channels, heads, vocabulary
-    int context;      // longest document, rows of the position table
+    int NKV, HS;      // key/value heads, each of NH / NKV heads; channels of a head
+    int U;            // hidden units of the MLP
+    int context;      // longest document; where positions are learned the rows of their table
+    int positions;    // most that the model was made for, as its config.json says: at least context
     int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
-    int shards;       // ranks that the parameters are divided among: 1 by shape_make, see Bucket
-    // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, 4 C, 0 and Vp.
-    int heads, hidden;                // attention heads, hidden units
-    int first_vocab_row, vocab_rows;  // of wte
+    double eps;       // of norms
+    double theta;     // of rotary positions
+    RopeScaling scaling;
+    int shards;  // ranks that the parameters are divided among: 1 at first, see Bucket
+    // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, NKV, U, 0 and Vp.
+    int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
+    int first_vocab_row, vocab_rows;  // of wte and headw
 } Shape;
 
+// A whole model: fills in Vp and what stands behind scaling.
+Shape shape_whole(Shape shape);
+// A GPT-2 of these dimensions.
 Shape shape_make(int layers, int width, int heads, int vocab, int context);
-static inline int shape_head_size(const Shape* s) { return s->C / s->NH; }
+static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
+// The classifier's weights.
+static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
+// Channels of queries, keys and values of this rank's heads together.
+static inline int shape_qkv(const Shape* s) { return (s->heads + 2 * s->kv_heads) * s->HS; }
 // Ids of the vocabulary, padding left out, that the rows of this shape stand for.
 static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
 
-// ---- parameters, in the order in which they lie in memory: wte, wpe, the 12 of each layer together, lnf
+// ---- parameters
 
-// clang-format off
-typedef enum ParamId {
-    WTE, WPE,                                   // token and position embeddings; wte is also the classifier
-    LN1W, LN1B, QKVW, QKVB, ATTPROJW, ATTPROJB,  // per layer, attention
-    LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,      // per layer, MLP
-    LNFW, LNFB,                                 // final norm
-    N_PARAMS
-} ParamId;
-// clang-format on
+// An axis as runs of elements, one after another.
+typedef struct Runs {
+    int n, size[MOST_RUNS];
+} Runs;
 
-// Weights begin as N(0, 0.02) like GPT-2's, narrow models wider by sqrt(768 / C), since a sum over fewer channels would
-// come out too small; projections into the residual stream are divided by sqrt(2L); norms begin at 1, biases at 0.
-typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;
-
-typedef struct ParamRow {
-    const char* name;     // ours
-    const char* hf_name;  // GPT2LMHeadModel's, with the layer's number for %d
-    int per_layer;
-    int hf_transposed;  // Hugging Face keeps these as (in, out): its Conv1D
-    Init init;
-    int decay;       // weight decay applies: matrices and embeddings
-    int shard_axis;  // axis cut by tensor parallelism: 0 outputs (column-parallel), 1 inputs (row-parallel), -1 none
-} ParamRow;
-
-extern const ParamRow param_table[N_PARAMS];
+Runs shape_runs(const Shape* shape, Axis axis);
 
 // One tensor of the model: (rows, cols), rows = 1 for vectors. Offset in elements from the start of the parameters;
-// each tensor begins at a multiple of 64 elements.
+// each tensor begins at a multiple of 64 elements. One that the model does not have has no elements.
 typedef struct ParamTensor {
     ParamId id;
     int layer;  // 0 when the row is not per layer
@@ -61,9 +63,9 @@ ParamTensor shape_tensor(const Shape* shape, int i);             // the i-th in 
 int shape_index(const Shape* shape, const ParamTensor* tensor);  // its i
 size_t shape_param_elems(const Shape* shape);                    // of the whole block, gaps between tensors included
 size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
-void shape_hf_name(const ParamTensor* tensor, char* name, size_t bytes);
 
-// Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf. Each is
+// Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
+// Each is
 // padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns the piece of its number
 // in every bucket, and optimizer state exists for what it owns only. Arrays of owned elements hold the pieces of all
 // buckets one after another, bucket b at offset / shards.
@@ -91,15 +93,16 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
 
 // ---- activations of a row of N tokens
 
-typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_BLOCK } Recompute;
+typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_ACTIVATION, RECOMPUTE_BLOCK } Recompute;
 
 // clang-format off
 typedef enum ActId {
     RESIDUAL,                                           // what enters each block, and what leaves the last
     LN1, LN1_MEAN, LN1_RSTD, QKV, ATT, LSE, RESIDUAL2,  // per layer
-    LN2, LN2_MEAN, LN2_RSTD, FC, FC_GELU,               // per layer
+    LN2, LN2_MEAN, LN2_RSTD, FC, FC_ACT,                // per layer
+    QK_RAW,                                             // per layer, QK-norm: queries and keys before it
     PROJ, LNF, LNF_MEAN, LNF_RSTD, LOGITS, LOSSES,      // once
-    D_RESIDUAL, D_NORM, D_HIDDEN,                       // gradients, once
+    D_RESIDUAL, D_NORM, D_COLUMN,                       // gradients, once; D_NORM also those by what a core makes
     D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
     ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
     QKV_TOKENS,                                         // once, groups of ranks: qkv before the all-to-all
@@ -141,7 +144,9 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
 
 // ---- work
 
+// Weights of a token's matmuls: of the blocks' linears and the classifier. For the whole model.
+double shape_matmul_weights(const Shape* shape);
 // Floating point operations of training on documents with sum_s tokens in all and sum of squared lengths sum_s2:
-// matmuls 6 per weight and token, attention 6 L C s^2 (the causal half, forward and backward). What is
-// computed again by --recompute does not count.
+// matmuls 6 per weight and token, attention 6 L NH HS s^2 (the causal half, forward and backward). What is computed
+// again by --recompute does not count.
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2);

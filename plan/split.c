@@ -1,5 +1,4 @@
-// split.c - see split.h. A cut tensor is `runs` runs of whole rows, or one range of columns of every row; QKV has three
-// runs, because queries, keys and values of all heads stand one after another.
+// split.c - see split.h. Of a cut tensor a rank has a range of every run of its rows, or of the columns of every row.
 #include "plan/split.h"
 
 enum { TILE = 64 };
@@ -9,58 +8,94 @@ static void borders(int* border, int n, int ranks, int tile) {
     for (int t = 0; t <= ranks; t++) border[t] = MIN(n, (int)((int64_t)t * pieces / ranks) * step);
 }
 
+// More ranks than key/value heads: those of one key/value head divide its query heads.
+static void share_heads(int* head, const Shape* whole, int ranks) {
+    int queries = whole->NH / whole->NKV;
+    for (int j = 0; j < whole->NKV; j++) {
+        int first = (int)((int64_t)j * ranks / whole->NKV), end = (int)((int64_t)(j + 1) * ranks / whole->NKV);
+        for (int t = first; t <= end; t++) head[t] = j * queries + (t - first) * queries / (end - first);
+    }
+}
+
 TpSplit split_even(const Shape* whole, int ranks) {
     TpSplit split;
     memset(&split, 0, sizeof split);
     split.ranks = ranks;
-    borders(split.head, whole->NH, ranks, 1);
-    borders(split.hidden, 4 * whole->C, ranks, TILE);
+    borders(split.head, whole->NKV, ranks, 1);
+    for (int t = 0; t <= ranks; t++) split.head[t] *= whole->NH / whole->NKV;
+    if (ranks > whole->NKV) share_heads(split.head, whole, ranks);
+    borders(split.hidden, whole->U, ranks, TILE);
     borders(split.vocab_row, whole->Vp, ranks, TILE);
     return split;
 }
 
+// Key/value heads of a rank: [*first, *end).
+static void kv_heads(const Shape* whole, const TpSplit* split, int rank, int* first, int* end) {
+    int queries = whole->NH / whole->NKV;
+    *first = split->head[rank] / queries;
+    *end = CEIL_DIV(split->head[rank + 1], queries);
+}
+
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank) {
     Shape part = *whole;
+    int first, end;
+    kv_heads(whole, split, rank, &first, &end);
     part.heads = split->head[rank + 1] - split->head[rank];
+    part.kv_heads = end - first;
     part.hidden = split->hidden[rank + 1] - split->hidden[rank];
     part.first_vocab_row = split->vocab_row[rank];
     part.vocab_rows = split->vocab_row[rank + 1] - split->vocab_row[rank];
     return part;
 }
 
-int split_is_replicated(ParamId id) { return param_table[id].shard_axis < 0; }
+int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first) {
+    int n = 0;
+    *first = rank;
+    if (split->ranks <= whole->NKV) return 1;
+    for (int t = split->ranks - 1; t >= 0; t--) {
+        int mine, theirs, end;
+        kv_heads(whole, split, rank, &mine, &end);
+        kv_heads(whole, split, t, &theirs, &end);
+        if (mine == theirs) *first = t, n++;
+    }
+    return n;
+}
 
-// Elements [first, first + n) of each of `count` pieces of `stride` elements of the whole tensor, one after another.
-typedef struct Cut {
-    size_t count, stride, first, n;
-} Cut;
+// Where a rank's part of a run begins in the whole run.
+static size_t first_of(const Shape* whole, const TpSplit* split, int t, Axis axis, int run) {
+    int first, end, HS = whole->HS;
+    kv_heads(whole, split, t, &first, &end);
+    switch (axis) {
+        case VOCABULARY: return (size_t)split->vocab_row[t];
+        case QKV_OUTPUTS: return (size_t)(run == 0 ? split->head[t] : first) * (size_t)HS;
+        case HEADS: return (size_t)split->head[t] * (size_t)HS;
+        case FC_OUTPUTS:
+        case HIDDEN: return (size_t)split->hidden[t];
+        default: return 0;
+    }
+}
 
-static Cut cut_of(const Shape* shape, const TpSplit* split, int t, ParamId id) {
-    size_t C = (size_t)shape->C, HS = (size_t)shape_head_size(shape), F = 4 * C;
-    size_t h0 = (size_t)split->head[t] * HS, h = (size_t)split->head[t + 1] * HS - h0;
-    size_t u0 = (size_t)split->hidden[t], u = (size_t)split->hidden[t + 1] - u0;
-    size_t v0 = (size_t)split->vocab_row[t], v = (size_t)split->vocab_row[t + 1] - v0;
-    switch (id) {
-        case WTE: return (Cut){1, (size_t)shape->Vp * C, v0 * C, v * C};
-        case QKVW: return (Cut){3, C * C, h0 * C, h * C};
-        case QKVB: return (Cut){3, C, h0, h};
-        case ATTPROJW: return (Cut){C, C, h0, h};
-        case FCW: return (Cut){1, F * C, u0 * C, u * C};
-        case FCB: return (Cut){1, F, u0, u};
-        case FCPROJW: return (Cut){C, F, u0, u};
-        case WPE: return (Cut){1, (size_t)shape->context * C, 0, (size_t)shape->context * C};
-        default: return (Cut){1, C, 0, C};
+// Copies between rank t's part of a tensor and the whole. Runs of rows come one after another; of columns there is one
+// run in a matrix, and those of a bias are rows of one element. Ascending, so that a part may be taken in place.
+static void copy(float* part, float* whole, int take, const Shape* shape, const TpSplit* split, int t, ParamId id) {
+    Shape own = split_shape(shape, split, t);
+    Axis rows = param_table[id].rows, cols = param_table[id].cols;
+    if (!shape_has(shape, param_table[id].needs)) return;
+    if (rows == ONE) rows = cols, cols = ONE;
+    Runs all = shape_runs(shape, rows), mine = shape_runs(&own, rows);
+    size_t width = (size_t)shape_runs(shape, cols).size[0], n = (size_t)shape_runs(&own, cols).size[0];
+    float* run = whole + first_of(shape, split, t, cols, 0);
+    for (int i = 0; i < all.n; run += (size_t)all.size[i++] * width) {
+        float* from = run + first_of(shape, split, t, rows, i) * width;
+        for (int r = 0; r < mine.size[i]; r++, part += n, from += width)
+            memmove(take ? part : from, take ? from : part, n * sizeof(float));
     }
 }
 
 void split_take(float* part, const float* whole, const Shape* shape, const TpSplit* split, int rank, ParamId id) {
-    Cut cut = cut_of(shape, split, rank, id);
-    for (size_t i = 0; i < cut.count; i++)
-        memmove(part + i * cut.n, whole + i * cut.stride + cut.first, cut.n * sizeof(float));
+    copy(part, (float*)whole, 1, shape, split, rank, id);
 }
 
 void split_put(float* whole, const float* part, const Shape* shape, const TpSplit* split, int rank, ParamId id) {
-    Cut cut = cut_of(shape, split, rank, id);
-    for (size_t i = 0; i < cut.count; i++)
-        memcpy(whole + i * cut.stride + cut.first, part + i * cut.n, cut.n * sizeof(float));
+    copy((float*)part, whole, 0, shape, split, rank, id);
 }

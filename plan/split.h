@@ -1,9 +1,13 @@
 // split.h - how a tensor-parallel group divides the model (Shoeybi et al. 2019, "Megatron-LM").
 //
-// Rank t has the attention heads head[t] .. head[t + 1], the hidden units hidden[t] .. hidden[t + 1] and the rows
-// vocab_row[t] .. vocab_row[t + 1] of wte, any numbers of them. Of tensors that are cut it has the matching rows (QKV,
-// FC, wte) or columns (the two projections); of all others the whole. Its tensors are those of the Shape that
-// split_shape makes.
+// Rank t has the heads head[t] .. head[t + 1], the hidden units hidden[t] .. hidden[t + 1] and the rows
+// vocab_row[t] .. vocab_row[t + 1] of the vocabulary, any numbers of them. Of tensors that are cut it has the matching
+// rows or columns (plan/arch.h: Axis); of all others the whole. Its tensors are those of the Shape that split_shape
+// makes.
+//
+// A key/value head stays together with its query heads while there are no more ranks than key/value heads. With more,
+// ranks share one: each has some of its query heads, all have the same copy of its keys' and values' weights, and its
+// gradients are summed over them.
 #pragma once
 #include "plan/shape.h"
 
@@ -14,11 +18,13 @@ typedef struct TpSplit {
     int head[MOST_TP + 1], hidden[MOST_TP + 1], vocab_row[MOST_TP + 1];
 } TpSplit;
 
-// As even as whole heads allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH.
+// As even as whole units allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH.
 TpSplit split_even(const Shape* whole, int ranks);
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
 // 1 where every rank holds the same values of this tensor: nothing of it is cut.
-int split_is_replicated(ParamId id);
+static inline int split_is_replicated(ParamId id) { return param_cut(id) < 0; }
+// Ranks that share the key/value heads of `rank`: *first .. *first + n of the group; n is returned, 1 usually.
+int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first);
 
 // Between a tensor of the whole model and this rank's part of it, fp32 in host memory.
 void split_take(float* part, const float* whole, const Shape* shape, const TpSplit* split, int rank, ParamId id);

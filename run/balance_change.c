@@ -83,8 +83,8 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     Model* m = &run->model;
     const Activation* a = m->act_table;
     double seconds[N_TIMES];
-    char *hidden = m->acts + a[D_HIDDEN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
-         *gelu = m->acts + a[FC_GELU].offset, *ln = m->acts + a[LN1].offset;
+    char *hidden = m->acts + a[D_COLUMN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
+         *gelu = m->acts + a[FC_ACT].offset, *ln = m->acts + a[LN1].offset;
     work_set(m, plan);
     work_begin(m);
     timer_begin(m->timer, m->k, m->s);
@@ -194,7 +194,7 @@ static void carry_out(Run* run) {
 static void find_head_work(Run* run, const RankTimes* times, const SliceCount* own) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    double matrices = 2.0 * shape_head_size(&m->shape), head[MOST_TP], slice_ms[MOST_TP];
+    double matrices = 2.0 * m->shape.HS, head[MOST_TP], slice_ms[MOST_TP];
     int R = tp_size(m);
     if (b->head_work > 0) return;
     b->head_work = matrices;

@@ -60,7 +60,7 @@ static void estimate(Machine* machine, const Run* run) {
         cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
     }
     cost->layers = m->shape.L;
-    cost->channels = m->shape.heads * shape_head_size(&m->shape);  // those that data ranks send
+    cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
     cost->elem_bytes = (int)dtype_bytes(m->dt);
     int several = limits->ranks > limits->node_size;
     cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);

@@ -41,7 +41,7 @@ static Shape widest_shape(const Run* run) {
 static KernelLimits kernel_limits(const Run* run, int N) {
     const Model* m = &run->model;
     Shape widest = widest_shape(run);
-    int HS = shape_head_size(&widest);
+    int HS = widest.HS;
     KernelLimits limits;
     memset(&limits, 0, sizeof limits);
     limits.N = MAX(N, m->shape.context);  // generation may see that many keys
@@ -90,7 +90,7 @@ static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shap
 
 // The widest input or output of a linear.
 static size_t widest_linear(const Shape* shape) {
-    size_t own = (size_t)shape->heads * (size_t)shape_head_size(shape);
+    size_t own = (size_t)shape->heads * (size_t)shape->HS;
     return MAX(MAX((size_t)shape->C, 3 * own), (size_t)shape->hidden);
 }
 

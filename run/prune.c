@@ -50,7 +50,7 @@ struct Pruner {
 // ---- memory
 
 static int list_length(const Model* m, int i) {
-    int own = m->shape.heads * shape_head_size(&m->shape);
+    int own = m->shape.heads * m->shape.HS;
     return i == LIST_HEADS                          ? m->shape.heads
            : i == LIST_HIDDEN || i == LINEAR_FCPROJ ? m->shape.hidden
            : i == LINEAR_ATTPROJ                    ? own
@@ -116,7 +116,7 @@ Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, 
     if (!k) die("no memory for lists of what is left out");
     int columns = shed == SHED_COLUMNS;
     k->model = m, k->shed = shed, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
-    k->L = m->shape.L, k->C = m->shape.C, k->HS = shape_head_size(&m->shape);
+    k->L = m->shape.L, k->C = m->shape.C, k->HS = m->shape.HS;
     k->in_order = columns ? columns_in_order : slices_in_order;
     k->n_lists = columns ? COUNT(columns_in_order) : COUNT(slices_in_order);
     take_memory(k, m);

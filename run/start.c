@@ -97,7 +97,7 @@ void run_settle_model(Run* run) {
     if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
-    m->recompute = (Recompute)config_choice(c->recompute, "none|gelu|block");
+    m->recompute = (Recompute)config_choice(c->recompute, "none|activation|block");
     m->shape = m->whole = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
     if (!run->training) return;
     check_token_ids(d->docs, "--data", m->shape.V);

@@ -71,7 +71,7 @@ static size_t list_ints(const Work* work, int kind) {
 
 static Work dimensions(const Model* m, const WorkNeeds* needs) {
     const Shape* shape = &m->shape;
-    int HS = shape_head_size(shape);
+    int HS = shape->HS;
     Work work = {.L = shape->L, .C = shape->C, .keep_gradients = needs->keep_gradients, .dt = m->dt};
     work.span[SLICE_HEADS] = HS, work.span[SLICE_HIDDEN] = 1;
     work.own[SLICE_HEADS] = shape->heads * HS, work.own[SLICE_HIDDEN] = shape->hidden;

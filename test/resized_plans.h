@@ -25,7 +25,7 @@ static inline void set_plan(int active) {
 
 // ---- what is left out
 
-static inline int span_of(int kind) { return kind == 0 ? shape_head_size(&m->shape) : 1; }
+static inline int span_of(int kind) { return kind == 0 ? m->shape.HS : 1; }
 
 // Channels of a kind (0 heads, 1 hidden units) that this rank owns, gives away and takes.
 static inline int owned_channels(int kind) { return kind == 0 ? m->shape.heads * span_of(0) : m->shape.hidden; }

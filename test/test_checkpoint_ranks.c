@@ -157,7 +157,7 @@ static void each_rank_writes_what_it_owns_under_names_that_say_where_it_lies(voi
             expected += 2;
             char name[128], plain[100];
             const ParamRow* row = &param_table[s.tensor.id];
-            if (row->per_layer) snprintf(plain, sizeof plain, "v.h.%d.%s", s.tensor.layer, row->name);
+            if (param_is_per_layer(s.tensor.id)) snprintf(plain, sizeof plain, "v.h.%d.%s", s.tensor.layer, row->name);
             else snprintf(plain, sizeof plain, "v.%s", row->name);
             int whole = s.n == s.tensor.elems, is_matrix = s.tensor.rows > 1;
             snprintf(name, sizeof name, whole ? "%s" : "%s@%zu", plain, s.first);
@@ -187,7 +187,7 @@ static void a_file_of_whole_tensors_is_read_by_any_number_of_ranks(void) {
         whole.dims[0] = t.rows > 1 ? t.rows : t.cols;
         whole.dims[1] = t.rows > 1 ? t.cols : 0;
         char layer[20] = "";
-        if (row->per_layer) snprintf(layer, sizeof layer, "h.%d.", t.layer);
+        if (param_is_per_layer(t.id)) snprintf(layer, sizeof layer, "h.%d.", t.layer);
         snprintf(whole.name, sizeof whole.name, "%s.%s%s", prefixes[k / per_kind], layer, row->name);
         uint32_t* value = (uint32_t*)malloc(whole.bytes);
         for (size_t e = 0; e < t.elems; e++) value[e] = truth(k / per_kind, k % per_kind, e);

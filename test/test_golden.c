@@ -76,7 +76,7 @@ static void gradients_agree_with_pytorch_in_fp32(void) {
                           "--cpu-isa generic",
                           "--cpu-isa auto --capacity 48",
                           "--cpu-isa auto --recompute block",
-                          "--cpu-isa auto --recompute gelu"};
+                          "--cpu-isa auto --recompute activation"};
     for (int i = 0; i < COUNT(ways); i++) {
         char options[200];
         if (says_nothing(ways[i])) continue;
@@ -194,7 +194,7 @@ static void threads_and_recomputation_do_not_change_a_bit(void) {
                           "--threads 1",
                           "--threads 2",
                           "--threads 3",
-                          "--recompute gelu",
+                          "--recompute activation",
                           "--recompute block",
                           "--threads 1 --recompute block"};
     for (int d = 0; d < 2; d++) {

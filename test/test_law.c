@@ -172,7 +172,7 @@ static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK;
 // In attention, from lengths alone: see kernels/group_attention.h.
 static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share) {
     const Batch* b = &run->batch;
-    int NH = run->model.shape.heads, HS = shape_head_size(&run->model.shape), ring_size = share->ring_size;
+    int NH = run->model.shape.heads, HS = run->model.shape.HS, ring_size = share->ring_size;
     int tokens[16], low[16], forward = 1 + is_recomputed();
     double C = NH * HS, heads = ((share->ulysses_rank + 1) * NH / share->ulysses_size -
                                  share->ulysses_rank * NH / share->ulysses_size) *
@@ -247,7 +247,7 @@ static void one_case(uint64_t seed, int i) {
     printf("    LAW_SEED=%" PRIu64
            " LAW_CASES=%d, rank %d: %d heads of %d, vocabulary %d, recompute %d, capacity %d; bytes %.0f, %.0f, %.0f, "
            "expected %.0f, %.0f, %.0f\n",
-           seed - (uint64_t)i, i + 1, rank, s->NH, shape_head_size(s), s->V, run->model.recompute, run->limits.capacity,
+           seed - (uint64_t)i, i + 1, rank, s->NH, s->HS, s->V, run->model.recompute, run->limits.capacity,
            now.heads - before.heads, now.ring - before.ring, now.tensor - before.tensor, expected.heads, expected.ring,
            expected.tensor);
 }

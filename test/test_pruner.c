@@ -64,7 +64,7 @@ static void train(const Model* m, uint64_t seed) {
 }
 
 static int columns_of(const Model* m, int id, SliceCount stay) {
-    int HS = shape_head_size(&m->shape);
+    int HS = m->shape.HS;
     return id == LINEAR_ATTPROJ ? stay.heads * HS : id == LINEAR_FCPROJ ? stay.hidden : m->shape.C;
 }
 
@@ -238,14 +238,14 @@ static Saved of_list(const IndexList* list, int n, double work, int tile) {
 
 // A half of a block: attention, or MLP.
 static Saved of_half(const Model* m, const PrunedLayer* layer, int half, SliceCount stay) {
-    double rows = half ? stay.hidden : 3.0 * stay.heads * shape_head_size(&m->shape);
+    double rows = half ? stay.hidden : 3.0 * stay.heads * m->shape.HS;
     int in = 2 * half, out = in + 1, n = columns_of(m, out, stay);
     return plus(of_list(&layer->columns[in], m->shape.C, rows, WORK_TILE),
                 of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
 }
 
 static Saved of_slices(const Model* m, const PrunedLayer* layer, SliceCount stay) {
-    double C = m->shape.C, HS = shape_head_size(&m->shape);
+    double C = m->shape.C, HS = m->shape.HS;
     Saved heads = of_list(&layer->heads, stay.heads, 4 * HS * C, 1),
           hidden = of_list(&layer->hidden, stay.hidden, 2 * C, 16);
     heads.tile = 0;  // rounded down: hidden units absorb the rest

@@ -54,7 +54,7 @@ static void all_cases(void (*check)(const Case* c)) {
         check(&c);
         if (test_failures_in_claim)
             printf("    seed %d: %d heads of %d channels, %d rows, %d ranks\n", (int)seed, c.whole.NH,
-                   shape_head_size(&c.whole), c.whole.Vp, c.split.ranks);
+                   c.whole.HS, c.whole.Vp, c.split.ranks);
     }
 }
 
@@ -72,7 +72,7 @@ static float* room(size_t n) { return (float*)calloc(MAX(n, 1), sizeof(float)); 
 
 // Where element (row, col) of rank t's part stands in the whole tensor.
 static size_t place_in_whole(const Case* c, int t, ParamId id, int row, int col) {
-    int C = c->whole.C, HS = shape_head_size(&c->whole), own = (c->split.head[t + 1] - c->split.head[t]) * HS;
+    int C = c->whole.C, HS = c->whole.HS, own = (c->split.head[t + 1] - c->split.head[t]) * HS;
     int channel = c->split.head[t] * HS, first_hidden = c->split.hidden[t], which;
     switch (id) {
         case WTE:  // rows are tokens
@@ -225,12 +225,13 @@ static void what_is_cut_differs_between_ranks_and_what_is_not_is_replicated(void
             Shape shape = split_shape(&whole, &split, t);
             ParamTensor a = shape_param(&whole, (ParamId)id, 0), b = shape_param(&shape, (ParamId)id, 0);
             cut += a.elems != b.elems;
-            int axis = param_table[id].shard_axis;
+            int axis = param_cut(id);
             // Biases of cut outputs are one row.
             CHECK(a.rows == b.rows || axis == 0);
             CHECK(a.cols == b.cols || axis == 1 || (axis == 0 && a.rows == 1));
         }
-        CHECK(cut == (split_is_replicated((ParamId)id) ? 0 : 3));
+        int is_cut = !split_is_replicated((ParamId)id) && shape_has(&whole, param_table[id].needs);
+        CHECK(cut == (is_cut ? 3 : 0));
     }
 }
 

@@ -62,7 +62,7 @@ typedef struct Job {
 static Job jobs[] = {{.name = "one", .ranks = 1, .options = "--dtype fp32"},
                      {.name = "two", .ranks = 2, .options = "--dtype fp32 --tp 2"},
                      {.name = "three", .ranks = 3, .options = "--dtype fp32 --tp 3 --recompute block"},
-                     {.name = "four", .ranks = 4, .options = "--dtype fp32 --tp 4 --recompute gelu"},
+                     {.name = "four", .ranks = 4, .options = "--dtype fp32 --tp 4 --recompute activation"},
                      {.name = "groups", .ranks = 4, .options = "--dtype fp32 --tp 2 --zero 3"},
                      {.name = "plans", .ranks = 6, .options = "--dtype fp32 --tp 2 --plan random --capacity 100"},
                      {.name = "one_bf16", .ranks = 1, .options = "--dtype bf16"},

@@ -228,7 +228,7 @@ static void rank_step(int t, void* data) {
             for (int id = 0; id < N_LINEARS; id++) {
                 Expected e = expected_of(g, t, l, linear_rows[id].kind);
                 CHECK(linear_rows[id].kind ? work_hidden(m, l) == e.n
-                                           : work_heads(m, l) * shape_head_size(&g->whole) == e.n);
+                                           : work_heads(m, l) * g->whole.HS == e.n);
                 check_matrix(g, t, (LinearId)id, l, &e, times);
                 check_bias(g, t, (LinearId)id, l, &e, times);
             }
@@ -243,7 +243,7 @@ static void rank_step(int t, void* data) {
 // Bytes that a rank's moves take in a step, by the formula: weights out, and gradients of what it took back.
 static uint64_t bytes_of_moves(const Group* g, int t) {
     const WorkPlan* plan = &g->rank[t].plan;
-    size_t C = (size_t)g->whole.C, HS = (size_t)shape_head_size(&g->whole), bytes = 0;
+    size_t C = (size_t)g->whole.C, HS = (size_t)g->whole.HS, bytes = 0;
     for (int i = 0; i < plan->n_moves && plan->active; i++) {
         size_t elems = (2 * C + 1) * (size_t)plan->moves[i].hidden + (4 * C + 3) * HS * (size_t)plan->moves[i].heads;
         if (plan->moves[i].from == t) bytes += elems * dtype_bytes(g->dt);

@@ -80,7 +80,7 @@ static inline int draw_number(uint64_t seed, uint64_t index, int n) { return (in
 // A model that tensor-parallel groups of tp ranks can have, and rows that hold little or much: heads, hidden units and
 // rows of wte that do not divide, whatever is recomputed. The options of the test come last and win.
 static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int n_options, char** options) {
-    static const char* const recompute[] = {"none", "gelu", "block"};
+    static const char* const recompute[] = {"none", "activation", "block"};
     int heads = tp + draw_number(seed, 100, 6), HS = 4 + 4 * draw_number(seed, 101, 3);
     int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);

@@ -39,7 +39,7 @@ typedef struct LinearRow {
 static const LinearRow linear_rows[N_LINEARS] = {
     {QKVW, QKVB, 3, 1, 0}, {ATTPROJW, ATTPROJB, 1, 0, 0}, {FCW, FCB, 1, 1, 1}, {FCPROJW, FCPROJB, 1, 0, 1}};
 
-static inline int span_of(const Group* g, int kind) { return kind ? 1 : shape_head_size(&g->whole); }
+static inline int span_of(const Group* g, int kind) { return kind ? 1 : g->whole.HS; }
 static inline int channels_in_all(const Group* g, int kind) { return kind ? 4 * g->whole.C : g->whole.C; }
 static inline int border(const Group* g, int kind, int rank) {
     return (kind ? g->split.hidden[rank] : g->split.head[rank]) * span_of(g, kind);
