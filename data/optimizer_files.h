@@ -5,7 +5,7 @@
 // "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. Together the files
 // hold every element once; the reader proves that before it uses any.
 #pragma once
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 
 enum { OPTIMIZER_NAME = 64 };
 

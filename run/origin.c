@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 #include "run/run.h"
 
 // What rank 0 tells the others.
@@ -142,7 +142,7 @@ static void read_start(Run* run) {
     Shape shape;
     size_t n = 0;
     char* text = checkpoint_read_file(run->start_from, "config.json", &n, err, sizeof err);
-    if (!text || gpt2_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
+    if (!text || hf_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
     free(text);
     if (c->resume || c->sample) {
         text = checkpoint_read_file(run->start_from, "state.json", &n, err, sizeof err);

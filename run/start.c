@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 #include "run/run.h"
 
 void run_threads_without_spinning(char** argv) {

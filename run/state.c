@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "data/disk.h"
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "run/run.h"
 
@@ -168,7 +168,7 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
     if (describes_tokens && tokenizer_save(run->data.tokenizer, path, err, errlen)) return -1;
-    size_t n = gpt2_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
+    size_t n = hf_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
     if (!run_state) return fail(err, errlen, "no memory for state.json");
@@ -183,7 +183,7 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
     int is_first = state.rank == 0;
     run_path(path, w->dir, "model.safetensors");
-    int unwritten = gpt2_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
+    int unwritten = hf_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
     optimizer_name(name, state.rank, state.shape->shards);
     run_path(path, w->dir, name);
     int lost = balance_save(run, w->dir, mine->words, sizeof mine->words);
@@ -324,7 +324,7 @@ static int read_files(Run* run, char* err, size_t errlen) {
     ModelState state = reading_state(run, &alone);
     int with_master = keeps_master(&run->model);
     run_path(path, run->start_from, "model.safetensors");
-    if (gpt2_read(&state, with_master, path, err, errlen)) return -1;
+    if (hf_read(&state, with_master, path, err, errlen)) return -1;
     return run->config.resume ? optimizer_read(&state, with_master, run->start_from, err, errlen) : 0;
 }
 
@@ -346,7 +346,7 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     ModelState state = model_state(run);
     Report mine = {0}, *all = make_reports(c);
     const char* path = c->rank == 0 ? run->config.dump_grads : NULL;
-    mine.failed = gpt2_write(&state, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
+    mine.failed = hf_write(&state, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
     if (meet(run, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
     free(all);
 }

@@ -10,7 +10,7 @@
 //
 // With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
 #pragma once
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 #include "kernels/comm.h"
 #include "plan/shape.h"
 

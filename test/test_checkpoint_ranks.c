@@ -1,6 +1,6 @@
 // test_checkpoint_ranks.c - claims of data/optimizer_files.h: what any number of ranks wrote, any other number reads,
 // bit for bit; files that do not belong together are refused with words.
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "test/checkpoint_dirs.h"
 
@@ -442,7 +442,7 @@ static void every_rank_fetches_every_tensor_once_whatever_the_file(void) {
     const char* paths[] = {in(run_dir, "model"), NULL, in(run_dir, "no/such/directory")};
     for (int i = 0; i < 3; i++) {
         fetched = 0;
-        CHECK(gpt2_write(&r.state, STATE_WEIGHTS, NULL, 0, paths[i], err, sizeof err) == (i == 2 ? -1 : 0));
+        CHECK(hf_write(&r.state, STATE_WEIGHTS, NULL, 0, paths[i], err, sizeof err) == (i == 2 ? -1 : 0));
         CHECK(fetched == shape_tensors(&r.shape));
     }
     CHECK(exists(paths[0]));
@@ -456,9 +456,9 @@ static void weights_go_to_every_rank_and_masters_to_their_owners(void) {
         open_rank(&r, odd(), rank, 3);
         r.state.fetch = fetch_in_order, r.state.put_weights = put_weights;
         fetched = 0;
-        CHECK(gpt2_write(&r.state, STATE_WEIGHTS, NULL, 0, in(run_dir, "model"), err, sizeof err) == 0);
+        CHECK(hf_write(&r.state, STATE_WEIGHTS, NULL, 0, in(run_dir, "model"), err, sizeof err) == 0);
         weights = (float*)calloc(shape_param_elems(&r.shape), sizeof(float));
-        CHECK(gpt2_read(&r.state, 1, in(run_dir, "model"), err, sizeof err) == 0);
+        CHECK(hf_read(&r.state, 1, in(run_dir, "model"), err, sizeof err) == 0);
         for (int i = 0; i < shape_tensors(&r.shape); i++) {
             Segment s = shape_segment(&r.shape, i, rank);
             for (size_t e = 0; e < s.tensor.elems; e++) {

@@ -1,7 +1,7 @@
-// test_files.c - the claims of data/gpt2_files.h, data/run_state.h and data/runlog.h, and of data/optimizer_files.h for
+// test_files.c - the claims of data/hf_files.h, data/run_state.h and data/runlog.h, and of data/optimizer_files.h for
 // one rank.
 #include <fcntl.h>
-#include "data/gpt2_files.h"
+#include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
@@ -84,10 +84,10 @@ static void weights_and_moments_come_back_as_they_were(void) {
     for (int d = 0; d < 2; d++) {
         ModelState state = make_state(dts[d]);
         fill_blocks();
-        CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
+        CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
         CHECK(optimizer_write(&state, 1, work, err, sizeof err) == 0);
         clear_blocks();
-        CHECK(gpt2_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
         CHECK(optimizer_read(&state, 1, work, err, sizeof err) == 0);
@@ -102,7 +102,7 @@ static void names_and_layouts_are_those_of_hugging_face(void) {
     SafeTensors file;
     char* bytes;
     fill_blocks();
-    CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
+    CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
     CHECK(tensors_load(&file, &bytes, path_of("model"), err, sizeof err) == 0);
     CHECK(file.n == 2 + 12 * shape.L + 2);
     const SafeTensor* wte = safetensors_get(&file, "transformer.wte.weight");
@@ -124,7 +124,7 @@ static void names_without_the_prefix_and_further_tensors_are_taken(void) {
     char* bytes;
     ModelState state = make_state(DT_F32);
     fill_blocks();
-    CHECK(gpt2_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
+    CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
     CHECK(tensors_load(&file, &bytes, path_of("model"), err, sizeof err) == 0);
     static const float mask[4] = {1, 2, 3, 4};
     SafeTensor tensors[64];
@@ -137,27 +137,27 @@ static void names_without_the_prefix_and_further_tensors_are_taken(void) {
     tensors[file.n] = further;
     CHECK(safetensors_write(path_of("plain"), tensors, file.n + 1, NULL, NULL, err, sizeof err) == 0);
     clear_blocks();
-    CHECK(gpt2_read(&state, 0, path_of("plain"), err, sizeof err) == 0);
+    CHECK(hf_read(&state, 0, path_of("plain"), err, sizeof err) == 0);
     check_block(STATE_WEIGHTS, STATE_WEIGHTS);
     CHECK(safetensors_write(path_of("short"), tensors, file.n - 1, NULL, NULL, err, sizeof err) == 0);
-    CHECK(gpt2_read(&state, 0, path_of("short"), err, sizeof err) < 0 && strstr(err, "transformer.ln_f.bias"));
+    CHECK(hf_read(&state, 0, path_of("short"), err, sizeof err) < 0 && strstr(err, "transformer.ln_f.bias"));
     tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
     CHECK(safetensors_write(path_of("narrow"), tensors, file.n, NULL, NULL, err, sizeof err) == 0);
-    CHECK(gpt2_read(&state, 0, path_of("narrow"), err, sizeof err) < 0 && strstr(err, "wte"));
+    CHECK(hf_read(&state, 0, path_of("narrow"), err, sizeof err) < 0 && strstr(err, "wte"));
     safetensors_close(&file), free(bytes);
 }
 
 static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
     char text[2048];
     Shape found;
-    size_t n = gpt2_config_text(&shape, DT_BF16, 256, text, sizeof text);
-    CHECK(gpt2_config_parse(&found, text, n, err, sizeof err) == 0);
+    size_t n = hf_config_text(&shape, DT_BF16, 256, text, sizeof text);
+    CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
     CHECK(!memcmp(&found, &shape, sizeof shape));
     while (n > 0 && strchr("} \n", text[n - 1])) n--;
     for (size_t i = 0; i <= n; i++) {
         char* prefix = (char*)malloc(i ? i : 1);  // exactly this size: a sanitizer sees every byte too far
         memcpy(prefix, text, i);
-        CHECK(gpt2_config_parse(&found, prefix, i, err, sizeof err) < 0 && strstr(err, "config.json"));
+        CHECK(hf_config_parse(&found, prefix, i, err, sizeof err) < 0 && strstr(err, "config.json"));
         free(prefix);
     }
 }
@@ -175,7 +175,7 @@ static void configs_of_other_models_are_refused_by_name(void) {
         {"{\"tie_word_embeddings\": false}", "tie_word_embeddings"}};
     Shape found;
     for (int i = 0; i < COUNT(bad); i++)
-        CHECK(gpt2_config_parse(&found, bad[i][0], strlen(bad[i][0]), err, sizeof err) < 0 && strstr(err, bad[i][1]));
+        CHECK(hf_config_parse(&found, bad[i][0], strlen(bad[i][0]), err, sizeof err) < 0 && strstr(err, bad[i][1]));
 }
 
 static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {

@@ -1,12 +1,12 @@
-// gpt2_files.c - Hugging Face's names, layouts and config.json; see gpt2_files.h.
-#include "data/gpt2_files.h"
+// hf_files.c - Hugging Face's names, layouts and config.json; see hf_files.h.
+#include "data/hf_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "data/json.h"
 
-int gpt2_is_matrix(const ParamTensor* tensor) { return tensor->rows > 1 || tensor->id == WTE || tensor->id == WPE; }
+int hf_is_matrix(const ParamTensor* tensor) { return tensor->rows > 1 || tensor->id == WTE || tensor->id == WPE; }
 
 static int is_transposed(const ParamTensor* t) { return param_table[t->id].gpt2_transposed; }
 
@@ -23,7 +23,7 @@ static SafeTensor describe(const ModelState* state, StateKind kind, int i) {
     memset(&shown, 0, sizeof shown);
     hf_name(&t, shown.name, sizeof shown.name);
     shown.dtype = kind == STATE_WEIGHTS ? state->dt : DT_F32;
-    int rows = t.id == WTE ? state->shape->V : t.rows, is_matrix = gpt2_is_matrix(&t);
+    int rows = t.id == WTE ? state->shape->V : t.rows, is_matrix = hf_is_matrix(&t);
     shown.n_dims = is_matrix ? 2 : 1;
     shown.dims[0] = is_matrix ? (is_transposed(&t) ? t.cols : rows) : t.cols;
     shown.dims[1] = is_matrix ? (is_transposed(&t) ? rows : t.cols) : 0;
@@ -89,7 +89,7 @@ static int write_model(Writer* w, const char* path, char* err, size_t errlen) {
     return result;
 }
 
-int gpt2_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
+int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
                char* err, size_t errlen) {
     Writer w = {state, kind, -1, extra, shape_tensors(state->shape), n_extra, {.n_dims = 0}, 0};
     int result = path ? write_model(&w, path, err, errlen) : 0;
@@ -147,7 +147,7 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Sa
     return 0;
 }
 
-int gpt2_read(const ModelState* state, int with_master, const char* path, char* err, size_t errlen) {
+int hf_read(const ModelState* state, int with_master, const char* path, char* err, size_t errlen) {
     SafeTensors file;
     if (safetensors_open(&file, path, err, errlen)) return -1;
     int result = 0;
@@ -159,7 +159,7 @@ int gpt2_read(const ModelState* state, int with_master, const char* path, char* 
 
 // ---- config.json
 
-size_t gpt2_config_text(const Shape* shape, DType dt, int end_of_text, char* text, size_t bytes) {
+size_t hf_config_text(const Shape* shape, DType dt, int end_of_text, char* text, size_t bytes) {
     int n = snprintf(
         text, bytes,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
@@ -218,7 +218,7 @@ static int parse_shape(Shape* shape, const Json* json, char* err, size_t errlen)
     return 0;
 }
 
-int gpt2_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen) {
+int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen) {
     Json json;
     char why[ERR_BYTES];
     if (json_parse(&json, text, n, why, sizeof why)) return fail(err, errlen, "config.json: %s", why);
