@@ -43,7 +43,7 @@ static void make_lists(Shape shape) {
             memset(t, 0, sizeof *t);
             const ParamRow* row = &param_table[s.tensor.id];
             int n = snprintf(t->name, sizeof t->name, "%s.%s%s", k < shape_tensors(&shape) ? "m" : "v",
-                             row->per_layer ? "h.0." : "", row->name);
+                             param_is_per_layer(s.tensor.id) ? "h.0." : "", row->name);
             if (s.n < s.tensor.elems) snprintf(t->name + n, sizeof t->name - (size_t)n, "@%zu", s.first);
             set_elems(t, s.n);
             n_written[f]++;
