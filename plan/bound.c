@@ -90,7 +90,7 @@ static void add_group(Search* x, const GroupCost* g, double fastest, double slow
 static void add_others(Search* x, const Setting* setting, int cp_size, double fastest, double slow) {
     const GroupCost* known = &setting->groups[cp_size];
     int ulysses_sizes[GROUP_ULYSSES_SIZES],
-        even = known->ulysses_size > 0 && setting->limits.NH % known->ulysses_size == 0;
+        even = known->ulysses_size > 0 && setting->limits.kv_heads % known->ulysses_size == 0;
     if (setting->kind != CP_CHOICE_AUTO || cp_size == 1 || (setting->cost.n_groups > 0 && even)) return;
     for (int i = group_ulysses_sizes(ulysses_sizes, &setting->limits, cp_size) - 1; i >= 0; i--) {
         if (ulysses_sizes[i] == known->ulysses_size) continue;

@@ -74,12 +74,12 @@ static double published_gbps(const Cost* cost, int cp_size) {
 
 GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size) {
     GroupCost g = {.cp_size = cp_size, .link_scale = cost->link_scale};
-    if (ulysses_size < 1 || ulysses_size > limits->NH || cp_size % ulysses_size != 0) return g;
+    if (ulysses_size < 1 || ulysses_size > limits->kv_heads || cp_size % ulysses_size != 0) return g;
     int node = limits->node_size;
     g.ulysses_size = ulysses_size;
     g.across = first_rank / node != (first_rank + cp_size - 1) / node;
     g.canonical = cp_size <= node || cp_size % node == 0 || cp_size == limits->ranks;
-    double uneven = (double)CEIL_DIV(limits->NH, ulysses_size) * ulysses_size / limits->NH;
+    double uneven = (double)CEIL_DIV(limits->kv_heads, ulysses_size) * ulysses_size / limits->kv_heads;
     g.quadratic = cost->quadratic * uneven / cp_size;
     g.per_token = cost->per_token / cp_size;
     g.micro_batch = cost->micro_batch;
@@ -127,8 +127,9 @@ static int largest_divisor(int n, int most) {
 }
 
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size) {
-    int NH = limits->NH, n = 0, mixed = largest_divisor(greatest_common_divisor(cp_size, limits->node_size), NH);
-    if (cp_size <= NH) ulysses_sizes[n++] = cp_size;
+    int heads = limits->kv_heads, n = 0;
+    int mixed = largest_divisor(greatest_common_divisor(cp_size, limits->node_size), heads);
+    if (cp_size <= heads) ulysses_sizes[n++] = cp_size;
     if (cp_size > 1) ulysses_sizes[n++] = 1;
     if (mixed > 1 && mixed < cp_size) ulysses_sizes[n++] = mixed;
     return n;
@@ -150,14 +151,14 @@ static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* 
 
 // Of a published machine, whose communication costs the same whatever ulysses_size is.
 static int most_heads(const PlanLimits* limits, int cp_size) {
-    return cp_size <= limits->NH ? cp_size : largest_divisor(cp_size, limits->NH);
+    return cp_size <= limits->kv_heads ? cp_size : largest_divisor(cp_size, limits->kv_heads);
 }
 
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind) {
     groups[0] = (GroupCost){0};
     for (int d = 1; d <= limits->ranks; d++) {
         if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
-        else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->NH ? d : 0);
+        else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->kv_heads ? d : 0);
         else if (cost->n_groups > 0) groups[d] = cost_group(cost, limits, 0, d, most_heads(limits, d));
         else cheapest_group(&groups[d], cost, limits, d);
     }

@@ -4,9 +4,9 @@
 //
 //   (quadratic sum(s^2) uneven + per_token sum(s)) / d  +  communication(d, sum(s))  +  micro_batch     milliseconds,
 //
-// forward and backward of the whole model. uneven = ceil(NH / ulysses_size) ulysses_size / NH: the rank with most heads
-// sets the pace of attention. Communication is not hidden under computing; what is hidden in practice, link_scale
-// learns.
+// forward and backward of the whole model. uneven = ceil(K / ulysses_size) ulysses_size / K: of the K key/value heads
+// that ranks share the one with most sets the pace. Communication is not hidden under computing; what is hidden in
+// practice, link_scale learns.
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
 // (`groups`), and all communication of a model in bytes a token. Measured ones have for each kind of link a table of

@@ -341,7 +341,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
     setting->limits = (PlanLimits){.ranks = ranks,
                                    .node_size = node_size,
                                    .capacity = capacity,
-                                   .NH = machine_heads(machine),
+                                   .kv_heads = machine_heads(machine),
                                    .max_ring_docs = INT_MAX,
                                    .quadratic = cost->per_token > 0 ? cost->quadratic / cost->per_token : 1};
     cost_groups(groups, &setting->cost, &setting->limits, setting->kind);

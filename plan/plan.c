@@ -61,7 +61,7 @@ uint64_t plan_hash(const Plan* plan, const int* lengths) {
 // ---- what fits
 
 int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size) {
-    return (int64_t)limits->capacity * limits->NH / CEIL_DIV(limits->NH, ulysses_size);
+    return (int64_t)limits->capacity * limits->kv_heads / CEIL_DIV(limits->kv_heads, ulysses_size);
 }
 
 int widest_ring_rank(int s, int ring_size) {
@@ -83,13 +83,14 @@ int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_
 }
 
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size) {
-    return CEIL_DIV((int64_t)widest_ring_rank(s, ring_size) * CEIL_DIV(limits->NH, ulysses_size), limits->NH);
+    return CEIL_DIV((int64_t)widest_ring_rank(s, ring_size) * CEIL_DIV(limits->kv_heads, ulysses_size),
+                    limits->kv_heads);
 }
 
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen) {
-    if (limits->ranks < 1 || limits->node_size < 1 || limits->capacity < 1 || limits->NH < 1 || n < 0)
-        return fail(err, errlen, "no plan for %d documents, %d ranks, %d of a node, capacity %d, %d heads", n,
-                    limits->ranks, limits->node_size, limits->capacity, limits->NH);
+    if (limits->ranks < 1 || limits->node_size < 1 || limits->capacity < 1 || limits->kv_heads < 1 || n < 0)
+        return fail(err, errlen, "no plan for %d documents, %d ranks, %d of a node, capacity %d, %d key/value heads", n,
+                    limits->ranks, limits->node_size, limits->capacity, limits->kv_heads);
     int64_t tokens = 0;
     for (int i = 0; i < n; i++) {
         if (lengths[i] < 1)

@@ -15,7 +15,7 @@
 
 typedef struct MicroBatch {
     int first_rank, cp_size;
-    int ulysses_size;       // ranks that share heads; divides cp size, at most NH. The other factor is a ring of
+    int ulysses_size;       // ranks that share heads; divides cp size, at most kv_heads. The other factor is a ring of
                             // cp size / ulysses_size: see kernels/group_attention.h
     int first_doc, n_docs;  // its documents: Plan.docs[first_doc .. first_doc + n_docs), at least one
     int round;              // see plan_set_rounds
@@ -36,8 +36,8 @@ typedef struct Plan {
 typedef struct PlanLimits {
     int ranks;
     int node_size;      // ranks of a node: contiguous, the last node may have fewer
-    int capacity;       // most tokens of a rank in one micro-batch, and most (token, head) pairs / NH in its attention
-    int NH;             // heads
+    int capacity;       // most tokens of a rank in one micro-batch, most (token, kv head) pairs / kv_heads in attention
+    int kv_heads;       // key/value heads, which ranks share; in tensor-parallel groups the fewest that a rank has
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
 } PlanLimits;
@@ -52,8 +52,8 @@ void plan_copy(Plan* to, const Plan* from);
 
 typedef enum CpChoice { CP_CHOICE_AUTO, CP_CHOICE_ULYSSES, CP_CHOICE_RING } CpChoice;
 // One cp size for all documents (0: the least that holds the longest one), best-fit packed rows, rows dealt to the
-// ranks / cp size groups, the heaviest first to the least loaded. Kind auto: ulysses while cp size <= NH and inside a
-// node, a ring where heads do not suffice, both across nodes.
+// ranks / cp size groups, the heaviest first to the least loaded. Kind auto: ulysses while cp size <= kv_heads and
+// inside a node, a ring where heads do not suffice, both across nodes.
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
                 CpChoice kind, Arena* arena, char* err, size_t errlen);
 // Any valid list of micro-batches, as uniform as seems useful: for tests.
@@ -116,9 +116,9 @@ void micro_batch_cu(const Plan* plan, const MicroBatch* mb, const int* lengths, 
 // ring_rank_capacity in all. A document of s tokens takes widest_ring_rank(s, ring_size) of that: a row of documents
 // fits where the sum of these does.
 
-// Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(NH / ulysses_size)
-// heads, is capacity * NH pairs of token and head. Never more than ulysses_size * capacity, so its ranks have at most
-// capacity tokens each.
+// Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(kv_heads /
+// ulysses_size) of them, is capacity * kv_heads pairs of token and kv head. Never more than ulysses_size * capacity, so
+// its ranks have at most capacity tokens each.
 int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size);
 // Most tokens that one rank of a ring of `ring_size` has of a document of s tokens.
 int widest_ring_rank(int s, int ring_size);

@@ -75,7 +75,7 @@ static double bound_of_group(const GroupCost* g, const Work* work, const Pace* p
 static double bound_of_cp_size(const Setting* setting, int cp_size, const Work* work) {
     Pace pace = group_pace(setting, cp_size);
     double least = -1;
-    for (int ulysses_size = MIN(cp_size, setting->limits.NH); ulysses_size > 0; ulysses_size--) {
+    for (int ulysses_size = MIN(cp_size, setting->limits.kv_heads); ulysses_size > 0; ulysses_size--) {
         if (cp_size % ulysses_size != 0) continue;
         if (setting->kind == CP_CHOICE_RING && ulysses_size > 1) continue;
         if (setting->kind == CP_CHOICE_ULYSSES && ulysses_size < cp_size) break;

@@ -19,9 +19,9 @@ static int check_shape(const Plan* plan, int n, const PlanLimits* limits, char* 
         if (mb->ulysses_size < 1 || mb->cp_size % mb->ulysses_size != 0)
             return fail(err, errlen, "micro-batch %d: %d ranks share heads, which does not divide its %d ranks", i,
                         mb->ulysses_size, mb->cp_size);
-        if (mb->ulysses_size > limits->NH)
-            return fail(err, errlen, "micro-batch %d: %d ranks share %d heads, so that some have none", i,
-                        mb->ulysses_size, limits->NH);
+        if (mb->ulysses_size > limits->kv_heads)
+            return fail(err, errlen, "micro-batch %d: %d ranks share %d key/value heads, so that some have none", i,
+                        mb->ulysses_size, limits->kv_heads);
         if (mb->n_docs < 1 || mb->first_doc < 0 || mb->n_docs > n - mb->first_doc)
             return fail(err, errlen, "micro-batch %d has %d documents from number %d on, of %d", i, mb->n_docs,
                         mb->first_doc, n);
@@ -52,19 +52,19 @@ static int check_capacity(const Plan* plan, const int* lengths, const PlanLimits
     memset(ring_docs, 0, sizeof(int) * (size_t)plan->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        int64_t heads = CEIL_DIV(limits->NH, mb->ulysses_size);
+        int64_t heads = CEIL_DIV(limits->kv_heads, mb->ulysses_size);
         micro_batch_ring_tokens(plan, mb, lengths, tokens, low);
         for (int a = 0; a < mb->cp_size / mb->ulysses_size; a++) {
             int rank = mb->first_rank + a * mb->ulysses_size, n = CEIL_DIV(tokens[a], mb->ulysses_size);
             if (n > limits->capacity)
                 return fail(err, errlen, "micro-batch %d: %d tokens on a rank of %d to %d, the capacity is %d", i, n,
                             rank, rank + mb->ulysses_size - 1, limits->capacity);
-            if (tokens[a] * heads > (int64_t)limits->capacity * limits->NH)
+            if (tokens[a] * heads > (int64_t)limits->capacity * limits->kv_heads)
                 return fail(
                     err, errlen,
-                    "micro-batch %d: attention of %d tokens at %d of %d heads on a rank of %d to %d, the capacity is "
-                    "%d at all heads",
-                    i, tokens[a], (int)heads, limits->NH, rank, rank + mb->ulysses_size - 1, limits->capacity);
+                    "micro-batch %d: attention of %d tokens at %d of %d key/value heads on a rank of %d to %d, the "
+                    "capacity is %d at all of them",
+                    i, tokens[a], (int)heads, limits->kv_heads, rank, rank + mb->ulysses_size - 1, limits->capacity);
         }
         if (mb->ulysses_size == mb->cp_size) continue;
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)

@@ -40,7 +40,7 @@ static MicroBatch draw_group(Groups* g) {
     // Half of them narrow, so that there are many at a time.
     group.cp_size = 1 + draw(&g->random, draw(&g->random, 2) ? g->ranks : MIN(4, g->ranks));
     group.first_rank = g->first + draw(&g->random, g->ranks - group.cp_size + 1);
-    group.ulysses_size = 1 + draw(&g->random, MIN(group.cp_size, g->limits->NH));
+    group.ulysses_size = 1 + draw(&g->random, MIN(group.cp_size, g->limits->kv_heads));
     while (group.cp_size % group.ulysses_size != 0) group.ulysses_size--;
     return group;
 }
@@ -53,7 +53,7 @@ static MicroBatch find_group(Groups* g, int s) {
     }
     int ranks = g->limits->ranks;
     for (int cp_size = 1; cp_size <= ranks; cp_size++)
-        for (int ulysses_size = MIN(cp_size, g->limits->NH); ulysses_size > 0; ulysses_size--) {
+        for (int ulysses_size = MIN(cp_size, g->limits->kv_heads); ulysses_size > 0; ulysses_size--) {
             int windows = ranks - cp_size + 1, start = draw(&g->random, windows);
             for (int w = 0; w < windows && cp_size % ulysses_size == 0; w++) {
                 MicroBatch group = {
@@ -66,7 +66,7 @@ static MicroBatch find_group(Groups* g, int s) {
 
 // Documents 0 .. n - 1 in random order; those first that need a ring.
 static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits* limits, Random* random) {
-    int64_t heads_hold = ring_rank_capacity(limits, MIN(limits->ranks, limits->NH));
+    int64_t heads_hold = ring_rank_capacity(limits, MIN(limits->ranks, limits->kv_heads));
     for (int i = 0; i < n; i++) {
         int j = draw(random, i + 1);
         docs[i] = docs[j];

@@ -34,11 +34,12 @@ typedef struct Scratch {
 // so runs of `ulysses_size` ranks stay inside nodes where ulysses_size divides node_size.
 static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice kind) {
     if (kind == CP_CHOICE_RING) return 1;
-    if (kind == CP_CHOICE_ULYSSES) return cp_size <= limits->NH ? cp_size : 0;
+    if (kind == CP_CHOICE_ULYSSES) return cp_size <= limits->kv_heads ? cp_size : 0;
     int node = limits->node_size;
-    if (node >= limits->ranks / cp_size * cp_size || node % cp_size == 0) return cp_size <= limits->NH ? cp_size : 1;
+    if (node >= limits->ranks / cp_size * cp_size || node % cp_size == 0)
+        return cp_size <= limits->kv_heads ? cp_size : 1;
     if (cp_size > node && cp_size % node != 0) return 1;  // parts of nodes
-    int ulysses_size = MIN(cp_size, limits->NH);
+    int ulysses_size = MIN(cp_size, limits->kv_heads);
     while (cp_size % ulysses_size != 0 || node % ulysses_size != 0) ulysses_size--;
     return ulysses_size;
 }
@@ -98,9 +99,9 @@ static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const in
         *ulysses_size = choose_ulysses_size(limits, *cp_size, kind);
         if (!*ulysses_size)
             return fail(err, errlen,
-                        "--cp %d with --cp-kind ulysses, but the model has %d heads to share; try --cp-kind auto or "
-                        "--cp %d",
-                        *cp_size, limits->NH, limits->NH);
+                        "--cp %d with --cp-kind ulysses, but there are %d key/value heads to share; try --cp-kind "
+                        "auto or --cp %d",
+                        *cp_size, limits->kv_heads, limits->kv_heads);
         int doc = measure(widest, lengths, n, limits, *ulysses_size, *cp_size / *ulysses_size);
         return doc < 0 ? 0 : refuse_cp_size(doc, lengths, limits, *cp_size, *ulysses_size, err, errlen);
     }

@@ -76,7 +76,7 @@ static double usual(const RankPace* pace) {
 
 // The planner counts the rank with most heads (uneven in cost.h); here every rank counts its own.
 static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
-    return (double)((int64_t)(b + 1) * limits->NH / ulysses_size - (int64_t)b * limits->NH / ulysses_size);
+    return (double)((int64_t)(b + 1) * limits->kv_heads / ulysses_size - (int64_t)b * limits->kv_heads / ulysses_size);
 }
 
 static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb, const int* lengths,
@@ -89,7 +89,8 @@ static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb
     }
     for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
         CostTerms* t = &x->expected[mb->first_rank + cp_rank];
-        double heads = heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.NH;
+        double heads =
+            heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.kv_heads;
         t->quadratic += cost->quadratic * s2 * heads * mb->ulysses_size / mb->cp_size;
         t->per_token += cost->per_token * tokens / mb->cp_size;
         t->micro_batch += cost->micro_batch;

@@ -64,7 +64,7 @@ static void estimate(Machine* machine, const Run* run) {
     cost->elem_bytes = (int)dtype_bytes(m->dt);
     int several = limits->ranks > limits->node_size;
     cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
-    machine->heads = limits->NH;
+    machine->heads = limits->kv_heads;
     machine->capacity = limits->capacity;
 }
 

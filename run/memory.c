@@ -24,7 +24,7 @@ static void* planned(const MemoryPlan* plan, const char* name) {
 // fewest heads of any rank of a tensor-parallel group (ring_rank_capacity). A rank of h heads then has ceil(h /
 // ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
 static int heads_of_places(const Run* run, int h) {
-    int f = run->limits.NH, most = h;
+    int f = run->limits.kv_heads, most = h;
     for (int ulysses_size = 1; ulysses_size <= MIN(f, run->limits.ranks); ulysses_size++)
         most = MAX(most, CEIL_DIV(f * CEIL_DIV(h, ulysses_size), CEIL_DIV(f, ulysses_size)));
     return most;

@@ -194,7 +194,7 @@ void run_join_ranks(Run* run) {
     m->whole.shards = m->world->size;
     run->limits.ranks = m->comm->size;
     run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
-    run->limits.NH = m->whole.NH / c->tp;
+    run->limits.kv_heads = MAX(1, m->whole.NKV / c->tp);
     run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
     run->limits.quadratic = 1.0 / (12 * m->shape.C);
     run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);

@@ -33,7 +33,7 @@ static inline Step random_step(uint64_t seed) {
     PlanLimits* l = &step.limits;
     l->ranks = pick(seed, 3, 1, MOST_RANKS);
     l->node_size = pick(seed, 4, 1, l->ranks);
-    l->NH = pick(seed, 5, 1, 16);
+    l->kv_heads = pick(seed, 5, 1, 16);
     l->capacity = tight ? pick(seed, 6, 1, longest + 300) : pick(seed, 6, 1000, 9000);
     l->max_ring_docs = pick(seed, 7, 0, 3) ? MOST_DOCS : pick(seed, 8, 0, MOST_DOCS);
     l->quadratic = pick(seed, 9, 0, 10) / 1024.0;  // costs are exact, in whatever order a test adds them

@@ -33,7 +33,7 @@ static inline void close_cluster(Cluster* c) {
 // Other limits for the same machine.
 static inline void limit_cluster(Cluster* c, int capacity, int NH, CpChoice kind) {
     c->setting.limits.capacity = capacity;
-    c->setting.limits.NH = NH;
+    c->setting.limits.kv_heads = NH;
     c->setting.kind = kind;
     cost_groups(c->groups, &c->setting.cost, &c->setting.limits, kind);
 }

@@ -84,10 +84,10 @@ static inline double true_ms(const Sim* x, int rank) {
         const MicroBatch* mb = &x->plan.micro_batches[i];
         if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
         Share share = micro_batch_share(&x->plan, mb, x->lengths, rank, NULL);
-        double s2 = 0, heads = heads_of(x->setting.limits.NH, share.ulysses_size, share.ulysses_rank);
+        double s2 = 0, heads = heads_of(x->setting.limits.kv_heads, share.ulysses_size, share.ulysses_rank);
         for (int j = 0; j < mb->n_docs; j++)
             s2 += pow(x->lengths[x->plan.docs[mb->first_doc + j]], 2) / share.ring_size;
-        double work = c->quadratic * s2 * heads / x->setting.limits.NH + c->per_token * share.n;
+        double work = c->quadratic * s2 * heads / x->setting.limits.kv_heads + c->per_token * share.n;
         ms += work * x->slowness[rank] + c->micro_batch * (x->micro_batch_slows ? x->slowness[rank] : 1);
     }
     return ms;

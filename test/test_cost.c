@@ -28,7 +28,8 @@ static Cost measured(void) {
 }
 
 static PlanLimits limits_of(int ranks, int node_size, int capacity, int NH) {
-    return (PlanLimits){.ranks = ranks, .node_size = node_size, .capacity = capacity, .NH = NH, .max_ring_docs = 1000};
+    return (PlanLimits){
+        .ranks = ranks, .node_size = node_size, .capacity = capacity, .kv_heads = NH, .max_ring_docs = 1000};
 }
 
 // ---- published times
@@ -310,9 +311,9 @@ static void planners_use_machines_whole_or_parts_of_one(void) {
 }
 
 static int is_candidate(const PlanLimits* limits, int cp_size, int ulysses_size) {
-    if (cp_size % ulysses_size != 0 || ulysses_size > limits->NH) return 0;
+    if (cp_size % ulysses_size != 0 || ulysses_size > limits->kv_heads) return 0;
     if (ulysses_size == cp_size || ulysses_size == 1) return 1;
-    for (int larger = ulysses_size + 1; larger <= limits->NH; larger++)
+    for (int larger = ulysses_size + 1; larger <= limits->kv_heads; larger++)
         if (cp_size % larger == 0 && limits->node_size % larger == 0) return 0;
     return limits->node_size % ulysses_size == 0;
 }

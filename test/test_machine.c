@@ -171,7 +171,8 @@ static void a_setting_has_the_limits_of_its_machine(void) {
     read_builtin("flexsp-7b");
     CHECK(machine_setting(&setting, &machine, 64, 8, 196608, groups, err, sizeof err) == 0);
     CHECK(setting.limits.ranks == 64 && setting.limits.node_size == 8 && setting.limits.capacity == 6449);
-    CHECK(setting.limits.NH == 64 && setting.limits.quadratic == 5.128e-6 / 0.1839576 && setting.context == 196608);
+    CHECK(setting.limits.kv_heads == 64 && setting.limits.quadratic == 5.128e-6 / 0.1839576 &&
+          setting.context == 196608);
     CHECK(setting.groups == groups && !setting.speeds && setting.kind == CP_CHOICE_AUTO &&
           setting.cost.link_scale == 1);
     CHECK(groups[64].cp_size == 64 && groups[64].canonical && !groups[12].canonical && groups[8].room == 8 * 6449);

@@ -20,23 +20,24 @@ static int any_run_crosses(const PlanLimits* l, int cp_size, int run) {
 // The words of plan.h: heads inside a machine, a ring where heads do not suffice, both across machines, if whole.
 static int expected_ulysses_size(const PlanLimits* l, int cp_size, CpChoice kind) {
     if (kind == CP_CHOICE_RING) return 1;
-    if (kind == CP_CHOICE_ULYSSES) return cp_size <= l->NH ? cp_size : 0;
-    if (!any_run_crosses(l, cp_size, cp_size)) return cp_size <= l->NH ? cp_size : 1;
+    if (kind == CP_CHOICE_ULYSSES) return cp_size <= l->kv_heads ? cp_size : 0;
+    if (!any_run_crosses(l, cp_size, cp_size)) return cp_size <= l->kv_heads ? cp_size : 1;
     if (cp_size > l->node_size && cp_size % l->node_size != 0) return 1;
     int ulysses_size = 1;
-    for (int d = 2; d <= MIN(cp_size, l->NH); d++)
+    for (int d = 2; d <= MIN(cp_size, l->kv_heads); d++)
         if (cp_size % d == 0 && !any_run_crosses(l, cp_size, d)) ulysses_size = d;
     return ulysses_size;
 }
 
 // Whether the rules allow document s alone on a group: capacity counted token by token.
 static int holds(const PlanLimits* l, int s, int cp_size, int ulysses_size) {
-    int ring_size = cp_size / ulysses_size, heads = CEIL_DIV(l->NH, ulysses_size);
+    int ring_size = cp_size / ulysses_size, heads = CEIL_DIV(l->kv_heads, ulysses_size);
     for (int a = 0; a < ring_size; a++) {
         int n = chunk_border(s, ring_size, a + 1) - chunk_border(s, ring_size, a) +
                 chunk_border(s, ring_size, 2 * ring_size - a) - chunk_border(s, ring_size, 2 * ring_size - 1 - a);
         if (ring_size == 1) n = s;
-        if ((n + ulysses_size - 1) / ulysses_size > l->capacity || (int64_t)n * heads > (int64_t)l->capacity * l->NH)
+        if ((n + ulysses_size - 1) / ulysses_size > l->capacity ||
+            (int64_t)n * heads > (int64_t)l->capacity * l->kv_heads)
             return 0;
     }
     return 1;
@@ -87,7 +88,8 @@ static void check_rows(Step* step, int cp_size, int ulysses_size) {
     static int widest[MOST_DOCS];
     char err[ERR_BYTES];
     int ring_size = cp_size / ulysses_size, groups = step->limits.ranks / cp_size;
-    int most = (int)((int64_t)step->limits.capacity * step->limits.NH / CEIL_DIV(step->limits.NH, ulysses_size));
+    int most =
+        (int)((int64_t)step->limits.capacity * step->limits.kv_heads / CEIL_DIV(step->limits.kv_heads, ulysses_size));
     for (int i = 0; i < step->n; i++) {
         widest[i] = ring_size == 1 ? step->lengths[i] : 0;
         for (int a = 0; a < ring_size && ring_size > 1; a++) {
@@ -183,7 +185,7 @@ static void what_cannot_be_planned_is_refused_with_words(void) {
     CHECK(refused_with(4, 4, 200, 5, lengths, 2, CP_CHOICE_AUTO, "document 3 ", "holds 400", "--cp"));
     CHECK(refused_with(8, 3, 200, 5, lengths, 0, CP_CHOICE_ULYSSES, "more than 600", "--cp-kind ulysses",
                        "--capacity 301"));
-    CHECK(refused_with(8, 3, 200, 5, lengths, 4, CP_CHOICE_ULYSSES, "--cp 4", "3 heads", "--cp-kind auto"));
+    CHECK(refused_with(8, 3, 200, 5, lengths, 4, CP_CHOICE_ULYSSES, "--cp 4", "3 key/value heads", "--cp-kind auto"));
     CHECK(refused_with(4, 4, 200, 5, lengths, 5, CP_CHOICE_AUTO, "--cp 5", "4 ranks", "0 for"));
     CHECK(refused_with(4, 4, 200, 5, lengths, -1, CP_CHOICE_AUTO, "--cp -1", "4 ranks", "0 for"));
     // 650 tokens on a ring of 2: borders 0 162 325 487 650, so 325 at both places; 641 tokens have 321 at one.
@@ -249,7 +251,7 @@ static void random_plans_hold_and_are_of_every_kind(void) {
         for (int i = 0; i < step.n; i++) {
             int heads = 0, any = 0;
             for (int d = 1; d <= l->ranks; d++)
-                for (int ulysses_size = 1; ulysses_size <= MIN(d, l->NH); ulysses_size++) {
+                for (int ulysses_size = 1; ulysses_size <= MIN(d, l->kv_heads); ulysses_size++) {
                     int fits = d % ulysses_size == 0 && holds(l, step.lengths[i], d, ulysses_size);
                     any |= fits, heads |= fits && ulysses_size == d;
                 }

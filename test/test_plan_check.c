@@ -74,20 +74,20 @@ static void a_plan_stays_on_its_ranks(void) {
 static void ulysses_size_not_dividing(Step* s) { s->plan.micro_batches[3].ulysses_size = 3; }
 static void ulysses_size_zero(Step* s) { s->plan.micro_batches[3].ulysses_size = 0; }
 static void ulysses_size_too_large(Step* s) { s->plan.micro_batches[0].ulysses_size = 2; }
-static void too_few_heads(Step* s) { s->limits.NH = 1, s->limits.capacity = 4000; }
+static void too_few_heads(Step* s) { s->limits.kv_heads = 1, s->limits.capacity = 4000; }
 
 static void heads_are_shared_by_ranks_that_have_some(void) {
     CHECK(broken(ulysses_size_not_dividing, "does not divide"));
     CHECK(broken(ulysses_size_zero, "does not divide"));
     CHECK(broken(ulysses_size_too_large, "does not divide"));
-    CHECK(broken(too_few_heads, "2 ranks share 1 heads"));
+    CHECK(broken(too_few_heads, "2 ranks share 1 key/value heads"));
 }
 
 static void local_over(Step* s) { s->lengths[1]++; }
 static void heads_over(Step* s) { s->lengths[2]++; }
 // 3 heads on 2 ranks: 2 of them on one rank, so of 2000 tokens only 1500 * 2 are 1000 * 3 pairs.
-static void pairs_over(Step* s) { s->limits.NH = 3; }
-static void pairs_just_fit(Step* s) { s->limits.NH = 3, s->lengths[2] = 700, s->lengths[6] = 2900; }
+static void pairs_over(Step* s) { s->limits.kv_heads = 3; }
+static void pairs_just_fit(Step* s) { s->limits.kv_heads = 3, s->lengths[2] = 700, s->lengths[6] = 2900; }
 static void pairs_just_over(Step* s) { pairs_just_fit(s), s->lengths[2]++; }
 // 1500 tokens on a ring of 2: borders 0 375 750 1125 1500, so 750 at both places; 150 each of the other document.
 static void ring_just_fits(Step* s) { s->limits.capacity = 900, s->lengths[0] = 800, s->lengths[2] = 1000; }
@@ -97,7 +97,7 @@ static void rings_over(Step* s) { s->limits.max_ring_docs = 2; }
 static void no_rank_has_more_than_its_capacity(void) {
     CHECK(broken(local_over, "micro-batch 0: 1001 tokens"));
     CHECK(broken(heads_over, "micro-batch 1: 1001 tokens"));
-    CHECK(broken(pairs_over, "micro-batch 1: attention of 2000 tokens at 2 of 3 heads"));
+    CHECK(broken(pairs_over, "micro-batch 1: attention of 2000 tokens at 2 of 3 key/value heads"));
     CHECK(still_valid(pairs_just_fit));
     CHECK(broken(pairs_just_over, "micro-batch 1: attention of 1501 tokens"));
     CHECK(still_valid(ring_just_fits));

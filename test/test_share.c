@@ -130,8 +130,8 @@ static void check_place(const Layout* x, const Step* step, const MicroBatch* mb,
         before += n;
     }
     CHECK(before == x->tokens[a]);
-    int heads = (step->limits.NH + mb->ulysses_size - 1) / mb->ulysses_size;
-    CHECK((double)x->tokens[a] * heads <= (double)step->limits.capacity * step->limits.NH);
+    int heads = (step->limits.kv_heads + mb->ulysses_size - 1) / mb->ulysses_size;
+    CHECK((double)x->tokens[a] * heads <= (double)step->limits.capacity * step->limits.kv_heads);
 }
 
 static void every_token_has_one_rank_in_the_order_of_cu_seqlens(void) {

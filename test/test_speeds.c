@@ -130,7 +130,7 @@ static void heads_that_do_not_divide_are_no_slowness(void) {
     int uneven = 0;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, "prolong", 1, seed);
-        x->setting.limits.NH = 5;
+        x->setting.limits.kv_heads = 5;
         x->setting.limits.capacity = 14000;
         x->setting.kind = CP_CHOICE_AUTO;
         set_costs(x, x->setting.cost, x->setting.cost);

@@ -459,12 +459,12 @@ static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLim
             x->ring_docs[mb->first_rank + r] += mb->n_docs;
         if (most + mb->n_docs <= limits->max_ring_docs) continue;
         for (int d = 0; d < mb->n_docs; d++) tokens += lengths[plan->docs[mb->first_doc + d]];
-        if (mb->cp_size > limits->NH || tokens > ring_rank_capacity(limits, mb->cp_size))
+        if (mb->cp_size > limits->kv_heads || tokens > ring_rank_capacity(limits, mb->cp_size))
             return fail(err, errlen,
                         "the rings of ranks %d to %d have %d documents, at most %d can be, and they do not fit when %d "
-                        "heads are shared",
+                        "key/value heads are shared",
                         mb->first_rank, mb->first_rank + mb->cp_size - 1, most + mb->n_docs, limits->max_ring_docs,
-                        limits->NH);
+                        limits->kv_heads);
         mb->ulysses_size = mb->cp_size;
     }
     return 0;
