@@ -24,7 +24,7 @@ enum {
     PIECE = 1 << 20
 };
 
-static const char* const dtype_names[] = {[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F64] = "F64"};
+static const char* const dtype_names[] = {[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F64] = "F64", [DT_F16] = "F16"};
 
 // *bytes = product of dims * size of the type. -1 when it does not fit.
 static int shape_bytes(const SafeTensor* t, size_t* bytes) {
@@ -71,8 +71,8 @@ static int parse_dtype(SafeTensor* t, const JsonValue* dtype, char* err, size_t 
         t->dtype = (DType)i;
         if (dtype->length == strlen(dtype_names[i]) && !memcmp(dtype->text, dtype_names[i], dtype->length)) return 0;
     }
-    return fail(err, errlen, "tensor %s: expected dtype F32, BF16 or F64, found %.*s; convert the file first", t->name,
-                dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
+    return fail(err, errlen, "tensor %s: expected dtype F32, BF16, F16 or F64, found %.*s; convert the file first",
+                t->name, dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
 }
 
 static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, char* err, size_t errlen) {
@@ -270,6 +270,28 @@ static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, siz
     return fail(err, errlen, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
 }
 
+// IEEE's half precision. Its exponent counts from 2^-15, fp32's from 2^-127.
+static float f16_to_float(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16, bits;
+    float f;
+    memcpy(&f, &magnitude, sizeof f);
+    f *= 0x1p112f;  // exact, of subnormal numbers too
+    memcpy(&bits, &f, sizeof f);
+    if ((h & 0x7c00) == 0x7c00) bits = 0x7f800000 | magnitude;  // infinity, NaN
+    bits |= sign;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+// As bf16_widen_in_place.
+static void f16_widen_in_place(float* buffer, size_t n) {
+    for (size_t i = n; i-- > 0;) {
+        uint16_t half;
+        memcpy(&half, (const char*)buffer + i * sizeof half, sizeof half);
+        buffer[i] = f16_to_float(half);
+    }
+}
+
 int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, char* err,
                        size_t errlen) {
     size_t size = dtype_bytes(t->dtype);
@@ -277,6 +299,7 @@ int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first,
     if (t->dtype != DT_F64) {
         if (read_bytes(st, t, first * size, n * size, out, err, errlen)) return -1;
         if (t->dtype == DT_BF16) bf16_widen_in_place(out, n);
+        if (t->dtype == DT_F16) f16_widen_in_place(out, n);
         return 0;
     }
     for (size_t done = 0; done < n;) {

@@ -9,7 +9,7 @@
 
 typedef struct SafeTensor {
     char name[128];
-    DType dtype;  // F32, BF16 or F64; other types are refused by the reader
+    DType dtype;  // F32, BF16, F16 or F64; other types are refused by the reader
     int n_dims;   // 0 .. 4
     int64_t dims[4];
     const void* data;  // row-major, at any alignment (use memcpy); NULL of an open file. writing: see there

@@ -17,7 +17,8 @@
 typedef enum DType {
     DT_F32,
     DT_BF16,
-    DT_F64  // reference kernels and tests only: lets finite differences be taken in double
+    DT_F64,  // reference kernels and tests only: lets finite differences be taken in double
+    DT_F16   // tensors in files only
 } DType;
 
 typedef uint16_t bf16;  // the upper half of an IEEE fp32

@@ -135,6 +135,31 @@ static void elements_of_every_type_come_as_fp32(void) {
         }
 }
 
+// IEEE 754's binary16, by its definition.
+static double half_value(int h) {
+    int e = h >> 10 & 31, m = h & 1023;
+    double magnitude = e == 31 ? (m ? NAN : INFINITY) : e ? ldexp(m + 1024, e - 25) : ldexp(m, -24);
+    return h & 0x8000 ? -magnitude : magnitude;
+}
+
+static void every_half_precision_number_comes_as_itself(void) {
+    static uint16_t halves[1 << 16];
+    static float found[1 << 16];
+    int wrong = 0;
+    for (int h = 0; h < 1 << 16; h++) halves[h] = (uint16_t)h;
+    SafeTensor t = {"halves", DT_F16, 1, {1 << 16}, halves, sizeof halves, 0};
+    SafeTensors st;
+    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
+    CHECK(safetensors_floats(&st, st.tensors, 0, 1 << 16, found, err, sizeof err) == 0);
+    for (int h = 0; h < 1 << 16; h++) {
+        double want = half_value(h);
+        wrong += isnan(want) ? !isnan(found[h]) : found[h] != want || !signbit(found[h]) != !signbit(want);
+    }
+    CHECK(wrong == 0);
+    safetensors_close(&st);
+}
+
 static void the_header_is_aligned_json_in_the_given_order(void) {
     SafeTensor t[5];
     size_t n;
@@ -281,7 +306,8 @@ static void a_tensor_that_does_not_fit_is_refused_by_name(void) {
         {"F32",  "[1,1,1,1,1]", "[0,4]",    4, "tensor aa: expected a shape of 0 to 4 dimensions, found more"},
         {"F32",  "",            "[0,4]",    4, "tensor aa: expected a shape"},
         {"F32",  "4",           "[0,4]",    4, "tensor aa: expected a shape"},
-        {"F16",  "[2]",         "[0,4]",    4, "tensor aa: expected dtype F32, BF16 or F64, found F16"},
+        {"F16",  "[2]",         "[0,8]",    8, "tensor aa: expected 4 bytes for its shape and dtype F16"},
+        {"I16",  "[2]",         "[0,4]",    4, "tensor aa: expected dtype F32, BF16, F16 or F64, found I16"},
         {"F3",   "[1]",         "[0,4]",    4, "tensor aa: expected dtype"},
         {"",     "[1]",         "[0,4]",    4, "tensor aa: expected dtype"},
     };
@@ -438,7 +464,7 @@ static void the_writer_refuses_tensors_that_no_reader_would_take(void) {
     bad[3].dims[0] = INT64_MAX;
     memset(bad[4].name, 'x', sizeof bad[4].name);
     strcpy(bad[5].name, "__metadata__");
-    bad[6].dtype = (DType)3;
+    bad[6].dtype = (DType)4;
     bad[7].n_dims = -1;
     unlink(path);
     for (int i = 0; i < 8; i++) {
@@ -479,6 +505,7 @@ int main(void) {
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     RUN(every_type_and_shape_comes_back_bit_for_bit);
     RUN(elements_of_every_type_come_as_fp32);
+    RUN(every_half_precision_number_comes_as_itself);
     RUN(the_header_is_aligned_json_in_the_given_order);
     RUN(a_file_without_tensors_is_one);
     RUN(a_fill_function_gives_the_values_piece_by_piece);
