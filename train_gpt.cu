@@ -102,7 +102,7 @@ static void attention_forward(const Model* m, const Row* row, int l, char* qkv) 
     } else {
         SavedAttention saved = saved_attention(m, row, l);
         GroupAttention group = row->group;
-        group.NH = work_heads(m, l);
+        group.NH = group.NKV = work_heads(m, l);
         if (group.NH) group_attention_forward(ACT(ATT), &saved, qkv, &group, m->k, m->dt, m->s);
     }
     timer_enter(m->timer, before, m->s);
@@ -112,7 +112,7 @@ static void attention_backward(const Model* m, const Row* row, int l, void* d_qk
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
     SavedAttention saved = saved_attention(m, row, l);
     GroupAttention group = row->group;
-    group.NH = work_heads(m, l);
+    group.NH = group.NKV = work_heads(m, l);
     if (group.NH) group_attention_backward(d_qkv, d_att, &saved, &group, m->k, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }

@@ -1,10 +1,11 @@
 // group_attention.c - Ulysses: tokens to heads and back, around the attention of a ring (ring_attention.c).
 //
-// The rows of a rank are cut by heads into one slice for each ulysses rank of its ring rank. An all-to-all hands the
-// slices out, and because peers hold contiguous runs of tokens, what arrives one after another is (n_a, M, H, HS), a
-// packed row as any kernel knows it. The same all-to-all with senders and receivers swapped brings results back.
+// The rows of a rank are cut by units, a key/value head with its g = NH / NKV query heads, into one slice for each
+// ulysses rank of its ring rank. An all-to-all hands the slices out, and because peers hold contiguous runs of tokens,
+// what arrives one after another is (n_a, (g + 2) H, HS) for H units, a packed row as any kernel knows it. The same
+// all-to-all with senders and receivers swapped brings results back.
 //
-// With Comm.overlap heads are cut into two parts, so that one part travels while the other is computed: slice
+// With Comm.overlap units are cut into two parts, so that one part travels while the other is computed: slice
 // i * parts + p is part p of rank i. All ranks follow one order:
 //
 //   in 0, in 1, (wait 0) compute 0, out 0, (wait 1) compute 1, out 1
@@ -12,15 +13,17 @@
 
 enum {
     MOST_PARTS = 2,
-    MOST_PEERS = 1024,  // ulysses_size <= NH, of which no model has more
+    MOST_PEERS = 1024,  // ulysses_size <= NKV, of which no model has more
 };
 
 // ---- scratch
 
 typedef struct Scratch {
-    void *token_qkv, *token_out;  // slices of all heads, own tokens: (n,3,NH,HS), (n,NH,HS) in the order of split_heads
-    void *head_qkv, *head_out;    // dqkv and dout of own heads, all tokens of the ring rank: (n_a,3,H,HS), (n_a,H,HS)
-    void* kv[2];                  // the rest is RingAttention's
+    // In the order of split_heads: slices of all units, own tokens, (n, NH + 2 NKV, HS) and (n,NH,HS).
+    void *token_qkv, *token_out;
+    // dqkv and dout of own units, all tokens of the ring rank: (n_a, (g + 2) H, HS), (n_a, g H, HS).
+    void *head_qkv, *head_out;
+    void* kv[2];  // the rest is RingAttention's
     float *sum, *block[3];
 } Scratch;
 
@@ -31,29 +34,30 @@ static void* take(char* base, size_t* used, size_t bytes) {
 }
 
 // Lays scratch out from base (NULL: only counts) and returns its bytes: own and shared are the largest numbers of
-// (token, head) pairs that this rank holds as tokens of all heads, and that any rank of its ring holds as heads of all
-// tokens.
-static size_t carve(Scratch* m, char* base, size_t own, size_t shared, int HS, int heads, int ring, DType dt) {
-    size_t used = 0, e = dtype_bytes(dt);
-    own *= (size_t)HS, shared *= (size_t)HS;
-    if (heads) {
-        m->token_qkv = take(base, &used, 3 * own * e);
-        m->token_out = take(base, &used, own * e);
-        m->head_qkv = take(base, &used, 3 * shared * e);
-        m->head_out = take(base, &used, shared * e);
+// (token, unit) pairs that this rank holds as tokens of all units, and that any rank of its ring holds as units of all
+// tokens; units of g query heads.
+static size_t carve(Scratch* m, char* base, size_t own, size_t shared, int g, int HS, int ulysses, int ring, DType dt) {
+    size_t used = 0, e = dtype_bytes(dt), kv = 2 * (size_t)HS, q = (size_t)(g * HS);
+    if (ulysses) {
+        m->token_qkv = take(base, &used, own * (q + kv) * e);
+        m->token_out = take(base, &used, own * q * e);
+        m->head_qkv = take(base, &used, shared * (q + kv) * e);
+        m->head_out = take(base, &used, shared * q * e);
     }
     if (ring) {
-        for (int i = 0; i < COUNT(m->kv); i++) m->kv[i] = take(base, &used, 2 * shared * e);
-        m->sum = (float*)take(base, &used, shared * sizeof(float));
-        for (int i = 0; i < COUNT(m->block); i++) m->block[i] = (float*)take(base, &used, 2 * shared * sizeof(float));
+        for (int i = 0; i < COUNT(m->kv); i++) m->kv[i] = take(base, &used, shared * kv * e);
+        m->sum = (float*)take(base, &used, shared * q * sizeof(float));
+        m->block[0] = (float*)take(base, &used, shared * MAX(kv, q) * sizeof(float));
+        m->block[1] = (float*)take(base, &used, shared * MAX(kv, (size_t)g) * sizeof(float));
+        m->block[2] = (float*)take(base, &used, shared * kv * sizeof(float));
     }
     return used;
 }
 
-size_t group_attention_scratch(int N, int NH, int HS, int ranks, DType dt) {
+size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, DType dt) {
     Scratch unused;
-    size_t pairs = (size_t)N * (size_t)NH;
-    return carve(&unused, NULL, pairs, pairs, HS, ranks > 1 && NH > 1, ranks > 1, dt);
+    size_t pairs = (size_t)N * (size_t)NKV;
+    return carve(&unused, NULL, pairs, pairs, NH / NKV, HS, ranks > 1 && NKV > 1, ranks > 1, dt);
 }
 
 // ---- one call
@@ -63,43 +67,49 @@ typedef struct Call {
     const Kernels* k;
     DType dt;
     Stream s;
-    int parts;   // of the heads
+    int parts;   // of the units
+    int g;       // query heads of a unit
     int n, n_a;  // tokens of this rank, of its ring rank
     Scratch m;
 } Call;
 
-// Where slice i of the heads begins, as split_heads cuts them: rank b has slices b * parts up to (b + 1) * parts.
-static int head_border(const Call* c, int i) {
-    return (int)((int64_t)i * c->ga->NH / ((int64_t)c->ga->ulysses_size * c->parts));
+// Where slice i of the units begins, as split_heads cuts them: rank b has slices b * parts up to (b + 1) * parts.
+static int unit_border(const Call* c, int i) {
+    return (int)((int64_t)i * c->ga->NKV / ((int64_t)c->ga->ulysses_size * c->parts));
 }
 
 static int token_border(const Call* c, int b) { return (int)((int64_t)b * c->n_a / c->ga->ulysses_size); }
 
 static Call begin_call(const GroupAttention* ga, const Kernels* k, DType dt, Stream s) {
-    Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .n_a = ga->ring_tokens[ga->ring_rank]};
+    Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .g = ga->NH / ga->NKV};
     if (ga->ulysses_size > MOST_PEERS) die("%d ranks share heads, at most %d can", ga->ulysses_size, MOST_PEERS);
-    if (ga->comm->overlap && ga->ulysses_size > 1 && ga->NH > ga->ulysses_size) c.parts = MOST_PARTS;
+    if (ga->comm->overlap && ga->ulysses_size > 1 && ga->NKV > ga->ulysses_size) c.parts = MOST_PARTS;
+    c.n_a = ga->ring_tokens[ga->ring_rank];
     c.n = token_border(&c, ga->ulysses_rank + 1) - token_border(&c, ga->ulysses_rank);
-    int H = head_border(&c, (ga->ulysses_rank + 1) * c.parts) - head_border(&c, ga->ulysses_rank * c.parts), most = 0;
+    int H = unit_border(&c, (ga->ulysses_rank + 1) * c.parts) - unit_border(&c, ga->ulysses_rank * c.parts), most = 0;
     for (int x = 0; x < ga->ring_size; x++) most = MAX(most, ga->ring_tokens[x]);
-    carve(&c.m, (char*)ga->scratch, (size_t)c.n * (size_t)ga->NH, (size_t)most * (size_t)H, ga->HS,
+    carve(&c.m, (char*)ga->scratch, (size_t)c.n * (size_t)ga->NKV, (size_t)most * (size_t)H, c.g, ga->HS,
           ga->ulysses_size > 1, ga->ring_size > 1, dt);
     return c;
 }
 
-// Part p of x, which holds (n_a, M, H_p, elems) of dt for part after part.
-static void* part_of(const Call* c, const void* x, int p, int M, int elems, DType dt) {
-    int before = head_border(c, c->ga->ulysses_rank * c->parts + p) - head_border(c, c->ga->ulysses_rank * c->parts);
-    return (char*)x + (size_t)c->n_a * (size_t)M * (size_t)before * (size_t)elems * dtype_bytes(dt);
+// Elements of a token and unit: of queries alone, or of queries, keys and values.
+static int unit_elems(const Call* c, int matrices) { return (c->g + matrices - 1) * c->ga->HS; }
+
+// Part p of x, which holds (n_a, H_p, elems) of dt for part after part.
+static void* part_of(const Call* c, const void* x, int p, int elems, DType dt) {
+    int before = unit_border(c, c->ga->ulysses_rank * c->parts + p) - unit_border(c, c->ga->ulysses_rank * c->parts);
+    return (char*)x + (size_t)c->n_a * (size_t)before * (size_t)elems * dtype_bytes(dt);
 }
 
 static RingAttention ring_attention(const Call* c, const void* qkv, void* out, float* lse, int p) {
-    int slice = c->ga->ulysses_rank * c->parts + p, HS = c->ga->HS;
+    int slice = c->ga->ulysses_rank * c->parts + p;
     RingAttention ring = {.ga = c->ga, .k = c->k, .dt = c->dt, .s = c->s, .sum = c->m.sum};
-    ring.H = head_border(c, slice + 1) - head_border(c, slice);
-    ring.qkv = part_of(c, qkv, p, 3, HS, c->dt);
-    ring.out = part_of(c, out, p, 1, HS, c->dt);
-    ring.lse = (float*)part_of(c, lse, p, 1, 1, DT_F32);
+    ring.NKV = unit_border(c, slice + 1) - unit_border(c, slice);
+    ring.NH = c->g * ring.NKV;
+    ring.qkv = part_of(c, qkv, p, unit_elems(c, 3), c->dt);
+    ring.out = part_of(c, out, p, unit_elems(c, 1), c->dt);
+    ring.lse = (float*)part_of(c, lse, p, c->g, DT_F32);
     memcpy(ring.kv, c->m.kv, sizeof ring.kv);
     memcpy(ring.block, c->m.block, sizeof ring.block);
     return ring;
@@ -109,22 +119,22 @@ static RingAttention ring_attention(const Call* c, const void* qkv, void* out, f
 
 typedef enum Direction { TO_HEADS, TO_TOKENS } Direction;
 
-// Begins the all-to-all of part p of M matrices between tokens, slice after slice (n,M,heads,HS), and heads, part after
-// part (n_a,M,H,HS).
+// Begins the all-to-all of part p of M matrices between tokens, slice after slice of n rows, and heads, part after part
+// of n_a rows.
 static Request begin_all_to_all(const Call* c, Direction direction, void* tokens, void* heads, int M, int p) {
     const GroupAttention* ga = c->ga;
     Transfer token_side[MOST_PEERS], head_side[MOST_PEERS];
     int own = ga->ulysses_rank * c->parts + p;
-    size_t row = (size_t)M * (size_t)ga->HS * dtype_bytes(c->dt);  // of one head
-    size_t own_row = (size_t)(head_border(c, own + 1) - head_border(c, own)) * row;
+    size_t row = (size_t)unit_elems(c, M) * dtype_bytes(c->dt);  // of one unit
+    size_t own_row = (size_t)(unit_border(c, own + 1) - unit_border(c, own)) * row;
     for (int i = 0; i < ga->ulysses_size; i++) {
         int peer = ga->first_rank + ga->ring_rank * ga->ulysses_size + i, slice = i * c->parts + p;
-        size_t first_head = (size_t)head_border(c, slice), first_token = (size_t)token_border(c, i);
-        size_t n_heads = (size_t)head_border(c, slice + 1) - first_head;
+        size_t first_unit = (size_t)unit_border(c, slice), first_token = (size_t)token_border(c, i);
+        size_t n_units = (size_t)unit_border(c, slice + 1) - first_unit;
         size_t n_tokens = (size_t)token_border(c, i + 1) - first_token;
-        token_side[i] = (Transfer){peer, (char*)tokens + first_head * (size_t)c->n * row, n_heads * (size_t)c->n * row};
-        head_side[i] =
-            (Transfer){peer, (char*)part_of(c, heads, p, M, ga->HS, c->dt) + first_token * own_row, n_tokens * own_row};
+        token_side[i] = (Transfer){peer, (char*)tokens + first_unit * (size_t)c->n * row, n_units * (size_t)c->n * row};
+        head_side[i] = (Transfer){peer, (char*)part_of(c, heads, p, unit_elems(c, M), c->dt) + first_token * own_row,
+                                  n_tokens * own_row};
     }
     return direction == TO_HEADS
                ? begin_send_receive_for(COMM_ULYSSES, ga->comm, token_side, head_side, ga->ulysses_size, c->s)
@@ -143,7 +153,7 @@ static void run_pass(const Call* c, const Pass* pass, const SavedAttention* save
     const CommTable* table = ga->comm->table;
     Request there[MOST_PARTS], back[MOST_PARTS];
     int slices = ga->ulysses_size * c->parts;
-    c->k->split_heads(pass->token_in, in, c->n, pass->M_in, ga->NH, ga->HS, ga->HS, slices, c->dt, c->s);
+    c->k->split_heads(pass->token_in, in, c->n, pass->M_in, ga->NKV, c->g * ga->HS, ga->HS, slices, c->dt, c->s);
     for (int p = 0; p < c->parts; p++)
         there[p] = begin_all_to_all(c, TO_HEADS, pass->token_in, pass->head_in, pass->M_in, p);
     for (int p = 0; p < c->parts; p++) {
@@ -152,20 +162,20 @@ static void run_pass(const Call* c, const Pass* pass, const SavedAttention* save
         back[p] = begin_all_to_all(c, TO_TOKENS, pass->token_out, pass->head_out, pass->M_out, p);
     }
     for (int p = 0; p < c->parts; p++) table->end(ga->comm, back[p], c->s);
-    c->k->join_heads(out, pass->token_out, c->n, pass->M_out, ga->NH, ga->HS, ga->HS, slices, c->dt, c->s);
+    c->k->join_heads(out, pass->token_out, c->n, pass->M_out, ga->NKV, c->g * ga->HS, ga->HS, slices, c->dt, c->s);
 }
 
-// With fewer heads than slices a part may have none.
+// With fewer units than slices a part may have none.
 static void forward_part(const Call* c, const Pass* pass, const SavedAttention* saved, int p) {
     RingAttention ring = ring_attention(c, pass->head_in, pass->head_out, saved->lse, p);
-    if (ring.H > 0) ring_attention_forward(&ring);
+    if (ring.NKV > 0) ring_attention_forward(&ring);
 }
 
 static void backward_part(const Call* c, const Pass* pass, const SavedAttention* saved, int p) {
     RingAttention ring = ring_attention(c, saved->qkv, saved->out, saved->lse, p);
-    if (ring.H > 0)
-        ring_attention_backward(part_of(c, pass->head_out, p, 3, c->ga->HS, c->dt),
-                                part_of(c, pass->head_in, p, 1, c->ga->HS, c->dt), &ring);
+    if (ring.NKV > 0)
+        ring_attention_backward(part_of(c, pass->head_out, p, unit_elems(c, 3), c->dt),
+                                part_of(c, pass->head_in, p, unit_elems(c, 1), c->dt), &ring);
 }
 
 void group_attention_forward(void* out, const SavedAttention* saved, const void* qkv, const GroupAttention* ga,

@@ -5,7 +5,8 @@
 //
 //   ulysses_size > 1: the ranks of one a hold equal runs of its tokens. An all-to-all turns tokens into heads, each
 //     rank computes its share of the heads over all tokens of a, a second all-to-all turns back (Jacobs et al. 2023,
-//     "DeepSpeed Ulysses"). Heads need not divide; ulysses_size <= NH.
+//     "DeepSpeed Ulysses"). What is shared are units: a key/value head with its NH / NKV query heads. They need not
+//     divide; ulysses_size <= NKV.
 //   ring_size > 1: every document is cut into 2 * ring_size chunks, and ring rank a holds chunks a and
 //     2 * ring_size - 1 - a: zigzag, so that the causal work of all ring ranks is equal. Keys and values travel around
 //     the ring; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention";
@@ -17,20 +18,20 @@
 // (b + 1) n / ulysses_size) of them, rounded down, n being ring_tokens[a].
 //
 // Bytes that a rank sends, which tests check against Comm.sent: n its own tokens, n_a those of its ring rank, H its
-// share of the heads, C = NH HS, e the size of an element:
-//   Ulysses forward   e (3 n (C - H HS) + (n_a - n) H HS)   (queries, keys, values out; output back)
-//   Ulysses backward  e (n (C - H HS) + 3 (n_a - n) H HS)
-//   ring forward      e 2 tokens(block) H HS, summed over the ring_size - 1 blocks that it passes on
-//   ring backward     the same again, and fp32 gradients of keys and values: 4 * 2 tokens(block) H HS, summed over
+// share of the NKV key/value heads, each with g = NH / NKV query heads, e the size of an element:
+//   Ulysses forward   e HS ((g + 2) n (NKV - H) + g (n_a - n) H)   (queries, keys, values out; output back)
+//   Ulysses backward  e HS (g n (NKV - H) + (g + 2) (n_a - n) H)
+//   ring forward      e HS 2 tokens(block) H, summed over the ring_size - 1 blocks that it passes on
+//   ring backward     the same again, and fp32 gradients of keys and values: 4 HS 2 tokens(block) H, summed over
 //                     ring_size blocks
 #pragma once
 #include "kernels/comm.h"
 
 typedef struct GroupAttention {
     Comm* comm;
-    int first_rank, ulysses_size, ring_size;  // ring_size >= 1, 1 <= ulysses_size <= NH
+    int first_rank, ulysses_size, ring_size;  // ring_size >= 1, 1 <= ulysses_size <= NKV
     int ring_rank, ulysses_rank;              // a and b of this rank
-    int NH, HS, n_docs;
+    int NH, NKV, HS, n_docs;                  // query heads, key/value heads (NKV divides NH), size of each
     // Tokens of each ring rank, and how many of them are in low chunks. On the host; (ring_size) each.
     const int *ring_tokens, *ring_low;
     // On the device, int32: cu_seqlens of the low chunks of ring rank 0, of its high chunks, of the low chunks of ring
@@ -41,8 +42,9 @@ typedef struct GroupAttention {
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
 } GroupAttention;
 
-// What the backward pass needs of the forward pass, on the device, one for each layer. n_a tokens of H heads, laid out
-// as attention used them: qkv (n_a,3,H,HS), out (n_a,H,HS), lse (H,n_a) fp32, in the order of low and high chunks.
+// What the backward pass needs of the forward pass, on the device, one for each layer. n_a tokens of H key/value heads,
+// laid out as attention used them: qkv (n_a, (g + 2) H, HS), queries, then keys, then values; out (n_a, g H, HS), lse
+// (g H, n_a) fp32, in the order of low and high chunks.
 // With Comm.overlap these are two parts of the heads, one after the other, so that overlap must be the same in both
 // passes. With ulysses_size = 1, qkv is the qkv of the call itself and out its out: the caller passes the same
 // pointers.
@@ -51,13 +53,13 @@ typedef struct SavedAttention {
     float* lse;
 } SavedAttention;
 
-// Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens, nor more than N * NH
-// pairs of token and head.
-size_t group_attention_scratch(int N, int NH, int HS, int ranks, DType dt);
+// Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens, nor more than N * NKV
+// pairs of token and key/value head.
+size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, DType dt);
 
-// out (n,NH,HS) =, saved = ; qkv (n,3,NH,HS), n the tokens of this rank.
+// out (n,NH,HS) =, saved = ; qkv (n, NH + 2 NKV, HS), n the tokens of this rank.
 void group_attention_forward(void* out, const SavedAttention* saved, const void* qkv, const GroupAttention* ga,
                              const Kernels* k, DType dt, Stream s);
-// dqkv (n,3,NH,HS) =; dout (n,NH,HS).
+// dqkv (n, NH + 2 NKV, HS) =; dout (n,NH,HS).
 void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* saved, const GroupAttention* ga,
                               const Kernels* k, DType dt, Stream s);

@@ -57,30 +57,33 @@ static int pairs_of(Pair pairs[3], int a, int x) {
     return x == a ? COUNT(own) : COUNT(lower);
 }
 
-static size_t width(const RingAttention* p) { return (size_t)p->H * (size_t)p->ga->HS; }
+// Elements of a row: of queries, of keys or of values, of all three.
+static size_t q_width(const RingAttention* p) { return (size_t)p->NH * (size_t)p->ga->HS; }
+static size_t kv_width(const RingAttention* p) { return (size_t)p->NKV * (size_t)p->ga->HS; }
+static size_t row_width(const RingAttention* p) { return q_width(p) + 2 * kv_width(p); }
 static void* element(const void* x, size_t i, DType dt) { return (char*)x + i * dtype_bytes(dt); }
 
 static Attention pair_attention(const RingAttention* p, const void* kv, Half q, Half k, int causal) {
-    size_t W = width(p), key = (size_t)k.first * 2 * W;
-    return (Attention){.q = element(p->qkv, (size_t)q.first * 3 * W, p->dt),
+    size_t W = kv_width(p), key = (size_t)k.first * 2 * W;
+    return (Attention){.q = element(p->qkv, (size_t)q.first * row_width(p), p->dt),
                        .k = element(kv, key, p->dt),
                        .v = element(kv, key + W, p->dt),
                        .cu_q = q.cu,
                        .cu_k = k.cu,
                        .Nq = q.n,
                        .Nk = k.n,
-                       .ldq = (int)(3 * W),
+                       .ldq = (int)row_width(p),
                        .ldkv = (int)(2 * W),
-                       .ldo = (int)W,
+                       .ldo = (int)q_width(p),
                        .n_docs = p->ga->n_docs,
-                       .NH = p->H,
-                       .NKV = p->H,
+                       .NH = p->NH,
+                       .NKV = p->NKV,
                        .HS = p->ga->HS,
                        .causal = causal,
                        .scale = p->ga->scale,
                        .row = p->ga->row,
                        .partial = 1,
-                       .ld_dq = (int)W,
+                       .ld_dq = (int)q_width(p),
                        .ld_dkv = (int)(2 * W)};
 }
 
@@ -89,7 +92,7 @@ static Attention pair_attention(const RingAttention* p, const void* kv, Half q, 
 // The ring rank whose block is here at step t <= ring_size.
 static int block_at(const GroupAttention* ga, int t) { return (ga->ring_rank - t + ga->ring_size) % ga->ring_size; }
 
-static size_t block_elems(const RingAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * width(p); }
+static size_t block_elems(const RingAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * kv_width(p); }
 
 // Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
 static Request pass_on(const RingAttention* p, int t, void* send, void* receive, DType dt) {
@@ -104,9 +107,9 @@ static Request pass_on(const RingAttention* p, int t, void* send, void* receive,
 
 // kv = the keys and values of this rank without the queries between them.
 static void own_block(const RingAttention* p, void* kv) {
-    int W = (int)width(p);
-    p->k->gather_rows(kv, element(p->qkv, (size_t)W, p->dt), NULL, p->ga->ring_tokens[p->ga->ring_rank], 2 * W, 2 * W,
-                      3 * W, p->dt, p->s);
+    int W = (int)kv_width(p);
+    p->k->gather_rows(kv, element(p->qkv, q_width(p), p->dt), NULL, p->ga->ring_tokens[p->ga->ring_rank], 2 * W, 2 * W,
+                      (int)row_width(p), p->dt, p->s);
 }
 
 // ---- forward: out so far is in sum; block[0] and block[1] hold the out and lse of one pair
@@ -114,14 +117,14 @@ static void own_block(const RingAttention* p, void* kv) {
 static void forward_pair(const RingAttention* p, Pair pair, int x, const void* kv) {
     Half q = half_of(p->ga, p->ga->ring_rank, pair.q), k = half_of(p->ga, x, pair.k);
     Attention a = pair_attention(p, kv, q, k, pair.causal);
-    float *out = p->sum + (size_t)q.first * width(p), *lse = p->lse + (size_t)q.first * (size_t)p->H;
+    float *out = p->sum + (size_t)q.first * q_width(p), *lse = p->lse + (size_t)q.first * (size_t)p->NH;
     if (q.n == 0 || k.n == 0) return;
     if (pair.causal) {
         p->k->attention_forward(out, lse, &a, p->dt, p->s);
         return;
     }
     p->k->attention_forward(p->block[0], p->block[1], &a, p->dt, p->s);
-    p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->H, p->ga->HS, p->s);
+    p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->NH, p->ga->HS, p->s);
 }
 
 static void forward_ring(const RingAttention* p) {
@@ -135,7 +138,7 @@ static void forward_ring(const RingAttention* p) {
         for (int i = 0; i < n; i++) forward_pair(p, pairs[i], x, kv);
         if (t + 1 < ga->ring_size) ga->comm->table->end(ga->comm, request, p->s);
     }
-    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->ring_rank] * width(p), p->s);
+    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->ring_rank] * q_width(p), p->s);
 }
 
 // ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this rank adds to the dk and dv of
@@ -143,21 +146,18 @@ static void forward_ring(const RingAttention* p) {
 
 static void backward_pair(const RingAttention* p, Pair pair, int x, const void* kv, float* dkv, const void* dout) {
     Half q = half_of(p->ga, p->ga->ring_rank, pair.q), k = half_of(p->ga, x, pair.k);
-    size_t W = width(p), row = (size_t)q.first * W, key = (size_t)k.first * 2 * W;
+    size_t W = kv_width(p), row = (size_t)q.first * q_width(p), key = (size_t)k.first * 2 * W;
     Attention a = pair_attention(p, kv, q, k, pair.causal);
     if (q.n == 0 || k.n == 0) return;
     p->k->attention_backward(p->sum + row, dkv + key, dkv + key + W, element(dout, row, p->dt),
-                             element(p->out, row, p->dt), p->lse + (size_t)q.first * (size_t)p->H, &a, p->dt, p->s);
+                             element(p->out, row, p->dt), p->lse + (size_t)q.first * (size_t)p->NH, &a, p->dt, p->s);
 }
 
-// dqkv = the sums, rounded. Nothing travels any more: kv is free for what is rounded.
-static void store_gradients(void* dqkv, const RingAttention* p, const float* dkv) {
-    int W = (int)width(p), n = p->ga->ring_tokens[p->ga->ring_rank];
-    size_t elems = (size_t)n * (size_t)W;
-    p->k->cast(p->kv[0], p->dt, p->sum, DT_F32, elems, p->s);
-    p->k->gather_rows(dqkv, p->kv[0], NULL, n, W, 3 * W, W, p->dt, p->s);
-    p->k->cast(p->kv[1], p->dt, dkv, DT_F32, 2 * elems, p->s);
-    p->k->gather_rows(element(dqkv, (size_t)W, p->dt), p->kv[1], NULL, n, 2 * W, 3 * W, 2 * W, p->dt, p->s);
+// columns = x, rounded: (n,width) into rows of qkv.
+static void store_columns(void* columns, const RingAttention* p, const float* x, void* rounded, size_t width) {
+    int n = p->ga->ring_tokens[p->ga->ring_rank];
+    p->k->cast(rounded, p->dt, x, DT_F32, (size_t)n * width, p->s);
+    p->k->gather_rows(columns, rounded, NULL, n, (int)width, (int)row_width(p), (int)width, p->dt, p->s);
 }
 
 static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) {
@@ -166,7 +166,7 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
     float* so_far = p->block[2];
     Request gradients = 0;
     own_block(p, p->kv[0]);
-    p->k->clear(p->sum, (size_t)ga->ring_tokens[ga->ring_rank] * width(p) * sizeof(float), p->s);
+    p->k->clear(p->sum, (size_t)ga->ring_tokens[ga->ring_rank] * q_width(p) * sizeof(float), p->s);
     for (int t = 0; t < ga->ring_size; t++) {
         void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
         Request keys = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
@@ -183,7 +183,9 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
         gradients = pass_on(p, t, dkv, so_far, DT_F32);
     }
     table->end(ga->comm, gradients, p->s);
-    store_gradients(dqkv, p, so_far);
+    // Nothing travels any more: the other blocks are free for what is rounded.
+    store_columns(dqkv, p, p->sum, p->block[0], q_width(p));
+    store_columns(element(dqkv, q_width(p), p->dt), p, so_far, p->block[1], 2 * kv_width(p));
 }
 
 // ---- no ring: whole documents, the ordinary kernel
@@ -191,8 +193,8 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
 static Attention whole_attention(const RingAttention* p) {
     Attention a = pair_attention(p, NULL, (Half){p->ga->cu, 0, p->ga->ring_tokens[0]},
                                  (Half){p->ga->cu, 0, p->ga->ring_tokens[0]}, 1);
-    a.k = element(p->qkv, width(p), p->dt);
-    a.v = element(p->qkv, 2 * width(p), p->dt);
+    a.k = element(p->qkv, q_width(p), p->dt);
+    a.v = element(p->qkv, q_width(p) + kv_width(p), p->dt);
     a.ldkv = a.ldq;
     a.partial = 0;
     return a;
@@ -215,6 +217,6 @@ void ring_attention_backward(void* dqkv, const void* dout, const RingAttention* 
         return;
     }
     a = whole_attention(p);
-    p->k->attention_backward(dqkv, element(dqkv, width(p), p->dt), element(dqkv, 2 * width(p), p->dt), dout, p->out,
-                             p->lse, &a, p->dt, p->s);
+    p->k->attention_backward(dqkv, element(dqkv, q_width(p), p->dt), element(dqkv, q_width(p) + kv_width(p), p->dt),
+                             dout, p->out, p->lse, &a, p->dt, p->s);
 }

@@ -3,25 +3,26 @@
 #pragma once
 #include "kernels/group_attention.h"
 
-// W = H HS elements are a row of one matrix, n_a the tokens of this ring rank, n_x those of any other.
+// Q = NH HS elements are a row of queries, W = NKV HS of keys or of values, n_a the tokens of this ring rank, n_x those
+// of any other.
 typedef struct RingAttention {
     const GroupAttention* ga;
     const Kernels* k;
     DType dt;
     Stream s;
-    int H;            // heads, at least 1, the same on all ranks of the ring
-    const void* qkv;  // (n_a,3,H,HS)
-    void* out;        // (n_a,H,HS) = forward
-    float* lse;       // (H,n_a) = forward; in a ring (H,n_low) and then (H,n_high), so that each half is a tensor
+    int NH, NKV;      // at least 1, the same on all ranks of the ring
+    const void* qkv;  // (n_a, Q + 2 W)
+    void* out;        // (n_a,Q) = forward
+    float* lse;       // (NH,n_a) = forward; in a ring (NH,n_low) and then (NH,n_high), so that each half is a tensor
     // Scratch of a ring: see the two passes for what lies there.
     void* kv[2];      // largest n_x times 2 W of dt
-    float* sum;       // n_a W
-    float* block[3];  // largest n_x times 2 W
+    float* sum;       // n_a Q
+    float* block[3];  // largest n_x times 2 W; the first also n_a Q, the second n_a NH
 } RingAttention;
 
 // Writes out and lse.
 void ring_attention_forward(const RingAttention* p);
-// dqkv (n_a,3,H,HS) =; dout (n_a,H,HS).
+// dqkv (n_a, Q + 2 W) =; dout (n_a,Q).
 void ring_attention_backward(void* dqkv, const void* dout, const RingAttention* p);
 
 static inline Request begin_send_receive_for(CommPurpose purpose, Comm* c, const Transfer* sends,

@@ -146,9 +146,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     zero_sizes(m, train, states);
     for (int i = 0; i < N_ZERO_PARTS; i++) plan_entry(&plan, zero_part_names[i], states[i], ON_DEVICE);
     plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
-    plan_entry(&plan, "group attention",
-               needs.groups ? group_attention_scratch(N, widest.heads, limits.HS, run->limits.ranks, m->dt) : 0,
-               ON_DEVICE);
+    size_t group = group_attention_scratch(N, limits.NH, limits.NKV, limits.HS, run->limits.ranks, m->dt);
+    plan_entry(&plan, "group attention", needs.groups ? group : 0, ON_DEVICE);
     plan_work(&plan, run, &widest, N);
     plan_entry(&plan, "sums", SUMS_BYTES, ON_DEVICE);
     plan_entry(&plan, "step indices", index_bytes, ON_DEVICE);

@@ -26,7 +26,7 @@ static void set(void* x, size_t i, double value, DType dt) {
 
 typedef struct Case {
     uint64_t seed, draws;
-    int NH, HS;
+    int NH, NKV, HS;
     double spread;  // log-sum-exps of the chunks of a document are this far apart; 0: random data
     DType dt;
     int n_micro_batches, n_docs;
@@ -38,11 +38,17 @@ static int between(Case* c, int low, int high) {
     return low + (int)(hash64(c->seed ^ hash64(c->draws++)) % (uint64_t)(high - low + 1));
 }
 
+// Half of the cases have groups of query heads.
+static void set_heads(Case* c, int NKV) {
+    c->NKV = NKV;
+    c->NH = NKV * (between(c, 0, 1) ? between(c, 2, 5) : 1);
+}
+
 static Case new_case(uint64_t seed) {
     static const int head_sizes[] = {8, 16, 32};
     Case c = {.seed = seed};
-    c.NH = between(&c, 1, few(8, 3));
     c.HS = head_sizes[between(&c, 0, 2)];
+    set_heads(&c, between(&c, 1, few(8, 3)));
     c.dt = between(&c, 0, 1) ? DT_BF16 : DT_F32;
     return c;
 }
@@ -80,7 +86,7 @@ static void add_micro_batch(Case* c, int first_rank, int ulysses_size, int ring_
 }
 
 static void add_random_micro_batch(Case* c) {
-    int ulysses_size = between(c, 1, MIN(c->NH, size)), ring_size = between(c, 1, size / ulysses_size);
+    int ulysses_size = between(c, 1, MIN(c->NKV, size)), ring_size = between(c, 1, size / ulysses_size);
     add_micro_batch(c, between(c, 0, size - ulysses_size * ring_size), ulysses_size, ring_size);
 }
 
@@ -89,22 +95,34 @@ static void add_random_micro_batch(Case* c) {
 typedef struct Whole {
     int tokens, n_docs, longest;
     int cu[MOST_DOCS + 1];
-    void *qkv, *dout, *out, *dqkv;  // (tokens,3,NH,HS), (tokens,NH,HS)
+    void *qkv, *dout, *out, *dqkv;  // (tokens, NH + 2 NKV, HS), (tokens, NH, HS)
 } Whole;
 
-// Matrix 0 to 3: queries, keys, values, dout. Where spread is not 0, queries all point one way and the keys of a chunk
-// lie along it, before, behind or at 0.
-static double value(const Case* c, const MicroBatch* mb, int matrix, int doc, int position, int column) {
+typedef enum Matrix { QUERIES, KEYS, VALUES, OUTPUTS } Matrix;
+
+// Where a matrix lies in the rows of qkv, or of out.
+typedef struct Columns {
+    size_t first, n, row;  // elements of a row: before it, its own, all
+} Columns;
+
+static Columns columns_of(const Case* c, Matrix matrix) {
+    size_t q = (size_t)(c->NH * c->HS), kv = (size_t)(c->NKV * c->HS), all = q + 2 * kv;
+    Columns columns[] = {{0, q, all}, {q, kv, all}, {q + kv, kv, all}, {0, q, q}};
+    return columns[matrix];
+}
+
+// Where spread is not 0, queries all point one way and the keys of a chunk lie along it, before, behind or at 0.
+static double value(const Case* c, const MicroBatch* mb, Matrix matrix, int doc, int position, int column) {
     uint64_t seed = c->seed ^ hash64((uint64_t)doc * 4 + (uint64_t)matrix + 1);
-    double x = 2 * random_uniform(seed, (uint64_t)position * 512 + (uint64_t)column) - 1;
+    double x = 2 * random_uniform(seed, (uint64_t)position << 32 | (uint64_t)column) - 1;
     int ring_size = mb->cp_size / mb->ulysses_size, chunk = (int)((int64_t)position * 2 * ring_size / c->lengths[doc]);
-    if (c->spread == 0 || matrix > 1) return x;
-    if (matrix == 0) return 1 + 0.1 * x;
+    if (c->spread == 0 || matrix == VALUES || matrix == OUTPUTS) return x;
+    if (matrix == QUERIES) return 1 + 0.1 * x;
     return ((int)(hash64(c->seed + (uint64_t)chunk) % 3) - 1) * c->spread / sqrt(c->HS) + x;
 }
 
 static void fill_whole(Whole* w, const Case* c, const MicroBatch* mb) {
-    size_t C = (size_t)c->NH * (size_t)c->HS, e = dtype_bytes(c->dt), row = 0;
+    size_t e = dtype_bytes(c->dt), row = 0, out = columns_of(c, OUTPUTS).row * e, qkv = columns_of(c, QUERIES).row * e;
     memset(w, 0, sizeof *w);
     w->n_docs = mb->n_docs;
     for (int i = 0; i < mb->n_docs; i++) {
@@ -113,15 +131,14 @@ static void fill_whole(Whole* w, const Case* c, const MicroBatch* mb) {
         w->longest = MAX(w->longest, length);
     }
     w->tokens = w->cu[mb->n_docs];
-    w->qkv = malloc((size_t)w->tokens * 3 * C * e), w->dqkv = malloc((size_t)w->tokens * 3 * C * e);
-    w->dout = malloc((size_t)w->tokens * C * e), w->out = malloc((size_t)w->tokens * C * e);
+    w->qkv = malloc((size_t)w->tokens * qkv), w->dqkv = malloc((size_t)w->tokens * qkv);
+    w->dout = malloc((size_t)w->tokens * out), w->out = malloc((size_t)w->tokens * out);
     for (int i = 0; i < mb->n_docs; i++)
         for (int t = 0; t < w->cu[i + 1] - w->cu[i]; t++, row++)
-            for (int m = 0; m < 4; m++)
-                for (size_t j = 0; j < C; j++) {
-                    double x = value(c, mb, m, c->docs[mb->first_doc + i], t, (int)j);
-                    set(m < 3 ? w->qkv : w->dout, m < 3 ? (row * 3 + (size_t)m) * C + j : row * C + j, x, c->dt);
-                }
+            for (Matrix m = QUERIES; m <= OUTPUTS; m++)
+                for (size_t j = 0; j < columns_of(c, m).n; j++)
+                    set(m == OUTPUTS ? w->dout : w->qkv, row * columns_of(c, m).row + columns_of(c, m).first + j,
+                        value(c, mb, m, c->docs[mb->first_doc + i], t, (int)j), c->dt);
 }
 
 static void free_whole(Whole* w) { free(w->qkv), free(w->dout), free(w->out), free(w->dqkv); }
