@@ -484,7 +484,7 @@ static void generate(Run* run, TextFilter* shown, int* text, int n_tokens, int n
 // Prints the prompt (which follows an end-of-text token, as every document does) and its continuation.
 static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed) {
     size_t n = strlen(prompt);
-    int* text = (int*)malloc((n + (size_t)n_new + 1) * sizeof(int));
+    int* text = (int*)malloc((tokenizer_room(run->data.tokenizer, n) + (size_t)n_new + 1) * sizeof(int));
     if (!text) die("no memory for a sample of %d tokens", n_new);
     text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
     int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);

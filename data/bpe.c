@@ -1,6 +1,6 @@
-// bpe.c - byte pair encoding. Text is cut into parts by GPT-2's pattern; inside a part, of all adjacent pairs of tokens
-// that can merge the one of least rank does, the leftmost among equals, until none is left. Sources: Sennrich, Haddow,
-// Birch 2016; github.com/openai/gpt-2, src/encoder.py; ids as ranks as in OpenAI's tiktoken.
+// bpe.c - byte pair encoding: inside a part of text, of all adjacent pairs of tokens that can merge the one of least
+// rank does, the leftmost among equals, until none is left. Sources: Sennrich, Haddow, Birch 2016;
+// github.com/openai/gpt-2, src/encoder.py; ids as ranks as in OpenAI's tiktoken.
 //
 // A vocabulary is turned into a table of pairs once: (left, right) -> (rank, id). Encoding then knows only integers.
 // Parts of text are mostly words: those are merged in place by looking at every pair. Long parts keep the pairs in a
@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/unicode_classes.h"
 #include "plan/base.h"
 
 enum { SHORT = 48 };  // bytes up to which looking at every pair is the faster way
@@ -30,51 +29,43 @@ static int* new_slots(uint32_t n) {
 // ---- tokens by their bytes
 
 // The slot of the token that has these bytes, or the empty slot where it would be.
-static size_t token_slot(const TokenIndex* index, const char* bytes, size_t n) {
-    const Tokenizer* t = index->t;
-    size_t slot = hash_bytes(bytes, n, 0) & index->mask;
-    for (; index->slots[slot] >= 0; slot = (slot + 1) & index->mask) {
-        int id = index->slots[slot];
+static size_t token_slot(const Tokenizer* t, const char* bytes, size_t n) {
+    size_t slot = hash_bytes(bytes, n, 0) & t->index.mask;
+    for (; t->index.slots[slot] >= 0; slot = (slot + 1) & t->index.mask) {
+        int id = t->index.slots[slot];
         if (token_length(t, id) == n && memcmp(t->bytes + t->begin[id], bytes, n) == 0) break;
     }
     return slot;
 }
 
-int token_index_open(TokenIndex* index, const Tokenizer* t, char* err, size_t errlen) {
+int bpe_index_tokens(Tokenizer* t, char* err, size_t errlen) {
     uint32_t n = power_of_two_above(2 * (uint64_t)t->vocab);
-    *index = (TokenIndex){.t = t, .slots = new_slots(n), .mask = n - 1};
-    if (!index->slots) return fail(err, errlen, "out of memory for a vocabulary of %d tokens", t->vocab);
+    t->index = (TokenIndex){.slots = new_slots(n), .mask = n - 1};
+    if (!t->index.slots) return fail(err, errlen, "out of memory for a vocabulary of %d tokens", t->vocab);
     for (int id = 0; id < t->vocab; id++) {
-        if (id == t->end_of_text) continue;
-        size_t slot = token_slot(index, t->bytes + t->begin[id], token_length(t, id));
-        if (index->slots[slot] < 0) index->slots[slot] = id;
+        if (id == t->end_of_text || (t->added && t->added[id])) continue;
+        size_t slot = token_slot(t, t->bytes + t->begin[id], token_length(t, id));
+        if (t->index.slots[slot] < 0) t->index.slots[slot] = id;
     }
     return 0;
 }
 
-int token_index_find(const TokenIndex* index, const char* bytes, size_t n) {
-    return index->slots[token_slot(index, bytes, n)];
-}
-
-void token_index_close(TokenIndex* index) {
-    free(index->slots);
-    index->slots = NULL;
-}
+int bpe_find_token(const Tokenizer* t, const char* bytes, size_t n) { return t->index.slots[token_slot(t, bytes, n)]; }
 
 // ---- tables for encoding
 
-int bpe_find_bytes(Tokenizer* t, const TokenIndex* index, char* err, size_t errlen) {
+int bpe_find_bytes(Tokenizer* t, int some_missing, char* err, size_t errlen) {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
-        t->byte_id[b] = token_index_find(index, &byte, 1);
-        if (t->byte_id[b] < 0)
+        t->byte_id[b] = bpe_find_token(t, &byte, 1);
+        if (t->byte_id[b] < 0 && (!some_missing || b == '\n' || (b >= ' ' && b <= '~')))
             return fail(err, errlen, "no token for the byte 0x%02x alone: the vocabulary is not of the byte-level kind",
                         b);
     }
     return 0;
 }
 
-int bpe_derive_merges(Tokenizer* t, const TokenIndex* index, char* err, size_t errlen) {
+int bpe_derive_merges(Tokenizer* t, char* err, size_t errlen) {
     size_t total = t->begin[t->vocab];  // there are at most so many cuts
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
     if (!t->merges || total > INT32_MAX)
@@ -82,53 +73,53 @@ int bpe_derive_merges(Tokenizer* t, const TokenIndex* index, char* err, size_t e
     for (int id = 0; id < t->vocab; id++) {
         const char* bytes = t->bytes + t->begin[id];
         size_t n = token_length(t, id);
-        if (token_index_find(index, bytes, n) != id) continue;
+        if (bpe_find_token(t, bytes, n) != id) continue;
         for (size_t cut = 1; cut < n; cut++) {
-            int left = token_index_find(index, bytes, cut), right = token_index_find(index, bytes + cut, n - cut);
+            int left = bpe_find_token(t, bytes, cut), right = bpe_find_token(t, bytes + cut, n - cut);
             if (left >= 0 && right >= 0) t->merges[t->n_merges++] = (Merge){left, right, id, id};
         }
     }
-    t->ids_are_ranks = 1;
     return 0;
 }
 
-int bpe_add_merge(Tokenizer* t, const TokenIndex* index, int left, int right) {
+int bpe_add_merge(Tokenizer* t, int left, int right) {
     char joined[512];  // a token has at most 255 bytes
     size_t n_left = token_length(t, left), n_right = token_length(t, right);
     memcpy(joined, t->bytes + t->begin[left], n_left);
     memcpy(joined + n_left, t->bytes + t->begin[right], n_right);
-    int id = token_index_find(index, joined, n_left + n_right);
+    int id = bpe_find_token(t, joined, n_left + n_right);
     if (id < 0) return -1;
     t->merges[t->n_merges] = (Merge){left, right, t->n_merges, id};
     t->n_merges++;
     return 0;
 }
 
-static uint32_t merge_slot(const Tokenizer* t, int left, int right) {
-    uint32_t slot = (uint32_t)hash64((uint64_t)left << 32 | (uint32_t)right) & t->slot_mask;
-    while (t->slots[slot] >= 0) {
-        const Merge* m = &t->merges[t->slots[slot]];
-        if (m->left == left && m->right == right) break;
-        slot = (slot + 1) & t->slot_mask;
-    }
-    return slot;
+// The place in the table of this pair, or the empty one where it would be.
+static Merge* merge_place(const Tokenizer* t, int left, int right) {
+    uint32_t place = (uint32_t)hash64((uint64_t)left << 32 | (uint32_t)right) & t->table_mask;
+    while (t->table[place].left >= 0 && (t->table[place].left != left || t->table[place].right != right))
+        place = (place + 1) & t->table_mask;
+    return &t->table[place];
 }
 
 int bpe_index_merges(Tokenizer* t, char* err, size_t errlen) {
     uint32_t n = power_of_two_above(2 * (uint64_t)t->n_merges);
-    t->slots = new_slots(n);
-    t->slot_mask = n - 1;
-    if (!t->slots) return fail(err, errlen, "out of memory for %d merges", t->n_merges);
+    t->table = malloc(n * sizeof *t->table);
+    t->table_mask = n - 1;
+    if (!t->table) return fail(err, errlen, "out of memory for %d merges", t->n_merges);
+    for (uint32_t i = 0; i < n; i++) t->table[i].left = -1;
     for (int i = 0; i < t->n_merges; i++) {
-        uint32_t slot = merge_slot(t, t->merges[i].left, t->merges[i].right);
-        if (t->slots[slot] < 0) t->slots[slot] = i;
+        Merge* place = merge_place(t, t->merges[i].left, t->merges[i].right);
+        if (place->left < 0) *place = t->merges[i];
     }
+    free(t->merges);
+    t->merges = NULL;
     return 0;
 }
 
 static const Merge* find_merge(const Tokenizer* t, int left, int right) {
-    int i = t->slots[merge_slot(t, left, right)];
-    return i < 0 ? NULL : &t->merges[i];
+    const Merge* m = merge_place(t, left, right);
+    return m->left < 0 ? NULL : m;
 }
 
 // ---- merging
@@ -208,8 +199,14 @@ static size_t merge_by_heap(MergeList* l) {
     return n;
 }
 
-size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) out[i] = t->byte_id[(unsigned char)bytes[i]];
+size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n_bytes) {
+    int whole = t->ignore_merges ? bpe_find_token(t, bytes, n_bytes) : -1;
+    if (whole >= 0) return *out = whole, 1;
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        int id = t->byte_id[(unsigned char)bytes[i]];
+        if (id >= 0) out[n++] = id;
+    }
     if (n <= SHORT) return merge_all_pairs(t, out, n);
     // A merge takes one key out and puts two in at most, so 2n keys are enough.
     char* scratch = malloc(n * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t)));
@@ -220,74 +217,4 @@ size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n) {
     size_t n_out = merge_by_heap(&l);
     free(scratch);
     return n_out;
-}
-
-// ---- parts of text
-//
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//
-// that is: an English ending; a run of letters, of numbers or of other characters, with at most one space before it;
-// white space, which leaves its last character to the part that follows. Bytes that are no UTF-8 are characters of
-// their own, of the class "other".
-
-// The code point at the beginning of n > 0 bytes and its length; a byte that begins no valid UTF-8 gives U+FFFD and 1.
-// Surrogates and code points above U+10FFFF pass: in the table they are of the class "other", as invalid bytes are.
-static uint32_t decode_utf8(const char* text, size_t n, size_t* length) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800,
-                                     0x10000};  // longer forms of the code points below are not valid
-    const unsigned char* p = (const unsigned char*)text;
-    size_t want = p[0] < 0x80 ? 1 : p[0] < 0xc0 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf8 ? 4 : 0;
-    *length = 1;
-    if (want == 1) return p[0];
-    if (want == 0 || want > n) return 0xfffd;
-    uint32_t code = p[0] & (0x7f >> want);
-    for (size_t i = 1; i < want; i++) {
-        if ((p[i] & 0xc0) != 0x80) return 0xfffd;
-        code = code << 6 | (p[i] & 0x3f);
-    }
-    if (code < least[want]) return 0xfffd;
-    *length = want;
-    return code;
-}
-
-// 'L', 'N', 'S' or 'O' for any other, and the length of the character.
-static char class_at(const char* text, size_t n, size_t* length) {
-    uint32_t code = decode_utf8(text, n, length);
-    if (code < 0x80) {
-        if ((code | 32) - 'a' < 26) return 'L';
-        if (code - '0' < 10) return 'N';
-        return code == ' ' || code - '\t' < 5 ? 'S' : 'O';
-    }
-    int low = 0, high = COUNT(unicode_ranges);  // the last range with first <= code
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (unicode_ranges[middle].first <= code) low = middle;
-        else high = middle;
-    }
-    const UnicodeRange* range = &unicode_ranges[low];
-    return code >= range->first && code <= range->last ? range->kind : 'O';
-}
-
-// Bytes of the characters of one class from `from` on; *last = where the last of them begins.
-static size_t run_end(const char* text, size_t n, size_t from, char kind, size_t* last) {
-    size_t length;
-    *last = from;
-    while (from < n && class_at(text + from, n - from, &length) == kind) {
-        *last = from;
-        from += length;
-    }
-    return from;
-}
-
-size_t pretoken_length(const char* text, size_t n) {
-    static const char* const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
-    for (int i = 0; text[0] == '\'' && i < COUNT(endings); i++) {
-        size_t length = strlen(endings[i]);
-        if (length < n && memcmp(text + 1, endings[i], length) == 0) return 1 + length;
-    }
-    size_t length, last, begin = text[0] == ' ' && n > 1;
-    char kind = class_at(text + begin, n - begin, &length);
-    if (kind != 'S') return run_end(text, n, begin, kind, &last);
-    size_t end = run_end(text, n, 0, 'S', &last);
-    return end < n && last > 0 ? last : end;
 }

@@ -1,5 +1,6 @@
-// bpe.h - inside of a tokenizer: what tokenizer.c keeps, cutting and merging (bpe.c), and the reader of tokenizer.json
-// (tokenizer_json.c). Everybody else includes tokenizer.h.
+// bpe.h - inside of a tokenizer: what tokenizer.c keeps, merging (bpe.c), cutting text into parts (tokenizer_split.c),
+// Unicode's normalization form C (tokenizer_nfc.c), and the reader of tokenizer.json (tokenizer_json.c). Everybody else
+// includes tokenizer.h.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -9,50 +10,73 @@ typedef struct Merge {
     int rank, id;
 } Merge;
 
-struct Tokenizer {
-    int vocab, end_of_text, is_bytes;
-    size_t* begin;  // (vocab + 1): token i is bytes[begin[i]] .. bytes[begin[i + 1]]
-    char* bytes;
-    int byte_id[256];  // the token of each single byte
-    Merge* merges;
-    int n_merges;
-    int ids_are_ranks;  // merges follow from the vocabulary
-    int* slots;         // hash table of (left, right): indices of merges, -1 where empty
-    uint32_t slot_mask;
-};
-
-// Looks tokens up by their bytes; needed only while a tokenizer is read. End-of-text is not among them, for no text
-// becomes it; of equal tokens the first counts.
+// Finds tokens by their bytes. Not among them are end-of-text and what the vocabulary only adds: no text becomes these.
+// Of equal tokens the first counts.
 typedef struct TokenIndex {
-    const Tokenizer* t;
     int* slots;
     size_t mask;
 } TokenIndex;
+
+// The pattern that cuts text into parts.
+typedef enum Split { SPLIT_GPT2, SPLIT_GPT2_DIGITS, SPLIT_LLAMA3, SPLIT_QWEN2 } Split;
+
+struct Tokenizer {
+    int vocab, end_of_text, is_bytes;
+    Split split;
+    int nfc;            // text is brought into normalization form C first
+    int ignore_merges;  // a part that is a token is not merged from its bytes
+    size_t* begin;      // (vocab + 1): token i is bytes[begin[i]] .. bytes[begin[i + 1]]
+    char* bytes;
+    char* added;  // (vocab) 1: a token that no text becomes; NULL: none but end-of-text
+    TokenIndex index;
+    int byte_id[256];  // the token of each single byte, -1 where there is none
+    Merge* merges;  // in the order of ranks, while it is read
+    int n_merges;
+    Merge* table;  // the same as a hash table of (left, right); left = -1 where it is empty
+    uint32_t table_mask;
+    char* file;  // what it was read from
+    size_t file_bytes;
+};
 
 static inline size_t token_length(const Tokenizer* t, int id) { return t->begin[id + 1] - t->begin[id]; }
 
 // ---- bpe.c
 
-// Needs vocab, end_of_text, begin and bytes. 0, or -1.
-int token_index_open(TokenIndex* index, const Tokenizer* t, char* err, size_t errlen);
-int token_index_find(const TokenIndex* index, const char* bytes, size_t n);  // -1: no such token
-void token_index_close(TokenIndex* index);
+// Sets index. Needs vocab, end_of_text, begin, bytes and added. 0, or -1.
+int bpe_index_tokens(Tokenizer* t, char* err, size_t errlen);
+int bpe_find_token(const Tokenizer* t, const char* bytes, size_t n);  // -1: no such token
 
-// Sets byte_id. 0, or -1 when a byte has no token.
-int bpe_find_bytes(Tokenizer* t, const TokenIndex* index, char* err, size_t errlen);
+// Sets byte_id. 0, or -1 when a byte has no token: with `some_missing` only a visible ASCII character, a space or a
+// line break.
+int bpe_find_bytes(Tokenizer* t, int some_missing, char* err, size_t errlen);
 // Sets merges from the vocabulary: any two tokens whose concatenation is a token, which is the rank. 0, or -1.
-int bpe_derive_merges(Tokenizer* t, const TokenIndex* index, char* err, size_t errlen);
+int bpe_derive_merges(Tokenizer* t, char* err, size_t errlen);
 // Appends the merge of next rank to merges, which has room for it. 0, or -1 when left and right together are no token.
-int bpe_add_merge(Tokenizer* t, const TokenIndex* index, int left, int right);
-// Makes merges ready for encoding: fills slots. 0, or -1.
+int bpe_add_merge(Tokenizer* t, int left, int right);
+// Makes merges ready for encoding: moves them to table. 0, or -1.
 int bpe_index_merges(Tokenizer* t, char* err, size_t errlen);
-// Tokens of n bytes, merged as far as they go: out has room for n. Returns the count.
+// Tokens of one part of n bytes: out has room for n. Bytes without a token are left out. Returns the count. The bytes
+// may end where out ends, and are then overwritten: out[i] is written when byte i has been read.
 size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n);
 
-// Length of the first part of n > 0 bytes by GPT-2's pattern, at least 1.
-size_t pretoken_length(const char* text, size_t n);
+// ---- tokenizer_split.c
+
+// The code point at the beginning of n > 0 bytes and its length; a byte that begins no valid UTF-8 gives UTF8_INVALID +
+// that byte, and 1. Surrogates and code points above U+10FFFF pass.
+enum { UTF8_INVALID = 0x200000 };
+uint32_t utf8_decode(const char* text, size_t n, size_t* length);
+// Length of the first part of n > 0 bytes, at least 1.
+size_t pretoken_length(Split split, const char* text, size_t n);
+
+// ---- tokenizer_nfc.c
+
+// 1 when n bytes are certainly in normalization form C (and 0 sometimes when they are).
+int nfc_is_normal(const char* text, size_t n);
+// Writes the normalization form C of n bytes to the end of work, which has 3 n ints, and returns its length, at most
+// 3 n. Bytes that are no UTF-8 stay as they are.
+size_t nfc_normalize(int* work, const char* text, size_t n);
 
 // ---- tokenizer_json.c
 
-// Fills a zeroed Tokenizer but for slots and is_bytes. 0, or -1; the caller closes it in either case.
+// Fills a zeroed Tokenizer but for table, file and is_bytes. 0, or -1; the caller closes it in either case.
 int tokenizer_read_json(Tokenizer* t, const char* text, size_t n, char* err, size_t errlen);

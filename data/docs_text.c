@@ -34,7 +34,7 @@ static int append_tokens(Docs* docs, const int* tokens, size_t n, char* err, siz
 }
 
 static int encode(Docs* docs, const char* text, size_t n, char* err, size_t errlen) {
-    int* tokens = malloc(MAX(1, n) * sizeof *tokens);
+    int* tokens = malloc(MAX(1, tokenizer_room(docs->tokenizer, n)) * sizeof *tokens);
     if (!tokens) return fail(err, errlen, "out of memory to encode %zu bytes of text", n);
     int status = append_tokens(docs, tokens, tokenizer_encode(docs->tokenizer, tokens, text, n), err, errlen);
     free(tokens);
@@ -57,12 +57,13 @@ static int add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
 
 // ---- text files
 
-// The last offset > 0 where text may be cut and each half encoded alone: between a visible ASCII character and white
-// space, where GPT-2's pattern always ends a part. 0 when there is none.
+// The last offset > 0 where text may be cut and each half encoded alone: between an ASCII letter or digit and white
+// space, where every pattern ends a part, and nothing is joined by normalization. 0 when there is none.
 static size_t safe_cut(const char* text, size_t n) {
     for (size_t i = n; i-- > 1;) {
         int is_space = text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r');
-        if (is_space && text[i - 1] > ' ' && text[i - 1] < 0x7f) return i;
+        unsigned before = (unsigned char)text[i - 1];
+        if (is_space && ((before | 32) - 'a' < 26 || before - '0' < 10)) return i;
     }
     return 0;
 }

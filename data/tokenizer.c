@@ -1,10 +1,10 @@
-// tokenizer.c - opens, reads and writes tokenizers; see tokenizer.h.
+// tokenizer.c - opens tokenizers and uses them; see tokenizer.h.
 //
 // llm.c's tokenizer file: 256 int32, little-endian: [0] 20240328, [1] version, [2] number of tokens, [3] end-of-text
 // (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge
-// ranks. Version 3 is our own, for vocabularies whose ids are not: [4] number of merges, and behind the tokens two
-// int32 for each, left and right, in the order of their ranks. Source of versions 1 and 2: github.com/karpathy/llm.c,
-// tokenizer.h.
+// ranks. Version 3 is of earlier versions of this program, for vocabularies whose ids are not: [4] number of merges,
+// and behind the tokens two int32 for each, left and right, in the order of their ranks. Source of versions 1 and 2:
+// github.com/karpathy/llm.c, tokenizer.h.
 #include "data/tokenizer.h"
 
 #include <stdlib.h>
@@ -65,8 +65,7 @@ static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* a
     return 0;
 }
 
-static int read_merges(Tokenizer* t, const TokenIndex* index, int n_merges, const unsigned char* p, char* err,
-                       size_t errlen) {
+static int read_merges(Tokenizer* t, int n_merges, const unsigned char* p, char* err, size_t errlen) {
     t->merges = malloc(MAX(1, (size_t)n_merges) * sizeof *t->merges);
     if (!t->merges) return fail(err, errlen, "out of memory for %d merges", n_merges);
     for (int rank = 0; rank < n_merges; rank++) {
@@ -74,8 +73,7 @@ static int read_merges(Tokenizer* t, const TokenIndex* index, int n_merges, cons
         if (left < 0 || left >= t->vocab || right < 0 || right >= t->vocab)
             return fail(err, errlen, "merge %d of %d joins tokens %d and %d of %d", rank, n_merges, left, right,
                         t->vocab);
-        if (bpe_add_merge(t, index, left, right))
-            return fail(err, errlen, "merge %d of %d makes no token", rank, n_merges);
+        if (bpe_add_merge(t, left, right)) return fail(err, errlen, "merge %d of %d makes no token", rank, n_merges);
     }
     return 0;
 }
@@ -87,17 +85,13 @@ static int read_llmc(Tokenizer* t, const unsigned char* p, size_t n, char* err, 
     if (n - at != 8 * (size_t)n_merges)
         return fail(err, errlen, "%zu bytes behind the %d tokens, expected %zu", n - at, t->vocab,
                     8 * (size_t)n_merges);
-    TokenIndex index;
-    if (token_index_open(&index, t, err, errlen)) return -1;
-    int status = version == 3 ? read_merges(t, &index, n_merges, p + at, err, errlen)
-                              : bpe_derive_merges(t, &index, err, errlen);
-    if (status == 0) status = bpe_find_bytes(t, &index, err, errlen);
-    token_index_close(&index);
-    return status;
+    if (bpe_index_tokens(t, err, errlen)) return -1;
+    if (version == 3 ? read_merges(t, n_merges, p + at, err, errlen) : bpe_derive_merges(t, err, errlen)) return -1;
+    return bpe_find_bytes(t, 0, err, errlen);
 }
 
 static int is_byte_vocabulary(const Tokenizer* t) {
-    int same = t->vocab == 257 && t->end_of_text == 256 && t->n_merges == 0;
+    int same = t->vocab == 257 && t->end_of_text == 256 && t->n_merges == 0 && !t->nfc;
     for (int b = 0; same && b < 256; b++) same = t->byte_id[b] == b;
     return same;
 }
@@ -118,10 +112,13 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
         fail(err, errlen, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')",
              MAGIC, magic);
     if (status == 0) status = bpe_index_merges(t, err, errlen);
+    if (status == 0 && !(t->file = malloc(n))) status = fail(err, errlen, "out of memory for a file of %zu bytes", n);
     if (status) {
         tokenizer_close(t);
         return -1;
     }
+    memcpy(t->file, data, n);
+    t->file_bytes = n;
     t->is_bytes = is_byte_vocabulary(t);
     *out = t;
     return 0;
@@ -157,8 +154,11 @@ void tokenizer_close(Tokenizer* t) {
     if (!t) return;
     free(t->begin);
     free(t->bytes);
+    free(t->added);
+    free(t->index.slots);
     free(t->merges);
-    free(t->slots);
+    free(t->table);
+    free(t->file);
     free(t);
 }
 
@@ -168,14 +168,28 @@ int tokenizer_vocab(const Tokenizer* t) { return t->vocab; }
 int tokenizer_end_of_text(const Tokenizer* t) { return t->end_of_text; }
 int tokenizer_is_bytes(const Tokenizer* t) { return t->is_bytes; }
 
+const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n) {
+    *bytes = t->file;
+    *n = t->file_bytes;
+    return t->file_bytes >= 4 && disk_int32((const unsigned char*)t->file) == MAGIC ? "tokenizer.bin"
+                                                                                    : "tokenizer.json";
+}
+
+size_t tokenizer_room(const Tokenizer* t, size_t n) { return t->nfc ? 3 * n : n; }
+
 size_t tokenizer_encode(const Tokenizer* t, int* out, const char* text, size_t n) {
-    size_t n_out = 0;
+    size_t n_out = 0, room = tokenizer_room(t, n);
     if (t->is_bytes) {
         for (; n_out < n; n_out++) out[n_out] = (unsigned char)text[n_out];
         return n_out;
     }
+    if (t->nfc && !nfc_is_normal(text, n)) {
+        // It comes into the end of out. Of k bytes read at most k tokens are written, and 4 k <= 4 room - n + k.
+        n = nfc_normalize(out, text, n);
+        text = (const char*)(out + room) - n;
+    }
     for (size_t at = 0; at < n;) {
-        size_t length = pretoken_length(text + at, MIN(n - at, PRETOKEN_MAX));
+        size_t length = pretoken_length(t->split, text + at, MIN(n - at, PRETOKEN_MAX));
         n_out += bpe_encode(t, out + n_out, text + at, length);
         at += length;
     }
@@ -187,32 +201,4 @@ const char* tokenizer_decode(const Tokenizer* t, int token, size_t* n) {
     if (token < 0 || token >= t->vocab || token == t->end_of_text) return "";
     *n = token_length(t, token);
     return t->bytes + t->begin[token];
-}
-
-// ---- writing
-
-int tokenizer_save(const Tokenizer* t, const char* path, char* err, size_t errlen) {
-    int n_merges = t->ids_are_ranks ? 0 : t->n_merges;
-    size_t n = HEADER_BYTES + (size_t)t->vocab + t->begin[t->vocab] + 8 * (size_t)n_merges;
-    unsigned char *file = calloc(n, 1), *p = file + HEADER_BYTES;
-    if (!file) return fail(err, errlen, "%s: out of memory for %zu bytes", path, n);
-    write_int32(file, MAGIC);
-    write_int32(file + 4, t->ids_are_ranks ? 2 : 3);
-    write_int32(file + 8, t->vocab);
-    write_int32(file + 12, t->end_of_text);
-    write_int32(file + 16, n_merges);
-    for (int id = 0; id < t->vocab; id++) {
-        size_t length = token_length(t, id);
-        *p++ = (unsigned char)length;
-        memcpy(p, t->bytes + t->begin[id], length);
-        p += length;
-    }
-    for (int i = 0; i < n_merges; i++, p += 8) {
-        write_int32(p, t->merges[i].left);
-        write_int32(p + 4, t->merges[i].right);
-    }
-    int fd = disk_create(path, err, errlen);
-    int status = fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, file, n), err, errlen);
-    free(file);
-    return status;
 }

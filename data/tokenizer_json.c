@@ -1,5 +1,6 @@
-// tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes a tokenizer of GPT-2's kind: model BPE,
-// the byte-level alphabet, GPT-2's pattern. Settings that would make other tokens of the same text are refused by name.
+// tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes byte-level BPE with a pattern that
+// tokenizer_split.c knows, of text as it is or in normalization form C. The kind is what the file says: its name and
+// the model's do not count. Settings that would make other tokens of the same text are refused by name.
 //
 // In this alphabet every byte is a printable character: the bytes 33-126, 161-172 and 174-255 are the code points of
 // the same number, the others, in order, 256, 257, ... Source: github.com/openai/gpt-2, src/encoder.py,
@@ -50,24 +51,84 @@ static int is_unset(const JsonValue* value) {
     return !value || value->type == JSON_NULL || value->type == JSON_FALSE || is_string(value, "");
 }
 
-static int check_settings(const Json* json, const JsonValue* model, char* err, size_t errlen) {
-    static const char* const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
-                                        "ignore_merges"};
-    const JsonValue* splitter = json_get(json, json->values, "pre_tokenizer");
+static int has_type(const Json* json, const JsonValue* object, const char* type) {
+    return is_string(json_get(json, object, "type"), type);
+}
+
+// What stands in the file, on one line, for messages.
+enum { SHOWN = 260 };
+static const char* shown(const JsonValue* value, char out[SHOWN]) {
+    size_t n = 0;
+    for (size_t i = 0; value && i < value->length && n < SHOWN - 4; i++) {
+        char c = value->text[i];
+        if (c > ' ' && c <= '~') out[n++] = c;
+        else if (c == ' ' && n > 0 && out[n - 1] != ' ') out[n++] = c;
+    }
+    strcpy(out + n, !value ? "absent" : n == SHOWN - 4 ? "..." : "");
+    return out;
+}
+
+// The pattern of a Sequence that first splits by it; -1: not one that is known.
+static int split_by_pattern(const Json* json, const JsonValue* first) {
+    static const char llama3[] =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+        "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char qwen2[] =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+        "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    char pattern[2 * sizeof llama3];
+    const JsonValue* regex = json_get(json, json_get(json, first, "pattern"), "Regex");
+    if (!has_type(json, first, "Split") || !is_string(json_get(json, first, "behavior"), "Isolated") ||
+        !is_unset(json_get(json, first, "invert")))
+        return -1;
+    int64_t n = regex && regex->length < sizeof pattern ? json_string(regex, pattern) : -1;
+    if (n == sizeof llama3 - 1 && !memcmp(pattern, llama3, sizeof llama3)) return SPLIT_LLAMA3;
+    return n == sizeof qwen2 - 1 && !memcmp(pattern, qwen2, sizeof qwen2) ? SPLIT_QWEN2 : -1;
+}
+
+static int find_split(const Json* json, const JsonValue* splitter) {
+    const JsonValue* parts = json_get(json, splitter, "pretokenizers");
+    const JsonValue *first = json_at(json, parts, 0), *bytes = splitter;
+    int split = SPLIT_GPT2;
+    if (has_type(json, splitter, "Sequence")) {
+        const JsonValue* digits = json_get(json, first, "individual_digits");
+        if (!parts || parts->n != 2) return -1;
+        bytes = json_at(json, parts, 1);
+        if (!has_type(json, first, "Digits")) split = split_by_pattern(json, first);
+        else split = digits && digits->type == JSON_TRUE ? SPLIT_GPT2_DIGITS : -1;
+    }
+    const JsonValue* by_pattern = json_get(json, bytes, "use_regex");  // by GPT-2's, and if it is not said
+    int has_pattern = !by_pattern || by_pattern->type == JSON_TRUE;
+    int wants_pattern = split == SPLIT_GPT2 || split == SPLIT_GPT2_DIGITS;
+    if (!has_type(json, bytes, "ByteLevel") || !is_unset(json_get(json, bytes, "add_prefix_space"))) return -1;
+    return has_pattern == wants_pattern ? split : -1;
+}
+
+static int read_settings(Tokenizer* t, const Json* json, const JsonValue* model, char* err, size_t errlen) {
+    static const char* const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
+    char found[SHOWN];
     if (!model || model->type != JSON_OBJECT) return fail(err, errlen, "no object \"model\"");
-    if (json_get(json, model, "type") && !is_string(json_get(json, model, "type"), "BPE"))
-        return fail(err, errlen, "\"model\" is not of type \"BPE\"");
+    if (json_get(json, model, "type") && !has_type(json, model, "BPE"))
+        return fail(err, errlen, "\"model\" is of type \"%s\", known is \"BPE\"",
+                    shown(json_get(json, model, "type"), found));
     for (int i = 0; i < COUNT(unset); i++)
         if (!is_unset(json_get(json, model, unset[i])))
-            return fail(err, errlen, "\"model\" sets \"%s\", which GPT-2's tokenizer does not", unset[i]);
-    if (!is_unset(json_get(json, json->values, "normalizer")))
-        return fail(err, errlen, "it has a \"normalizer\", which GPT-2's tokenizer has not");
-    if (!splitter) return 0;
-    const JsonValue* pattern = json_get(json, splitter, "use_regex");
-    if (!is_string(json_get(json, splitter, "type"), "ByteLevel") || (pattern && pattern->type != JSON_TRUE))
-        return fail(err, errlen, "\"pre_tokenizer\" is not \"ByteLevel\" with GPT-2's pattern");
-    if (!is_unset(json_get(json, splitter, "add_prefix_space")))
-        return fail(err, errlen, "\"pre_tokenizer\" sets \"add_prefix_space\", which GPT-2's tokenizer does not");
+            return fail(err, errlen, "\"model\" sets \"%s\" to %s, known is byte-level BPE without it", unset[i],
+                        shown(json_get(json, model, unset[i]), found));
+    t->ignore_merges = !is_unset(json_get(json, model, "ignore_merges"));
+    const JsonValue* normalizer = json_get(json, json->values, "normalizer");
+    t->nfc = has_type(json, normalizer, "NFC");
+    if (!t->nfc && !is_unset(normalizer))
+        return fail(err, errlen, "\"normalizer\" is %s, known are none and {\"type\":\"NFC\"}",
+                    shown(normalizer, found));
+    const JsonValue* splitter = json_get(json, json->values, "pre_tokenizer");
+    int split = find_split(json, splitter);
+    if (split < 0)
+        return fail(err, errlen,
+                    "\"pre_tokenizer\" is %s, known are ByteLevel (GPT-2), Digits and ByteLevel (SmolLM2), Split by "
+                    "Llama 3's or Qwen2's pattern and ByteLevel, all without add_prefix_space",
+                    shown(splitter, found));
+    t->split = (Split)split;
     return 0;
 }
 
@@ -78,7 +139,7 @@ static int check_settings(const Json* json, const JsonValue* model, char* err, s
 typedef struct Collected {
     size_t* at;
     unsigned char* n;
-    char* bytes;
+    char *added, *bytes;
     size_t n_bytes;
     int capacity, count;
 } Collected;
@@ -99,6 +160,7 @@ static int collect(Collected* c, const JsonValue* text, const JsonValue* id_valu
                     : n > TOKEN_MAX ? "longer than 255 bytes"
                                     : "there twice");
     c->at[id] = c->n_bytes;
+    c->added[id] = !in_alphabet;
     c->n[id] = (unsigned char)n;
     c->n_bytes += (size_t)n;
     c->count++;
@@ -112,22 +174,26 @@ static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonV
     const JsonValue* key = vocab + 1;
     for (int i = 0; i < vocab->n; i++, key = after(json, after(json, key)))
         if (collect(c, key, after(json, key), 1, err, errlen)) return -1;
+    int has_begin = 0;
     t->end_of_text = -1;
     const JsonValue* entry = added ? added + 1 : NULL;
     for (int i = 0; added && i < added->n; i++, entry = after(json, entry)) {
         const JsonValue* content = json_get(json, entry, "content");
         if (collect(c, content, json_get(json, entry, "id"), 0, err, errlen)) return -1;
-        int64_t id;
-        if (is_string(content, "<|endoftext|>") && json_int64(json_get(json, entry, "id"), &id) == 0)
-            t->end_of_text = (int)id;
+        int64_t id = -1;
+        int begins = is_string(content, "<|begin_of_text|>"), ends = is_string(content, "<|endoftext|>");
+        json_int64(json_get(json, entry, "id"), &id);
+        if (begins || (ends && !has_begin)) t->end_of_text = (int)id;
+        has_begin |= begins;
     }
-    if (t->end_of_text < 0) return fail(err, errlen, "\"added_tokens\" has no <|endoftext|>");
+    if (t->end_of_text < 0)
+        return fail(err, errlen, "\"added_tokens\" has neither <|endoftext|> nor <|begin_of_text|>");
     for (int id = 0; id < c->count; id++)
         if (c->n[id] == 0) return fail(err, errlen, "there are %d tokens, but none has the id %d", c->count, id);
     return 0;
 }
 
-// Sets vocab, begin, bytes, end_of_text.
+// Sets vocab, begin, bytes, added, end_of_text.
 static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err,
                            size_t errlen) {
     const JsonValue* vocab = json_get(json, model, "vocab");
@@ -137,11 +203,12 @@ static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* mode
     Collected c = {.capacity = vocab->n + (added ? added->n : 0)};
     c.at = calloc((size_t)c.capacity + 1, sizeof *c.at);
     c.n = calloc((size_t)c.capacity + 1, 1);
+    c.added = t->added = calloc((size_t)c.capacity + 1, 1);
     c.bytes = malloc(file_bytes + 1);
     t->begin = calloc((size_t)c.capacity + 1, sizeof *t->begin);
     t->bytes = malloc(file_bytes + 1);
     int status;
-    if (!c.at || !c.n || !c.bytes || !t->begin || !t->bytes)
+    if (!c.at || !c.n || !c.added || !c.bytes || !t->begin || !t->bytes)
         status = fail(err, errlen, "out of memory for %d tokens", c.capacity);
     else status = collect_all(&c, t, json, vocab, added, err, errlen);
     t->vocab = status ? 0 : c.count;
@@ -158,7 +225,7 @@ static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* mode
 // ---- merges: "left right" or ["left", "right"]
 
 // The ids of both halves. scratch has room for the unescaped strings.
-static int read_pair(const Json* json, const JsonValue* merge, const TokenIndex* index, char* scratch, int ids[2]) {
+static int read_pair(const Tokenizer* t, const Json* json, const JsonValue* merge, char* scratch, int ids[2]) {
     char* half[2] = {scratch, NULL};
     int64_t n[2] = {-1, -1};
     if (merge->type == JSON_ARRAY && merge->n == 2) {
@@ -175,20 +242,13 @@ static int read_pair(const Json* json, const JsonValue* merge, const TokenIndex*
     }
     for (int i = 0; i < 2; i++) {
         n[i] = n[i] < 0 ? -1 : bytes_of_alphabet(half[i], n[i]);
-        ids[i] = n[i] < 1 ? -1 : token_index_find(index, half[i], (size_t)n[i]);
+        ids[i] = n[i] < 1 ? -1 : bpe_find_token(t, half[i], (size_t)n[i]);
     }
     return ids[0] < 0 || ids[1] < 0 ? -1 : 0;
 }
 
-// Ids are ranks when every token that is no byte comes from one merge, in the order of ids.
-static int ids_are_ranks(const Tokenizer* t) {
-    int in_order = t->n_merges == t->vocab - 257;
-    for (int i = 1; in_order && i < t->n_merges; i++) in_order = t->merges[i - 1].id < t->merges[i].id;
-    return in_order;
-}
-
-static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, const TokenIndex* index,
-                       size_t file_bytes, char* err, size_t errlen) {
+static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, size_t file_bytes, char* err,
+                       size_t errlen) {
     if (!merges || merges->type != JSON_ARRAY) return fail(err, errlen, "\"model\" has no array \"merges\"");
     char* scratch = malloc(file_bytes + 2);
     t->merges = malloc(MAX(1, (size_t)merges->n) * sizeof *t->merges);
@@ -196,24 +256,23 @@ static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, 
     if (!scratch || !t->merges) status = fail(err, errlen, "out of memory for %d merges", merges->n);
     const JsonValue* merge = merges + 1;
     for (int i = 0; status == 0 && i < merges->n; i++, merge = after(json, merge))
-        if (read_pair(json, merge, index, scratch, ids) || bpe_add_merge(t, index, ids[0], ids[1]))
+        if (read_pair(t, json, merge, scratch, ids) || bpe_add_merge(t, ids[0], ids[1]))
             status = fail(err, errlen, "merge %d does not join two tokens into a third", i);
     free(scratch);
-    t->ids_are_ranks = status == 0 && ids_are_ranks(t);
     return status;
 }
 
 int tokenizer_read_json(Tokenizer* t, const char* text, size_t n, char* err, size_t errlen) {
     Json json;
-    TokenIndex index = {0};
     if (json_parse(&json, text, n, err, errlen)) return -1;
     const JsonValue* model = json_get(&json, json.values, "model");
-    int status = check_settings(&json, model, err, errlen);
+    // Without a token for what is unknown, bytes that have none may be left out.
+    int some_missing = is_unset(json_get(&json, model, "unk_token"));
+    int status = read_settings(t, &json, model, err, errlen);
     if (status == 0) status = read_vocabulary(t, &json, model, n, err, errlen);
-    if (status == 0) status = token_index_open(&index, t, err, errlen);
-    if (status == 0) status = read_merges(t, &json, json_get(&json, model, "merges"), &index, n, err, errlen);
-    if (status == 0) status = bpe_find_bytes(t, &index, err, errlen);
-    token_index_close(&index);
+    if (status == 0) status = bpe_index_tokens(t, err, errlen);
+    if (status == 0) status = read_merges(t, &json, json_get(&json, model, "merges"), n, err, errlen);
+    if (status == 0) status = bpe_find_bytes(t, some_missing, err, errlen);
     json_free(&json);
     return status;
 }

@@ -163,12 +163,14 @@ static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* al
 // What is neither weights nor optimizer state.
 static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
-    char path[CHECKPOINT_PATH], text[2048];
-    run_path(path, w->dir, "tokenizer.bin");
+    char text[2048];
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
-    if (describes_tokens && tokenizer_save(run->data.tokenizer, path, err, errlen)) return -1;
-    size_t n = hf_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
+    size_t n;
+    const void* file;
+    const char* name = tokenizer_file(run->data.tokenizer, &file, &n);
+    if (describes_tokens && checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
+    n = hf_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
     if (!run_state) return fail(err, errlen, "no memory for state.json");

@@ -1,4 +1,5 @@
-// test_tokenizer.c - encoding merges as GPT-2's tokenizer does and loses no byte.
+// test_tokenizer.c - encoding cuts, normalizes and merges as the reference tokenizers do and loses no byte. (Whole
+// vocabularies against the reference: test_tokenizer_golden.c.)
 //
 // Merging is compared with the definition: look at all adjacent pairs, merge the leftmost of least rank, begin again.
 #include "data/tokenizer.h"
@@ -148,6 +149,23 @@ static void any_bytes_come_back(void) {
 
 // ---- splitting
 
+static void check_split(Split split, const char* text, const char* parts) {
+    char found[256], *p = found;
+    size_t n = strlen(text), length;
+    char* copy = malloc(n);
+    memcpy(copy, text, n);
+    for (size_t at = 0; at < n; at += length) {
+        length = pretoken_length(split, copy + at, n - at);
+        CHECK(length >= 1 && length <= n - at);
+        if (at) *p++ = '|';
+        memcpy(p, copy + at, length);
+        p += length;
+    }
+    *p = 0;
+    CHECK_STRING(found, parts);
+    free(copy);
+}
+
 // Expected parts as the module regex of Python finds them with GPT-2's pattern.
 static void text_is_split_as_by_the_pattern_of_gpt2(void) {
     static const char* const cases[][2] = {
@@ -190,22 +208,125 @@ static void text_is_split_as_by_the_pattern_of_gpt2(void) {
          "a|\xf4\x90\x80\x80|b"},
         {"a\xe6\x97", "a|\xe6\x97"},
     };
+    for (int i = 0; i < COUNT(cases); i++) check_split(SPLIT_GPT2, cases[i][0], cases[i][1]);
+}
+
+// Expected parts as the package tokenizers finds them with the patterns of these kinds.
+static void text_is_split_as_by_the_pattern_of_each_kind(void) {
+    static const struct {
+        Split split;
+        const char *text, *parts;
+    } cases[] = {
+        {SPLIT_LLAMA3, "I'm sure THEY'LL say we'Ve won", "I|'m| sure| THEY|'LL| say| we|'Ve| won"},
+        {SPLIT_LLAMA3, "x'\u017fy 'Sx'", "x|'\u017f|y| '|Sx|'"},
+        {SPLIT_LLAMA3, "(word) .word\tword\u00a0word", "(word|)| .|word|\tword|\u00a0word"},
+        {SPLIT_LLAMA3, "a\nb \nc \r\n\n  d", "a|\n|b| \n|c| \r\n\n| | d"},
+        {SPLIT_LLAMA3, "x = {};\n\n  y();\r\n", "x| =| {};\n\n| | y|();\r\n"},
+        {SPLIT_LLAMA3, " \n  \n z", " \n  \n| z"},
+        {SPLIT_LLAMA3, "1234567 89a0", "123|456|7| |89|a|0"},
+        {SPLIT_LLAMA3, "a 1  2 \u00bd\u2163\u0663", "a| |1| | |2| |\u00bd\u2163\u0663"},
+        {SPLIT_LLAMA3, "e\u0301 \u0301a 'tis", "e|\u0301| \u0301|a| '|tis"},
+        {SPLIT_LLAMA3, "\U0001f600ok \u65e5\u672c\u3002\n\n", "\U0001f600ok| \u65e5\u672c|\u3002\n\n"},
+        {SPLIT_LLAMA3, "  two  spaces \n\n  end  ", " | two| | spaces| \n\n| | end|  "},
+        {SPLIT_LLAMA3, "'", "'"},
+        {SPLIT_LLAMA3, "\r\nx", "\r\n|x"},
+        {SPLIT_LLAMA3, "\t \t!a", "\t |\t|!a"},
+        {SPLIT_LLAMA3, " \u3000\u3000x\u2003\n\u2003y", " \u3000|\u3000x|\u2003\n|\u2003y"},
+        {SPLIT_QWEN2, "1234567 89a0", "1|2|3|4|5|6|7| |8|9|a|0"},
+        {SPLIT_QWEN2, "a 1  2 \u00bd\u2163\u0663", "a| |1| | |2| |\u00bd|\u2163|\u0663"},
+        {SPLIT_GPT2_DIGITS, "x = {};\n\n  y();\r\n", "x| =| {};|\n\n | y|();|\r\n"},
+        {SPLIT_GPT2_DIGITS, "1234567 89a0", "1|2|3|4|5|6|7| |8|9|a|0"},
+        {SPLIT_GPT2_DIGITS, "a 1  2 \u00bd\u2163\u0663", "a| |1|  |2| |\u00bd|\u2163|\u0663"},
+    };
+    for (int i = 0; i < COUNT(cases); i++) check_split(cases[i].split, cases[i].text, cases[i].parts);
+}
+
+// ---- form C
+
+static void form_c_joins_orders_and_takes_apart(void) {
+    static const char* const cases[][2] = {
+        {"e\u0301", "\u00e9"},               // a mark joins
+        {"u\u0308\u0301", "\u01d8"},         // two do
+        {"a\u0328\u0301", "\u0105\u0301"},   // one does, there is no such character
+        {"q\u0307\u0323", "q\u0323\u0307"},  // into the order of classes
+        {"\u1e9b\u0323", "\u1e9b\u0323"},    // normal, though the quick check cannot know
+        {"d\u0323\u0307", "\u1e0d\u0307"},
+        {"d\u0307\u0323", "\u1e0d\u0307"},
+        {"a\u0315\u0300", "\u00e0\u0315"},  // across a mark of another class
+        {"a\u0300\u0301", "\u00e0\u0301"},  // not across one of the same class
+        {"a\u0301b\u0301",
+         "\u00e1"
+         "b\u0301"},
+        {"\u0301e", "\u0301e"},  // nothing to join
+        {"\u0308\u0301", "\u0308\u0301"},
+        {"\u0344", "\u0308\u0301"},                        // taken apart for good
+        {"\u212b\u2126", "\u00c5\u03a9"},                  // one for another
+        {"\u0958", "\u0915\u093c"},                        // longer than before
+        {"\U0001d160", "\U0001d158\U0001d165\U0001d16e"},  // three times as long
+        {"\u09c7\u09be", "\u09cb"},                        // letters join, too
+        {"\u09c7x\u09be", "\u09c7x\u09be"},
+        {"\u1100\u1161\u11a8", "\uac01"},  // Hangul
+        {"\uac00\u11a8\u11a8", "\uac01\u11a8"},
+        {"\uac00\u11a7", "\uac00\u11a7"},
+        {"\uac01\u1161", "\uac01\u1161"},
+        {"e\xff\u0301", "e\xff\u0301"},  // a byte that is no text parts them
+        {"\xcc"
+         "e\u0301\xe2\x80",
+         "\xcc"
+         "\u00e9\xe2\x80"},
+    };
     for (int i = 0; i < COUNT(cases); i++) {
-        char found[256];
-        size_t n = strlen(cases[i][0]), at = 0, length;
-        char *text = malloc(n), *p = found;
+        size_t n = strlen(cases[i][0]), expected = strlen(cases[i][1]);
+        char *text = malloc(n), *found;
+        int* work = malloc(3 * n * sizeof *work);
         memcpy(text, cases[i][0], n);
-        for (; at < n; at += length) {
-            length = pretoken_length(text + at, n - at);
-            CHECK(length >= 1 && length <= n - at);
-            if (at) *p++ = '|';
-            memcpy(p, text + at, length);
-            p += length;
-        }
-        *p = 0;
-        CHECK_STRING(found, cases[i][1]);
+        if (nfc_is_normal(text, n)) CHECK_STRING(cases[i][0], cases[i][1]);
+        size_t n_found = nfc_normalize(work, text, n);
+        found = (char*)(work + 3 * n) - n_found;
+        CHECK(n_found == expected && memcmp(found, cases[i][1], expected) == 0);
         free(text);
+        free(work);
     }
+}
+
+static void form_c_of_form_c_is_itself(void) {
+    static const char* const pieces[] = {"a",      "e",          "\u0301", "\u0323", "\u0315", "\u0344",
+                                         "\u1100", "\u1161",     "\u11a8", "\uac00", "\u0958", "\u0f71",
+                                         "\u0f74", "\U0001d160", "\x80",   "\xf4",   "\u09c7"};
+    int n_changed = 0;
+    for (int k = 0; k < 5000; k++) {
+        char text[256], *once, *twice;
+        size_t n = 0, n_once, n_twice;
+        for (int i = random_below(40); i >= 0; i--)
+            n = (size_t)(stpcpy(text + n, pieces[random_below(COUNT(pieces))]) - text);
+        int *work = malloc(3 * n * sizeof *work), *again = malloc(9 * n * sizeof *again);
+        n_once = nfc_normalize(work, text, n);
+        once = (char*)(work + 3 * n) - n_once;
+        n_twice = nfc_normalize(again, once, n_once);
+        twice = (char*)(again + 3 * n_once) - n_twice;
+        CHECK(n_once == n_twice && memcmp(once, twice, n_once) == 0);
+        int changed = n_once != n || memcmp(once, text, n) != 0;
+        if (nfc_is_normal(text, n)) CHECK(!changed);
+        n_changed += changed;
+        free(work);
+        free(again);
+    }
+    CHECK(n_changed > 1000 && n_changed < 5000);
+}
+
+// Sorting marks by looking at every pair would take hours here.
+static void a_megabyte_of_marks_takes_no_time(void) {
+    enum { N = 1 << 20 };
+    static const char* const marks[] = {"\u0301", "\u0323", "\u0327", "\u0334", "\u035c"};
+    char *text = malloc(N), *p = text;
+    int* work = malloc(3 * N * sizeof *work);
+    double begin = now_seconds();
+    while (p + 2 <= text + N) p = memcpy(p, marks[hash64((uint64_t)(p - text)) % COUNT(marks)], 2), p += 2;
+    CHECK(!nfc_is_normal(text, N) && nfc_normalize(work, text, N) == N);
+    CHECK(nfc_is_normal((char*)(work + 3 * N) - N, 2));
+    CHECK(now_seconds() - begin < 5);  // a tenth of a second without sanitizers
+    free(text);
+    free(work);
 }
 
 int main(void) {
@@ -217,5 +338,9 @@ int main(void) {
     RUN(a_megabyte_without_a_break_takes_no_time);
     RUN(any_bytes_come_back);
     RUN(text_is_split_as_by_the_pattern_of_gpt2);
+    RUN(text_is_split_as_by_the_pattern_of_each_kind);
+    RUN(form_c_joins_orders_and_takes_apart);
+    RUN(form_c_of_form_c_is_itself);
+    RUN(a_megabyte_of_marks_takes_no_time);
     return test_done();
 }

@@ -117,7 +117,7 @@ static inline void small_words(Words* w) {
 static inline const char* encoded(const Tokenizer* t, const char* text) {
     static char list[4096];
     size_t n = strlen(text), at = 0;
-    int* tokens = malloc(n * sizeof *tokens + 1);
+    int* tokens = malloc(tokenizer_room(t, n) * sizeof *tokens + 1);
     size_t n_tokens = tokenizer_encode(t, tokens, text, n);
     list[0] = 0;
     for (size_t i = 0; i < n_tokens; i++) at += (size_t)sprintf(list + at, i ? " %d" : "%d", tokens[i]);
@@ -125,16 +125,22 @@ static inline const char* encoded(const Tokenizer* t, const char* text) {
     return list;
 }
 
-static inline int round_trips(const Tokenizer* t, const char* text, size_t n) {
-    int* tokens = malloc(n * sizeof *tokens + 1);
+// Whether text of n bytes comes back as `expected`, of n_expected.
+static inline int comes_back_as(const Tokenizer* t, const char* text, size_t n, const char* expected,
+                                size_t n_expected) {
+    int* tokens = malloc(tokenizer_room(t, n) * sizeof *tokens + 1);
     size_t n_tokens = tokenizer_encode(t, tokens, text, n), at = 0;
-    int same = n_tokens <= n;
+    int same = n_tokens <= n_expected;
     for (size_t i = 0; same && i < n_tokens; i++) {
         size_t length;
         const char* bytes = tokenizer_decode(t, tokens[i], &length);
-        same = length > 0 && length <= n - at && memcmp(text + at, bytes, length) == 0;
+        same = length > 0 && length <= n_expected - at && memcmp(expected + at, bytes, length) == 0;
         at += length;
     }
     free(tokens);
-    return same && at == n;
+    return same && at == n_expected;
+}
+
+static inline int round_trips(const Tokenizer* t, const char* text, size_t n) {
+    return comes_back_as(t, text, n, text, n);
 }
