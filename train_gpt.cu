@@ -1,4 +1,4 @@
-// train_gpt.cu - GPT-2 as a sequence of ops, and the loop that trains it.
+// train_gpt.cu - GPT-2, Llama and Qwen as sequences of ops, and the loop that trains them.
 //
 // How to read it: main at the foot is a list of phases. Above it, in this order: the model (forward, backward, update),
 // the micro-batches of a step, evaluation, sampling, the loop. The ops are in kernels/kernels.h, the tables of
@@ -29,52 +29,75 @@ extern "C" {
 
 // ---- the model
 
+// Weights, gradient sums of the tensor `id` of layer l; NULL where the model has none.
 static void* param(const Model* m, ParamId id, int l) {
     ParamTensor tensor = shape_param(&m->shape, id, l);
-    return zero_weights(m, &tensor);
+    return tensor.elems ? zero_weights(m, &tensor) : NULL;
 }
 
 static float* grad(const Model* m, ParamId id, int l) {
     ParamTensor tensor = shape_param(&m->shape, id, l);
-    return zero_grads(m, &tensor);
+    return tensor.elems ? zero_grads(m, &tensor) : NULL;
 }
 
-// The activation `id` of layer l; of the one copy when layers share it.
+// The activation `id` of layer l; of the one copy when layers share it. NULL where the model has none.
 static void* act(const Model* m, ActId id, int l) {
     const Activation* a = &m->act_table[id];
-    return m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0);
+    return a->copies ? m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0) : NULL;
 }
 
-// Channels of the heads that this rank has.
-static int own_channels(const Model* m) { return m->shape.heads * m->shape.HS; }
+// In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
+#define ACT(id) act(m, id, l)
+#define STAT(id) ((float*)act(m, id, l))
+#define W(id) param(m, id, l)
+#define DW(id) grad(m, id, l)
 
-// Queries, keys and values of layer l lie interleaved, (N, 3, heads, HS): in QKV; in the KV cache behind those of
-// earlier tokens; or in QKV_TOKENS, from where an all-to-all sends them to the ranks that share heads.
+// ---- norms
+
+// What the norm n of layer l reads, x = a + b, or with b NULL a, which lies there already; and the norm of it.
+static void norm_forward(const Model* m, const Row* row, const NormRow* n, int l, const void* a, const void* b) {
+    m->k->norm_forward(b ? ACT(n->x) : NULL, tp_own(m, ACT(n->out), row), STAT(n->mean), STAT(n->rstd), a, b,
+                       W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
+}
+
+// Adds to D_RESIDUAL; the gradient of what the norm has made is in D_NORM.
+static void norm_backward(const Model* m, const Row* row, const NormRow* n, int l) {
+    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), tp_own(m, ACT(D_NORM), row), ACT(n->x),
+                        W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);
+}
+
+// ---- attention
+
+// Queries, keys and values of layer l, a row a token (QKV_OUTPUTS of plan/arch.h): in QKV; in the KV cache behind those
+// of earlier tokens; or in QKV_TOKENS, from where an all-to-all sends them to the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
-    if (row->use_cache) return (char*)act(m, KV, l) + (size_t)row->cached * 3 * own_channels(m) * dtype_bytes(m->dt);
+    if (row->use_cache)
+        return (char*)act(m, KV, l) + (size_t)row->cached * (size_t)shape_qkv(&m->shape) * dtype_bytes(m->dt);
     return (char*)act(m, row->group.ulysses_size > 1 ? QKV_TOKENS : QKV, l);
 }
 
 // New queries of one document, its keys so far in the cache.
 static Attention cached_attention(const Model* m, const Row* row, int l) {
-    int C = own_channels(m), HS = m->shape.HS;
+    const Shape* shape = &m->shape;
+    size_t head = (size_t)shape->HS * dtype_bytes(m->dt);
     char* first = (char*)act(m, KV, l);
     Attention a;
     memset(&a, 0, sizeof a);
     a.q = new_qkv(m, row, l);
-    a.k = first + (size_t)C * dtype_bytes(m->dt);
-    a.v = first + (size_t)2 * C * dtype_bytes(m->dt);
+    a.k = first + (size_t)shape->heads * head;
+    a.v = first + (size_t)(shape->heads + shape->kv_heads) * head;
     a.cu_q = row->cu;
     a.cu_k = row->cu + 2;
     a.Nq = row->N;
     a.Nk = row->cached + row->N;
-    a.ldq = a.ldkv = 3 * C;
-    a.ldo = C;
+    a.ldq = a.ldkv = shape_qkv(shape);
+    a.ldo = shape->heads * shape->HS;
     a.n_docs = 1;
-    a.NH = a.NKV = m->shape.heads;
-    a.HS = HS;
+    a.NH = shape->heads;
+    a.NKV = shape->kv_heads;
+    a.HS = shape->HS;
     a.causal = 1;
-    a.scale = 1 / sqrtf((float)HS);
+    a.scale = 1 / sqrtf((float)a.HS);
     return a;
 }
 
@@ -87,71 +110,161 @@ static SavedAttention saved_attention(const Model* m, const Row* row, int l) {
     return saved;
 }
 
-// In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
-#define ACT(id) act(m, id, l)
-#define STAT(id) ((float*)act(m, id, l))
-#define W(id) param(m, id, l)
-#define DW(id) grad(m, id, l)
+// The ranks that share the row's documents, and the heads of layer l that this rank computes now.
+static GroupAttention group_of(const Model* m, const Row* row, int l) {
+    GroupAttention group = row->group;
+    group.NKV = work_units(m, ATTENTION, l);
+    group.NH = group.NKV * shape_queries(&m->shape);
+    return group;
+}
 
-// Attention of layer l from qkv to ATT, over the heads that this rank computes now.
-static void attention_forward(const Model* m, const Row* row, int l, char* qkv) {
+static Rotary rotary_of(const Model* m, const Row* row, int l) {
+    GroupAttention group = group_of(m, row, l);
+    Rotary r;
+    memset(&r, 0, sizeof r);
+    r.positions = row->positions;
+    r.table = m->rope;
+    r.N = row->N;
+    r.NH = group.NH;
+    r.NKV = group.NKV;
+    r.HS = group.HS;
+    r.ld = (group.NH + 2 * group.NKV) * group.HS;
+    r.q_weight = W(QNORMW);
+    r.k_weight = W(KNORMW);
+    r.eps = (float)m->shape.eps;
+    return r;
+}
+
+static void attention_forward(const Model* m, const Row* row, int l, void* qkv) {
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
+    SavedAttention saved = saved_attention(m, row, l);
+    GroupAttention group = group_of(m, row, l);
+    Rotary r = rotary_of(m, row, l);
+    if (m->rope && group.NH) m->k->rotary_forward(qkv, ACT(QK_RAW), &r, m->dt, m->s);
     if (row->use_cache) {
         Attention a = cached_attention(m, row, l);
         if (a.NH) m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
-    } else {
-        SavedAttention saved = saved_attention(m, row, l);
-        GroupAttention group = row->group;
-        group.NH = group.NKV = work_heads(m, l);
-        if (group.NH) group_attention_forward(ACT(ATT), &saved, qkv, &group, m->k, m->dt, m->s);
-    }
+    } else if (group.NH) group_attention_forward(ACT(ATT), &saved, qkv, &group, m->k, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
 static void attention_backward(const Model* m, const Row* row, int l, void* d_qkv, const void* d_att) {
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
     SavedAttention saved = saved_attention(m, row, l);
-    GroupAttention group = row->group;
-    group.NH = group.NKV = work_heads(m, l);
+    GroupAttention group = group_of(m, row, l);
+    Rotary r = rotary_of(m, row, l);
     if (group.NH) group_attention_backward(d_qkv, d_att, &saved, &group, m->k, m->dt, m->s);
+    if (m->rope && group.NH) m->k->rotary_backward(d_qkv, DW(QNORMW), DW(KNORMW), ACT(QK_RAW), &r, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
-// Block l. x (N,C) is the residual stream that enters it, W (OC,K) and b (OC) are a linear's weight and bias. LN is the
-// norm of a token's C channels, w xhat + b with xhat = (x - mean) rstd, rstd = 1 / sqrt(variance + 1e-5). HS = C / NH
-// channels a head.
+// ---- MLP
+
+// GELU is a part of the matmuls beside it, which have what it reads at hand.
+static int is_fused(const Model* m, SublayerId id) { return id == MLP && shape_act(&m->shape) == ACT_GELU; }
+
+static void activate(const Model* m, const Row* row, int l) {
+    m->k->activation_forward(ACT(FC_ACT), ACT(FC), shape_act(&m->shape), row->N, work_units(m, MLP, l), m->dt, m->s);
+}
+
+static void mlp_forward(const Model* m, const Row* row, int l, void* fc) {
+    (void)fc;
+    if (!is_fused(m, MLP)) activate(m, row, l);
+}
+
+static void mlp_backward(const Model* m, const Row* row, int l, void* d_fc, const void* d_activated) {
+    if (is_fused(m, MLP)) return;
+    m->k->activation_backward(d_fc, d_activated, ACT(FC), shape_act(&m->shape), row->N, work_units(m, MLP, l), m->dt,
+                              m->s);
+}
+
+// ---- a block: two sublayers of one form
+
+// Core i makes core_out of column_out, and the gradient of the latter of that of the former.
+typedef struct Core {
+    void (*forward)(const Model* m, const Row* row, int l, void* column_out);
+    void (*backward)(const Model* m, const Row* row, int l, void* d_column, const void* d_core);
+} Core;
+static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward}, {mlp_forward, mlp_backward}};
+
+// Sublayer i of layer l: PROJ = Row(core(Column(norm(x)))), which the next norm_forward adds to the stream x. The table
+// `sublayers` of run/model.c names what these are; in a GPT-2, a token's x (C) passes through
 //
-//   LN1       = LN(x; ln1w, ln1b)                                 (N,C)
-//   Q, K, V   = LN1 W^T + b, W = qkvw                             (N,3C), cut into NH heads of HS channels each
+//   LN1       = LN(x; ln1w, ln1b)                                 (C)
+//   QKV       = LN1 W^T + b, W = qkvw                             (3C): queries, keys, values; NH heads of HS channels
 //   P         = softmax(Q K^T / sqrt(HS))                         of each head and document, over tokens up to its own
-//   ATT       = P V                                               (N,C)
-//   RESIDUAL2 = x + ATT W^T + b, W = attprojw                     (N,C)
-//   LN2       = LN(RESIDUAL2; ln2w, ln2b)                         (N,C)
-//   FC        = LN2 W^T + b, W = fcw                              (N,4C)
-//   PROJ      = GELU(FC) W^T + b, W = fcprojw                     (N,C)
+//   ATT       = P V                                               (C)
+//   RESIDUAL2 = x + ATT W^T + b, W = attprojw                     (C)
+//   LN2       = LN(RESIDUAL2; ln2w, ln2b)                         (C)
+//   FC        = LN2 W^T + b, W = fcw                              (4C)
+//   PROJ      = GELU(FC) W^T + b, W = fcprojw                     (C)
 //
-// RESIDUAL2 + PROJ enters the next block. LN1 is computed before the call, and this sum after it, because one op adds
-// to the stream and takes the next norm. In a tensor-parallel group attention and MLP see all tokens of the row, each
-// rank with its heads and hidden units; norms and stream see only the rank's own tokens.
-static void block_forward(const Model* m, const Row* row, int l) {
-    const Kernels* k = m->k;
-    int N = row->N, C = m->shape.C;
-    DType dt = m->dt;
-    Stream s = m->s;
-    char* qkv = new_qkv(m, row, l);
-    linear_forward_gathered(m, LINEAR_QKV, l, qkv, NULL, ACT(LN1), row);
-    attention_forward(m, row, l, qkv);
-    linear_forward(m, LINEAR_ATTPROJ, l, ACT(PROJ), NULL, ACT(ATT), N);
-    tp_reduce_scatter(m, ACT(PROJ), row);
-    k->norm_forward(ACT(RESIDUAL2), tp_own(m, ACT(LN2), row), STAT(LN2_MEAN), STAT(LN2_RSTD), ACT(RESIDUAL),
-                    tp_own(m, ACT(PROJ), row), W(LN2W), W(LN2B), 1e-5f, row->own, C, dt, s);
-    linear_forward_gathered(m, LINEAR_FC, l, ACT(FC), ACT(FC_ACT), ACT(LN2), row);
-    linear_forward(m, LINEAR_FCPROJ, l, ACT(PROJ), NULL, ACT(FC_ACT), N);
+// with LN(x; w, b) = w xhat + b, xhat = (x - mean) rstd, rstd = 1 / sqrt(variance + eps), W (OC,K), b (OC). A Llama has
+// RMSNorms (no mean, no b) and no biases, rotates Q and K by the token's position, has NKV heads of keys and values,
+// each for NH / NKV heads of queries, and FC = (gate, up), PROJ = (silu(gate) * up) W^T. Qwen2 adds biases to QKV,
+// Qwen3 an RMSNorm of each head of Q and K before it is rotated.
+//
+// In a tensor-parallel group cores see all tokens of the row, each rank with its units; norms and stream see only the
+// rank's own tokens.
+static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l) {
+    const Sublayer* sub = &sublayers[i];
+    void *column_out = i == ATTENTION ? new_qkv(m, row, l) : ACT(sub->column_out), *core_out = ACT(sub->core_out);
+    linear_forward_gathered(m, column_linear(i), l, column_out, is_fused(m, i) ? core_out : NULL, ACT(sub->norm.out),
+                            row);
+    cores[i].forward(m, row, l, column_out);
+    linear_forward(m, row_linear(i), l, ACT(PROJ), NULL, core_out, row->N);
     tp_reduce_scatter(m, ACT(PROJ), row);
 }
 
-// RESIDUAL of the first block: wte[token] + wpe[position]. Where ranks hold parts of wte, each looks up the tokens that
-// it has and finds zeros for others; the sum over ranks is complete.
+// The chain rule backwards through a sublayer; d_y is the gradient of the loss by y. On entry D_RESIDUAL (own, C) is
+// that of the stream behind the sublayer, on return of the stream before it. A linear y = x W^T + b has
+//
+//   d_x = d_y W                      d_W += d_y^T x                        d_b += sum of d_y over tokens
+//
+// and a norm, with g = w d_y and means over the C channels of a token (an RMSNorm without mean(g) and d_b),
+//
+//   d_x += rstd (g - mean(g) - xhat mean(g xhat))     d_w += sum of d_y xhat over tokens     d_b += sum of d_y
+//
+// += because x also goes past the sublayer in the stream. d_FC = d_GELU * GELU'(FC). Attention computes P again from Q,
+// K and LSE, for each query log(sum of exp(scores)): with D = sum of d_ATT * ATT over the channels of a head
+//
+//   d_V = P^T d_ATT     S = P * (d_ATT V^T - D) / sqrt(HS)     d_Q = S K     d_K = S^T Q
+static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int l) {
+    const Sublayer* sub = &sublayers[i];
+    int fused = is_fused(m, i);
+    void *d_column = ACT(D_COLUMN), *d_core = fused ? d_column : ACT(D_NORM);
+    linear_backward_gathered(m, row_linear(i), l, d_core, ACT(D_RESIDUAL), ACT(D_FULL), ACT(sub->core_out),
+                             fused ? ACT(sub->column_out) : NULL, row);
+    cores[i].backward(m, row, l, d_column, d_core);
+    linear_backward_scattered(m, column_linear(i), l, ACT(D_NORM), d_column, ACT(sub->norm.out), row);
+    norm_backward(m, row, &sub->norm, l);
+}
+
+// LN1 is computed before the call, and the sum with PROJ after it, because one op adds to the stream and takes the next
+// norm.
+static void block_forward(const Model* m, const Row* row, int l) {
+    sublayer_forward(m, row, ATTENTION, l);
+    norm_forward(m, row, &sublayers[MLP].norm, l, ACT(RESIDUAL), tp_own(m, ACT(PROJ), row));
+    sublayer_forward(m, row, MLP, l);
+}
+
+static void block_backward(const Model* m, const Row* row, int l) {
+    sublayer_backward(m, row, MLP, l);
+    sublayer_backward(m, row, ATTENTION, l);
+}
+
+// Computes again what the forward pass of block l did not keep: see --recompute.
+static void recompute_block(const Model* m, const Row* row, int l) {
+    if (m->recompute == RECOMPUTE_ACTIVATION) activate(m, row, l);
+    if (m->recompute != RECOMPUTE_BLOCK) return;
+    norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
+    block_forward(m, row, l);
+}
+
+// ---- the ends of the model
+
+// RESIDUAL of the first block: wte[token] + wpe[position], without learned positions wte[token]. Where ranks hold parts
+// of wte, each looks up the tokens that it has and finds zeros for others; the sum over ranks is complete.
 static void embed(const Model* m, const Row* row) {
     const Kernels* k = m->k;
     int C = m->shape.C, l = 0;
@@ -162,8 +275,9 @@ static void embed(const Model* m, const Row* row) {
     void *looked_up = tp_own(m, ACT(PROJ), row), *positions = ACT(LN1);
     k->gather_rows(ACT(PROJ), W(WTE), row->vocab_rows, row->N, C, C, C, m->dt, m->s);
     tp_reduce_scatter(m, ACT(PROJ), row);
-    k->gather_rows(positions, W(WPE), row->positions + row->first, row->own, C, C, C, m->dt, m->s);
-    k->add(ACT(RESIDUAL), looked_up, positions, (size_t)row->own * (size_t)C, m->dt, m->s);
+    k->gather_rows(W(WPE) ? positions : ACT(RESIDUAL), W(WPE) ? W(WPE) : looked_up,
+                   W(WPE) ? row->positions + row->first : NULL, row->own, C, C, C, m->dt, m->s);
+    if (W(WPE)) k->add(ACT(RESIDUAL), looked_up, positions, (size_t)row->own * (size_t)C, m->dt, m->s);
 }
 
 // After the backward pass of all blocks: gradients of what embed has read.
@@ -172,35 +286,26 @@ static void embed_backward(const Model* m, const Row* row) {
     int C = m->shape.C, l = 0;
     void *own = ACT(D_RESIDUAL), *all = tp_full(m, own, ACT(D_FULL), row);
     if (!m->tp) {
-        k->embedding_backward(DW(WTE), DW(WPE), all, row->tokens, row->positions, row->N, C, m->dt, m->s);
+        k->embedding_backward(DW(WTE), DW(WPE), all, row->tokens, DW(WPE) ? row->positions : NULL, row->N, C, m->dt,
+                              m->s);
         return;
     }
     k->embedding_backward(DW(WTE), NULL, all, row->vocab_rows, NULL, row->N, C, m->dt, m->s);
-    k->embedding_backward(NULL, DW(WPE), own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
+    if (DW(WPE)) k->embedding_backward(NULL, DW(WPE), own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
 }
 
-// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul with wte.
-static void model_forward(Model* m, const Row* row) {
-    const Kernels* k = m->k;
-    int own = row->own, C = m->shape.C, L = m->shape.L, l = 0;
-    DType dt = m->dt;
-    Stream s = m->s;
+// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul.
+void model_forward(Model* m, const Row* row) {
+    int L = m->shape.L, l = 0;
     zero_use_embedding_and_head(m);
     zero_use_layer(m, 0, 1);
     embed(m, row);
-    k->norm_forward(NULL, tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), NULL, W(LN1W),
-                    W(LN1B), 1e-5f, own, C, dt, s);
+    norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
-        // What the block adds to the stream, and the norm that reads it: ln1 of the next block, or the final one.
-        if (l < L)
-            k->norm_forward(ACT(RESIDUAL), tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), residual2, proj,
-                            W(LN1W), W(LN1B), 1e-5f, own, C, dt, s);
-        else
-            k->norm_forward(ACT(RESIDUAL), tp_own(m, ACT(LNF), row), STAT(LNF_MEAN), STAT(LNF_RSTD), residual2, proj,
-                            W(LNFW), W(LNFB), 1e-5f, own, C, dt, s);
+        norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
     }
     tp_all_gather(m, ACT(LNF), row);
 }
@@ -223,76 +328,32 @@ static void classify_chunk(const Model* m, const Row* row, void* logits, int n, 
     k->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt, m->s);
 }
 
-// Losses of all tokens of the row, logits = LNF wte^T, and with train the gradients of wte and, in D_NORM, of LNF. The
+// Losses of all tokens of the row, logits = LNF W^T with the classifier's weights W (shape_head), and with train the
+// gradients of W and, in D_NORM, of LNF. The
 // row goes through in chunks, so that the logits of a whole row never exist. scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
     int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;  // nothing here belongs to a layer
+    ParamId head = shape_head(&m->shape);
     void* logits = ACT(LOGITS);
     for (int n = 0; n < row->N; n += m->classifier_N) {
         int N = MIN(m->classifier_N, row->N - n);
         size_t at = (size_t)n * C * dtype_bytes(m->dt);
         char* lnf = (char*)ACT(LNF) + at;
-        k->matmul_forward(logits, NULL, lnf, W(WTE), NULL, N, C, rows, m->dt, m->s);
+        k->matmul_forward(logits, NULL, lnf, W(head), NULL, N, C, rows, m->dt, m->s);
         classify_chunk(m, row, logits, n, N, scale, train);
         if (!train) continue;
-        k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(WTE), NULL, N, C, rows, m->dt, m->s);
-        k->matmul_backward_weight(DW(WTE), NULL, logits, lnf, N, C, rows, m->dt, m->s);
+        k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
+        k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
     if (train) tp_reduce_scatter(m, ACT(D_NORM), row);
 }
 
-// Computes again what the forward pass of block l did not keep: see --recompute.
-static void recompute_block(const Model* m, const Row* row, int l) {
-    const Kernels* k = m->k;
-    if (m->recompute == RECOMPUTE_ACTIVATION)
-        k->activation_forward(ACT(FC_ACT), ACT(FC), ACT_GELU, row->N, work_hidden(m, l), m->dt, m->s);
-    if (m->recompute != RECOMPUTE_BLOCK) return;
-    k->norm_forward(NULL, tp_own(m, ACT(LN1), row), STAT(LN1_MEAN), STAT(LN1_RSTD), ACT(RESIDUAL), NULL, W(LN1W),
-                    W(LN1B), 1e-5f, row->own, m->shape.C, m->dt, m->s);
-    block_forward(m, row, l);
-}
-
-// The chain rule from the last equation of block_forward to the first; d_y is the gradient of the loss by y. On entry
-// D_RESIDUAL (N,C) is that of what leaves the block, on return of what enters it. A linear y = x W^T + b has
-//
-//   d_x = d_y W                      d_W += d_y^T x                        d_b += sum of d_y over tokens
-//
-// and a norm, with g = w d_y and means over the C channels of a token,
-//
-//   d_x += rstd (g - mean(g) - xhat mean(g xhat))     d_w += sum of d_y xhat over tokens     d_b += sum of d_y
-//
-// += because x also goes past attention and MLP in the stream. d_FC = d_GELU * GELU'(FC). Attention computes P again
-// from Q, K and LSE, for each query log(sum of exp(scores)): with D = sum of d_ATT * ATT over the channels of a head
-//
-//   d_V = P^T d_ATT     S = P * (d_ATT V^T - D) / sqrt(HS)     d_Q = S K     d_K = S^T Q
-static void block_backward(const Model* m, const Row* row, int l) {
-    const Kernels* k = m->k;
-    int C = m->shape.C;
-    DType dt = m->dt;
-    Stream s = m->s;
-    void *d_residual = ACT(D_RESIDUAL), *d_norm = ACT(D_NORM), *d_hidden = ACT(D_COLUMN), *d_full = ACT(D_FULL);
-    // MLP
-    linear_backward_gathered(m, LINEAR_FCPROJ, l, d_hidden, d_residual, d_full, ACT(FC_ACT), ACT(FC), row);
-    linear_backward_scattered(m, LINEAR_FC, l, d_norm, d_hidden, ACT(LN2), row);
-    k->norm_backward(d_residual, DW(LN2W), DW(LN2B), tp_own(m, d_norm, row), ACT(RESIDUAL2), W(LN2W), STAT(LN2_MEAN),
-                     STAT(LN2_RSTD), row->own, C, dt, s);
-    // attention
-    linear_backward_gathered(m, LINEAR_ATTPROJ, l, d_norm, d_residual, d_full, ACT(ATT), NULL, row);
-    attention_backward(m, row, l, d_hidden, d_norm);
-    linear_backward_scattered(m, LINEAR_QKV, l, d_norm, d_hidden, ACT(LN1), row);
-    k->norm_backward(d_residual, DW(LN1W), DW(LN1B), tp_own(m, d_norm, row), ACT(RESIDUAL), W(LN1W), STAT(LN1_MEAN),
-                     STAT(LN1_RSTD), row->own, C, dt, s);
-}
-
 // After model_forward and classify with train: adds the row's gradients to grads.
 static void model_backward(Model* m, const Row* row) {
-    const Kernels* k = m->k;
-    int own = row->own, C = m->shape.C, l = m->shape.L;
-    void* d_residual = ACT(D_RESIDUAL);
-    k->clear(d_residual, (size_t)own * C * dtype_bytes(m->dt), m->s);
-    k->norm_backward(d_residual, DW(LNFW), DW(LNFB), tp_own(m, ACT(D_NORM), row), ACT(RESIDUAL), W(LNFW),
-                     STAT(LNF_MEAN), STAT(LNF_RSTD), own, C, m->dt, m->s);
+    int l = m->shape.L;
+    m->k->clear(ACT(D_RESIDUAL), (size_t)row->own * m->shape.C * dtype_bytes(m->dt), m->s);
+    norm_backward(m, row, &final_norm, l);
     zero_close_grads(m, l);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);
@@ -332,7 +393,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.grad_scale = m->grad_scale;
     a.t = (int)MIN(t, (int64_t)1 << 30);
     a.rounding = rounding_seed(config, tensor, t);
-    a.freeze = work_freezes(m) && param_cut(tensor->id) >= 0 && tensor->id != WTE;
+    a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0;
     m->k->adamw(&a, m->dt, m->s);
 }
 
@@ -435,66 +496,21 @@ double evaluate(Run* run, int64_t* targets) {
     return *targets ? sum / (double)*targets : NAN;
 }
 
-// ---- sampling
+// ---- logits, for sampling and for --dump-grads
 
 // The logits of token n of the row on the device, after model_forward, as fp32 in host_logits.
-static void token_logits(Run* run, int n) {
+void token_logits(Run* run, int n) {
     const Model* m = &run->model;
     int rows = m->shape.vocab_rows, C = m->shape.C, l = 0;
     char* lnf = (char*)ACT(LNF) + (size_t)n * C * dtype_bytes(m->dt);
     float* own = run->host_logits + m->shape.first_vocab_row;
-    m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(WTE), NULL, 1, C, rows, m->dt, m->s);
+    m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(shape_head(&m->shape)), NULL, 1, C, rows, m->dt, m->s);
     m->k->download(own, ACT(LOGITS), (size_t)rows * dtype_bytes(m->dt), m->s);
     if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
     tp_share_logits(m, run->host_logits);
 }
 
-// Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
-// host_logits.
-static void decode(Run* run, const int* tokens, int N, int cached) {
-    Model* m = &run->model;
-    Row row = batch_cached_row(&run->batch, m, tokens, N, cached);
-    model_forward(m, &row);
-    token_logits(run, N - 1);
-}
-
-// Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
-static void print_token(const Run* run, TextFilter* shown, int token) {
-    size_t bytes = 0;
-    const char* piece = tokenizer_decode(run->data.tokenizer, token, &bytes);
-    text_print(stdout, shown, piece, bytes);
-    fflush(stdout);
-}
-
-// Continues text (n_tokens, with room for n_new more) and prints each token as it comes. When the context is full the
-// older half is forgotten. seed makes the choices repeatable.
-static void generate(Run* run, TextFilter* shown, int* text, int n_tokens, int n_new, uint64_t seed) {
-    const Config* c = &run->config;
-    int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
-    for (int i = 0; i < n_new; i++) {
-        if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
-        for (int N; (N = MIN(n_tokens - first - cached, c->capacity)) > 0; cached += N)
-            decode(run, text + first + cached, N, cached);
-        text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
-                                      random_uniform(seed, (uint64_t)i), run->host_scratch);
-        print_token(run, shown, text[n_tokens++]);
-    }
-}
-
-// Prints the prompt (which follows an end-of-text token, as every document does) and its continuation.
-static void print_sample(Run* run, const char* prompt, int n_new, uint64_t seed) {
-    size_t n = strlen(prompt);
-    int* text = (int*)malloc((tokenizer_room(run->data.tokenizer, n) + (size_t)n_new + 1) * sizeof(int));
-    if (!text) die("no memory for a sample of %d tokens", n_new);
-    text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
-    int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
-    TextFilter shown = {{0}, 0, 0};
-    for (int i = 1; i < n_tokens; i++) print_token(run, &shown, text[i]);
-    generate(run, &shown, text, n_tokens, n_new, seed);
-    text_print_end(stdout, &shown);
-    putchar('\n');
-    free(text);
-}
+// ---- before the loop
 
 // Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, prints
 // what was understood before anything is taken, and finds what planners need to know of this machine.
@@ -603,58 +619,12 @@ static void train_step(Run* run, StepRecord* r) {
     run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
 }
 
-// Logits of micro-batch i on the device, fp32, to where its documents stand in the order in which they were drawn.
-static void dump_logits(Run* run, int i, const int64_t* first, float* logits, float* document) {
-    Model* m = &run->model;
-    const Batch* b = &run->batch;
-    const MicroBatch* mb = b->micro_batches[i].mb;
-    int V = m->shape.V, n = 0;
-    Row row = batch_row(b, m, i);
-    model_forward(m, &row);
-    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
-        int drawn = b->plan.docs[d];
-        for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
-            token_logits(run, n);
-            memcpy(logits + (first[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
-            document[first[drawn] + t] = (float)b->pieces[drawn].doc;
-        }
-    }
-}
-
-// --dump-grads: the loss and gradients of the next step, which is not taken. With one rank also the logits of its
-// tokens in the order in which their documents were drawn, whatever the packing: "logits" (tokens, V) and "documents"
-// (tokens), the ids.
-static void dump_gradients(Run* run) {
-    enum { MOST_BYTES = 256 << 20 };
-    const Batch* b = &run->batch;
+// --explain, --dump-grads: the next step is planned, and not taken.
+static void plan_only(Run* run) {
     plan_now(run);
     begin_step(run);
-    run_micro_batches(run, run->data.train, 1);
-    zero_reduce(&run->model);
-    double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
-    int V = run->model.shape.V,
-        n_extra = run->model.world->size == 1 && b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
-    SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float), 0},
-                           {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float), 0}};
-    float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
-    int64_t* first = (int64_t*)calloc((size_t)b->n_pieces + 1, sizeof(int64_t));
-    if (!first || (n_extra && !logits))
-        die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
-    for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
-    for (int i = 0; i < b->n_micro_batches && n_extra; i++)
-        dump_logits(run, i, first, logits, logits + b->n_tokens * V);
-    extra[0].data = logits;
-    extra[1].data = logits ? logits + b->n_tokens * V : NULL;
-    run_dump_gradients(run, extra, n_extra);
-    say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, run->config.dump_grads);
-    free(first);
-    free(logits);
-}
-
-static void explain(Run* run) {
-    plan_now(run);
-    begin_step(run);
-    if (run->model.world->rank == 0) run_explain(run);
+    if (run->config.dump_grads) run_dump(run);
+    else if (run->model.world->rank == 0) run_explain(run);
 }
 
 // Alone, the signal itself counts; with others, what all have agreed on.
@@ -683,7 +653,7 @@ static void sample_now(Run* run) {
     // Only where weights are divided do other ranks have to join in: those of one tensor-parallel group, or all.
     if (run->model.comm->rank > 0 && run->model.zero.stage < 3) return;
     runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
-    print_sample(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
+    sample_print(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
 }
 
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
@@ -774,10 +744,9 @@ int main(int argc, char** argv) {
     run_join_ranks(&run);
     balance_open(&run);
     prepare(&run);
-    if (run.config.sample) print_sample(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
+    if (run.config.sample) sample_print(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
     else if (run.config.probe) run_probe(&run);
-    else if (run.config.explain) explain(&run);
-    else if (run.config.dump_grads) dump_gradients(&run);
+    else if (run.config.explain || run.config.dump_grads) plan_only(&run);
     else train(&run), finish(&run, started);
     run_close(&run);
     if (run.stopped_by != SIGPIPE && run.stopped_by != SIGHUP) run_end_output();  // these have closed it

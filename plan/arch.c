@@ -3,11 +3,11 @@
 
 // clang-format off
 const ArchRow arch_table[N_ARCHS] = {
-    [ARCH_GPT2]  = {"gpt2",  "GPT2LMHeadModel",  HAS_POSITIONS | HAS_NORM_BIAS | HAS_QKV_BIAS | HAS_LINEAR_BIAS,
+    [ARCH_GPT2]  = {"gpt2", "GPT-2", "GPT2LMHeadModel",  HAS_POSITIONS | HAS_NORM_BIAS | HAS_QKV_BIAS | HAS_LINEAR_BIAS,
                     ACT_GELU, 1e-5},
-    [ARCH_LLAMA] = {"llama", "LlamaForCausalLM", 0,            ACT_SWIGLU, 1e-5},
-    [ARCH_QWEN2] = {"qwen2", "Qwen2ForCausalLM", HAS_QKV_BIAS, ACT_SWIGLU, 1e-6},
-    [ARCH_QWEN3] = {"qwen3", "Qwen3ForCausalLM", HAS_QK_NORM,  ACT_SWIGLU, 1e-6},
+    [ARCH_LLAMA] = {"llama", "Llama", "LlamaForCausalLM", 0,            ACT_SWIGLU, 1e-5},
+    [ARCH_QWEN2] = {"qwen2", "Qwen2", "Qwen2ForCausalLM", HAS_QKV_BIAS, ACT_SWIGLU, 1e-6},
+    [ARCH_QWEN3] = {"qwen3", "Qwen3", "Qwen3ForCausalLM", HAS_QK_NORM,  ACT_SWIGLU, 1e-6},
 };
 
 #define GPT2 "transformer.h.%d."

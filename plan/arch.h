@@ -28,6 +28,7 @@ enum {
 
 typedef struct ArchRow {
     const char* name;      // of --arch, and Hugging Face's model_type
+    const char* title;     // as people write it
     const char* hf_class;  // Hugging Face's architectures[0]
     int features;
     ActFunction act;

@@ -51,10 +51,16 @@ static const Option options[] = {
     {"--resume-from",   TEXT,   DATA,      START, AT(resume_from),   NULL,      0, 0,       "STEP", "continue from this checkpoint of the run in --out, like step-000120, or from the path of one, instead of the newest; what came after it is superseded", NULL},
     {"--init",          TEXT,   DATA,      START, AT(init),          NULL,      0, 0,       "DIR", "start from the weights of a checkpoint, or of a Hugging Face GPT-2 directory", "start from a checkpoint or a Hugging Face GPT-2"},
 
-    {"--preset",        CHOICE, MODEL,     RUN,   AT(preset),        "tiny",    0, 0,       "tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m", "model dimensions; tiny: 4 layers, width 128, 4 heads, context 256", "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m"},
+    {"--preset",        CHOICE, MODEL,     RUN,   AT(preset),        "tiny",    0, 0,       "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|qwen3-0.6b", "model dimensions; tiny: GPT-2, 4 layers, width 128, 4 heads, context 256; llama-tiny: a Llama of that size with 2 key/value heads", "tiny, llama-tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, smollm2-135m, llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b, qwen3-0.6b"},
+    {"--arch",          CHOICE, MODEL,     RUN,   AT(arch),          "preset",  0, 0,       "preset|gpt2|llama|qwen2|qwen3", "architecture: gpt2 has LayerNorm, learned positions and GELU; the others RMSNorm, rotary positions and SwiGLU, qwen2 a bias of queries, keys and values, qwen3 a norm of queries and keys", NULL},
     {"--layers",        INT,    MODEL,     RUN,   AT(layers),        "0",       0, 1000,    NULL, "transformer blocks; 0: by preset", NULL},
     {"--width",         INT,    MODEL,     RUN,   AT(width),         "0",       0, 65536,   NULL, "channels; 0: by preset", NULL},
-    {"--heads",         INT,    MODEL,     RUN,   AT(heads),         "0",       0, 1024,    NULL, "attention heads, which must divide the width; 0: by preset", NULL},
+    {"--heads",         INT,    MODEL,     RUN,   AT(heads),         "0",       0, 1024,    NULL, "attention heads; 0: by preset", NULL},
+    {"--kv-heads",      INT,    MODEL,     RUN,   AT(kv_heads),      "0",       0, 1024,    NULL, "heads of keys and values, which must divide --heads; 0: by preset, or as many", NULL},
+    {"--head-size",     INT,    MODEL,     RUN,   AT(head_size),     "0",       0, 256,     NULL, "channels of a head; 0: by preset, or width / heads", NULL},
+    {"--hidden",        INT,    MODEL,     RUN,   AT(hidden),        "0",       0, 1 << 20, NULL, "hidden units of the MLP; 0: by preset, or 4 width, with SwiGLU 8/3 width rounded up to a multiple of 64", NULL},
+    {"--rope-theta",    REAL,   MODEL,     RUN,   AT(rope_theta),    "0",       0, 1e9,     NULL, "base of rotary positions; 0: by preset, or 10000", NULL},
+    {"--tie",           CHOICE, MODEL,     RUN,   AT(tie),           "preset",  0, 0,       "preset|yes|no", "whether the token embedding is the classifier too", NULL},
     {"--context",       INT,    MODEL,     RUN,   AT(context),       "0",       0, 1 << 20, NULL, "most tokens of a piece of a document: longer documents are cut into pieces; 0: by preset", "most tokens of a piece of a document; 0: by preset"},
     {"--vocab",         INT,    MODEL,     RUN,   AT(vocab),         "0",       0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
 
@@ -145,18 +151,33 @@ static int was_given(const Config* config, const Option* o) {
 
 typedef struct Preset {
     const char* name;
-    int layers, width, heads, context, vocab;  // vocab 0: the tokenizer's
+    Arch arch;
+    int layers, width, heads, kv_heads, head_size, hidden, context,
+        vocab;  // 0: as options say; vocab 0: the tokenizer's
+    int tied;
+    double theta;
+    RopeScaling scaling;
     int batch_tokens;
-    double lr;  // the larger ones as in Brown et al. 2020, table 2.1
+    double lr;  // GPT-2's larger ones as in Brown et al. 2020, table 2.1
 } Preset;
 
+// The models of others as their config.json says, with a context that a step holds; a checkpoint of one, given by
+// --init, knows its own dimensions.
+// clang-format off
 static const Preset presets[] = {
-    {"tiny", 4, 128, 4, 256, 0, 1024, 4e-3},
-    {"gpt2-124m", 12, 768, 12, 1024, 50257, 16384, 6e-4},
-    {"gpt2-350m", 24, 1024, 16, 1024, 50257, 16384, 3e-4},
-    {"gpt2-774m", 36, 1280, 20, 1024, 50257, 16384, 2.5e-4},
-    {"gpt2-1558m", 48, 1600, 25, 1024, 50257, 16384, 2e-4},
+    {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}, 1024, 4e-3},
+    {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}, 1024, 4e-3},
+    {"gpt2-124m",    ARCH_GPT2,  12,  768, 12, 12,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 6e-4},
+    {"gpt2-350m",    ARCH_GPT2,  24, 1024, 16, 16,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 3e-4},
+    {"gpt2-774m",    ARCH_GPT2,  36, 1280, 20, 20,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 2.5e-4},
+    {"gpt2-1558m",   ARCH_GPT2,  48, 1600, 25, 25,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 2e-4},
+    {"smollm2-135m", ARCH_LLAMA, 30,  576,  9,  3, 64, 1536, 2048,  49152, 1,    1e5, {0, 0, 0, 0}, 16384, 6e-4},
+    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32,  8, 64, 8192, 4096, 128256, 1,    5e5, {32, 1, 4, 8192}, 16384, 3e-4},
+    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32,  8, 128, 14336, 4096, 128256, 0,  5e5, {8, 1, 4, 8192}, 16384, 3e-4},
+    {"qwen2.5-0.5b", ARCH_QWEN2, 24,  896, 14,  2, 64, 4864, 4096, 151936, 1,    1e6, {0, 0, 0, 0}, 16384, 4e-4},
+    {"qwen3-0.6b",   ARCH_QWEN3, 28, 1024, 16,  8, 128, 3072, 4096, 151936, 1,   1e6, {0, 0, 0, 0}, 16384, 4e-4},
 };
+// clang-format on
 
 // ---- values
 
@@ -484,20 +505,66 @@ static int settle_plan(Config* config, char* err, size_t errlen) {
     return 0;
 }
 
-int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+int config_arch(const Config* config) {
+    int arch = 0;
+    while (arch < N_ARCHS - 1 && strcmp(arch_table[arch].name, config->arch) != 0) arch++;
+    return arch;
+}
+
+static const Preset* preset_of(const Config* config) {
     const Preset* preset = presets;
-    if (settle_plan(config, err, errlen)) return -1;
     while (strcmp(preset->name, config->preset) != 0) preset++;  // CHOICE has checked the name
-    if (!config->layers) config->layers = preset->layers;
-    if (!config->width) config->width = preset->width;
-    if (!config->heads) config->heads = preset->heads;
-    if (!config->context) config->context = preset->context;
+    return preset;
+}
+
+// What a preset or another dimension says where an option does not.
+static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
+    if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
+    const ArchRow* arch = &arch_table[config_arch(c)];
+    int is_preset = config_arch(c) == (int)preset->arch && !c->width && !c->heads;
+    if (!c->layers) c->layers = preset->layers;
+    if (!c->width) c->width = preset->width;
+    if (!c->heads) c->heads = preset->heads;
+    if (!c->kv_heads) c->kv_heads = is_preset ? preset->kv_heads : c->heads;
+    if (!c->head_size && is_preset) c->head_size = preset->head_size;
+    if (!c->head_size && c->width % c->heads)
+        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d, or --head-size", c->width,
+                    c->heads, ROUND_UP(c->width, c->heads));
+    if (!c->head_size) c->head_size = c->width / c->heads;
+    if (!c->hidden && is_preset) c->hidden = preset->hidden;
+    if (!c->hidden) c->hidden = arch->act == ACT_SWIGLU ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
+    if (!c->context) c->context = preset->context;
+    if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
+    if (!strcmp(c->tie, "preset")) c->tie = preset->tied ? "yes" : "no";
+    if (!c->vocab) c->vocab = preset->vocab ? preset->vocab : tokenizer_vocab;
+    if (c->heads % c->kv_heads)
+        return fail(err, errlen, "--kv-heads %d does not divide --heads %d; try --kv-heads %d", c->kv_heads, c->heads,
+                    c->heads);
+    if (!(arch->features & HAS_POSITIONS) && c->head_size % 2)
+        return fail(err, errlen, "--head-size %d: rotary positions turn pairs of channels; try --head-size %d",
+                    c->head_size, c->head_size + 1);
+    return 0;
+}
+
+Shape config_shape(const Config* c) {
+    const ArchRow* arch = &arch_table[config_arch(c)];
+    const Preset* preset = preset_of(c);
+    Shape s = {.arch = (Arch)config_arch(c), .L = c->layers, .C = c->width, .NH = c->heads, .V = c->vocab};
+    s.features = arch->features | (strcmp(c->tie, "no") ? 0 : HAS_HEAD);
+    s.NKV = c->kv_heads, s.HS = c->head_size, s.U = c->hidden;
+    s.context = s.positions = c->context;
+    s.eps = arch->eps;
+    if (shape_has(&s, HAS_POSITIONS)) return shape_whole(s);
+    s.theta = c->rope_theta;
+    if (s.theta == preset->theta) s.scaling = preset->scaling;
+    return shape_whole(s);
+}
+
+int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+    const Preset* preset = preset_of(config);
+    if (settle_plan(config, err, errlen) || settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
     if (!config->batch_tokens) config->batch_tokens = MAX(preset->batch_tokens, config->context);
     if (config->lr == 0) config->lr = preset->lr;
-    if (!config->vocab) config->vocab = MAX(preset->vocab, preset->vocab ? preset->vocab : tokenizer_vocab);
-    if (config->width % config->heads)
-        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d", config->width,
-                    config->heads, ROUND_UP(config->width, config->heads));
     if (config->vocab < tokenizer_vocab)
         return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
                     tokenizer_vocab);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "plan/base.h"
+#include "plan/shape.h"
 
 enum { MAX_PATHS = 256 };
 
@@ -23,7 +23,10 @@ typedef struct Config {
     const char* out;
     // model
     const char* preset;
-    int layers, width, heads, context, vocab;
+    const char* arch;
+    int layers, width, heads, kv_heads, head_size, hidden, context, vocab;
+    double rope_theta;
+    const char* tie;
     // training
     int64_t steps;
     int batch_tokens;
@@ -85,6 +88,10 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
 // Fills the model's dimensions from the preset and the vocabulary of the tokenizer, and checks that they go together.
 // 0, or -1 with a message.
 int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen);
+
+// Once complete: the architecture, and the model that the options describe.
+int config_arch(const Config* config);
+Shape config_shape(const Config* config);
 
 // The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that
 // the first step has lr / warmup, then

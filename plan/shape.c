@@ -41,18 +41,14 @@ Runs shape_runs(const Shape* s, Axis axis) {
         case VOCABULARY: return (Runs){1, {s->vocab_rows}};
         case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
         case HEADS: return (Runs){1, {q}};
-        case FC_OUTPUTS: return (Runs){act_runs(arch_table[s->arch].act), {s->hidden, s->hidden}};
+        case FC_OUTPUTS:
+            return act_runs(shape_act(s)) == 2 ? (Runs){2, {s->hidden, s->hidden}} : (Runs){1, {s->hidden}};
         case HIDDEN: return (Runs){1, {s->hidden}};
         default: return (Runs){1, {1}};
     }
 }
 
-static int length(const Shape* shape, Axis axis) {
-    Runs runs = shape_runs(shape, axis);
-    int sum = 0;
-    for (int i = 0; i < runs.n; i++) sum += runs.size[i];
-    return sum;
-}
+static int length(const Shape* shape, Axis axis) { return runs_sum(shape_runs(shape, axis)); }
 
 static int exists(const Shape* shape, ParamId id) { return shape_has(shape, param_table[id].needs); }
 
@@ -171,6 +167,25 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
     }
 }
 
+// Llama 3's: see RopeScaling.
+static double stretched(const RopeScaling* r, double frequency) {
+    const double pi = 3.141592653589793;
+    double turns = r->original * frequency / (2 * pi), smooth = (turns - r->low) / (r->high - r->low);
+    if (r->factor == 0 || turns > r->high) return frequency;
+    if (turns < r->low) return frequency / r->factor;
+    return (1 - smooth) * frequency / r->factor + smooth * frequency;
+}
+
+void shape_rope(const Shape* shape, float* table) {
+    for (int j = 0; j < shape->HS / 2; j++) {
+        double frequency = stretched(&shape->scaling, pow(shape->theta, -2.0 * j / shape->HS));
+        for (int position = 0; position < shape->context; position++) {
+            float* at = table + 2 * ((size_t)position * (size_t)(shape->HS / 2) + (size_t)j);
+            at[0] = (float)cos(position * frequency), at[1] = (float)sin(position * frequency);
+        }
+    }
+}
+
 // ---- activations
 
 typedef struct ActRow {
@@ -224,7 +239,7 @@ static const ActRow act_table[N_ACTS] = {
 
 // GELU is a part of the matmuls around it: its gradient never exists apart.
 static size_t widest_gradient(const Shape* s) {
-    int hidden = arch_table[s->arch].act == ACT_GELU ? 0 : s->hidden;
+    int hidden = shape_act(s) == ACT_GELU ? 0 : s->hidden;
     return (size_t)MAX(MAX(s->C, s->heads * s->HS), hidden);
 }
 
@@ -285,4 +300,17 @@ double shape_matmul_weights(const Shape* shape) {
 
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2) {
     return 6 * shape_matmul_weights(shape) * sum_s + 6 * shape->L * (double)(shape->NH * shape->HS) * sum_s2;
+}
+
+double shape_quadratic(const Shape* shape) {
+    double linears = (shape_matmul_weights(shape) - (double)shape->V * shape->C) / shape->L;
+    return 1.0 / (linears / (shape->NH * shape->HS));
+}
+
+uint64_t shape_hash(const Shape* s) {
+    const int dims[] = {(int)s->arch, s->features, s->L, s->C,       s->NH,       s->NKV,
+                        s->HS,        s->U,        s->V, s->context, s->positions};
+    const double numbers[] = {s->eps,         s->theta,        s->scaling.factor,
+                              s->scaling.low, s->scaling.high, s->scaling.original};
+    return hash_bytes(numbers, sizeof numbers, hash_bytes(dims, sizeof dims, 0));
 }

@@ -32,8 +32,11 @@ Shape shape_whole(Shape shape);
 // A GPT-2 of these dimensions.
 Shape shape_make(int layers, int width, int heads, int vocab, int context);
 static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
+static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
 // The classifier's weights.
 static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
+// Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
+static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
 // Channels of queries, keys and values of this rank's heads together.
 static inline int shape_qkv(const Shape* s) { return (s->heads + 2 * s->kv_heads) * s->HS; }
 // Ids of the vocabulary, padding left out, that the rows of this shape stand for.
@@ -47,6 +50,7 @@ typedef struct Runs {
 } Runs;
 
 Runs shape_runs(const Shape* shape, Axis axis);
+static inline int runs_sum(Runs runs) { return runs.size[0] + runs.size[1] + runs.size[2]; }
 
 // One tensor of the model: (rows, cols), rows = 1 for vectors. Offset in elements from the start of the parameters;
 // each tensor begins at a multiple of 64 elements. One that the model does not have has no elements.
@@ -90,6 +94,9 @@ Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tens
 // tensor, index), so that threads may share the work.
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
                       float* value);
+
+// table (context, HS / 2, 2) = cos and sin of position * frequency j, theta^(-2 j / HS), stretched as `scaling` says.
+void shape_rope(const Shape* shape, float* table);
 
 // ---- activations of a row of N tokens
 
@@ -150,3 +157,8 @@ double shape_matmul_weights(const Shape* shape);
 // matmuls 6 per weight and token, attention 6 L NH HS s^2 (the causal half, forward and backward). What is computed
 // again by --recompute does not count.
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2);
+
+// What a pair of tokens costs attention, where a token costs the blocks' linears 1.
+double shape_quadratic(const Shape* shape);
+// Of everything that says what the whole model is.
+uint64_t shape_hash(const Shape* shape);

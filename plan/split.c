@@ -51,7 +51,7 @@ Shape split_shape(const Shape* whole, const TpSplit* split, int rank) {
 int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first) {
     int n = 0;
     *first = rank;
-    if (split->ranks <= whole->NKV) return 1;
+    if (!split_shares_kv(whole, split)) return 1;
     for (int t = split->ranks - 1; t >= 0; t--) {
         int mine, theirs, end;
         kv_heads(whole, split, rank, &mine, &end);

@@ -23,6 +23,8 @@ TpSplit split_even(const Shape* whole, int ranks);
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
 // 1 where every rank holds the same values of this tensor: nothing of it is cut.
 static inline int split_is_replicated(ParamId id) { return param_cut(id) < 0; }
+// More ranks than key/value heads: copies of some lie on several ranks, and no unit of attention can move.
+static inline int split_shares_kv(const Shape* whole, const TpSplit* split) { return split->ranks > whole->NKV; }
 // Ranks that share the key/value heads of `rank`: *first .. *first + n of the group; n is returned, 1 usually.
 int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first);
 

@@ -70,7 +70,7 @@ static BalanceSetting make_setting(const Config* c, int ranks) {
 }
 
 static WorkNeeds make_needs(const Model* m, const Balance* b) {
-    SliceCount most = {m->shape.heads, m->shape.hidden};
+    SliceCount most = {m->shape.kv_heads, m->shape.hidden};
     if (b->setting.mode != BALANCE_RESIZE) most = balance_most(m);
     return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->plan.imputation == IMPUTE_SAME};
 }

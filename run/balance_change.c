@@ -8,11 +8,13 @@
 #include "run/balance_parts.h"
 #include "run/reshard.h"
 
-// ---- heads and hidden units, counted
+// ---- key/value heads and hidden units, counted
 
 void balance_owned(SliceCount* own, const Model* m) {
-    for (int t = 0; t < tp_size(m); t++)
-        own[t] = (SliceCount){m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]};
+    for (int t = 0; t < tp_size(m); t++) {
+        Shape shape = split_shape(&m->whole, &m->split, t);
+        own[t] = (SliceCount){shape.kv_heads, shape.hidden};
+    }
 }
 
 double balance_slices(const Balance* b, SliceCount count) { return count.hidden + b->head_work * count.heads; }
@@ -28,9 +30,9 @@ double balance_running(const Balance* b, const SliceCount* own, int t) {
 }
 
 SliceCount balance_most(const Model* m) {
-    int R = m->split.ranks;
-    return (SliceCount){MIN(m->whole.NH, 2 * CEIL_DIV(m->whole.NH, R) + 1),
-                        MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
+    int R = m->split.ranks, kv = m->whole.NKV,
+        most = split_shares_kv(&m->whole, &m->split) ? 1 : 2 * CEIL_DIV(kv, R) + 1;
+    return (SliceCount){MIN(kv, most), MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
 }
 
 // ---- what balancing needs to know of this machine, measured once, before the first step
@@ -63,7 +65,7 @@ void balance_find_move_cost(Run* run) {
     if (!memory) die("no memory to time a message of %d bytes", LARGE);
     double small = communication_ms(run, memory, SMALL), large = MAX(small, communication_ms(run, memory, LARGE));
     double byte = (large - small) / (LARGE - SMALL), L = m->shape.L;
-    double slice = L * (2.0 * m->shape.C + 1) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
+    double slice = L * (double)unit_elems(&m->shape, MLP) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
     m->k->free_memory(memory);
     b->setting.cost = (MoveCost){.fixed = 2 * L * small, .send = slice, .take = slice};
     if (b->keeps) b->setting.cost = (MoveCost){0, 0, 0};  // paid once
@@ -83,19 +85,20 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     Model* m = &run->model;
     const Activation* a = m->act_table;
     double seconds[N_TIMES];
-    char *hidden = m->acts + a[D_COLUMN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
-         *gelu = m->acts + a[FC_ACT].offset, *ln = m->acts + a[LN1].offset;
+    char *column = m->acts + a[D_COLUMN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
+         *activated = m->acts + a[FC_ACT].offset, *ln = m->acts + a[LN1].offset;
+    int fused = shape_act(&m->shape) == ACT_GELU;
     work_set(m, plan);
     work_begin(m);
     timer_begin(m->timer, m->k, m->s);
-    linear_forward(m, LINEAR_QKV, 0, hidden, NULL, ln, N);
-    linear_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, hidden, N);
-    linear_forward(m, LINEAR_FC, 0, fc, gelu, ln, N);
-    linear_forward(m, LINEAR_FCPROJ, 0, norm, NULL, gelu, N);
-    linear_backward(m, LINEAR_FCPROJ, 0, hidden, norm, gelu, fc, N);
-    linear_backward(m, LINEAR_FC, 0, norm, hidden, ln, NULL, N);
-    linear_backward(m, LINEAR_ATTPROJ, 0, hidden, norm, gelu, NULL, N);
-    linear_backward(m, LINEAR_QKV, 0, norm, hidden, ln, NULL, N);
+    linear_forward(m, LINEAR_QKV, 0, column, NULL, ln, N);
+    linear_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, column, N);
+    linear_forward(m, LINEAR_FC, 0, fc, fused ? activated : NULL, ln, N);
+    linear_forward(m, LINEAR_FCPROJ, 0, norm, NULL, activated, N);
+    linear_backward(m, LINEAR_FCPROJ, 0, column, norm, activated, fused ? fc : NULL, N);
+    linear_backward(m, LINEAR_FC, 0, norm, column, ln, NULL, N);
+    linear_backward(m, LINEAR_ATTPROJ, 0, column, norm, activated, NULL, N);
+    linear_backward(m, LINEAR_QKV, 0, norm, column, ln, NULL, N);
     timer_read(m->timer, seconds, m->s);
     work_end(m);
     least->matmuls = MIN(least->matmuls, 1e3 * seconds[TIME_LINEAR]);
@@ -120,7 +123,7 @@ void balance_find_fixed(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int N = MIN(run->config.capacity, run->config.batch_tokens);
-    SliceCount own = {m->shape.heads, m->shape.hidden};
+    SliceCount own = {m->shape.kv_heads, m->shape.hidden};
     WorkPlan whole = {0}, resized = {.shed = b->plan.shed, .imputation = b->plan.imputation};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
@@ -166,7 +169,8 @@ void balance_make_moves(Run* run) {
     Balance* b = run->balance;
     SliceCount own[MOST_TP];
     balance_owned(own, m);
-    b->plan.n_moves = balance_moves(b->plan.moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE, 0);
+    b->plan.n_moves = balance_moves(b->plan.moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE,
+                                    split_shares_kv(&m->whole, &m->split));
     if (!moves_fit(m, b, own)) b->plan.n_moves = 0;
 }
 
@@ -190,12 +194,15 @@ static void carry_out(Run* run) {
 
 // ---- the decision
 
-// A head in hidden units: its four matrices of HS channels against a hidden unit's two vectors, and its attention.
+// A key/value head with its query heads in hidden units: its part of the matrices against a hidden unit's, and its
+// attention.
 static void find_head_work(Run* run, const RankTimes* times, const SliceCount* own) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    double matrices = 2.0 * m->shape.HS, head[MOST_TP], slice_ms[MOST_TP];
+    double head[MOST_TP], slice_ms[MOST_TP];
     int R = tp_size(m);
+    double matrices = (double)(runs_sum(unit_rows(&m->shape, ATTENTION, 1)) + unit_columns(&m->shape, ATTENTION)) /
+                      (runs_sum(unit_rows(&m->shape, MLP, 1)) + unit_columns(&m->shape, MLP));
     if (b->head_work > 0) return;
     b->head_work = matrices;
     if (b->setting.mode == BALANCE_RESIZE) return;
@@ -248,8 +255,9 @@ static void say_decision(Run* run) {
 // Heads and hidden units of all ranks as counts say, one rank's after another's.
 static TpSplit split_of(const Model* m, const SliceCount* counts) {
     TpSplit split = m->split;
+    int queries = m->whole.NH / m->whole.NKV, heads_stay = split_shares_kv(&m->whole, &split);
     for (int t = 0; t < split.ranks; t++) {
-        split.head[t + 1] = split.head[t] + counts[t].heads;
+        if (!heads_stay) split.head[t + 1] = split.head[t] + counts[t].heads * queries;
         split.hidden[t + 1] = split.hidden[t] + counts[t].hidden;
     }
     return split;

@@ -243,6 +243,7 @@ Row batch_row(const Batch* b, const Model* m, int i) {
     g->ulysses_size = mine->share.ulysses_size, g->ring_size = mine->share.ring_size;
     g->ring_rank = mine->share.ring_rank, g->ulysses_rank = mine->share.ulysses_rank;
     g->NH = m->shape.heads;
+    g->NKV = m->shape.kv_heads;
     g->HS = m->shape.HS;
     g->ring_tokens = g->ring_size > 1 ? b->ring + mine->ring : &mine->share.ring_n;
     g->ring_low = g->ring_size > 1 ? g->ring_tokens + g->ring_size : g->ring_tokens;

@@ -21,8 +21,8 @@ static void* planned(const MemoryPlan* plan, const char* name) {
 }
 
 // Where data ranks share heads, plans give a rank up to capacity * f / ceil(f / ulysses_size) tokens, f being the
-// fewest heads of any rank of a tensor-parallel group (ring_rank_capacity). A rank of h heads then has ceil(h /
-// ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
+// fewest key/value heads of any rank of a tensor-parallel group (ring_rank_capacity). A rank of h of them then has
+// ceil(h / ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
 static int heads_of_places(const Run* run, int h) {
     int f = run->limits.kv_heads, most = h;
     for (int ulysses_size = 1; ulysses_size <= MIN(f, run->limits.ranks); ulysses_size++)
@@ -33,23 +33,34 @@ static int heads_of_places(const Run* run, int h) {
 // With the most heads and hidden units that this rank may ever compute: a helper takes some over from others.
 static Shape widest_shape(const Run* run) {
     Shape shape = run->model.shape;
-    shape.heads = heads_of_places(run, MAX(shape.heads, run->work_needs.most_heads));
+    shape.kv_heads = heads_of_places(run, MAX(shape.kv_heads, run->work_needs.most_heads));
+    shape.heads = shape.kv_heads * shape_queries(&run->model.shape);
     shape.hidden = MAX(shape.hidden, run->work_needs.most_hidden);
     return shape;
+}
+
+// The widest input or output of a linear.
+static size_t widest_linear(const Shape* shape) {
+    int most = shape->C;
+    for (int i = 0; i < N_SUBLAYERS; i++) {
+        SublayerId id = (SublayerId)i;
+        int units = own_units(shape, id);
+        most = MAX(most, MAX(runs_sum(unit_rows(shape, id, units)), units * unit_columns(shape, id)));
+    }
+    return (size_t)most;
 }
 
 static KernelLimits kernel_limits(const Run* run, int N) {
     const Model* m = &run->model;
     Shape widest = widest_shape(run);
-    int HS = widest.HS;
     KernelLimits limits;
     memset(&limits, 0, sizeof limits);
     limits.N = MAX(N, m->shape.context);  // generation may see that many keys
-    limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.heads) : 1;
-    limits.C = MAX(widest.C, widest.hidden);
-    limits.OC = MAX(MAX(widest.C, MAX(3 * HS * widest.heads, widest.hidden)), widest.vocab_rows);
-    limits.NH = limits.NKV = widest.heads;
-    limits.HS = HS;
+    limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.kv_heads) : 1;
+    limits.C = MAX(MAX(widest.C, widest.heads * widest.HS), widest.hidden);
+    limits.OC = MAX((int)widest_linear(&widest), widest.vocab_rows);
+    limits.NH = widest.heads, limits.NKV = widest.kv_heads;
+    limits.HS = widest.HS;
     limits.oversubscribed = run->oversubscribed;
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
@@ -88,16 +99,24 @@ static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shap
     return MAX(work_bytes(m, needs), work_bytes(&later, needs));
 }
 
-// The widest input or output of a linear.
-static size_t widest_linear(const Shape* shape) {
-    size_t own = (size_t)shape->heads * (size_t)shape->HS;
-    return MAX(MAX((size_t)shape->C, 3 * own), (size_t)shape->hidden);
-}
-
 // For what an injected straggler computes again: activations, or gradients of a weight.
 static size_t discarded_bytes(const Model* m, const Shape* widest, int N) {
     return ROUND_UP(MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest),
                     (size_t)64);
+}
+
+static size_t rope_elems(const Shape* s) {
+    return shape_has(s, HAS_POSITIONS) ? 0 : 2 * (size_t)s->context * (size_t)(s->HS / 2);
+}
+
+static void fill_rope(Model* m) {
+    size_t n = rope_elems(&m->shape);
+    float* table = (float*)malloc(MAX(n, (size_t)1) * sizeof *table);
+    if (!table) die("no memory for rotary positions");
+    shape_rope(&m->shape, table);
+    m->k->upload(m->rope, table, n * sizeof *table, m->s);
+    m->k->synchronize(m->s);
+    free(table);
 }
 
 // What balancing and injected stragglers need.
@@ -148,6 +167,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
     size_t group = group_attention_scratch(N, limits.NH, limits.NKV, limits.HS, run->limits.ranks, m->dt);
     plan_entry(&plan, "group attention", needs.groups ? group : 0, ON_DEVICE);
+    plan_entry(&plan, "rotary positions", rope_elems(&m->shape) * sizeof(float), ON_DEVICE);
     plan_work(&plan, run, &widest, N);
     plan_entry(&plan, "sums", SUMS_BYTES, ON_DEVICE);
     plan_entry(&plan, "step indices", index_bytes, ON_DEVICE);
@@ -226,13 +246,15 @@ static void carve(Run* run, const MemoryPlan* plan) {
     carve_work(run, plan, run->config.capacity);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");
+    m->rope = (float*)planned(plan, "rotary positions");
+    if (m->rope) fill_rope(m);
     m->loss_sum = (double*)planned(plan, "sums");
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
     batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"),
-                    indices + batch_index_ints(run, max_tokens), on_device, max_tokens);
+        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices + batch_index_ints(run, max_tokens),
+                    on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");

@@ -1,7 +1,45 @@
-// model.c - what the ranks of a tensor-parallel group tell each other: see model.h.
+// model.c - the table of a block, and what the ranks of a tensor-parallel group tell each other: see model.h.
 #include "run/model.h"
 
 #include "run/run.h"
+
+// ---- a block
+
+const Sublayer sublayers[N_SUBLAYERS] = {
+    [ATTENTION] = {{LN1W, LN1B, RESIDUAL, LN1, LN1_MEAN, LN1_RSTD}, {QKVW, ATTPROJW}, {QKVB, ATTPROJB}, QKV, ATT},
+    [MLP] = {{LN2W, LN2B, RESIDUAL2, LN2, LN2_MEAN, LN2_RSTD}, {FCW, FCPROJW}, {FCB, FCPROJB}, FC, FC_ACT},
+};
+
+const NormRow final_norm = {LNFW, LNFB, RESIDUAL, LNF, LNF_MEAN, LNF_RSTD};
+
+// A rank with n units of everything.
+static Shape shape_of_units(const Shape* shape, int n) {
+    Shape s = *shape;
+    s.heads = n * shape_queries(shape);
+    s.kv_heads = s.hidden = n;
+    return s;
+}
+
+Runs unit_rows(const Shape* shape, SublayerId id, int n) {
+    Shape s = shape_of_units(shape, n);
+    return shape_runs(&s, param_table[sublayers[id].weight[0]].rows);
+}
+
+int unit_columns(const Shape* shape, SublayerId id) {
+    Shape s = shape_of_units(shape, 1);
+    return shape_runs(&s, param_table[sublayers[id].weight[1]].cols).size[0];
+}
+
+int own_units(const Shape* shape, SublayerId id) { return id == ATTENTION ? shape->kv_heads : shape->hidden; }
+
+size_t unit_elems(const Shape* shape, SublayerId id) {
+    Shape s = shape_of_units(shape, 1);
+    const Sublayer* sub = &sublayers[id];
+    return shape_param(&s, sub->weight[0], 0).elems + shape_param(&s, sub->bias[0], 0).elems +
+           shape_param(&s, sub->weight[1], 0).elems;
+}
+
+// ---- a tensor-parallel group
 
 static size_t share_elems(const Model* m, const Row* row) { return (size_t)row->n * (size_t)m->shape.C; }
 

@@ -12,6 +12,43 @@
 
 typedef struct Work Work;  // run/work.h
 
+// ---- a block as a table: two sublayers of one form, x += Row(core(Column(norm(x))))
+//
+// train_gpt.cu runs any sublayer forward and backward by its row here; tensor parallelism, resizing, recomputation and
+// timing hang on the form. What a sublayer consists of `units` of, which no other unit needs: key/value heads with
+// their query heads, or hidden units of the MLP. They are what ranks divide and what slow ranks give away.
+
+typedef enum SublayerId { ATTENTION, MLP, N_SUBLAYERS } SublayerId;
+// Of sublayer i: 2 i is Column, 2 i + 1 is Row.
+typedef enum LinearId { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, N_LINEARS } LinearId;
+
+static inline SublayerId sublayer_of(LinearId id) { return (SublayerId)(id / 2); }
+static inline int is_column(LinearId id) { return id % 2 == 0; }
+static inline LinearId column_linear(SublayerId id) { return (LinearId)(2 * (int)id); }
+static inline LinearId row_linear(SublayerId id) { return (LinearId)(2 * (int)id + 1); }
+
+// A norm: what it reads of the residual stream, what it makes, and its statistics (mean: LayerNorms only).
+typedef struct NormRow {
+    ParamId weight, bias;
+    ActId x, out, mean, rstd;
+} NormRow;
+
+typedef struct Sublayer {
+    NormRow norm;
+    ParamId weight[2], bias[2];  // of Column and Row
+    ActId column_out, core_out;
+} Sublayer;
+
+extern const Sublayer sublayers[N_SUBLAYERS];
+extern const NormRow final_norm;
+
+// Rows of Column and columns of Row that belong to n units of a rank with this shape.
+Runs unit_rows(const Shape* shape, SublayerId id, int n);
+int unit_columns(const Shape* shape, SublayerId id);  // of one
+int own_units(const Shape* shape, SublayerId id);
+// Elements of both linears, of Column's bias too, in one unit.
+size_t unit_elems(const Shape* shape, SublayerId id);
+
 struct Model {
     Shape shape;  // of the part of the model that this rank holds
     Shape whole;  // of all of it, as files know it; its shards are all ranks
@@ -22,6 +59,7 @@ struct Model {
     Comm* world;    // all ranks
     Comm* comm;     // the data ranks: those that hold the same part of the model
     Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
+    Comm* kv;       // those of the group that share this rank's key/value heads (plan/split.h); NULL: nobody does
     TpSplit split;  // how the group divides the model; shape is this rank's part of it
     Work* work;     // what this rank computes of its part, and of others'; NULL: what it owns, always
     Zero zero;      // who holds what of the following: see run/zero.h
@@ -31,6 +69,7 @@ struct Model {
     Activation act_table[N_ACTS];
     int classifier_N;                 // rows of one chunk of the classifier
     void* group_scratch;              // for attention over several ranks
+    float* rope;                      // (context, HS / 2, 2) of rotary positions; NULL where they are learned
     Timer* timer;                     // where the time of a step goes
     double injected_slowdown;         // an injected straggler computes its linears so many times more; 0 usually
     void *discarded, *discarded_too;  // where results of these repetitions go

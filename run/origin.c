@@ -135,6 +135,39 @@ static void settle_option(int* option, const char* name, int found, const char* 
     *option = found;
 }
 
+static void settle_choice(const char** option, const char* name, const char* found, const char* where) {
+    if (strcmp(*option, "preset") != 0 && strcmp(*option, found) != 0)
+        die("%s: expected %s %s, found %s; leave %s out", where, name, *option, found, name);
+    *option = found;
+}
+
+// Rotary positions go on without end: a model may be trained on shorter documents than it was made for.
+static void settle_context(Config* c, const Shape* shape, const char* where) {
+    enum { USUAL = 4096 };
+    if (shape_has(shape, HAS_POSITIONS)) settle_option(&c->context, "--context", shape->context, where);
+    if (!c->context) c->context = MIN(shape->positions, USUAL);
+    if (c->context > shape->positions)
+        die("%s: expected --context of at most %d, for which this model was made, found %d", where, shape->positions,
+            c->context);
+}
+
+static void settle_shape(Config* c, Shape* shape, const char* where) {
+    settle_choice(&c->arch, "--arch", arch_table[shape->arch].name, where);
+    settle_option(&c->layers, "--layers", shape->L, where);
+    settle_option(&c->width, "--width", shape->C, where);
+    settle_option(&c->heads, "--heads", shape->NH, where);
+    settle_option(&c->kv_heads, "--kv-heads", shape->NKV, where);
+    settle_option(&c->head_size, "--head-size", shape->HS, where);
+    settle_option(&c->hidden, "--hidden", shape->U, where);
+    settle_option(&c->vocab, "--vocab", shape->V, where);
+    settle_choice(&c->tie, "--tie", shape_has(shape, HAS_HEAD) ? "no" : "yes", where);
+    if (c->rope_theta > 0 && shape->theta > 0 && c->rope_theta != shape->theta)
+        die("%s: expected --rope-theta %g, found %g; leave --rope-theta out", where, c->rope_theta, shape->theta);
+    c->rope_theta = shape->theta;
+    settle_context(c, shape, where);
+    shape->context = c->context;
+}
+
 // Shape, options and state of the checkpoint.
 static void read_start(Run* run) {
     char err[ERR_BYTES];
@@ -152,11 +185,8 @@ static void read_start(Run* run) {
         free(text);
     }
     if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
-    settle_option(&c->layers, "--layers", shape.L, run->start_from);
-    settle_option(&c->width, "--width", shape.C, run->start_from);
-    settle_option(&c->heads, "--heads", shape.NH, run->start_from);
-    settle_option(&c->vocab, "--vocab", shape.V, run->start_from);
-    settle_option(&c->context, "--context", shape.context, run->start_from);
+    settle_shape(c, &shape, run->start_from);
+    run->model.whole = shape;
 }
 
 void run_find_origin(Run* run) {

@@ -7,15 +7,16 @@
 #include "data/prune_file.h"
 #include "run/run.h"
 
-enum { LIST_HEADS = N_LINEARS, LIST_HIDDEN, N_LISTS };  // behind those of columns, which have the numbers of LinearId
+// Lists of columns have the numbers of LinearId; behind them come those of units, one for each sublayer.
+enum { LIST_UNITS = N_LINEARS, N_LISTS = N_LINEARS + N_SUBLAYERS };
 
 static const char* const list_names[N_LISTS] = {"qkv", "attproj", "fc", "fcproj", "heads", "units"};
-static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
+static ParamId matrix_of(int linear) { return sublayers[linear / 2].weight[linear % 2]; }
 
 // The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves
 // out too much, the other one makes up for in finer steps.
 static const int columns_in_order[] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC};
-static const int slices_in_order[] = {LIST_HEADS, LIST_HIDDEN};
+static const int slices_in_order[] = {LIST_UNITS + ATTENTION, LIST_UNITS + MLP};
 
 typedef struct List {
     int n;          // of this rank
@@ -31,7 +32,7 @@ struct Pruner {
     Priority priority;
     int by_layer;
     uint64_t seed;
-    int L, C, HS;
+    int L, C;
     int known;     // `ago` holds weights
     int left_out;  // in any layer
     const int* in_order;
@@ -49,17 +50,15 @@ struct Pruner {
 
 // ---- memory
 
-static int list_length(const Model* m, int i) {
-    int own = m->shape.heads * m->shape.HS;
-    return i == LIST_HEADS                          ? m->shape.heads
-           : i == LIST_HIDDEN || i == LINEAR_FCPROJ ? m->shape.hidden
-           : i == LINEAR_ATTPROJ                    ? own
-                                                    : m->shape.C;
+// Of list i: things of which this rank has so many where it has so many units.
+static int list_length(const Model* m, int i, const int units[N_SUBLAYERS]) {
+    if (i >= LIST_UNITS) return units[i - LIST_UNITS];
+    return is_column((LinearId)i) ? m->shape.C : units[i / 2] * unit_columns(&m->shape, (SublayerId)(i / 2));
 }
 
 static size_t layer_elems(const Model* m) {
     size_t elems = 0;
-    for (int id = 0; id < N_LINEARS; id++) elems += shape_param(&m->shape, matrices[id], 0).elems;
+    for (int id = 0; id < N_LINEARS; id++) elems += shape_param(&m->shape, matrix_of(id), 0).elems;
     return elems;
 }
 
@@ -68,14 +67,15 @@ static void take_memory(Pruner* k, const Model* m) {
     char err[ERR_BYTES];
     Arena* a = &k->arena;
     size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
+    const int own[N_SUBLAYERS] = {m->shape.kv_heads, m->shape.hidden};
     for (int id = 0; id < N_LINEARS; id++) {
-        ParamTensor t = shape_param(&m->shape, matrices[id], 0);
+        ParamTensor t = shape_param(&m->shape, matrix_of(id), 0);
         matrix = MAX(matrix, t.elems);
         widest = MAX(widest, (size_t)t.cols);
     }
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
-        list->n = list->stay = list_length(m, k->in_order[i]);
+        list->n = list->stay = list_length(m, k->in_order[i], own);
         list->value = TAKE(a, float, L*(size_t)list->n);
         list->computed = TAKE(a, int, L*(size_t)list->n);
         list->n_kept = TAKE(a, int, L);
@@ -100,7 +100,7 @@ static void show_layer(Pruner* k, int l) {
     PrunedLayer* layer = &k->layers[l];
     for (int i = 0; i < k->n_lists; i++) {
         int id = k->in_order[i];
-        IndexList* shown = id < N_LINEARS ? &layer->columns[id] : id == LIST_HEADS ? &layer->heads : &layer->hidden;
+        IndexList* shown = id < LIST_UNITS ? &layer->columns[id] : &layer->units[id - LIST_UNITS];
         *shown = (IndexList){k->lists[id].n_kept[l], row_of(&k->lists[id], l)};
     }
 }
@@ -116,7 +116,7 @@ Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, 
     if (!k) die("no memory for lists of what is left out");
     int columns = shed == SHED_COLUMNS;
     k->model = m, k->shed = shed, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
-    k->L = m->shape.L, k->C = m->shape.C, k->HS = m->shape.HS;
+    k->L = m->shape.L, k->C = m->shape.C;
     k->in_order = columns ? columns_in_order : slices_in_order;
     k->n_lists = columns ? COUNT(columns_in_order) : COUNT(slices_in_order);
     take_memory(k, m);
@@ -140,9 +140,9 @@ void pruner_close(Pruner* pruner) {
 
 // The weights of a linear into `now`, those of the last refresh into `then`; the new ones take their place.
 static ParamTensor fetch(Pruner* k, const Model* m, LinearId id, int l) {
-    ParamTensor t = shape_param(&m->shape, matrices[id], l);
+    ParamTensor t = shape_param(&m->shape, matrix_of(id), l);
     size_t elem = dtype_bytes(m->dt), at = (size_t)l * layer_elems(m);
-    for (int i = 0; i < (int)id; i++) at += shape_param(&m->shape, matrices[i], l).elems;
+    for (int i = 0; i < (int)id; i++) at += shape_param(&m->shape, matrix_of(i), l).elems;
     char* copy = k->ago + at * elem;
     memcpy(k->then, copy, t.elems * elem);
     m->k->download(copy, zero_weights(m, &t), t.elems * elem, m->s);
@@ -186,31 +186,29 @@ static void learn_columns(Pruner* k, const Model* m, int l) {
 }
 
 static void learn_slices(Pruner* k, const Model* m, int l) {
-    int heads = k->lists[LIST_HEADS].n, hidden = k->lists[LIST_HIDDEN].n;
-    memset(k->change, 0, (size_t)heads * sizeof *k->change);
-    fetch(k, m, LINEAR_QKV, l);
-    for (int run = 0; run < 3; run++) add_rows(k, heads, k->HS, run * heads * k->HS);
-    fetch(k, m, LINEAR_ATTPROJ, l);
-    add_columns(k, heads, k->HS);
-    learn_list(k, LIST_HEADS, l);
-    memset(k->change, 0, (size_t)hidden * sizeof *k->change);
-    fetch(k, m, LINEAR_FC, l);
-    add_rows(k, hidden, 1, 0);
-    fetch(k, m, LINEAR_FCPROJ, l);
-    add_columns(k, hidden, 1);
-    learn_list(k, LIST_HIDDEN, l);
+    for (int i = 0; i < N_SUBLAYERS; i++) {
+        SublayerId id = (SublayerId)i;
+        int n = k->lists[LIST_UNITS + i].n, first = 0;
+        Runs rows = unit_rows(&m->shape, id, 1);
+        memset(k->change, 0, (size_t)n * sizeof *k->change);
+        fetch(k, m, column_linear(id), l);
+        for (int run = 0; run < rows.n; first += n * rows.size[run++]) add_rows(k, n, rows.size[run], first);
+        fetch(k, m, row_linear(id), l);
+        add_columns(k, n, unit_columns(&m->shape, id));
+        learn_list(k, LIST_UNITS + i, l);
+    }
 }
 
 // ---- how much is left out
 
 static PruneList prune_list(const Pruner* k, int i) {
-    double work[N_LISTS] = {[LINEAR_QKV] = 3.0 * k->lists[LINEAR_ATTPROJ].stay,
-                            [LINEAR_ATTPROJ] = k->C,
-                            [LINEAR_FC] = k->lists[LINEAR_FCPROJ].stay,
-                            [LINEAR_FCPROJ] = k->C,
-                            [LIST_HEADS] = 4.0 * k->HS * k->C,
-                            [LIST_HIDDEN] = 2.0 * k->C};
-    return (PruneList){k->lists[i].stay, i == LIST_HEADS, work[i]};
+    const Shape* shape = &k->model->shape;
+    SublayerId id = (SublayerId)(i < LIST_UNITS ? i / 2 : i - LIST_UNITS);
+    int rows = runs_sum(unit_rows(shape, id, 1)), columns = unit_columns(shape, id), is_unit = i >= LIST_UNITS;
+    double work = k->C;  // of a column of Row
+    if (is_unit) work = (double)(rows + columns) * k->C;
+    else if (is_column((LinearId)i)) work = (double)(k->lists[i + 1].stay / columns) * rows;
+    return (PruneList){k->lists[i].stay, i == LIST_UNITS + ATTENTION, work};
 }
 
 static double total_work(const PruneList* lists, int n) {
@@ -241,10 +239,10 @@ static void find_ratios(Pruner* k, double gamma) {
 // ---- a refresh
 
 static void set_stay(Pruner* k, SliceCount stay) {
-    int of[N_LISTS] = {k->C, stay.heads * k->HS, k->C, stay.hidden, stay.heads, stay.hidden};
+    const int units[N_SUBLAYERS] = {stay.heads, stay.hidden};
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[k->in_order[i]];
-        list->stay = of[k->in_order[i]];
+        list->stay = list_length(k->model, k->in_order[i], units);
         if (list->stay < 0 || list->stay > list->n)
             die("%d of %d %s stay", list->stay, list->n, list_names[k->in_order[i]]);
     }
@@ -357,13 +355,15 @@ static void take_tables(Pruner* k, const PruneTable* tables) {
     k->known = 1;
 }
 
-// Inputs of column-parallel linears are whole, and heads stay as wholes.
+// Inputs of Columns are whole, and units stay as wholes.
 static int check_stay(const Pruner* k, const PruneTable* tables, const char* path, char* err, size_t errlen) {
     for (int i = 0; i < k->n_lists; i++) {
         int id = k->in_order[i], stay = tables[i].stay;
-        if (id == LINEAR_QKV || id == LINEAR_FC ? stay != k->C : id == LINEAR_ATTPROJ && stay % k->HS)
+        if (id >= LIST_UNITS) continue;
+        int whole = is_column((LinearId)id), unit = unit_columns(&k->model->shape, (SublayerId)(id / 2));
+        if (whole ? stay != k->C : stay % unit)
             return fail(err, errlen, "%s: tensor %s.stay: expected %s %d, found %d", path, tables[i].name,
-                        id == LINEAR_ATTPROJ ? "a multiple of" : "all", id == LINEAR_ATTPROJ ? k->HS : k->C, stay);
+                        whole ? "all" : "a multiple of", whole ? k->C : unit, stay);
     }
     return 0;
 }

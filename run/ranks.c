@@ -56,10 +56,10 @@ static uint64_t hash_documents(const Docs* docs, uint64_t seed) {
 static Fingerprints fingerprints_of(const Run* run) {
     Fingerprints m = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)), 0};
     const Shape* s = &run->model.shape;
-    int dims[] = {s->L, s->C, s->NH, s->V, s->context, (int)run->model.dt, run->training};
+    int dims[] = {(int)run->model.dt, run->training};
     config_visit(&run->config, add_option, &m.options);
     m.options = hash_bytes(run->start_from, strlen(run->start_from), hash_bytes(run->out, strlen(run->out), m.options));
-    m.shape = hash_bytes(dims, sizeof dims, 0);
+    m.shape = hash_bytes(dims, sizeof dims, shape_hash(s));
     return m;
 }
 
@@ -86,9 +86,10 @@ static void say_where(const Run* run) {
         int t = tp_size(m) - 1;
         printf(
             "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d hidden units, "
-            "the last one %d and %d\n",
+            "the last one %d and %d%s\n",
             m->comm->size, m->comm->size > 1 ? "s" : "", tp_size(m), m->split.head[1], m->split.hidden[1],
-            m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t]);
+            m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t],
+            split_shares_kv(&m->whole, &m->split) ? "; they share key/value heads, whose weights lie on several" : "");
     }
     if (run->model.zero.stage > 1)
         printf(
@@ -175,6 +176,12 @@ static void split_ranks(Run* run) {
     m->tp->purpose = COMM_TENSOR;
     m->split = split_even(&m->whole, R);
     m->shape = split_shape(&m->whole, &m->split, t);
+    int first, sharers = split_kv_sharers(&m->whole, &m->split, t, &first);
+    if (!split_shares_kv(&m->whole, &m->split)) return;
+    if (world->table->split(world, &m->kv, (world->rank - t + first), world->rank, err, sizeof err))
+        die("--tp %d: %s", R, err);
+    m->kv->purpose = COMM_TENSOR;
+    if (sharers == 1) m->kv->table->close(m->kv), m->kv = NULL;
 }
 
 void run_open_ranks(Run* run) {
@@ -196,7 +203,7 @@ void run_join_ranks(Run* run) {
     run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
     run->limits.kv_heads = MAX(1, m->whole.NKV / c->tp);
     run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
-    run->limits.quadratic = 1.0 / (12 * m->shape.C);
+    run->limits.quadratic = shape_quadratic(&m->whole);
     run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
     if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);

@@ -30,6 +30,13 @@ static const char* count(int64_t n, char text[32]) {
     return text;
 }
 
+static void print_model(const Shape* s) {
+    char kv[64] = "";
+    if (s->NKV != s->NH) snprintf(kv, sizeof kv, " (%d of keys and values)", s->NKV);
+    printf("model   %s, %d layers, width %d, %d heads%s, context %d, vocabulary %d: %.2fM parameters\n",
+           arch_table[s->arch].title, s->L, s->C, s->NH, kv, s->context, s->V, (double)shape_param_count(s) / 1e6);
+}
+
 void run_print(const Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -39,8 +46,7 @@ void run_print(const Run* run) {
     printf("\n");
     say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
         run->matmul_limit / 1e9);
-    printf("model   GPT-2, %d layers, width %d, %d heads, context %d, vocabulary %d: %.2fM parameters\n", m->shape.L,
-           m->shape.C, m->shape.NH, m->shape.context, m->shape.V, (double)shape_param_count(&m->whole) / 1e6);
+    print_model(&m->whole);
     if (!run->training) return;
     const Sampler* s = run->data.train;
     char tokens[32];

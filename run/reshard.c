@@ -1,90 +1,90 @@
 // reshard.c - fills the compact weights of a step from those that this rank and others own, and brings gradients back:
 // see work.h. Of a layer all messages go at once, one for each move: its heads, then its hidden units, each as rows of
 // the column-parallel weights, biases, columns of the row-parallel weights. With w bytes of a weight a step sends
-// (2 C + 1) (w + 4) bytes for a hidden unit and (4 C + 3) HS (w + 4) for a head, weights one way and fp32 gradients the
-// other.
+// unit_elems (w + 4) bytes for a unit, weights one way and fp32 gradients the other: in a GPT-2 (2 C + 1) (w + 4) for a
+// hidden unit, (4 C + 3) HS (w + 4) for a head.
 #include "run/reshard.h"
-
-const KindRow slice_kinds[N_SLICE_KINDS] = {
-    [SLICE_HEADS] = {QKVW, QKVB, ATTPROJW, 3},
-    [SLICE_HIDDEN] = {FCW, FCB, FCPROJW, 1},
-};
 
 // ---- slabs
 
 enum { ALIGN_ELEMS = 64 };
 
 static size_t aligned(size_t elems) { return ROUND_UP(elems, (size_t)ALIGN_ELEMS); }
-static size_t row_elems(const Work* work, SliceKind kind, int channels) {
-    return (size_t)slice_kinds[kind].runs * (size_t)channels * (size_t)work->C;
+static int rows_of(const Work* work, SublayerId id, int units) { return runs_sum(unit_rows(&work->shape, id, units)); }
+static size_t row_elems(const Work* work, SublayerId id, int units) {
+    return (size_t)rows_of(work, id, units) * (size_t)work->C;
 }
-static size_t bias_elems(SliceKind kind, int channels) { return (size_t)slice_kinds[kind].runs * (size_t)channels; }
-static size_t column_elems(const Work* work, int channels) { return (size_t)work->C * (size_t)channels; }
-
-size_t slab_elems(const Work* work, SliceKind kind, int channels) {
-    return aligned(row_elems(work, kind, channels)) + aligned(bias_elems(kind, channels)) +
-           aligned(column_elems(work, channels));
+static int has_bias(const Work* work, SublayerId id) {
+    return shape_has(&work->shape, param_table[sublayers[id].bias[0]].needs);
+}
+static size_t bias_elems(const Work* work, SublayerId id, int units) {
+    return has_bias(work, id) ? (size_t)rows_of(work, id, units) : 0;
+}
+static size_t column_elems(const Work* work, SublayerId id, int units) {
+    return (size_t)work->C * (size_t)(units * work->span[id]);
 }
 
-size_t packet_elems(const Work* work, SliceKind kind, int channels) {
-    return row_elems(work, kind, channels) + bias_elems(kind, channels) + column_elems(work, channels);
+size_t slab_elems(const Work* work, SublayerId id, int units) {
+    return aligned(row_elems(work, id, units)) + aligned(bias_elems(work, id, units)) +
+           aligned(column_elems(work, id, units));
 }
 
-// Of layer l in a part that has slabs with room for channels[kind], elements of `elem` bytes.
-static Slab layer_slab(const Work* work, WorkPart part, const int channels[], size_t elem, int l, SliceKind kind) {
-    size_t heads = slab_elems(work, SLICE_HEADS, channels[SLICE_HEADS]),
-           hidden = slab_elems(work, SLICE_HIDDEN, channels[SLICE_HIDDEN]);
-    size_t at = (size_t)l * (heads + hidden) + (kind == SLICE_HIDDEN ? heads : 0);
-    Slab slab = {.rows = work->part[part] + at * elem, .total = channels[kind], .stride = channels[kind]};
-    slab.bias = slab.rows + aligned(row_elems(work, kind, channels[kind])) * elem;
-    slab.columns = slab.bias + aligned(bias_elems(kind, channels[kind])) * elem;
+size_t packet_elems(const Work* work, SublayerId id, int units) {
+    return row_elems(work, id, units) + bias_elems(work, id, units) + column_elems(work, id, units);
+}
+
+// Of layer l in a part that has slabs with room for units[id], elements of `elem` bytes.
+static Slab layer_slab(const Work* work, WorkPart part, const int units[], size_t elem, int l, SublayerId id) {
+    size_t attention = slab_elems(work, ATTENTION, units[ATTENTION]), mlp = slab_elems(work, MLP, units[MLP]);
+    size_t at = (size_t)l * (attention + mlp) + (id == MLP ? attention : 0);
+    Slab slab = {.rows = work->part[part] + at * elem, .total = units[id], .stride = units[id] * work->span[id]};
+    slab.bias = slab.rows + aligned(row_elems(work, id, units[id])) * elem;
+    slab.columns = slab.bias + aligned(bias_elems(work, id, units[id])) * elem;
     return slab;
 }
 
-static Slab compact(const Work* work, WorkPart part, size_t elem, int l, SliceKind kind) {
-    const KindWork* w = slice_work(work, l, kind);
-    Slab slab = layer_slab(work, part, work->most, elem, l, kind);
+static Slab compact(const Work* work, WorkPart part, size_t elem, int l, SublayerId id) {
+    const SublayerWork* w = slice_work(work, l, id);
+    Slab slab = layer_slab(work, part, work->most, elem, l, id);
     slab.total = w->stay + w->taken;
-    slab.stride = w->columns + w->taken;
+    slab.stride = w->columns + w->taken * work->span[id];
     return slab;
 }
 
-Slab slices_weights(const Work* work, int l, SliceKind kind) {
-    return compact(work, PART_WEIGHTS, dtype_bytes(work->dt), l, kind);
+Slab slices_weights(const Work* work, int l, SublayerId id) {
+    return compact(work, PART_WEIGHTS, dtype_bytes(work->dt), l, id);
 }
 
-Slab slices_grads(const Work* work, int l, SliceKind kind) { return compact(work, PART_GRADS, sizeof(float), l, kind); }
+Slab slices_grads(const Work* work, int l, SublayerId id) { return compact(work, PART_GRADS, sizeof(float), l, id); }
 
-static Slab slab_before(const Work* work, int l, SliceKind kind) {
-    return layer_slab(work, PART_BEFORE, work->own, sizeof(float), l, kind);
+static Slab slab_before(const Work* work, int l, SublayerId id) {
+    return layer_slab(work, PART_BEFORE, work->own, sizeof(float), l, id);
 }
 
-static Slab owned(const Model* m, int l, SliceKind kind, int gradients) {
-    const KindRow* row = &slice_kinds[kind];
-    ParamTensor rows = shape_param(&m->shape, row->rows, l), bias = shape_param(&m->shape, row->bias, l),
-                columns = shape_param(&m->shape, row->columns, l);
-    int own = m->work->own[kind];
-    if (gradients)
-        return (Slab){(char*)zero_grads(m, &rows), (char*)zero_grads(m, &bias), (char*)zero_grads(m, &columns), own,
-                      own};
-    return (Slab){zero_weights(m, &rows), zero_weights(m, &bias), zero_weights(m, &columns), own, own};
+static Slab owned(const Model* m, int l, SublayerId id, int gradients) {
+    const Sublayer* sub = &sublayers[id];
+    ParamTensor rows = shape_param(&m->shape, sub->weight[0], l), bias = shape_param(&m->shape, sub->bias[0], l),
+                columns = shape_param(&m->shape, sub->weight[1], l);
+    Slab slab = {.total = m->work->own[id], .stride = columns.cols};
+    slab.rows = gradients ? (char*)zero_grads(m, &rows) : zero_weights(m, &rows);
+    slab.bias = gradients ? (char*)zero_grads(m, &bias) : zero_weights(m, &bias);
+    slab.columns = gradients ? (char*)zero_grads(m, &columns) : zero_weights(m, &columns);
+    return slab;
 }
 
-static Slab packet_slab(const Work* work, SliceKind kind, int channels, char* memory, size_t elem) {
-    Slab slab = {.rows = memory, .total = channels, .stride = channels};
-    slab.bias = slab.rows + row_elems(work, kind, channels) * elem;
-    slab.columns = slab.bias + bias_elems(kind, channels) * elem;
+static Slab packet_slab(const Work* work, SublayerId id, int units, char* memory, size_t elem) {
+    Slab slab = {.rows = memory, .total = units, .stride = units * work->span[id]};
+    slab.bias = slab.rows + row_elems(work, id, units) * elem;
+    slab.columns = slab.bias + bias_elems(work, id, units) * elem;
     return slab;
 }
 
 // ---- copies between slabs
 
-// The slab from channel `row` on, as it stands at `column` among the columns.
-static Slab from_channel(const Model* m, Slab slab, int row, int column, DType dt) {
-    size_t elem = dtype_bytes(dt);
-    slab.rows += (size_t)row * (size_t)m->shape.C * elem;
-    slab.bias += (size_t)row * elem;
-    slab.columns += (size_t)column * elem;
+// The slab from its unit `first` on, whose first channel stands at `column` of the columns.
+static Slab from_unit(Slab slab, int first, int column, DType dt) {
+    slab.first = first;
+    slab.columns += (size_t)column * dtype_bytes(dt);
     return slab;
 }
 
@@ -92,35 +92,45 @@ static void copy_matrix(const Model* m, char* to, int ldo, const char* from, int
     if (rows > 0 && columns > 0) m->k->gather_rows(to, from, NULL, rows, columns, ldo, ldx, dt, m->s);
 }
 
-static char* run_of(const Slab* slab, int run, size_t columns, DType dt) {
-    return slab->rows + (size_t)run * (size_t)slab->total * columns * dtype_bytes(dt);
+// Rows of unit slab->first in a run: with elements a row the weights', with 1 the bias'.
+static char* run_of(const Model* m, SublayerId id, char* base, const Slab* slab, int run, int elems, DType dt) {
+    Runs unit = unit_rows(&m->shape, id, 1);
+    int row = slab->first * unit.size[run];
+    for (int i = 0; i < run; i++) row += slab->total * unit.size[i];
+    return base + (size_t)row * (size_t)elems * dtype_bytes(dt);
 }
 
-// The first n channels.
-static void copy_slab(const Model* m, SliceKind kind, const Slab* to, const Slab* from, int n, DType dt) {
-    int C = m->shape.C, runs = slice_kinds[kind].runs;
-    for (int run = 0; run < runs; run++)
-        copy_matrix(m, run_of(to, run, (size_t)C, dt), C, run_of(from, run, (size_t)C, dt), C, n, C, dt);
-    copy_matrix(m, to->bias, to->total, from->bias, from->total, runs, n, dt);
-    copy_matrix(m, to->columns, to->stride, from->columns, from->stride, C, n, dt);
+// The first n units.
+static void copy_slab(const Model* m, SublayerId id, const Slab* to, const Slab* from, int n, DType dt) {
+    int C = m->shape.C;
+    Runs unit = unit_rows(&m->shape, id, n);
+    for (int run = 0; run < unit.n; run++) {
+        int rows = unit.size[run];
+        copy_matrix(m, run_of(m, id, to->rows, to, run, C, dt), C, run_of(m, id, from->rows, from, run, C, dt), C, rows,
+                    C, dt);
+        if (has_bias(m->work, id))
+            copy_matrix(m, run_of(m, id, to->bias, to, run, 1, dt), rows, run_of(m, id, from->bias, from, run, 1, dt),
+                        rows, MIN(rows, 1), rows, dt);
+    }
+    copy_matrix(m, to->columns, to->stride, from->columns, from->stride, C, n * m->work->span[id], dt);
 }
 
 // ---- this rank's own
 
-static char* bias_run(const Slab* slab, int run, DType dt) {
-    return slab->bias + (size_t)run * (size_t)slab->total * dtype_bytes(dt);
-}
-
 // Weights of what this rank keeps of its own: from the slab that it owns to the compact one.
-static void take_own(const Model* m, SliceKind kind, const KindWork* w, const Slab* to, const Slab* own) {
+static void take_own(const Model* m, SublayerId id, const SublayerWork* w, const Slab* to, const Slab* own) {
     const Kernels* k = m->k;
     DType dt = m->dt;
     int C = m->shape.C;
-    for (int run = 0; run < slice_kinds[kind].runs && w->stay > 0; run++) {
-        char *here = run_of(to, run, (size_t)w->K, dt), *there = run_of(own, run, (size_t)C, dt);
-        if (w->kept_in) k->gather_columns(here, there, w->kept_in, w->stay, w->K, C, dt, m->s);
-        else k->gather_rows(here, there, w->rows, w->stay, C, C, C, dt, m->s);
-        k->gather_rows(bias_run(to, run, dt), bias_run(own, run, dt), w->rows, w->stay, 1, 1, 1, dt, m->s);
+    Runs unit = unit_rows(&m->shape, id, 1);
+    for (int run = 0; run < unit.n && w->stay > 0; run++) {
+        char *here = run_of(m, id, to->rows, to, run, w->K, dt), *there = run_of(m, id, own->rows, own, run, C, dt);
+        int rows = unit.size[run];
+        if (w->kept_in) k->gather_columns(here, there, w->kept_in, w->stay * rows, w->K, C, dt, m->s);
+        else k->gather_rows(here, there, w->rows, w->stay, rows * C, rows * C, rows * C, dt, m->s);
+        if (has_bias(m->work, id))
+            k->gather_rows(run_of(m, id, to->bias, to, run, 1, dt), run_of(m, id, own->bias, own, run, 1, dt), w->rows,
+                           w->stay, rows, rows, rows, dt, m->s);
     }
     if (!w->kept_out) {
         copy_matrix(m, to->columns, to->stride, own->columns, own->stride, C, w->columns, dt);
@@ -131,23 +141,29 @@ static void take_own(const Model* m, SliceKind kind, const KindWork* w, const Sl
     if (tight != to->columns) copy_matrix(m, to->columns, to->stride, tight, w->columns, C, w->columns, dt);
 }
 
-static void put_rows(const Model* m, char* to, const char* from, const int* rows, int n, int columns) {
-    if (rows) m->k->scatter_rows(to, from, rows, n, columns, columns, columns, DT_F32, m->s);
-    else copy_matrix(m, to, columns, from, columns, n, columns, DT_F32);
+// n units of `elems` elements each.
+static void put_units(const Model* m, char* to, const char* from, const int* units, int n, int elems) {
+    if (units) m->k->scatter_rows(to, from, units, n, elems, elems, elems, DT_F32, m->s);
+    else copy_matrix(m, to, elems, from, elems, n, elems, DT_F32);
 }
 
 // Gradients the other way. What was not computed of rows that were is filled.
-static void put_own(const Model* m, SliceKind kind, const KindWork* w, const Slab* from, const Slab* own) {
+static void put_own(const Model* m, SublayerId id, const SublayerWork* w, const Slab* from, const Slab* own) {
     static const ColumnFill fills[] = {
         [IMPUTE_ZERO] = FILL_ZERO, [IMPUTE_AVERAGE] = FILL_MEAN, [IMPUTE_SAME] = FILL_KEEP};
     const Kernels* k = m->k;
     ColumnFill fill = fills[m->work->plan.imputation];
     int C = m->shape.C;
-    for (int run = 0; run < slice_kinds[kind].runs && w->stay > 0; run++) {
-        char *here = run_of(from, run, (size_t)w->K, DT_F32), *there = run_of(own, run, (size_t)C, DT_F32);
-        if (w->kept_in) k->scatter_columns(there, here, w->place_in, fill, w->stay, C, w->K, DT_F32, m->s);
-        else put_rows(m, there, here, w->rows, w->stay, C);
-        put_rows(m, bias_run(own, run, DT_F32), bias_run(from, run, DT_F32), w->rows, w->stay, 1);
+    Runs unit = unit_rows(&m->shape, id, 1);
+    for (int run = 0; run < unit.n && w->stay > 0; run++) {
+        char* here = run_of(m, id, from->rows, from, run, w->K, DT_F32);
+        char* there = run_of(m, id, own->rows, own, run, C, DT_F32);
+        int rows = unit.size[run];
+        if (w->kept_in) k->scatter_columns(there, here, w->place_in, fill, w->stay * rows, C, w->K, DT_F32, m->s);
+        else put_units(m, there, here, w->rows, w->stay, rows * C);
+        if (has_bias(m->work, id))
+            put_units(m, run_of(m, id, own->bias, own, run, 1, DT_F32), run_of(m, id, from->bias, from, run, 1, DT_F32),
+                      w->rows, w->stay, rows);
     }
     if (!w->kept_out) {
         copy_matrix(m, own->columns, own->stride, from->columns, from->stride, C, w->columns, DT_F32);
@@ -161,9 +177,7 @@ static void put_own(const Model* m, SliceKind kind, const KindWork* w, const Sla
 
 // ---- what goes from rank to rank
 
-static int channels_of(const Work* work, const Move* move, SliceKind kind) {
-    return (kind == SLICE_HEADS ? move->heads : move->hidden) * work->span[kind];
-}
+static int units_of(const Move* move, SublayerId id) { return id == ATTENTION ? move->heads : move->hidden; }
 
 static int is_mine(const Model* m, const Move* move, int taken) {
     return (taken ? move->to : move->from) == tp_rank(m);
@@ -176,8 +190,7 @@ static int list_messages(const Model* m, int taken, DType dt, Transfer messages[
     int n = 0;
     for (int i = 0; i < work->plan.n_moves; i++) {
         const Move* move = &work->plan.moves[i];
-        size_t elems = packet_elems(work, SLICE_HEADS, channels_of(work, move, SLICE_HEADS)) +
-                       packet_elems(work, SLICE_HIDDEN, channels_of(work, move, SLICE_HIDDEN));
+        size_t elems = packet_elems(work, ATTENTION, move->heads) + packet_elems(work, MLP, move->hidden);
         if (!is_mine(m, move, taken) || elems == 0) continue;
         messages[n++] = (Transfer){taken ? move->from : move->to, at, elems * dtype_bytes(dt)};
         at += elems * dtype_bytes(dt);
@@ -191,22 +204,22 @@ static void copy_messages(const Model* m, int l, int taken, int gradients, int p
     const Work* work = m->work;
     DType dt = gradients ? DT_F32 : m->dt;
     char* at = work->part[taken ? PART_TAKEN : PART_GIVEN];
-    int before[N_SLICE_KINDS] = {0};
+    int before[N_SUBLAYERS] = {0};
     for (int i = 0; i < work->plan.n_moves; i++) {
         const Move* move = &work->plan.moves[i];
-        for (int kind = 0; kind < N_SLICE_KINDS && is_mine(m, move, taken); kind++) {
-            const KindWork* w = slice_work(work, l, (SliceKind)kind);
-            int n = channels_of(work, move, (SliceKind)kind);
-            int first = (kind == SLICE_HEADS ? move->head : move->first_hidden) * work->span[kind];
-            Slab packed = packet_slab(work, (SliceKind)kind, n, at, dtype_bytes(dt)), here;
+        for (int sub = 0; sub < N_SUBLAYERS && is_mine(m, move, taken); sub++) {
+            SublayerId id = (SublayerId)sub;
+            const SublayerWork* w = slice_work(work, l, id);
+            int n = units_of(move, id), first = id == ATTENTION ? move->head : move->first_hidden;
+            Slab packed = packet_slab(work, id, n, at, dtype_bytes(dt)), here;
             if (n == 0) continue;
             if (taken) {
-                here = gradients ? slices_grads(work, l, (SliceKind)kind) : slices_weights(work, l, (SliceKind)kind);
-                here = from_channel(m, here, w->stay + before[kind], w->columns + before[kind], dt);
-            } else here = from_channel(m, owned(m, l, (SliceKind)kind, gradients), first, first, dt);
-            copy_slab(m, (SliceKind)kind, pack ? &packed : &here, pack ? &here : &packed, n, dt);
-            before[kind] += n;
-            at += packet_elems(work, (SliceKind)kind, n) * dtype_bytes(dt);
+                here = gradients ? slices_grads(work, l, id) : slices_weights(work, l, id);
+                here = from_unit(here, w->stay + before[id], w->columns + before[id] * work->span[id], dt);
+            } else here = from_unit(owned(m, l, id, gradients), first, first * work->span[id], dt);
+            copy_slab(m, id, pack ? &packed : &here, pack ? &here : &packed, n, dt);
+            before[id] += n;
+            at += packet_elems(work, id, n) * dtype_bytes(dt);
         }
     }
 }
@@ -240,10 +253,10 @@ static void communication(const Model* m, int l, int gradients) {
 void reshard_slice_weights(Model* m) {
     const Work* work = m->work;
     for (int l = 0; l < work->L; l++) {
-        for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
-            const KindWork* w = slice_work(work, l, (SliceKind)kind);
-            Slab own = owned(m, l, (SliceKind)kind, 0), here = slices_weights(work, l, (SliceKind)kind);
-            if (w->differs) take_own(m, (SliceKind)kind, w, &here, &own);
+        for (int kind = 0; kind < N_SUBLAYERS; kind++) {
+            const SublayerWork* w = slice_work(work, l, (SublayerId)kind);
+            Slab own = owned(m, l, (SublayerId)kind, 0), here = slices_weights(work, l, (SublayerId)kind);
+            if (w->differs) take_own(m, (SublayerId)kind, w, &here, &own);
         }
         communication(m, l, 0);
     }
@@ -254,15 +267,15 @@ void reshard_slice_weights(Model* m) {
 void reshard_slice_gradients(Model* m) {
     const Work* work = m->work;
     for (int l = 0; l < work->L; l++) {
-        for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
-            const KindWork* w = slice_work(work, l, (SliceKind)kind);
+        for (int kind = 0; kind < N_SUBLAYERS; kind++) {
+            const SublayerWork* w = slice_work(work, l, (SublayerId)kind);
             if (!w->differs) continue;
-            Slab own = owned(m, l, (SliceKind)kind, 1), here = slices_grads(work, l, (SliceKind)kind);
+            Slab own = owned(m, l, (SublayerId)kind, 1), here = slices_grads(work, l, (SublayerId)kind);
             if (work->plan.imputation == IMPUTE_SAME && (w->kept_in || w->kept_out)) {
-                Slab before = slab_before(work, l, (SliceKind)kind);
-                copy_slab(m, (SliceKind)kind, &own, &before, work->own[kind], DT_F32);
+                Slab before = slab_before(work, l, (SublayerId)kind);
+                copy_slab(m, (SublayerId)kind, &own, &before, work->own[kind], DT_F32);
             }
-            put_own(m, (SliceKind)kind, w, &here, &own);
+            put_own(m, (SublayerId)kind, w, &here, &own);
         }
         communication(m, l, 1);
     }
@@ -271,9 +284,9 @@ void reshard_slice_gradients(Model* m) {
 void slices_remember(Model* m) {
     const Work* work = m->work;
     for (int l = 0; l < work->L; l++)
-        for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
-            Slab own = owned(m, l, (SliceKind)kind, 1), before = slab_before(work, l, (SliceKind)kind);
-            copy_slab(m, (SliceKind)kind, &before, &own, work->own[kind], DT_F32);
+        for (int kind = 0; kind < N_SUBLAYERS; kind++) {
+            Slab own = owned(m, l, (SublayerId)kind, 1), before = slab_before(work, l, (SublayerId)kind);
+            copy_slab(m, (SublayerId)kind, &before, &own, work->own[kind], DT_F32);
         }
 }
 

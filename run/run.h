@@ -210,8 +210,22 @@ void run_print_planning(const Run* run);
 void run_print_communication(Run* run);
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 
-// ---- train_gpt.cu: what programs call that link it without its main; shapes and conditions stand there
+// ---- dump.c
 
+// The loss and gradients of the planned step in run->batch, fp32, into the file of --dump-grads. With one rank also the
+// logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits" (tokens, V) and
+// "documents" (tokens), the ids.
+void run_dump(Run* run);
+
+// ---- sample.c
+
+// Prints the prompt and n_new tokens more; seed makes the choices repeatable.
+void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed);
+
+// ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
+
+void model_forward(Model* m, const Row* row);
+void token_logits(Run* run, int n);
 void model_update(Model* m, const Config* config, double lr, int64_t t);
 void run_micro_batches(Run* run, const Sampler* sampler, int train);
 double loss_sum(Run* run);

@@ -98,7 +98,8 @@ void run_settle_model(Run* run) {
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
     m->recompute = (Recompute)config_choice(c->recompute, "none|activation|block");
-    m->shape = m->whole = shape_make(c->layers, c->width, c->heads, c->vocab, c->context);
+    if (!run->start_from[0]) m->whole = config_shape(c);
+    m->shape = m->whole;
     if (!run->training) return;
     check_token_ids(d->docs, "--data", m->shape.V);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V);
@@ -129,6 +130,7 @@ void run_close(Run* run) {
     work_close(m->work);
     zero_close(&m->zero);
     balance_close(run->balance);
+    if (m->kv) m->kv->table->close(m->kv);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->world) m->comm->table->close(m->comm);
     m->world->table->close(m->world);

@@ -1,6 +1,6 @@
-// work.c - this rank's work of a step as lists and views: see work.h. Where a rank computes exactly the heads (or the
-// hidden units) of a layer that it owns, they are used in place; elsewhere there are compact copies, first of the
-// channels that stay, then of those that are taken, in the order of moves. One list of columns serves a linear's three
+// work.c - this rank's work of a step as lists and views: see work.h. Where a rank computes exactly the units of a
+// sublayer that it owns, they are used in place; elsewhere there are compact copies, first of the units that stay, then
+// of those that are taken, in the order of moves. One list of columns serves a linear's three
 // matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left.
 #include "run/work.h"
 
@@ -11,83 +11,79 @@
 
 // ---- views
 
-static SliceKind kind_of(LinearId id) { return id == LINEAR_QKV || id == LINEAR_ATTPROJ ? SLICE_HEADS : SLICE_HIDDEN; }
-static int is_column_parallel(LinearId id) { return id == LINEAR_QKV || id == LINEAR_FC; }
-
 // What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
-static const KindWork* changed(const Model* m, SliceKind kind, int l) {
+static const SublayerWork* changed(const Model* m, SublayerId id, int l) {
     if (!m->work || !m->work->differs || !m->work->in_step) return NULL;
-    const KindWork* w = slice_work(m->work, l, kind);
+    const SublayerWork* w = slice_work(m->work, l, id);
     return w->differs ? w : NULL;
 }
 
 // Weights and bias where they are owned.
 static Linear owned_linear(const Model* m, LinearId id, int l) {
-    static const ParamId weights[] = {QKVW, ATTPROJW, FCW, FCPROJW}, biases[] = {QKVB, ATTPROJB, FCB, FCPROJB};
-    ParamTensor w = shape_param(&m->shape, weights[id], l), b = shape_param(&m->shape, biases[id], l);
+    const Sublayer* sub = &sublayers[sublayer_of(id)];
+    ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l), b = shape_param(&m->shape, sub->bias[id % 2], l);
     Linear linear = {.w = zero_weights(m, &w), .dw = zero_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
-    if (is_column_parallel(id) || tp_rank(m) == 0) linear.b = zero_weights(m, &b), linear.db = zero_grads(m, &b);
+    int adds_bias = b.elems > 0 && (is_column(id) || tp_rank(m) == 0);
+    if (adds_bias) linear.b = zero_weights(m, &b), linear.db = zero_grads(m, &b);
     return linear;
 }
 
 Linear work_linear(const Model* m, LinearId id, int l) {
     Linear linear = owned_linear(m, id, l);
-    SliceKind kind = kind_of(id);
-    const KindWork* w = changed(m, kind, l);
+    SublayerId sub = sublayer_of(id);
+    const SublayerWork* w = changed(m, sub, l);
     if (!w) return linear;
-    Slab weights = slices_weights(m->work, l, kind), grads = slices_grads(m->work, l, kind);
+    Slab weights = slices_weights(m->work, l, sub), grads = slices_grads(m->work, l, sub);
+    int units = w->stay + w->taken, span = m->work->span[sub];
     linear.fill = m->work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
-    if (is_column_parallel(id)) {
-        linear.w = weights.rows, linear.b = weights.bias;
-        linear.dw = (float*)grads.rows, linear.db = (float*)grads.bias;
-        linear.OC = slice_kinds[kind].runs * (w->stay + w->taken);
+    if (is_column(id)) {
+        linear.w = weights.rows, linear.dw = (float*)grads.rows;
+        if (linear.b) linear.b = weights.bias, linear.db = (float*)grads.bias;
+        linear.OC = runs_sum(unit_rows(&m->shape, sub, units));
         linear.K = w->K;
         linear.kept = w->kept_in, linear.source = w->place_in;
     } else {
         linear.w = weights.columns, linear.dw = (float*)grads.columns;
-        linear.K = w->columns + w->taken;
-        linear.width = w->stay + w->taken;
+        linear.K = w->columns + w->taken * span;
+        linear.width = units * span;
         if (w->source_out) linear.kept = w->kept_out, linear.source = w->source_out;
     }
     return linear;
 }
 
-static int computed(const Model* m, SliceKind kind, int l, int owned) {
-    const KindWork* w = changed(m, kind, l);
-    return w ? (w->stay + w->taken) / m->work->span[kind] : owned;
+int work_units(const Model* m, SublayerId id, int l) {
+    const SublayerWork* w = changed(m, id, l);
+    return w ? w->stay + w->taken : own_units(&m->shape, id);
 }
-
-int work_heads(const Model* m, int l) { return computed(m, SLICE_HEADS, l, m->shape.heads); }
-int work_hidden(const Model* m, int l) { return computed(m, SLICE_HIDDEN, l, m->shape.hidden); }
 
 int work_freezes(const Model* m) { return m->work && m->work->cut; }
 
 // ---- memory
 
-// One after another: kept_in, place_in (C); kept_out, source_out (most); place_out (own). rows is kept_out.
-static size_t list_ints(const Work* work, int kind) {
-    return 2 * (size_t)work->C + 2 * (size_t)work->most[kind] + (size_t)work->own[kind];
+// One after another: kept_in, place_in (C); rows, kept_out, source_out (most); place_out (own).
+static size_t list_ints(const Work* work, int id) {
+    size_t most = (size_t)work->most[id], span = (size_t)work->span[id];
+    return 2 * (size_t)work->C + most + 2 * most * span + (size_t)work->own[id] * span;
 }
 
 static Work dimensions(const Model* m, const WorkNeeds* needs) {
     const Shape* shape = &m->shape;
-    int HS = shape->HS;
-    Work work = {.L = shape->L, .C = shape->C, .keep_gradients = needs->keep_gradients, .dt = m->dt};
-    work.span[SLICE_HEADS] = HS, work.span[SLICE_HIDDEN] = 1;
-    work.own[SLICE_HEADS] = shape->heads * HS, work.own[SLICE_HIDDEN] = shape->hidden;
-    work.most[SLICE_HEADS] = MAX(needs->most_heads, shape->heads) * HS;
-    work.most[SLICE_HIDDEN] = MAX(needs->most_hidden, shape->hidden);
-    for (int kind = 0; kind < N_SLICE_KINDS; kind++) {
-        SliceKind k = (SliceKind)kind;
+    const int least[N_SUBLAYERS] = {[ATTENTION] = needs->most_heads, [MLP] = needs->most_hidden};
+    Work work = {.shape = *shape, .L = shape->L, .C = shape->C, .keep_gradients = needs->keep_gradients, .dt = m->dt};
+    for (int i = 0; i < N_SUBLAYERS; i++) {
+        SublayerId id = (SublayerId)i;
+        work.span[id] = unit_columns(shape, id);
+        work.own[id] = own_units(shape, id);
+        work.most[id] = MAX(least[id], work.own[id]);
         size_t *bytes = work.bytes, elem = sizeof(float), L = (size_t)work.L;
-        size_t most = slab_elems(&work, k, work.most[k]);
+        size_t most = slab_elems(&work, id, work.most[id]), own = (size_t)(work.own[id] * work.span[id]);
         bytes[PART_WEIGHTS] += L * most * dtype_bytes(m->dt);
         bytes[PART_GRADS] += L * most * elem;
-        bytes[PART_BEFORE] += needs->keep_gradients ? L * slab_elems(&work, k, work.own[k]) * elem : 0;
-        bytes[PART_GIVEN] += packet_elems(&work, k, work.own[k]) * elem;
-        bytes[PART_TAKEN] += packet_elems(&work, k, work.most[k] - work.own[k]) * elem;
-        bytes[PART_SCRATCH] = MAX(bytes[PART_SCRATCH], (size_t)work.C * (size_t)work.own[k] * elem);
-        bytes[PART_LISTS] += L * list_ints(&work, kind) * sizeof(int);
+        bytes[PART_BEFORE] += needs->keep_gradients ? L * slab_elems(&work, id, work.own[id]) * elem : 0;
+        bytes[PART_GIVEN] += packet_elems(&work, id, work.own[id]) * elem;
+        bytes[PART_TAKEN] += packet_elems(&work, id, work.most[id] - work.own[id]) * elem;
+        bytes[PART_SCRATCH] = MAX(bytes[PART_SCRATCH], (size_t)work.C * own * elem);
+        bytes[PART_LISTS] += L * list_ints(&work, i) * sizeof(int);
     }
     return work;
 }
@@ -106,7 +102,7 @@ Work* work_open(const Model* m, const WorkNeeds* needs, void* memory) {
     if (!work) die("no memory for lists of slices");
     *work = dimensions(m, needs);
     work->lists = (int*)malloc(work->bytes[PART_LISTS]);
-    work->layers = (KindWork*)calloc((size_t)work->L * N_SLICE_KINDS, sizeof *work->layers);
+    work->layers = (SublayerWork*)calloc((size_t)work->L * N_SUBLAYERS, sizeof *work->layers);
     if (!work->lists || !work->layers) die("no memory for lists of slices");
     char* at = (char*)memory;
     for (int i = 0; i < N_WORK_PARTS; i++) {
@@ -157,7 +153,7 @@ static void invert(int* place, int n, const int* kept, int n_kept) {
 }
 
 // Columns of the input of a column-parallel linear.
-static void cut_inputs(Lists* lists, KindWork* w, const IndexList* columns) {
+static void cut_inputs(Lists* lists, SublayerWork* w, const IndexList* columns) {
     const Work* work = lists->work;
     int *kept = new_list(lists, columns->n), *place = new_list(lists, work->C);
     check_list(columns, work->C);
@@ -168,73 +164,73 @@ static void cut_inputs(Lists* lists, KindWork* w, const IndexList* columns) {
     w->kept_in = on_device(work, kept), w->place_in = on_device(work, place);
 }
 
-// Columns of a row-parallel linear, of `span` channels for each entry. Of slices that go altogether the block computes
-// nothing; otherwise it computes all channels and the linear uses these.
-static void cut_outputs(Lists* lists, SliceKind kind, KindWork* w, const IndexList* list, int span, int slices_go) {
+// Columns of Row, of `span` channels for each entry. Of units that go altogether the block computes nothing; otherwise
+// it computes all channels and the linear uses these.
+static void cut_outputs(Lists* lists, SublayerId id, SublayerWork* w, const IndexList* list, int units_go) {
     const Work* work = lists->work;
-    int own = work->own[kind], n = list->n * span;
-    check_list(list, w->stay / span);
-    int *kept = new_list(lists, n + w->taken), *place = new_list(lists, own);
+    int unit = work->span[id], span = units_go ? unit : 1, own = work->own[id] * unit, n = list->n * span;
+    check_list(list, w->stay * unit / span);
+    int *kept = new_list(lists, n + w->taken * unit), *place = new_list(lists, own);
     for (int j = 0; j < n; j++) kept[j] = list->index[j / span] * span + j % span;
     invert(place, own, kept, n);
     w->columns = n;
     w->kept_out = on_device(work, kept), w->place_out = on_device(work, place);
-    if (slices_go) {
-        w->rows = w->kept_out;
-        w->stay = n;
+    if (units_go) {
+        int* rows = new_list(lists, list->n);
+        memcpy(rows, list->index, (size_t)list->n * sizeof *rows);
+        w->rows = on_device(work, rows);
+        w->stay = list->n;
         return;
     }
-    for (int j = 0; j < w->taken; j++) kept[n + j] = w->stay + j;
-    int width = w->stay + w->taken, *source = new_list(lists, width);
+    for (int j = 0; j < w->taken * unit; j++) kept[n + j] = w->stay * unit + j;
+    int width = (w->stay + w->taken) * unit, *source = new_list(lists, width);
     if (n + w->taken == 0) die("all columns of a linear are left out");
-    invert(source, width, kept, n + w->taken);
+    invert(source, width, kept, n + w->taken * unit);
     w->source_out = on_device(work, source);
 }
 
-// Slices that others gave to this rank need all columns of the input, so nothing is left out of it then.
-static void leave_out(Lists* lists, SliceKind kind, KindWork* w, const PrunedLayer* kept, Shed shed) {
+// Units that others gave to this rank need all columns of the input, so nothing is left out of it then.
+static void leave_out(Lists* lists, SublayerId id, SublayerWork* w, const PrunedLayer* kept, Shed shed) {
     const Work* work = lists->work;
     if (shed == SHED_SLICES) {
-        const IndexList* slices = kind == SLICE_HEADS ? &kept->heads : &kept->hidden;
-        int span = work->span[kind];
-        if (slices->n * span != w->stay) cut_outputs(lists, kind, w, slices, span, 1);
+        if (kept->units[id].n != w->stay) cut_outputs(lists, id, w, &kept->units[id], 1);
         return;
     }
-    const IndexList *in = &kept->columns[2 * kind], *out = &kept->columns[2 * kind + 1];
+    const IndexList *in = &kept->columns[column_linear(id)], *out = &kept->columns[row_linear(id)];
     if (in->n != work->C && w->taken == 0) cut_inputs(lists, w, in);
-    if (out->n != w->stay) cut_outputs(lists, kind, w, out, 1, 0);
+    if (out->n != w->stay * work->span[id]) cut_outputs(lists, id, w, out, 0);
 }
 
 // ---- a new plan
 
-// Channels that rank gives away, or takes.
-static int moved(const Work* work, const WorkPlan* plan, SliceKind kind, int rank, int taken) {
-    int n = 0, first = work->own[kind], span = work->span[kind];
+// Units that rank gives away, or takes.
+static int moved(const Work* work, const WorkPlan* plan, SublayerId id, int rank, int taken) {
+    int n = 0, first = work->own[id];
     for (int i = 0; i < plan->n_moves; i++) {
         const Move* move = &plan->moves[i];
-        int slices = kind == SLICE_HEADS ? move->heads : move->hidden;
-        if ((taken ? move->to : move->from) != rank || slices == 0) continue;
-        n += slices * span;
-        first = MIN(first, (kind == SLICE_HEADS ? move->head : move->first_hidden) * span);
+        int units = id == ATTENTION ? move->heads : move->hidden;
+        if ((taken ? move->to : move->from) != rank || units == 0) continue;
+        n += units;
+        first = MIN(first, id == ATTENTION ? move->head : move->first_hidden);
     }
-    if (!taken && first + n != work->own[kind]) die("rank %d gives away slices that are not its last", rank);
+    if (!taken && first + n != work->own[id]) die("rank %d gives away slices that are not its last", rank);
     return n;
 }
 
 static void set_layer(Lists* lists, int rank, const WorkPlan* plan, int l) {
     Work* work = lists->work;
-    for (int i = 0; i < N_SLICE_KINDS; i++) {
-        SliceKind kind = (SliceKind)i;
-        int given = moved(work, plan, kind, rank, 0), taken = moved(work, plan, kind, rank, 1);
-        int stay = work->own[kind] - given;
-        KindWork w = {.stay = stay, .taken = taken, .K = work->C, .columns = stay};
-        if (taken > work->most[kind] - work->own[kind]) die("rank %d takes more slices than it has room for", rank);
-        if (plan->kept) leave_out(lists, kind, &w, &plan->kept[l], plan->shed);
+    for (int i = 0; i < N_SUBLAYERS; i++) {
+        SublayerId id = (SublayerId)i;
+        int given = moved(work, plan, id, rank, 0), taken = moved(work, plan, id, rank, 1);
+        int stay = work->own[id] - given;
+        SublayerWork w = {.stay = stay, .taken = taken, .K = work->C, .columns = stay * work->span[id]};
+        if (taken > work->most[id] - work->own[id]) die("rank %d takes more slices than it has room for", rank);
+        if (plan->kept) leave_out(lists, id, &w, &plan->kept[l], plan->shed);
         int cut = w.kept_in || w.kept_out;
         w.differs = given > 0 || taken > 0 || cut;
         work->differs |= w.differs;
         work->cut |= cut;
-        work->layers[l * N_SLICE_KINDS + i] = w;
+        work->layers[l * N_SUBLAYERS + i] = w;
     }
 }
 

@@ -2,29 +2,23 @@
 // leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
 // (migration); a helper computes more than it owns.
 //
-// A slice is a part of a block that needs no other part: hidden unit k is row k of FC1 with its bias and column k of
-// FC2; head h its 3 HS rows of QKV with their biases and its HS columns of the attention projection. It reads the
-// block's input, which all ranks have, and adds to the block's output, which is summed over ranks anyway: so a helper
-// adds a slice into its own partial sums, and no activation is sent. The projections' own biases are added by rank 0 of
-// the group alone.
+// A slice is a unit of a sublayer (run/model.h): hidden unit k is row k of each run of FC with its bias and column k of
+// FCPROJ; a key/value head the rows of its query heads, of its keys and of its values in QKV with their biases, and its
+// query heads' columns of the attention projection. It reads the block's input, which all ranks have, and adds to the
+// block's output, which is summed over ranks anyway: so a helper adds a slice into its own partial sums, and no
+// activation is sent. The projections' own biases are added by rank 0 of the group alone.
 //
 // While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
 // sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
 // they belong (before any is reduced): both once a step, whatever the number of micro-batches. Evaluation, sampling and
 // files come between steps and know only whole weights. Needs ZeRO stage 1, where these are whole on every data rank.
 #pragma once
-#include "kernels/kernels.h"
 #include "plan/balance.h"
-#include "plan/split.h"
-
-typedef struct Model Model;
-typedef struct Row Row;
-
-typedef enum LinearId { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, N_LINEARS } LinearId;
+#include "run/model.h"
 
 // A linear of a layer as this rank computes it now.
 typedef struct Linear {
-    const void *w, *b;  // (OC,K) and (OC) of dt; b NULL: another rank of the group adds it
+    const void *w, *b;  // (OC,K) and (OC) of dt; b NULL: there is none, or another rank of the group adds it
     float *dw, *db;     // the same shapes, fp32, sums; db NULL with b
     int OC, K;
     int width;                 // channels of its input: K and those that are left out
@@ -35,8 +29,7 @@ typedef struct Linear {
 
 // Between work_begin and work_end; at all other times these are what this rank owns.
 Linear work_linear(const Model* m, LinearId id, int l);
-int work_heads(const Model* m, int l);  // that this rank computes in layer l now
-int work_hidden(const Model* m, int l);
+int work_units(const Model* m, SublayerId id, int l);  // that this rank computes in layer l now
 
 // ---- what is left out
 
@@ -51,11 +44,11 @@ typedef struct IndexList {
 } IndexList;
 
 // One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone;
-// SHED_SLICES: heads and hidden units, counted from this rank's first, of those that stay. n = all of them: nothing is
+// SHED_SLICES: units of each sublayer, counted from this rank's first, of those that stay. n = all of them: nothing is
 // left out.
 typedef struct PrunedLayer {
     IndexList columns[N_LINEARS];
-    IndexList heads, hidden;
+    IndexList units[N_SUBLAYERS];
 } PrunedLayer;
 
 // What all ranks of the group do from the next work_begin on: the same moves on all ranks, and each its own lists.
@@ -72,12 +65,13 @@ typedef struct WorkPlan {
 
 typedef struct Work Work;
 
-// The most heads and hidden units that this rank may ever compute. Bytes of device memory that work needs, all of it.
+// The most key/value heads and hidden units that this rank may ever compute.
 typedef struct WorkNeeds {
     int most_heads, most_hidden;
     int keep_gradients;  // IMPUTE_SAME needs those of the step before
 } WorkNeeds;
 
+// Bytes of device memory that work needs, all of it.
 size_t work_bytes(const Model* m, const WorkNeeds* needs);
 // Makes m->work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program where there
 // is no memory.

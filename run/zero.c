@@ -25,7 +25,8 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
     const Shape* s = &m->shape;
     size_t elems = shape_param_elems(s), owned = elems / (size_t)s->shards, in_use = elems_in_use(s),
            elem = dtype_bytes(m->dt);
-    size_t first = shape_bucket(s, 0).elems, layer = shape_bucket(s, 1).elems, fp32 = sizeof(float);
+    size_t first = shape_bucket(s, 0).elems, layer = shape_bucket(s, 1).elems, last = shape_bucket(s, s->L + 1).elems,
+           fp32 = sizeof(float);
     int stage = m->zero.stage, as_bf16 = m->comm->size > 1 && m->zero.grad_dtype == DT_BF16;
     memset(bytes, 0, N_ZERO_PARTS * sizeof *bytes);
     bytes[ZERO_WEIGHTS] = (stage == 3 ? owned : elems) * elem;
@@ -34,7 +35,7 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
     bytes[ZERO_MASTER] = has_master(m) ? owned * fp32 : 0;
     bytes[ZERO_GRADS] = (stage > 1 ? owned : elems) * fp32;
     bytes[ZERO_GRADS_IN_USE] = stage > 1 ? (in_use + 2 * layer / (size_t)s->shards) * fp32 : 0;
-    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * MAX(first, layer) * sizeof(bf16) : 0;
+    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * MAX(MAX(first, layer), last) * sizeof(bf16) : 0;
     bytes[ZERO_M] = bytes[ZERO_V] = owned * fp32;
 }
 
@@ -167,6 +168,13 @@ void zero_settle(Model* m) {
 
 // ---- gradients
 
+// Of a tensor that is cut, the elements before those of key/value heads that other ranks have too: all usually.
+static size_t unshared_elems(const Model* m, const ParamTensor* t) {
+    int queries = m->shape.heads * m->shape.HS;
+    if (!m->kv || (t->id != QKVW && t->id != QKVB)) return t->elems;
+    return (size_t)queries * (t->rows > 1 ? (size_t)t->cols : 1);
+}
+
 // Gradients of what all ranks of the group have whole, in bucket b: sums over the group. Each rank has those of its own
 // tokens, and biases of the projections are rank 0's alone. Tensors that stand one after another are summed at once,
 // with the gaps between them, which are 0.
@@ -184,12 +192,18 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         m->tp->table->all_reduce(m->tp, run, n, DT_F32, m->s);
         run = NULL;
     }
+    for (int i = 0; i < x->n_tensors && m->kv; i++) {
+        ParamTensor t = shape_tensor(&m->shape, x->first_tensor + i);
+        size_t own = unshared_elems(m, &t);
+        if (own < t.elems) m->kv->table->all_reduce(m->kv, zero_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
+    }
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
 static char* bf16_copy(const Model* m, int b) {
     char* copies = (char*)m->zero.part[ZERO_GRADS_BF16];
-    size_t most = MAX(m->zero.bucket[0].elems, m->zero.bucket[1].elems);
+    const ZeroBucket* x = m->zero.bucket;
+    size_t most = MAX(MAX(x[0].elems, x[1].elems), x[last_bucket(m)].elems);
     return copies ? copies + (size_t)(b & 1) * most * sizeof(bf16) : NULL;
 }
 
@@ -265,12 +279,15 @@ void zero_reduce(Model* m) {
 
 static int has_whole_grads(const Model* m) { return !m->zero.part[ZERO_GRADS_IN_USE]; }
 
-// Of what all ranks of a tensor-parallel group have, the first one's count alone.
+// Of what several ranks of a tensor-parallel group have, the first one's count alone.
 static void sum_of_own_squares(Model* m) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         Segment segment = shape_segment(&m->shape, i, m->comm->rank);
-        if (segment.n && (tp_rank(m) == 0 || !split_is_replicated(segment.tensor.id)))
-            m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), segment.n, m->s);
+        size_t counts = segment.first + segment.n;
+        if (tp_rank(m) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
+        if (m->kv && m->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
+        if (counts > segment.first)
+            m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), counts - segment.first, m->s);
     }
 }
 

@@ -63,8 +63,8 @@ static inline void leave_out(Shed shed, double part, uint64_t seed) {
             double fraction = part > 0 ? part : 0.1 + 0.8 * random_uniform(key, MOST_INDICES);
             IndexList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
             if (!is_slices) kept[l].columns[i] = list;
-            else if (kind == 0) kept[l].heads = list;
-            else kept[l].hidden = list;
+            else if (kind == 0) kept[l].units[ATTENTION] = list;
+            else kept[l].units[MLP] = list;
         }
     plan.kept = kept;
     plan.active = 1;
@@ -82,7 +82,7 @@ typedef enum Fate { COMPUTED, LEFT_OUT, IDLE } Fate;
 
 static inline Fate fate_of_column(const PrunedLayer* lists, LinearId id, int channel) {
     int kind = id / 2;
-    const IndexList* slices = kind == 0 ? &lists->heads : &lists->hidden;
+    const IndexList* slices = kind == 0 ? &lists->units[ATTENTION] : &lists->units[MLP];
     int is_kept =
         plan.shed == SHED_SLICES ? holds(slices, channel / span_of(kind)) : holds(&lists->columns[id], channel);
     return is_kept ? COMPUTED : LEFT_OUT;

@@ -84,7 +84,7 @@ static uint64_t hash_lists(const Pruner* k, const Model* m, Shed shed) {
     const PrunedLayer* layers = pruner_layers(k);
     uint64_t hash = 0;
     for (int l = 0; l < m->shape.L && layers; l++) {
-        const IndexList slices[] = {layers[l].heads, layers[l].hidden};
+        const IndexList slices[] = {layers[l].units[ATTENTION], layers[l].units[MLP]};
         const IndexList* lists = shed == SHED_COLUMNS ? layers[l].columns : slices;
         for (int i = 0; i < (shed == SHED_COLUMNS ? 4 : 2); i++)
             hash = hash_bytes(lists[i].index, (size_t)lists[i].n * sizeof(int), hash);
@@ -126,7 +126,7 @@ static void nothing_is_known_before_the_second_refresh(void) {
         train(&m, 1);
         Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 0, 1);
         const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 0);
-        const IndexList* list = shed ? &layers->hidden : &layers->columns[LINEAR_FCPROJ];
+        const IndexList* list = shed ? &layers->units[MLP] : &layers->columns[LINEAR_FCPROJ];
         CHECK(list->n == 128 && list->index[127] == 127);
         pruner_close(k);
         free_model(&m);
@@ -168,8 +168,8 @@ static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
         const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 20);
         CHECK(layers != NULL && pruner_left_out(k) == 0.5);
         for (int l = 0; l < 2 && layers; l++) {
-            CHECK(layers[l].heads.n == 1 && layers[l].heads.index[0] == (l == 0));
-            CHECK(layers[l].hidden.n == 128 && layers[l].hidden.index[0] == 128);
+            CHECK(layers[l].units[ATTENTION].n == 1 && layers[l].units[ATTENTION].index[0] == (l == 0));
+            CHECK(layers[l].units[MLP].n == 128 && layers[l].units[MLP].index[0] == 128);
         }
         pruner_close(k);
         free_model(&m);
@@ -246,8 +246,8 @@ static Saved of_half(const Model* m, const PrunedLayer* layer, int half, SliceCo
 
 static Saved of_slices(const Model* m, const PrunedLayer* layer, SliceCount stay) {
     double C = m->shape.C, HS = m->shape.HS;
-    Saved heads = of_list(&layer->heads, stay.heads, 4 * HS * C, 1),
-          hidden = of_list(&layer->hidden, stay.hidden, 2 * C, 16);
+    Saved heads = of_list(&layer->units[ATTENTION], stay.heads, 4 * HS * C, 1),
+          hidden = of_list(&layer->units[MLP], stay.hidden, 2 * C, 16);
     heads.tile = 0;  // rounded down: hidden units absorb the rest
     return plus(heads, hidden);
 }

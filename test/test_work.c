@@ -85,7 +85,7 @@ static void close_group(Group* g) {
         free(r->grads), free(r->before);
         for (int l = 0; l < MOST_LAYERS; l++) {
             for (int i = 0; i < N_LINEARS; i++) free(r->kept[l].columns[i].index);
-            free(r->kept[l].heads.index), free(r->kept[l].hidden.index);
+            free(r->kept[l].units[ATTENTION].index), free(r->kept[l].units[MLP].index);
         }
     }
     g->k->close();
@@ -185,12 +185,13 @@ static void set_work(Group* g, TestRank* r) {
     plan.kept = r->leaves_out ? kept : NULL;
     for (int l = 0; l < g->whole.L; l++) {
         for (int i = 0; i < N_LINEARS; i++) kept[l].columns[i] = lent(&r->kept[l].columns[i]);
-        kept[l].heads = lent(&r->kept[l].heads), kept[l].hidden = lent(&r->kept[l].hidden);
+        kept[l].units[ATTENTION] = lent(&r->kept[l].units[ATTENTION]),
+        kept[l].units[MLP] = lent(&r->kept[l].units[MLP]);
     }
     work_set(&r->m, &plan);
     for (int l = 0; l < g->whole.L; l++) {
         for (int i = 0; i < N_LINEARS; i++) spoil(&kept[l].columns[i]);
-        spoil(&kept[l].heads), spoil(&kept[l].hidden);
+        spoil(&kept[l].units[ATTENTION]), spoil(&kept[l].units[MLP]);
     }
 }
 
@@ -208,7 +209,7 @@ static int is_owned(const Model* m, LinearId id, int l) {
 static void observe(TestRank* r) {
     work_flops(&r->m, r->flops);
     for (int l = 0; l < r->m.shape.L; l++) {
-        r->heads[l] = work_heads(&r->m, l);
+        r->heads[l] = work_units(&r->m, ATTENTION, l);
         for (int id = 0; id < N_LINEARS; id++) r->in_place[l][id] = is_owned(&r->m, (LinearId)id, l);
     }
 }
@@ -227,8 +228,8 @@ static void rank_step(int t, void* data) {
         for (int l = 0; l < g->whole.L; l++)
             for (int id = 0; id < N_LINEARS; id++) {
                 Expected e = expected_of(g, t, l, linear_rows[id].kind);
-                CHECK(linear_rows[id].kind ? work_hidden(m, l) == e.n
-                                           : work_heads(m, l) * g->whole.HS == e.n);
+                CHECK(linear_rows[id].kind ? work_units(m, MLP, l) == e.n
+                                           : work_units(m, ATTENTION, l) * g->whole.HS == e.n);
                 check_matrix(g, t, (LinearId)id, l, &e, times);
                 check_bias(g, t, (LinearId)id, l, &e, times);
             }
@@ -315,7 +316,7 @@ static void leave_out(Group* g, int t, double part, uint64_t seed) {
         for (int kind = 0; kind < 2; kind++) {
             int stay = own_channels(g, kind, t) - given_by(g, t, kind), span = span_of(g, kind), of[3];
             IndexList* lists[] = {&r->kept[l].columns[2 * kind], &r->kept[l].columns[2 * kind + 1],
-                                  kind ? &r->kept[l].hidden : &r->kept[l].heads};
+                                  kind ? &r->kept[l].units[MLP] : &r->kept[l].units[ATTENTION]};
             of[0] = g->whole.C, of[1] = stay, of[2] = stay / span;
             for (int i = 0; i < 3; i++) {
                 uint64_t key = hash64(seed + (uint64_t)(l * 6 + kind * 3 + i));
@@ -372,7 +373,7 @@ static void inactive_work_is_what_is_owned(void) {
             if (without >= 1) work_begin(&m), work_end(&m);
             if (without == 2) m.work = NULL, m.tp = NULL;
             for (int l = 0; l < 2; l++) {
-                CHECK(work_heads(&m, l) == m.shape.heads && work_hidden(&m, l) == m.shape.hidden);
+                CHECK(work_units(&m, ATTENTION, l) == m.shape.heads && work_units(&m, MLP, l) == m.shape.hidden);
                 for (int id = 0; id < N_LINEARS; id++) CHECK(is_owned(&m, (LinearId)id, l));
             }
             CHECK(!work_freezes(&m));
@@ -401,7 +402,7 @@ static void moved_slices_are_computed_once_and_their_gradients_come_home(void) {
         for (int l = 0; l < 2; l++) {
             int heads = 0, hidden = 0;
             for (int t = 0; t < 5; t++)
-                heads += work_heads(&group.rank[t].m, l), hidden += work_hidden(&group.rank[t].m, l);
+                heads += work_units(&group.rank[t].m, ATTENTION, l), hidden += work_units(&group.rank[t].m, MLP, l);
             CHECK(heads == 11 && hidden == 176);
             static int seen[2][MOST_CHANNELS];
             memset(seen, 0, sizeof seen);
@@ -476,7 +477,7 @@ static void a_rank_may_leave_out_all_heads(void) {
         WorkPlan plan = {.active = 1, .shed = SHED_SLICES, .imputation = (Imputation)imputation};
         same_moves(&group, &plan);
         leave_out(&group, 1, 0.5, 1);
-        for (int l = 0; l < 2; l++) group.rank[1].kept[l].heads.n = 0;
+        for (int l = 0; l < 2; l++) group.rank[1].kept[l].units[ATTENTION].n = 0;
         run_step(&group);
         for (int l = 0; l < 2; l++) CHECK(group.rank[1].heads[l] == 0);
     }
@@ -488,7 +489,7 @@ static void what_a_plan_does_not_touch_is_used_in_place(void) {
     WorkPlan plan = {.active = 1, .shed = SHED_SLICES};
     same_moves(&group, &plan);
     leave_out(&group, 1, 1, 1);
-    choose(&group.rank[1].kept[1].hidden, 16, group.rank[1].m.shape.hidden, 5);
+    choose(&group.rank[1].kept[1].units[MLP], 16, group.rank[1].m.shape.hidden, 5);
     run_step(&group);
     for (int t = 0; t < 2; t++)
         for (int l = 0; l < 2; l++)

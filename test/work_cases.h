@@ -93,7 +93,7 @@ static inline Expected expected_of(const Group* g, int rank, int l, int kind) {
     int sheds_slices = active && r->leaves_out && plan->shed == SHED_SLICES,
         sheds_columns = active && r->leaves_out && plan->shed == SHED_COLUMNS;
     const PrunedLayer* kept = &r->kept[l];
-    const IndexList* slices = kind ? &kept->hidden : &kept->heads;
+    const IndexList* slices = kind ? &kept->units[MLP] : &kept->units[ATTENTION];
     memset(&e, 0, sizeof e);
     Expected moved;
     memset(&moved, 0, sizeof moved);

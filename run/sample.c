@@ -1,0 +1,53 @@
+// sample.c - text from the model: a document's tokens one after another, with keys and values of those before in the KV
+// cache.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/run.h"
+
+// Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
+// host_logits.
+static void decode(Run* run, const int* tokens, int N, int cached) {
+    Model* m = &run->model;
+    Row row = batch_cached_row(&run->batch, m, tokens, N, cached);
+    model_forward(m, &row);
+    token_logits(run, N - 1);
+}
+
+// Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
+static void print_token(const Run* run, TextFilter* shown, int token) {
+    size_t bytes = 0;
+    const char* piece = tokenizer_decode(run->data.tokenizer, token, &bytes);
+    text_print(stdout, shown, piece, bytes);
+    fflush(stdout);
+}
+
+// Continues text (n_tokens, with room for n_new more) and prints each token as it comes. When the context is full the
+// older half is forgotten. seed makes the choices repeatable.
+static void generate(Run* run, TextFilter* shown, int* text, int n_tokens, int n_new, uint64_t seed) {
+    const Config* c = &run->config;
+    int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
+    for (int i = 0; i < n_new; i++) {
+        if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
+        for (int N; (N = MIN(n_tokens - first - cached, c->capacity)) > 0; cached += N)
+            decode(run, text + first + cached, N, cached);
+        text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
+                                      random_uniform(seed, (uint64_t)i), run->host_scratch);
+        print_token(run, shown, text[n_tokens++]);
+    }
+}
+
+// Prints the prompt (which follows an end-of-text token, as every document does) and its continuation.
+void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed) {
+    size_t n = strlen(prompt);
+    int* text = (int*)malloc((tokenizer_room(run->data.tokenizer, n) + (size_t)n_new + 1) * sizeof(int));
+    if (!text) die("no memory for a sample of %d tokens", n_new);
+    text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
+    int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
+    TextFilter shown = {{0}, 0, 0};
+    for (int i = 1; i < n_tokens; i++) print_token(run, &shown, text[i]);
+    generate(run, &shown, text, n_tokens, n_new, seed);
+    text_print_end(stdout, &shown);
+    putchar('\n');
+    free(text);
+}
