@@ -80,7 +80,7 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 
 # ---- sources: the files of `families` are compiled once for each instruction set
 
-families := matmul attention elementwise loss
+families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
 plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/*/*.c data/*.c run/*.c \

@@ -30,7 +30,7 @@ typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
 typedef struct KernelLimits {
     int N;       // tokens of a row
-    int spread;  // attention may be called with up to N * spread tokens of NH / spread heads; 1 without groups of ranks
+    int spread;  // attention may get N * spread tokens of NKV / spread key/value heads, rounded up; 1 without groups
     int C;       // the widest matrix input: 4 times the channels in a GPT-2
     int OC;      // the widest matrix output: that, or the padded vocabulary
     int NH, NKV, HS;  // query heads, key/value heads, head size

@@ -9,6 +9,8 @@
 //   dS = P (dP - D), dP and D sums of HS products below g = max |dout_i| max(|v_j|, |out_i|):
 //       (2 r + 2 (HS + 3) e) 2 g =: t
 //   dq = scale dS K: scale K t;  dk: 16 scale Q t;  lse: dS + 4 e + e |lse|
+//   where s query heads share a key, dk and dv are sums of s such columns, of s n numbers: s times that, n for r being
+//   s times as large
 // and with bf16 a result may round to either side of a border, which is one ulp, at most 2^-7 of its value.
 #pragma once
 #include "test/tables.h"
@@ -17,10 +19,12 @@ static const double E = 1.0 / (1 << 24);
 enum { MOST_DOCS = 16, GUARD = 8, NONE = -1 };
 
 typedef struct Case {
-    int HS, NH, causal, pad;  // pad: unused elements at the end of each row
+    int HS, NKV, causal, pad;  // pad: unused elements at the end of each row
     // q_len, k_len (NONE: no rows; both 0: the list ends); causal offset, used when one is not 0
     int lengths[MOST_DOCS][3];
 } Case;
+
+static int sharing = 1;  // query heads of a key/value head, in the cases that follow
 
 typedef struct Tensor {  // (rows, width) in rows of ld elements, after GUARD elements and before as many
     char* bytes;
@@ -121,15 +125,16 @@ static Problem problem(const Case* c, DType dt) {
         p.has_offsets |= p.offsets[n] != 0;
         p.longest = MAX(p.longest, MAX(c->lengths[n][0], c->lengths[n][1]));
     }
-    size_t width = (size_t)c->NH * c->HS;
+    int NH = c->NKV * sharing;
+    size_t width = (size_t)NH * c->HS, k_width = (size_t)c->NKV * c->HS;
     p.q = tensor(p.cu_q[n], width, 2 * c->pad, dt), p.dout = tensor(p.cu_q[n], width, 3 * c->pad, dt);
-    p.k = tensor(p.cu_k[n], width, c->pad, dt), p.v = tensor(p.cu_k[n], width, c->pad, dt);
+    p.k = tensor(p.cu_k[n], k_width, c->pad, dt), p.v = tensor(p.cu_k[n], k_width, c->pad, dt);
     fill(p.q, 1, 1), fill(p.k, 2, 1), fill(p.v, 3, 1), fill(p.dout, 4, 1);
     p.a = (Attention){.n_docs = n,
                       .Nq = p.cu_q[n],
                       .Nk = p.cu_k[n],
-                      .NH = c->NH,
-                      .NKV = c->NH,
+                      .NH = NH,
+                      .NKV = c->NKV,
                       .HS = c->HS,
                       .causal = c->causal,
                       .scale = (float)(1 / sqrt(c->HS))};
@@ -149,12 +154,12 @@ static Attention arguments(const Kernels* k, Problem* p) {
 
 // Gradients of a part begin with numbers that are added to.
 static Result result(const Problem* p) {
-    size_t width = p->q.width, wider = p->a.partial ? WIDER : 0;
+    size_t width = p->q.width, k_width = p->k.width, wider = p->a.partial ? WIDER : 0;
     DType dt = p->a.partial ? DT_F32 : p->dt;
     Result r = {tensor(p->q.rows, width, p->dout.ld - width, dt), tensor(p->a.NH, p->q.rows, 0, DT_F32),
                 tensor(p->q.rows, width, p->q.ld - width + wider, dt),
-                tensor(p->k.rows, width, p->k.ld - width + wider, dt),
-                tensor(p->k.rows, width, p->k.ld - width + wider, dt)};
+                tensor(p->k.rows, k_width, p->k.ld - k_width + wider, dt),
+                tensor(p->k.rows, k_width, p->k.ld - k_width + wider, dt)};
     if (p->a.partial) fill(r.dq, 5, 1), fill(r.dk, 6, 1), fill(r.dv, 7, 1);
     return r;
 }
@@ -234,12 +239,12 @@ static double rounded_factors(const Problem* p) {
 static void compare_with_reference(const Problem* p, const Result* found, const Result* expected, double dS) {
     double r = 2 * dS + (p->longest + 8) * E + rounded_factors(p), HS = p->a.HS, scale = p->a.scale;
     double g = largest_norm(p->dout, p->a.HS) * fmax(largest_norm(p->v, p->a.HS), largest_norm(expected->out, p->a.HS));
-    double t = (2 * r + 2 * (HS + 3) * E) * 2 * g;
+    double t = (2 * r + 2 * (HS + 3) * E) * 2 * g, s = p->a.NH / p->a.NKV, more = (s - 1) * p->longest * E;
     check_close(found->out, expected->out, r * largest(p->v));
     check_close(found->lse, expected->lse, dS + 4 * E);
     check_close(found->dq, expected->dq, scale * largest(p->k) * t);
-    check_close(found->dk, expected->dk, 16 * scale * largest(p->q) * t);
-    check_close(found->dv, expected->dv, 16 * r * largest(p->dout));
+    check_close(found->dk, expected->dk, 16 * s * scale * largest(p->q) * (t + 4 * more * g));
+    check_close(found->dv, expected->dv, 16 * s * (r + more) * largest(p->dout));
 }
 
 // What the merged result of an attention would be of which p is a part: each query has seen about as much elsewhere.

@@ -1,4 +1,4 @@
-// op_checks.h - how test_ops.c tries an op: buffers, a call of the reference, and the same call of every table.
+// op_checks.h - how test_ops*.c try an op: buffers, a call of the reference, and the same call of every table.
 //
 // A claim fills buffers, runs the reference on them, states how far each element may be off (none: the same bits,
 // which also holds for inputs), and compare() repeats the call for every table, from 8192 elements on with 1, 2 and 3
@@ -23,6 +23,22 @@ static struct {
     KernelLimits limits;
     const Kernels* table;  // that is being called
 } world;
+
+// Sizes around the vector lengths, the chunk of flat tensors and the threshold of the parallel loops.
+static const size_t flat_sizes[] = {0,  1,  3,   4,    5,    7,    8,    9,     15,    16,    17,
+                                    31, 33, 100, 4095, 4096, 4097, 8191, 16383, 16384, 16385, 50001};
+
+static inline size_t flat_size(int i) { return (size_t)at_most((int)flat_sizes[i], 5000); }
+
+static const int row_sizes[][2] = {  // N, C
+    {0, 5},  {1, 1},  {3, 2},   {7, 3},    {8, 15},   {9, 16},   {5, 17},   {2, 63},
+    {3, 64}, {3, 65}, {4, 100}, {64, 257}, {70, 768}, {520, 33}, {1030, 24}};
+
+static inline KernelLimits row_limits(int N, int C, DType dt) {
+    KernelLimits l = {.N = N, .C = C, .OC = MAX(4 * C, 16), .NH = 1, .NKV = 1, .HS = 8, .context = 16, .dt = dt};
+    l.attention = ATTENTION_OWN;
+    return l;
+}
 
 static size_t bytes_of(const Buffer* b) { return (b->n + 2 * GUARD) * dtype_bytes(b->dt); }
 static void* host_data(int i) { return world.b[i].now + GUARD * dtype_bytes(world.b[i].dt); }

@@ -9,6 +9,9 @@ static void try_case(const Case* c, DType dt) { try_case_as(c, dt, 0); }
 #define SHORT_QUERIES \
     {1, 130}, {16, 17}, {63, 65}, {2, 15}, {65, 200}, {0, 5}, {64, 64}, { 17, 145 }
 
+#define MISSING \
+    {5, NONE}, {NONE, 5}, {3, 3}, {NONE, NONE}, {70, 2}, {NONE, 66}, {65, NONE}, {2, 70}, {66, 65}, { 1, NONE }
+
 static void packed_documents_match_the_reference(void) {
     static const Case cases[] = {{4, 3, 1, 0, {LENGTHS}}, {16, 1, 1, 5, {LENGTHS}}, {4, 1, 0, 3, {LENGTHS}}};
     try_case(&cases[0], DT_F32), try_case(&cases[1], DT_BF16), try_case(&cases[2], DT_F32);
@@ -53,11 +56,27 @@ static void aligned_rows_match_the_reference(void) {
     any_order = 0;
 }
 
+// Groups of 2 and of odd sizes, of one head for all; documents that threads split and that they do not, bf16 rows that
+// tensor cores take (HS a multiple of 8, pads of 8) and that they do not.
+static void heads_that_share_keys_match_the_reference(void) {
+    static const Case cases[] = {
+        {4, 2, 1, 0, {LENGTHS}},
+        {16, 1, 1, 5, {SHORT_QUERIES}},
+        {16, 2, 0, 8, {{3, 3}, {66, 70}, {1, 130}}},
+        {64, 2, 1, 8, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
+        {128, 1, 1, 8, {{3, 3}, {66, 70}}},
+        {8, 2, 1, 3, {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {3, 200, 65}, {130, 20, -64}, {0, 7, 3}}},
+        {4, 1, 1, 1, {{200, 200}}},
+        {24, 2, 1, 2, {MISSING}}};
+    static const int shared[] = {3, 4, 2, 2, 7, 3, 6, 2};
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) sharing = shared[i], try_case(&cases[i], (DType)dt);
+    sharing = 1;
+}
+
 // As they come from documents shorter than the number of chunks that they are cut into; and fewer keys than queries
 // without an offset, where the first queries see none.
 static void documents_without_queries_or_keys_match_the_reference(void) {
-#define MISSING \
-    {5, NONE}, {NONE, 5}, {3, 3}, {NONE, NONE}, {70, 2}, {NONE, 66}, {65, NONE}, {2, 70}, {66, 65}, { 1, NONE }
     static const Case cases[] = {{16, 2, 1, 3, {MISSING}},  {16, 2, 0, 3, {MISSING}},
                                  {64, 1, 1, 8, {MISSING}},  {64, 1, 0, 8, {MISSING}},
                                  {4, 1, 0, 1, {{9, NONE}}}, {4, 1, 1, 1, {{NONE, 9}, {NONE, 70}}}};
@@ -183,6 +202,9 @@ int main(void) {
     RUN(fewer_queries_than_keys_match_the_reference);
     RUN(causal_offsets_match_the_reference);
     RUN(aligned_rows_match_the_reference);
+#ifndef TEST_DEVICE  // devices have no kernels for shared keys yet
+    RUN(heads_that_share_keys_match_the_reference);
+#endif
     RUN(documents_without_queries_or_keys_match_the_reference);
     RUN(head_sizes_match_the_reference);
     RUN(scores_beyond_80_stay_finite_and_exact);

@@ -185,12 +185,14 @@ static void compare_with_whole(Parts* t, const Result* found, const Result* expe
             if (!isinf(get(expected->lse, h, n))) L = fmax(L, fabs(get(expected->lse, h, n)));
     double l = dS + (4 + L) * E, V = largest(p->v);
     double g = largest_norm(p->dout, p->a.HS) * fmax(largest_norm(p->v, p->a.HS), largest_norm(expected->out, p->a.HS));
-    double t_dS = (2 * r + 2 * (HS + 3 + P) * E) * 2 * g;
+    double t_dS = (2 * r + 2 * (HS + 3 + P) * E) * 2 * g, s = p->a.NH / p->a.NKV, more = (s - 1) * p->longest * E;
     check_close(found->out, expected->out, r * V + (P - 1) * (l + 24 * E) * V);
     check_close(found->lse, expected->lse, l + (P - 1) * (8 + 2 * L) * E);
     check_close(found->dq, expected->dq, scale * largest(p->k) * t_dS + P * E * largest(expected->dq));
-    check_close(found->dk, expected->dk, 16 * scale * largest(p->q) * t_dS + P * E * largest(expected->dk));
-    check_close(found->dv, expected->dv, 16 * (r + P * E) * largest(p->dout) + P * E * largest(expected->dv));
+    check_close(found->dk, expected->dk,
+                16 * s * scale * largest(p->q) * (t_dS + 4 * more * g) + P * E * largest(expected->dk));
+    check_close(found->dv, expected->dv,
+                16 * s * (r + more + P * E) * largest(p->dout) + P * E * largest(expected->dv));
 }
 
 static void make_parts(Parts* t, const Result* start) {
@@ -282,6 +284,17 @@ static void zigzag_rings_are_the_whole_attention(void) {
                 try_parts(&cases[i], (DType)dt, cut_ring, degrees[d], 0);
 }
 
+static void parts_of_an_attention_of_shared_keys_are_the_whole(void) {
+    static const Case keys = {16, 2, 1, 3, {{1, 1}, {65, 65}, {16, 70}, {100, 90}}},
+                      ring = {64, 1, 1, 8, {{1, 1}, {3, 3}, {73, 73}}};
+    sharing = 3;
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        try_parts(&keys, (DType)dt, cut_keys, 3, 8);
+        try_parts(&ring, (DType)dt, cut_ring, 2, 0);
+    }
+    sharing = 1;
+}
+
 static void rings_of_the_shortest_documents_are_the_whole_attention(void) {
     static const Case c = {8, 3, 1, 1, {{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 1}}};
     for (int d = 2; d <= (WATCHED ? 3 : 5); d++) try_parts(&c, DT_F32, cut_ring, d, 0);
@@ -307,6 +320,16 @@ static void one_part_with_aligned_rows_matches_the_reference(void) {
     any_order = 0;
 }
 
+static void one_part_of_shared_keys_matches_the_reference(void) {
+    static const Case cases[] = {
+        {16, 2, 1, 3, {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {3, 130, 65}, {9, 130, -200}, {1, 1}}},
+        {4, 1, 0, 1, {{1, 130}, {63, 65}, {NONE, 5}, {65, 65}, {7, NONE}}},
+        {64, 2, 1, 8, {{70, 70, -3}, {66, 40, 100}, {9, 70, -200}}}};
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++) sharing = 2 + i, try_case_as(&cases[i], (DType)dt, 1);
+    sharing = 1;
+}
+
 // The reference rounds a whole attention once: as a part it leaves what was rounded.
 static void the_reference_rounds_what_a_part_leaves(void) {
     static const Case c = {8, 2, 1, 3, {{5, 5}, {9, 17}}};
@@ -330,41 +353,55 @@ static void the_reference_rounds_what_a_part_leaves(void) {
     }
 }
 
-// Documents of one token: out is v, dv is dout, and each is an item of work of its own. KernelLimits.spread makes room.
-static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) {
-    enum { SPREAD = 6, HEADS = 2 };  // of 7: ranks have one or two
+// Documents of one token: out is v, dv the sum of dout over the heads that share it, and each is an item of work of its
+// own. KernelLimits.spread makes room.
+static void try_group_of_ranks(void) {
+    enum { SPREAD = 6, KV = 2, ALL_KV = 7 };  // ranks have one or two of 7 key/value heads
     const Kernels* tables[CPU_ISAS];
 #ifdef TEST_DEVICE
-    int N = at_most(100, 20);
+    int N = at_most(100, 20), NH = KV * sharing;
 #else
-    int N = at_most(100000, 100);
+    int N = at_most(100000, 100), NH = KV * sharing;
 #endif
     size_t rows = (size_t)N * SPREAD;
     int* cu = (int*)malloc((rows + 1) * sizeof(int));
     for (size_t i = 0; i <= rows; i++) cu[i] = (int)i;
-    Tensor x = tensor(rows, HEADS, 0, DT_F32), dout = tensor(rows, HEADS, 0, DT_F32);
-    fill(x, 1, 1), fill(dout, 2, 1);
-    KernelLimits limits = {
-        .N = N, .spread = SPREAD, .C = 28, .OC = 28, .NH = 7, .NKV = 7, .HS = 1, .context = 4, .threads = 2};
-    limits.attention = ATTENTION_OWN;
+    Tensor q = tensor(rows, NH, 0, DT_F32), v = tensor(rows, KV, 0, DT_F32), dout = tensor(rows, NH, 0, DT_F32),
+           out = tensor(rows, NH, 0, DT_F32), dv = tensor(rows, KV, 0, DT_F32);
+    fill(q, 1, 1), fill(v, 3, 1), fill(dout, 2, 1), fill(dv, 0, 0);
+    for (size_t r = 0; r < rows; r++)
+        for (int h = 0; h < NH; h++)
+            set(out, r, h, get(v, r, h / sharing)), set(dv, r, h / sharing, get(dv, r, h / sharing) + get(dout, r, h));
+    KernelLimits limits = {.N = N, .spread = SPREAD, .NH = ALL_KV * sharing, .NKV = ALL_KV, .HS = 1, .context = 4};
+    limits.C = limits.OC = 28, limits.threads = 2, limits.attention = ATTENTION_OWN;
     for (int i = 0, n = tested_tables(tables); i < n; i++) {
         const Kernels* k = tables[i];
         char err[ERR_BYTES];
+        size_t widths[] = {NH, NH, NH, KV, KV};
         Tensor y[5];
-        for (int j = 0; j < 5; j++) y[j] = tensor(rows, HEADS, 0, DT_F32);
+        for (int j = 0; j < 5; j++) y[j] = tensor(rows, widths[j], 0, DT_F32);
         CHECK(k->open(&limits, err, sizeof err) == 0);
-        Attention a = {data_for(k, x), data_for(k, x), data_for(k, x), .Nq = (int)rows, .Nk = (int)rows};
+        Attention a = {data_for(k, q), data_for(k, v), data_for(k, v), .Nq = (int)rows, .Nk = (int)rows};
         a.cu_q = a.cu_k = (int*)there(k, cu, (rows + 1) * sizeof(int));
-        a.ldq = a.ldkv = a.ldo = HEADS, a.n_docs = (int)rows, a.NH = a.NKV = HEADS, a.HS = 1, a.causal = 1, a.scale = 1;
+        a.ldq = a.ldo = a.NH = NH, a.ldkv = a.NKV = KV, a.n_docs = (int)rows, a.HS = 1, a.causal = 1, a.scale = 1;
         k->attention_forward(data_for(k, y[0]), (float*)data_for(k, y[1]), &a, DT_F32, NULL);
         k->attention_backward(data_for(k, y[2]), data_for(k, y[3]), data_for(k, y[4]), data_for(k, dout),
                               data_for(k, y[0]), (float*)data_for(k, y[1]), &a, DT_F32, NULL);
         bring_back();
         k->close();
-        check_close(y[0], x, 0), check_close(y[4], dout, 0);  // 4 roundings: of p, the sum and the quotient
+        check_close(y[0], out, 0);  // 4 roundings: of p, the sum and the quotient
+        check_close(y[4], dv, (sharing - 1) * 8 * E * largest(dout));
         for (int j = 0; j < 5; j++) free(y[j].bytes);
     }
-    free(cu), free(x.bytes), free(dout.bytes);
+    free(cu), free(q.bytes), free(v.bytes), free(dout.bytes), free(out.bytes), free(dv.bytes);
+}
+
+static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) { try_group_of_ranks(); }
+
+static void a_group_of_ranks_that_share_keys_brings_more_tokens(void) {
+    sharing = 4;
+    try_group_of_ranks();
+    sharing = 1;
 }
 
 enum { ROW = 200, ROW_HS = 32 };
@@ -420,6 +457,11 @@ int main(void) {
     RUN(the_reference_rounds_what_a_part_leaves);
     RUN(merged_parts_are_the_whole_attention);
     RUN(zigzag_rings_are_the_whole_attention);
+#ifndef TEST_DEVICE  // devices have no kernels for shared keys yet
+    RUN(parts_of_an_attention_of_shared_keys_are_the_whole);
+    RUN(one_part_of_shared_keys_matches_the_reference);
+    RUN(a_group_of_ranks_that_share_keys_brings_more_tokens);
+#endif
     RUN(rings_of_the_shortest_documents_are_the_whole_attention);
     RUN(a_group_of_ranks_brings_more_tokens_of_fewer_heads);
     RUN(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone);

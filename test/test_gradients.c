@@ -77,54 +77,113 @@ static void embedding_backward_is_the_slope_of_forward(void) {
     check_gradient(e.wpe, COUNT(e.wpe), embedding_loss, dwpe, DT_F32, dwpe0);
 }
 
-// ---- LayerNorm, alone and after the residual sum
+// ---- norms, alone and after the residual sum
 
 enum { L_N = 4, L_C = 13 };
 static struct { double a[L_N * L_C], b[L_N * L_C], weight[L_C], bias[L_C], w[L_N * L_C], w_sum[L_N * L_C]; } l;
+static int rms, residual;
 
-static double layernorm_loss(void) {
-    double out[L_N * L_C];
+static void norm(double* sum, double* out, float* mean, float* rstd) {
+    REF->norm_forward(sum, out, rms ? NULL : mean, rstd, l.a, residual ? l.b : NULL, l.weight, rms ? NULL : l.bias,
+                      1e-5f, L_N, L_C, DT_F64, NULL);
+}
+
+static double norm_loss(void) {
+    double sum[L_N * L_C] = {0}, out[L_N * L_C];
     float mean[L_N], rstd[L_N];
-    REF->norm_forward(NULL, out, mean, rstd, l.a, NULL, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
-    return dot(out, l.w, L_N * L_C);
-}
-
-static void fill_layernorm(void) {
-    fill(l.a, COUNT(l.a), 4), fill(l.b, COUNT(l.b), 5), fill(l.weight, L_C, 6), fill(l.bias, L_C, 7);
-    fill(l.w, COUNT(l.w), 8), fill(l.w_sum, COUNT(l.w_sum), 9);
-}
-
-static void layernorm_backward_is_the_slope_of_forward(void) {
-    double out[L_N * L_C], dx[L_N * L_C], dx0[L_N * L_C];
-    float mean[L_N], rstd[L_N], dweight[L_C], dbias[L_C], dweight0[L_C], dbias0[L_C];
-    fill_layernorm();
-    fill_before(dx, dx0, COUNT(dx), DT_F64);
-    fill_before(dweight, dweight0, L_C, DT_F32), fill_before(dbias, dbias0, L_C, DT_F32);
-    REF->norm_forward(NULL, out, mean, rstd, l.a, NULL, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
-    REF->norm_backward(dx, dweight, dbias, l.w, l.a, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
-    check_gradient(l.a, COUNT(l.a), layernorm_loss, dx, DT_F64, dx0);
-    check_gradient(l.weight, L_C, layernorm_loss, dweight, DT_F32, dweight0);
-    check_gradient(l.bias, L_C, layernorm_loss, dbias, DT_F32, dbias0);
-}
-
-static double residual_layernorm_loss(void) {
-    double sum[L_N * L_C], out[L_N * L_C];
-    float mean[L_N], rstd[L_N];
-    REF->norm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
+    norm(sum, out, mean, rstd);
     return dot(out, l.w, L_N * L_C) + dot(sum, l.w_sum, L_N * L_C);
 }
 
-// The sum receives a gradient of its own, which is what dx holds when norm_backward adds to it.
-static void residual_layernorm_backward_is_the_slope_of_forward(void) {
-    double sum[L_N * L_C], out[L_N * L_C], dsum[L_N * L_C];
-    float mean[L_N], rstd[L_N], dweight[L_C] = {0}, dbias[L_C] = {0};
-    fill_layernorm();
-    memcpy(dsum, l.w_sum, sizeof dsum);
-    REF->norm_forward(sum, out, mean, rstd, l.a, l.b, l.weight, l.bias, 1e-5f, L_N, L_C, DT_F64, NULL);
-    REF->norm_backward(dsum, dweight, dbias, l.w, sum, l.weight, mean, rstd, L_N, L_C, DT_F64, NULL);
-    check_gradient(l.a, COUNT(l.a), residual_layernorm_loss, dsum, DT_F64, NULL);
-    check_gradient(l.b, COUNT(l.b), residual_layernorm_loss, dsum, DT_F64, NULL);
-    check_gradient(l.weight, L_C, residual_layernorm_loss, dweight, DT_F32, NULL);
+// A sum receives a gradient of its own, which is what dx holds when norm_backward adds to it.
+static void check_norm(int is_rms, int with_sum) {
+    double sum[L_N * L_C], out[L_N * L_C], dx[L_N * L_C], dx0[L_N * L_C];
+    float mean[L_N], rstd[L_N], dweight[L_C], dbias[L_C], dweight0[L_C], dbias0[L_C];
+    rms = is_rms, residual = with_sum;
+    fill(l.a, COUNT(l.a), 4), fill(l.b, COUNT(l.b), 5), fill(l.weight, L_C, 6), fill(l.bias, L_C, 7);
+    fill(l.w, COUNT(l.w), 8), fill(l.w_sum, COUNT(l.w_sum), 9);
+    fill_before(dx, dx0, COUNT(dx), DT_F64);
+    fill_before(dweight, dweight0, L_C, DT_F32), fill_before(dbias, dbias0, L_C, DT_F32);
+    for (int i = 0; i < L_N * L_C && residual; i++) dx[i] += l.w_sum[i];
+    norm(sum, out, mean, rstd);
+    REF->norm_backward(dx, dweight, rms ? NULL : dbias, l.w, residual ? sum : l.a, l.weight, rms ? NULL : mean, rstd,
+                       L_N, L_C, DT_F64, NULL);
+    check_gradient(l.a, COUNT(l.a), norm_loss, dx, DT_F64, dx0);
+    if (residual) check_gradient(l.b, COUNT(l.b), norm_loss, dx, DT_F64, dx0);
+    check_gradient(l.weight, L_C, norm_loss, dweight, DT_F32, dweight0);
+    if (!rms) check_gradient(l.bias, L_C, norm_loss, dbias, DT_F32, dbias0);
+}
+
+static void layernorm_backward_is_the_slope_of_forward(void) { check_norm(0, 0), check_norm(0, 1); }
+static void rmsnorm_backward_is_the_slope_of_forward(void) { check_norm(1, 0), check_norm(1, 1); }
+
+// ---- activations
+
+enum { U_N = 3, U_U = 7 };
+static struct { double x[U_N * 2 * U_U], w[U_N * U_U]; } u;
+static ActFunction function;
+
+static double activation_loss(void) {
+    double out[U_N * U_U];
+    REF->activation_forward(out, u.x, function, U_N, U_U, DT_F64, NULL);
+    return dot(out, u.w, U_N * U_U);
+}
+
+static void activation_backward_is_the_slope_of_forward(void) {
+    for (function = ACT_GELU; function <= ACT_SWIGLU; function++) {
+        double dx[U_N * 2 * U_U];
+        fill(u.x, COUNT(u.x), 27), fill(u.w, COUNT(u.w), 28);
+        REF->activation_backward(dx, u.w, u.x, function, U_N, U_U, DT_F64, NULL);
+        check_gradient(u.x, (size_t)(U_N * U_U * act_runs(function)), activation_loss, dx, DT_F64, NULL);
+    }
+}
+
+// What no slope shows: which half is the gate.
+static void swiglu_is_silu_of_the_gate_times_up(void) {
+    double out[U_N * U_U];
+    fill(u.x, COUNT(u.x), 27);
+    REF->activation_forward(out, u.x, ACT_SWIGLU, U_N, U_U, DT_F64, NULL);
+    for (int i = 0; i < U_N * U_U; i++) {
+        double gate = u.x[i / U_U * 2 * U_U + i % U_U], up = u.x[i / U_U * 2 * U_U + U_U + i % U_U];
+        CHECK_CLOSE(out[i], gate / (1 + exp(-gate)) * up, 1e-14);
+    }
+}
+
+// ---- rotary positions, with QK-norm and without: 3 query heads, 2 key heads, and an element behind them
+
+enum { R_N = 4, R_NH = 3, R_NKV = 2, R_HS = 6, R_LD = (R_NH + R_NKV) * R_HS + 1, R_CONTEXT = 9 };
+static struct { double x[R_N * R_LD], q_weight[R_HS], k_weight[R_HS], w[R_N * R_LD], raw[R_N * (R_LD - 1)]; } r;
+static float turns[R_CONTEXT * R_HS];
+static const int turn_positions[R_N] = {0, 8, 3, 3};
+static Rotary rotary = {turn_positions, turns, R_N, R_NH, R_NKV, R_HS, R_LD, NULL, NULL, 1e-6f};
+
+static double rotary_loss(void) {
+    double x[R_N * R_LD];
+    memcpy(x, r.x, sizeof x);
+    REF->rotary_forward(x, rotary.q_weight ? r.raw : NULL, &rotary, DT_F64, NULL);
+    return dot(x, r.w, R_N * R_LD);
+}
+
+static void check_rotary(const double* q_weight, const double* k_weight) {
+    double dx[R_N * R_LD];
+    float dq_weight[R_HS], dk_weight[R_HS], dq_weight0[R_HS], dk_weight0[R_HS];
+    rotary.q_weight = q_weight, rotary.k_weight = k_weight;
+    fill(r.x, COUNT(r.x), 29), fill(r.w, COUNT(r.w), 30), fill(r.q_weight, R_HS, 31), fill(r.k_weight, R_HS, 32);
+    for (int i = 0; i < R_CONTEXT * R_HS / 2; i++)
+        turns[2 * i] = (float)cos(0.4 * i), turns[2 * i + 1] = (float)sin(0.4 * i);
+    fill_before(dq_weight, dq_weight0, R_HS, DT_F32), fill_before(dk_weight, dk_weight0, R_HS, DT_F32);
+    rotary_loss();  // leaves raw
+    memcpy(dx, r.w, sizeof dx);
+    REF->rotary_backward(dx, q_weight ? dq_weight : NULL, q_weight ? dk_weight : NULL, q_weight ? r.raw : NULL, &rotary,
+                         DT_F64, NULL);
+    check_gradient(r.x, COUNT(r.x), rotary_loss, dx, DT_F64, NULL);
+    if (q_weight) check_gradient(r.q_weight, R_HS, rotary_loss, dq_weight, DT_F32, dq_weight0);
+    if (q_weight) check_gradient(r.k_weight, R_HS, rotary_loss, dk_weight, DT_F32, dk_weight0);
+}
+
+static void rotary_backward_is_the_slope_of_forward(void) {
+    check_rotary(NULL, NULL);
+    check_rotary(r.q_weight, r.k_weight);
 }
 
 // ---- matmul, plain and with GELU before or after it
@@ -180,9 +239,9 @@ static void matmul_with_gelu_gives_what_two_ops_give(void) {
                 1e-14);
 }
 
-// ---- attention: two documents, the first with fewer queries than keys
+// ---- attention: two documents, the first with fewer queries than keys; 4 query heads with 4, 2 or 1 key/value heads
 
-enum { A_NH = 2, A_HS = 3, A_LDQ = 8, A_LDKV = 7, A_LDO = 9, A_NQ = 3 + 4, A_NK = 5 + 4 };
+enum { A_NH = 4, A_HS = 3, A_LDQ = 14, A_LDKV = 13, A_LDO = 15, A_NQ = 3 + 4, A_NK = 5 + 4 };
 static const int cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 9};
 static double q[A_NQ * A_LDQ], k[A_NK * A_LDKV], v[A_NK * A_LDKV], w_out[A_NQ * A_LDO];
 static Attention attention = {.q = q,
@@ -208,7 +267,7 @@ static double attention_loss(void) {
     return sum;
 }
 
-static void attention_backward_is_the_slope_of_forward(void) {
+static void check_attention(void) {
     double out[A_NQ * A_LDO], dq[A_NQ * A_LDQ], dk[A_NK * A_LDKV], dv[A_NK * A_LDKV];
     float lse[A_NH * A_NQ];
     for (attention.causal = 0; attention.causal <= 1; attention.causal++) {
@@ -223,8 +282,21 @@ static void attention_backward_is_the_slope_of_forward(void) {
     }
 }
 
+static void attention_backward_is_the_slope_of_forward(void) { check_attention(); }
+
+static void attention_backward_of_shared_keys_is_the_slope_of_forward(void) {
+    static const int offsets[] = {-1, 1};
+    for (attention.NKV = 1; attention.NKV <= 2; attention.NKV++) {
+        attention.causal_offset = offsets;  // the first query of one document sees no key
+        check_attention();
+        attention.causal_offset = NULL;
+        check_attention();
+    }
+    attention.NKV = A_NH;
+}
+
 // The first document with its keys in two parts, 2 and 3, whose shares of the gradients are added in fp32.
-static void gradients_of_parts_of_attention_add_up_to_the_slope(void) {
+static void check_parts(void) {
     static const int two_keys[] = {0, 2}, three_keys[] = {0, 3}, first_offset = 2, second_offset = 0;
     double out[A_NQ * A_LDO] = {0};
     float lse[A_NH * A_NQ], dq[3 * A_LDQ], dk[5 * A_LDKV], dv[5 * A_LDKV], dq0[3 * A_LDQ], dk0[5 * A_LDKV],
@@ -247,6 +319,26 @@ static void gradients_of_parts_of_attention_add_up_to_the_slope(void) {
         check_gradient(v, COUNT(dv), attention_loss, dv, DT_F32, dv0);
     }
     attention = both;
+}
+
+static void gradients_of_parts_of_attention_add_up_to_the_slope(void) {
+    for (attention.NKV = 1; attention.NKV <= A_NH; attention.NKV *= 2) check_parts();
+    attention.NKV = A_NH;
+}
+
+// What no slope shows: which heads share.
+static void query_heads_read_the_keys_of_their_group(void) {
+    double out[A_NQ * A_LDO], moved[A_NQ * A_LDO];
+    float lse[A_NH * A_NQ];
+    fill(q, COUNT(q), 18), fill(k, COUNT(k), 19), fill(v, COUNT(v), 20);
+    attention.NKV = 2, attention.causal = 1;
+    for (int kv = 0; kv < 2; kv++) {
+        REF->attention_forward(out, lse, &attention, DT_F64, NULL);
+        v[kv * A_HS] += 1;
+        REF->attention_forward(moved, lse, &attention, DT_F64, NULL);
+        for (int h = 0; h < A_NH; h++) CHECK((moved[h * A_HS] != out[h * A_HS]) == (h / 2 == kv));
+    }
+    attention.NKV = A_NH;
 }
 
 // The causal rule itself, which no slope shows: the last query sees every key, each one before it one key less.
@@ -321,12 +413,17 @@ static void adamw_takes_the_steps_of_its_definition(void) {
 int main(void) {
     RUN(embedding_backward_is_the_slope_of_forward);
     RUN(layernorm_backward_is_the_slope_of_forward);
-    RUN(residual_layernorm_backward_is_the_slope_of_forward);
+    RUN(rmsnorm_backward_is_the_slope_of_forward);
+    RUN(activation_backward_is_the_slope_of_forward);
+    RUN(swiglu_is_silu_of_the_gate_times_up);
+    RUN(rotary_backward_is_the_slope_of_forward);
     RUN(matmul_backward_is_the_slope_of_forward);
     RUN(matmul_backward_with_pre_is_the_slope_through_gelu);
     RUN(matmul_with_gelu_gives_what_two_ops_give);
     RUN(attention_backward_is_the_slope_of_forward);
+    RUN(attention_backward_of_shared_keys_is_the_slope_of_forward);
     RUN(gradients_of_parts_of_attention_add_up_to_the_slope);
+    RUN(query_heads_read_the_keys_of_their_group);
     RUN(causal_attention_is_aligned_at_the_end);
     RUN(classifier_gradient_is_the_slope_of_its_loss);
     RUN(adamw_takes_the_steps_of_its_definition);

@@ -1,5 +1,6 @@
 // test_ops.c - the fast ops that are not matmul or attention, of every table under test, against the reference table.
-// See op_checks.h for how. Ops of ranks that hold a part of a tensor are in test_ops_parts.c.
+// See op_checks.h for how. Norms, activations and rotary positions are in test_ops_block.c,
+// ops of ranks that hold a part of a tensor in test_ops_parts.c.
 #include <float.h>
 
 #include "test/op_checks.h"
@@ -18,27 +19,9 @@ static struct {
 
 #define FOR_DTYPES for (k.dt = DT_F32; k.dt <= DT_BF16; k.dt++)
 
-// Sizes around the vector lengths, the chunk of flat tensors and the threshold of the parallel loops.
-static const size_t flat_sizes[] = {0,  1,  3,   4,    5,    7,    8,    9,     15,    16,    17,
-                                    31, 33, 100, 4095, 4096, 4097, 8191, 16383, 16384, 16385, 50001};
-
-static size_t flat_size(int i) { return (size_t)at_most((int)flat_sizes[i], 5000); }
-
-static const int row_sizes[][2] = {  // N, C
-    {0, 5},  {1, 1},  {3, 2},   {7, 3},    {8, 15},   {9, 16},   {5, 17},   {2, 63},
-    {3, 64}, {3, 65}, {4, 100}, {64, 257}, {70, 768}, {520, 33}, {1030, 24}};
-
 static void set_row_size(int i) {
     k.C = row_sizes[i][1], k.N = at_most(row_sizes[i][0], 9000 / k.C);
-    world.limits = (KernelLimits){.N = k.N,
-                                  .C = k.C,
-                                  .OC = MAX(4 * k.C, 16),
-                                  .NH = 1,
-                                  .NKV = 1,
-                                  .HS = 8,
-                                  .context = 16,
-                                  .dt = k.dt,
-                                  .attention = ATTENTION_OWN};
+    world.limits = row_limits(k.N, k.C, k.dt);
 }
 
 // ---- exact ops
@@ -138,116 +121,6 @@ static void embedding_backward_skips_negative_tokens_and_missing_tables(void) {
         compare(call_embedding_backward);
     }
     k.without = 0;
-}
-
-// ---- GELU: tanh within a few ulp, and 1 + tanh loses what cancels: 8 E |x| in all
-
-static void call_gelu(const Kernels* t) {
-    t->activation_forward(data(k.out), data(k.x), ACT_GELU, 1, (int)k.n, k.dt, NULL);
-}
-
-static void gelu_matches_the_reference(void) {
-    static const double special[] = {0, -0.0, INFINITY, 30, -30, 1e-30, NAN, 5, -5, 9, -9, 3e4};
-    FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
-        k.n = flat_size(i);
-        k.x = input(k.n, k.dt, 0, 3), k.out = output(k.n, k.dt);
-        for (size_t j = 0; j < k.n && j < COUNT(special); j++) set(k.x, (j * 5 + 1) % k.n, special[j]);
-        run_reference(call_gelu);
-        double* tolerance = tolerate(k.out);
-        for (size_t j = 0; j < k.n; j++) tolerance[j] = 8 * E * fabs(get(k.x, j)) + FLT_MIN;
-        compare(call_gelu);
-    }
-}
-
-// ---- LayerNorm. A sum of C terms over at least 4 lanes is off by (C/4 + 12) E of the sum of their absolute values,
-// at most. With X the largest |x| and r the rstd, xhat is then off by that factor times X r at most, also through r
-// itself, since x - mean cancels (which rounds to E X).
-
-static double sum_error(void) { return (k.C / 4.0 + 12) * E; }
-
-static double largest(int buffer) {
-    double most = 0;
-    for (size_t i = 0; i < world.b[buffer].n; i++) most = fmax(most, fabs(get(buffer, i)));
-    return most;
-}
-
-static void call_layernorm(const Kernels* t) {
-    t->norm_forward(NULL, data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), NULL, data(k.weight),
-                    data(k.bias), 1e-5f, k.N, k.C, k.dt, NULL);
-}
-
-static void set_layernorm_tolerance(int x) {
-    double X = largest(x), *out = tolerate(k.out), *mean = tolerate(k.mean), *rstd = tolerate(k.rstd);
-    for (int n = 0; n < k.N; n++) {
-        double r = get(k.rstd, n), xhat_error = sum_error() * (X * r + 1);
-        mean[n] = sum_error() * X;
-        rstd[n] = r * sum_error() * (X * r + 1);
-        for (int c = 0; c < k.C; c++) {
-            double xhat = (get(x, (size_t)n * k.C + c) - get(k.mean, n)) * r, w = fabs(get(k.weight, c));
-            out[(size_t)n * k.C + c] =
-                xhat_error * (1 + fabs(xhat)) * w + 4 * E * (fabs(xhat) * w + fabs(get(k.bias, c)));
-        }
-    }
-}
-
-static void layernorm_matches_the_reference(void) {
-    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
-        set_row_size(i);
-        size_t n = (size_t)k.N * k.C;
-        k.x = input(n, k.dt, 3, 1), k.weight = input(k.C, k.dt, 1, 0.5), k.bias = input(k.C, k.dt, 0, 1);
-        k.out = output(n, k.dt), k.mean = output(k.N, DT_F32), k.rstd = output(k.N, DT_F32);
-        run_reference(call_layernorm);
-        set_layernorm_tolerance(k.x);
-        compare(call_layernorm);
-    }
-}
-
-static int sum_buffer;
-static void call_residual(const Kernels* t) {
-    t->norm_forward(data(sum_buffer), data(k.out), (float*)data(k.mean), (float*)data(k.rstd), data(k.x), data(k.y),
-                    data(k.weight), data(k.bias), 1e-5f, k.N, k.C, k.dt, NULL);
-}
-
-static void residual_layernorm_matches_the_reference(void) {
-    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) for (int alias = 0; alias < 3; alias++) {
-        set_row_size(i);
-        size_t n = (size_t)k.N * k.C;
-        k.x = input(n, k.dt, 2, 1), k.y = input(n, k.dt, 1, 1), k.weight = input(k.C, k.dt, 1, 0.5),
-        k.bias = input(k.C, k.dt, 0, 1);
-        k.out = output(n, k.dt), k.mean = output(k.N, DT_F32), k.rstd = output(k.N, DT_F32);
-        sum_buffer = alias == 0 ? output(n, k.dt) : alias == 1 ? k.x : k.y;  // the sum itself: the same bits
-        run_reference(call_residual);
-        set_layernorm_tolerance(sum_buffer);
-        compare(call_residual);
-    }
-}
-
-static void call_layernorm_backward(const Kernels* t) {
-    t->norm_backward(data(k.dx), (float*)data(k.dweight), (float*)data(k.dbias), data(k.out), data(k.x), data(k.weight),
-                     (float*)data(k.mean), (float*)data(k.rstd), k.N, k.C, k.dt, NULL);
-}
-
-// dx adds rstd (g - mean(g) - xhat mean(g xhat)): each mean off by sum_error of G = max |g|, or G H with H = max
-// |xhat|. dweight and dbias: N + 2 additions in fp32 on either side, each off by E of at most N D H (or N D), D =
-// max |dout|.
-static void layernorm_backward_matches_the_reference(void) {
-    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
-        set_row_size(i);
-        size_t n = (size_t)k.N * k.C;
-        k.x = input(n, k.dt, 0, 1), k.out = input(n, k.dt, 0, 1), k.weight = input(k.C, k.dt, 1, 0.5);
-        k.mean = input(k.N, DT_F32, 0, 0.1), k.rstd = input(k.N, DT_F32, 1, 0.05);
-        k.dx = input(n, k.dt, 0, 1), k.dweight = input(k.C, DT_F32, 0, 1), k.dbias = input(k.C, DT_F32, 0, 1);
-        run_reference(call_layernorm_backward);
-        double H = (largest(k.x) + largest(k.mean)) * largest(k.rstd), D = largest(k.out), G = D * largest(k.weight);
-        double *dx = tolerate(k.dx), *dweight = tolerate(k.dweight), *dbias = tolerate(k.dbias);
-        for (size_t j = 0; j < n; j++)
-            dx[j] = largest(k.rstd) * sum_error() * G * (2 + 2 * H * H) + 2 * E * fabs(get(k.dx, j));
-        for (int c = 0; c < k.C; c++) {
-            dweight[c] = 2 * (k.N + 2) * E * (k.N * D * H + 4);
-            dbias[c] = 2 * (k.N + 2) * E * (k.N * D + 4);
-        }
-        compare(call_layernorm_backward);
-    }
 }
 
 // ---- classifier. The sum of V exponentials is off by (V/16 + 16) E of itself, plus 4 E + |x - max| E for each
@@ -701,8 +574,6 @@ static void instruction_set_is_tested_here(void) {
     const Kernels *t = cpu_kernels(isa), *r = &cpu_reference_kernels;
     if (!t) SKIP("this processor or this build lacks it");
     CHECK(t->embedding_forward != r->embedding_forward && t->embedding_backward != r->embedding_backward);
-    CHECK(t->norm_forward != r->norm_forward && t->norm_backward != r->norm_backward);
-    CHECK(t->activation_forward != r->activation_forward);
     CHECK(t->add != r->add && t->cast != r->cast && t->classifier != r->classifier);
     CHECK(t->classifier_part != r->classifier_part && t->classifier_join != r->classifier_join);
     CHECK(t->gather_columns != r->gather_columns && t->scatter_columns != r->scatter_columns);
@@ -740,10 +611,6 @@ int main(void) {
     RUN(embedding_forward_gives_the_same_bits);
     RUN(embedding_backward_adds_in_row_order);
     RUN(embedding_backward_skips_negative_tokens_and_missing_tables);
-    RUN(gelu_matches_the_reference);
-    RUN(layernorm_matches_the_reference);
-    RUN(residual_layernorm_matches_the_reference);
-    RUN(layernorm_backward_matches_the_reference);
     RUN(classifier_matches_the_reference);
     RUN(classifier_ignores_padding_and_hidden_logits);
     RUN(classifier_shows_nan_in_its_row_only);

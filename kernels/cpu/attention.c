@@ -6,9 +6,9 @@
 // Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
 //
 // Work is cut into tasks (document, head, block), large ones first, that threads take as they come. The backward
-// pass of a document is one task a head, or, where that would leave threads idle, separate tasks for dq and for dk,
-// dv that compute probabilities twice. Both add the same blocks in the same order, so the result does not depend on
-// the choice.
+// pass of a document is one task a key/value head, with all query heads that read it, or, where that would leave
+// threads idle, separate tasks for dq and for dk, dv that compute probabilities twice. Both add the same blocks in the
+// same order, head by head and then query by query, so the result does not depend on the choice.
 #include <float.h>
 #include <omp.h>
 
@@ -38,6 +38,9 @@ static Span document(const Attention* a, int b) {
 
 // A part of a larger attention leaves its result, and its share of gradients, in fp32.
 static DType result_type(const Attention* a, DType dt) { return a->partial ? DT_F32 : dt; }
+
+// Query heads that read a key/value head.
+static int heads_of_key(const Attention* a) { return a->NH / a->NKV; }
 
 // Keys that query i of the document sees.
 static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
@@ -125,7 +128,7 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
     }
     for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
         int nk = MIN(BLOCK, n_keys - j0);
-        size_t key = at(d.k0 + j0, a->ldkv, h / (a->NH / a->NKV), HS);
+        size_t key = at(d.k0 + j0, a->ldkv, h / heads_of_key(a), HS);
         pack_rows(k, element(a->k, key, dt), a->ldkv, nk, ROUND_UP(nk, TILE_ROWS), HS, dt);
         pack_rows(v, element(a->v, key, dt), a->ldkv, nk, nk, HS, dt);
         for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
@@ -152,9 +155,10 @@ typedef struct Gradients {
     const float *lse, *D;  // (NH,Nq)
 } Gradients;
 
-typedef struct KeyBlock {  // packed, with the sums of its gradients; each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
-    float *k, *kt, *vt, *dk, *dv;
-    int nk, first;  // keys; the query that is the first to see key 0
+typedef struct KeyBlock {  // each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
+    float *k, *kt, *vt;    // packed
+    float *dk, *dv;        // sums so far
+    int nk, first;         // keys; the query that is the first to see key 0
 } KeyBlock;
 
 typedef struct QueryBlock {
@@ -171,7 +175,9 @@ typedef struct Part {
 
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    float packed[];  // q, dout: a block each; GROUP key blocks; dq of all queries of the task
+    // q, dout: a block each; k, k^T, v^T of GROUP key blocks; dk, dv, a block each, of these, or where query heads
+    // share keys of all keys of the task, since they are sums over heads; dq of all queries of the task and a head
+    float packed[];
 } BackwardScratch;
 
 // p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
@@ -219,18 +225,16 @@ static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScrat
     }
 }
 
-// Keys j .. j + b->nk of the document, packed into the five blocks that begin at `room`.
-static void pack_keys(KeyBlock* b, const Attention* a, Span d, int h, int j, DType dt, float* room) {
-    size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, h, a->HS);
+// Keys j .. j + b->nk of the document, packed into the three blocks that begin at `room`.
+static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* room) {
+    size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, kv, a->HS);
     int N = ROUND_UP(b->nk, SIMD_FLOATS);
-    b->k = room, b->kt = b->k + block, b->vt = b->kt + block, b->dk = b->vt + block, b->dv = b->dk + block;
+    b->k = room, b->kt = b->k + block, b->vt = b->kt + block;
     b->first = a->causal ? j - d.offset : 0;
     pack_rows(b->k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
     transpose(b->vt, BLOCK, b->k, HSp, N, (int)HSp, 1);
     pack_rows(b->k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
     transpose(b->kt, BLOCK, b->k, HSp, N, (int)HSp, a->scale);
-    memset(b->dk, 0, ROUND_UP(b->nk, TILE_ROWS) * HSp * sizeof(float));
-    memset(b->dv, 0, ROUND_UP(b->nk, TILE_ROWS) * HSp * sizeof(float));
 }
 
 // n rows of dq, dk or dv from row `row` on: stored, or, of a part, added.
@@ -241,21 +245,27 @@ static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h
     else store_rows((void*)element(to, first, dt), ld, x, n, a->HS, scale, dt);
 }
 
-// GROUP blocks of keys share each packed block of queries. Queries add to dk and dv, keys to dq in rising order,
-// also when other parts of the document are other tasks.
-static void backward_task(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
+// What query head h has to do in a task. Heads that share keys come one after another: the first clears the sums of dk
+// and dv, the last stores them. GROUP blocks of keys share each packed block of queries. Queries add to dk and dv, keys
+// to dq in rising order, also when other parts of the document are other tasks.
+static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
                           BackwardScratch* w) {
-    int HS = a->HS, i_end = part.i_end;
+    int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
     int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
     size_t HSp = padded(HS), block = HSp * BLOCK, Nq = (size_t)a->cu_q[a->n_docs];
-    float *keys = w->packed + 2 * block, *dq = keys + 5 * GROUP * block;
+    float *keys = w->packed + 2 * block, *sums = keys + 3 * GROUP * block;
+    float* dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
     KeyBlock b[GROUP];
     if (part.want_dq) memset(dq, 0, ROUND_UP(i_end - part.i_begin, TILE_ROWS) * HSp * sizeof(float));
     for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
         int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
         for (int t = 0; t < n; t++) {
             b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
-            pack_keys(&b[t], a, d, h, j0 + t * BLOCK, dt, keys + 5 * t * block);
+            pack_keys(&b[t], a, d, h / heads, j0 + t * BLOCK, dt, keys + 3 * t * block);
+            b[t].dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
+            b[t].dv = b[t].dk + block;
+            for (int sum = 0; sum < 2 && part.want_dkv && h % heads == 0; sum++)
+                memset(b[t].dk + sum * block, 0, ROUND_UP(b[t].nk, TILE_ROWS) * HSp * sizeof(float));
         }
         for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
             int nq = MIN(BLOCK, i_end - i), nq_padded = ROUND_UP(nq, TILE_ROWS);
@@ -267,10 +277,10 @@ static void backward_task(const Gradients* g, const Attention* a, Span d, int h,
             for (int t = 0; t < n; t++)
                 if (i + nq > b[t].first) backward_block(&b[t], &r, w, a->causal, part.want_dkv, HS);
         }
-        for (int t = 0; t < n && part.want_dkv; t++) {
+        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
             size_t key = d.k0 + j0 + t * BLOCK;
-            put_gradient(g->dk, a, key, g->ld_dkv, h, b[t].dk, b[t].nk, a->scale, dt);
-            put_gradient(g->dv, a, key, g->ld_dkv, h, b[t].dv, b[t].nk, 1, dt);
+            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
+            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
         }
     }
     if (part.want_dq) put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, i_end - part.i_begin, a->scale, dt);
@@ -283,16 +293,17 @@ typedef enum Kind { FORWARD, BACKWARD, BACKWARD_DQ, BACKWARD_DKV } Kind;
 typedef struct Task {
     int doc, begin;  // document and first row of its block
     Kind kind;
-    float cost;  // pairs of a query and a key, times the matmuls for each
+    float cost;  // pairs of a query and a key, times the matmuls for each, for one head
 } Task;
 
 enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ task: they share the transposition of each block of keys
 
-// Rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NH / s heads, rounded up, which
-// are fewer than NH + s pairs for each of N.
+// Rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NKV / s key/value heads, rounded
+// up, which are fewer than NKV + s pairs for each of N, and as many times more query heads as share one.
 static size_t most_rows(const KernelLimits* limits) { return (size_t)limits->N * (size_t)MAX(1, limits->spread); }
 static size_t most_pairs(const KernelLimits* limits) {
-    return (size_t)limits->N * (size_t)(limits->NH + MAX(1, limits->spread) - 1);
+    int NKV = MAX(1, limits->NKV);
+    return (size_t)limits->N * (size_t)(NKV + MAX(1, limits->spread) - 1) * CEIL_DIV((size_t)limits->NH, (size_t)NKV);
 }
 
 // One for each row at most: blocks have at least one, and a document that is split has more rows than pieces.
@@ -314,8 +325,8 @@ static int list_forward(Task* tasks, const Attention* a) {
     return n;
 }
 
-// A document whose head is more than 0.4 of a thread's share is split by queries and by keys: that costs 7 matmuls
-// instead of 5, but no thread waits for one long task.
+// A document whose key/value head is more than 0.4 of a thread's share is split by queries and by keys: that costs 7
+// matmuls instead of 5, but no thread waits for one long task.
 static int list_backward(Task* tasks, const Attention* a) {
     int n = 0;
     float total = 0;
@@ -323,7 +334,7 @@ static int list_backward(Task* tasks, const Attention* a) {
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
         float pairs = n_pairs(a, d, 0, d.q_len);
-        int split = cpu_threads() > 1 && d.q_len > BLOCK && pairs * (float)cpu_threads() > 0.4f * total * (float)a->NH;
+        int split = cpu_threads() > 1 && d.q_len > BLOCK && pairs * (float)cpu_threads() > 0.4f * total * (float)a->NKV;
         if (!split) {
             if (d.q_len > 0) tasks[n++] = (Task){b, 0, BACKWARD, 5 * pairs};
             continue;
@@ -343,13 +354,13 @@ enum { CLASSES = 64 };
 typedef struct Work {
     Task* tasks;
     int begin[CLASSES + 1];  // tasks of class c, costs within a factor of two of each other: begin[c] .. begin[c + 1]
-    int n, NH;
+    int n, heads;
     float cost;  // of all, for one head
 } Work;
 
 // Counting sort of the n tasks at `tasks` into the room behind them, large ones first.
-static Work sort_tasks(Task* tasks, int n, int NH) {
-    Work w = {.tasks = tasks + n, .n = n, .NH = NH};
+static Work sort_tasks(Task* tasks, int n, int heads) {
+    Work w = {.tasks = tasks + n, .n = n, .heads = heads};
     int next[CLASSES];
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < n; i++) {
@@ -364,27 +375,27 @@ static Work sort_tasks(Task* tasks, int n, int NH) {
     return w;
 }
 
-// The t-th piece of work of n * NH: class by class, in a class head by head, so that threads meet the same keys.
+// The t-th piece of work of n * heads: class by class, in a class head by head, so that threads meet the same keys.
 static Task deal(const Work* w, size_t t, int* h) {
     int c = 0;
-    while (t >= (size_t)w->begin[c + 1] * w->NH) c++;
-    size_t in_class = t - (size_t)w->begin[c] * w->NH, n = (size_t)(w->begin[c + 1] - w->begin[c]);
+    while (t >= (size_t)w->begin[c + 1] * w->heads) c++;
+    size_t in_class = t - (size_t)w->begin[c] * w->heads, n = (size_t)(w->begin[c + 1] - w->begin[c]);
     *h = (int)(in_class / n);
     return w->tasks[w->begin[c] + in_class % n];
 }
 
 // ---- entries
 
-static void blank_rows(void* x, size_t first, size_t end, int ld, const Attention* a, DType dt) {
+static void blank_rows(void* x, size_t first, size_t end, int ld, int width, DType dt) {
     for (size_t n = first; n < end; n++)
-        memset((char*)x + n * ld * dtype_bytes(dt), 0, (size_t)a->NH * a->HS * dtype_bytes(dt));
+        memset((char*)x + n * ld * dtype_bytes(dt), 0, (size_t)width * dtype_bytes(dt));
 }
 
 // Queries that see no key are in no task: out or dq 0, lse (unless NULL) -infinity.
 static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* a, DType dt) {
     for (int b = 0; b < a->n_docs; b++) {
         size_t end = document(a, b).q0;
-        blank_rows(out_or_dq, (size_t)a->cu_q[b], end, ld, a, dt);
+        blank_rows(out_or_dq, (size_t)a->cu_q[b], end, ld, a->NH * a->HS, dt);
         for (int h = 0; h < a->NH && lse; h++)
             for (size_t n = (size_t)a->cu_q[b]; n < end; n++) lse[h * (size_t)a->cu_q[a->n_docs] + n] = -INFINITY;
     }
@@ -393,8 +404,8 @@ static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* 
 static void blank_keys(void* dk, void* dv, const Attention* a, DType dt) {
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
-        blank_rows(dk, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a, dt);
-        blank_rows(dv, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a, dt);
+        blank_rows(dk, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a->NKV * a->HS, dt);
+        blank_rows(dv, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a->NKV * a->HS, dt);
     }
 }
 
@@ -436,27 +447,23 @@ static void row_dots(float* D, const void* dout, const void* out, const Attentio
 
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
-    if (a->NKV != a->NH) {
-        cpu_reference_kernels.attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
-        return;
-    }
     float* D = (float*)cpu_shared_scratch();
     Task* tasks = (Task*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
     row_dots(D, dout, out, a, dt);
-    Work work = sort_tasks(tasks, list_backward(tasks, a), a->NH);
-    size_t n = (size_t)work.n * a->NH;
+    Work work = sort_tasks(tasks, list_backward(tasks, a), a->NKV);
+    size_t n = (size_t)work.n * a->NKV;
     Gradients g = {dq, dk, dv, a->ldq, a->ldkv, dout, lse, D};
     if (a->partial) g.ld_dq = a->ld_dq, g.ld_dkv = a->ld_dkv;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
     for (size_t t = 0; t < n; t++) {
-        int h;
-        Task task = deal(&work, t, &h);
+        int kv;
+        Task task = deal(&work, t, &kv);
         Span d = document(a, task.doc);
         BackwardScratch* w = (BackwardScratch*)cpu_thread_scratch(omp_get_thread_num());
         Part part = {0, d.q_len, 0, d.k_len, 1, 1};
         if (task.kind == BACKWARD_DQ) part = (Part){task.begin, MIN(task.begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0};
         if (task.kind == BACKWARD_DKV) part = (Part){0, d.q_len, task.begin, task.begin + GROUP * BLOCK, 0, 1};
-        backward_task(&g, a, d, h, part, dt, w);
+        for (int h = kv * heads_of_key(a); h < (kv + 1) * heads_of_key(a); h++) backward_head(&g, a, d, h, part, dt, w);
     }
     if (a->partial) return;  // nothing to add
     blank_queries(dq, NULL, a->ldq, a, dt);
@@ -470,10 +477,11 @@ static void install(Kernels* table) {
 
 static CpuScratch scratch(const KernelLimits* limits) {
     size_t HSp = padded(limits->HS), rows = ROUND_UP((size_t)MAX(limits->context, (int)DQ_ROWS), (size_t)BLOCK);
+    size_t sums = 2 * (limits->NH > limits->NKV ? rows : GROUP * BLOCK);
     return (CpuScratch){
         .shared_bytes =
             ROUND_UP(most_pairs(limits), (size_t)16) * sizeof(float) + 2 * most_tasks(limits) * sizeof(Task),
-        .thread_bytes = sizeof(BackwardScratch) + ((2 + 5 * GROUP) * BLOCK + rows) * HSp * sizeof(float),
+        .thread_bytes = sizeof(BackwardScratch) + ((2 + 3 * GROUP) * BLOCK + rows + sums) * HSp * sizeof(float),
     };
 }
 

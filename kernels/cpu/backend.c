@@ -16,9 +16,9 @@
 const char* const cpu_isa_names[CPU_ISAS] = {"reference", "generic", "avx2", "avx512", "avx512bf16", "amx"};
 
 // The families of each set. The Makefile names the sets that the compiler knows as HAVE_...
-#define DECLARE(isa) extern const CpuFamily matmul_##isa, attention_##isa, elementwise_##isa, loss_##isa;
+#define DECLARE(isa) extern const CpuFamily matmul_##isa, attention_##isa, norm_##isa, elementwise_##isa, loss_##isa;
 #define FAMILIES(isa) \
-    { &matmul_##isa, &attention_##isa, &elementwise_##isa, &loss_##isa }
+    { &matmul_##isa, &attention_##isa, &norm_##isa, &elementwise_##isa, &loss_##isa }
 DECLARE(generic)
 #ifdef HAVE_X86_ISAS
 DECLARE(avx2)
@@ -29,7 +29,7 @@ DECLARE(avx512bf16)
 extern const CpuFamily matmul_amx;
 #endif
 
-static const CpuFamily* const families[CPU_ISAS][4] = {
+static const CpuFamily* const families[CPU_ISAS][5] = {
     [CPU_GENERIC] = FAMILIES(generic),
 #ifdef HAVE_X86_ISAS
     [CPU_AVX2] = FAMILIES(avx2),       [CPU_AVX512] = FAMILIES(avx512), [CPU_AVX512BF16] = FAMILIES(avx512bf16),

@@ -1,9 +1,9 @@
 // cpu.h - inside the CPU backend: one source, several instruction sets, one scratch memory.
 //
-// matmul.c, attention.c, elementwise.c and loss.c are compiled once for each instruction set with -DISA=avx2 and the
-// like (see the Makefile). In such a file ISA_NAME(f) is f_avx2, and SIMD_FLOATS is the number of fp32 lanes. Each
-// file exports one CpuFamily, which overrides entries of the reference table; cpu_kernels (backend.c) builds the table
-// of a set from them.
+// matmul.c, attention.c, norm.c, elementwise.c and loss.c are compiled once for each instruction set with -DISA=avx2
+// and the like (see the Makefile). In such a file ISA_NAME(f) is f_avx2, and SIMD_FLOATS is the number of fp32 lanes.
+// Each file exports one CpuFamily, which overrides entries of the reference table; cpu_kernels (backend.c) builds the
+// table of a set from them.
 //
 // The fast tables take fp32 and bf16. DT_F64 is for the reference table alone, where finite differences use it.
 #pragma once

@@ -1,24 +1,13 @@
-// elementwise.c - ops that are limited by memory: embedding, norms, residual sum, activations, conversions, merges of
-// attention, moves.
+// elementwise.c - ops that are limited by memory: embedding, activations, sums, conversions, merges of attention,
+// moves.
 //
-// Each reads its tensors once and computes in fp32. A row of C elements stays in the first cache while it is
-// normalised. Rows are dealt to threads in one static piece each; sums over rows (LayerNorm's weight gradients) use
-// a fixed number of parts instead, whose partial sums are added in order, so that the number of threads cannot be
-// seen in the result.
+// Each reads its tensors once and computes in fp32. Rows, or chunks of a flat tensor, are dealt to threads in one
+// static piece each; no element depends on which thread has it.
 #include <omp.h>
 
 #include "kernels/cpu/simd.h"
 
-enum {
-    SERIAL = 1 << 14,  // elements below which waking the threads costs more than the work
-    CHUNK = 1 << 12,   // elements of a flat tensor handled at once
-    PARTS = 64,        // most pieces that rows are cut into for sums over rows
-    PART_ROWS = 8,     // least rows of a piece
-};
-
-static inline const void* row_of(const void* p, size_t row, size_t C, DType dt) {
-    return (const char*)p + row * C * dtype_bytes(dt);
-}
+enum { CHUNK = 1 << 12 };  // elements of a flat tensor handled at once
 
 // ---- embedding
 
@@ -65,132 +54,47 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
     }
 }
 
-// ---- LayerNorm
+// ---- activations, sums, conversions
 
-typedef struct Moments {
-    float mean, rstd;
-} Moments;
+// Units begin .. end of a row of x, U gates and U ups.
+SIMD_INLINE void activate(void* out, const void* x, ActFunction f, size_t U, size_t begin, size_t end, DType dt) {
+    if (f == ACT_GELU) FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_gelu(vf_get(x, i, n, dt)), dt););
+    else FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_silu(vf_get(x, i, n, dt)) * vf_get(x, U + i, n, dt), dt););
+}
 
-enum { STEP = 4 * SIMD_FLOATS };  // four sums side by side hide the latency of an addition
-
-// Mean and 1 / sqrt(variance + eps) of x (C) fp32, the variance from the differences to the mean. x has room for whole
-// steps, which is filled with numbers that add nothing.
-SIMD_INLINE Moments moments(float* x, size_t C, float eps) {
-    vf sum[4] = {{0}}, square[4] = {{0}};
-    size_t whole = ROUND_UP(C, (size_t)STEP);
-    memset(x + C, 0, (whole - C) * sizeof(float));
-    for (size_t c = 0; c < whole; c += STEP)
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) sum[u] += vf_load(x + c + u * SIMD_FLOATS);
-    float mean = vf_sum(sum[0] + sum[1] + (sum[2] + sum[3])) / (float)C;
-    for (size_t c = C; c < whole; c++) x[c] = mean;
-    for (size_t c = 0; c < whole; c += STEP)
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) {
-            vf d = vf_load(x + c + u * SIMD_FLOATS) - mean;
-            square[u] += d * d;
+SIMD_INLINE void activate_backward(void* dx, const void* dout, const void* x, ActFunction f, size_t U, size_t begin,
+                                   size_t end, DType dt) {
+    FOR_VECTORS(i, n, begin, end, {
+        vf gate = vf_get(x, i, n, dt), d = vf_get(dout, i, n, dt);
+        if (f == ACT_GELU) {
+            vf_put(dx, i, n, d * vf_gelu_gradient(gate), dt);
+        } else {
+            vf_put(dx, i, n, d * vf_get(x, U + i, n, dt) * vf_silu_gradient(gate), dt);
+            vf_put(dx, U + i, n, d * vf_silu(gate), dt);
         }
-    float variance = vf_sum(square[0] + square[1] + (square[2] + square[3])) / (float)C;
-    return (Moments){mean, 1 / sqrtf(variance + eps)};
-}
-
-// Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
-SIMD_INLINE Moments normalize_row(void* out, void* sum, float* x, const void* a, const void* b, const void* weight,
-                                  const void* bias, float eps, size_t C, DType dt) {
-    if (b) FOR_VECTORS(c, n, 0, C, vf_put(sum, c, n, vf_get(a, c, n, dt) + vf_get(b, c, n, dt), dt););
-    const void* rounded = b ? sum : a;
-    FOR_VECTORS(c, n, 0, C, vf_put(x, c, n, vf_get(rounded, c, n, dt), DT_F32););
-    Moments m = moments(x, C, eps);
-    FOR_VECTORS(c, n, 0, C, {
-        vf xhat = (vf_get(x, c, n, DT_F32) - m.mean) * m.rstd;
-        vf_put(out, c, n, xhat * vf_get(weight, c, n, dt) + vf_get(bias, c, n, dt), dt);
-    });
-    return m;
-}
-
-static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
-    if (!mean) {
-        cpu_reference_kernels.norm_forward(sum, out, mean, rstd, a, b, weight, bias, eps, N, C, dt, s);
-        return;
-    }
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++) {
-        float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
-        void *out_row = (void*)row_of(out, n, C, dt), *sum_row = b ? (void*)row_of(sum, n, C, dt) : NULL;
-        const void *a_row = row_of(a, n, C, dt), *b_row = b ? row_of(b, n, C, dt) : NULL;
-        Moments m = WITH_DTYPE(dt, normalize_row, out_row, sum_row, x, a_row, b_row, weight, bias, eps, (size_t)C);
-        mean[n] = m.mean;
-        rstd[n] = m.rstd;
-    }
-}
-
-// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
-// dweight += dout xhat, dbias += dout.
-SIMD_INLINE void layernorm_backward_row(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
-                                        const void* weight, float mean, float rstd, size_t C, DType dt) {
-    vf g_sum = {0}, gx_sum = {0};
-    FOR_VECTORS(c, n, 0, C, {
-        vf xhat = (vf_get(x, c, n, dt) - mean) * rstd, g = vf_get(dout, c, n, dt) * vf_get(weight, c, n, dt);
-        g_sum += g;
-        gx_sum += g * xhat;
-    });
-    float g_mean = vf_sum(g_sum) / (float)C, gx_mean = vf_sum(gx_sum) / (float)C;
-    FOR_VECTORS(c, n, 0, C, {
-        vf xhat = (vf_get(x, c, n, dt) - mean) * rstd, d = vf_get(dout, c, n, dt), g = d * vf_get(weight, c, n, dt);
-        vf_put(dx, c, n, vf_get(dx, c, n, dt) + (g - g_mean - xhat * gx_mean) * rstd, dt);
-        vf_put(dweight, c, n, vf_get(dweight, c, n, DT_F32) + d * xhat, DT_F32);
-        vf_put(dbias, c, n, vf_get(dbias, c, n, DT_F32) + d, DT_F32);
     });
 }
 
-static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
-    if (!mean) {
-        cpu_reference_kernels.norm_backward(dx, dweight, dbias, dout, x, weight, mean, rstd, N, C, dt, s);
-        return;
+// Forward with dout NULL, where y is the output; backward into y.
+static void activation(void* y, const void* dout, const void* x, ActFunction f, size_t N, size_t U, DType dt) {
+    size_t rows = f == ACT_GELU ? 1 : N, units = N * U / MAX(rows, (size_t)1), chunks = CEIL_DIV(units, (size_t)CHUNK);
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (N * U >= SERIAL)
+    for (size_t t = 0; t < rows * chunks; t++) {
+        size_t row = t / chunks, begin = t % chunks * CHUNK, end = MIN(begin + CHUNK, units), runs = act_runs(f);
+        const void *x_row = row_of(x, row, runs * units, dt), *d_row = dout ? row_of(dout, row, units, dt) : NULL;
+        void* y_row = (void*)row_of(y, row, (dout ? runs : 1) * units, dt);
+        if (dout) WITH_DTYPE(dt, activate_backward, y_row, d_row, x_row, f, units, begin, end);
+        else WITH_DTYPE(dt, activate, y_row, x_row, f, units, begin, end);
     }
-    size_t rows = MAX((size_t)PART_ROWS, CEIL_DIV((size_t)N, (size_t)PARTS)), parts = CEIL_DIV((size_t)N, rows);
-    size_t Cp = ROUND_UP((size_t)C, (size_t)16);
-    float* partial = (float*)cpu_shared_scratch();  // (parts, 2, Cp)
-#pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
-    {
-#pragma omp for schedule(dynamic, 1)
-        for (size_t part = 0; part < parts; part++) {
-            float *dw = partial + part * 2 * Cp, *db = dw + Cp;
-            memset(dw, 0, 2 * Cp * sizeof(float));
-            for (size_t n = part * rows; n < MIN((part + 1) * rows, (size_t)N); n++)
-                WITH_DTYPE(dt, layernorm_backward_row, (void*)row_of(dx, n, C, dt), dw, db, row_of(dout, n, C, dt),
-                           row_of(x, n, C, dt), weight, mean[n], rstd[n], (size_t)C);
-        }
-#pragma omp for schedule(static)
-        for (size_t c = 0; c < (size_t)C; c += SIMD_FLOATS) {
-            vf dw = {0}, db = {0};
-            for (size_t part = 0; part < parts; part++) {
-                dw += vf_load(partial + part * 2 * Cp + c);
-                db += vf_load(partial + part * 2 * Cp + Cp + c);
-            }
-            int n = (int)MIN((size_t)SIMD_FLOATS, (size_t)C - c);
-            vf_put(dweight, c, n, vf_get(dweight, c, n, DT_F32) + dw, DT_F32);
-            vf_put(dbias, c, n, vf_get(dbias, c, n, DT_F32) + db, DT_F32);
-        }
-    }
-}
-
-// ---- flat tensors
-
-SIMD_INLINE void gelu_range(void* out, const void* x, size_t begin, size_t end, DType dt) {
-    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_gelu(vf_get(x, i, n, dt)), dt););
 }
 
 static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
-    size_t n = (size_t)N * U;
-    if (f != ACT_GELU) {
-        cpu_reference_kernels.activation_forward(out, x, f, N, U, dt, s);
-        return;
-    }
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
-    for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, gelu_range, out, x, i, MIN(i + CHUNK, n));
+    activation(out, NULL, x, f, (size_t)N, (size_t)U, dt);
+}
+
+static void activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
+                                Stream s) {
+    activation(dx, dout, x, f, (size_t)N, (size_t)U, dt);
 }
 
 SIMD_INLINE void add_range(void* out, const void* a, const void* b, size_t begin, size_t end, DType dt) {
@@ -349,9 +253,8 @@ static void scatter_columns(void* out, const void* x, const int* source, ColumnF
 static void install(Kernels* table) {
     table->embedding_forward = embedding_forward;
     table->embedding_backward = embedding_backward;
-    table->norm_forward = norm_forward;
-    table->norm_backward = norm_backward;
     table->activation_forward = activation_forward;
+    table->activation_backward = activation_backward;
     table->add = add;
     table->cast = cast;
     table->attention_merge = attention_merge;
@@ -363,9 +266,4 @@ static void install(Kernels* table) {
     table->join_heads = join_heads;
 }
 
-static CpuScratch scratch(const KernelLimits* limits) {
-    size_t row_bytes = ROUND_UP((size_t)limits->C, (size_t)64) * sizeof(float);
-    return (CpuScratch){.shared_bytes = PARTS * 2 * row_bytes, .thread_bytes = row_bytes};
-}
-
-const CpuFamily ISA_NAME(elementwise) = {install, scratch};
+const CpuFamily ISA_NAME(elementwise) = {install, NULL};

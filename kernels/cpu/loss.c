@@ -6,7 +6,6 @@
 #include "kernels/cpu/simd.h"
 
 enum {
-    SERIAL = 1 << 14,  // elements below which waking the threads costs more than the work
     CHUNK = 1 << 12,   // elements handled at once
     PIECE = 1 << 9,    // weights updated at once
     PARTS = 256,       // fixed pieces of sum_of_squares

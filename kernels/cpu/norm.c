@@ -1,0 +1,291 @@
+// norm.c - LayerNorm and RMSNorm: of rows of channels, fused with the residual sum before them, and of the heads of
+// queries and keys, fused with the rotation of positions after it.
+//
+// All are limited by memory, which each tensor crosses once: a row of C elements stays in the first cache while it is
+// normalised, in fp32. Rows are dealt to threads. Sums over rows (gradients of weights) are taken of a number of parts
+// that depends on the rows alone, and of these in order, so that the number of threads cannot be seen in the result.
+#include <omp.h>
+
+#include "kernels/cpu/simd.h"
+
+enum {
+    PARTS = 64,              // most parts that rows are cut into
+    PART_ROWS = 8,           // least rows of a part
+    STEP = 4 * SIMD_FLOATS,  // four sums side by side hide the latency of an addition
+};
+
+// ---- sums over rows: two vectors of C floats, as one part sees them
+
+typedef struct Parts {
+    float* sums;  // (n, 2, Cp)
+    size_t rows, n, Cp;
+} Parts;
+
+static Parts parts_of(size_t N, size_t C) {
+    size_t rows = MAX((size_t)PART_ROWS, CEIL_DIV(N, (size_t)PARTS));
+    return (Parts){(float*)cpu_shared_scratch(), rows, CEIL_DIV(N, rows), ROUND_UP(C, (size_t)16)};
+}
+
+static float* clear_part(const Parts* p, size_t part) {
+    return (float*)memset(p->sums + part * 2 * p->Cp, 0, 2 * p->Cp * sizeof(float));
+}
+
+// Adds the parts, in order, to a (C) and b (C), unless that is NULL. For all threads of a region together.
+static void add_parts(float* a, float* b, const Parts* p, size_t C) {
+#pragma omp for schedule(static)
+    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
+        int n = (int)MIN((size_t)SIMD_FLOATS, C - c);
+        vf sum_a = {0}, sum_b = {0};
+        for (size_t part = 0; part < p->n; part++) {
+            sum_a += vf_load(p->sums + part * 2 * p->Cp + c);
+            sum_b += vf_load(p->sums + part * 2 * p->Cp + p->Cp + c);
+        }
+        vf_put(a, c, n, vf_get(a, c, n, DT_F32) + sum_a, DT_F32);
+        if (b) vf_put(b, c, n, vf_get(b, c, n, DT_F32) + sum_b, DT_F32);
+    }
+}
+
+// ---- norms of rows. `centred` is a constant: 1 for LayerNorm, 0 for RMSNorm, whose mean counts as 0
+
+typedef struct Moments {
+    float mean, rstd;
+} Moments;
+
+// Mean and 1 / sqrt(variance + eps) of x (C) fp32, the variance from the differences to the mean. x has room for whole
+// steps, which is filled with numbers that add nothing.
+SIMD_INLINE Moments moments(float* x, size_t C, float eps, int centred) {
+    vf sum[4] = {{0}}, square[4] = {{0}};
+    size_t whole = ROUND_UP(C, (size_t)STEP);
+    memset(x + C, 0, (whole - C) * sizeof(float));
+    for (size_t c = 0; c < whole && centred; c += STEP)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) sum[u] += vf_load(x + c + u * SIMD_FLOATS);
+    float mean = centred ? vf_sum(sum[0] + sum[1] + (sum[2] + sum[3])) / (float)C : 0;
+    for (size_t c = C; c < whole; c++) x[c] = mean;
+    for (size_t c = 0; c < whole; c += STEP)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) {
+            vf d = vf_load(x + c + u * SIMD_FLOATS) - mean;
+            square[u] += d * d;
+        }
+    float variance = vf_sum(square[0] + square[1] + (square[2] + square[3])) / (float)C;
+    return (Moments){mean, 1 / sqrtf(variance + eps)};
+}
+
+typedef struct NormRow {
+    void *sum, *out;
+    const void *a, *b;  // b NULL: out = norm(a)
+    const void *weight, *bias;
+    size_t C;
+    float eps;
+} NormRow;
+
+// Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
+SIMD_INLINE Moments normalize_row(const NormRow* r, float* x, int centred, DType dt) {
+    if (r->b) FOR_VECTORS(c, n, 0, r->C, vf_put(r->sum, c, n, vf_get(r->a, c, n, dt) + vf_get(r->b, c, n, dt), dt););
+    const void* rounded = r->b ? r->sum : r->a;
+    FOR_VECTORS(c, n, 0, r->C, vf_put(x, c, n, vf_get(rounded, c, n, dt), DT_F32););
+    Moments m = moments(x, r->C, r->eps, centred);
+    FOR_VECTORS(c, n, 0, r->C, {
+        vf xhat = (vf_get(x, c, n, DT_F32) - m.mean) * m.rstd, w = vf_get(r->weight, c, n, dt);
+        vf_put(r->out, c, n, centred ? xhat * w + vf_get(r->bias, c, n, dt) : xhat * w, dt);
+    });
+    return m;
+}
+
+static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
+    for (size_t n = 0; n < (size_t)N; n++) {
+        float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
+        NormRow row = {(void*)row_of(sum, n, C, dt),
+                       (void*)row_of(out, n, C, dt),
+                       row_of(a, n, C, dt),
+                       b ? row_of(b, n, C, dt) : NULL,
+                       weight,
+                       bias,
+                       (size_t)C,
+                       eps};
+        Moments m = mean ? WITH_DTYPE(dt, normalize_row, &row, x, 1) : WITH_DTYPE(dt, normalize_row, &row, x, 0);
+        if (mean) mean[n] = m.mean;
+        rstd[n] = m.rstd;
+    }
+}
+
+// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
+// dweight += dout xhat, dbias += dout. Without a mean its gradient, mean(g), is missing too.
+SIMD_INLINE void norm_backward_row(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
+                                   const void* weight, float mean, float rstd, size_t C, int centred, DType dt) {
+    vf g_sum = {0}, gx_sum = {0};
+    FOR_VECTORS(c, n, 0, C, {
+        vf xhat = (vf_get(x, c, n, dt) - mean) * rstd, g = vf_get(dout, c, n, dt) * vf_get(weight, c, n, dt);
+        g_sum += g;
+        gx_sum += g * xhat;
+    });
+    float g_mean = centred ? vf_sum(g_sum) / (float)C : 0, gx_mean = vf_sum(gx_sum) / (float)C;
+    FOR_VECTORS(c, n, 0, C, {
+        vf xhat = (vf_get(x, c, n, dt) - mean) * rstd, d = vf_get(dout, c, n, dt), g = d * vf_get(weight, c, n, dt);
+        vf_put(dx, c, n, vf_get(dx, c, n, dt) + (g - g_mean - xhat * gx_mean) * rstd, dt);
+        vf_put(dweight, c, n, vf_get(dweight, c, n, DT_F32) + d * xhat, DT_F32);
+        if (centred) vf_put(dbias, c, n, vf_get(dbias, c, n, DT_F32) + d, DT_F32);
+    });
+}
+
+static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
+                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
+    Parts p = parts_of((size_t)N, (size_t)C);
+#pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
+    {
+#pragma omp for schedule(dynamic, 1)
+        for (size_t part = 0; part < p.n; part++) {
+            float *dw = clear_part(&p, part), *db = dw + p.Cp;
+            for (size_t n = part * p.rows; n < MIN((part + 1) * p.rows, (size_t)N); n++) {
+                void* dx_row = (void*)row_of(dx, n, C, dt);
+                const void *d_row = row_of(dout, n, C, dt), *x_row = row_of(x, n, C, dt);
+                if (mean)
+                    WITH_DTYPE(dt, norm_backward_row, dx_row, dw, db, d_row, x_row, weight, mean[n], rstd[n], (size_t)C,
+                               1);
+                else WITH_DTYPE(dt, norm_backward_row, dx_row, dw, db, d_row, x_row, weight, 0, rstd[n], (size_t)C, 0);
+            }
+        }
+        add_parts(dweight, dbias, &p, (size_t)C);
+    }
+}
+
+// ---- heads of queries and keys: normed (or not: weight NULL), then turned
+
+// cosines (half), then sines (half): every head of a token reads them.
+static const float* turns_of(float* turns, const Rotary* r, size_t n) {
+    size_t half = (size_t)r->HS / 2;
+    const float* pairs = r->table + (size_t)r->positions[n] * 2 * half;
+    for (size_t j = 0; j < half; j++) turns[j] = pairs[2 * j], turns[half + j] = pairs[2 * j + 1];
+    return turns;
+}
+
+// 1 / sqrt(mean(x^2) + eps) of x (HS).
+SIMD_INLINE float head_rstd(const void* x, size_t HS, float eps, DType dt) {
+    vf square = {0};
+    FOR_VECTORS(j, n, 0, HS, {
+        vf d = vf_get(x, j, n, dt);
+        square += d * d;
+    });
+    return 1 / sqrtf(vf_sum(square) / (float)HS + eps);
+}
+
+typedef struct Halves {  // elements j and HS/2 + j of a head vector, which turn together
+    vf low, high;
+} Halves;
+
+SIMD_INLINE Halves get_halves(const void* x, size_t j, int n, size_t half, DType dt) {
+    return (Halves){vf_get(x, j, n, dt), vf_get(x, half + j, n, dt)};
+}
+
+SIMD_INLINE void put_halves(void* x, size_t j, int n, size_t half, vf low, vf high, DType dt) {
+    vf_put(x, j, n, low, dt);
+    vf_put(x, half + j, n, high, dt);
+}
+
+SIMD_INLINE void turn_head(void* x, const float* turns, const void* weight, size_t HS, float eps, DType dt) {
+    size_t half = HS / 2;
+    float rstd = weight ? head_rstd(x, HS, eps, dt) : 1;
+    FOR_VECTORS(j, n, 0, half, {
+        Halves y = get_halves(x, j, n, half, dt), turn = get_halves(turns, j, n, half, DT_F32);
+        if (weight) {
+            Halves w = get_halves(weight, j, n, half, dt);
+            y.low *= w.low * rstd;
+            y.high *= w.high * rstd;
+        }
+        put_halves(x, j, n, half, y.low * turn.low - y.high * turn.high, y.high * turn.low + y.low * turn.high, dt);
+    });
+}
+
+SIMD_INLINE void turn_row(void* x, const float* turns, const Rotary* r, DType dt) {
+    size_t HS = (size_t)r->HS;
+    for (int h = 0; h < r->NH + r->NKV; h++)
+        turn_head((void*)row_of(x, (size_t)h, HS, dt), turns, h < r->NH ? r->q_weight : r->k_weight, HS, r->eps, dt);
+}
+
+static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {
+    size_t heads = (size_t)(r->NH + r->NKV), width = heads * (size_t)r->HS;
+#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (r->N * width >= SERIAL)
+    for (size_t n = 0; n < (size_t)r->N; n++) {
+        const float* turns = turns_of((float*)cpu_thread_scratch(omp_get_thread_num()), r, n);
+        void* row = (void*)row_of(x, n, (size_t)r->ld, dt);
+        if (raw) memcpy((void*)row_of(raw, n, width, dt), row, width * dtype_bytes(dt));
+        WITH_DTYPE(dt, turn_row, row, turns, r);
+    }
+}
+
+// g = dx turned back. With a weight, h = g weight and xhat = raw rstd:  dx = rstd (h - xhat mean(h xhat)), dweight +=
+// g xhat; g (HS) keeps the first pass for the second.
+SIMD_INLINE void turn_head_back(void* dx, float* dweight, float* g, const float* turns, const void* weight,
+                                const void* raw, size_t HS, float eps, DType dt) {
+    size_t half = HS / 2;
+    float rstd = weight ? head_rstd(raw, HS, eps, dt) : 1;
+    vf sum = {0};
+    FOR_VECTORS(j, n, 0, half, {
+        Halves d = get_halves(dx, j, n, half, dt), turn = get_halves(turns, j, n, half, DT_F32);
+        vf low = d.low * turn.low + d.high * turn.high, high = d.high * turn.low - d.low * turn.high;
+        if (weight) {
+            Halves x = get_halves(raw, j, n, half, dt), w = get_halves(weight, j, n, half, dt);
+            Halves dw = get_halves(dweight, j, n, half, DT_F32);
+            x.low *= rstd, x.high *= rstd;
+            sum += low * w.low * x.low + high * w.high * x.high;
+            put_halves(dweight, j, n, half, dw.low + low * x.low, dw.high + high * x.high, DT_F32);
+            put_halves(g, j, n, half, low, high, DT_F32);
+        } else {
+            put_halves(dx, j, n, half, low, high, dt);
+        }
+    });
+    if (!weight) return;
+    float mean = vf_sum(sum) / (float)HS;
+    FOR_VECTORS(j, n, 0, half, {
+        Halves x = get_halves(raw, j, n, half, dt), w = get_halves(weight, j, n, half, dt);
+        Halves d = get_halves(g, j, n, half, DT_F32);
+        put_halves(dx, j, n, half, (d.low * w.low - x.low * rstd * mean) * rstd,
+                   (d.high * w.high - x.high * rstd * mean) * rstd, dt);
+    });
+}
+
+// dweights: of queries, and Cp further on of keys.
+SIMD_INLINE void turn_row_back(void* dx, float* dweights, size_t Cp, float* g, const float* turns, const void* raw,
+                               const Rotary* r, DType dt) {
+    size_t HS = (size_t)r->HS;
+    for (int h = 0; h < r->NH + r->NKV; h++) {
+        int key = h >= r->NH;
+        turn_head_back((void*)row_of(dx, (size_t)h, HS, dt), dweights + key * Cp, g, turns,
+                       key ? r->k_weight : r->q_weight, raw ? row_of(raw, (size_t)h, HS, dt) : NULL, HS, r->eps, dt);
+    }
+}
+
+static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
+                            Stream s) {
+    size_t width = (size_t)(r->NH + r->NKV) * (size_t)r->HS;
+    Parts p = parts_of((size_t)r->N, (size_t)r->HS);
+#pragma omp parallel num_threads(cpu_threads()) if (r->N * width >= SERIAL)
+    {
+        float *turns = (float*)cpu_thread_scratch(omp_get_thread_num()), *g = turns + p.Cp;
+#pragma omp for schedule(dynamic, 1)
+        for (size_t part = 0; part < p.n; part++) {
+            float* dweights = clear_part(&p, part);
+            for (size_t n = part * p.rows; n < MIN((part + 1) * p.rows, (size_t)r->N); n++)
+                WITH_DTYPE(dt, turn_row_back, (void*)row_of(dx, n, (size_t)r->ld, dt), dweights, p.Cp, g,
+                           turns_of(turns, r, n), raw ? row_of(raw, n, width, dt) : NULL, r);
+        }
+        if (raw) add_parts(dq_weight, dk_weight, &p, (size_t)r->HS);
+    }
+}
+
+static void install(Kernels* table) {
+    table->norm_forward = norm_forward;
+    table->norm_backward = norm_backward;
+    table->rotary_forward = rotary_forward;
+    table->rotary_backward = rotary_backward;
+}
+
+static CpuScratch scratch(const KernelLimits* limits) {
+    size_t row_bytes = ROUND_UP((size_t)MAX(limits->C, 2 * limits->HS), (size_t)64) * sizeof(float);
+    return (CpuScratch){.shared_bytes = PARTS * 2 * row_bytes, .thread_bytes = row_bytes};
+}
+
+const CpuFamily ISA_NAME(norm) = {install, scratch};
