@@ -113,7 +113,7 @@ ranks() {
 
 sanitizer() {
     TEST_ONLY=aligned_rows compute-sanitizer --error-exitcode 9 $tests/test_attention
-    TEST_ONLY=layernorm compute-sanitizer --tool racecheck --error-exitcode 9 $tests/test_ops
+    TEST_ONLY=layernorm compute-sanitizer --tool racecheck --error-exitcode 9 $tests/test_ops_block
 }
 
 if [ $inside = yes ]; then
@@ -174,7 +174,7 @@ part versions 5 versions
 part build 90 build
 part smoke-own 8 "$train $options $model --steps 3 --attention own --out $out/runs/smoke"
 gpu smoke-cudnn 12 "$train $options $model --steps 3 --attention cudnn --out $out/runs/smoke-cudnn" "it has no cuDNN"
-part ops 25 "claims test_ops; [ $dry = yes ] || { claims test_ops_parts; claims test_matmul; }"
+part ops 25 "claims test_ops; [ $dry = yes ] || { claims test_ops_block; claims test_ops_parts; claims test_matmul; }"
 gpu attention 25 "claims test_attention; claims test_attention_parts" "$in_suite"
 cudnn=TEST_ATTENTION=cudnn
 gpu attention-cudnn 20 "claims test_attention $cudnn; claims test_attention_parts $cudnn" "it has no cuDNN"

@@ -4,6 +4,12 @@
 #include "kernels/cpu/cpu.h"
 #include "test/test.h"
 
+#ifdef TEST_DEVICE
+enum { ON_DEVICE = 1 };
+#else
+enum { ON_DEVICE = 0 };
+#endif
+
 // Fills tables (room for CPU_ISAS) and returns their number. A device that is missing fails the claim.
 static inline int tested_tables(const Kernels** tables) {
     int n = 0;

@@ -66,7 +66,7 @@ verdict() { # verdict NAME WHAT-WENT-WRONG
 fault a_barrier_missing_after_staging release test_attention aligned_rows attention \
     's|__syncthreads();  // this step.*||'
 fault the_same_barrier_as_a_race race test_attention aligned_rows attention 's|__syncthreads();  // this step.*||'
-fault a_barrier_missing_before_reuse race test_ops layernorm_backward layernorm \
+fault a_barrier_missing_before_reuse race test_ops_block layernorm_backward layernorm \
     '/add_columns<T, COLUMNS>(sums/,/__syncthreads/s/__syncthreads();//'
 fault a_barrier_missing_in_the_backward_pass race test_attention aligned_rows attention_backward \
     's|__syncthreads();  // all of ds is here||'
