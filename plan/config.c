@@ -49,9 +49,9 @@ static const Option options[] = {
     {"--out",           TEXT,   DATA,      START, AT(out),           NULL,      0, 0,       "DIR", "run directory, for the log and checkpoints; default: runs/<next free number>", "log and checkpoints; default: runs/<next free number>"},
     {"--resume",        FLAG,   DATA,      START, AT(resume),        NULL,      0, 0,       NULL, "continue the run in --out (default: the newest below runs/) with its own options; options given beside it win", "continue the run in --out, or the newest"},
     {"--resume-from",   TEXT,   DATA,      START, AT(resume_from),   NULL,      0, 0,       "STEP", "continue from this checkpoint of the run in --out, like step-000120, or from the path of one, instead of the newest; what came after it is superseded", NULL},
-    {"--init",          TEXT,   DATA,      START, AT(init),          NULL,      0, 0,       "DIR", "start from the weights of a checkpoint, or of a Hugging Face GPT-2 directory", "start from a checkpoint or a Hugging Face GPT-2"},
+    {"--init",          TEXT,   DATA,      START, AT(init),          NULL,      0, 0,       "DIR", "start from the weights of a checkpoint, or of a Hugging Face directory of a GPT-2, Llama, Qwen2 or Qwen3", "start from a checkpoint or a Hugging Face directory"},
 
-    {"--preset",        CHOICE, MODEL,     RUN,   AT(preset),        "tiny",    0, 0,       "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|qwen3-0.6b", "model dimensions; tiny: GPT-2, 4 layers, width 128, 4 heads, context 256; llama-tiny: a Llama of that size with 2 key/value heads", "tiny, llama-tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, smollm2-135m, llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b, qwen3-0.6b"},
+    {"--preset",        CHOICE, MODEL,     RUN,   AT(preset),        "tiny",    0, 0,       "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|qwen3-0.6b", "model dimensions: tiny, llama-tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, smollm2-135m, llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b, qwen3-0.6b; tiny: a GPT-2 of 4 layers, width 128, 4 heads, context 256; llama-tiny: a Llama of that size with 2 key/value heads", "tiny, llama-tiny, gpt2-124m, llama-3.2-1b, ...: --help model"},
     {"--arch",          CHOICE, MODEL,     RUN,   AT(arch),          "preset",  0, 0,       "preset|gpt2|llama|qwen2|qwen3", "architecture: gpt2 has LayerNorm, learned positions and GELU; the others RMSNorm, rotary positions and SwiGLU, qwen2 a bias of queries, keys and values, qwen3 a norm of queries and keys", NULL},
     {"--layers",        INT,    MODEL,     RUN,   AT(layers),        "0",       0, 1000,    NULL, "transformer blocks; 0: by preset", NULL},
     {"--width",         INT,    MODEL,     RUN,   AT(width),         "0",       0, 65536,   NULL, "channels; 0: by preset", NULL},
@@ -448,7 +448,8 @@ static void print_left(FILE* out, const char* left) {
 static void print_option(FILE* out, const Option* o, int brief) {
     char left[128], range[64] = "", standard[128];
     const char* value = o->choices ? o->choices : o->type == FLAG ? "" : o->type == REAL ? "X" : "N";
-    if (brief && o->type == CHOICE) value = "NAME";
+    enum { MANY = 60 };  // choices that do not fit a line are in the help's words
+    if (o->type == CHOICE && (brief || strlen(value) > MANY)) value = "NAME";
     if (o->group == KEY) snprintf(left, sizeof left, "    %s=%s", key_of(o), value);
     else snprintf(left, sizeof left, "  %s %s", o->name, value);
     print_left(out, left);
@@ -470,8 +471,9 @@ static void print_group(FILE* out, Group group) {
 static void print_first_options(FILE* out) {
     fprintf(out,
             "usage: train [options]\n\n"
-            "Trains a GPT-2 on documents of any length. Without options: a small byte-level\n"
-            "model on this machine's C headers, in two to four minutes on two cores.\n\n");
+            "Trains a GPT-2, Llama or Qwen on documents of any length. Without options: a\n"
+            "small byte-level model on this machine's C headers, in two to four minutes on\n"
+            "two cores.\n\n");
     for (int i = 0; i < COUNT(options); i++)
         if (options[i].brief) print_option(out, &options[i], 1);
     fprintf(out, "\nAll options by group: --help all. One group:\n\n");
