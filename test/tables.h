@@ -5,9 +5,9 @@
 #include "test/test.h"
 
 #ifdef TEST_DEVICE
-enum { ON_DEVICE = 1 };
+enum { TESTS_DEVICE = 1 };
 #else
-enum { ON_DEVICE = 0 };
+enum { TESTS_DEVICE = 0 };
 #endif
 
 // Fills tables (room for CPU_ISAS) and returns their number. A device that is missing fails the claim.

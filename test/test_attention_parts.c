@@ -457,7 +457,7 @@ int main(void) {
     RUN(the_reference_rounds_what_a_part_leaves);
     RUN(merged_parts_are_the_whole_attention);
     RUN(zigzag_rings_are_the_whole_attention);
-    if (!ON_DEVICE) {  // devices have no kernels for shared keys yet
+    if (!TESTS_DEVICE) {  // devices have no kernels for shared keys yet
         RUN(parts_of_an_attention_of_shared_keys_are_the_whole);
         RUN(one_part_of_shared_keys_matches_the_reference);
         RUN(a_group_of_ranks_that_share_keys_brings_more_tokens);
