@@ -83,8 +83,8 @@ int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen)
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
 // wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
 int checkpoint_verify(const char* dir, char* err, size_t errlen);
-// 1 when dir has no marker but holds model.safetensors and config.json without a state.json: a model that somebody else
-// saved.
+// 1 when dir has no marker but holds a model (data/hf_index.h) and config.json without a state.json: one that somebody
+// else saved.
 int checkpoint_is_foreign(const char* dir);
 
 // Reads a small file whole, terminated by NUL; *n without it. The caller frees. NULL with a message.

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "data/checkpoint_parts.h"
+#include "data/hf_index.h"
 #include "data/json.h"
 #include "data/safetensors.h"
 #include "plan/base.h"
@@ -114,7 +115,7 @@ int checkpoint_verify(const char* dir, char* err, size_t errlen) {
 }
 
 int checkpoint_is_foreign(const char* dir) {
-    return !disk_is_file(dir, marker) && disk_is_file(dir, "model.safetensors") && disk_is_file(dir, "config.json") &&
+    return !disk_is_file(dir, marker) && hf_index_has_model(dir) && disk_is_file(dir, "config.json") &&
            !disk_is_file(dir, "state.json");
 }
 

@@ -1,11 +1,11 @@
-// hf_files.h - the model as Hugging Face's GPT2LMHeadModel reads and writes it: model.safetensors and config.json.
-// Tensors pass through one fp32 staging buffer, one at a time.
+// hf_files.h - the model's tensors as Hugging Face's classes read and write them (config.json: hf_config.h). They pass
+// through one fp32 staging buffer, one of ours at a time.
 //
-// Differences between the two worlds, settled here alone: names; Conv1D weights lie as (in, out) there and (out, in)
-// here; wte has V rows there and Vp here (the rest are zero); lm_head is tied to wte and not stored.
+// Differences between the two worlds, settled here alone: names; a tensor of ours may be several there, one for each
+// run of its outputs (queries, keys, values; gate, up); GPT-2's Conv1D weights lie as (in, out) there and (out, in)
+// here; the vocabulary has V rows there and Vp here (the rest are zero); a tied head is not stored.
 #pragma once
 #include "data/safetensors.h"
-#include "plan/base.h"
 #include "plan/shape.h"
 
 // The place of the first value that is not finite, n when all are.
@@ -38,17 +38,8 @@ typedef struct ModelState {
 // and n_extra tensors of the caller's with their own names and data behind them. Each tensor is fetched once, in the
 // order of shape_tensor, even when the file fails: so several ranks may call this together, all but one with path NULL,
 // which fetches and writes nothing. Weights that are not finite are an error.
-int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path,
-               char* err, size_t errlen);
-// Reads weights and, when with_master, puts the owned segments of STATE_MASTER too. Names with and without the prefix
-// "transformer." are taken; fp32 and bf16 convert.
-int hf_read(const ModelState* state, int with_master, const char* path, char* err, size_t errlen);
-
-// Whether files show a tensor with two dimensions.
-int hf_is_matrix(const ParamTensor* tensor);
-
-// config.json of GPT2LMHeadModel; text has room for 2048 bytes. Returns its length.
-size_t hf_config_text(const Shape* shape, DType dt, int end_of_text, char* text, size_t bytes);
-// The shape that a config.json describes. Anything this program cannot compute (another activation, a scaled attention
-// variant, an untied head) is refused by name.
-int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen);
+int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, char* err,
+             size_t errlen);
+// Reads the weights in dir (data/hf_index.h) and, when with_master, puts the owned segments of STATE_MASTER too. Names
+// with and without the prefix "transformer." or "model." are taken; all types convert.
+int hf_read(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen);

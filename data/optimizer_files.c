@@ -72,7 +72,7 @@ static SafeTensor describe(const Outgoing* o) {
     shown.bytes = o->segment.n * sizeof(float);
     shown.n_dims = 1;
     shown.dims[0] = (int64_t)o->segment.n;
-    if (o->segment.n == t->elems && hf_is_matrix(t)) {
+    if (o->segment.n == t->elems && param_is_matrix(t->id)) {
         shown.n_dims = 2;
         shown.dims[0] = t->rows, shown.dims[1] = t->cols;
     }

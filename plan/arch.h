@@ -84,6 +84,7 @@ typedef struct ParamRow {
 extern const ParamRow param_table[N_PARAMS];
 
 static inline int param_is_per_layer(ParamId id) { return id >= LN1W && id < LNFW; }
+static inline int param_is_matrix(ParamId id) { return param_table[id].rows != ONE; }  // in files, too
 // The axis that tensor parallelism cuts: 0 rows (column-parallel), 1 columns (row-parallel), -1 none.
 static inline int param_cut(ParamId id) {
     return param_table[id].rows >= VOCABULARY  ? 0

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/hf_files.h"
+#include "data/hf_config.h"
 #include "run/run.h"
 
 // What rank 0 tells the others.

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "data/disk.h"
+#include "data/hf_config.h"
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "run/run.h"
@@ -163,7 +164,7 @@ static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* al
 // What is neither weights nor optimizer state.
 static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
-    char text[2048];
+    char text[HF_CONFIG_BYTES];
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
     size_t n;
@@ -321,12 +322,10 @@ static void init_weights(Run* run) {
 }
 
 static int read_files(Run* run, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
     Shape alone;
     ModelState state = reading_state(run, &alone);
     int with_master = keeps_master(&run->model);
-    run_path(path, run->start_from, "model.safetensors");
-    if (hf_read(&state, with_master, path, err, errlen)) return -1;
+    if (hf_read(&state, with_master, run->start_from, err, errlen)) return -1;
     return run->config.resume ? optimizer_read(&state, with_master, run->start_from, err, errlen) : 0;
 }
 

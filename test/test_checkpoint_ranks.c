@@ -456,9 +456,9 @@ static void weights_go_to_every_rank_and_masters_to_their_owners(void) {
         open_rank(&r, odd(), rank, 3);
         r.state.fetch = fetch_in_order, r.state.put_weights = put_weights;
         fetched = 0;
-        CHECK(hf_write(&r.state, STATE_WEIGHTS, NULL, 0, in(run_dir, "model"), err, sizeof err) == 0);
+        CHECK(hf_write(&r.state, STATE_WEIGHTS, NULL, 0, in(run_dir, "model.safetensors"), err, sizeof err) == 0);
         weights = (float*)calloc(shape_param_elems(&r.shape), sizeof(float));
-        CHECK(hf_read(&r.state, 1, in(run_dir, "model"), err, sizeof err) == 0);
+        CHECK(hf_read(&r.state, 1, run_dir, err, sizeof err) == 0);
         for (int i = 0; i < shape_tensors(&r.shape); i++) {
             Segment s = shape_segment(&r.shape, i, rank);
             for (size_t e = 0; e < s.tensor.elems; e++) {

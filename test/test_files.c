@@ -1,181 +1,15 @@
-// test_files.c - the claims of data/hf_files.h, data/run_state.h and data/runlog.h, and of data/optimizer_files.h for
-// one rank.
+// test_files.c - the claims of data/run_state.h and data/runlog.h.
 #include <fcntl.h>
-#include "data/hf_files.h"
-#include "data/optimizer_files.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "test/program.h"
-#include "test/tensors.h"
 
 static char err[ERR_BYTES];
-static Shape shape;
-static float *blocks[STATE_GRADS + 1], *staging;
-
-static void fetch(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
-    (void)context;
-    memcpy(value, blocks[kind] + tensor->offset, tensor->elems * sizeof(float));
-}
-
-static void put_weights(void* context, const ParamTensor* tensor, float* value) {
-    (void)context;
-    memcpy(blocks[STATE_WEIGHTS] + tensor->offset, value, tensor->elems * sizeof(float));
-    memset(value, 0xff, tensor->elems * sizeof(float));  // as it may
-}
-
-static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
-    (void)context;
-    memcpy(value, blocks[kind] + segment->at, segment->n * sizeof(float));
-}
-
-static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
-    (void)context;
-    memcpy(blocks[kind] + segment->at, value, segment->n * sizeof(float));
-}
-
-static ModelState make_state(DType dt) {
-    ModelState state = {.shape = &shape,
-                        .dt = dt,
-                        .staging = staging,
-                        .fetch = fetch,
-                        .put_weights = put_weights,
-                        .fetch_owned = fetch_owned,
-                        .put_owned = put_owned};
-    return state;
-}
-
-static float value_of(int kind, size_t i) {
-    return (float)(hash64((uint64_t)kind << 40 | i) % 255) - 127;
-}  // exact in bf16
-
-static void fill_blocks(void) {
-    for (int kind = 0; kind <= STATE_GRADS; kind++)
-        for (int t = 0; t < shape_tensors(&shape); t++) {
-            ParamTensor tensor = shape_tensor(&shape, t);
-            size_t used = tensor.id == WTE ? (size_t)shape.V * shape.C : tensor.elems;  // padding rows are zero
-            if (kind == STATE_M || kind == STATE_V) used = tensor.elems;
-            for (size_t i = 0; i < tensor.elems; i++)
-                blocks[kind][tensor.offset + i] = i < used ? value_of(kind, tensor.offset + i) : 0;
-        }
-}
-
-static void clear_blocks(void) {
-    for (int kind = 0; kind <= STATE_GRADS; kind++)
-        memset(blocks[kind], 0x7f, shape_param_elems(&shape) * sizeof(float));
-}
-
-static void check_block(int kind, int like) {
-    for (int t = 0; t < shape_tensors(&shape); t++) {
-        ParamTensor tensor = shape_tensor(&shape, t);
-        size_t used = tensor.id == WTE && like < STATE_M ? (size_t)shape.V * shape.C : tensor.elems;
-        for (size_t i = 0; i < tensor.elems; i++)
-            CHECK(blocks[kind][tensor.offset + i] == (i < used ? value_of(like, tensor.offset + i) : 0));
-    }
-}
 
 static const char* path_of(const char* name) {
     static char path[600];
     snprintf(path, sizeof path, "%s/%s", work, name);
     return path;
-}
-
-static void weights_and_moments_come_back_as_they_were(void) {
-    DType dts[] = {DT_F32, DT_BF16};
-    for (int d = 0; d < 2; d++) {
-        ModelState state = make_state(dts[d]);
-        fill_blocks();
-        CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
-        CHECK(optimizer_write(&state, 1, work, err, sizeof err) == 0);
-        clear_blocks();
-        CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
-        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
-        check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
-        CHECK(optimizer_read(&state, 1, work, err, sizeof err) == 0);
-        check_block(STATE_M, STATE_M);
-        check_block(STATE_V, STATE_V);
-        check_block(STATE_MASTER, STATE_MASTER);
-    }
-}
-
-static void names_and_layouts_are_those_of_hugging_face(void) {
-    ModelState state = make_state(DT_F32);
-    SafeTensors file;
-    char* bytes;
-    fill_blocks();
-    CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
-    CHECK(tensors_load(&file, &bytes, path_of("model"), err, sizeof err) == 0);
-    CHECK(file.n == 2 + 12 * shape.L + 2);
-    const SafeTensor* wte = safetensors_get(&file, "transformer.wte.weight");
-    CHECK(wte && wte->dims[0] == shape.V && wte->dims[1] == shape.C);
-    const SafeTensor* qkv = safetensors_get(&file, "transformer.h.1.attn.c_attn.weight");
-    CHECK(qkv && qkv->dims[0] == shape.C && qkv->dims[1] == 3 * shape.C);  // Conv1D: (in, out)
-    ParamTensor ours = shape_param(&shape, QKVW, 1);
-    for (int o = 0; o < 3 * shape.C; o++)
-        for (int c = 0; c < shape.C; c++)
-            CHECK(((const float*)qkv->data)[c * 3 * shape.C + o] ==
-                  blocks[STATE_WEIGHTS][ours.offset + (size_t)(o * shape.C + c)]);
-    CHECK(safetensors_get(&file, "lm_head.weight") == NULL);  // tied
-    safetensors_close(&file), free(bytes);
-}
-
-// A file with the names of an older export, without "transformer.", and a tensor that belongs to nobody.
-static void names_without_the_prefix_and_further_tensors_are_taken(void) {
-    SafeTensors file;
-    char* bytes;
-    ModelState state = make_state(DT_F32);
-    fill_blocks();
-    CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("model"), err, sizeof err) == 0);
-    CHECK(tensors_load(&file, &bytes, path_of("model"), err, sizeof err) == 0);
-    static const float mask[4] = {1, 2, 3, 4};
-    SafeTensor tensors[64];
-    for (int i = 0; i < file.n; i++) {
-        tensors[i] = file.tensors[i];
-        memmove(tensors[i].name, tensors[i].name + strlen("transformer."),
-                sizeof tensors[i].name - strlen("transformer."));
-    }
-    SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask, 0};
-    tensors[file.n] = further;
-    CHECK(safetensors_write(path_of("plain"), tensors, file.n + 1, NULL, NULL, err, sizeof err) == 0);
-    clear_blocks();
-    CHECK(hf_read(&state, 0, path_of("plain"), err, sizeof err) == 0);
-    check_block(STATE_WEIGHTS, STATE_WEIGHTS);
-    CHECK(safetensors_write(path_of("short"), tensors, file.n - 1, NULL, NULL, err, sizeof err) == 0);
-    CHECK(hf_read(&state, 0, path_of("short"), err, sizeof err) < 0 && strstr(err, "transformer.ln_f.bias"));
-    tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
-    CHECK(safetensors_write(path_of("narrow"), tensors, file.n, NULL, NULL, err, sizeof err) == 0);
-    CHECK(hf_read(&state, 0, path_of("narrow"), err, sizeof err) < 0 && strstr(err, "wte"));
-    safetensors_close(&file), free(bytes);
-}
-
-static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
-    char text[2048];
-    Shape found;
-    size_t n = hf_config_text(&shape, DT_BF16, 256, text, sizeof text);
-    CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
-    CHECK(!memcmp(&found, &shape, sizeof shape));
-    while (n > 0 && strchr("} \n", text[n - 1])) n--;
-    for (size_t i = 0; i <= n; i++) {
-        char* prefix = (char*)malloc(i ? i : 1);  // exactly this size: a sanitizer sees every byte too far
-        memcpy(prefix, text, i);
-        CHECK(hf_config_parse(&found, prefix, i, err, sizeof err) < 0 && strstr(err, "config.json"));
-        free(prefix);
-    }
-}
-
-static void configs_of_other_models_are_refused_by_name(void) {
-    const char* bad[][2] = {
-        {"{\"model_type\": \"llama\"}", "model_type"},
-        {"[]", "object"},
-        {"{\"n_layer\": 2, \"n_embd\": 30, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_head"},
-        {"{\"n_layer\": 0, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8}", "n_layer"},
-        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 1e99}", "n_positions"},
-        {"{\"n_layer\": 1, \"n_embd\": 32, \"n_head\": 4, \"vocab_size\": 9, \"n_positions\": 8, \"n_inner\": 64}",
-         "n_inner"},
-        {"{\"activation_function\": \"relu\"}", "gelu_new"},
-        {"{\"tie_word_embeddings\": false}", "tie_word_embeddings"}};
-    Shape found;
-    for (int i = 0; i < COUNT(bad); i++)
-        CHECK(hf_config_parse(&found, bad[i][0], strlen(bad[i][0]), err, sizeof err) < 0 && strstr(err, bad[i][1]));
 }
 
 static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
@@ -336,22 +170,11 @@ static void a_log_line_that_cannot_be_written_comes_with_a_later_one(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    shape = shape_make(2, 24, 3, 70, 10);
-    for (int kind = 0; kind <= STATE_GRADS; kind++)
-        blocks[kind] = (float*)calloc(shape_param_elems(&shape), sizeof(float));
-    staging = (float*)calloc((size_t)shape.Vp * shape.C + 12 * (size_t)shape.C * shape.C, sizeof(float));
-    RUN(weights_and_moments_come_back_as_they_were);
-    RUN(names_and_layouts_are_those_of_hugging_face);
-    RUN(names_without_the_prefix_and_further_tensors_are_taken);
-    RUN(a_config_comes_back_and_every_prefix_of_it_is_refused);
-    RUN(configs_of_other_models_are_refused_by_name);
     RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
     RUN(numbers_of_a_state_beyond_their_range_are_refused);
     RUN(a_state_of_an_older_version_has_no_content_hash);
     RUN(a_log_forgets_steps_after_the_one_it_continues_from);
     RUN(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown);
     RUN(a_log_line_that_cannot_be_written_comes_with_a_later_one);
-    for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
-    free(staging);
     return program_end();
 }

@@ -1,0 +1,293 @@
+// hf_config.c - config.json as tables: whole numbers of a shape, members that have one value, and what is left.
+#include "data/hf_config.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/json.h"
+
+enum {
+    GPT2 = 1 << ARCH_GPT2,
+    LLAMA = 1 << ARCH_LLAMA,
+    QWEN2 = 1 << ARCH_QWEN2,
+    QWEN3 = 1 << ARCH_QWEN3,
+    ROTARY = LLAMA | QWEN2 | QWEN3,
+    ALL = GPT2 | ROTARY
+};
+
+// ---- the tables
+
+typedef struct Dimension {
+    const char *gpt2, *rotary;  // NULL: follows from the others
+    size_t at;                  // an int of a Shape
+    int most;
+    int optional;  // in these architectures
+} Dimension;
+
+static const Dimension dimensions[] = {
+    {"n_layer", "num_hidden_layers", offsetof(Shape, L), 1000, 0},
+    {"n_embd", "hidden_size", offsetof(Shape, C), 1 << 16, 0},
+    {"n_head", "num_attention_heads", offsetof(Shape, NH), 1 << 10, 0},
+    {NULL, "num_key_value_heads", offsetof(Shape, NKV), 1 << 10, ROTARY},
+    {NULL, "head_dim", offsetof(Shape, HS), 1 << 10, ROTARY},
+    {"n_inner", "intermediate_size", offsetof(Shape, U), 1 << 20, GPT2},
+    {"vocab_size", "vocab_size", offsetof(Shape, V), 1 << 20, 0},
+    {"n_positions", "max_position_embeddings", offsetof(Shape, positions), 1 << 24, ROTARY},
+};
+
+static const char* name_of(const Dimension* d, Arch arch) { return arch == ARCH_GPT2 ? d->gpt2 : d->rotary; }
+static const char* name_of_eps(Arch arch) { return arch == ARCH_GPT2 ? "layer_norm_epsilon" : "rms_norm_eps"; }
+static int* place(Shape* shape, const Dimension* d) { return (int*)((char*)shape + d->at); }
+
+// What a member stands for that is left out: the defaults of Hugging Face's classes. A head size of 0: hidden size /
+// heads. Key/value heads that are null: as many as heads; 0: also where they are left out.
+static const struct {
+    int NKV, HS, positions, tied;
+    double eps;
+} defaults[N_ARCHS] = {
+    [ARCH_GPT2] = {0, 0, 0, 1, 1e-5},
+    [ARCH_LLAMA] = {0, 0, 2048, 0, 1e-6},
+    [ARCH_QWEN2] = {32, 0, 32768, 0, 1e-6},
+    [ARCH_QWEN3] = {32, 128, 32768, 0, 1e-6},
+};
+
+// Members with one value, as JSON shows it. Those that are checked may also be absent or null.
+enum { WRITTEN = 1, CHECKED = 2, BOTH = 3 };
+
+static const struct {
+    int archs, use;
+    const char *name, *value;
+} fixed[] = {
+    {GPT2, BOTH, "activation_function", "\"gelu_new\""},
+    {GPT2, BOTH, "scale_attn_weights", "true"},
+    {GPT2, BOTH, "scale_attn_by_inverse_layer_idx", "false"},
+    {GPT2, WRITTEN, "reorder_and_upcast_attn", "false"},
+    {GPT2, CHECKED, "add_cross_attention", "false"},
+    {GPT2, WRITTEN, "attn_pdrop", "0.0"},
+    {GPT2, WRITTEN, "embd_pdrop", "0.0"},
+    {GPT2, WRITTEN, "resid_pdrop", "0.0"},
+    {ROTARY, BOTH, "hidden_act", "\"silu\""},
+    {LLAMA | QWEN3, BOTH, "attention_bias", "false"},
+    {LLAMA, BOTH, "mlp_bias", "false"},
+    {QWEN2 | QWEN3, BOTH, "use_sliding_window", "false"},
+    {ROTARY, CHECKED, "partial_rotary_factor", "1.0"},
+    {ROTARY, WRITTEN, "attention_dropout", "0.0"},
+    {ALL, CHECKED, "quantization_config", "null"},
+    {ALL, WRITTEN, "initializer_range", "0.02"},
+};
+
+// ---- writing
+
+typedef struct Text {
+    char* at;
+    size_t n, room;
+} Text;
+
+__attribute__((format(printf, 2, 3))) static void put(Text* text, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text->at + text->n, text->room - text->n, format, args);
+    va_end(args);
+    text->n = MIN(text->n + (size_t)n, text->room - 1);
+}
+
+// The shortest of two lengths that reads as the same number; with a point, so that nobody takes it for a whole one.
+static void put_real(Text* text, const char* name, double x) {
+    char digits[40];
+    snprintf(digits, sizeof digits, "%.15g", x);
+    if (strtod(digits, NULL) != x) snprintf(digits, sizeof digits, "%.17g", x);
+    put(text, "\"%s\": %s%s", name, digits, strpbrk(digits, ".e") ? "" : ".0");
+}
+
+static void put_rotary(Text* text, const Shape* shape) {
+    const RopeScaling* s = &shape->scaling;
+    put(text, "  "), put_real(text, "rope_theta", shape->theta), put(text, ",\n");
+    if (s->factor == 0) {
+        put(text, "  \"rope_scaling\": null,\n");
+        return;
+    }
+    put(text, "  \"rope_scaling\": {\"rope_type\": \"llama3\", ");
+    put_real(text, "factor", s->factor), put(text, ", ");
+    put_real(text, "low_freq_factor", s->low), put(text, ", ");
+    put_real(text, "high_freq_factor", s->high);
+    put(text, ", \"original_max_position_embeddings\": %.0f},\n", s->original);
+}
+
+size_t hf_config_text(const Shape* shape, DType dt, int end_of_text, char* bytes, size_t room) {
+    const ArchRow* arch = &arch_table[shape->arch];
+    Shape copy = *shape;
+    Text text = {bytes, 0, room};
+    put(&text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", arch->hf_class, arch->name);
+    for (int i = 0; i < COUNT(dimensions); i++) {
+        const char* name = name_of(&dimensions[i], shape->arch);
+        if (name) put(&text, "  \"%s\": %d,\n", name, *place(&copy, &dimensions[i]));
+    }
+    put(&text, "  "), put_real(&text, name_of_eps(shape->arch), shape->eps), put(&text, ",\n");
+    if (!shape_has(shape, HAS_POSITIONS)) put_rotary(&text, shape);
+    for (int i = 0; i < COUNT(fixed); i++)
+        if (fixed[i].archs >> shape->arch & 1 && fixed[i].use & WRITTEN)
+            put(&text, "  \"%s\": %s,\n", fixed[i].name, fixed[i].value);
+    put(&text, "  \"tie_word_embeddings\": %s,\n", shape_has(shape, HAS_HEAD) ? "false" : "true");
+    put(&text, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", end_of_text,
+        end_of_text, dt == DT_BF16 ? "bfloat16" : "float32");
+    return text.n;
+}
+
+// ---- reading
+
+typedef struct Reader {
+    const Json* json;
+    Arch arch;
+    char* err;
+    size_t errlen;
+} Reader;
+
+// A member that is there and not null.
+static const JsonValue* member(const Reader* r, const JsonValue* object, const char* name) {
+    const JsonValue* v = json_get(r->json, object, name);
+    return v && v->type != JSON_NULL ? v : NULL;
+}
+
+static int is_string(const JsonValue* v, const char* wanted) {
+    return v && v->type == JSON_STRING && v->length == strlen(wanted) && !memcmp(v->text, wanted, v->length);
+}
+
+// v as this JSON text shows it; numbers by their value.
+static int is_value(const JsonValue* v, const char* wanted) {
+    double x;
+    if (json_double(v, &x) == 0) return x == strtod(wanted, NULL);
+    size_t quotes = v->type == JSON_STRING;
+    return v->length + 2 * quotes == strlen(wanted) && !memcmp(v->text, wanted + quotes, v->length);
+}
+
+static int refuse(const Reader* r, const char* name, const char* expected, const JsonValue* found) {
+    int n = 0;  // up to a line's end: an object has several
+    while (found && n < (int)MIN(found->length, (size_t)60) && (unsigned char)found->text[n] >= ' ') n++;
+    return fail(r->err, r->errlen, "config.json: expected %s %s, found %.*s", name, expected, found ? n : 4,
+                found ? found->text : "none");
+}
+
+static int read_whole(const Reader* r, const JsonValue* object, const char* name, int most, int* out) {
+    char range[48];
+    int64_t x = 0;
+    const JsonValue* v = json_get(r->json, object, name);
+    snprintf(range, sizeof range, "from 1 to %d", most);
+    if (json_int64(v, &x) || x < 1 || x > most) return refuse(r, name, range, v);
+    *out = (int)x;
+    return 0;
+}
+
+// Absent: stays as it is; must be there where that is 0.
+static int read_real(const Reader* r, const JsonValue* object, const char* name, double least, double most,
+                     double* out) {
+    char range[64];
+    const JsonValue* v = member(r, object, name);
+    double x = *out;
+    snprintf(range, sizeof range, "from %g to %g", least, most);
+    if ((v && json_double(v, &x)) || !(x >= least && x <= most)) return refuse(r, name, range, v);
+    *out = x;
+    return 0;
+}
+
+static int read_arch(Reader* r) {
+    const JsonValue* type = member(r, r->json->values, "model_type");
+    for (int i = 0; i < N_ARCHS; i++) {
+        r->arch = (Arch)i;
+        if (is_string(type, arch_table[i].name)) return 0;
+    }
+    return refuse(r, "model_type", "gpt2, llama, qwen2 or qwen3", type);
+}
+
+static int check_fixed(const Reader* r) {
+    const JsonValue *root = r->json->values, *types = member(r, root, "layer_types");
+    for (int i = 0; i < COUNT(fixed); i++) {
+        const JsonValue* v = member(r, root, fixed[i].name);
+        if (fixed[i].archs >> r->arch & 1 && fixed[i].use & CHECKED && v && !is_value(v, fixed[i].value))
+            return refuse(r, fixed[i].name, fixed[i].value, v);
+    }
+    for (int i = 0; json_at(r->json, types, i); i++)
+        if (!is_string(json_at(r->json, types, i), "full_attention"))
+            return refuse(r, "layer_types", "full_attention", json_at(r->json, types, i));
+    return 0;
+}
+
+static int read_dimensions(const Reader* r, Shape* s) {
+    const JsonValue* root = r->json->values;
+    s->NKV = json_get(r->json, root, "num_key_value_heads") ? 0 : defaults[r->arch].NKV;
+    s->HS = defaults[r->arch].HS;
+    s->positions = defaults[r->arch].positions;
+    for (int i = 0; i < COUNT(dimensions); i++) {
+        const Dimension* d = &dimensions[i];
+        const char* name = name_of(d, r->arch);
+        if (!name || (d->optional >> r->arch & 1 && !member(r, root, name))) continue;
+        if (read_whole(r, root, name, d->most, place(s, d))) return -1;
+    }
+    if (s->NKV == 0) s->NKV = s->NH;
+    if (s->U == 0) s->U = 4 * s->C;
+    if (s->HS == 0 && s->C % s->NH)
+        return fail(r->err, r->errlen, "config.json: %s %d is not a multiple of %s %d",
+                    name_of(&dimensions[1], r->arch), s->C, name_of(&dimensions[2], r->arch), s->NH);
+    if (s->HS == 0) s->HS = s->C / s->NH;
+    if (s->NH % s->NKV)
+        return fail(r->err, r->errlen,
+                    "config.json: num_attention_heads %d is not a multiple of num_key_value_heads %d", s->NH, s->NKV);
+    s->context = s->positions;
+    return 0;
+}
+
+// Llama 3's numbers.
+static int read_scaling(const Reader* r, const JsonValue* rope, RopeScaling* s) {
+    int original = 0;
+    if (read_real(r, rope, "factor", 1, 1e6, &s->factor) || read_real(r, rope, "low_freq_factor", 1e-6, 1e6, &s->low) ||
+        read_real(r, rope, "high_freq_factor", 1e-6, 1e6, &s->high) ||
+        read_whole(r, rope, "original_max_position_embeddings", 1 << 24, &original))
+        return -1;
+    s->original = original;
+    if (s->low < s->high) return 0;
+    return fail(r->err, r->errlen, "config.json: expected low_freq_factor below high_freq_factor, found %g and %g",
+                s->low, s->high);
+}
+
+// Members rope_theta and rope_scaling, or both in rope_parameters; where there are two Hugging Face takes rope_scaling.
+static int read_rotary(const Reader* r, Shape* s) {
+    const JsonValue *root = r->json->values, *rope = member(r, root, "rope_scaling");
+    if (!rope) rope = member(r, root, "rope_parameters");
+    s->theta = 10000;
+    if (s->HS % 2) return fail(r->err, r->errlen, "config.json: expected an even head_dim, found %d", s->HS);
+    if (read_real(r, root, "rope_theta", 1, 1e12, &s->theta) || read_real(r, rope, "rope_theta", 1, 1e12, &s->theta))
+        return -1;
+    if (!rope) return 0;
+    const JsonValue *part = member(r, rope, "partial_rotary_factor"), *type = member(r, rope, "rope_type");
+    if (part && !is_value(part, "1.0")) return refuse(r, "partial_rotary_factor", "1.0", part);
+    if (!type) type = member(r, rope, "type");
+    if (is_string(type, "default")) return 0;
+    if (!is_string(type, "llama3")) return refuse(r, "rope_type", "default or llama3", type);
+    return read_scaling(r, rope, &s->scaling);
+}
+
+static int read_shape(Reader* r, Shape* shape) {
+    const JsonValue* root = r->json->values;
+    if (root->type != JSON_OBJECT) return fail(r->err, r->errlen, "config.json: expected an object");
+    if (read_arch(r) || check_fixed(r)) return -1;
+    const JsonValue* tied = member(r, root, "tie_word_embeddings");
+    if (tied && tied->type != JSON_TRUE && tied->type != JSON_FALSE)
+        return refuse(r, "tie_word_embeddings", "true or false", tied);
+    int is_tied = tied ? tied->type == JSON_TRUE : defaults[r->arch].tied;
+    Shape s = {.arch = r->arch, .features = arch_table[r->arch].features | (is_tied ? 0 : HAS_HEAD)};
+    s.eps = defaults[r->arch].eps;
+    if (read_dimensions(r, &s) || read_real(r, root, name_of_eps(r->arch), 1e-30, 1, &s.eps)) return -1;
+    if (!shape_has(&s, HAS_POSITIONS) && read_rotary(r, &s)) return -1;
+    *shape = shape_whole(s);
+    return 0;
+}
+
+int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen) {
+    Json json;
+    char why[ERR_BYTES];
+    if (json_parse(&json, text, n, why, sizeof why)) return fail(err, errlen, "config.json: %s", why);
+    Reader reader = {.json = &json, .err = err, .errlen = errlen};
+    int result = read_shape(&reader, shape);
+    json_free(&json);
+    return result;
+}

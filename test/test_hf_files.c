@@ -1,0 +1,614 @@
+// test_hf_files.c - the claims of data/hf_files.h, data/hf_index.h and data/hf_config.h, and of data/optimizer_files.h
+// for one rank: for a model of each architecture.
+#include "data/hf_config.h"
+#include "data/hf_files.h"
+#include "data/hf_index.h"
+#include "data/optimizer_files.h"
+#include "test/program.h"
+#include "test/tensors.h"
+
+static Shape models[N_ARCHS + 1];  // one of each architecture, and a GPT-2 with a head of its own
+
+static void make_models(void) {
+    Shape rotary = {.L = 2, .C = 24, .V = 70, .U = 20, .context = 10, .positions = 10, .eps = 1e-6, .theta = 1e6};
+    Shape llama = rotary, qwen2 = rotary, qwen3 = rotary, gpt2 = shape_make(2, 24, 3, 70, 10);
+    models[ARCH_GPT2] = gpt2;
+    gpt2.features |= HAS_HEAD, gpt2.U = 40, gpt2.eps = 3e-5;
+    models[N_ARCHS] = shape_whole(gpt2);
+    llama.arch = ARCH_LLAMA, llama.features = HAS_HEAD, llama.NH = 4, llama.NKV = 2, llama.HS = 6;
+    llama.scaling = (RopeScaling){8, 1, 4, 8192}, llama.eps = 1e-5, llama.theta = 1.0 / 3 + 500000;
+    models[ARCH_LLAMA] = shape_whole(llama);
+    qwen2.arch = ARCH_QWEN2, qwen2.features = arch_table[ARCH_QWEN2].features, qwen2.NH = 6, qwen2.NKV = 2,
+    qwen2.HS = 4;
+    models[ARCH_QWEN2] = shape_whole(qwen2);
+    qwen3.arch = ARCH_QWEN3, qwen3.features = arch_table[ARCH_QWEN3].features, qwen3.NH = 4, qwen3.NKV = 1,
+    qwen3.HS = 8;
+    models[ARCH_QWEN3] = shape_whole(qwen3);
+}
+
+static char err[ERR_BYTES];
+static Shape shape;  // the model of the claim at work
+static float *blocks[STATE_GRADS + 1], *staging;
+
+static void use_model(int i) {
+    size_t largest = 0;
+    shape = models[i];
+    for (int t = 0; t < shape_tensors(&shape); t++) largest = MAX(largest, shape_tensor(&shape, t).elems);
+    for (int kind = 0; kind <= STATE_GRADS; kind++) {
+        free(blocks[kind]);
+        blocks[kind] = (float*)calloc(shape_param_elems(&shape), sizeof(float));
+    }
+    free(staging);
+    staging = (float*)malloc(largest * sizeof(float));  // a sanitizer sees what goes beyond
+}
+
+static void fetch(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
+    (void)context;
+    memcpy(value, blocks[kind] + tensor->offset, tensor->elems * sizeof(float));
+}
+
+static void put_weights(void* context, const ParamTensor* tensor, float* value) {
+    (void)context;
+    memcpy(blocks[STATE_WEIGHTS] + tensor->offset, value, tensor->elems * sizeof(float));
+    memset(value, 0xff, tensor->elems * sizeof(float));  // as it may
+}
+
+static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
+    (void)context;
+    memcpy(value, blocks[kind] + segment->at, segment->n * sizeof(float));
+}
+
+static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
+    (void)context;
+    memcpy(blocks[kind] + segment->at, value, segment->n * sizeof(float));
+}
+
+static ModelState make_state(DType dt) {
+    ModelState state = {.shape = &shape,
+                        .dt = dt,
+                        .staging = staging,
+                        .fetch = fetch,
+                        .put_weights = put_weights,
+                        .fetch_owned = fetch_owned,
+                        .put_owned = put_owned};
+    return state;
+}
+
+static float value_of(int kind, size_t i) {
+    return (float)(hash64((uint64_t)kind << 40 | i) % 255) - 127;
+}  // exact in bf16
+
+// Without the padding rows of a vocabulary, which are zero.
+static size_t used_elems(const ParamTensor* t, int kind) {
+    int is_padded = param_table[t->id].rows == VOCABULARY && kind != STATE_M && kind != STATE_V;
+    return is_padded ? (size_t)shape.V * shape.C : t->elems;
+}
+
+static void fill_blocks(void) {
+    for (int kind = 0; kind <= STATE_GRADS; kind++)
+        for (int t = 0; t < shape_tensors(&shape); t++) {
+            ParamTensor tensor = shape_tensor(&shape, t);
+            size_t used = used_elems(&tensor, kind);
+            for (size_t i = 0; i < tensor.elems; i++)
+                blocks[kind][tensor.offset + i] = i < used ? value_of(kind, tensor.offset + i) : 0;
+        }
+}
+
+static void clear_blocks(void) {
+    for (int kind = 0; kind <= STATE_GRADS; kind++)
+        memset(blocks[kind], 0x7f, shape_param_elems(&shape) * sizeof(float));
+}
+
+static void check_block(int kind, int like) {
+    for (int t = 0; t < shape_tensors(&shape); t++) {
+        ParamTensor tensor = shape_tensor(&shape, t);
+        size_t used = used_elems(&tensor, like);
+        for (size_t i = 0; i < tensor.elems; i++)
+            CHECK(blocks[kind][tensor.offset + i] == (i < used ? value_of(like, tensor.offset + i) : 0));
+    }
+}
+
+static const char* path_of(const char* name) {
+    static char paths[4][700];
+    static int next;
+    char* path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", work, name);
+    return path;
+}
+
+// The model of the claim in a directory that holds nothing else.
+static void write_model(const ModelState* state, const char* dir) {
+    char name[64];
+    CHECK(sh("rm -rf $W/%s && mkdir $W/%s", dir, dir) == 0);
+    snprintf(name, sizeof name, "%s/model.safetensors", dir);
+    fill_blocks();
+    CHECK(hf_write(state, STATE_WEIGHTS, NULL, 0, path_of(name), err, sizeof err) == 0);
+}
+
+// ---- tensors
+
+static void weights_and_moments_come_back_as_they_were(void) {
+    for (int i = 0; i < 2 * COUNT(models); i++) {
+        use_model(i / 2);
+        ModelState state = make_state(i % 2 ? DT_BF16 : DT_F32);
+        write_model(&state, "model");
+        CHECK(optimizer_write(&state, 1, path_of("model"), err, sizeof err) == 0);
+        clear_blocks();
+        CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
+        check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
+        CHECK(optimizer_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        check_block(STATE_M, STATE_M);
+        check_block(STATE_V, STATE_V);
+        check_block(STATE_MASTER, STATE_MASTER);
+    }
+}
+
+// Does the file have rows x cols (0: a vector of rows) under this name, and are they ours from row `first` on?
+static void check_tensor(const SafeTensors* file, const char* name, int rows, int cols, ParamId id, int layer,
+                         int first, int transposed) {
+    const SafeTensor* t = safetensors_get(file, name);
+    ParamTensor ours = shape_param(&shape, id, layer);
+    const float* block = blocks[STATE_WEIGHTS] + ours.offset;
+    CHECK(t && t->n_dims == (cols ? 2 : 1) && t->dims[0] == (transposed ? cols : rows) &&
+          t->dims[1] == (transposed ? rows : cols));
+    if (!t) printf("    no %s\n", name);
+    int width = MAX(cols, 1), wrong = 0;
+    for (int r = 0; r < rows && t; r++)
+        for (int c = 0; c < width; c++) {
+            float found;
+            memcpy(&found, (const char*)t->data + 4 * (transposed ? c * rows + r : r * width + c), 4);
+            wrong += found != block[(first + r) * width + c];
+        }
+    CHECK(wrong == 0);
+}
+
+static void names_and_layouts_are_those_of_gpt2(void) {
+    for (int own_head = 0; own_head < 2; own_head++) {
+        use_model(own_head ? N_ARCHS : ARCH_GPT2);
+        ModelState state = make_state(DT_F32);
+        SafeTensors file;
+        char* bytes;
+        int C = shape.C;
+        write_model(&state, "model");
+        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        CHECK(file.n == 2 + 12 * shape.L + 2 + own_head);
+        check_tensor(&file, "transformer.wte.weight", shape.V, C, WTE, 0, 0, 0);
+        check_tensor(&file, "transformer.h.1.attn.c_attn.weight", 3 * C, C, QKVW, 1, 0, 1);  // Conv1D: (in, out)
+        check_tensor(&file, "transformer.h.1.attn.c_attn.bias", 3 * C, 0, QKVB, 1, 0, 0);
+        check_tensor(&file, "transformer.h.0.mlp.c_fc.weight", shape.U, C, FCW, 0, 0, 1);
+        check_tensor(&file, "transformer.h.0.mlp.c_proj.weight", C, shape.U, FCPROJW, 0, 0, 1);
+        if (own_head) check_tensor(&file, "lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
+        safetensors_close(&file), free(bytes);
+    }
+}
+
+static void queries_keys_values_gates_and_ups_are_tensors_of_their_own(void) {
+    for (int i = ARCH_LLAMA; i <= ARCH_QWEN3; i++) {
+        use_model(i);
+        ModelState state = make_state(DT_F32);
+        SafeTensors file;
+        char* bytes;
+        int C = shape.C, q = shape.NH * shape.HS, kv = shape.NKV * shape.HS, U = shape.U;
+        write_model(&state, "model");
+        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        int a_layer = 9 + (i == ARCH_QWEN2 ? 3 : i == ARCH_QWEN3 ? 2 : 0);
+        CHECK(file.n == 2 + a_layer * shape.L + (i == ARCH_LLAMA));
+        check_tensor(&file, "model.embed_tokens.weight", shape.V, C, WTE, 0, 0, 0);
+        check_tensor(&file, "model.layers.1.self_attn.q_proj.weight", q, C, QKVW, 1, 0, 0);
+        check_tensor(&file, "model.layers.1.self_attn.k_proj.weight", kv, C, QKVW, 1, q, 0);
+        check_tensor(&file, "model.layers.1.self_attn.v_proj.weight", kv, C, QKVW, 1, q + kv, 0);
+        check_tensor(&file, "model.layers.0.self_attn.o_proj.weight", C, q, ATTPROJW, 0, 0, 0);
+        check_tensor(&file, "model.layers.0.mlp.gate_proj.weight", U, C, FCW, 0, 0, 0);
+        check_tensor(&file, "model.layers.0.mlp.up_proj.weight", U, C, FCW, 0, U, 0);
+        check_tensor(&file, "model.layers.1.mlp.down_proj.weight", C, U, FCPROJW, 1, 0, 0);
+        check_tensor(&file, "model.layers.1.input_layernorm.weight", C, 0, LN1W, 1, 0, 0);
+        check_tensor(&file, "model.layers.1.post_attention_layernorm.weight", C, 0, LN2W, 1, 0, 0);
+        check_tensor(&file, "model.norm.weight", C, 0, LNFW, 0, 0, 0);
+        if (i == ARCH_LLAMA) check_tensor(&file, "lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
+        if (i == ARCH_QWEN2) check_tensor(&file, "model.layers.1.self_attn.v_proj.bias", kv, 0, QKVB, 1, q + kv, 0);
+        if (i == ARCH_QWEN3)
+            check_tensor(&file, "model.layers.1.self_attn.k_norm.weight", shape.HS, 0, KNORMW, 1, 0, 0);
+        safetensors_close(&file), free(bytes);
+    }
+}
+
+static void gradients_have_the_names_of_weights_and_are_fp32(void) {
+    for (int i = 0; i < COUNT(models); i++) {
+        use_model(i);
+        ModelState state = make_state(DT_BF16);
+        SafeTensors weights, grads;
+        char *weights_bytes, *grads_bytes;
+        static const float loss = 7;
+        SafeTensor extra = {"loss", DT_F32, 0, {0}, &loss, sizeof loss, 0};
+        write_model(&state, "model");
+        CHECK(hf_write(&state, STATE_GRADS, &extra, 1, path_of("grads"), err, sizeof err) == 0);
+        CHECK(tensors_load(&weights, &weights_bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        CHECK(tensors_load(&grads, &grads_bytes, path_of("grads"), err, sizeof err) == 0);
+        CHECK(grads.n == weights.n + 1);
+        for (int t = 0; t < weights.n; t++) {
+            const SafeTensor* g = safetensors_get(&grads, weights.tensors[t].name);
+            CHECK(g && g->dtype == DT_F32 && g->bytes == 2 * weights.tensors[t].bytes);
+        }
+        safetensors_close(&weights), free(weights_bytes);
+        safetensors_close(&grads), free(grads_bytes);
+    }
+}
+
+// A file with the names of an older export, without prefix, and a tensor that belongs to nobody.
+static void names_without_the_prefix_and_further_tensors_are_taken(void) {
+    for (int i = 0; i < N_ARCHS; i++) {
+        const char *prefix = i == ARCH_GPT2 ? "transformer." : "model.", *norm = i == ARCH_GPT2 ? "ln_f.bias" : "norm";
+        use_model(i);
+        SafeTensors file;
+        char *bytes, name[128];
+        ModelState state = make_state(DT_F32);
+        write_model(&state, "model");
+        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        static const float mask[4] = {1, 2, 3, 4};
+        SafeTensor tensors[64];
+        int last = -1;
+        for (int t = 0; t < file.n; t++) {
+            SafeTensor* x = &tensors[t];
+            *x = file.tensors[t];
+            if (!strncmp(x->name, prefix, strlen(prefix))) {
+                strcpy(name, x->name + strlen(prefix));
+                strcpy(x->name, name);
+            }
+            if (!strncmp(x->name, norm, strlen(norm))) last = t;
+        }
+        SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask, 0};
+        tensors[file.n] = further;
+        const char* path = path_of("model/model.safetensors");
+        CHECK(safetensors_write(path, tensors, file.n + 1, NULL, NULL, err, sizeof err) == 0);
+        clear_blocks();
+        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) == 0);
+        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
+        tensors[last] = further;
+        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err, sizeof err) == 0);
+        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, prefix) && strstr(err, norm));
+        tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
+        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err, sizeof err) == 0);
+        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, "expected shape 70 x 24"));
+        safetensors_close(&file), free(bytes);
+    }
+}
+
+static void fill_half(void* context, int i, size_t first, size_t n, void* out) {
+    const SafeTensor* t = &((const SafeTensor*)context)[i];
+    for (size_t j = 0; j < n; j++) {
+        float x;
+        memcpy(&x, (const char*)t->data + 4 * (first + j), 4);
+        int e, m = (int)(frexpf(fabsf(x), &e) * 2048);  // whole numbers below 128: eleven bits and no subnormal
+        ((uint16_t*)out)[j] = (uint16_t)((x < 0) << 15 | (x == 0 ? 0 : (e + 14) << 10 | (m & 1023)));
+    }
+}
+
+static void weights_in_half_precision_are_read(void) {
+    for (int i = 0; i < COUNT(models); i++) {
+        use_model(i);
+        ModelState state = make_state(DT_F32);
+        SafeTensors file;
+        SafeTensor halves[64];
+        char* bytes;
+        write_model(&state, "model");
+        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        for (int t = 0; t < file.n; t++) {
+            halves[t] = file.tensors[t];
+            halves[t].dtype = DT_F16, halves[t].bytes /= 2;
+        }
+        CHECK(safetensors_write(path_of("model/model.safetensors"), halves, file.n, fill_half, file.tensors, err,
+                                sizeof err) == 0);
+        clear_blocks();
+        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) == 0);
+        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
+        safetensors_close(&file), free(bytes);
+    }
+}
+
+static void a_weight_that_is_not_finite_is_named_as_the_file_does(void) {
+    static const struct {
+        ParamId id;
+        int row;
+        const char* name;
+    } cases[] = {{QKVW, 0, "q_proj.weight"},    {QKVW, 24, "k_proj.weight"}, {QKVW, 47, "v_proj.weight"},
+                 {FCW, 19, "gate_proj.weight"}, {FCW, 20, "up_proj.weight"}, {LN2W, 0, "post_attention_layernorm"}};
+    use_model(ARCH_LLAMA);
+    ModelState state = make_state(DT_F32);
+    for (int i = 0; i < COUNT(cases); i++) {
+        fill_blocks();
+        blocks[STATE_WEIGHTS][shape_param(&shape, cases[i].id, 1).offset + (size_t)(cases[i].row * shape.C)] = NAN;
+        CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("bad"), err, sizeof err) < 0 &&
+              strstr(err, cases[i].name) && strstr(err, "layers.1") && strstr(err, "finite"));
+    }
+}
+
+// ---- several files
+
+#define INDEX "model.safetensors.index.json"
+
+// The model of the claim in three files, tensor t in number t % 3; the index as Hugging Face writes it.
+static size_t write_shards(char* text, size_t room) {
+    ModelState state = make_state(DT_F32);
+    SafeTensors file;
+    char *bytes, name[64];
+    write_model(&state, "model");
+    CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+    size_t n = (size_t)snprintf(text, room, "{\n  \"metadata\": {\"total_size\": 1},\n  \"weight_map\": {");
+    for (int f = 0; f < 3; f++) {
+        SafeTensor part[64];
+        int n_part = 0;
+        snprintf(name, sizeof name, "model-%05d-of-00003.safetensors", f + 1);
+        for (int t = f; t < file.n; t += 3) {
+            part[n_part++] = file.tensors[t];
+            n += (size_t)snprintf(text + n, room - n, "%s\n    \"%s\": \"%s\"", n > 60 ? "," : "", file.tensors[t].name,
+                                  name);
+        }
+        char path[128];
+        snprintf(path, sizeof path, "model/%s", name);
+        CHECK(safetensors_write(path_of(path), part, n_part, NULL, NULL, err, sizeof err) == 0);
+    }
+    n += (size_t)snprintf(text + n, room - n, "\n  }\n}\n");
+    safetensors_close(&file), free(bytes);
+    CHECK(unlink(path_of("model/model.safetensors")) == 0);
+    write_text("model/" INDEX, text, n);
+    return n;
+}
+
+static void a_model_in_several_files_is_read_by_its_index(void) {
+    static char text[1 << 14];
+    for (int i = 0; i < COUNT(models); i++) {
+        use_model(i);
+        ModelState state = make_state(DT_F32);
+        write_shards(text, sizeof text);
+        clear_blocks();
+        CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
+        check_block(STATE_MASTER, STATE_WEIGHTS);
+        CHECK(hf_index_has_model(path_of("model")) && !hf_index_has_model(work));
+    }
+}
+
+static int read_index(const char* text) {
+    ModelState state = make_state(DT_F32);
+    write_text("model/" INDEX, text, strlen(text));
+    int result = hf_read(&state, 0, path_of("model"), err, sizeof err);
+    if (result) CHECK(err[0] && !strchr(err, '\n'));
+    return result;
+}
+
+static void an_index_that_names_what_is_not_there_is_refused(void) {
+    static char text[1 << 14];
+    use_model(ARCH_LLAMA);
+    write_shards(text, sizeof text);
+    CHECK(read_index(text) == 0);
+    CHECK(read_index("[]") < 0 && strstr(err, "weight_map"));
+    CHECK(read_index("{\"weight_map\": [1]}") < 0 && strstr(err, "weight_map"));
+    CHECK(read_index("{\"weight_map\": {\"lm_head.weight\": 7}}") < 0 && strstr(err, "lm_head.weight"));
+    CHECK(read_index("{\"weight_map\": {\"a\\nb\": \"c\"}}") < 0 && strstr(err, "names of a tensor"));
+    CHECK(read_index("{\"weight_map\": {\"a\": \"../model/model-00001-of-00003.safetensors\"}}") < 0 &&
+          strstr(err, "in this directory"));
+    CHECK(read_index("{\"weight_map\": {\"a\": \"/etc/passwd\"}}") < 0 && strstr(err, "in this directory"));
+    CHECK(read_index("{\"weight_map\": {\"a\": \"..\"}}") < 0 && strstr(err, "another kind"));
+    CHECK(read_index("{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}") < 0 &&
+          strstr(err, "expected a tensor a, as " INDEX " says"));
+    CHECK(read_index("{\"weight_map\": {\"model.norm.weight\": \"model-00004-of-00003.safetensors\"}}") < 0 &&
+          strstr(err, "model-00004-of-00003"));
+    CHECK(read_index("{\"weight_map\": {}}") < 0 && strstr(err, "model.embed_tokens.weight"));
+    CHECK(unlink(path_of("model/" INDEX)) == 0);
+    ModelState state = make_state(DT_F32);
+    CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, "model.safetensors"));
+}
+
+static void a_damaged_index_never_crashes_and_every_prefix_of_one_is_refused(void) {
+    static char text[1 << 14];
+    HfIndex index;
+    int refused = 0, rounds = 1000;
+    use_model(ARCH_QWEN3);
+    size_t n = write_shards(text, sizeof text);
+    for (size_t i = 0; i + 2 < n; i += 7) {
+        write_text("model/" INDEX, text, i);
+        CHECK(hf_index_open(&index, path_of("model"), err, sizeof err) < 0 && strstr(err, "model"));
+    }
+    for (int k = 0; k < rounds; k++) {
+        size_t at = hash64((uint64_t)k) % n;
+        char before = text[at];
+        text[at] = k & 1 ? (char)hash64(~(uint64_t)k) : "\"{}[],:-/."[hash64(~(uint64_t)k) % 10];
+        write_text("model/" INDEX, text, n);
+        if (hf_index_open(&index, path_of("model"), err, sizeof err)) refused++;
+        else hf_index_close(&index);
+        text[at] = before;
+    }
+    CHECK(refused > rounds / 2 && refused < rounds);
+}
+
+// ---- config.json
+
+static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
+    for (int i = 0; i < COUNT(models); i++) {
+        char text[HF_CONFIG_BYTES];
+        Shape found;
+        use_model(i);
+        if (i != ARCH_GPT2 && i != N_ARCHS) shape.context = shape.positions = 131072;
+        size_t n = hf_config_text(&shape, DT_BF16, 256, text, sizeof text);
+        CHECK(n == strlen(text) && n < HF_CONFIG_BYTES / 2);
+        CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
+        CHECK(!memcmp(&found, &shape, sizeof shape));
+        while (n > 0 && strchr("} \n", text[n - 1])) n--;
+        for (size_t k = 0; k <= n; k++) {
+            char* prefix = (char*)malloc(k ? k : 1);  // exactly this size: a sanitizer sees every byte too far
+            memcpy(prefix, text, k);
+            CHECK(hf_config_parse(&found, prefix, k, err, sizeof err) < 0 && strstr(err, "config.json"));
+            free(prefix);
+        }
+    }
+}
+
+// A text with ' for ".
+static int parse_config(Shape* found, const char* text) {
+    char quoted[2048];
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++) quoted[i] = text[i] == '\'' ? '"' : text[i];
+    return hf_config_parse(found, quoted, n, err, sizeof err);
+}
+
+// What their makers publish, and how many parameters they say it has.
+static void configs_of_published_models_are_understood(void) {
+    Shape s;
+    CHECK(parse_config(&s,
+                       "{'architectures': ['LlamaForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0,"
+                       "'bos_token_id': 128000, 'eos_token_id': [128001, 128008], 'head_dim': 64,"
+                       "'hidden_act': 'silu', 'hidden_size': 2048, 'initializer_range': 0.02,"
+                       "'intermediate_size': 8192, 'max_position_embeddings': 131072, 'mlp_bias': false,"
+                       "'model_type': 'llama', 'num_attention_heads': 32, 'num_hidden_layers': 16,"
+                       "'num_key_value_heads': 8, 'pretraining_tp': 1, 'rms_norm_eps': 1e-05,"
+                       "'rope_scaling': {'factor': 32.0, 'high_freq_factor': 4.0, 'low_freq_factor': 1.0,"
+                       "'original_max_position_embeddings': 8192, 'rope_type': 'llama3'}, 'rope_theta': 500000.0,"
+                       "'tie_word_embeddings': true, 'torch_dtype': 'bfloat16', 'vocab_size': 128256}") == 0);
+    CHECK(s.arch == ARCH_LLAMA && shape_param_count(&s) == 1235814400 && s.positions == 131072 && s.theta == 500000);
+    CHECK(s.scaling.factor == 32 && s.scaling.low == 1 && s.scaling.high == 4 && s.scaling.original == 8192);
+    CHECK(s.eps == 1e-5 && !shape_has(&s, HAS_HEAD) && s.context == 131072);
+    CHECK(parse_config(&s,
+                       "{'architectures': ['Qwen2ForCausalLM'], 'attention_dropout': 0.0, 'hidden_act': 'silu',"
+                       "'hidden_size': 896, 'intermediate_size': 4864, 'max_position_embeddings': 32768,"
+                       "'max_window_layers': 24, 'model_type': 'qwen2', 'num_attention_heads': 14,"
+                       "'num_hidden_layers': 24, 'num_key_value_heads': 2, 'rms_norm_eps': 1e-06,"
+                       "'rope_theta': 1000000.0, 'sliding_window': 32768, 'tie_word_embeddings': true,"
+                       "'use_mrope': false, 'use_sliding_window': false, 'vocab_size': 151936}") == 0);
+    CHECK(s.arch == ARCH_QWEN2 && shape_param_count(&s) == 494032768 && s.HS == 64 && s.theta == 1e6);
+    CHECK(parse_config(&s,
+                       "{'architectures': ['Qwen3ForCausalLM'], 'attention_bias': false, 'head_dim': 128,"
+                       "'hidden_act': 'silu', 'hidden_size': 1024, 'intermediate_size': 3072,"
+                       "'max_position_embeddings': 40960, 'max_window_layers': 28, 'model_type': 'qwen3',"
+                       "'num_attention_heads': 16, 'num_hidden_layers': 28, 'num_key_value_heads': 8,"
+                       "'rms_norm_eps': 1e-06, 'rope_scaling': null, 'rope_theta': 1000000,"
+                       "'sliding_window': null, 'tie_word_embeddings': true, 'use_sliding_window': false,"
+                       "'vocab_size': 151936}") == 0);
+    CHECK(s.arch == ARCH_QWEN3 && shape_param_count(&s) == 596049920 && s.NH * s.HS == 2048 && s.eps == 1e-6);
+    CHECK(parse_config(&s,
+                       "{'activation_function': 'gelu_new', 'architectures': ['GPT2LMHeadModel'],"
+                       "'attn_pdrop': 0.1, 'layer_norm_epsilon': 1e-05, 'model_type': 'gpt2', 'n_ctx': 1024,"
+                       "'n_embd': 768, 'n_head': 12, 'n_layer': 12, 'n_positions': 1024, 'vocab_size': 50257}") == 0);
+    Shape gpt2 = shape_make(12, 768, 12, 50257, 1024);
+    CHECK(!memcmp(&s, &gpt2, sizeof s) && shape_param_count(&s) == 124439808);
+}
+
+#define SIZES                                                                                         \
+    "'hidden_size': 64, 'num_hidden_layers': 2, 'num_attention_heads': 64, 'intermediate_size': 48, " \
+    "'vocab_size': 99"
+
+// Of transformers 5: positions in one object.
+static void both_forms_of_rotary_positions_are_understood(void) {
+    Shape s;
+    CHECK(parse_config(&s, "{'model_type': 'llama', 'head_dim': 2, " SIZES ", 'rope_parameters': {'rope_theta': 7e5, "
+                           "'rope_type': 'default'}}") == 0);
+    CHECK(s.theta == 7e5 && s.scaling.factor == 0);
+    CHECK(parse_config(&s, "{'model_type': 'qwen3', " SIZES ", 'rope_theta': 5, 'rope_parameters': {'factor': 8, "
+                           "'low_freq_factor': 1, 'high_freq_factor': 4.5, 'original_max_position_embeddings': 64, "
+                           "'rope_theta': 7e5, 'rope_type': 'llama3', 'partial_rotary_factor': 1}}") == 0);
+    CHECK(s.theta == 7e5 && s.scaling.factor == 8 && s.scaling.high == 4.5 && s.scaling.original == 64);
+    CHECK(parse_config(&s, "{'model_type': 'qwen3', " SIZES ", 'rope_theta': 5, 'rope_scaling': {'type': 'default'}, "
+                           "'rope_parameters': {'rope_theta': 7, 'rope_type': 'llama3'}}") == 0);
+    CHECK(s.theta == 5 && s.scaling.factor == 0);  // the older form wins
+}
+
+static void members_that_are_left_out_are_as_in_hugging_faces_classes(void) {
+    static const struct {
+        const char* arch;
+        int NKV, HS, positions;
+    } cases[] = {{"llama", 64, 2, 2048}, {"qwen2", 32, 2, 32768}, {"qwen3", 32, 128, 32768}};
+    Shape s;
+    char text[512];
+    for (int i = 0; i < COUNT(cases); i++) {
+        snprintf(text, sizeof text, "{'model_type': '%s', 'hidden_size': 128, " SIZES "}", cases[i].arch);
+        CHECK(parse_config(&s, text) == 0);
+        CHECK(s.NH == 64 && s.NKV == cases[i].NKV && s.HS == cases[i].HS && s.positions == cases[i].positions);
+        CHECK(s.eps == 1e-6 && s.theta == 10000 && shape_has(&s, HAS_HEAD) && s.scaling.factor == 0);
+        snprintf(text, sizeof text, "{'model_type': '%s', 'hidden_size': 128, " SIZES ", 'num_key_value_heads': null}",
+                 cases[i].arch);
+        CHECK(parse_config(&s, text) == 0 && s.NKV == 64);
+    }
+}
+
+static void what_is_not_computed_is_refused_by_name(void) {
+    static const char* const bad[][2] = {
+        {"{'hidden_size': 64}", "expected model_type gpt2, llama, qwen2 or qwen3, found none"},
+        {"{'model_type': 'mistral'}", "expected model_type gpt2, llama, qwen2 or qwen3, found mistral"},
+        {"[]", "object"},
+        {"{'model_type': 'gpt2', 'n_layer': 2, 'n_embd': 30, 'n_head': 4, 'vocab_size': 9, 'n_positions': 8}",
+         "n_embd 30 is not a multiple of n_head 4"},
+        {"{'model_type': 'gpt2', 'n_layer': 0, 'n_embd': 32, 'n_head': 4, 'vocab_size': 9, 'n_positions': 8}",
+         "expected n_layer from 1 to 1000, found 0"},
+        {"{'model_type': 'gpt2', 'n_layer': 1, 'n_embd': 32, 'n_head': 4, 'vocab_size': 9, 'n_positions': 1e99}",
+         "n_positions"},
+        {"{'model_type': 'gpt2', 'n_layer': 1, 'n_embd': 32, 'n_head': 4, 'vocab_size': 9}", "n_positions"},
+        {"{'model_type': 'gpt2', 'n_layer': 1, 'n_embd': 32, 'n_head': 4, 'vocab_size': 9, 'n_positions': 8, "
+         "'n_inner': -1}",
+         "n_inner"},
+        {"{'model_type': 'gpt2', 'n_layer': 1, 'n_embd': 32, 'n_head': 4, 'vocab_size': 9, 'n_positions': 8, "
+         "'layer_norm_epsilon': 0}",
+         "layer_norm_epsilon"},
+        {"{'model_type': 'gpt2', 'activation_function': 'relu'}", "\"gelu_new\", found relu"},
+        {"{'model_type': 'gpt2', 'scale_attn_by_inverse_layer_idx': true}", "scale_attn_by_inverse_layer_idx false"},
+        {"{'model_type': 'llama', 'hidden_act': 'gelu'}", "expected hidden_act \"silu\", found gelu"},
+        {"{'model_type': 'llama', 'attention_bias': true}", "expected attention_bias false, found true"},
+        {"{'model_type': 'llama', 'mlp_bias': true}", "expected mlp_bias false, found true"},
+        {"{'model_type': 'qwen3', 'attention_bias': true}", "expected attention_bias false, found true"},
+        {"{'model_type': 'qwen2', 'use_sliding_window': true}", "expected use_sliding_window false, found true"},
+        {"{'model_type': 'qwen3', 'layer_types': ['full_attention', 'sliding_attention']}",
+         "expected layer_types full_attention, found sliding_attention"},
+        {"{'model_type': 'llama', 'partial_rotary_factor': 0.5}", "partial_rotary_factor 1.0, found 0.5"},
+        {"{'model_type': 'llama', 'quantization_config': {\n'bits': 4}}", "quantization_config null, found {"},
+        {"{'model_type': 'llama', 'tie_word_embeddings': 1}", "tie_word_embeddings true or false, found 1"},
+        {"{'model_type': 'llama', 'num_key_value_heads': 48, " SIZES "}", "not a multiple of num_key_value_heads 48"},
+        {"{'model_type': 'llama', 'head_dim': 0, " SIZES "}", "expected head_dim from 1 to 1024, found 0"},
+        {"{'model_type': 'llama', 'head_dim': 3, " SIZES "}", "expected an even head_dim, found 3"},
+        {"{'model_type': 'qwen3', 'rms_norm_eps': -1, " SIZES "}", "expected rms_norm_eps from"},
+        {"{'model_type': 'qwen3', 'rope_theta': '7', " SIZES "}", "expected rope_theta from"},
+        {"{'model_type': 'qwen3', 'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}, " SIZES "}",
+         "expected rope_type default or llama3, found yarn"},
+        {"{'model_type': 'qwen3', 'rope_scaling': {'type': 'linear', 'factor': 4.0}, " SIZES "}",
+         "expected rope_type default or llama3, found linear"},
+        {"{'model_type': 'qwen3', 'rope_parameters': {'full_attention': {'rope_type': 'default'}}, " SIZES "}",
+         "expected rope_type default or llama3, found none"},
+        {"{'model_type': 'qwen3', 'rope_scaling': {'rope_type': 'llama3', 'factor': 4.0}, " SIZES "}",
+         "expected low_freq_factor from 1e-06 to 1e+06, found none"},
+        {"{'model_type': 'qwen3', 'rope_scaling': {'rope_type': 'llama3', 'factor': 4, 'low_freq_factor': 4, "
+         "'high_freq_factor': 4, 'original_max_position_embeddings': 64}, " SIZES "}",
+         "expected low_freq_factor below high_freq_factor, found 4 and 4"},
+        {"{'model_type': 'qwen3', 'rope_scaling': {'rope_type': 'llama3', 'factor': 4, 'low_freq_factor': 1, "
+         "'high_freq_factor': 4, 'original_max_position_embeddings': 6.5}, " SIZES "}",
+         "original_max_position_embeddings from 1"},
+        {"{'model_type': 'qwen3', 'rope_scaling': {'rope_type': 'default', 'partial_rotary_factor': 0.25}, " SIZES "}",
+         "partial_rotary_factor 1.0, found 0.25"},
+    };
+    Shape found;
+    for (int i = 0; i < COUNT(bad); i++) {
+        int refused = parse_config(&found, bad[i][0]) < 0, named = strstr(err, bad[i][1]) && !strchr(err, '\n');
+        CHECK(refused && named);
+        if (!refused || !named) printf("    expected \"%s\", found \"%s\"\n", bad[i][1], err);
+    }
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    make_models();
+    RUN(weights_and_moments_come_back_as_they_were);
+    RUN(names_and_layouts_are_those_of_gpt2);
+    RUN(queries_keys_values_gates_and_ups_are_tensors_of_their_own);
+    RUN(gradients_have_the_names_of_weights_and_are_fp32);
+    RUN(names_without_the_prefix_and_further_tensors_are_taken);
+    RUN(weights_in_half_precision_are_read);
+    RUN(a_weight_that_is_not_finite_is_named_as_the_file_does);
+    RUN(a_model_in_several_files_is_read_by_its_index);
+    RUN(an_index_that_names_what_is_not_there_is_refused);
+    RUN(a_damaged_index_never_crashes_and_every_prefix_of_one_is_refused);
+    RUN(a_config_comes_back_and_every_prefix_of_it_is_refused);
+    RUN(configs_of_published_models_are_understood);
+    RUN(both_forms_of_rotary_positions_are_understood);
+    RUN(members_that_are_left_out_are_as_in_hugging_faces_classes);
+    RUN(what_is_not_computed_is_refused_by_name);
+    for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
+    free(staging);
+    return program_end();
+}
