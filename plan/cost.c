@@ -1,11 +1,12 @@
 // cost.c - the cost model of cost.h worked out for groups of ranks.
 //
 // Communication on measured machines, for a micro-batch of n tokens on d = u r ranks (ulysses size u, ring size r), C
-// channels and elements of e bytes, a layer, forward and backward together (the formulas of kernels/group_attention.h,
-// with tokens and heads divided evenly):
-//   ulysses  2 all-to-alls of queries, keys and values, 2 of one tensor   e {3, 1} C (n / d) (u - 1) / u    bytes
-//   ring     2 (r - 1) hops of keys and values                            e 2 (C / u) (n / r)
-//            r hops of their gradients in fp32                            4 2 (C / u) (n / r)
+// channels of queries, K of keys and elements of e bytes, a layer, forward and backward together (the formulas of
+// kernels/group_attention.h, with tokens and heads divided evenly):
+//   ulysses  2 all-to-alls of queries, keys and values   e (C + 2 K) (n / d) (u - 1) / u    bytes
+//            2 of outputs                                e C (n / d) (u - 1) / u
+//   ring     2 (r - 1) hops of keys and values           e 2 (K / u) (n / r)
+//            r hops of their gradients in fp32           4 2 (K / u) (n / r)
 // The all-to-alls stay inside a node when every run of u ranks lies in one, a ring when the whole group does. All
 // communication of a published machine is one number a token: token_bytes / (d GB/s).
 #include "plan/cost.h"
@@ -54,13 +55,13 @@ static void add_communications(GroupCost* g, const Cost* cost, const PlanLimits*
         const LinkTable* link =
             &cost->link[runs_inside(first_rank, g->cp_size, ulysses_size, limits->node_size) ? LINK_INSIDE
                                                                                              : LINK_ACROSS];
-        double tensor = (double)cost->elem_bytes * cost->channels / g->cp_size * (ulysses_size - 1) / ulysses_size;
-        add_communication(g, link, 2.0 * cost->layers, 3 * tensor);
-        add_communication(g, link, 2.0 * cost->layers, tensor);
+        double channel = (double)cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
+        add_communication(g, link, 2.0 * cost->layers, channel * (cost->channels + 2 * cost->kv_channels));
+        add_communication(g, link, 2.0 * cost->layers, channel * cost->channels);
     }
     if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
-        double channels = 2.0 * cost->channels / ulysses_size / ring_size;  // of keys and values
+        double channels = 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
         add_communication(g, link, 2.0 * (ring_size - 1) * cost->layers, cost->elem_bytes * channels);
         add_communication(g, link, (double)ring_size * cost->layers, 4 * channels);
     }

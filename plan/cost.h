@@ -40,7 +40,8 @@ typedef struct Cost {
     double group_gbps[COST_GROUPS];  // 1e9 bytes/s of a rank
     // measured machines
     LinkTable link[N_LINKS];
-    int layers, channels, elem_bytes;  // of the model whose messages these are
+    // Of the model whose messages these are; channels of queries, kv_channels of keys, and as many of values.
+    int layers, channels, kv_channels, elem_bytes;
 } Cost;
 
 // `count` collectives of bytes_per_token * tokens of the micro-batch bytes that each rank sends

@@ -51,14 +51,15 @@ static const Key keys[] = {
     {{"micro_batch_ms"}, "ms a micro-batch", 1, {{REAL, AT(cost.micro_batch), 0, LARGE}}, .occurs = OPTIONAL},
     {{"step_ms"}, "ms a step", 1, {{REAL, AT(cost.step), 0, LARGE}}, .occurs = OPTIONAL},
     {{"round_ms"}, "ms a round", 1, {{REAL, AT(cost.round), 0, LARGE}}, .occurs = OPTIONAL},
-    {{"heads"}, "heads of the model", 1, {{WHOLE, AT(heads), 0, 1 << 20}}, .occurs = OPTIONAL},
+    {{"heads"}, "heads of the model's keys", 1, {{WHOLE, AT(heads), 0, 1 << 20}}, .occurs = OPTIONAL},
     {{"capacity"}, "tokens of a rank", 1, {{WHOLE, AT(capacity), 0, MOST_TOKENS}}, .occurs = OPTIONAL},
     {{"memory"}, "GB, parameters / 2^30, MB a token", 3, {
         {REAL, AT(memory_gb), 0, LARGE}, {REAL, AT(parameters), 0, LARGE}, {REAL, AT(token_mb), SMALL, LARGE}},
         .occurs = OPTIONAL},
-    {{"model"}, "layers, channels, bytes of an element", 3, {
+    {{"model"}, "layers, channels of queries, bytes of an element", 3, {
         {WHOLE, AT(cost.layers), 1, 1 << 20}, {WHOLE, AT(cost.channels), 1, 1 << 26},
         {WHOLE, AT(cost.elem_bytes), 1, 8}}, .occurs = OPTIONAL},
+    {{"kv_channels"}, "channels of keys", 1, {{WHOLE, AT(cost.kv_channels), 1, 1 << 26}}, .occurs = OPTIONAL},
     {{"link_scale"}, "a factor", 1, {{REAL, AT(cost.link_scale), 0, LARGE}}, .occurs = OPTIONAL},
     {{"token_bytes"}, "bytes a token", 1, {{REAL, AT(cost.token_bytes), 0, LARGE}}, .occurs = OPTIONAL},
     {{"group"}, "cp size, GB/s of a rank", 2, {
@@ -240,6 +241,7 @@ int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_
         int n_words = read_line(&reader, words);
         if (n_words > 0 && read_key(&reader, machine, words, n_words) < 0) return -1;
     }
+    if (!machine->cost.kv_channels) machine->cost.kv_channels = machine->cost.channels;
     return check_whole(&reader, machine);
 }
 

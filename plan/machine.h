@@ -9,11 +9,12 @@
 //   micro_batch_ms 0               ms a micro-batch
 //   step_ms 0                      ms a step
 //   round_ms 629.3563              ms a round, in systems that end each with a barrier
-//   heads 64                       of the model; 0: attention divides evenly by any cp size
+//   heads 64                       of the model's keys; 0: attention divides evenly by any cp size
 //   token_bytes 2097152            communicated a token
 //   group 2 125.34677504           cp size, GB/s of a rank (several)
 //   link inside 65536 0.012        bytes, ms (several; or: across)
-//   model 12 768 2                 layers, channels, bytes of an element, for link tables
+//   model 12 768 2                 layers, channels of queries, bytes of an element, for link tables
+//   kv_channels 256                channels of keys, as many of values; those of queries when left out
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
 //   link_scale 1                   communication takes so much of what the tables say; 1 when left out
 //   capacity 6451                  tokens of a rank; instead of memory

@@ -61,6 +61,7 @@ static void estimate(Machine* machine, const Run* run) {
     }
     cost->layers = m->shape.L;
     cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
+    cost->kv_channels = m->shape.kv_heads * m->shape.HS;
     cost->elem_bytes = (int)dtype_bytes(m->dt);
     int several = limits->ranks > limits->node_size;
     cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);

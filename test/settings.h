@@ -50,7 +50,7 @@ static inline void random_world(World* world, const PlanLimits* limits, uint64_t
             c->group_gbps[i] = (1 + 100 * random_uniform(seed, 8 + (uint64_t)i)) / (1 << 2 * i);
         }
     } else {
-        c->layers = 4, c->channels = 64, c->elem_bytes = 2;
+        c->layers = 4, c->channels = 64, c->kv_channels = pick(seed, 14, 0, 1) ? 64 : 16, c->elem_bytes = 2;
         c->link_scale = pick(seed, 11, 0, 1) ? 1 : random_uniform(seed, 12);
         random_link(&c->link[LINK_INSIDE], seed ^ 0x1111, 0.5);
         c->link[LINK_ACROSS] = c->link[LINK_INSIDE];

@@ -45,9 +45,8 @@ static inline Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, u
     Sim* x = (Sim*)calloc(1, sizeof *x);
     Setting* s = &x->setting;
     s->limits = (PlanLimits){ranks, ranks, 16384, 16, DOCS, 1e-4};
-    s->cost =
-        (Cost){.per_token = 0.01, .quadratic = 1e-6, .micro_batch = 1, .link_scale = 1, .layers = 12, .channels = 1024};
-    s->cost.elem_bytes = 2;
+    s->cost = (Cost){.per_token = 0.01, .quadratic = 1e-6, .micro_batch = 1, .link_scale = 1, .layers = 12};
+    s->cost.channels = s->cost.kv_channels = 1024, s->cost.elem_bytes = 2;
     s->cost.link[LINK_INSIDE] = s->cost.link[LINK_ACROSS] = fast_link;
     s->groups = x->groups;
     set_costs(x, s->cost, s->cost);

@@ -18,12 +18,13 @@ static Setting published(const char* name, int ranks, int node_size) {
     return setting;
 }
 
-// A measured machine: bytes and then 10 and 1 GB/s behind a latency, for a model of 12 layers of 768 channels in bf16.
+// A measured machine: bytes and then 10 and 1 GB/s behind a latency, for a model of 12 layers of 768 channels in bf16,
+// 256 of keys.
 static Cost measured(void) {
     Cost cost = {.name = "measured", .quadratic = 1e-6, .per_token = 0.01, .micro_batch = 0.2, .link_scale = 1};
     cost.link[LINK_INSIDE] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.01, 0.11, 10.01}};
     cost.link[LINK_ACROSS] = (LinkTable){3, {1e3, 1e6, 1e8}, {0.05, 1.05, 100.05}};
-    cost.layers = 12, cost.channels = 768, cost.elem_bytes = 2;
+    cost.layers = 12, cost.channels = 768, cost.kv_channels = 256, cost.elem_bytes = 2;
     return cost;
 }
 
@@ -155,42 +156,46 @@ static double layer_bytes(const GroupCost* g, double tokens, int layers, double*
 }
 
 // The formulas in the header of group attention, which its tests hold against Comm.sent; tokens and heads divide.
-static void communications_are_the_bytes_that_group_attention_sends(void) {
+static void check_communications(int g) {
     Cost cost = measured();
-    int NH = 12, HS = 64, C = 768, e = 2;
+    int NKV = 12, HS = 64, e = 2;
     static const int cases[][2] = {{2, 2},  {4, 4}, {12, 12}, {2, 1}, {3, 1},
                                    {16, 1}, {4, 2}, {24, 12}, {6, 3}, {48, 6}};  // cp size, ulysses_size
-    PlanLimits limits = limits_of(64, 8, 4096, NH);
+    PlanLimits limits = limits_of(64, 8, 4096, NKV);
+    cost.channels = g * NKV * HS, cost.kv_channels = NKV * HS;
     for (int i = 0; i < COUNT(cases); i++) {
-        int d = cases[i][0], ulysses_size = cases[i][1], ring_size = d / ulysses_size, H = NH / ulysses_size;
+        int d = cases[i][0], ulysses_size = cases[i][1], ring_size = d / ulysses_size, H = NKV / ulysses_size;
         double total = 4096 * d, n_a = total / ring_size, n = total / d, expected = 0, gradients, found_gradients;
-        if (ulysses_size > 1) expected += e * (3 * n * (C - H * HS) + (n_a - n) * H * HS);  // forward
-        if (ulysses_size > 1) expected += e * (n * (C - H * HS) + 3 * (n_a - n) * H * HS);
-        gradients = ring_size > 1 ? ring_size * 4.0 * 2 * n_a * H * HS : 0;
-        expected += 2 * (ring_size - 1) * (e * 2.0 * n_a * H * HS) + gradients;
-        GroupCost g = cost_group(&cost, &limits, 0, d, ulysses_size);
-        CHECK_CLOSE(layer_bytes(&g, total, cost.layers, &found_gradients), expected, 1e-12 * expected);
+        if (ulysses_size > 1) expected += e * HS * ((g + 2) * n * (NKV - H) + g * (n_a - n) * H);  // forward
+        if (ulysses_size > 1) expected += e * HS * (g * n * (NKV - H) + (g + 2) * (n_a - n) * H);
+        gradients = ring_size > 1 ? ring_size * 4.0 * HS * 2 * n_a * H : 0;
+        expected += 2 * (ring_size - 1) * (e * HS * 2.0 * n_a * H) + gradients;
+        GroupCost group = cost_group(&cost, &limits, 0, d, ulysses_size);
+        CHECK_CLOSE(layer_bytes(&group, total, cost.layers, &found_gradients), expected, 1e-12 * expected);
         CHECK_CLOSE(found_gradients, gradients, 1e-12 * expected);
-        CHECK(g.ulysses_size == ulysses_size && g.cp_size == d &&
-              g.n_communications == (ulysses_size > 1) * 2 + (ring_size > 1) * 2);
+        CHECK(group.ulysses_size == ulysses_size && group.cp_size == d &&
+              group.n_communications == (ulysses_size > 1) * 2 + (ring_size > 1) * 2);
     }
 }
 
-// Forward bytes of a layer of 32768 tokens, printed to 0.1 MB. Where keys have fewer heads (g = 1/4), the mean tensor
-// that travels by heads has (2 h + 2 g h) / 4 channels, and one around a ring g h.
+static void communications_are_the_bytes_that_group_attention_sends(void) {
+    check_communications(1);
+    check_communications(4);
+}
+
+// Forward bytes of a layer of 32768 tokens, printed to 0.1 MB.
 static void a_layer_moves_the_published_bytes(void) {
     static const struct {
-        int d, heads_channels, ring_channels;
+        int d, channels, kv_channels;
         double heads_mb, ring_mb;
-    } golden[] = {{4, 2560, 1024, 125.8, 100.7}, {8, 2560, 1024, 73.4, 117.4}, {4, 4096, 4096, 201.3, 402.7}};
+    } golden[] = {{4, 4096, 1024, 125.8, 100.7}, {8, 4096, 1024, 73.4, 117.4}, {4, 4096, 4096, 201.3, 402.7}};
     PlanLimits limits = limits_of(8, 8, 32768, 32);
     for (int i = 0; i < COUNT(golden); i++) {
         Cost cost = measured();
         double gradients;
-        cost.channels = golden[i].heads_channels;
+        cost.channels = golden[i].channels, cost.kv_channels = golden[i].kv_channels;
         GroupCost heads = cost_group(&cost, &limits, 0, golden[i].d, golden[i].d);
         CHECK_CLOSE(layer_bytes(&heads, 32768, 12, &gradients) / 2 / 1e6, golden[i].heads_mb, 0.05);
-        cost.channels = golden[i].ring_channels;
         GroupCost ring = cost_group(&cost, &limits, 0, golden[i].d, 1);
         double bytes = layer_bytes(&ring, 32768, 12, &gradients);
         CHECK_CLOSE((bytes - gradients) / 2 / 1e6, golden[i].ring_mb, 0.05);
@@ -224,8 +229,9 @@ static void a_group_takes_the_sum_of_its_communications(void) {
     PlanLimits limits = limits_of(16, 8, 4096, 12);
     GroupCost g = cost_group(&cost, &limits, 0, 16, 4);
     // 4 ranks share heads inside, 4 places around a ring across; 10000 tokens: bytes of each message, their times.
-    double tensor = 2.0 * 768 / 16 * 3 / 4 * 1e4, kv = 2.0 * 768 / 4 / 4 * 1e4, ms = 0;
-    ms += 24 * link_ms(&cost.link[LINK_INSIDE], 3 * tensor) + 24 * link_ms(&cost.link[LINK_INSIDE], tensor);
+    double channel = 2.0 / 16 * 3 / 4 * 1e4, kv = 2.0 * 256 / 4 / 4 * 1e4, ms = 0;
+    ms += 24 * link_ms(&cost.link[LINK_INSIDE], channel * (768 + 2 * 256));
+    ms += 24 * link_ms(&cost.link[LINK_INSIDE], channel * 768);
     ms += 24 * 3 * link_ms(&cost.link[LINK_ACROSS], 2 * kv) + 12 * 4 * link_ms(&cost.link[LINK_ACROSS], 4 * kv);
     CHECK_CLOSE(link_sum_ms(&g, 1e4), ms, 1e-12 * ms);
     double compute = (1e-6 * 1e8 + 0.01 * 1e4) / 16;

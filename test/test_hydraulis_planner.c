@@ -50,7 +50,7 @@ static Run* random_run(uint64_t seed) {
     if (seed % 2) {
         c->token_bytes = 1e4, c->n_groups = 1, c->group_cp_size[0] = 2, c->group_gbps[0] = 10;
     } else {
-        c->layers = 2, c->channels = 16, c->elem_bytes = 2;
+        c->layers = 2, c->channels = 32, c->kv_channels = 16, c->elem_bytes = 2;
         c->link[LINK_INSIDE] = random_link(seed, 0.01);
         c->link[LINK_ACROSS] = random_link(seed + 1, 0.1);
     }

@@ -95,6 +95,7 @@ static const Setting* random_setting(uint64_t seed) {
     s.cost.link[LINK_INSIDE] = random_link(seed, 6);
     s.cost.link[LINK_ACROSS] = random_link(seed, 8);
     s.cost.layers = LAYERS, s.cost.channels = run->model.shape.C, s.cost.elem_bytes = sizeof(float);
+    s.cost.kv_channels = run->model.shape.NKV * run->model.shape.HS;
     cost_groups(s.groups, &s.cost, &s.limits, s.kind);
     return &s;
 }

@@ -42,7 +42,7 @@ static int same_cost(const Cost* a, const Cost* b) {
            !memcmp(a->group_cp_size, b->group_cp_size, sizeof a->group_cp_size) &&
            !memcmp(a->group_gbps, b->group_gbps, sizeof a->group_gbps) && same_link(&a->link[0], &b->link[0]) &&
            same_link(&a->link[1], &b->link[1]) && a->layers == b->layers && a->channels == b->channels &&
-           a->elem_bytes == b->elem_bytes;
+           a->kv_channels == b->kv_channels && a->elem_bytes == b->elem_bytes;
 }
 
 static int same_machine(const Machine* a, const Machine* b) {
@@ -192,7 +192,7 @@ static const char whole[] =
     "name box # a word\n"
     "quadratic_ms 5e-6\nlinear_ms .25\nmicro_batch_ms 1.5\nstep_ms 20\nround_ms 3\nheads 12\ncapacity 4096\n"
     "model 12 768 2\nlink inside 1024 0.01\nlink across 1024 0.05\nlink inside 65536 0.012\nlink across 65536 0.5\n"
-    "link_scale 0.75\npipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 0 37 42 50\n"
+    "kv_channels 256\nlink_scale 0.75\npipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 0 37 42 50\n"
     "scheme TP8PP2 8 2 1.06789378e-6 0.071058246 61.768\nscheme A 1 1 0 0 0\n";
 
 static void every_key_is_read_into_its_place(void) {
@@ -201,7 +201,7 @@ static void every_key_is_read_into_its_place(void) {
     CHECK_STRING(c->name, "box");
     CHECK(c->quadratic == 5e-6 && c->per_token == 0.25 && c->micro_batch == 1.5 && c->step == 20 && c->round == 3);
     CHECK(machine.heads == 12 && machine.capacity == 4096 && c->layers == 12 && c->channels == 768);
-    CHECK(c->elem_bytes == 2 && c->link_scale == 0.75 && c->n_groups == 0);
+    CHECK(c->kv_channels == 256 && c->elem_bytes == 2 && c->link_scale == 0.75 && c->n_groups == 0);
     CHECK(c->link[LINK_INSIDE].n == 2 && c->link[LINK_INSIDE].bytes[1] == 65536 && c->link[LINK_INSIDE].ms[1] == 0.012);
     CHECK(c->link[LINK_ACROSS].n == 2 && c->link[LINK_ACROSS].bytes[0] == 1024 && c->link[LINK_ACROSS].ms[0] == 0.05);
     CHECK(machine.layers == 60 && machine.hidden == 6656 && machine.vocabulary == 30592 && machine.state_bytes == 201);
@@ -211,6 +211,7 @@ static void every_key_is_read_into_its_place(void) {
     CHECK(machine.n_schemes == 2 &&
           same_scheme(&machine.schemes[0], &(Scheme){"TP8PP2", 8, 2, 1.06789378e-6, 0.071058246, 61.768}));
     CHECK_STRING(machine.schemes[1].name, "A");
+    CHECK(read_text("name b\nquadratic_ms 0\nlinear_ms 1\nmodel 12 768 2\n") == 0 && c->kv_channels == 768);
     CHECK(read_text(
               "name b\nquadratic_ms 0\nlinear_ms 1\nmemory 30 7 4.5\ntoken_bytes 2e6\ngroup 2 120\ngroup 8 9.5\n") ==
           0);
@@ -371,7 +372,7 @@ static Machine random_machine(uint64_t seed) {
         for (int i = 0; i < c->n_groups; i++)
             c->group_cp_size[i] = 2 + 3 * i, c->group_gbps[i] = any_number(seed, 30 + (uint64_t)i, 1e-9, 1e4);
     } else {
-        c->layers = 12, c->channels = 768, c->elem_bytes = 2;
+        c->layers = 12, c->channels = 768, c->kv_channels = seed % 4 ? 768 : 64, c->elem_bytes = 2;
         for (int k = 0; k < N_LINKS; k++) {
             c->link[k].n = (int)(hash64(seed + (uint64_t)k) % (LINK_POINTS + 1));
             for (int i = 0; i < c->link[k].n; i++) {

@@ -124,7 +124,8 @@ static void a_probe_leaves_a_file_and_no_run(void) {
     CHECK(strstr(cached, "/cache/ragged/cost-") && strstr(output, cached));
     Machine m = read_cached();
     CHECK(m.cost.per_token > 0 && m.cost.step > 0 && m.cost.quadratic >= 0 && m.cost.micro_batch >= 0);
-    CHECK(m.cost.layers == 2 && m.cost.channels == 64 && m.cost.elem_bytes == 4 && m.heads == 4);
+    CHECK(m.cost.layers == 2 && m.cost.channels == 64 && m.cost.kv_channels == 64 && m.cost.elem_bytes == 4 &&
+          m.heads == 4);
     CHECK(m.cost.link[LINK_INSIDE].n == 0 && m.cost.link[LINK_ACROSS].n == 0);
     CHECK(sh("test -e $W/run") != 0);
 }

@@ -363,7 +363,7 @@ static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
     World world = {.setting = {.limits = step.limits, .groups = world.groups}};
     Prediction prediction;
     Cost* c = &world.setting.cost;
-    *c = (Cost){.per_token = 1, .link_scale = 1, .layers = 1, .channels = 64, .elem_bytes = 2};
+    *c = (Cost){.per_token = 1, .link_scale = 1, .layers = 1, .channels = 64, .kv_channels = 64, .elem_bytes = 2};
     c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
     cost_groups(world.groups, c, &step.limits, CP_CHOICE_AUTO);
     CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, &world.setting, &step.arena, step.err,

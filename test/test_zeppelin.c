@@ -41,7 +41,7 @@ static void zones_of_measured_machines_follow_their_links(void) {
     Setting* s = &world.setting;
     s->cost.n_groups = 0;
     s->cost.per_token = 1, s->cost.quadratic = 1e-3, s->cost.link_scale = 1;
-    s->cost.layers = 3, s->cost.channels = 64, s->cost.elem_bytes = 2;
+    s->cost.layers = 3, s->cost.channels = 256, s->cost.kv_channels = 64, s->cost.elem_bytes = 2;
     // Inside, 0.5 ms a message: 3 layers, 2 hops of keys and values, 2 of their gradients make 6 ms on 2 ranks. Across,
     // 1e-4 ms a byte: 18 messages of 64 bytes a token, 12 of 128 on 4 ranks make 0.2688 ms a token.
     s->cost.link[LINK_INSIDE] = (LinkTable){.n = 1, .bytes = {1}, .ms = {0.5}};
@@ -386,6 +386,21 @@ static void the_rule_counts_moves_and_rounds(void) {
     CHECK_CLOSE(rule.remap_ms, 700 * 2097152 / 96.5e6 + rule.across_scale * 800 * 2097152 / 10.33e6, 1e-9);
 }
 
+static void keys_move_with_their_own_channels(void) {
+    Step step = small_step(3, 1, 200, 3, (int[]){100, 100, 10});
+    World world;
+    PlayRule rule = {0};
+    named_world(&world, "a100-7b", 3, 3);
+    world.setting.limits = step.limits;
+    Cost* c = &world.setting.cost;
+    c->n_groups = 0, c->layers = 3, c->channels = 256, c->kv_channels = 64, c->elem_bytes = 2;
+    c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {1e-6, 2e-6}};
+    CHECK(run_zeppelin(&step, &world.setting, &rule) == 0);
+    // 60 tokens as above: 2 ways, 3 layers, 2 bytes, queries, keys and values there and outputs back.
+    CHECK_CLOSE(rule.remap_ms, 60 * 2 * 3 * 2 * (256 + 2 * 64 + 256) * 1e-6, 1e-9);
+    free_step(&step);
+}
+
 static void an_empty_step_has_an_empty_plan(void) {
     Step step = small_step(4, 4, 100, 0, (int[]){0});
     World world;
@@ -411,6 +426,7 @@ int main(void) {
     RUN(partitions_follow_their_zones);
     RUN(plans_are_valid_and_repeat);
     RUN(the_rule_counts_moves_and_rounds);
+    RUN(keys_move_with_their_own_channels);
     RUN(an_empty_step_has_an_empty_plan);
     return test_done();
 }

@@ -40,7 +40,7 @@ static double token_ms(const Setting* setting, int cp_size) {
     const LinkTable* link = &cost->link[g.across ? LINK_ACROSS : LINK_INSIDE];
     if (link->n == 0) return 0;
     double per_byte = link->ms[link->n - 1] / MAX(link->bytes[link->n - 1], 1);
-    return cost->link_scale * per_byte * 8 * cost->layers * cost->channels * cost->elem_bytes;
+    return cost->link_scale * per_byte * 4 * cost->layers * (cost->channels + cost->kv_channels) * cost->elem_bytes;
 }
 
 double zeppelin_across_scale(const Setting* setting) {
@@ -478,9 +478,10 @@ static double transfer_ms(const Setting* setting, LinkKind kind, double tokens) 
     if (tokens == 0) return 0;
     if (cost->n_groups > 0)
         return tokens * token_ms(setting, kind == LINK_ACROSS ? ranks : MIN(setting->limits.node_size, ranks));
-    double tensor = tokens * cost->channels * cost->elem_bytes;
+    double channel = tokens * cost->elem_bytes;
     return cost->link_scale * 2 * cost->layers *
-           (link_ms(&cost->link[kind], 3 * tensor) + link_ms(&cost->link[kind], tensor));
+           (link_ms(&cost->link[kind], channel * (cost->channels + 2 * cost->kv_channels)) +
+            link_ms(&cost->link[kind], channel * cost->channels));
 }
 
 // Of the rank that takes longest; x->tokens are those of the ranks in attention.
