@@ -2,8 +2,9 @@
 // those without a token, and but for normalization, whose result comes back.
 //
 // A first byte that is odd stands for a good header of llm.c's format and the 256 single bytes, so that the rest is
-// reached. Of a good tokenizer every kind of splitting and normalizing is tried.
+// reached; a J for a tokenizer.json up to the merges, an S for one up to its settings. Of a good tokenizer every kind of splitting and normalizing is tried.
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +12,30 @@
 
 enum { HEADER = 1024, SINGLE = 512 };
 
+// A tokenizer.json that the input completes: "merges" begin there, or with settings the whole.
+static Tokenizer* parse_json(const uint8_t* data, size_t n, int settings) {
+    static const char* const before[] = {
+        "{\"added_tokens\":[{\"id\":256,\"content\":\"<|endoftext|>\"}],\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"vocab\":{\"ab\":257,\"abab\":258,",
+        "{\"added_tokens\":[{\"id\":256,\"content\":\"<|endoftext|>\"}],\"model\":{\"merges\":[],\"vocab\":{"};
+    Tokenizer* t = NULL;
+    char err[256], *file = malloc(8192 + n), *p = stpcpy(file, before[settings]);
+    for (int b = 0, shifted = 256; b < 256; b++) {
+        int itself = (b > 32 && b < 127) || (b > 160 && b != 173), code = itself ? b : shifted++;
+        p += code < 128 ? sprintf(p, "%s\"%s%c\":%d", b ? "," : "", strchr("\"\\", code) ? "\\" : "", code, b)
+                        : sprintf(p, "%s\"\\u%04x\":%d", b ? "," : "", (unsigned)code, b);
+    }
+    p = stpcpy(p, settings ? "}}," : "},\"merges\":[");
+    memcpy(p, data, n);
+    tokenizer_parse(&t, file, (size_t)(p - file) + n, err, sizeof err);
+    free(file);
+    return t;
+}
+
 static Tokenizer* parse(const uint8_t* data, size_t n) {
     Tokenizer* t = NULL;
     char err[256];
+    if (n > 0 && (data[0] == 'J' || data[0] == 'S')) return parse_json(data + 1, n - 1, data[0] == 'S');
     if (n == 0 || data[0] % 2 == 0) {
         tokenizer_parse(&t, data, n, err, sizeof err);
         return t;
