@@ -2,7 +2,8 @@
 // those without a token, and but for normalization, whose result comes back.
 //
 // A first byte that is odd stands for a good header of llm.c's format and the 256 single bytes, so that the rest is
-// reached; a J for a tokenizer.json up to the merges, an S for one up to its settings. Of a good tokenizer every kind of splitting and normalizing is tried.
+// reached; a J for a tokenizer.json up to the merges, an S for one up to its settings. Of a good tokenizer every kind
+// of splitting and normalizing is tried.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
