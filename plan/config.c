@@ -523,7 +523,7 @@ static const Preset* preset_of(const Config* config) {
 static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
     const ArchRow* arch = &arch_table[config_arch(c)];
-    int is_preset = config_arch(c) == (int)preset->arch && !c->width && !c->heads;
+    int is_preset = !c->width && !c->heads, same_mlp = arch->act == arch_table[preset->arch].act;
     if (!c->layers) c->layers = preset->layers;
     if (!c->width) c->width = preset->width;
     if (!c->heads) c->heads = preset->heads;
@@ -533,7 +533,7 @@ static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, ch
         return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d, or --head-size", c->width,
                     c->heads, ROUND_UP(c->width, c->heads));
     if (!c->head_size) c->head_size = c->width / c->heads;
-    if (!c->hidden && is_preset) c->hidden = preset->hidden;
+    if (!c->hidden && is_preset && same_mlp) c->hidden = preset->hidden;
     if (!c->hidden) c->hidden = arch->act == ACT_SWIGLU ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
     if (!c->context) c->context = preset->context;
     if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
