@@ -184,7 +184,7 @@ static void show(const Simulation* s, const Tally* t, Played* played, Shown* sho
 }
 
 // flex tells its searches only to whom it plans for.
-static void predict_chosen(const Simulation* s, const Tally* chosen, const Played* played, Prediction* prediction,
+static void predict_chosen(const Simulation* s, const Tally* chosen, Played* played, Prediction* prediction,
                            Arena* arena) {
     char err[ERR_BYTES];
     Setting setting = setting_under_rule(&s->setting, &played->rule);

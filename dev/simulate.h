@@ -9,7 +9,7 @@ enum { MOST_TALLIES = 32 };
 typedef struct Options {
     const char *machine, *lengths;         // a name that the program knows, or a file
     const char *plans, *speeds, *explain;  // NULL: not given
-    int ranks, node_size, docs, context, batches, capacity, json;
+    int ranks, node_size, docs, context, batches, capacity, zero, json;
     int64_t seed;
     double patience;  // seconds of planning that each planner gets; 0: no limit
 } Options;

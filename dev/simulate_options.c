@@ -43,6 +43,7 @@ static const OptionRow rows[] = {
     {"--docs", COUNT_FROM_1, offsetof(Options, docs), "512", "documents of a batch"},
     {"--context", COUNT_FROM_1, offsetof(Options, context), "196608", "longer documents are not drawn"},
     {"--capacity", COUNT_FROM_1, offsetof(Options, capacity), NULL, "tokens of a rank, instead of the machine's"},
+    {"--zero", COUNT_FROM_1, offsetof(Options, zero), "1", "1: ours plan free of barriers; 2, 3: for rounds"},
     {"--lengths", TEXT, offsetof(Options, lengths), "wikipedia", "lengths by name, or a file with one number a line"},
     {"--batches", COUNT_FROM_1, offsetof(Options, batches), "20", "batches, the same for all planners"},
     {"--seed", SEED, offsetof(Options, seed), "1", "of the lengths"},
@@ -234,6 +235,7 @@ static void choose_planners(Simulation* s, const char* plans) {
 void open_simulation(Simulation* s, const Options* options) {
     char err[ERR_BYTES];
     *s = (Simulation){.options = options};
+    if (options->zero > 3) refuse("--zero %d: expected 1, 2 or 3", options->zero);
     if (options->ranks > 65536) refuse("--ranks %d: at most 65536 can be simulated", options->ranks);
     open_machine(&s->machine, options->machine);
     if (options->capacity) s->machine.capacity = options->capacity;
@@ -243,6 +245,7 @@ void open_simulation(Simulation* s, const Options* options) {
         free(groups);
         refuse("%s", err);
     }
+    s->setting.rounds = options->zero > 1;
     s->micro_batch_ms = s->setting.cost.micro_batch + planner_micro_batch_ms(&s->setting.cost);
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
     s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);

@@ -110,4 +110,5 @@ typedef struct Setting {
                            // all 1
     CpChoice kind;
     int context;  // no document is longer: what static systems size their groups for
+    int rounds;   // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
 } Setting;

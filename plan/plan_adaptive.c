@@ -104,10 +104,9 @@ static int list_candidates(Candidate* list, const Setting* setting, const Work* 
 // ---- the search
 
 // The makespan of a plan, negative when the cost model has no such groups.
-static double play(const Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
+static double play(Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
     Timeline timeline;
-    return timeline_play(&timeline, plan, lengths, setting, &(PlayRule){0}, arena, NULL, 0) < 0 ? -1
-                                                                                                : timeline.makespan;
+    return step_play(&timeline, plan, lengths, setting, arena, NULL, 0) < 0 ? -1 : timeline.makespan;
 }
 
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,

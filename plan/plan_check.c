@@ -76,27 +76,27 @@ static int check_capacity(const Plan* plan, const int* lengths, const PlanLimits
 }
 
 static int check_rounds(const Plan* plan, Arena* arena, char* err, size_t errlen) {
-    int n_rounds = 0, *last = TAKE(arena, int, plan->ranks);
+    int n = plan->n_micro_batches, n_rounds = 0, *last = TAKE(arena, int, plan->ranks);
+    char* seen = TAKE(arena, char, n);
     if (plan->n_rounds == 0) return 0;
     if (arena_check(arena, err, errlen) < 0) return -1;
     for (int r = 0; r < plan->ranks; r++) last[r] = -1;
-    for (int i = 0; i < plan->n_micro_batches; i++) {
+    memset(seen, 0, (size_t)n);
+    for (int i = 0; i < n; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        int end = mb->first_rank + mb->cp_size, earliest = 0;
-        for (int r = mb->first_rank; r < end; r++) {
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
             if (mb->round <= last[r])
                 return fail(err, errlen, "micro-batch %d is in round %d, but rank %d runs another in round %d", i,
                             mb->round, r, last[r]);
-            earliest = MAX(earliest, last[r] + 1);
+            last[r] = mb->round;
         }
-        if (mb->round != earliest)
-            return fail(err, errlen, "micro-batch %d is in round %d, its ranks are free in round %d", i, mb->round,
-                        earliest);
-        for (int r = mb->first_rank; r < end; r++) last[r] = mb->round;
+        if (mb->round < n) seen[mb->round] = 1;
         n_rounds = MAX(n_rounds, mb->round + 1);
     }
     if (plan->n_rounds != n_rounds)
         return fail(err, errlen, "the plan has %d rounds, its micro-batches need %d", plan->n_rounds, n_rounds);
+    for (int r = 0; r < n_rounds; r++)
+        if (r >= n || !seen[r]) return fail(err, errlen, "no micro-batch is in round %d of %d", r, n_rounds);
     return 0;
 }
 

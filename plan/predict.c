@@ -11,12 +11,19 @@ static int descending(const void* a, const void* b) {
 
 void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
 
-int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
+              size_t errlen) {
+    PlayRule rule = {.in_rounds = setting->rounds};
+    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
+    return timeline_play(timeline, plan, lengths, setting, &rule, arena, err, errlen);
+}
+
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                  char* err, size_t errlen) {
     Timeline timeline;
     ArenaMark mark = arena_mark(arena);
     int* sorted = TAKE(arena, int, plan->n_docs);
-    if (timeline_play(&timeline, plan, lengths, setting, &(PlayRule){0}, arena, err, errlen) < 0) return -1;
+    if (step_play(&timeline, plan, lengths, setting, arena, err, errlen) < 0) return -1;
     prediction->makespan = timeline.makespan;
     prediction->critical = timeline.critical;
     prediction->n_tries = 0;

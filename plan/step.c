@@ -167,15 +167,15 @@ static void write_plan(Plan* plan, Scratch* x, const Best* b, const Setting* set
     }
     for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->micro_batch_of[k]]++] = x->order[k];
     plan->n_micro_batches = n;
+    plan->n_rounds = 0;
 }
 
 // The plan of the best guess, and what it takes.
 static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, const int* lengths,
                       const Setting* setting, char* err, size_t errlen) {
     Timeline timeline;
-    static const PlayRule plain;
     write_plan(plan, x, best, setting);
-    if (timeline_play(&timeline, plan, lengths, setting, &plain, x->arena, err, errlen) < 0) return -1;
+    if (step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0) return -1;
     f->makespan = timeline.makespan;
     f->critical = timeline.critical;
     return 0;
@@ -194,6 +194,18 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     plan_copy(plan, &by_one);
     f->makespan = other.makespan;
     f->critical = other.critical;
+}
+
+// A plan made for rounds instead, where that takes less.
+static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
+                      char* err, size_t errlen) {
+    Timeline timeline;
+    int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err, errlen);
+    if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0)) return -1;
+    if (!better) return 0;
+    f->makespan = timeline.makespan;
+    f->critical = timeline.critical;
+    return 0;
 }
 
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
@@ -220,7 +232,8 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     prediction->makespan = best.makespan;
     if (best.makespan < INFINITY && write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0)
         return -1;
-    if (best.makespan > poor * prediction->bounds.l3) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    if (prediction->makespan > poor * prediction->bounds.l3) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    if (setting->rounds && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,

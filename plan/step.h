@@ -38,8 +38,15 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
 // The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use.
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
                   Arena* arena, char* err, size_t errlen);
+// A plan made for rounds: order, sorted (n) documents longest first and their lengths, plan with room for them. 1, and
+// the plan is overwritten, where the step takes less than `below` ms; 0 where it does not; -1 without memory.
+int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
+                Arena* arena, char* err, size_t errlen);
+// Plays a plan as the setting says: free, or in rounds, which are set if the plan has none.
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
+              size_t errlen);
 // What any plan should take. Fills all but the tries, of which it says there are none.
-int predict_plan(Prediction* prediction, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                  char* err, size_t errlen);
 
 void sort_lengths(int* lengths, int n);  // descending, as bounds want them

@@ -137,7 +137,7 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
     b->predicted = 0;
     arena_reset(&b->arena, (ArenaMark){0});
     if (make_plan(b, run, step, err, errlen) || predict(b, run, err, errlen)) return -1;
-    if (run->limits.ranks > 1 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
+    if (run->limits.ranks > 1 && b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
     if (run->config.check_plan &&
         plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, &b->arena, why, sizeof why))
         return fail(err, errlen, "this plan is wrong: %s", why);

@@ -274,6 +274,7 @@ MemoryPlan run_plan_memory(Run* run) {
     run->setting.limits = run->limits;
     run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;
+    run->setting.rounds = run->model.zero.stage > 1;
     return plan;
 }
 

@@ -88,6 +88,7 @@ static const Setting* random_setting(uint64_t seed) {
     int least = ranks == 1 ? run->limits.capacity : 100;  // two ranks hold any document
     s.limits.capacity = least + (int)((run->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
     s.kind = (CpChoice)(3 * random_uniform(seed, 2));
+    s.rounds = run->model.zero.stage > 1;
     s.cost.quadratic = scale(seed, 3, -5, -2);
     s.cost.per_token = scale(seed, 4, -4, -2);
     s.cost.micro_batch = scale(seed, 5, -4, -1);
@@ -109,7 +110,7 @@ static void plan_case(Batch* b, uint64_t seed) {
     if (is_flex ? plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)
                 : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
         die("seed %" PRIu64 ": %s", seed, why);
-    if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
+    if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
     int wrong =
         plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run->limits, &b->arena, why, sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);

@@ -107,6 +107,7 @@ static void no_rank_has_more_than_its_capacity(void) {
 
 static void shared_round(Step* s) { s->plan.micro_batches[2].round = 0; }
 static void late_round(Step* s) { s->plan.micro_batches[0].round = 1; }
+static void empty_round(Step* s) { s->plan.micro_batches[4].round = s->plan.n_rounds++; }
 static void out_of_order(Step* s) { s->plan.micro_batches[4].round = 0; }
 static void negative_round(Step* s) { s->plan.micro_batches[0].round = -1; }
 static void more_rounds(Step* s) { s->plan.n_rounds++; }
@@ -114,7 +115,8 @@ static void fewer_rounds(Step* s) { s->plan.n_rounds--; }
 
 static void rounds_never_share_a_rank_and_waste_none(void) {
     CHECK(broken(shared_round, "micro-batch 2 is in round 0, but rank 2"));
-    CHECK(broken(late_round, "micro-batch 0 is in round 1"));
+    CHECK(broken(empty_round, "no micro-batch is in round 3"));
+    CHECK(still_valid(late_round));  // its rank waits
     CHECK(broken(out_of_order, "micro-batch 4 is in round 0, but rank 3"));
     CHECK(broken(negative_round, "micro-batch 0 is in round -1"));
     CHECK(broken(more_rounds, "5 rounds"));

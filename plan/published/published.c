@@ -98,7 +98,7 @@ static int static_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t 
 
 typedef struct Stepwise {
     Setting setting;
-    double micro_batch_ms;
+    PlayRule rule;
 } Stepwise;
 
 static void* stepwise_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
@@ -107,8 +107,9 @@ static void* stepwise_open(const Setting* setting, const int* sample, int n_samp
     Stepwise* x = TAKE(arena, Stepwise, 1);
     GroupCost* groups = TAKE(arena, GroupCost, setting->limits.ranks + 1);
     if (arena_check(arena, err, errlen) < 0) return NULL;
-    x->micro_batch_ms = planner_micro_batch_ms(&setting->cost);
-    x->setting = setting_with_micro_batch(setting, x->micro_batch_ms, groups);
+    double ms = planner_micro_batch_ms(&setting->cost);
+    x->rule = setting->rounds ? (PlayRule){.in_rounds = 1, .round_ms = ms} : (PlayRule){.micro_batch_ms = ms};
+    x->setting = setting_with_micro_batch(setting, ms, groups);
     return x;
 }
 
@@ -116,7 +117,7 @@ static int adaptive_plan(const void* planner, Plan* plan, PlayRule* rule, int64_
                          Arena* arena, char* err, size_t errlen) {
     const Stepwise* x = (const Stepwise*)planner;
     Prediction prediction;
-    *rule = (PlayRule){.micro_batch_ms = x->micro_batch_ms};
+    *rule = x->rule;
     return plan_adaptive(plan, &prediction, step, lengths, n, &x->setting, arena, err, errlen);
 }
 
@@ -124,7 +125,7 @@ static int flex_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t st
                      Arena* arena, char* err, size_t errlen) {
     const Stepwise* x = (const Stepwise*)planner;
     Prediction prediction;
-    *rule = (PlayRule){.micro_batch_ms = x->micro_batch_ms};
+    *rule = x->rule;
     return plan_flex(plan, &prediction, step, lengths, n, &x->setting, arena, err, errlen);
 }
 

@@ -1,0 +1,231 @@
+// round.c - packs the documents of one round to a target time, see round.h.
+//
+// All ranks wait for the last one, so what a micro-batch costs by itself is paid once for the round, and a rank that
+// nothing has begun on is free to take. Longest first, each document takes the least cp size d with which it ends by
+// the target; there the micro-batch that ends last of those that still have time and room (best fit). Where none has,
+// it joins a wider group at the least work beyond its own, or begins one on ranks that are free: the price of a free
+// rank says which.
+#include "plan/round.h"
+
+#include <math.h>
+
+static double time_on(const GroupCost* g, double s) { return group_ms(g, s * s, s); }
+
+// At the pace of a group's slowest rank; communication takes the same time at any.
+static double time_at(const GroupCost* g, double s, double t, double pace) {
+    if (pace == 1) return t;
+    double communication = group_communication_ms(g, s);
+    return (t - communication) / pace + communication;
+}
+
+// Tokens that a document takes of a rank of the ring. On a ring a bound: chunks are rounded down.
+static int64_t tokens_of_place(const GroupCost* g, int s) {
+    int ring_size = g->cp_size / g->ulysses_size;
+    if (ring_size == 1) return s;
+    return MIN(2 * (int64_t)CEIL_DIV(s, 2 * ring_size), g->room);  // a document that fits alone fits
+}
+
+RoundSearch round_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
+    const PlanLimits* limits = &setting->limits;
+    int ranks = limits->ranks, n_bins = 0;
+    RoundSearch x = {.setting = setting,
+                     .sorted = sorted,
+                     .sizes = TAKE(arena, int, ranks),
+                     .alone = TAKE(arena, double, n),
+                     .work = TAKE(arena, double, n + 1),
+                     .tokens = TAKE(arena, double, n + 1),
+                     .node = MIN(limits->node_size, ranks),
+                     .bins = TAKE(arena, Bin, ranks),
+                     .bin_of = TAKE(arena, int, n),
+                     .begin = TAKE(arena, int, ranks + 1),
+                     .n_of_size = TAKE(arena, int, ranks),
+                     .node_free = TAKE(arena, int, ranks),
+                     .taken = TAKE(arena, char, ranks)};
+    x.nodes = CEIL_DIV(ranks, x.node);
+    if (arena->missing) return x;
+    for (int d = 1; d <= ranks; d++) {
+        if (!setting->groups[d].ulysses_size || !setting->groups[d].canonical) continue;
+        x.begin[x.n_sizes] = n_bins;
+        x.sizes[x.n_sizes++] = d;
+        n_bins += ranks / d;
+    }
+    x.of_size = TAKE(arena, int, n_bins);
+    return x;
+}
+
+void round_begin(RoundSearch* x, int n) {
+    const Setting* setting = x->setting;
+    const GroupCost* one = &setting->groups[1];
+    x->fastest = x->speeds = x->placed = 0;
+    for (int r = 0; r < setting->limits.ranks; r++) {
+        double speed = setting->speeds ? setting->speeds[r] : 1;
+        x->fastest = MAX(x->fastest, speed), x->speeds += speed;
+    }
+    x->room = (double)setting->limits.capacity * setting->limits.ranks;
+    x->work[0] = x->tokens[0] = 0;
+    for (int k = 0; k < n; k++) {
+        double s = x->sorted[k];
+        x->alone[k] = group_holds(one, x->sorted[k]) ? time_on(one, s) : INFINITY;
+        x->work[k + 1] = x->work[k] + (setting->cost.quadratic * s + setting->cost.per_token) * s;
+        x->tokens[k + 1] = x->tokens[k] + s;
+    }
+}
+
+double round_bound(const RoundSearch* x, int longest, double tokens, double work) {
+    double s = x->sorted[longest], own = x->setting->groups[1].micro_batch, least = INFINITY;
+    if (tokens > x->room) return INFINITY;
+    if (x->alone[longest] < INFINITY && x->alone[longest] / x->fastest <= work / x->speeds)
+        return own + work / x->speeds;
+    for (int i = 0; i < x->n_sizes; i++) {
+        const GroupCost* g = &x->setting->groups[x->sizes[i]];
+        if (group_holds(g, x->sorted[longest])) least = MIN(least, time_at(g, s, time_on(g, s), x->fastest));
+    }
+    return own + MAX(work / x->speeds, least);
+}
+
+// ---- one guess
+
+// A document at some cp size.
+typedef struct Task {
+    const GroupCost* g;
+    int size;        // its place in sizes
+    double t;        // ms at full speed
+    int64_t tokens;  // of a ring rank
+    int s;
+} Task;
+
+static Task task_at(const RoundSearch* x, int k, int size) {
+    const GroupCost* g = &x->setting->groups[x->sizes[size]];
+    int s = x->sorted[k];
+    return (Task){g, size, g->cp_size == 1 ? x->alone[k] : time_on(g, s), tokens_of_place(g, s), s};
+}
+
+// The least cp size with which the document ends by the target; 0: none.
+static int least_task(const RoundSearch* x, int k, int least, double target, Task* task) {
+    int s = x->sorted[k];
+    for (int i = 0; i < x->n_sizes; i++) {
+        const GroupCost* g = &x->setting->groups[x->sizes[i]];
+        if (g->cp_size < least || (g->cp_size == 1 && x->alone[k] == INFINITY) || !group_holds(g, s)) continue;
+        *task = task_at(x, k, i);
+        if (g->micro_batch + time_at(g, s, task->t, x->fastest) <= target) return 1;
+    }
+    return 0;
+}
+
+// The place in its list of the bin of the task's cp size that ends last of those with time and room, -1: none.
+static int find_bin(const RoundSearch* x, const Task* task, double target) {
+    const int* list = x->of_size + x->begin[task->size];
+    int low = 0, high = x->n_of_size[task->size], n = high;
+    double t = time_at(task->g, task->s, task->t, x->fastest);
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (x->bins[list[middle]].end + t > target) low = middle + 1;
+        else high = middle;
+    }
+    int rings = task->g->ulysses_size < task->g->cp_size;
+    for (; low < n; low++) {
+        const Bin* bin = &x->bins[list[low]];
+        if (bin->room < task->tokens || (rings && bin->docs >= x->setting->limits.max_ring_docs)) continue;
+        if (bin->end + time_at(task->g, task->s, task->t, bin->pace) <= target) return low;
+    }
+    return -1;
+}
+
+// The bin takes the document and moves to where it stands in its list now. shortest: of the round.
+static int put_in(RoundSearch* x, const Task* task, int at, int shortest) {
+    int *list = x->of_size + x->begin[task->size], *n = &x->n_of_size[task->size], id = list[at];
+    Bin* bin = &x->bins[id];
+    bin->docs++;
+    bin->room -= task->tokens;
+    bin->end += time_at(task->g, task->s, task->t, bin->pace);
+    if (bin->room < MAX(shortest / (task->g->cp_size / task->g->ulysses_size), 1)) {
+        memmove(list + at, list + at + 1, sizeof(int) * (size_t)(--*n - at));
+        return id;
+    }
+    for (; at > 0 && x->bins[list[at - 1]].end < bin->end; at--) list[at] = list[at - 1];
+    list[at] = id;
+    return id;
+}
+
+static double pace_of(const RoundSearch* x, int first, int cp_size) {
+    if (!x->setting->speeds) return 1;
+    double pace = x->setting->speeds[first];
+    for (int r = 1; r < cp_size; r++) pace = MIN(pace, x->setting->speeds[first + r]);
+    return pace;
+}
+
+static int is_free(const RoundSearch* x, int first, int cp_size) {
+    for (int r = first; r < first + cp_size; r++)
+        if (x->taken[r]) return 0;
+    return 1;
+}
+
+// The first free ranks where the document ends by the target, of unlike ones the slowest; -1: none.
+static int find_ranks(const RoundSearch* x, const Task* task, double target, double* pace) {
+    int ranks = x->setting->limits.ranks, d = task->g->cp_size, found = -1;
+    for (int n = 0, begin = 0; begin + d <= ranks; n++, begin += x->node) {
+        int last = d > x->node ? begin : MIN(begin + x->node, ranks) - d;
+        if (x->node_free[n] < MIN(d, x->node)) continue;
+        for (int u = begin; u <= last; u++) {
+            if (!is_free(x, u, d)) continue;
+            double own = pace_of(x, u, d);
+            if (task->g->micro_batch + time_at(task->g, task->s, task->t, own) > target) continue;
+            if (found < 0 || own < *pace) found = u, *pace = own;
+            if (!x->setting->speeds) return found;
+        }
+    }
+    return found;
+}
+
+// A new bin, at the end of its list, where those that end first stand.
+static int open_bin(RoundSearch* x, const Task* task, int first, double pace) {
+    int d = task->g->cp_size, *n = &x->n_of_size[task->size];
+    x->bins[x->n_bins] = (Bin){first, d, 0, task->g->room, pace, task->g->micro_batch};
+    for (int r = first; r < first + d; r++) x->taken[r] = 1, x->node_free[r / x->node]--;
+    x->of_size[x->begin[task->size] + *n] = x->n_bins++;
+    return (*n)++;
+}
+
+// The wider bin that the document joins at the least work beyond its own, if that is below `most` rank-ms; -1: none.
+static int find_wider(const RoundSearch* x, int k, const Task* own, double most, double target, Task* task) {
+    int found = -1;
+    for (int i = own->size + 1; i < x->n_sizes; i++) {
+        if (x->n_of_size[i] == 0 || !group_holds(&x->setting->groups[x->sizes[i]], x->sorted[k])) continue;
+        Task t = task_at(x, k, i);
+        double more = t.g->cp_size * t.t - own->g->cp_size * own->t;
+        if (more >= most) continue;
+        int at = find_bin(x, &t, target);
+        if (at >= 0) found = at, most = more, *task = t;
+    }
+    return found;
+}
+
+static int place(RoundSearch* x, int k, RoundWay way, double target, int shortest) {
+    Task own, wider;
+    double pace = 1;
+    if (!least_task(x, k, way.least, target, &own)) return -1;
+    int at = find_bin(x, &own, target);
+    if (at >= 0) return put_in(x, &own, at, shortest);
+    int first = find_ranks(x, &own, target, &pace);
+    double most = first < 0 ? INFINITY : way.price * target * own.g->cp_size;
+    at = most > 0 ? find_wider(x, k, &own, most, target, &wider) : -1;
+    if (at >= 0) return put_in(x, &wider, at, shortest);
+    return first < 0 ? -1 : put_in(x, &own, open_bin(x, &own, first, pace), shortest);
+}
+
+double round_pack(RoundSearch* x, const int* docs, int n, RoundWay way, double target) {
+    int ranks = x->setting->limits.ranks;
+    double end = 0;
+    x->n_bins = 0;
+    memset(x->n_of_size, 0, sizeof(int) * (size_t)x->n_sizes);
+    memset(x->taken, 0, (size_t)ranks);
+    for (int i = 0; i < x->nodes; i++) x->node_free[i] = MIN(x->node, ranks - i * x->node);
+    for (int i = 0; i < n; i++) {
+        int bin = place(x, docs[i], way, target, x->sorted[docs[n - 1]]);
+        x->placed++;
+        if (bin < 0) return INFINITY;
+        x->bin_of[i] = bin;
+        end = MAX(end, x->bins[bin].end);
+    }
+    return end;
+}

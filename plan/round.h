@@ -1,0 +1,48 @@
+// round.h - the documents of one round: can all end before a target time when no rank gets two micro-batches?
+// Private to plan_rounds.c.
+#pragma once
+#include "plan/cost.h"
+
+// A micro-batch of the round.
+typedef struct Bin {
+    int first, cp_size;  // ranks
+    int docs;
+    int64_t room;  // tokens of a ring rank
+    double pace;   // of its slowest rank
+    double end;    // ms
+} Bin;
+
+// One way to pack.
+typedef struct RoundWay {
+    int least;     // ranks that no group is narrower than
+    double price;  // of a rank that nothing has begun on, in parts of the target
+} RoundWay;
+
+// What all guesses share. Documents are known by their place in `sorted`.
+typedef struct RoundSearch {
+    const Setting* setting;
+    const int* sorted;              // (n) lengths, descending
+    int *sizes, n_sizes;            // (ranks) cp sizes that planners use, ascending
+    double *alone, *work, *tokens;  // (n), (n + 1), (n + 1): ms on one rank, infinite where it does not fit; sums of
+                                    // the documents before: ms of computing on one rank, tokens
+    double fastest, speeds;         // pace of the fastest rank; sum of all
+    double room;                    // tokens of all ranks
+    int node, nodes;
+    Bin* bins;  // (ranks)
+    int n_bins;
+    int* bin_of;           // (n) of each document of the list
+    int *of_size, *begin;  // bins of a cp size that have room, the one that ends last first; where those of each of
+                           // `sizes` begin
+    int *n_of_size, *node_free;  // (sizes) (nodes)
+    char* taken;                 // (ranks)
+    int64_t placed;              // documents placed by all guesses so far
+} RoundSearch;
+
+RoundSearch round_take(const int* sorted, int n, const Setting* setting, Arena* arena);
+// Fills what the lengths say; sorted (n) may have changed.
+void round_begin(RoundSearch* x, int n);
+// Packs documents docs (n), ascending, to end by `target`; fills bins and bin_of. Returns when the last one ends;
+// infinite: not all fit.
+double round_pack(RoundSearch* x, const int* docs, int n, RoundWay way, double target);
+// No round of these documents is shorter. tokens, work: sums.
+double round_bound(const RoundSearch* x, int longest, double tokens, double work);
