@@ -1,4 +1,4 @@
-// test_pruner.c - claims about run/prune.h, on a model made by hand: a rank's half of a small GPT, weights in host
+// test_pruner.c - claims about run/prune.h, on a model made by hand: a rank's half of a small model, weights in host
 // memory.
 #include "run/prune.h"
 
@@ -8,6 +8,7 @@
 #include "data/prune_file.h"
 #include "kernels/cpu/cpu.h"
 #include "run/run.h"
+#include "test/shapes.h"
 #include "test/test.h"
 
 static char dir[512], path[600], other_path[600], err[ERR_BYTES];
@@ -16,10 +17,13 @@ static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
 
 // ---- the model
 
-static Model make_model(int layers, int width, int heads, DType dt) {
+static int query_heads(const Model* m) { return m->whole.NH / m->whole.NKV; }      // of a key/value head
+static int fc_runs(const Model* m) { return m->whole.arch == ARCH_GPT2 ? 1 : 2; }  // rows of FC for a hidden unit
+
+static Model make_model(int arch, int layers, int width, int heads, DType dt) {
     Model m;
     memset(&m, 0, sizeof m);
-    m.whole = shape_make(layers, width, heads, 100, 8);
+    m.whole = shape_like((Arch)arch, layers, width, heads, 100, 8);
     m.split = split_even(&m.whole, 2);
     m.shape = split_shape(&m.whole, &m.split, 0);
     m.dt = dt;
@@ -35,7 +39,7 @@ static void free_model(Model* m) {
     zero_close(&m->zero);
 }
 
-static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.heads, m->shape.hidden}; }
+static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.kv_heads, m->shape.hidden}; }
 
 // Adds to columns first .. first + n of rows from .. from + rows of a matrix; exact in bf16 where sums have few bits.
 static void add(const Model* m, int id, int l, int from, int rows, int first, int n, float d) {
@@ -64,8 +68,8 @@ static void train(const Model* m, uint64_t seed) {
 }
 
 static int columns_of(const Model* m, int id, SliceCount stay) {
-    int HS = m->shape.HS;
-    return id == LINEAR_ATTPROJ ? stay.heads * HS : id == LINEAR_FCPROJ ? stay.hidden : m->shape.C;
+    int span = query_heads(m) * m->shape.HS;
+    return id == LINEAR_ATTPROJ ? stay.heads * span : id == LINEAR_FCPROJ ? stay.hidden : m->shape.C;
 }
 
 static int ascends_within(const IndexList* list, int n) {
@@ -96,8 +100,8 @@ static uint64_t hash_lists(const Pruner* k, const Model* m, Shed shed) {
 
 // Columns c in the order c * 5 mod K: neighbours change by different amounts. 1 / 64 steps are exact in bf16 below 4.
 static void lists_follow_the_changes_of_columns(void) {
-    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
-        Model m = make_model(3, 128, 4, (DType)dt);
+    for (int i = 0; i < 2 * N_ARCHS; i++) {
+        Model m = make_model(i / 2, 3, 128, 4, i % 2 ? DT_BF16 : DT_F32);
         Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
         CHECK(pruner_layers(k) == NULL && pruner_choose(k, &m, 0, all_of(&m), 0) == NULL && pruner_left_out(k) == 0);
         for (int l = 0; l < 3; l++)
@@ -122,7 +126,7 @@ static void lists_follow_the_changes_of_columns(void) {
 // Weights that are large have not changed: the first refresh takes the first ones, as all values are equal.
 static void nothing_is_known_before_the_second_refresh(void) {
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
-        Model m = make_model(1, 128, 4, DT_F32);
+        Model m = make_model(ARCH_GPT2, 1, 128, 4, DT_F32);
         train(&m, 1);
         Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 0, 1);
         const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 0);
@@ -134,7 +138,7 @@ static void nothing_is_known_before_the_second_refresh(void) {
 }
 
 static void a_change_counts_for_one_refresh(void) {
-    Model m = make_model(1, 128, 4, DT_F32);
+    Model m = make_model(ARCH_GPT2, 1, 128, 4, DT_F32);
     Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
     pruner_choose(k, &m, 0, all_of(&m), 0);
     for (int c = 64; c < 128; c++) add_column(&m, LINEAR_FC, 0, c, 10);
@@ -148,23 +152,31 @@ static void a_change_counts_for_one_refresh(void) {
     free_model(&m);
 }
 
-// Head 1 changes in its keys, head 0 less in all its rows and columns; a hidden unit's row of FC and its column of
-// FCPROJ.
+// Key/value head 1 changes in its keys, by 4096 in all. Head 0 changes less in the rows of its queries, keys and values,
+// by 3072, and by 512 or 2048 in its columns.
+static void change_heads(const Model* m, int l) {
+    int g = query_heads(m), kv = m->shape.kv_heads * 32, q = g * kv, rows[] = {g * 32, 32, 32},
+        first[] = {0, q, q + kv};
+    add(m, LINEAR_QKV, l, q + 32, 32, 0, 128, 1);
+    for (int run = 0; run < 3; run++) add(m, LINEAR_QKV, l, first[run], rows[run], 0, 128, 0.75f / (float)(g + 2));
+    add(m, LINEAR_ATTPROJ, l, 0, 128, 0, g * 32, (l == 0 ? 0.125f : 0.5f) / (float)g);
+}
+
+// Each in a row of FC, with SwiGLU its gate or its up row, or in its column of FCPROJ.
+static void change_hidden_units(const Model* m, int l) {
+    for (int u = 0; u < 256; u++) {
+        int place = u % (fc_runs(m) + 1);
+        if (place) add(m, LINEAR_FC, l, (place - 1) * 256 + u, 1, 0, 128, (float)u / 64);
+        else add_column(m, LINEAR_FCPROJ, l, u, (float)u / 64);
+    }
+}
+
 static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
-    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
-        Model m = make_model(2, 128, 4, (DType)dt);
+    for (int i = 0; i < 2 * N_ARCHS; i++) {
+        Model m = make_model(i / 2, 2, 128, 4, i % 2 ? DT_BF16 : DT_F32);
         Pruner* k = pruner_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
         CHECK(pruner_choose(k, &m, 0, all_of(&m), 0) == NULL);
-        int own = m.shape.heads * 32;
-        for (int l = 0; l < 2; l++) {
-            add(&m, LINEAR_QKV, l, own + 32, 32, 0, 128, 1);                                         // 4096 in all
-            for (int run = 0; run < 3; run++) add(&m, LINEAR_QKV, l, run * own, 32, 0, 128, 0.25f);  // 3072
-            add(&m, LINEAR_ATTPROJ, l, 0, 128, 0, 32, l == 0 ? 0.125f : 0.5f);                       // 512, 2048
-            for (int u = 0; u < 256; u++) {
-                if (u % 2) add(&m, LINEAR_FC, l, u, 1, 0, 128, (float)u / 64);
-                else add_column(&m, LINEAR_FCPROJ, l, u, (float)u / 64);
-            }
-        }
+        for (int l = 0; l < 2; l++) change_heads(&m, l), change_hidden_units(&m, l);
         const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 20);
         CHECK(layers != NULL && pruner_left_out(k) == 0.5);
         for (int l = 0; l < 2 && layers; l++) {
@@ -177,14 +189,14 @@ static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
 }
 
 // What is left out may well change, by weight decay: it does not count. What others compute counts in full.
-static void only_what_is_computed_is_measured(void) {
-    Model m = make_model(1, 128, 4, DT_F32);
+static void check_what_is_measured(int arch) {
+    Model m = make_model(arch, 1, 128, 4, DT_F32);
     Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
     pruner_choose(k, &m, 0, all_of(&m), 0);
     SliceCount stay = {1, 192};
     const PrunedLayer* layers = pruner_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
     const IndexList* list = &layers->columns[LINEAR_FCPROJ];
-    CHECK(list->n == 96 && list->index[95] == 95 && layers->columns[LINEAR_ATTPROJ].n == 16);
+    CHECK(list->n == 96 && list->index[95] == 95 && layers->columns[LINEAR_ATTPROJ].n == 16 * query_heads(&m));
     for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, c < 96 ? 2 : c < 192 ? 1000 : 10);
     layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
     list = &layers->columns[LINEAR_FCPROJ];
@@ -193,8 +205,12 @@ static void only_what_is_computed_is_measured(void) {
     free_model(&m);
 }
 
+static void only_what_is_computed_is_measured(void) {
+    for (int arch = 0; arch < N_ARCHS; arch++) check_what_is_measured(arch);
+}
+
 static void random_and_inverse_are_options(void) {
-    Model m = make_model(2, 128, 4, DT_F32);
+    Model m = make_model(ARCH_GPT2, 2, 128, 4, DT_F32);
     Pruner *random = pruner_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 1),
            *inverse = pruner_open(&m, SHED_COLUMNS, PRIORITY_INVERSE, 0, 1);
     pruner_choose(random, &m, 0, all_of(&m), 0);
@@ -238,7 +254,7 @@ static Saved of_list(const IndexList* list, int n, double work, int tile) {
 
 // A half of a block: attention, or MLP.
 static Saved of_half(const Model* m, const PrunedLayer* layer, int half, SliceCount stay) {
-    double rows = half ? stay.hidden : 3.0 * stay.heads * m->shape.HS;
+    double rows = half ? fc_runs(m) * stay.hidden : (query_heads(m) + 2.0) * stay.heads * m->shape.HS;
     int in = 2 * half, out = in + 1, n = columns_of(m, out, stay);
     return plus(of_list(&layer->columns[in], m->shape.C, rows, WORK_TILE),
                 of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
@@ -246,8 +262,8 @@ static Saved of_half(const Model* m, const PrunedLayer* layer, int half, SliceCo
 
 static Saved of_slices(const Model* m, const PrunedLayer* layer, SliceCount stay) {
     double C = m->shape.C, HS = m->shape.HS;
-    Saved heads = of_list(&layer->units[ATTENTION], stay.heads, 4 * HS * C, 1),
-          hidden = of_list(&layer->units[MLP], stay.hidden, 2 * C, 16);
+    Saved heads = of_list(&layer->units[ATTENTION], stay.heads, (2 * query_heads(m) + 2) * HS * C, 1),
+          hidden = of_list(&layer->units[MLP], stay.hidden, (fc_runs(m) + 1) * C, 16);
     heads.tile = 0;  // rounded down: hidden units absorb the rest
     return plus(heads, hidden);
 }
@@ -283,18 +299,19 @@ static void check_amount(Pruner* k, const Model* m, Shed shed, int by_layer, dou
 // Hidden units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
 static void what_is_left_out_meets_gamma_within_a_tile(void) {
     static const SliceCount stays[] = {{2, 256}, {1, 256}, {2, 192}, {1, 48}, {0, 256}};
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 8; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
-        Model m = make_model(4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, shed, PRIORITY_CHANGE, kind >> 1, 1);
-        for (int i = 0; i < 200; i++) {
+        int by_layer = kind >> 1 & 1, arch = kind < 4 ? ARCH_GPT2 : 1 + kind % 3;
+        Model m = make_model(arch, 4, 128, 4, DT_F32);
+        Pruner* k = pruner_open(&m, shed, PRIORITY_CHANGE, by_layer, 1);
+        for (int i = 0; i < 100; i++) {
             double gamma = i % 16 == 0 ? 0 : random_uniform(3, (uint64_t)i);
             if (i % 16 == 8) gamma = 1;
-            check_amount(k, &m, shed, kind >> 1, gamma, stays[i % COUNT(stays)], i);
+            check_amount(k, &m, shed, by_layer, gamma, stays[i % COUNT(stays)], i);
             train(&m, (uint64_t)i);
             if (test_failures_in_claim) {
-                printf("    %s%s, gamma %g, %d heads\n", shed ? "slices" : "columns", kind >> 1 ? " by layer" : "",
-                       gamma, stays[i % COUNT(stays)].heads);
+                printf("    %s: %s%s, gamma %g, %d heads\n", arch_table[arch].name, shed ? "slices" : "columns",
+                       by_layer ? " by layer" : "", gamma, stays[i % COUNT(stays)].heads);
                 break;
             }
         }
@@ -304,8 +321,9 @@ static void what_is_left_out_meets_gamma_within_a_tile(void) {
 }
 
 static void layers_that_change_more_leave_out_less(void) {
-    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
-        Model m = make_model(4, 128, 4, DT_F32);
+    for (int i = 0; i < 2 * N_ARCHS; i++) {
+        int shed = i % 2;
+        Model m = make_model(i / 2, 4, 128, 4, DT_F32);
         Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
         double share[4];
         pruner_choose(k, &m, 0, all_of(&m), 0);
@@ -326,7 +344,7 @@ static void layers_that_change_more_leave_out_less(void) {
 static void the_same_weights_give_the_same_lists(void) {
     for (int kind = 0; kind < 12; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
-        Model m = make_model(3, 128, 4, DT_BF16);
+        Model m = make_model(kind / 3, 3, 128, 4, DT_BF16);
         Pruner* k[2];
         for (int i = 0; i < 2; i++) k[i] = pruner_open(&m, shed, (Priority)(kind / 4), kind >> 1 & 1, 5);
         for (int step = 0; step < 10; step++) {
@@ -359,17 +377,17 @@ static size_t get(const char* name, char* bytes, size_t most) {
 static Pruner* lived(const Model* m, Shed shed, uint64_t seed) {
     Pruner* k = pruner_open(m, shed, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
-        pruner_choose(k, m, 0.3, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, step);
+        pruner_choose(k, m, 0.3, (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}, step);
         train(m, seed + (uint64_t)step);
     }
-    pruner_choose(k, m, 0.4, (SliceCount){m->shape.heads - 1, m->shape.hidden - 16}, 4);
+    pruner_choose(k, m, 0.4, (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}, 4);
     return k;
 }
 
 static void a_file_brings_back_values_and_lists(void) {
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
-        Model m = make_model(3, 128, 4, kind & 2 ? DT_BF16 : DT_F32);
+        Model m = make_model(kind / 2, 3, 128, 4, kind & 2 ? DT_BF16 : DT_F32);
         Pruner *k = lived(&m, shed, 1), *again = pruner_open(&m, shed, PRIORITY_CHANGE, 1, 1);
         CHECK(pruner_save(k, path, err, sizeof err) == 0);
         CHECK(pruner_load(again, path, err, sizeof err) == 0);
@@ -411,7 +429,7 @@ static void check_load(Pruner* into, char* before, size_t* n_before, const char*
 static void damage_is_refused_and_changes_nothing(void) {
     static char good[1 << 14], before[1 << 14], bad[1 << 14];
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
-        Model m = make_model(1, 32, 4, DT_F32);
+        Model m = make_model(ARCH_GPT2, 1, 32, 4, DT_F32);
         Pruner *k = lived(&m, (Shed)shed, 1), *into = lived(&m, (Shed)shed, 100);
         CHECK(pruner_save(into, path, err, sizeof err) == 0);
         size_t n_before = get(path, before, sizeof before);
@@ -451,7 +469,8 @@ static void damage_is_refused_and_changes_nothing(void) {
 }
 
 static void files_of_other_models_and_methods_are_refused(void) {
-    Model m = make_model(2, 64, 4, DT_F32), models[] = {make_model(3, 64, 4, DT_F32), make_model(2, 128, 4, DT_F32)};
+    Model m = make_model(ARCH_GPT2, 2, 64, 4, DT_F32),
+          models[] = {make_model(ARCH_GPT2, 3, 64, 4, DT_F32), make_model(ARCH_GPT2, 2, 128, 4, DT_F32)};
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++) {
         Pruner* k = lived(&m, (Shed)shed, 1);
         uint64_t lists = hash_lists(k, &m, (Shed)shed);
@@ -498,7 +517,7 @@ static int load_written(const Model* m, int table, float value, float kept, int 
 }
 
 static void contents_that_make_no_sense_are_refused(void) {
-    Model m = make_model(1, 32, 4, DT_F32);
+    Model m = make_model(ARCH_GPT2, 1, 32, 4, DT_F32);
     CHECK(load_written(&m, 0, 1, 1, 0, -1) == 0 && load_written(&m, 2, 0, 0, 63, -1) == 0);
     CHECK(load_written(&m, 0, 1, 1, 0, 8) == 0 && load_written(&m, 2, 1, 1, 0, 48) == 0);
     static const float values[] = {-1, NAN, INFINITY}, kept[] = {0.5f, 2, -1, NAN};

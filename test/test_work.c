@@ -388,11 +388,10 @@ static void open_whole(const Kernels* k, DType dt, int ranks, Shape whole, uint6
 
 // A model of `arch` with so many key/value heads, each of HS channels, 4 HS hidden units for each and as many channels
 // as these heads together. Claims go through all architectures.
-static int arch;
-static Shape model(int heads, int HS, int L) { return shape_like((Arch)arch, L, heads * HS, heads, 64, 8); }
+static Shape model(int arch, int heads, int HS, int L) { return shape_like((Arch)arch, L, heads * HS, heads, 64, 8); }
 
-static void open_all(DType dt, int ranks, int heads, int HS, int L, uint64_t seed) {
-    open_whole(one_table(), dt, ranks, model(heads, HS, L), seed);
+static void open_all(int arch, DType dt, int ranks, int heads, int HS, int L, uint64_t seed) {
+    open_whole(one_table(), dt, ranks, model(arch, heads, HS, L), seed);
 }
 
 // Weights of a token's linears in a layer.
@@ -413,8 +412,8 @@ static void check_inactive(Model m, int without) {
 }
 
 static void inactive_work_is_what_is_owned(void) {
-    for (arch = 0; arch < N_ARCHS; arch++) {
-        open_all(DT_F32, 3, 5, 4, 2, 0);
+    for (int arch = 0; arch < N_ARCHS; arch++) {
+        open_all(arch, DT_F32, 3, 5, 4, 2, 0);
         for (int without = 0; without < 3; without++)
             for (int t = 0; t < group.ranks; t++) {
                 check_inactive(group.rank[t].m, without);
@@ -451,8 +450,7 @@ static void check_computed_once(int l) {
 static void moved_slices_are_computed_once_and_their_gradients_come_home(void) {
     static const int head[] = {0, 3, 4, 6, 9, 11}, hidden[] = {0, 40, 41, 90, 130, 176};
     for (int i = 0; i < 2 * N_ARCHS; i++) {
-        arch = i / 2;
-        open_group(&group, one_table(), i % 2 ? DT_BF16 : DT_F32, 5, model(11, 4, 2), 0);
+        open_group(&group, one_table(), i % 2 ? DT_BF16 : DT_F32, 5, model(i / 2, 11, 4, 2), 0);
         for (int t = 0; t <= 5; t++) {
             group.split.head[t] = head[t] * query_heads(&group);
             group.split.hidden[t] = hidden[t];
@@ -474,15 +472,14 @@ static void a_step_sends_each_moved_slice_once_and_its_gradient_once(void) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         unsigned w = i % 2 ? 2 : 4;
         uint64_t sent = 0;
-        arch = i / 2;
-        open_all(i % 2 ? DT_BF16 : DT_F32, 2, 11, 4, 3, 0);
+        open_all(i / 2, i % 2 ? DT_BF16 : DT_F32, 2, 11, 4, 3, 0);
         WorkPlan plan = {.active = 1};
         give(&plan, &group, 1, 2, 7, (const int[]){0}, 1);
         same_moves(&group, &plan);
         run_step(&group);
         for (int t = 0; t < 2; t++) sent += group.threads.comms[t].sent[COMM_SLICES][0];
-        CHECK(unit_elems(&group.whole, MLP) == hidden[arch] && unit_elems(&group.whole, ATTENTION) == head[arch]);
-        CHECK(sent == 3u * (7 * hidden[arch] + 2 * head[arch]) * (w + 4));
+        CHECK(unit_elems(&group.whole, MLP) == hidden[i / 2] && unit_elems(&group.whole, ATTENTION) == head[i / 2]);
+        CHECK(sent == 3u * (7 * hidden[i / 2] + 2 * head[i / 2]) * (w + 4));
         close_group(&group);
     }
 }
@@ -490,8 +487,7 @@ static void a_step_sends_each_moved_slice_once_and_its_gradient_once(void) {
 static void what_is_left_out_is_imputed(void) {
     for (int i = 0; i < 6 * N_ARCHS; i++) {
         Shed shed = (Shed)(i % 2);
-        arch = i / 6;
-        open_all(shed ? DT_BF16 : DT_F32, 2, 6, 4, 3, 3);
+        open_all(i / 6, shed ? DT_BF16 : DT_F32, 2, 6, 4, 3, 3);
         WorkPlan plan = {.active = 1, .shed = shed, .imputation = (Imputation)(i / 2 % 3)};
         for (uint64_t step = 1; step <= 3; step++) {
             same_moves(&group, &plan);
@@ -504,8 +500,7 @@ static void what_is_left_out_is_imputed(void) {
 
 static void a_rank_may_give_slices_and_leave_out_of_the_rest(void) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
-        arch = i / 2;
-        open_all(DT_F32, 3, 9, 4, 2, 0);
+        open_all(i / 2, DT_F32, 3, 9, 4, 2, 0);
         WorkPlan plan = {.active = 1, .shed = (Shed)(i % 2), .imputation = IMPUTE_AVERAGE};
         give(&plan, &group, 0, 1, 11, (const int[]){1, 2}, 2);
         same_moves(&group, &plan);
@@ -517,8 +512,8 @@ static void a_rank_may_give_slices_and_leave_out_of_the_rest(void) {
 }
 
 static void a_rank_alone_may_leave_out(void) {
-    for (arch = 0; arch < N_ARCHS; arch++) {
-        open_all(DT_F32, 1, 4, 4, 1, 0);
+    for (int arch = 0; arch < N_ARCHS; arch++) {
+        open_all(arch, DT_F32, 1, 4, 4, 1, 0);
         WorkPlan plan = {.active = 1, .shed = SHED_COLUMNS};
         same_moves(&group, &plan);
         leave_out(&group, 0, 0.25, 1);
@@ -529,8 +524,7 @@ static void a_rank_alone_may_leave_out(void) {
 
 static void a_rank_may_leave_out_all_heads(void) {
     for (int i = 0; i < 3 * N_ARCHS; i++) {
-        arch = i / 3;
-        open_all(DT_F32, 2, 4, 4, 2, 0);
+        open_all(i / 3, DT_F32, 2, 4, 4, 2, 0);
         WorkPlan plan = {.active = 1, .shed = SHED_SLICES, .imputation = (Imputation)(i % 3)};
         same_moves(&group, &plan);
         leave_out(&group, 1, 0.5, 1);
@@ -544,9 +538,8 @@ static void a_rank_may_leave_out_all_heads(void) {
 // Three ranks of four query heads with one key/value head: the last has two of them. Its heads stay, hidden units move,
 // and columns or slices of both are left out.
 static void ranks_that_share_a_key_value_head_give_hidden_units_and_leave_out(void) {
-    arch = ARCH_QWEN2;
     for (int i = 0; i < 6; i++) {
-        Shape whole = model(1, 4, 2);
+        Shape whole = model(ARCH_QWEN2, 1, 4, 2);
         whole.NH = 4;
         open_whole(one_table(), i % 2 ? DT_BF16 : DT_F32, 3, shape_whole(whole), 0);
         CHECK(group.rank[0].m.shape.heads == 1 && group.rank[2].m.shape.heads == 2);
@@ -561,8 +554,8 @@ static void ranks_that_share_a_key_value_head_give_hidden_units_and_leave_out(vo
 }
 
 static void what_a_plan_does_not_touch_is_used_in_place(void) {
-    for (arch = 0; arch < N_ARCHS; arch++) {
-        open_all(DT_F32, 2, 4, 4, 2, 0);
+    for (int arch = 0; arch < N_ARCHS; arch++) {
+        open_all(arch, DT_F32, 2, 4, 4, 2, 0);
         WorkPlan plan = {.active = 1, .shed = SHED_SLICES};
         same_moves(&group, &plan);
         leave_out(&group, 1, 1, 1);
@@ -580,8 +573,8 @@ static void what_a_plan_does_not_touch_is_used_in_place(void) {
 // Of each GEMM a rank that keeps a fraction 1 - g of columns, or of slices, does 1 - g; the others all. A rank has half
 // of two layers.
 static void each_gemm_costs_what_is_kept(void) {
-    for (arch = 0; arch < N_ARCHS; arch++) {
-        open_all(DT_F32, 2, 8, 4, 2, 0);
+    for (int arch = 0; arch < N_ARCHS; arch++) {
+        open_all(arch, DT_F32, 2, 8, 4, 2, 0);
         for (int i = 0; i < 8; i++) {
             double part = (1 + i / 2) / 4.0;
             WorkPlan plan = {.active = 1, .shed = (Shed)(i % 2)};
@@ -597,8 +590,8 @@ static void each_gemm_costs_what_is_kept(void) {
 }
 
 static void moved_flops_go_where_the_slices_go(void) {
-    for (arch = 0; arch < N_ARCHS; arch++) {
-        open_all(DT_F32, 2, 8, 4, 2, 0);
+    for (int arch = 0; arch < N_ARCHS; arch++) {
+        open_all(arch, DT_F32, 2, 8, 4, 2, 0);
         WorkPlan plan = {.active = 1};
         give(&plan, &group, 0, 1, 10, (const int[]){1}, 1);
         same_moves(&group, &plan);
@@ -612,11 +605,11 @@ static void moved_flops_go_where_the_slices_go(void) {
 }
 
 // Needs that are met to the last slice, with memory that begins and ends there.
-static void check_memory(void) {
+static void check_memory(int arch) {
     enum { GUARD = 64 };
     unsigned char guard[GUARD], found[GUARD];
     memset(guard, 0xa5, GUARD);
-    open_group(&group, one_table(), DT_BF16, 3, model(7, 5, 2), 11);
+    open_group(&group, one_table(), DT_BF16, 3, model(arch, 7, 5, 2), 11);
     int heads = own_units_of(&group, 0, 0), hidden = own_units_of(&group, 1, 0);
     WorkNeeds needs[3];
     for (int t = 0; t < 3; t++) {
@@ -645,17 +638,16 @@ static void check_memory(void) {
 }
 
 static void work_stays_within_its_memory(void) {
-    for (arch = 0; arch < N_ARCHS; arch++) check_memory();
+    for (int arch = 0; arch < N_ARCHS; arch++) check_memory(arch);
 }
 
 // In a quarter of the models that have fewer key/value heads than heads, these are also fewer than ranks; some have
 // biases that no architecture has.
 static Shape random_model(uint64_t seed, int ranks) {
-    arch = (int)(seed % N_ARCHS);
-    int heads = ranks + (int)(random_uniform(seed, 91) * ranks), HS = 2 + (int)(random_uniform(seed, 92) * 4),
-        L = 1 + (int)(random_uniform(seed, 93) * MOST_LAYERS);
+    int arch = (int)(seed % N_ARCHS), heads = ranks + (int)(random_uniform(seed, 91) * ranks),
+        HS = 2 + (int)(random_uniform(seed, 92) * 4), L = 1 + (int)(random_uniform(seed, 93) * MOST_LAYERS);
     if (arch > ARCH_GPT2 && random_uniform(seed, 95) < 0.25) heads = CEIL_DIV(ranks, 1 + arch);
-    Shape whole = model(heads, HS, L);
+    Shape whole = model(arch, heads, HS, L);
     if (arch > ARCH_GPT2) {
         whole.C += (int)(random_uniform(seed, 96) * 20);
         if (random_uniform(seed, 97) < 0.3) whole.features |= HAS_LINEAR_BIAS;
