@@ -261,9 +261,13 @@ static double bisect(Search* x, const int* sorted, int n, double low, double spe
 //   tokens <= n j C + (R - n) max over m > j of min(m C, (tau - m f) / b)
 // If for some j no n satisfies both, tau is too short. Ours; the idea is that of configuration bounds for bin packing
 // (Gilmore and Gomory 1961), relaxed to two kinds of ranks.
+//
+// In rounds a rank has at most C tokens a round, so there are at least M = ceil(tokens / (R C)); and each lasts f
+// beyond the work of any rank in it: work <= R (tau - M f).
 
 typedef struct WholeMicroBatches {
     int ranks, capacity;
+    double rounds;               // at least, 0: there are none
     double micro_batch, linear;  // ms a micro-batch; ms a token at least
     DensePart* parts;            // (n) most work a token first
     int n;
@@ -307,6 +311,7 @@ static int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, d
     double tokens = 0;
     work *= 1 - 1e-12;  // sums of parts in another order must not differ from it
     for (int i = 0; i < x->n; i++) tokens += x->parts[i].tokens;
+    if (work > x->ranks * (tau - x->rounds * x->micro_batch)) return 0;
     for (int j = 0; j < MOST_MICRO_BATCHES && (j + 1) * x->micro_batch < tau; j++)
         if (!some_share_suffices(x, j, tau, work, tokens)) return 0;
     return 1;
@@ -329,10 +334,12 @@ static double work_at(const Search* x, const int* sorted, int n, double tau, Den
 }
 
 // The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
-static double raise_by_micro_batches(const Search* x, const int* sorted, int n, int ranks, double l3) {
+static double raise_by_micro_batches(const Search* x, const int* sorted, int n, int ranks, int in_rounds, double l3) {
     const GroupCost* one = x->groups[0].cost;
-    WholeMicroBatches micro_batches = {ranks, x->capacity, one->micro_batch, one->per_token, x->dense, n};
-    double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense);
+    double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense), tokens = 0;
+    for (int i = 0; i < n; i++) tokens += sorted[i];
+    double rounds = in_rounds ? ceil(tokens / ((double)ranks * x->capacity)) : 0;
+    WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, one->micro_batch, one->per_token, x->dense, n};
     qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
@@ -369,7 +376,7 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
     bounds->l2 = longest_least_time(&x, sorted, n, &bounds->longest);
     bounds->l3 = bisect(&x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
     if (!setting->speeds && x.groups[0].cost->micro_batch > dear_micro_batch * bounds->l3)
-        bounds->l3 = raise_by_micro_batches(&x, sorted, n, ranks, bounds->l3);
+        bounds->l3 = raise_by_micro_batches(&x, sorted, n, ranks, setting->rounds, bounds->l3);
     bounds->l3 *= down;
     bounds->l2 *= down;
     bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));

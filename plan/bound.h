@@ -12,7 +12,8 @@
 //   L2 = max over documents of min_d (T + f)               the longest micro-batch that cannot be avoided
 //   L3 = the least tau such that every document has a d with T + f <= tau, and the sum of the least w among those d
 //        is at most tau times the sum of speeds            (Turek, Wolf and Yu 1992; Ludwig and Tiwari 1994)
-// Where f is more than 0.5 % of that, L3 is the least such tau at which whole micro-batches suffice, too (bound.c).
+// Where f is more than 0.5 % of that, L3 is the least such tau at which whole micro-batches suffice, too (bound.c), and
+// in rounds (Setting.rounds) whole rounds.
 //
 // A slow rank is slow at computing, not at communication or at f (timeline.h): in L2 and in the condition of L3 the
 // fastest speed divides what T computes. L3 >= max(L1, L2). Any schedule's makespan is at least L3, as long as its

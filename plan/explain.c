@@ -88,15 +88,16 @@ static void print_searches(FILE* out, const Prediction* f) {
     if (f->n_tries == 0) return;
     fprintf(out, "\n  searches, each for the least target time that all documents meet:\n");
     for (int i = 0; i < f->n_tries;) {
-        int unit = f->tries[i].unit, adaptive = f->tries[i].adaptive, guesses = 0, met = 0, chosen = 0;
+        FlexTryKind kind = f->tries[i].kind;
+        int unit = f->tries[i].unit, guesses = 0, met = 0, chosen = 0;
         double least = 0, missed = 0;
-        for (; i < f->n_tries && f->tries[i].unit == unit && f->tries[i].adaptive == adaptive; i++, guesses++) {
+        for (; i < f->n_tries && f->tries[i].unit == unit && f->tries[i].kind == kind; i++, guesses++) {
             const FlexTry* t = &f->tries[i];
             chosen |= t->chosen;
             if (t->micro_batches == 0) missed = MAX(missed, t->target);
             else least = met++ ? MIN(least, t->makespan) : t->makespan;
         }
-        if (adaptive) fprintf(out, "  the best single cp size: ");
+        if (kind != FLEX_GUESS) fprintf(out, "  %s: ", flex_try_names[kind]);
         else
             fprintf(out, "  %2d rank%s or more a group, %d guess%s: ", unit, unit == 1 ? " " : "s", guesses,
                     guesses == 1 ? "" : "es");

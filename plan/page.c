@@ -233,9 +233,9 @@ static const char page_foot[] =
     "  row(get('terms'), [names[i], ms(t), share(x.makespan > 0 ? t / x.makespan : 0)]));\n"
     "if (x.tries.length) {\n"
     "  row(get('tries'), ['ranks', 'target', 'came to', ''], true);\n"
-    "  for (const [unit, target, came, chosen] of x.tries) {\n"
+    "  for (const [unit, name, target, came, chosen] of x.tries) {\n"
     "    const verdict = chosen ? 'chosen' : came ? 'rejected: longer' : 'rejected';\n"
-    "    const tr = row(get('tries'), [unit || 'one cp size', ms(target), came ? ms(came) : 'not all fit', verdict]);\n"
+    "    const tr = row(get('tries'), [name || unit, ms(target), came ? ms(came) : 'not all fit', verdict]);\n"
     "    if (chosen) tr.className = 'chosen';\n"
     "  }\n"
     "} else {\n"
@@ -270,7 +270,7 @@ static void put_plan(FILE* out, const Explained* x, const Shown* s) {
 
 static void put_tries(FILE* out, const Prediction* f) {
     for (int i = 0; i < f->n_tries; i++)
-        fprintf(out, "%s[%d,%.8g,%.8g,%d]", i ? "," : "", f->tries[i].adaptive ? 0 : f->tries[i].unit,
+        fprintf(out, "%s[%d,\"%s\",%.8g,%.8g,%d]", i ? "," : "", f->tries[i].unit, flex_try_names[f->tries[i].kind],
                 f->tries[i].target, f->tries[i].micro_batches ? f->tries[i].makespan : 0, f->tries[i].chosen);
 }
 

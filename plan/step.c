@@ -21,6 +21,9 @@ static const double widest_target = 64;  // of L3, where a search gives up
 static const double poor = 1.05;         // of L3: from here on the best single cp size is looked at as well
 enum { BISECTIONS = 8, WIDEST_UNIT = 8 };
 
+const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
+                                                    "made for rounds"};
+
 typedef struct Scratch {
     int *order, *sorted, *swap;  // (n) documents by descending length, and their lengths
     int* first;                  // (n + 1)
@@ -85,7 +88,7 @@ static int try_target(Search* search, Best* b, Prediction* f, double target) {
     int better = b->spare->makespan < b->makespan, fits = b->spare->makespan <= target;
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
-            (FlexTry){search->unit, 0, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
+            (FlexTry){FLEX_GUESS, search->unit, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
     if (!better) return fits;
     Guess* spare = b->best;
     b->best = b->spare, b->spare = spare;
@@ -188,7 +191,8 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     int failed = plan_adaptive(&by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0);
     int better = !failed && other.makespan < f->makespan;
     if (f->n_tries < FLEX_TRIES && !failed)
-        f->tries[f->n_tries++] = (FlexTry){1, 1, f->bounds.l3, other.makespan, by_one.n_micro_batches, better};
+        f->tries[f->n_tries++] =
+            (FlexTry){FLEX_ADAPTIVE, 1, f->bounds.l3, other.makespan, by_one.n_micro_batches, better};
     if (!better) return;
     for (int i = 0; i < f->n_tries - 1; i++) f->tries[i].chosen = 0;
     plan_copy(plan, &by_one);
@@ -196,13 +200,17 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     f->critical = other.critical;
 }
 
-// A plan made for rounds instead, where that takes less.
+// A plan made for rounds instead, where that takes less. What the guesses came to without rounds is of no use then.
 static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
                       char* err, size_t errlen) {
     Timeline timeline;
+    int cut = plan->n_micro_batches;
     int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err, errlen);
+    if (f->makespan < INFINITY) f->tries[0] = (FlexTry){FLEX_CUT, 1, f->bounds.l3, f->makespan, cut, better == 0};
+    f->n_tries = f->makespan < INFINITY;
     if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0)) return -1;
     if (!better) return 0;
+    f->tries[f->n_tries++] = (FlexTry){FLEX_ROUNDS, 1, f->bounds.l3, timeline.makespan, plan->n_micro_batches, 1};
     f->makespan = timeline.makespan;
     f->critical = timeline.critical;
     return 0;

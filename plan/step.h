@@ -3,10 +3,14 @@
 #include "plan/bound.h"
 #include "plan/timeline.h"
 
-// One guess that plan_flex has made: see step.c.
+// What plan_flex looks at: guesses of its search; the best single cp size (plan_adaptive); in rounds the best of these,
+// cut into rounds, and a plan that is made for them (plan_rounds).
+typedef enum FlexTryKind { FLEX_GUESS, FLEX_ADAPTIVE, FLEX_CUT, FLEX_ROUNDS, FLEX_TRY_KINDS } FlexTryKind;
+extern const char* const flex_try_names[FLEX_TRY_KINDS];
+
 typedef struct FlexTry {
-    int unit;         // ranks that no group is narrower than
-    int adaptive;     // not a search: one cp size for all, by plan_adaptive
+    FlexTryKind kind;
+    int unit;         // of a guess: ranks that no group is narrower than
     double target;    // ms that it aimed at
     double makespan;  // ms that it came to
     int micro_batches;

@@ -257,6 +257,10 @@ typedef struct Stage {
 static int play(Stage* stage, const char* name, const char* words, double plan_us, char* err, size_t errlen) {
     Played* p = &stage->played[stage->n];
     const Run* run = stage->run;
+    if (run->setting.rounds && !p->rule.in_rounds) {
+        if (p->plan.n_rounds == 0 && plan_set_rounds(&p->plan, &stage->arena, err, errlen)) return -1;
+        p->rule.in_rounds = 1;
+    }
     int failed =
         timeline_play(&p->timeline, &p->plan, run->batch.lengths, &run->setting, &p->rule, &stage->arena, err, errlen);
     Shown shown = {name, words, &p->plan, &p->timeline, &p->rule, plan_us, stage->n == 0};

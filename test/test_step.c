@@ -74,7 +74,7 @@ static int number_after(const char* text, const char* words) {
 
 static int is_adaptive(const Prediction* f) {
     for (int i = 0; i < f->n_tries; i++)
-        if (f->tries[i].chosen) return f->tries[i].adaptive;
+        if (f->tries[i].chosen) return f->tries[i].kind == FLEX_ADAPTIVE;
     return 0;
 }
 
