@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""reference.py - golden losses and gradients of a tiny GPT-2, made by PyTorch in double precision.
+"""reference.py - golden losses and gradients of tiny models, made by PyTorch in double precision.
 
-    python3 dev/reference.py test/golden
+    python3 dev/reference.py test/golden [gpt2] [llama] [qwen2] [qwen3]
 
-writes into that folder
+writes for each (default: all), into a folder of that folder,
     init/                 the initial weights as a Hugging Face directory (model.safetensors, config.json)
-    docs.jsonl            the documents, of very different lengths
-    golden.safetensors    gradients of the first step (names and layouts of GPT2LMHeadModel), fp32
+    golden.safetensors    gradients of the first step (names and layouts of Hugging Face's classes), fp32
     golden.json           losses of ten training steps and the gradient norms, as doubles
+and beside them
+    docs.jsonl            the documents, of very different lengths
 
-The model is written out here from the definition of GPT-2, document by document, so that it shares nothing with the
-trainer: no packing, no masks, no kernels. Needs torch and numpy only.
+The models are written out here from their definitions, document by document, so that they share nothing with the
+trainer: no packing, no masks but the causal one, no kernels. Needs torch and numpy only. Where transformers is
+installed, its classes must give the same loss and gradients.
 """
 import json
 import math
@@ -21,10 +23,22 @@ import sys
 import numpy as np
 import torch
 
-L, C, NH, V, CONTEXT = 2, 32, 4, 257, 48
+V, CONTEXT = 257, 48
 STEPS, LR, WARMUP, BETAS, EPS, DECAY, CLIP = 10, 0.003, 3, (0.9, 0.95), 1e-8, 0.1, 1.0
 LENGTHS = [1, 2, 3, 47, 48, 49, 96, 97, 130, 20, 11, 7, 5]  # in tokens, end-of-text included; the context is 48
 END_OF_TEXT = 256
+MODELS = {
+    "gpt2": {"L": 2, "C": 32, "NH": 4},
+    # Wavelengths are 6, 63, 628 and 6283 positions: of the scaling's three cases one, one and two.
+    "llama": {"L": 2, "C": 32, "NH": 4, "NKV": 2, "HS": 8, "U": 36, "tied": False, "eps": 1e-5, "theta": 10000.0,
+              "positions": 131072,
+              "scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                          "original_max_position_embeddings": 64}},
+    "qwen2": {"L": 2, "C": 24, "NH": 3, "NKV": 1, "HS": 8, "U": 40, "tied": True, "eps": 1e-6, "theta": 1000000.0,
+              "positions": 48},
+    "qwen3": {"L": 2, "C": 24, "NH": 4, "NKV": 2, "HS": 8, "U": 40, "tied": True, "eps": 1e-6, "theta": 500.0,
+              "positions": 64},
+}
 
 
 def documents():
@@ -37,15 +51,25 @@ def documents():
     return docs
 
 
-def parameters():
+# ---- initial weights
+
+
+def parameters(arch):
     g = torch.Generator().manual_seed(3)
 
     def normal(*shape, std=0.08):
         # rounded to fp32, so that both sides begin with the same numbers
         return (torch.randn(*shape, generator=g, dtype=torch.float64) * std).float().double()
 
+    p = gpt2_parameters(MODELS[arch], normal) if arch == "gpt2" else rotary_parameters(arch, MODELS[arch], normal)
+    p = {k: v.float().double() for k, v in p.items()}
+    return {k: v.requires_grad_() for k, v in p.items()}
+
+
+def gpt2_parameters(m, normal):
+    C = m["C"]
     p = {"transformer.wte.weight": normal(V, C), "transformer.wpe.weight": normal(CONTEXT, C)}
-    for l in range(L):
+    for l in range(m["L"]):
         h = f"transformer.h.{l}."
         p[h + "ln_1.weight"], p[h + "ln_1.bias"] = 1 + normal(C), normal(C)
         p[h + "attn.c_attn.weight"], p[h + "attn.c_attn.bias"] = normal(C, 3 * C, std=0.2), normal(3 * C)
@@ -54,33 +78,127 @@ def parameters():
         p[h + "mlp.c_fc.weight"], p[h + "mlp.c_fc.bias"] = normal(C, 4 * C, std=0.2), normal(4 * C)
         p[h + "mlp.c_proj.weight"], p[h + "mlp.c_proj.bias"] = normal(4 * C, C, std=0.1), normal(C)
     p["transformer.ln_f.weight"], p["transformer.ln_f.bias"] = 1 + normal(C), normal(C)
-    p = {k: v.float().double() for k, v in p.items()}
-    return {k: v.requires_grad_() for k, v in p.items()}
+    return p
 
 
-def norm(x, p, name):
-    return torch.nn.functional.layer_norm(x, (C,), p[name + ".weight"], p[name + ".bias"], 1e-5)
+def rotary_parameters(arch, m, normal):
+    C, q, kv, U = m["C"], m["NH"] * m["HS"], m["NKV"] * m["HS"], m["U"]
+    p = {"model.embed_tokens.weight": normal(V, C)}
+    for l in range(m["L"]):
+        h = f"model.layers.{l}."
+        p[h + "input_layernorm.weight"] = 1 + normal(C)
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+            p[h + f"self_attn.{name}_proj.weight"] = normal(rows, C, std=0.2)
+            if arch == "qwen2":
+                p[h + f"self_attn.{name}_proj.bias"] = normal(rows, std=0.2)
+        if arch == "qwen3":
+            p[h + "self_attn.q_norm.weight"] = 1 + normal(m["HS"])
+            p[h + "self_attn.k_norm.weight"] = 1 + normal(m["HS"])
+        p[h + "self_attn.o_proj.weight"] = normal(C, q, std=0.2)
+        p[h + "post_attention_layernorm.weight"] = 1 + normal(C)
+        p[h + "mlp.gate_proj.weight"], p[h + "mlp.up_proj.weight"] = normal(U, C, std=0.2), normal(U, C, std=0.2)
+        p[h + "mlp.down_proj.weight"] = normal(C, U, std=0.1)
+    p["model.norm.weight"] = 1 + normal(C)
+    if not m["tied"]:
+        p["lm_head.weight"] = normal(V, C)
+    return p
 
 
-def piece_loss(p, tokens, targets):
-    """Sum of the losses of one piece: tokens (T), targets (T) with -1 for no label."""
-    T = len(tokens)
+# ---- the models: logits (T, V) of one piece of T tokens
+
+
+def causal(T):
+    return torch.triu(torch.full((T, T), -math.inf, dtype=torch.float64), 1)
+
+
+def layer_norm(x, p, name):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], 1e-5)
+
+
+def gpt2_logits(p, m, tokens):
+    T, C, NH = len(tokens), m["C"], m["NH"]
     x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][:T]
-    mask = torch.triu(torch.full((T, T), -math.inf, dtype=torch.float64), 1)
-    for l in range(L):
+    for l in range(m["L"]):
         h = f"transformer.h.{l}."
-        q, k, v = (norm(x, p, h + "ln_1") @ p[h + "attn.c_attn.weight"] + p[h + "attn.c_attn.bias"]).split(C, dim=1)
-        q, k, v = (t.view(T, NH, C // NH).transpose(0, 1) for t in (q, k, v))
-        att = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(C // NH) + mask, dim=-1) @ v
+        qkv = layer_norm(x, p, h + "ln_1") @ p[h + "attn.c_attn.weight"] + p[h + "attn.c_attn.bias"]
+        q, k, v = (t.view(T, NH, C // NH).transpose(0, 1) for t in qkv.split(C, dim=1))
+        att = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(C // NH) + causal(T), dim=-1) @ v
         x = x + att.transpose(0, 1).reshape(T, C) @ p[h + "attn.c_proj.weight"] + p[h + "attn.c_proj.bias"]
-        f = norm(x, p, h + "ln_2") @ p[h + "mlp.c_fc.weight"] + p[h + "mlp.c_fc.bias"]
+        f = layer_norm(x, p, h + "ln_2") @ p[h + "mlp.c_fc.weight"] + p[h + "mlp.c_fc.bias"]
         f = 0.5 * f * (1 + torch.tanh(math.sqrt(2 / math.pi) * (f + 0.044715 * f**3)))
         x = x + f @ p[h + "mlp.c_proj.weight"] + p[h + "mlp.c_proj.bias"]
-    logits = norm(x, p, "transformer.ln_f") @ p["transformer.wte.weight"].T
-    return torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
+    return layer_norm(x, p, "transformer.ln_f") @ p["transformer.wte.weight"].T
 
 
-def step_loss(p, docs):
+def rms_norm(x, weight, eps):
+    """Zhang and Sennrich 2019, equation 4, over the last axis."""
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+def frequencies(m):
+    """Radians a position for each pair of channels (Su et al. 2021, section 3.2.2), and Llama 3's scaling of them: a
+    wave that is longer than original / low positions is slowed by the factor, one shorter than original / high is
+    not, between the two it is interpolated in 1 / wavelength."""
+    f = m["theta"] ** (-2 * torch.arange(m["HS"] // 2, dtype=torch.float64) / m["HS"])
+    s = m.get("scaling")
+    if s is None:
+        return f
+    waves = s["original_max_position_embeddings"] * f / (2 * math.pi)  # in the original context
+    keep = ((waves - s["low_freq_factor"]) / (s["high_freq_factor"] - s["low_freq_factor"])).clamp(0, 1)
+    return f * (keep + (1 - keep) / s["factor"])
+
+
+def rotate(x, angle):
+    """x (T, heads, HS), angle (T, HS / 2): pair j is channels j and j + HS / 2."""
+    c, s = torch.cos(angle)[:, None], torch.sin(angle)[:, None]
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * c - b * s, b * c + a * s], dim=-1)
+
+
+def attention(q, k, v):
+    """q (T, NH, HS), k and v (T, NKV, HS): heads in a row share keys and values (Ainslie et al. 2023)."""
+    T, NH, HS = q.shape
+    heads = []
+    for h in range(NH):
+        shared = h * k.shape[1] // NH
+        scores = q[:, h] @ k[:, shared].T / math.sqrt(HS)
+        heads.append(torch.softmax(scores + causal(T), dim=-1) @ v[:, shared])
+    return torch.cat(heads, dim=1)
+
+
+def rotary_logits(p, m, tokens):
+    T, eps = len(tokens), m["eps"]
+    angle = torch.arange(T, dtype=torch.float64)[:, None] * frequencies(m)
+    x = p["model.embed_tokens.weight"][tokens]
+    for l in range(m["L"]):
+        h = f"model.layers.{l}."
+
+        def linear(x, name):
+            y = x @ p[h + name + ".weight"].T
+            return y + p[h + name + ".bias"] if h + name + ".bias" in p else y
+
+        n = rms_norm(x, p[h + "input_layernorm.weight"], eps)
+        q, k, v = (linear(n, f"self_attn.{name}_proj").view(T, -1, m["HS"]) for name in "qkv")
+        if h + "self_attn.q_norm.weight" in p:
+            q = rms_norm(q, p[h + "self_attn.q_norm.weight"], eps)
+            k = rms_norm(k, p[h + "self_attn.k_norm.weight"], eps)
+        x = x + linear(attention(rotate(q, angle), rotate(k, angle), v), "self_attn.o_proj")
+        n = rms_norm(x, p[h + "post_attention_layernorm.weight"], eps)
+        gate, up = linear(n, "mlp.gate_proj"), linear(n, "mlp.up_proj")
+        x = x + linear(gate * torch.sigmoid(gate) * up, "mlp.down_proj")  # SwiGLU: Shazeer 2020, equation 6
+    return rms_norm(x, p["model.norm.weight"], eps) @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
+
+
+def logits_of(arch, p):
+    """A function from the tokens of a piece to its logits."""
+    forward = gpt2_logits if arch == "gpt2" else rotary_logits
+    return lambda tokens: forward(p, MODELS[arch], tokens)
+
+
+# ---- training
+
+
+def step_loss(logits, docs):
     """Mean loss over all labelled tokens. A long document is cut; only its last token has no label."""
     total, n_targets = 0.0, 0
     for text in docs:
@@ -88,7 +206,9 @@ def step_loss(p, docs):
         targets = tokens[1:] + [-1]
         for first in range(0, len(tokens), CONTEXT):
             piece = slice(first, first + CONTEXT)
-            total = total + piece_loss(p, torch.tensor(tokens[piece]), torch.tensor(targets[piece]))
+            total = total + torch.nn.functional.cross_entropy(logits(torch.tensor(tokens[piece])),
+                                                              torch.tensor(targets[piece]),
+                                                              ignore_index=-1, reduction="sum")
         n_targets += len(tokens) - 1
     return total / n_targets
 
@@ -100,7 +220,7 @@ def learning_rate(t):
     return LR * (1 - 0.9 * 0.5 * (1 - math.cos(math.pi * x)))
 
 
-def train(p, docs):
+def train(arch, p, docs):
     losses, norms, first_grads = [], [], None
     matrices = [v for v in p.values() if v.dim() > 1]
     vectors = [v for v in p.values() if v.dim() == 1]
@@ -108,16 +228,49 @@ def train(p, docs):
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
     for t in range(1, STEPS + 1):
         optimizer.zero_grad()
-        loss = step_loss(p, docs)
+        loss = step_loss(logits_of(arch, p), docs)
         loss.backward()
         if first_grads is None:
-            first_grads = {k: v.grad.float().numpy().copy() for k, v in p.items()}
+            first_grads = {k: v.grad.numpy().copy() for k, v in p.items()}
         norms.append(float(torch.nn.utils.clip_grad_norm_(list(p.values()), CLIP)))
-        losses.append(float(loss))
+        losses.append(loss.item())
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(t)
         optimizer.step()
     return losses, norms, first_grads
+
+
+# ---- the same by transformers
+
+
+def compare(init, docs, loss, grads):
+    """Its classes keep norms, softmax and angles in fp32 whatever the type: a rounding is 6e-8, sums of some dozen of
+    them stay below 1e-5."""
+    try:
+        import transformers
+    except ImportError:
+        return "transformers is not installed: compared with nothing"
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model = transformers.AutoModelForCausalLM.from_pretrained(init, attn_implementation="eager").double().train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    theirs = step_loss(lambda tokens: model(input_ids=tokens[None]).logits[0], docs)
+    theirs.backward()
+    found = {k: v.grad.numpy() for k, v in model.named_parameters()}
+    if sorted(found) != sorted(grads):
+        sys.exit(f"{init}: other tensors in {type(model).__name__}: {sorted(set(found) ^ set(grads))}")
+    worst = max(float(np.abs(found[k] - g).max() / np.abs(g).max()) for k, g in grads.items())
+    apart = abs(theirs.item() - loss) / loss
+    words = (f"{type(model).__name__} of transformers {transformers.__version__}: loss differs by {apart:.1e}, "
+             f"gradients by at most {worst:.1e} of a tensor's largest")
+    if max(worst, apart) > 1e-5:
+        sys.exit(f"{init}: {words}")
+    return words
+
+
+# ---- files
 
 
 def write_safetensors(path, tensors):
@@ -133,28 +286,57 @@ def write_safetensors(path, tensors):
             f.write(np.ascontiguousarray(value).tobytes())
 
 
-def main():
-    out = sys.argv[1] if len(sys.argv) == 2 else sys.exit(__doc__)
-    os.makedirs(os.path.join(out, "init"), exist_ok=True)
-    docs, p = documents(), parameters()
-    with open(os.path.join(out, "docs.jsonl"), "w") as f:
-        for text in docs:
-            f.write(json.dumps({"text": text}) + "\n")
-    weights = {k: v.detach().float().numpy() for k, v in p.items()}
-    write_safetensors(os.path.join(out, "init", "model.safetensors"), weights)
-    config = {"model_type": "gpt2", "activation_function": "gelu_new", "n_layer": L, "n_embd": C, "n_head": NH,
-              "n_inner": None, "vocab_size": V, "n_positions": CONTEXT, "layer_norm_epsilon": 1e-05}
-    with open(os.path.join(out, "init", "config.json"), "w") as f:
-        json.dump(config, f, indent=1)
+def write_json(path, value):
+    with open(path, "w") as f:
+        json.dump(value, f, indent=1)
         f.write("\n")
-    losses, norms, grads = train(p, docs)
-    write_safetensors(os.path.join(out, "golden.safetensors"), grads)
+
+
+def config(arch):
+    m = MODELS[arch]
+    if arch == "gpt2":
+        return {"model_type": "gpt2", "activation_function": "gelu_new", "n_layer": m["L"], "n_embd": m["C"],
+                "n_head": m["NH"], "n_inner": None, "vocab_size": V, "n_positions": CONTEXT,
+                "layer_norm_epsilon": 1e-05}
+    c = {"model_type": arch, "hidden_act": "silu", "num_hidden_layers": m["L"], "hidden_size": m["C"],
+         "num_attention_heads": m["NH"], "num_key_value_heads": m["NKV"], "head_dim": m["HS"],
+         "intermediate_size": m["U"], "vocab_size": V, "max_position_embeddings": m["positions"],
+         "rms_norm_eps": m["eps"], "tie_word_embeddings": m["tied"]}
+    if arch == "qwen3":  # as transformers 5 writes it
+        return {**c, "rope_parameters": {"rope_type": "default", "rope_theta": m["theta"]}}
+    return {**c, "rope_theta": m["theta"], "rope_scaling": m.get("scaling")}
+
+
+def write_golden(arch, out, docs):
+    init = os.path.join(out, "init")
+    os.makedirs(init, exist_ok=True)
+    p = parameters(arch)
+    weights = {k: v.detach().float().numpy() for k, v in p.items()}
+    write_safetensors(os.path.join(init, "model.safetensors"), weights)
+    write_json(os.path.join(init, "config.json"), config(arch))
+    losses, norms, grads = train(arch, p, docs)
+    write_safetensors(os.path.join(out, "golden.safetensors"), {k: g.astype(np.float32) for k, g in grads.items()})
     options = ["--steps", str(STEPS), "--batch-tokens", str(sum(LENGTHS)), "--lr", str(LR), "--warmup", str(WARMUP),
                "--min-lr", "0.1", "--weight-decay", str(DECAY), "--clip", str(CLIP), "--schedule", "cosine"]
-    with open(os.path.join(out, "golden.json"), "w") as f:
-        json.dump({"torch": torch.__version__, "options": options, "losses": losses, "grad_norms": norms}, f, indent=1)
-        f.write("\n")
+    if arch != "gpt2":
+        options += ["--context", str(CONTEXT)]
+    write_json(os.path.join(out, "golden.json"),
+               {"torch": torch.__version__, "options": options, "losses": losses, "grad_norms": norms})
     print(f"{out}: losses {losses[0]:.6f} .. {losses[-1]:.6f}, norms {norms[0]:.4f} .. {norms[-1]:.4f}")
+    print(f"    {compare(init, docs, losses[0], grads)}")
+
+
+def main():
+    archs = sys.argv[2:] or list(MODELS)
+    if len(sys.argv) < 2 or not set(archs) <= set(MODELS):
+        sys.exit(__doc__)
+    docs = documents()
+    os.makedirs(sys.argv[1], exist_ok=True)
+    with open(os.path.join(sys.argv[1], "docs.jsonl"), "w") as f:
+        for text in docs:
+            f.write(json.dumps({"text": text}) + "\n")
+    for arch in archs:
+        write_golden(arch, os.path.join(sys.argv[1], arch), docs)
 
 
 if __name__ == "__main__":

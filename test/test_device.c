@@ -3,8 +3,8 @@
 #include "plan/base.h"
 #include "test/program.h"
 
-#define MODEL                                                                                                     \
-    "--init test/golden/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl --batch-tokens 516 --lr " \
+#define MODEL                                                                                                          \
+    "--init test/golden/gpt2/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl --batch-tokens 516 --lr " \
     "0.003 --warmup 3 --sample-every 0 --eval-every 0"
 enum { STEPS = 4 };
 
