@@ -197,6 +197,7 @@ Comm run_sent(const Model* m) {
     Comm sum = *m->world;
     if (m->comm != m->world) add_sent(&sum, m->comm);
     if (m->tp) add_sent(&sum, m->tp);
+    if (m->kv) add_sent(&sum, m->kv);
     return sum;
 }
 

@@ -517,7 +517,7 @@ static void open_model(int n_options, char** options) {
     char err[ERR_BYTES], tp[16];
     Arguments* a = &trainer.arguments;
     snprintf(tp, sizeof tp, "%d", size);
-    draw_arguments(a, 1, 1, size, 0, NULL);
+    draw_arguments(a, 1, 1, size, 0, 0, NULL);
     const char* const ours[] = {"--width", "96",   "--heads", "8",         "--capacity", "256",    "--recompute",
                                 "none",    "--tp", tp,        "--balance", "semi",       "--experiment", "fill=same"};
     for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);

@@ -48,7 +48,7 @@ static inline void remove_corpus(void) {
 typedef struct Arguments {
     int n;
     char* text[MOST_ARGUMENTS];  // of this list, or of whoever added them
-    char numbers[8][16];
+    char numbers[16][16];
     int n_numbers;
 } Arguments;
 
@@ -77,18 +77,35 @@ static inline int option_number(int n_options, char** options, const char* name,
 // 0 .. n - 1
 static inline int draw_number(uint64_t seed, uint64_t index, int n) { return (int)(random_uniform(seed, index) * n); }
 
-// A model that tensor-parallel groups of tp ranks can have, and rows that hold little or much: heads, hidden units and
-// rows of wte that do not divide, whatever is recomputed. The options of the test come last and win.
-static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int n_options, char** options) {
+// A model that tensor-parallel groups of tp ranks can have: heads, hidden units and rows of the vocabulary that do not
+// divide. A GPT-2, or with any_arch any architecture, half of them with grouped heads, perhaps with fewer key/value
+// heads than ranks, and with widths and hidden units that do not follow from the heads.
+static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch) {
+    int HS = 4 + 4 * draw_number(seed, 101, 3),
+        g = any_arch && draw_number(seed, 105, 2) ? draw_number(seed, 106, 4) + 2 : 1;
+    int kv_heads = g == 1 ? tp + draw_number(seed, 100, 6) : MAX(CEIL_DIV(tp, g), 1 + draw_number(seed, 100, 2 * tp));
+    int heads = g * kv_heads,
+        width = any_arch && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
+    add_option_number(a, "--width", width);
+    add_option_number(a, "--heads", heads);
+    if (!any_arch) return;
+    add_option_text(a, "--arch", arch_table[draw_number(seed, 109, N_ARCHS)].name);
+    add_option_text(a, "--tie", draw_number(seed, 110, 2) ? "yes" : "no");
+    add_option_number(a, "--kv-heads", kv_heads);
+    add_option_number(a, "--head-size", HS);
+    add_option_number(a, "--hidden", draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
+}
+
+// A model, rows that hold little or much, whatever is recomputed. The options of the test come last and win.
+static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int any_arch, int n_options,
+                                  char** options) {
     static const char* const recompute[] = {"none", "activation", "block"};
-    int heads = tp + draw_number(seed, 100, 6), HS = 4 + 4 * draw_number(seed, 101, 3);
     int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);
     add_argument(a, "train");
+    draw_model(a, seed, tp, any_arch);
     add_option_text(a, "--data", work);
     add_option_number(a, "--layers", LAYERS);
-    add_option_number(a, "--width", heads * HS);
-    add_option_number(a, "--heads", heads);
     add_option_number(a, "--context", CONTEXT);
     add_option_number(a, "--vocab", 257 + draw_number(seed, 102, 300));
     add_option_number(a, "--batch-tokens", BATCH);
