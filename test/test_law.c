@@ -2,9 +2,9 @@
 //
 //   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2 --tp 3] [PROGRAM]
 //
-// The trainer itself is in this program. Models of any architecture are drawn, and for each some cases: ragged
-// documents and a plan, any valid one or in every other case plan_flex's on a random machine. The reference is a trainer
-// that is alone, with the whole model, the same documents as whole rows and the ordinary kernels. With --tp what a plan
+// The trainer itself is in this program. Models of any architecture are drawn, and for each some cases: ragged documents
+// and a plan, any valid one or in every other case plan_flex's on a random machine. The reference is a trainer that is
+// alone, with the whole model, the same documents as whole rows and the ordinary kernels. With --tp what a plan
 // calls a rank is a tensor-parallel group, and gradients are put together of its ranks' parts. LAW_CASES=N runs N cases
 // instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints how to have it again.
 //
