@@ -84,7 +84,7 @@ families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
 plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/*/*.c data/*.c run/*.c \
-  kernels/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
+  kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(AMX)),$(build)/kernels/cpu/matmul_amx.amx.o)
 
@@ -135,6 +135,9 @@ $(build)/train_gpt.o: train_gpt.cu $(build)/flags
 
 $(build)/plan/%.o: plan/%.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(PLAN_FLAGS) -c $< -o $@)
+
+# Virtual times are the same digits on every machine.
+$(build)/kernels/virtual/%.o: KERNEL_FLAGS += $(PLAN_FLAGS)
 
 $(build)/%.o: %.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(DEFINES) $(KERNEL_FLAGS) $(MPI_COMPILE) -c $< -o $@)

@@ -590,7 +590,7 @@ static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Comm before = run_sent(m);
-    double started = now_seconds(), sums[2];
+    double started = run_seconds(run), sums[2];
     RankReport report;
     begin_step(run);
     balance_change(run);
@@ -610,8 +610,9 @@ static void train_step(Run* run, StepRecord* r) {
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
     r->grad_norm = sqrt(sums[1]);
-    if (!isfinite(r->loss) || !isfinite(r->grad_norm)) run_diverged(run, r->step, r->loss, r->grad_norm);
-    run_fill_record(run, r, now_seconds() - started, &before);
+    if (m->k->no_results) r->loss = r->grad_norm = NAN;
+    else if (!isfinite(r->loss) || !isfinite(r->grad_norm)) run_diverged(run, r->step, r->loss, r->grad_norm);
+    run_fill_record(run, r, run_seconds(run) - started, &before);
     run_remember_step(run, r);
     run->state.step = r->step;
     run->state.loss = r->loss;
@@ -702,7 +703,8 @@ static void train(Run* run) {
         if (is_due(step, c->sample_every) || (last && c->sample_every)) sample_now(run);
         if (!last && (is_due(step, c->save_every) || step == run->saving.again)) save_now(run);
     }
-    if ((run->stopped_by || c->save_every) && run->saving.done != run->state.step) run_save_last(run);
+    int saves = run->stopped_by ? !run->model.k->no_results : c->save_every > 0;
+    if (saves && run->saving.done != run->state.step) run_save_last(run);
 }
 
 // ---- the end
@@ -742,6 +744,7 @@ int main(int argc, char** argv) {
     run_open_data(&run);
     run_settle_model(&run);
     run_join_ranks(&run);
+    run_open_virtual(&run);
     balance_open(&run);
     prepare(&run);
     if (run.config.sample) sample_print(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);

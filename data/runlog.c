@@ -231,12 +231,13 @@ static void print_step(RunLog* log, const StepRecord* r) {
     double interval = log->is_terminal ? 0.1 : 10;
     if (!last && r->step != 1 && now - log->last_print < interval) return;
     log->last_print = now;
-    char left[32], speed[32];
+    char left[32], speed[32], limit[48] = "";
     double tps = r->tokens / r->seconds;
     snprintf(speed, sizeof speed, tps >= 9950 ? "%.0fk" : tps >= 995 ? "%.1fk" : "%.0f", tps >= 995 ? tps / 1000 : tps);
-    printf("%sstep %*lld/%lld | loss %.4f | norm %.3f | lr %.2e | %s tok/s | %.1f%% of matmul limit | %s left%s",
+    if (!isnan(r->mfu)) snprintf(limit, sizeof limit, "%.1f%% of matmul limit | ", 100 * r->mfu);
+    printf("%sstep %*lld/%lld | loss %.4f | norm %.3f | lr %.2e | %s tok/s | %s%s left%s",
            log->is_terminal ? "\r\033[K" : "", (int)snprintf(NULL, 0, "%lld", (long long)r->steps), (long long)r->step,
-           (long long)r->steps, r->loss, r->grad_norm, r->lr, speed, 100 * r->mfu,
+           (long long)r->steps, r->loss, r->grad_norm, r->lr, speed, limit,
            runlog_duration(r->seconds_left, left), log->is_terminal ? "" : "\n");
     log->line_open = log->is_terminal;
     fflush(stdout);

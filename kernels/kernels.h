@@ -126,6 +126,10 @@ typedef struct Kernels {
     int on_host;
     // Edge of the square matmul that fills the device: what kernels_matmul_limit measures.
     int full_matmul;
+    // 1 when clock and events are of a virtual time, which ops and collectives advance: see kernels/virtual/virtual.h.
+    int virtual_time;
+    // 1 when, besides, no op computes anything: memory holds what was uploaded, and else no results.
+    int no_results;
 
     // ---- the device and its memory
 
@@ -308,7 +312,8 @@ typedef struct Kernels {
 } Kernels;
 
 // The backend for a device: "cpu"; "cuda"; "emu", the CUDA code on an emulated GPU; "auto", a GPU where there is one
-// and this build can use it. And on the CPU an instruction set: "auto" picks the best that this processor has;
+// and this build can use it; "virtual", times without results, and "virtual-cpu", the same times with a CPU's results.
+// And on the CPU an instruction set: "auto" picks the best that this processor has;
 // "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one. NULL with a
 // message when the device or the instruction set is missing. The table is constant and lives for ever.
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);

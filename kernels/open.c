@@ -4,6 +4,7 @@
 #include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/kernels.h"
+#include "kernels/virtual/virtual.h"
 
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)
 extern const Kernels cuda_kernels;
@@ -26,6 +27,8 @@ static const Kernels* find_cpu(const char* isa, char* err, size_t errlen) {
 
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen) {
     const Kernels* table = NULL;
+    if (!strcmp(device, "virtual")) return virtual_kernels(NULL);
+    if (!strcmp(device, "virtual-cpu")) return (table = find_cpu(isa, err, errlen)) ? virtual_kernels(table) : NULL;
 #ifdef HAVE_CUDA
     if (!strcmp(device, "cuda")) return find_cuda(err, errlen);
     if (!strcmp(device, "auto")) table = find_cuda(err, errlen);
@@ -41,6 +44,7 @@ const Kernels* kernels_find(const char* device, const char* isa, char* err, size
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, char* err,
               size_t errlen) {
     *world = NULL;
+    if (k->virtual_time) return comm_open_virtual(world, !k->no_results, id, timeout_seconds, err, errlen);
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)
     if (!k->on_host) return comm_open_nccl(world, id, timeout_seconds, err, errlen);
 #endif

@@ -87,7 +87,7 @@ static const Option options[] = {
     {"--temperature",   REAL,   SAMPLING,  RUN,   AT(temperature),   "0.8",     0, 100,     NULL, "logits are divided by it; 0: always the most likely token", NULL},
     {"--top-k",         INT,    SAMPLING,  RUN,   AT(top_k),         "0",       0, 1 << 20, NULL, "choose among the k most likely tokens; 0: among all", NULL},
 
-    {"--device",        CHOICE, DEVICE,    START, AT(device),        "auto",    0, 0,       "auto|cpu|cuda|emu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU, very slow, for tests (make EMU=yes)", "auto, cpu, cuda"},
+    {"--device",        CHOICE, DEVICE,    START, AT(device),        "auto",    0, 0,       "auto|cpu|cuda|emu|virtual|virtual-cpu", "where to compute; auto: a GPU where there is one and this build has CUDA; emu: the CUDA code on an emulated GPU, very slow, for tests (make EMU=yes); virtual: nowhere, every rank only takes the time that --machine says (run/README.md); virtual-cpu: the same times, and the results of cpu", "auto, cpu, cuda"},
     {"--cpu-isa",       CHOICE, DEVICE,    START, AT(cpu_isa),       "auto",    0, 0,       "auto|reference|generic|avx2|avx512|avx512bf16|amx", "CPU kernels; auto: the best that this processor has", NULL},
     {"--dtype",         CHOICE, DEVICE,    RUN,   AT(dtype),         "auto",    0, 0,       "auto|bf16|fp32", "weights and activations; auto: bf16 where the device multiplies it much faster, else fp32", NULL},
     {"--rounding",      CHOICE, DEVICE,    RUN,   AT(rounding),      "nearest", 0, 0,       "nearest|stochastic", "how AdamW rounds its fp32 weights to bf16; stochastic keeps the expected value, and depends on nothing but seed, step and place", NULL},

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/virtual/virtual.h"
 #include "run/balance_parts.h"
 
 // ---- files
@@ -141,7 +142,7 @@ static int is_timed(const Run* run) {
     enum { OF_A_REFRESH = 8, FOR_THE_LOG = 16 };
     int refresh = run->balance->setting.mode == BALANCE_OFF ? 0 : run->config.refresh;
     int every = refresh > 0 ? MAX(refresh / OF_A_REFRESH, 1) : FOR_THE_LOG;
-    if (run->model.k->on_host || run->n_stragglers > 0) return 1;
+    if (run->model.k->on_host || run->model.k->virtual_time || run->n_stragglers > 0) return 1;
     return (run->state.step - run->first_step) % every == 1 % every;  // the first step is slow
 }
 
@@ -150,7 +151,8 @@ void balance_begin(Run* run) {
     Balance* b = run->balance;
     Slowness slow = straggle_at(run->stragglers, run->n_stragglers, m->world->rank, run->state.step + 1);
     m->injected_slowdown = slow.linear - 1;
-    m->timer->drag = slow.whole;
+    m->timer->drag = m->k->virtual_time ? 1 : slow.whole;
+    if (m->k->virtual_time) virtual_slow_down(slow.whole);
     b->is_timed = is_timed(run);
     if (b->is_timed) timer_begin(m->timer, m->k, m->s);
     if (b->plan.active) zero_settle(m);

@@ -172,6 +172,18 @@ typedef struct Found {
     Machine machine;
 } Found;
 
+void run_read_machine(Run* run, Machine* machine) {
+    Found found;
+    char err[ERR_BYTES];
+    Comm* comm = run->model.world;
+    memset(&found, 0, sizeof found);
+    if (comm->rank == 0)
+        found.failed = named_machine(&found.machine, run->config.machine, found.err, sizeof found.err);
+    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+    if (found.failed) die("%s", found.err);
+    *machine = found.machine;
+}
+
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
 static int find_measured(Found* found, const Run* run) {
     char path[DISK_PATH], name[64], err[ERR_BYTES];

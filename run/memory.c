@@ -247,7 +247,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");
     m->rope = (float*)planned(plan, "rotary positions");
-    if (m->rope) fill_rope(m);
+    if (m->rope && !m->k->no_results) fill_rope(m);
     m->loss_sum = (double*)planned(plan, "sums");
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
@@ -263,7 +263,8 @@ static void carve(Run* run, const MemoryPlan* plan) {
 }
 
 MemoryPlan run_plan_memory(Run* run) {
-    run->available = available_memory(run);  // before ranks agree on a capacity: nobody has taken anything yet
+    // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine.
+    if (!run->available.bytes) run->available = available_memory(run);
     run->most_scratch = run->available.bytes / 8;
     run->config.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows_of(run, run->config.capacity);

@@ -1,5 +1,6 @@
 // ranks.c - the processes of a job find each other, prove that they mean the same run, and ask each other for numbers.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -218,6 +219,8 @@ void run_join_ranks(Run* run) {
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
+    run->matmul_limit = NAN;
+    if (run->model.k->virtual_time) return;
     double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
     if (mine < 0) die("%s", err);
     double* all = (double*)run_ask_all(run, c, &mine, sizeof mine);

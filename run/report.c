@@ -44,8 +44,12 @@ void run_print(const Run* run) {
     printf("options");
     config_visit(c, print_option, &column);
     printf("\n");
-    say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
-        run->matmul_limit / 1e9);
+    if (m->k->virtual_time)
+        say(stdout, "device  %s, %s, times of --machine %s%s", m->k->name, dtype_name(m->dt), c->machine,
+            m->k->no_results ? "; nothing is computed, so there are no losses" : "");
+    else
+        say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
+            run->matmul_limit / 1e9);
     print_model(&m->whole);
     if (!run->training) return;
     const Sampler* s = run->data.train;
@@ -144,7 +148,7 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->planner = run->config.plan;
     r->plan = &b->plan;
     r->plan_us = b->plan_us;
-    r->measured_ms = 1e3 * seconds - 1e-3 * r->plan_stall_us;
+    r->measured_ms = 1e3 * seconds - (run->model.k->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
     r->gap = b->predicted ? prediction_gap(&b->prediction) : NAN;
     count_bytes(c, before, r);
 }
@@ -158,6 +162,7 @@ void run_remember_step(Run* run, const StepRecord* r) {
     sum->predicted += b->predicted;
     sum->gap += b->predicted ? r->gap : 0;
     if (sum->steps++ == 0 || !b->predicted) return;
+    if (run->model.k->virtual_time) return;  // there the model is the machine
     run->last_ms = r->measured_ms;
     memcpy(run->last_terms, b->terms, sizeof run->last_terms);
 }

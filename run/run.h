@@ -94,9 +94,14 @@ struct Run {
     HostMemory available;    // to this rank, before any rank took the table's
     size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     double resident_before;  // bytes of this process before the table's memory was taken
-    double matmul_limit;     // FLOP/s, measured, of all ranks together
+    double matmul_limit;     // FLOP/s, measured, of all ranks together; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 };
+
+// Seconds from any origin: virtual ones on a virtual device.
+static inline double run_seconds(const Run* run) {
+    return run->model.k->virtual_time ? run->model.k->clock() : now_seconds();
+}
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 
@@ -167,8 +172,14 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
 // What --dump-grads writes: every gradient under Hugging Face's names, fp32, and the tensors in extra.
 void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 
+// ---- virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
+
+void run_check_virtual(Run* run);  // what goes with it; turns off what it has no results for
+void run_open_virtual(Run* run);   // the machine of --machine becomes that of all ranks; its capacity and memory
+
 // ---- cost.c, probe.c
 
+void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
 void run_find_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks call it together
 void run_probe(Run* run);      // measures this machine into run->probed
 void run_set_cost(Run* run);   // setting.cost and groups: probed with what calibration has learnt

@@ -30,6 +30,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     run->state.val_loss = run->state.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!run->model.k) die("%s", err);
+    run_check_virtual(run);
 }
 
 // Without --data: the C headers of this machine, or the sources of this project where there are none.

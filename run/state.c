@@ -335,7 +335,7 @@ void run_load_weights(Run* run) {
     char err[ERR_BYTES];
     Report mine = {0}, *all = make_reports(run->model.world);
     if (run->start_from[0]) mine.failed = read_files(run, mine.words, sizeof mine.words);
-    else init_weights(run);
+    else if (!run->model.k->no_results) init_weights(run);
     if (meet(run, &mine, all, err, sizeof err)) die("%s", err);
     free(all);
     checkpoint_unpin(run->pin);

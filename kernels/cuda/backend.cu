@@ -278,6 +278,8 @@ const Kernels cuda_kernels = {
     1,     // prefers_bf16
     0,     // on_host
     8192,  // full_matmul
+    0,     // virtual_time
+    0,     // no_results
     memory_available,
     workspace_bytes,
     open_cuda,

@@ -1,0 +1,253 @@
+// backend.c - the clock of a rank of the virtual cluster, and the table of ops that advances it: see virtual.h.
+//
+// Two tables: one over a table of ops that do nothing, one over a CPU's. Only what takes time is replaced.
+#define _GNU_SOURCE  // MAP_NORESERVE
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "kernels/virtual/virtual.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"  // what computes nothing does not look at operands
+
+// ---- the clock
+
+static struct {
+    double now, slowness;  // ms; 1: as fast as the machine
+    int node_size;
+    VirtualMachine machine;
+    double events[MOST_EVENTS];  // seconds
+} rank = {.slowness = 1, .node_size = 8};
+
+void virtual_nodes(int node_size) { rank.node_size = node_size; }
+int virtual_node_size(void) { return rank.node_size; }
+void virtual_use(const VirtualMachine* machine) { rank.machine = *machine; }
+void virtual_slow_down(double factor) { rank.slowness = factor; }
+double virtual_now(void) { return rank.now; }
+void virtual_wait_until(double ms) { rank.now = MAX(rank.now, ms); }
+
+double virtual_transfer_ms(const VirtualTransfer* transfer) {
+    const VirtualMachine* m = &rank.machine;
+    return m->transfer_ms ? m->transfer_ms(m->context, transfer) : 0;
+}
+
+static void charge(double ms) { rank.now += rank.slowness * ms; }
+
+static double virtual_clock(void) { return 1e-3 * rank.now; }
+static void record_event(int i, Stream s) { rank.events[i] = virtual_clock(); }
+static void read_events(double* seconds, int n) { memcpy(seconds, rank.events, (size_t)n * sizeof(double)); }
+
+// ---- ops that take time; `below` computes, or does nothing
+
+static const Kernels* below;
+
+static void charge_matmul(int N, int C, int OC) {
+    const VirtualMachine* m = &rank.machine;
+    charge(m->token_ms * N * ((double)C * OC / m->matmul_weights) / 3);
+}
+
+static void matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
+                           int OC, DType dt, Stream s) {
+    below->matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);
+    charge_matmul(N, C, OC);
+}
+
+static void matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
+                                  DType dt, Stream s) {
+    below->matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);
+    charge_matmul(N, C, OC);
+}
+
+static void matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                                   DType dt, Stream s) {
+    below->matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);
+    charge_matmul(N, C, OC);
+}
+
+// p of a document with Q queries and K keys. Query i sees the keys 0 .. i + offset, 2 (i + offset) + 1 half pairs, as
+// long as the last of them exists: the sum over i of consecutive odd numbers is a difference of squares.
+static double half_pairs(double Q, double K, double offset) {
+    double first = MIN(MAX(0, -offset), Q), last = MAX(first, MIN(Q, K - offset));
+    double up_to = last + offset, before = first + offset;
+    return (last > first ? up_to * up_to - before * before : 0) + 2 * K * (Q - last);
+}
+
+static void charge_attention(const Attention* a, double share) {
+    const VirtualMachine* m = &rank.machine;
+    double p = 0;
+    for (int b = 0; b < a->n_docs; b++) {
+        double Q = a->cu_q[b + 1] - a->cu_q[b], K = a->cu_k[b + 1] - a->cu_k[b];
+        p += a->causal ? half_pairs(Q, K, a->causal_offset ? a->causal_offset[b] : K - Q) : 2 * Q * K;
+    }
+    charge(share * m->pair_ms * p * a->NH / m->heads / m->layers);
+}
+
+static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    below->attention_forward(out, lse, a, dt, s);
+    charge_attention(a, 1.0 / 3);
+}
+
+static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                               const Attention* a, DType dt, Stream s) {
+    below->attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+    charge_attention(a, 2.0 / 3);
+}
+
+// The last op of a row; where ranks hold parts of the vocabulary it is called once more, for positions alone.
+static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
+                               int N, int C, DType dt, Stream s) {
+    below->embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
+    if (tokens && N > 0) charge(rank.machine.micro_batch_ms);
+}
+
+// Comes once in an update.
+static void clip_scale(float* scale, const double* norm2, float clip, Stream s) {
+    below->clip_scale(scale, norm2, clip, s);
+    charge(rank.machine.step_ms);
+}
+
+static void install(Kernels* table) {
+    table->virtual_time = 1;
+    table->matmul_forward = matmul_forward;
+    table->matmul_backward_input = matmul_backward_input;
+    table->matmul_backward_weight = matmul_backward_weight;
+    table->attention_forward = attention_forward;
+    table->attention_backward = attention_backward;
+    table->embedding_backward = embedding_backward;
+    table->clip_scale = clip_scale;
+    table->clock = virtual_clock;
+    table->record_event = record_event;
+    table->read_events = read_events;
+}
+
+// ---- memory that is address space: pages come when they are written to
+
+enum { ALIGN_BYTES = 64 };  // before each piece, with its size
+
+static size_t memory_available(void) { return (size_t)1 << 46; }
+
+static void* alloc(size_t bytes) {
+    size_t all = bytes + ALIGN_BYTES;
+    void* p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    memcpy(p, &all, sizeof all);
+    return (char*)p + ALIGN_BYTES;
+}
+
+static void free_memory(void* p) {
+    size_t all;
+    if (!p) return;
+    memcpy(&all, (char*)p - ALIGN_BYTES, sizeof all);
+    munmap((char*)p - ALIGN_BYTES, all);
+}
+
+static void upload(void* device, const void* host, size_t bytes, Stream s) { memcpy(device, host, bytes); }
+static void download(void* host, const void* device, size_t bytes, Stream s) { memcpy(host, device, bytes); }
+
+// ---- ops that do nothing
+
+static size_t no_workspace(const KernelLimits* limits) { return 0; }
+static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return 0; }
+static void close_nothing(void) {}
+static const char* no_choices(void) { return ""; }
+static void clear(void* device, size_t bytes, Stream s) {}
+static void synchronize(Stream s) {}
+static void no_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
+                                 int N, int C, DType dt, Stream s) {}
+static void no_embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
+                                  int N, int C, DType dt, Stream s) {}
+static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
+                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {}
+static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
+                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {}
+static void no_matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
+                              int OC, DType dt, Stream s) {}
+static void no_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C,
+                                     int OC, DType dt, Stream s) {}
+static void no_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,
+                                      int OC, DType dt, Stream s) {}
+static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {}
+static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
+                            Stream s) {}
+static void no_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {}
+static void no_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                                  const Attention* a, DType dt, Stream s) {}
+static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                            Stream s) {}
+static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {}
+static void activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
+                                Stream s) {}
+static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {}
+static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {}
+static void move_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {}
+static void move_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {}
+static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {}
+static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                            Stream s) {}
+static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
+                       int Vp, DType dt, Stream s) {}
+static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                            DType dt, Stream s) {}
+static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {}
+static void sum(double* result, const float* x, size_t n, Stream s) {}
+static void adamw(const AdamW* a, DType dt, Stream s) {}
+static void no_clip_scale(float* scale, const double* norm2, float clip, Stream s) {}
+
+static const Kernels nothing = {
+    .name = "virtual",
+    .prefers_bf16 = 1,
+    .full_matmul = 8192,
+    .no_results = 1,
+    .memory_available = memory_available,
+    .workspace_bytes = no_workspace,
+    .open = open_nothing,
+    .close = close_nothing,
+    .choices = no_choices,
+    .alloc = alloc,
+    .free_memory = free_memory,
+    .alloc_host = alloc,
+    .free_host = free_memory,
+    .upload = upload,
+    .download = download,
+    .clear = clear,
+    .synchronize = synchronize,
+    .embedding_forward = no_embedding_forward,
+    .embedding_backward = no_embedding_backward,
+    .norm_forward = norm_forward,
+    .norm_backward = norm_backward,
+    .matmul_forward = no_matmul_forward,
+    .matmul_backward_input = no_matmul_backward_input,
+    .matmul_backward_weight = no_matmul_backward_weight,
+    .rotary_forward = rotary_forward,
+    .rotary_backward = rotary_backward,
+    .attention_forward = no_attention_forward,
+    .attention_backward = no_attention_backward,
+    .attention_merge = attention_merge,
+    .activation_forward = activation_forward,
+    .activation_backward = activation_backward,
+    .add = add,
+    .cast = cast,
+    .gather_rows = move_rows,
+    .split_heads = move_heads,
+    .join_heads = move_heads,
+    .gather_columns = gather_columns,
+    .scatter_columns = scatter_columns,
+    .scatter_rows = move_rows,
+    .classifier = classifier,
+    .classifier_part = classifier_part,
+    .classifier_join = classifier_join,
+    .add_sum = sum,
+    .adamw = adamw,
+    .sum_of_squares = sum,
+    .clip_scale = no_clip_scale,
+};
+
+const Kernels* virtual_kernels(const Kernels* computing) {
+    static char name[64];
+    static Kernels table;
+    below = computing ? computing : &nothing;
+    table = *below;
+    if (computing) snprintf(name, sizeof name, "virtual over %s", computing->name), table.name = name;
+    install(&table);
+    return &table;
+}
