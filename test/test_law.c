@@ -2,11 +2,11 @@
 //
 //   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2 --tp 3] [PROGRAM]
 //
-// The trainer itself is in this program. Models of any architecture are drawn, and for each some cases: ragged documents
-// and a plan, any valid one or in every other case plan_flex's on a random machine. The reference is a trainer that is
-// alone, with the whole model, the same documents as whole rows and the ordinary kernels. With --tp what a plan
-// calls a rank is a tensor-parallel group, and gradients are put together of its ranks' parts. LAW_CASES=N runs N cases
-// instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints how to have it again.
+// The trainer itself is in this program. Models of any architecture are drawn, and for each some cases: ragged
+// documents and a plan, any valid one or in every other case plan_flex's on a random machine. The reference is a
+// trainer that is alone, with the whole model, the same documents as whole rows and the ordinary kernels. With --tp
+// what a plan calls a rank is a tensor-parallel group, and gradients are put together of its ranks' parts. LAW_CASES=N
+// runs N cases instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints how to have it again.
 //
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.

@@ -152,8 +152,8 @@ static void a_change_counts_for_one_refresh(void) {
     free_model(&m);
 }
 
-// Key/value head 1 changes in its keys, by 4096 in all. Head 0 changes less: by 3072 in the rows of its queries, keys and
-// values, by 512 or 2048 in its columns.
+// Key/value head 1 changes in its keys, by 4096 in all. Head 0 changes less: by 3072 in the rows of its queries, keys
+// and values, by 512 or 2048 in its columns.
 static void change_heads(const Model* m, int l) {
     int g = query_heads(m), kv = m->shape.kv_heads * 32, q = g * kv, rows[] = {g * 32, 32, 32},
         first[] = {0, q, q + kv};
