@@ -22,22 +22,43 @@ static const double filler = 0.01, small_change = 0.002;
 // of a unit likewise.
 enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
 
+// A document at some cp size.
+typedef struct Task {
+    const GroupCost* g;
+    int cp_size;     // units
+    double t;        // ms, at full speed, without a new micro-batch's own
+    int64_t tokens;  // of a ring rank
+    double s, target;
+} Task;
+
 Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
     int ranks = setting->limits.ranks;
-    return (Search){.setting = setting,
-                    .sorted = sorted,
-                    .n = n,
-                    .alone = TAKE(arena, double, n),
-                    .rest = TAKE(arena, double, n + 1),
-                    .load = TAKE(arena, double, ranks),
-                    .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
-                    .last = TAKE(arena, int, ranks),
-                    .ring_docs = TAKE(arena, int, ranks),
-                    .node_least = TAKE(arena, double, ranks),
-                    .node_most = TAKE(arena, double, ranks),
-                    .heap = TAKE(arena, int, ranks),
-                    .local_room = TAKE(arena, int64_t, ranks),
-                    .wide = TAKE(arena, int, n)};
+    Search x = {.setting = setting,
+                .sorted = sorted,
+                .n = n,
+                .alone = TAKE(arena, double, n),
+                .rest = TAKE(arena, double, n + 1),
+                .load = TAKE(arena, double, ranks),
+                .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
+                .last = TAKE(arena, int, ranks),
+                .ring_docs = TAKE(arena, int, ranks),
+                .node_least = TAKE(arena, double, ranks),
+                .node_most = TAKE(arena, double, ranks),
+                .heap = TAKE(arena, int, ranks),
+                .local_room = TAKE(arena, int64_t, ranks),
+                .node_room = TAKE(arena, int64_t, ranks),
+                .wide = TAKE(arena, int, ranks + 1),
+                .next_wide = TAKE(arena, int, n),
+                .wide_sizes = TAKE(arena, int, ranks),
+                .sure = TAKE(arena, int64_t, ranks + 1),
+                .tasks = TAKE(arena, Task, ranks + 1),
+                .task_of = TAKE(arena, int, ranks + 1)};
+    for (int d = 1; d <= ranks && !arena->missing; d++) {
+        const GroupCost* g = &setting->groups[d];
+        int ring_size = g->ulysses_size ? d / g->ulysses_size : 0;
+        x.sure[d] = (g->room / 2 * 2 - 2) * ring_size;  // -2: see group_holds
+    }
+    return x;
 }
 
 // ---- what depends on the unit
@@ -45,6 +66,13 @@ Search search_take(const int* sorted, int n, const Setting* setting, Arena* aren
 static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size * x->unit]; }
 
 static double time_on(const GroupCost* g, double s) { return group_ms(g, s * s, s); }
+
+// group_holds, which is only asked near the longest length.
+static int holds(const Search* x, int cp_size, int s) {
+    int d = cp_size * x->unit;
+    int64_t sure = x->sure[d];
+    return s <= sure || (s <= sure + 4 * (int64_t)d && group_holds(&x->setting->groups[d], s));
+}
 
 void search_set_unit(Search* x, int unit) {
     const PlanLimits* limits = &x->setting->limits;
@@ -66,9 +94,10 @@ void search_set_unit(Search* x, int unit) {
 
 static void clear(Search* x, Guess* guess) {
     guess->makespan = 0;
-    guess->n_micro_batches = x->n_wide = 0;
+    guess->n_micro_batches = x->n_wide_sizes = 0;
     for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
-    for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0;
+    for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
+    for (int d = 0; d <= x->units; d++) x->task_of[d] = x->wide[d] = -1;
 }
 
 // Tokens that a document takes of a rank of the ring. On a ring a bound: chunks are rounded down.
@@ -83,20 +112,11 @@ static int64_t tokens_of_place(const GroupCost* g, int s) {
 // A micro-batch of the unit that has room, -1 if none: one that nothing wider has followed.
 static int micro_batch_with_room(const Search* x, const Guess* guess, int unit, int64_t tokens) {
     int id = x->last[unit];
-    if (id < 0 || guess->micro_batches[id].cp_size > 1) return -1;
+    if (x->local_room[unit] < tokens) return -1;
     for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
         if (guess->micro_batches[id].room >= tokens) return id;
     return -1;
 }
-
-// A document at some cp size.
-typedef struct Task {
-    const GroupCost* g;
-    int cp_size;     // units
-    double t;        // ms, at full speed, without a new micro-batch's own
-    int64_t tokens;  // of a ring rank
-    double s, target;
-} Task;
 
 typedef struct Window {
     int first;     // -1: none
@@ -143,6 +163,13 @@ static void keep_better(Window* best, Window w, double target) {
     if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
 }
 
+// Whether no unit of a node is better than w, where some units have room (joins) or none has.
+static int cannot_be_better(const Search* x, int node, const Window* w, double opening, int joins) {
+    if (joins) return w->joins && x->node_most[node] <= w->start;
+    if (w->joins || x->node_least[node] > opening) return 1;
+    return w->first >= 0 && (x->levels ? x->node_least[node] >= w->start : x->node_most[node] <= w->start);
+}
+
 // The same for one unit, if units are equally fast: where micro-batches cost something, the fullest that has a
 // micro-batch with room; else the fullest that has time, or the emptiest.
 static Window fullest_unit(const Search* x, const Task* task) {
@@ -151,6 +178,7 @@ static Window fullest_unit(const Search* x, const Task* task) {
     int joins = 0, cares = own > small_change * task->target;
     for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
         if (x->node_least[n] > joining || (!cares && x->node_most[n] <= w.start)) continue;
+        if (cares && cannot_be_better(x, n, &w, opening, x->node_room[n] >= task->tokens)) continue;
         for (int u = first; u < MIN(first + x->node, x->units); u++) {
             if (cares) joins = x->local_room[u] >= task->tokens;
             if (x->load[u] > (joins ? joining : opening) || joins < w.joins) continue;
@@ -212,19 +240,38 @@ static void note_node_loads(Search* x, int first, int cp_size) {
 }
 
 static void note_local_room(Search* x, const Guess* guess, int unit) {
-    int id = x->last[unit];
-    x->local_room[unit] = -1;
-    if (id < 0 || guess->micro_batches[id].cp_size > 1) return;
-    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
-        x->local_room[unit] = MAX(x->local_room[unit], guess->micro_batches[id].room);
+    int id = x->last[unit], local = id >= 0 && guess->micro_batches[id].cp_size == 1;
+    int64_t was = x->local_room[unit], room = -1;
+    for (int i = 0; local && id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
+        room = MAX(room, guess->micro_batches[id].room);
+    x->local_room[unit] = room;
+    if (x->setting->groups[1].micro_batch == 0) return;  // nobody asks for that of nodes
+    int begin = unit / x->node * x->node;
+    int64_t* of_node = &x->node_room[unit / x->node];
+    if (room < *of_node && was == *of_node) {
+        *of_node = room;
+        for (int u = begin; u < MIN(begin + x->node, x->units); u++) *of_node = MAX(*of_node, x->local_room[u]);
+    }
+    *of_node = MAX(*of_node, room);
+}
+
+// Behind the others of its cp size.
+static void list_wide(Search* x, int cp_size, int id) {
+    int size = 0, *link = &x->wide[cp_size];
+    while (size < x->n_wide_sizes && x->wide_sizes[size] != cp_size) size++;
+    if (size == x->n_wide_sizes) x->wide_sizes[x->n_wide_sizes++] = cp_size;
+    while (*link >= 0) link = &x->next_wide[*link];
+    *link = id;
+    x->next_wide[id] = -1;
 }
 
 static int open_micro_batch(Search* x, Guess* guess, const GroupCost* g, int first, int cp_size, double start) {
     int id = guess->n_micro_batches++, older = cp_size == 1 ? x->last[first] : -1;
     if (older >= 0 && guess->micro_batches[older].cp_size > 1) older = -1;
     guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, start};
-    for (int u = first; u < first + cp_size; u++) x->last[u] = id, x->local_room[u] = -1;
-    if (cp_size > 1) x->wide[x->n_wide++] = id;
+    for (int u = first; u < first + cp_size; u++) x->last[u] = id;
+    for (int u = first; u < first + cp_size && cp_size > 1; u++) note_local_room(x, guess, u);
+    if (cp_size > 1 && g->micro_batch > 0) list_wide(x, cp_size, id);
     return id;
 }
 
@@ -252,46 +299,69 @@ static void put_at(Search* x, Guess* guess, const Task* task, int k, const Windo
 static Task task_at(const Search* x, int k, int cp_size, double target) {
     const GroupCost* g = group_of(x, cp_size);
     int s = x->sorted[k];
-    return (Task){g, cp_size, cp_size == 1 ? x->alone[k] : time_on(g, s), tokens_of_place(g, s), s, target};
+    if (cp_size == 1) return (Task){g, 1, x->alone[k], tokens_of_place(g, s), s, target};
+    if (x->task_of[cp_size] != k) {
+        x->task_of[cp_size] = k;
+        x->tasks[cp_size] = (Task){g, cp_size, time_on(g, s), tokens_of_place(g, s), s, target};
+    }
+    return x->tasks[cp_size];
 }
 
-// The micro-batch of several units that the document joins at the least work beyond `least`, in rank-milliseconds, if
-// that is below `waste`. Only micro-batches that nothing has followed on any of their units.
-static int best_join(const Search* x, const Guess* guess, int k, double least, double waste, double target, Task* task,
-                     Window* window) {
-    int found = 0;
-    for (int i = 0; i < x->n_wide; i++) {
-        const OpenMicroBatch* mb = &guess->micro_batches[x->wide[i]];
-        if (x->last[mb->first] != x->wide[i] || mb->room < 1 || !group_holds(group_of(x, mb->cp_size), x->sorted[k]))
+// The first micro-batch of a cp size that the document can join, -1: none. Those that something has followed or that
+// are full leave the list.
+static int join_of_size(Search* x, const Guess* guess, const Task* task, Window* window) {
+    for (int *link = &x->wide[task->cp_size], id; (id = *link) >= 0;) {
+        const OpenMicroBatch* mb = &guess->micro_batches[id];
+        if (x->last[mb->first] != id || mb->room < 1) {
+            *link = x->next_wide[id];
             continue;
-        Task t = task_at(x, k, mb->cp_size, target);
-        if (mb->room < t.tokens || t.cp_size * t.t - least >= waste) continue;
-        Window w = look_at(x, guess, &t, mb->first);
-        if (w.first < 0 || !w.joins || w.end > target) continue;
-        waste = t.cp_size * t.t - least;
-        *task = t, *window = w, found = 1;
+        }
+        link = &x->next_wide[id];
+        if (mb->room < task->tokens || (!x->speed && x->load[mb->first] + task->t > task->target)) continue;
+        *window = look_at(x, guess, task, mb->first);
+        if (window->first >= 0 && window->joins && window->end <= task->target) return id;
     }
-    return found;
+    return -1;
+}
+
+// The micro-batch of several units that the document joins at the least work, in rank-milliseconds, infinite if there
+// is none; of equal ones the first that was opened. Only such that nothing has followed on any of their units.
+static double best_join(Search* x, const Guess* guess, int k, double target, Task* task, Window* window) {
+    double least = INFINITY;
+    int found = -1;
+    for (int i = 0; i < x->n_wide_sizes; i++) {
+        int cp_size = x->wide_sizes[i];
+        if (x->wide[cp_size] < 0 || !holds(x, cp_size, x->sorted[k])) continue;
+        Window w;
+        Task t = task_at(x, k, cp_size, target);
+        double work = t.cp_size * t.t;
+        int id = work > least ? -1 : join_of_size(x, guess, &t, &w);
+        if (id < 0 || (work == least && id > found)) continue;
+        least = work, found = id;
+        *task = t, *window = w;
+    }
+    return least;
 }
 
 // The document on the least cp size that ends by the target somewhere, or, where that would open a micro-batch that
 // costs something, in one that is open already. 0: there is no place.
 static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
     int s = x->sorted[k], tries = 0;
-    double least = 0;
+    double least = 0, join_work = -1;
+    Task joining = {0};
+    Window join = {0};
     for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
         const GroupCost* g = group_of(x, cp_size);
-        if (!g->ulysses_size || !g->canonical || (double)g->room * (g->cp_size / g->ulysses_size) < s ||
-            !group_holds(g, s))
-            continue;
-        Task task = task_at(x, k, cp_size, target), joining;
+        if (!g->ulysses_size || !g->canonical || !holds(x, cp_size, s)) continue;
+        Task task = task_at(x, k, cp_size, target);
         if (time_at(&task, x->fastest) > target) continue;
-        Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task), join;
+        Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task);
         if (tries++ == 0) least = cp_size * task.t;
         double waste = w.first < 0 ? INFINITY : w.waste + cp_size * task.t - least;
-        if (g->micro_batch > small_change * target && waste > 0 &&
-            best_join(x, guess, k, least, waste, target, &joining, &join))
-            task = joining, w = join;
+        if (g->micro_batch > small_change * target && waste > 0) {
+            if (join_work < 0) join_work = best_join(x, guess, k, target, &joining, &join);
+            if (join_work - least < waste) task = joining, w = join;
+        }
         if (w.first < 0) continue;
         put_at(x, guess, &task, k, &w);
         return 1;

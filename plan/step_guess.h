@@ -36,7 +36,14 @@ typedef struct Search {
     double *node_least, *node_most;  // (nodes) load
     int* heap;                       // (units)
     int64_t* local_room;  // (units) most tokens that a one-unit micro-batch there still takes, -1: there is none
-    int *wide, n_wide;    // (n) micro-batches of several units, in the order in which they were opened
+    int64_t* node_room;   // (nodes) most of these
+    int *wide,
+        *next_wide;  // (units + 1) (n) lists of micro-batches of a cp size that may still take documents, as they
+                     // were opened
+    int *wide_sizes, n_wide_sizes;  // (units) cp sizes that have some
+    int64_t* sure;                  // (ranks + 1) a length that groups of so many ranks hold for sure
+    struct Task* tasks;             // (units + 1) the document looked at last with each cp size
+    int* task_of;                   // (units + 1) which document that is, -1 none
 } Search;
 
 // sorted (n): lengths, descending.
