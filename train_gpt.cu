@@ -375,8 +375,11 @@ static uint64_t rounding_seed(const Config* config, const ParamTensor* tensor, i
            1;
 }
 
+// Where ranks have copies of key/value heads, those of an element have the same seed and are frozen alike, so that they
+// stay equal: seeds count from a tensor's end, because ranks have unlike numbers of queries before their keys.
 static void update_segment(Model* m, const Config* config, const Segment* segment, double lr, int64_t t) {
     const ParamTensor* tensor = &segment->tensor;
+    int has_copies = m->kv && (tensor->id == QKVW || tensor->id == QKVB);
     AdamW a;
     a.param = zero_owned_weights(m, segment);
     a.master = (float*)zero_owned(m, STATE_MASTER, segment);
@@ -384,7 +387,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.v = (float*)zero_owned(m, STATE_V, segment);
     a.grad = zero_owned_grads(m, segment);
     a.n = segment->n;
-    a.first = segment->first;
+    a.first = segment->first - (split_shares_kv(&m->whole, &m->split) ? tensor->elems : 0);
     a.lr = (float)lr;
     a.beta1 = (float)config->beta1;
     a.beta2 = (float)config->beta2;
@@ -393,7 +396,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.grad_scale = m->grad_scale;
     a.t = (int)MIN(t, (int64_t)1 << 30);
     a.rounding = rounding_seed(config, tensor, t);
-    a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0;
+    a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0 && !has_copies;
     m->k->adamw(&a, m->dt, m->s);
 }
 

@@ -86,18 +86,18 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     const Activation* a = m->act_table;
     double seconds[N_TIMES];
     char *column = m->acts + a[D_COLUMN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
-         *activated = m->acts + a[FC_ACT].offset, *ln = m->acts + a[LN1].offset;
+         *activated = m->acts + a[FC_ACT].offset, *att = m->acts + a[ATT].offset, *ln = m->acts + a[LN1].offset;
     int fused = shape_act(&m->shape) == ACT_GELU;
     work_set(m, plan);
     work_begin(m);
     timer_begin(m->timer, m->k, m->s);
     linear_forward(m, LINEAR_QKV, 0, column, NULL, ln, N);
-    linear_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, column, N);
+    linear_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, att, N);
     linear_forward(m, LINEAR_FC, 0, fc, fused ? activated : NULL, ln, N);
     linear_forward(m, LINEAR_FCPROJ, 0, norm, NULL, activated, N);
     linear_backward(m, LINEAR_FCPROJ, 0, column, norm, activated, fused ? fc : NULL, N);
     linear_backward(m, LINEAR_FC, 0, norm, column, ln, NULL, N);
-    linear_backward(m, LINEAR_ATTPROJ, 0, column, norm, activated, NULL, N);
+    linear_backward(m, LINEAR_ATTPROJ, 0, column, norm, att, NULL, N);
     linear_backward(m, LINEAR_QKV, 0, norm, column, ln, NULL, N);
     timer_read(m->timer, seconds, m->s);
     work_end(m);
@@ -201,8 +201,9 @@ static void find_head_work(Run* run, const RankTimes* times, const SliceCount* o
     Balance* b = run->balance;
     double head[MOST_TP], slice_ms[MOST_TP];
     int R = tp_size(m);
-    double matrices = (double)(runs_sum(unit_rows(&m->shape, ATTENTION, 1)) + unit_columns(&m->shape, ATTENTION)) /
-                      (runs_sum(unit_rows(&m->shape, MLP, 1)) + unit_columns(&m->shape, MLP));
+    Shape s = split_shape(&m->whole, &m->split, 0);  // ranks that share key/value heads have unlike numbers of queries
+    double matrices = (double)(runs_sum(unit_rows(&s, ATTENTION, 1)) + unit_columns(&s, ATTENTION)) /
+                      (runs_sum(unit_rows(&s, MLP, 1)) + unit_columns(&s, MLP));
     if (b->head_work > 0) return;
     b->head_work = matrices;
     if (b->setting.mode == BALANCE_RESIZE) return;
@@ -302,11 +303,13 @@ static void decide(Run* run) {
     read_times(times, run, own);
     balance_learn(&b->memory, &b->setting, times);
     SliceCount most = balance_most(m);
+    int heads_stay = split_shares_kv(&m->whole, &m->split);
     for (int t = 0; t < tp_size(m); t++) {
         ranks[t].n = balance_slices(b, own[t]);
-        ranks[t].movable = ranks[t].n - WORK_TILE;
+        ranks[t].movable = MAX(0, (heads_stay ? own[t].hidden : ranks[t].n) - WORK_TILE);
         SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.hidden - own[t].hidden)};
-        ranks[t].room = MAX(0, balance_slices(b, spare) - b->head_work - WORK_TILE);  // rounding may add these
+        double rounding = heads_stay ? WORK_TILE : b->head_work + WORK_TILE;  // may add as much
+        ranks[t].room = MAX(0, balance_slices(b, spare) - rounding);
     }
     b->n_samples = 0;
     if (b->keeps) {

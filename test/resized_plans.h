@@ -25,20 +25,20 @@ static inline void set_plan(int active) {
 
 // ---- what is left out
 
-static inline int span_of(int kind) { return kind == 0 ? m->shape.HS : 1; }
+// Units of a kind (0 key/value heads with their query heads, 1 hidden units) that this rank owns, gives away and takes;
+// channels of a unit: columns of the row-parallel linear.
+static inline int owned_units(int kind) { return kind == 0 ? m->shape.kv_heads : m->shape.hidden; }
+static inline int span_of(int kind) { return kind == 0 ? m->shape.heads / m->shape.kv_heads * m->shape.HS : 1; }
 
-// Channels of a kind (0 heads, 1 hidden units) that this rank owns, gives away and takes.
-static inline int owned_channels(int kind) { return kind == 0 ? m->shape.heads * span_of(0) : m->shape.hidden; }
-
-static inline int moved_channels(int kind, int taken) {
+static inline int moved_units(int kind, int taken) {
     int n = 0;
     for (int i = 0; i < plan.n_moves; i++)
         if ((taken ? plan.moves[i].to : plan.moves[i].from) == tp_rank(m))
-            n += (kind == 0 ? plan.moves[i].heads : plan.moves[i].hidden) * span_of(kind);
+            n += kind == 0 ? plan.moves[i].heads : plan.moves[i].hidden;
     return n;
 }
 
-static inline int staying_channels(int kind) { return owned_channels(kind) - moved_channels(kind, 0); }
+static inline int staying_units(int kind) { return owned_units(kind) - moved_units(kind, 0); }
 
 // About the fraction `part` of 0 .. of - 1, at least `least` of them.
 static inline IndexList draw_list(int* index, int of, int least, double part, uint64_t seed) {
@@ -56,9 +56,8 @@ static inline void leave_out(Shed shed, double part, uint64_t seed) {
     for (int l = 0; l < LAYERS; l++)
         for (int i = 0; i < LISTS; i++) {
             int kind = i < N_LINEARS ? i / 2 : i - N_LINEARS, is_slices = i >= N_LINEARS;
-            int of = is_slices    ? staying_channels(kind) / span_of(kind)
-                     : i % 2 == 0 ? m->shape.C
-                                  : staying_channels(kind);
+            int of = staying_units(kind);
+            if (!is_slices) of = i % 2 == 0 ? m->shape.C : of * span_of(kind);
             uint64_t key = hash64(seed ^ (uint64_t)(tp_rank(m) * 1000 + l * LISTS + i));
             double fraction = part > 0 ? part : 0.1 + 0.8 * random_uniform(key, MOST_INDICES);
             IndexList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
@@ -88,24 +87,44 @@ static inline Fate fate_of_column(const PrunedLayer* lists, LinearId id, int cha
     return is_kept ? COMPUTED : LEFT_OUT;
 }
 
-// Row `channel` of run `run`. Queries and keys are read by all channels of their head.
-static inline Fate fate_of_row(const PrunedLayer* lists, LinearId id, int run, int channel, int column) {
-    int kind = id / 2, span = run < 2 ? span_of(kind) : 1, idle = 1;
+// A row of the column-parallel linear: row `row` of what `unit` has of run `run`.
+typedef struct RowOf {
+    int run, unit, row;
+} RowOf;
+
+static inline RowOf row_of(int kind, int row) {
+    const int rows[2][3] = {{span_of(0), m->shape.HS, m->shape.HS}, {1, 1, 0}};
+    int run = 0, n = owned_units(kind);
+    for (; row >= n * rows[kind][run]; run++) row -= n * rows[kind][run];
+    return (RowOf){run, row / rows[kind][run], row % rows[kind][run]};
+}
+
+// Whether a channel of the unit is made of it: a query head of its queries, all heads of the keys, and channel c of all
+// of them of value c.
+static inline int is_read_by(int kind, RowOf r, int channel) {
+    int HS = m->shape.HS;
+    if (kind == 1 || r.run == 1) return 1;
+    return r.run == 0 ? channel / HS == r.row / HS : channel % HS == r.row;
+}
+
+static inline Fate fate_of_row(const PrunedLayer* lists, LinearId id, RowOf r, int column) {
+    int kind = id / 2, span = span_of(kind);
     LinearId next = (LinearId)(id + 1);
-    if (plan.shed == SHED_SLICES) return fate_of_column(lists, id, channel);
-    if (moved_channels(kind, 1) == 0 && !holds(&lists->columns[id], column)) return LEFT_OUT;
-    for (int c = channel / span * span; c < channel / span * span + span; c++)
-        idle = idle && fate_of_column(lists, next, c) == LEFT_OUT;
-    return idle ? IDLE : COMPUTED;
+    if (plan.shed == SHED_SLICES) return fate_of_column(lists, id, r.unit * span);
+    if (moved_units(kind, 1) == 0 && !holds(&lists->columns[id], column)) return LEFT_OUT;
+    for (int c = 0; c < span; c++)
+        if (is_read_by(kind, r, c) && fate_of_column(lists, next, r.unit * span + c) == COMPUTED) return COMPUTED;
+    return IDLE;
 }
 
 // By the words of run/work.h. Slices that are given away are computed by others.
 static inline Fate fate_of(LinearId id, int l, int row, int column) {
-    int kind = id / 2, is_row_parallel = id % 2, own = owned_channels(kind);
-    int channel = is_row_parallel ? column : row % own;
-    if (!plan.kept || channel >= staying_channels(kind)) return COMPUTED;
-    if (is_row_parallel) return fate_of_column(&kept[l], id, channel);
-    return fate_of_row(&kept[l], id, id == LINEAR_FC ? 2 : row / own, channel, column);
+    int kind = id / 2, is_row_parallel = id % 2;
+    RowOf r = {0, 0, 0};
+    if (is_row_parallel) r.unit = column / span_of(kind);
+    else r = row_of(kind, row);
+    if (!plan.kept || r.unit >= staying_units(kind)) return COMPUTED;
+    return is_row_parallel ? fate_of_column(&kept[l], id, column) : fate_of_row(&kept[l], id, r, column);
 }
 
 static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
@@ -128,15 +147,23 @@ static inline float* weights(void) { return (float*)m->zero.part[ZERO_WEIGHTS]; 
 
 // ---- what moves
 
+// Units of the ranks of the group.
+static inline int units_of_rank(int kind, int t) {
+    const int* border = kind == 0 ? m->split.head : m->split.hidden;
+    return (border[t + 1] - border[t]) / (kind == 0 ? m->whole.NH / m->whole.NKV : 1);
+}
+
+static inline int heads_stay(void) { return split_shares_kv(&m->whole, &m->split); }
+
 // Ranks before `givers` give some or all of their slices to any of the others, as far as these have room.
 static inline void move_slices(int givers, uint64_t seed) {
     int R = tp_size(m), room[2][MOST_TP];
     for (int t = 0; t < R; t++) {
-        room[0][t] = run->work_needs.most_heads - (m->split.head[t + 1] - m->split.head[t]);
-        room[1][t] = run->work_needs.most_hidden - (m->split.hidden[t + 1] - m->split.hidden[t]);
+        room[0][t] = heads_stay() ? 0 : run->work_needs.most_heads - units_of_rank(0, t);
+        room[1][t] = run->work_needs.most_hidden - units_of_rank(1, t);
     }
     for (int from = 0; from < givers; from++) {
-        int own[2] = {m->split.head[from + 1] - m->split.head[from], m->split.hidden[from + 1] - m->split.hidden[from]};
+        int own[2] = {heads_stay() ? owned_units(0) : units_of_rank(0, from), units_of_rank(1, from)};
         int at[2] = {own[0], own[1]};
         for (int to = R; to-- > givers;) {  // the last slices go to the last helper
             Move move = {.from = from, .to = to};
