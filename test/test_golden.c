@@ -142,7 +142,7 @@ static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
 }
 
 static void ten_steps(const char* options, double tolerance) {
-    double losses[64], norms[64], worst = 0;
+    double losses[64] = {0}, norms[64] = {0}, worst = 0;
     CHECK(sh("rm -rf %s/run && %s " GOLDEN_OPTIONS " --steps 10 --out %s/run %s", work, program, arch, work, options) ==
           0);
     if (errors[0]) printf("    %s", errors);

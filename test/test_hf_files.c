@@ -1,5 +1,6 @@
 // test_hf_files.c - the claims of data/hf_files.h, data/hf_index.h and data/hf_config.h, and of data/optimizer_files.h
 // for one rank: for a model of each architecture.
+#include "data/checkpoint.h"
 #include "data/hf_config.h"
 #include "data/hf_files.h"
 #include "data/hf_index.h"
@@ -366,6 +367,9 @@ static void a_model_in_several_files_is_read_by_its_index(void) {
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);
         CHECK(hf_index_has_model(path_of("model")) && !hf_index_has_model(work));
+        CHECK(!checkpoint_is_foreign(path_of("model")));  // there is no config.json
+        write_text("model/config.json", "{}", 2);
+        CHECK(checkpoint_is_foreign(path_of("model")));
     }
 }
 
