@@ -143,6 +143,17 @@ static double norm_of(const float* x, size_t n) {
     return sqrt(sum);
 }
 
+// Of all gradients, whoever owns them.
+static double gradient_norm(Run* r) {
+    Model* m = &r->model;
+    double norm2;
+    m->k->clear(m->grad_norm2, sizeof norm2, m->s);
+    zero_sum_of_squares(m);
+    m->world->table->all_reduce(m->world, m->grad_norm2, 1, DT_F64, m->s);
+    m->k->download(&norm2, m->grad_norm2, sizeof norm2, m->s);
+    return sqrt(norm2);
+}
+
 // A whole gradient, put together of its parts in a tensor-parallel group. On all ranks.
 static void fetch_gradient(Run* r, const ParamTensor* tensor, float* value) {
     Model* m = &r->model;
@@ -270,6 +281,8 @@ static void one_case(uint64_t seed, int i) {
     CHECK(now.ring - before.ring == expected.ring);
     CHECK(now.tensor - before.tensor == expected.tensor);
     CHECK_CLOSE(loss, reference.losses[i], 1e-5 * fabs(reference.losses[i]));
+    double norm = norm_of(reference.grads + (size_t)i * reference.elems, reference.elems);
+    CHECK_CLOSE(gradient_norm(run), norm, 1e-5 * norm);
     CHECK_CLOSE(compare_gradients(i), 0, 1e-5);
     if (test_failures_in_claim == failures) return;
     const Shape* s = &run->model.whole;
