@@ -534,7 +534,7 @@ static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, ch
                     c->heads, ROUND_UP(c->width, c->heads));
     if (!c->head_size) c->head_size = c->width / c->heads;
     if (!c->hidden && is_preset && same_mlp) c->hidden = preset->hidden;
-    if (!c->hidden) c->hidden = arch->act == ACT_SWIGLU ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
+    if (!c->hidden) c->hidden = act_runs(arch->act) == 2 ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
     if (!c->context) c->context = preset->context;
     if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
     if (!strcmp(c->tie, "preset")) c->tie = preset->tied ? "yes" : "no";

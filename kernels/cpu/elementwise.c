@@ -58,26 +58,32 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
 
 // Units begin .. end of a row of x, U gates and U ups.
 SIMD_INLINE void activate(void* out, const void* x, ActFunction f, size_t U, size_t begin, size_t end, DType dt) {
-    if (f == ACT_GELU) FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_gelu(vf_get(x, i, n, dt)), dt););
-    else FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_silu(vf_get(x, i, n, dt)) * vf_get(x, U + i, n, dt), dt););
+    FOR_VECTORS(i, n, begin, end, {
+        vf gate = vf_get(x, i, n, dt);
+        switch (f) {
+            case ACT_GELU: vf_put(out, i, n, vf_gelu(gate), dt); break;
+            case ACT_SWIGLU: vf_put(out, i, n, vf_silu(gate) * vf_get(x, U + i, n, dt), dt); break;
+        }
+    });
 }
 
 SIMD_INLINE void activate_backward(void* dx, const void* dout, const void* x, ActFunction f, size_t U, size_t begin,
                                    size_t end, DType dt) {
     FOR_VECTORS(i, n, begin, end, {
         vf gate = vf_get(x, i, n, dt), d = vf_get(dout, i, n, dt);
-        if (f == ACT_GELU) {
-            vf_put(dx, i, n, d * vf_gelu_gradient(gate), dt);
-        } else {
-            vf_put(dx, i, n, d * vf_get(x, U + i, n, dt) * vf_silu_gradient(gate), dt);
-            vf_put(dx, U + i, n, d * vf_silu(gate), dt);
+        switch (f) {
+            case ACT_GELU: vf_put(dx, i, n, d * vf_gelu_gradient(gate), dt); break;
+            case ACT_SWIGLU:
+                vf_put(dx, i, n, d * vf_get(x, U + i, n, dt) * vf_silu_gradient(gate), dt);
+                vf_put(dx, U + i, n, d * vf_silu(gate), dt);
+                break;
         }
     });
 }
 
 // Forward with dout NULL, where y is the output; backward into y.
 static void activation(void* y, const void* dout, const void* x, ActFunction f, size_t N, size_t U, DType dt) {
-    size_t rows = f == ACT_GELU ? 1 : N, units = N * U / MAX(rows, (size_t)1), chunks = CEIL_DIV(units, (size_t)CHUNK);
+    size_t rows = act_runs(f) == 1 ? 1 : N, units = N * U / MAX(rows, (size_t)1), chunks = CEIL_DIV(units, (size_t)CHUNK);
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (N * U >= SERIAL)
     for (size_t t = 0; t < rows * chunks; t++) {
         size_t row = t / chunks, begin = t % chunks * CHUNK, end = MIN(begin + CHUNK, units), runs = act_runs(f);

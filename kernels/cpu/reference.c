@@ -148,7 +148,10 @@ static void activation_forward(void* out, const void* x, ActFunction f, int N, i
         for (size_t u = 0; u < (size_t)U; u++) {
             size_t at = n * U * act_runs(f) + u;
             double z = load(x, at, dt);
-            store(out, n * U + u, f == ACT_GELU ? gelu(z) : z * sigmoid(z) * load(x, at + U, dt), dt);
+            switch (f) {
+                case ACT_GELU: store(out, n * U + u, gelu(z), dt); break;
+                case ACT_SWIGLU: store(out, n * U + u, z * sigmoid(z) * load(x, at + U, dt), dt); break;
+            }
         }
 }
 
@@ -159,12 +162,13 @@ static void activation_backward(void* dx, const void* dout, const void* x, ActFu
         for (size_t u = 0; u < (size_t)U; u++) {
             size_t at = n * U * act_runs(f) + u;
             double z = load(x, at, dt), d = load(dout, n * U + u, dt), h = sigmoid(z);
-            if (f == ACT_GELU) {
-                store(dx, at, d * gelu_gradient(z), dt);
-                continue;
+            switch (f) {
+                case ACT_GELU: store(dx, at, d * gelu_gradient(z), dt); break;
+                case ACT_SWIGLU:
+                    store(dx, at, d * load(x, at + U, dt) * (h + z * h * sigmoid(-z)), dt);
+                    store(dx, at + U, d * z * h, dt);
+                    break;
             }
-            store(dx, at, d * load(x, at + U, dt) * (h + z * h * sigmoid(-z)), dt);
-            store(dx, at + U, d * z * h, dt);
         }
 }
 
