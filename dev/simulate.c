@@ -8,7 +8,8 @@
 //
 // Without a barrier a rank needs all weights and all gradients of its own: ZeRO-1. With ZeRO-2 and 3 all ranks join in
 // every layer's collectives and run micro-batches in rounds (plan_set_rounds). So each plan is played a second time in
-// rounds, which pay their fixed cost once each: the column "in rounds". Planners without a barrier do not know of it.
+// rounds, which pay their fixed cost once each: the column "in rounds". With --zero 2 and 3 flex and adaptive plan for
+// rounds; then their other columns are of rounds, too.
 //
 // A gap is makespan / L3 - 1, where L3 is the lower bound of plan/bound.h for this batch under the fixed costs that the
 // planner's own system has: `micro_batch_ms` on top of every micro-batch, and where it runs in rounds, round_ms for as

@@ -168,6 +168,25 @@ static void rounds_cost_those_who_have_none(void) {
     CHECK_CLOSE(row_of("flex")->rounds_ms, row_of("flex")->mean_ms, 1e-6);
 }
 
+// What flex and adaptive make for rounds is better there than what they make without, and the others stay as they are.
+static void with_zero_2_and_3_plans_are_made_for_rounds(void) {
+    static Row free_of_rounds[MOST];
+    const char* options = "--machine flexsp-7b --lengths prolong --batches 2";
+    CHECK(simulate("%s --zero 1", options) == n_planners);
+    memcpy(free_of_rounds, rows, sizeof rows);
+    for (int zero = 2; zero <= 3; zero++) {
+        CHECK(simulate("%s --zero %d", options, zero) == n_planners);
+        for (int i = 0; i < n_planners; i++) {
+            int ours = !strcmp(rows[i].plan, "flex") || !strcmp(rows[i].plan, "adaptive");
+            CHECK(ours ? rows[i].rounds_ms <= free_of_rounds[i].rounds_ms
+                       : rows[i].mean_ms == free_of_rounds[i].mean_ms);
+            CHECK(!ours || fabs(rows[i].rounds_ms / rows[i].mean_ms - 1) < 1e-9);
+            CHECK(!rows[i].has_gap || rows[i].gap_mean >= 0);
+        }
+        CHECK(row_of("flex")->rounds_ms < row_of("flexsp")->rounds_ms);
+    }
+}
+
 // A document a rank that fills it, all equal: each takes its work and the fixed cost of a micro-batch or a round, as
 // the bound says.
 static void fixed_costs_are_in_the_bound(void) {
@@ -297,6 +316,7 @@ static void mistakes_are_answered_by_a_line(void) {
         {"--ranks 8x", "--ranks 8x: expected"},
         {"--ranks 99999999999999999999", "--ranks 99999999999999999999: expected"},
         {"--ranks 1000000", "at most 65536"},
+        {"--zero 4", "--zero 4: expected 1, 2 or 3"},
         {"--seed -1", "--seed -1: expected"},
         {"--patience -1", "--patience -1: expected"},
         {"--patience x", "--patience x: expected"},
@@ -335,6 +355,7 @@ int main(int argc, char** argv) {
     RUN(same_seed_same_figures);
     RUN(nobody_beats_the_bound);
     RUN(rounds_cost_those_who_have_none);
+    RUN(with_zero_2_and_3_plans_are_made_for_rounds);
     RUN(fixed_costs_are_in_the_bound);
     RUN(who_leaves_the_model_has_no_gap);
     RUN(unlike_groups_beat_single_cp_sizes);

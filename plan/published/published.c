@@ -4,9 +4,9 @@
 //           none does, the least cp size of any kind. Micro-batches are best-fit packed, by plan_static.
 // adaptive  the best cp size for every step, by plan_adaptive.
 // flex      groups of unlike cp sizes, by plan_flex.
-// None of them has a barrier. Each pays Cost.round for every micro-batch, so that a fixed cost that was measured with
-// the rounds of another system is not a gift to those without: adaptive and flex know it while they plan, in a setting
-// of their own whose micro-batches cost so much more.
+// None of them has a barrier, but adaptive and flex where the setting is of rounds. Each pays Cost.round for every
+// micro-batch or round, so that a fixed cost that was measured with the rounds of another system is not a gift to those
+// without: adaptive and flex know it while they plan, in a setting of their own whose micro-batches cost so much more.
 #include "plan/published/published.h"
 
 #include <stdlib.h>
@@ -135,8 +135,7 @@ const Planner planner_static = {
     "static", "one cp size for all steps, the least that holds the context; best-fit packed", static_open, static_plan};
 const Planner planner_adaptive = {"adaptive", "the best single cp size for every step; best-fit packed", stepwise_open,
                                   adaptive_plan};
-const Planner planner_flex = {"flex", "groups of unlike cp sizes, chosen for time; no barrier (ragged)", stepwise_open,
-                              flex_plan};
+const Planner planner_flex = {"flex", "groups of unlike cp sizes, chosen for time (ragged)", stepwise_open, flex_plan};
 
 const Planner* const planners[] = {&planner_static,   &planner_adaptive, &planner_flexsp, &planner_hydraulis,
                                    &planner_zeppelin, &planner_megatron, &planner_flex};
