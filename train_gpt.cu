@@ -620,7 +620,9 @@ static void train_step(Run* run, StepRecord* r) {
     run->state.step = r->step;
     run->state.loss = r->loss;
     run->state.position = run->batch.after;
-    run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
+    r->loss_hash = run->state.loss_hash;
+    if (!m->k->no_results)
+        run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
 }
 
 // --explain, --dump-grads: the next step is planned, and not taken.

@@ -172,9 +172,10 @@ void run_print_planning(const Run* run) {
     if (run->model.world->size == 1 || sum->steps == 0) return;
     printf("planning took %.0f us a step, %.0f at most; steps waited for it %.1f ms in all",
            sum->plan_us / (double)sum->steps, sum->worst_us, sum->stall_us / 1e3);
-    if (sum->predicted)
-        printf("; their times were predicted within %.1f %% (median), plans within %.1f %% of the bound (mean)",
-               100 * calibration_median_error(&run->calibration), 100 * sum->gap / (double)sum->predicted);
+    if (sum->predicted && run->calibration.n > 0)
+        printf("; their times were predicted within %.1f %% (median)",
+               100 * calibration_median_error(&run->calibration));
+    if (sum->predicted) printf(", plans within %.1f %% of the bound (mean)", 100 * sum->gap / (double)sum->predicted);
     printf("\n");
 }
 

@@ -27,9 +27,11 @@ static struct {
 
 // ---- time of a communication
 
+// By the number of ranks alone, as plan/cost.c has it; what two ranks send each other across nodes as among more ranks
+// than a node has.
 static double published_ms(const VirtualTransfer* t, double bytes) {
     const Cost* cost = &cluster.machine.cost;
-    int i = 0, ranks = t->across ? MAX(t->ranks, cluster.node_size + 1) : t->ranks;
+    int i = 0, ranks = t->ranks == 2 && t->across ? cluster.node_size + 1 : t->ranks;
     while (i < cost->n_groups - 1 && cost->group_cp_size[i] < ranks) i++;
     return cost->link_scale * bytes / (cost->group_gbps[i] * 1e6);
 }
@@ -131,7 +133,7 @@ void run_open_virtual(Run* run) {
     VirtualMachine machine = {.token_ms = cost->per_token,
                               .pair_ms = cost->quadratic,
                               .micro_batch_ms = cost->micro_batch,
-                              .step_ms = m->zero.stage == 1 ? cost->step : 0,
+                              .step_ms = cost->step,
                               .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
                               .layers = s->L,
                               .heads = s->NH,

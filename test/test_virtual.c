@@ -1,0 +1,245 @@
+// test_virtual.c - the whole program on virtual ranks (--device virtual): its steps take what the cost model predicts
+// of their plans, the same digits in every run, over a CPU the same bits. Started alone; it starts mpirun itself.
+#include <math.h>
+
+#include "plan/base.h"
+#include "test/program.h"
+
+#define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 --check-plan "
+#define MPIRUN "mpirun --oversubscribe -n %d %s "
+
+enum { STEPS = 2, MOST_LOG = 1 << 20 };
+
+// ---- what is trained on, and on what
+
+// Two sources of lengths: most documents short and a few long; all of about one length.
+static void write_corpora(void) {
+    static char text[16384];
+    char name[64];
+    CHECK(sh("mkdir -p %s/skewed %s/even", work, work) == 0);
+    for (int d = 0; d < 240; d++) {
+        double u = random_uniform(5, (uint64_t)d);
+        int is_even = d % 2, n = is_even ? 2500 + (int)(1500 * u) : (int)exp(4 + 5.6 * u * u);
+        memset(text, 'a' + d % 26, sizeof text);
+        snprintf(name, sizeof name, "%s/%03d.txt", is_even ? "even" : "skewed", d);
+        write_text(name, text, (size_t)MIN(n, (int)sizeof text));
+    }
+}
+
+static void write_machine(const char* name, const char* text) { write_text(name, text, strlen(text)); }
+
+// With step_ms, gradients and weights take no time of their own: that is what no plan's prediction has.
+static void write_machines(void) {
+    write_machine("published",
+                  "name published\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\n"
+                  "capacity 5000\ntoken_bytes 2097152\n"
+                  "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+    write_machine("measured",
+                  "name measured\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 4800\n"
+                  "link inside 1024 0.02\nlink inside 1048576 0.03\nlink inside 67108864 0.4\n"
+                  "link across 1024 0.04\nlink across 1048576 0.09\nlink across 67108864 3\nmodel 32 4096 2\n");
+    write_machine("no_step",
+                  "name no_step\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
+                  "link inside 0 0\nlink inside 1000000000 100\nmodel 2 32 2\n");
+}
+
+static int run(int ranks, const char* options, const char* out) {
+    sh("rm -rf %s/%s", work, out);
+    int status = sh(MPIRUN SHAPE "--steps %d %s --out %s/%s", ranks, program, STEPS, options, work, out);
+    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", ranks, options, status, errors);
+    CHECK(status == 0);
+    return status;
+}
+
+// ---- times
+
+static void check_predicted(int ranks, const char* options, double tolerance) {
+    double measured[STEPS], predicted[STEPS];
+    if (run(ranks, options, "run")) return;
+    CHECK(log_values("run", "measured_ms", measured, STEPS) == STEPS);
+    CHECK(log_values("run", "predicted_ms", predicted, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        if (fabs(measured[i] - predicted[i]) > tolerance * predicted[i])
+            printf("    %d ranks, %s, step %d: %.9g ms, predicted %.9g\n", ranks, options, i + 1, measured[i],
+                   predicted[i]);
+        CHECK_CLOSE(measured[i], predicted[i], tolerance * predicted[i]);
+    }
+}
+
+// Nothing is shared, so nothing is rounded to whole tokens or heads: what is left is rounding of sums.
+static void one_rank_takes_exactly_what_is_predicted(void) {
+    check_predicted(1, "--data $W/skewed --machine $W/measured --device virtual --capacity 16384", 1e-12);
+}
+
+// Tokens and heads do not always divide, and whoever has the most sets the pace. Of attention's work the model knows
+// it, of messages not: 16 heads on 6 ranks are 3 instead of 2.67, an eighth of a part that is less than a sixth.
+static void plans_take_what_is_predicted(int ranks) {
+    const char *plans[] = {"static --cp 4", "flex", "adaptive"}, *machines[] = {"published", "measured"},
+               *data[] = {"skewed", "even"};
+    char options[256];
+    for (int i = 0; i < 12; i++) {
+        snprintf(options, sizeof options,
+                 "--heads 16 --device virtual --overlap no --plan %s --machine $W/%s --data $W/%s", plans[i / 4],
+                 machines[i % 2], data[i / 2 % 2]);
+        check_predicted(ranks, options, 0.02);
+    }
+}
+
+static void plans_of_8_ranks_take_what_is_predicted(void) { plans_take_what_is_predicted(8); }
+static void plans_of_16_ranks_on_2_nodes_take_what_is_predicted(void) { plans_take_what_is_predicted(16); }
+
+// A message of b bytes takes b / 1e7 ms there.
+static void without_step_ms_gradients_and_weights_take_the_time_of_their_bytes(void) {
+    double measured[STEPS], predicted[STEPS];
+    if (run(8, "--heads 4 --device virtual --overlap no --plan static --cp 1 --machine $W/no_step --data $W/even",
+            "run"))
+        return;
+    CHECK(log_values("run", "measured_ms", measured, STEPS) == STEPS);
+    CHECK(log_values("run", "predicted_ms", predicted, STEPS) == STEPS);
+    const char *sent = strstr(output, "sent by all ranks"), *gradients = sent ? strstr(sent, "gradients ") : NULL,
+               *parameters = sent ? strstr(sent, "parameters ") : NULL;
+    CHECK(gradients && parameters);
+    if (!gradients || !parameters) return;
+    double mib = atof(gradients + strlen("gradients ")) + atof(parameters + strlen("parameters "));
+    double bytes = mib * (1 << 20) / 8 / STEPS;  // of a rank in a step, known to 0.1 MiB of all ranks and steps
+    for (int i = 0; i < STEPS; i++)
+        CHECK_CLOSE(measured[i] - predicted[i], bytes / 1e7, 0.1 * (1 << 20) / 8 / STEPS / 1e7);
+}
+
+static void overlap_hides_communication(void) {
+    const char* options = "--heads 16 --device virtual --cp 8 --cp-kind ring --machine $W/measured --data $W/even";
+    char without[256];
+    double hidden[STEPS], shown[STEPS], waited[STEPS], exposed[STEPS];
+    snprintf(without, sizeof without, "%s --overlap no", options);
+    run(8, options, "hidden"), run(8, without, "shown");
+    CHECK(log_values("hidden", "measured_ms", hidden, STEPS) == STEPS);
+    CHECK(log_values("hidden", "exposed_seconds", waited, STEPS) == STEPS);
+    CHECK(log_values("shown", "measured_ms", shown, STEPS) == STEPS);
+    CHECK(log_values("shown", "exposed_seconds", exposed, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        CHECK(waited[i] < 0.5 * exposed[i]);
+        // What a rank no longer waits for, its step is shorter by; but for what reaches into the next step.
+        CHECK_CLOSE(shown[i] - hidden[i], 1e3 * (exposed[i] - waited[i]), 0.01 * shown[i]);
+    }
+}
+
+// Both ranks share all documents: the step is the slow one's, which computes 3 times as long; nothing else changes.
+static void a_slow_rank_slows_those_that_share_its_documents(void) {
+    const char* options = "--heads 4 --device virtual --cp 2 --machine $W/no_step --data $W/even --overlap no";
+    char slow[256];
+    double usual[STEPS], slowed[STEPS], waited[STEPS];
+    snprintf(slow, sizeof slow, "%s --straggle rank=1,x=3,whole", options);
+    run(2, options, "usual"), run(2, slow, "slowed");
+    CHECK(log_values("usual", "measured_ms", usual, STEPS) == STEPS);
+    CHECK(log_values("usual", "exposed_seconds", waited, STEPS) == STEPS);
+    CHECK(log_values("slowed", "measured_ms", slowed, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        double computing = usual[i] - 1e3 * waited[i];
+        CHECK_CLOSE(slowed[i] - usual[i], 2 * computing, 1e-3 * usual[i]);
+    }
+}
+
+// ---- digits
+
+// The log of a run without what is measured of this machine: planning.
+static void read_digits(const char* out, char* text) {
+    char path[1024];
+    CHECK(sh("sed -E 's/\"plan_(stall_)?us\": [^,]*,//g' %s/%s/log.jsonl > %s/digits", work, out, work) == 0);
+    snprintf(path, sizeof path, "%s/digits", work);
+    CHECK(read_text(path, text, MOST_LOG) > 1000);
+}
+
+static void every_run_has_the_same_digits(void) {
+    static char first[MOST_LOG], again[MOST_LOG];
+    const char* options[] = {"--heads 16 --machine $W/published",
+                             "--heads 16 --machine $W/measured --tp 2 --capacity 16384 --balance migrate --refresh 1 "
+                             "--straggle rank=1,x=4",
+                             "--heads 16 --machine $W/measured --zero 3 --plan adaptive"};
+    for (int i = 0; i < COUNT(options); i++) {
+        char all[512];
+        snprintf(all, sizeof all, "%s --device virtual --data $W/skewed", options[i]);
+        setenv("OMP_NUM_THREADS", "1", 1);
+        run(8, all, "first"), read_digits("first", first);
+        setenv("OMP_NUM_THREADS", "3", 1);
+        snprintf(all, sizeof all, "%s --device virtual --data $W/skewed --threads 3", options[i]);
+        run(8, all, "again"), read_digits("again", again);
+        unsetenv("OMP_NUM_THREADS");
+        if (strcmp(first, again)) printf("    %s: two runs\n    %.1200s\n    %.1200s\n", options[i], first, again);
+        CHECK(strcmp(first, again) == 0);
+    }
+}
+
+#define SMALL                                                                                                    \
+    "--data $W/even --layers 2 --heads 4 --width 32 --context 256 --capacity 128 --batch-tokens 1024 --steps 3 " \
+    "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --machine $W/measured --plan random "
+
+static void over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times(void) {
+    const char *devices[] = {"cpu", "virtual-cpu", "virtual"}, *more[] = {"", "--zero 3", "--tp 2 --overlap no"};
+    for (int o = 0; o < COUNT(more); o++) {
+        double losses[2][3], ms[2][3];
+        for (int i = 0; i < COUNT(devices); i++) {
+            sh("rm -rf %s/run", work);
+            int status = sh(MPIRUN SMALL "%s --device %s --out %s/run", 4, program, more[o], devices[i], work);
+            if (status) printf("    %s: %.1000s\n", devices[i], errors);
+            CHECK(status == 0);
+            if (i < 2) CHECK(log_values("run", "loss", losses[i], 3) == 3);
+            else CHECK(log_values("run", "loss", losses[0], 3) == 0);  // null: there is none
+            if (i > 0) CHECK(log_values("run", "measured_ms", ms[i - 1], 3) == 3);
+            if (i == 1) CHECK(memcmp(losses[0], losses[1], sizeof *losses) == 0);
+        }
+        CHECK(memcmp(ms[0], ms[1], sizeof *ms) == 0);
+    }
+}
+
+// ---- what it has not
+
+static void what_has_no_result_is_refused_with_a_line(void) {
+    const char* refused[][2] = {
+        {"", "needs --machine"},
+        {"--machine a100-7b --sample x", "has no --sample"},
+        {"--machine a100-7b --probe", "has no --probe"},
+        {"--machine a100-7b --resume --out $W/run", "has no --resume"},
+        {"--machine a100-7b --init $W/run", "has no --init"},
+        {"--machine a100-7b --eval-every 5", "has no --eval-every"},
+        {"--machine a100-7b --save-every 5", "has no --save-every"},
+        {"--machine a100-7b --balance semi", "has no --balance resize or semi"},
+        {"--machine a100-7b --dump-grads $W/g", "has no --dump-grads"},
+        {"--machine hydraulis-7b", "a rank alone has no times"},
+    };
+    for (int i = 0; i < COUNT(refused); i++) {
+        int status = sh("%s --device virtual --data $W/even %s", program, refused[i][0]);
+        if (!strstr(errors, refused[i][1])) printf("    %s: %.500s\n", refused[i][0], errors);
+        CHECK(status == 1 && strstr(errors, refused[i][1]) && strchr(errors, '\n') == errors + strlen(errors) - 1);
+    }
+}
+
+static void a_table_beyond_the_machines_memory_is_refused(void) {
+    char options[256];
+    write_machine("small",
+                  "name small\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
+                  "pipeline_memory 1 1 0 0 0 0 0 64 0 0 0 0 0\n");
+    snprintf(options, sizeof options, "--device virtual --machine $W/small --data $W/even --heads 4 %s", SHAPE);
+    CHECK(sh("%s %s --steps 1 --out %s/run", program, options, work) == 1);
+    CHECK(strstr(errors, "found 64 MiB available (gpu_mib of the machine)") != NULL);
+    CHECK(sh("%s %s --capacity 1024 --context 1024 --batch-tokens 2048 --steps 1 --out %s/run", program, options,
+             work) == 0);
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    write_corpora();
+    write_machines();
+    RUN(one_rank_takes_exactly_what_is_predicted);
+    RUN(plans_of_8_ranks_take_what_is_predicted);
+    RUN(plans_of_16_ranks_on_2_nodes_take_what_is_predicted);
+    RUN(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes);
+    RUN(overlap_hides_communication);
+    RUN(a_slow_rank_slows_those_that_share_its_documents);
+    RUN(every_run_has_the_same_digits);
+    RUN(over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times);
+    RUN(what_has_no_result_is_refused_with_a_line);
+    RUN(a_table_beyond_the_machines_memory_is_refused);
+    return program_end();
+}
