@@ -1,5 +1,6 @@
 // bench_ops.c - time of every op that is not a matmul, at the sizes of GPT-2 124M: one row of 4096 tokens, 768
-// channels, 12 heads, documents of 1024 tokens, 256 rows of logits.
+// channels, 12 heads, documents of 1024 tokens, 256 rows of logits; what GPT-2 has not, at the same: 4 key/value heads,
+// 1536 hidden units of an MLP with SwiGLU.
 //
 //   build/release/dev/bench_ops [instruction set]
 //
@@ -8,14 +9,27 @@
 // the causal half of its 2 (forward) and 5 (backward) products; its limit is fp32 multiply-adds on registers alone.
 #include "dev/bench.h"
 
-enum { N = 4096, C = 768, NH = 12, HS = 64, T = 1024, V = 50257, VP = 50304, ROWS = 256, DOCS = N / T, RUNS = 15 };
+enum {
+    N = 4096,
+    C = 768,
+    NH = 12,
+    NKV = 4,
+    HS = 64,
+    U = 2 * C,
+    T = 1024,
+    V = 50257,
+    VP = 50304,
+    ROWS = 256,
+    DOCS = N / T,
+    RUNS = 15
+};
 static const size_t NC = (size_t)N * C, WEIGHTS = 12 << 20;
 
 static struct {
     const Kernels* k;
     DType dt;
     void *a, *b, *c, *wte, *wpe, *weight, *bias, *logits, *param;  // a, b, c: (N,4C)
-    float *mean, *rstd, *lse, *dwte, *dwpe, *dweight, *dbias, *losses, *master, *m, *v, *grad;
+    float *mean, *rstd, *lse, *table, *dwte, *dwpe, *dweight, *dbias, *losses, *master, *m, *v, *grad;
     int *tokens, *positions, *targets, cu[DOCS + 1];
     double norm;
 } w;
@@ -37,22 +51,24 @@ static int* integers(size_t n, int below) {
     return p;
 }
 
-static Attention attention(void) {
-    size_t third = C * dtype_bytes(w.dt);
+// heads: of keys and values.
+static Attention attention(int heads) {
+    int ld = (NH + 2 * heads) * HS;
+    size_t head = HS * dtype_bytes(w.dt);
     const char* qkv = (const char*)w.a;
     return (Attention){.q = qkv,
-                       .k = qkv + third,
-                       .v = qkv + 2 * third,
+                       .k = qkv + NH * head,
+                       .v = qkv + (NH + heads) * head,
                        .cu_q = w.cu,
                        .cu_k = w.cu,
                        .Nq = N,
                        .Nk = N,
-                       .ldq = 3 * C,
-                       .ldkv = 3 * C,
+                       .ldq = ld,
+                       .ldkv = ld,
                        .ldo = C,
                        .n_docs = DOCS,
                        .NH = NH,
-                       .NKV = NH,
+                       .NKV = heads,
                        .HS = HS,
                        .causal = 1,
                        .scale = 0.125f};
@@ -79,19 +95,42 @@ static void run_residual(void) {
 static void run_layernorm_backward(void) {
     w.k->norm_backward(w.a, w.dweight, w.dbias, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
 }
+static void run_rmsnorm_forward(void) {
+    w.k->norm_forward(w.c, w.a, NULL, w.rstd, w.b, w.c, w.weight, NULL, 1e-6f, N, C, w.dt, NULL);
+}
+static void run_rmsnorm_backward(void) {
+    w.k->norm_backward(w.a, w.dweight, NULL, w.b, w.c, w.weight, NULL, w.rstd, N, C, w.dt, NULL);
+}
+static void rotate(int qk_norm, int backward) {
+    Rotary r = {w.positions, w.table, N, NH, NKV, HS, (NH + 2 * NKV) * HS, NULL, NULL, 1e-6f};
+    if (qk_norm) r.q_weight = w.weight, r.k_weight = w.bias;
+    if (!backward) w.k->rotary_forward(w.a, qk_norm ? w.b : NULL, &r, w.dt, NULL);
+    else if (!qk_norm) w.k->rotary_backward(w.a, NULL, NULL, NULL, &r, w.dt, NULL);
+    else w.k->rotary_backward(w.a, w.dweight, w.dbias, w.b, &r, w.dt, NULL);
+}
+static void run_rotary_forward(void) { rotate(0, 0); }
+static void run_rotary_backward(void) { rotate(0, 1); }
+static void run_qk_norm_forward(void) { rotate(1, 0); }
+static void run_qk_norm_backward(void) { rotate(1, 1); }
+static void run_swiglu_forward(void) { w.k->activation_forward(w.a, w.b, ACT_SWIGLU, N, U, w.dt, NULL); }
+static void run_swiglu_backward(void) { w.k->activation_backward(w.a, w.c, w.b, ACT_SWIGLU, N, U, w.dt, NULL); }
 static void run_gelu(void) { w.k->activation_forward(w.a, w.b, ACT_GELU, N, 4 * C, w.dt, NULL); }
 static void run_add(void) { w.k->add(w.a, w.b, w.c, NC, w.dt, NULL); }
 static void run_cast(void) { w.k->cast(w.param, w.dt, w.master, DT_F32, WEIGHTS, NULL); }
-static void run_attention_forward(void) {
-    Attention a = attention();
+static void forward_attention(int heads) {
+    Attention a = attention(heads);
     w.k->attention_forward(w.b, w.lse, &a, w.dt, NULL);
 }
-static void run_attention_backward(void) {
-    Attention a = attention();
-    size_t third = C * dtype_bytes(w.dt);
+static void backward_attention(int heads) {
+    Attention a = attention(heads);
+    size_t head = HS * dtype_bytes(w.dt);
     char *out = (char*)w.b, *dqkv = (char*)w.c, *dout = out + NC * dtype_bytes(w.dt);
-    w.k->attention_backward(dqkv, dqkv + third, dqkv + 2 * third, dout, out, w.lse, &a, w.dt, NULL);
+    w.k->attention_backward(dqkv, dqkv + NH * head, dqkv + (NH + heads) * head, dout, out, w.lse, &a, w.dt, NULL);
 }
+static void run_attention_forward(void) { forward_attention(NH); }
+static void run_attention_backward(void) { backward_attention(NH); }
+static void run_shared_forward(void) { forward_attention(NKV); }
+static void run_shared_backward(void) { backward_attention(NKV); }
 static void run_classifier(void) { w.k->classifier(w.losses, w.logits, w.targets, 1e-4f, 1, ROWS, V, VP, w.dt, NULL); }
 static void run_adamw(void) {
     static const float scale = 1;
@@ -139,6 +178,8 @@ static void make_fp32_tensors(void) {
     w.lse = (float*)tensor(N * NH, DT_F32, 1);
     w.dwte = (float*)tensor((size_t)VP * C, DT_F32, 1), w.dwpe = (float*)tensor(T * C, DT_F32, 1);
     w.dweight = (float*)tensor(C, DT_F32, 1), w.dbias = (float*)tensor(C, DT_F32, 1);
+    w.table = (float*)tensor((size_t)T * HS, DT_F32, 1);
+    for (int i = 0; i < T * HS; i += 2) w.table[i] = cosf((float)i), w.table[i + 1] = sinf((float)i);
     w.losses = (float*)tensor(ROWS, DT_F32, 1), w.master = (float*)tensor(WEIGHTS, DT_F32, 1);
     w.m = (float*)tensor(WEIGHTS, DT_F32, 0.1), w.v = (float*)tensor(WEIGHTS, DT_F32, 0),
     w.grad = (float*)tensor(WEIGHTS, DT_F32, 1);
@@ -152,7 +193,7 @@ static void bench_type(DType dt, double peak) {
     make_tensors();
     double b = (double)dtype_bytes(dt), s = b * (double)NC, f = 4 * (double)NC, weights = (double)WEIGHTS;
     double flops = 4.0 * HS * NH * DOCS * ((double)T * (T + 1) / 2);
-    double runs[RUNS], copy;
+    double heads = b * N * (NH + NKV) * HS, hidden = b * N * U, runs[RUNS], copy;
     time_runs(runs, run_copy);
     copy = 2 * (32 << 20) / runs[0] * 1e-9;  // a limit is the best of its runs
     show("embedding_forward", run_embedding_forward, 3 * s, "GB/s", copy);
@@ -168,12 +209,22 @@ static void bench_type(DType dt, double peak) {
     show("sum_of_squares", run_sum_of_squares, 4 * weights, "GB/s", copy);
     if (peak > 0) show("attention_forward", run_attention_forward, flops, "GFLOP/s", peak);
     if (peak > 0) show("attention_backward", run_attention_backward, 2.5 * flops, "GFLOP/s", peak);
+    show("rmsnorm_forward with sum", run_rmsnorm_forward, 4 * s, "GB/s", copy);
+    show("rmsnorm_backward", run_rmsnorm_backward, 4 * s, "GB/s", copy);
+    show("rotary_forward", run_rotary_forward, 2 * heads, "GB/s", copy);
+    show("rotary_backward", run_rotary_backward, 2 * heads, "GB/s", copy);
+    show("rotary_forward with QK-norm", run_qk_norm_forward, 3 * heads, "GB/s", copy);
+    show("rotary_backward with QK-norm", run_qk_norm_backward, 3 * heads, "GB/s", copy);
+    show("swiglu_forward", run_swiglu_forward, 3 * hidden, "GB/s", copy);
+    show("swiglu_backward", run_swiglu_backward, 5 * hidden, "GB/s", copy);
+    if (peak > 0) show("attention_forward, shared keys", run_shared_forward, flops, "GFLOP/s", peak);
+    if (peak > 0) show("attention_backward, shared keys", run_shared_backward, 2.5 * flops, "GFLOP/s", peak);
     free_tensors();
 }
 
 int main(int argc, char** argv) {
     char err[ERR_BYTES];
-    KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .NKV = NH, .HS = HS, .context = T, .dt = DT_F32};
+    KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .NKV = NKV, .HS = HS, .context = T, .dt = DT_F32};
     w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
     if (!w.k || w.k->open(&limits, err, sizeof err)) {
         fprintf(stderr, "bench_ops: %s\n", err);

@@ -56,26 +56,28 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
 
 // ---- activations, sums, conversions
 
-// Units begin .. end of a row of x, U gates and U ups.
+// Units begin .. end of a row of x, for SwiGLU U gates and U ups.
 SIMD_INLINE void activate(void* out, const void* x, ActFunction f, size_t U, size_t begin, size_t end, DType dt) {
     FOR_VECTORS(i, n, begin, end, {
         vf gate = vf_get(x, i, n, dt);
         switch (f) {
             case ACT_GELU: vf_put(out, i, n, vf_gelu(gate), dt); break;
-            case ACT_SWIGLU: vf_put(out, i, n, vf_silu(gate) * vf_get(x, U + i, n, dt), dt); break;
+            case ACT_SWIGLU: vf_put(out, i, n, gate * vf_sigmoid(gate) * vf_get(x, U + i, n, dt), dt); break;
         }
     });
 }
 
+// With h = sigmoid(gate):  dup = dout gate h,  dgate = dout up (h + gate h (1 - h)).
 SIMD_INLINE void activate_backward(void* dx, const void* dout, const void* x, ActFunction f, size_t U, size_t begin,
                                    size_t end, DType dt) {
     FOR_VECTORS(i, n, begin, end, {
-        vf gate = vf_get(x, i, n, dt), d = vf_get(dout, i, n, dt);
+        vf gate = vf_get(x, i, n, dt), d = vf_get(dout, i, n, dt), h;
         switch (f) {
             case ACT_GELU: vf_put(dx, i, n, d * vf_gelu_gradient(gate), dt); break;
             case ACT_SWIGLU:
-                vf_put(dx, i, n, d * vf_get(x, U + i, n, dt) * vf_silu_gradient(gate), dt);
-                vf_put(dx, U + i, n, d * vf_silu(gate), dt);
+                h = vf_sigmoid(gate);
+                vf_put(dx, i, n, d * vf_get(x, U + i, n, dt) * (h + gate * h * (1.f - h)), dt);
+                vf_put(dx, U + i, n, d * gate * h, dt);
                 break;
         }
     });
@@ -83,7 +85,8 @@ SIMD_INLINE void activate_backward(void* dx, const void* dout, const void* x, Ac
 
 // Forward with dout NULL, where y is the output; backward into y.
 static void activation(void* y, const void* dout, const void* x, ActFunction f, size_t N, size_t U, DType dt) {
-    size_t rows = act_runs(f) == 1 ? 1 : N, units = N * U / MAX(rows, (size_t)1), chunks = CEIL_DIV(units, (size_t)CHUNK);
+    size_t rows = act_runs(f) == 1 ? 1 : N, units = N * U / MAX(rows, (size_t)1);
+    size_t chunks = CEIL_DIV(units, (size_t)CHUNK);
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (N * U >= SERIAL)
     for (size_t t = 0; t < rows * chunks; t++) {
         size_t row = t / chunks, begin = t % chunks * CHUNK, end = MIN(begin + CHUNK, units), runs = act_runs(f);
@@ -179,17 +182,14 @@ typedef struct Heads {  // of a row: M matrices of NH heads, which are cut into 
 // Between a row of x (N rows) and its part of each slice; the heads of a matrix and slice are one run of bytes.
 static void move_row(char* slices, char* x, int split, size_t row, size_t N, const Heads* h) {
     size_t all = h->first_bytes + (h->M - 1) * h->other_bytes;
-    for (size_t i = 0; i < h->d; i++) {
-        size_t first = i * h->NH / h->d, n = (i + 1) * h->NH / h->d - first;
-        char* slice = slices + (N * first + row * n) * all;
-        char* whole = x + row * h->NH * all;
-        for (size_t m = 0; m < h->M; m++) {
-            size_t bytes = m ? h->other_bytes : h->first_bytes;
-            memcpy(split ? slice : whole + first * bytes, split ? whole + first * bytes : slice, n * bytes);
-            slice += n * bytes;
-            whole += h->NH * bytes;
+    char* whole = x + row * h->NH * all;
+    for (size_t m = 0, before = 0, bytes = h->first_bytes; m < h->M; m++, before += bytes, bytes = h->other_bytes)
+        for (size_t i = 0; i < h->d; i++) {
+            size_t first = i * h->NH / h->d, n = (i + 1) * h->NH / h->d - first;
+            char* slice = slices + (N * first + row * n) * all + n * before;
+            memcpy(split ? slice : whole, split ? whole : slice, n * bytes);
+            whole += n * bytes;
         }
-    }
 }
 
 static void move_heads(char* slices, char* x, int split, int N, Heads h) {

@@ -154,22 +154,42 @@ static void norm_backward(void* dx, float* dweight, float* dbias, const void* do
 
 // ---- heads of queries and keys: normed (or not: weight NULL), then turned
 
-// cosines (half), then sines (half): every head of a token reads them.
-static const float* turns_of(float* turns, const Rotary* r, size_t n) {
-    size_t half = (size_t)r->HS / 2;
-    const float* pairs = r->table + (size_t)r->positions[n] * 2 * half;
-    for (size_t j = 0; j < half; j++) turns[j] = pairs[2 * j], turns[half + j] = pairs[2 * j + 1];
-    return turns;
+typedef struct HeadScratch {  // a thread's
+    float* turns;             // (HS): of a token's position, cosines, then sines
+    float* g;                 // (HS)
+    float* rstds;             // (heads, in whole vectors)
+} HeadScratch;
+
+static size_t head_floats(size_t heads, size_t HS) {
+    return 2 * ROUND_UP(HS, (size_t)16) + ROUND_UP(heads, (size_t)16);
 }
 
-// 1 / sqrt(mean(x^2) + eps) of x (HS).
-SIMD_INLINE float head_rstd(const void* x, size_t HS, float eps, DType dt) {
-    vf square = {0};
-    FOR_VECTORS(j, n, 0, HS, {
-        vf d = vf_get(x, j, n, dt);
-        square += d * d;
-    });
-    return 1 / sqrtf(vf_sum(square) / (float)HS + eps);
+static HeadScratch head_scratch(const Rotary* r) {
+    float* turns = (float*)cpu_thread_scratch(omp_get_thread_num());
+    size_t HSp = ROUND_UP((size_t)r->HS, (size_t)16);
+    return (HeadScratch){turns, turns + HSp, turns + 2 * HSp};
+}
+
+static void load_turns(const HeadScratch* w, const Rotary* r, size_t n) {
+    size_t half = (size_t)r->HS / 2;
+    const float* pairs = r->table + (size_t)r->positions[n] * 2 * half;
+    for (size_t j = 0; j < half; j++) w->turns[j] = pairs[2 * j], w->turns[half + j] = pairs[2 * j + 1];
+}
+
+// rstds (heads, in whole vectors) = 1 / sqrt(mean(x^2) + eps) of each head of a row. As many heads as a vector has
+// lanes are finished together: a lane has the sum of one.
+SIMD_INLINE void head_rstds(float* rstds, const void* x, size_t heads, size_t HS, float eps, DType dt) {
+    for (size_t first = 0; first < heads; first += SIMD_FLOATS) {
+        vf squares[SIMD_FLOATS] = {{0}}, sum = {0};
+        for (size_t h = first; h < MIN(heads, first + SIMD_FLOATS); h++)
+            FOR_VECTORS(j, n, h * HS, (h + 1) * HS, {
+                vf d = vf_get(x, j, n, dt);
+                squares[h - first] += d * d;
+            });
+        vf_transpose(squares);
+        for (int i = 0; i < SIMD_FLOATS; i++) sum += squares[i];
+        vf_store(rstds + first, 1.f / vf_sqrt(sum / (float)HS + eps));
+    }
 }
 
 typedef struct Halves {  // elements j and HS/2 + j of a head vector, which turn together
@@ -185,9 +205,8 @@ SIMD_INLINE void put_halves(void* x, size_t j, int n, size_t half, vf low, vf hi
     vf_put(x, half + j, n, high, dt);
 }
 
-SIMD_INLINE void turn_head(void* x, const float* turns, const void* weight, size_t HS, float eps, DType dt) {
+SIMD_INLINE void turn_head(void* x, const float* turns, const void* weight, float rstd, size_t HS, DType dt) {
     size_t half = HS / 2;
-    float rstd = weight ? head_rstd(x, HS, eps, dt) : 1;
     FOR_VECTORS(j, n, 0, half, {
         Halves y = get_halves(x, j, n, half, dt), turn = get_halves(turns, j, n, half, DT_F32);
         if (weight) {
@@ -199,40 +218,42 @@ SIMD_INLINE void turn_head(void* x, const float* turns, const void* weight, size
     });
 }
 
-SIMD_INLINE void turn_row(void* x, const float* turns, const Rotary* r, DType dt) {
-    size_t HS = (size_t)r->HS;
-    for (int h = 0; h < r->NH + r->NKV; h++)
-        turn_head((void*)row_of(x, (size_t)h, HS, dt), turns, h < r->NH ? r->q_weight : r->k_weight, HS, r->eps, dt);
+SIMD_INLINE void turn_row(void* x, const HeadScratch* w, const Rotary* r, DType dt) {
+    size_t HS = (size_t)r->HS, heads = (size_t)(r->NH + r->NKV);
+    if (r->q_weight) head_rstds(w->rstds, x, heads, HS, r->eps, dt);
+    for (size_t h = 0; h < heads; h++)
+        turn_head((void*)row_of(x, h, HS, dt), w->turns, h < (size_t)r->NH ? r->q_weight : r->k_weight, w->rstds[h], HS,
+                  dt);
 }
 
 static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {
-    size_t heads = (size_t)(r->NH + r->NKV), width = heads * (size_t)r->HS;
+    size_t width = (size_t)(r->NH + r->NKV) * (size_t)r->HS;
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (r->N * width >= SERIAL)
     for (size_t n = 0; n < (size_t)r->N; n++) {
-        const float* turns = turns_of((float*)cpu_thread_scratch(omp_get_thread_num()), r, n);
+        HeadScratch w = head_scratch(r);
         void* row = (void*)row_of(x, n, (size_t)r->ld, dt);
         if (raw) memcpy((void*)row_of(raw, n, width, dt), row, width * dtype_bytes(dt));
-        WITH_DTYPE(dt, turn_row, row, turns, r);
+        load_turns(&w, r, n);
+        WITH_DTYPE(dt, turn_row, row, &w, r);
     }
 }
 
 // g = dx turned back. With a weight, h = g weight and xhat = raw rstd:  dx = rstd (h - xhat mean(h xhat)), dweight +=
 // g xhat; g (HS) keeps the first pass for the second.
-SIMD_INLINE void turn_head_back(void* dx, float* dweight, float* g, const float* turns, const void* weight,
-                                const void* raw, size_t HS, float eps, DType dt) {
+SIMD_INLINE void turn_head_back(void* dx, float* dweight, const HeadScratch* w, const void* weight, const void* raw,
+                                float rstd, size_t HS, DType dt) {
     size_t half = HS / 2;
-    float rstd = weight ? head_rstd(raw, HS, eps, dt) : 1;
     vf sum = {0};
     FOR_VECTORS(j, n, 0, half, {
-        Halves d = get_halves(dx, j, n, half, dt), turn = get_halves(turns, j, n, half, DT_F32);
+        Halves d = get_halves(dx, j, n, half, dt), turn = get_halves(w->turns, j, n, half, DT_F32);
         vf low = d.low * turn.low + d.high * turn.high, high = d.high * turn.low - d.low * turn.high;
         if (weight) {
-            Halves x = get_halves(raw, j, n, half, dt), w = get_halves(weight, j, n, half, dt);
+            Halves x = get_halves(raw, j, n, half, dt), factor = get_halves(weight, j, n, half, dt);
             Halves dw = get_halves(dweight, j, n, half, DT_F32);
             x.low *= rstd, x.high *= rstd;
-            sum += low * w.low * x.low + high * w.high * x.high;
+            sum += low * factor.low * x.low + high * factor.high * x.high;
             put_halves(dweight, j, n, half, dw.low + low * x.low, dw.high + high * x.high, DT_F32);
-            put_halves(g, j, n, half, low, high, DT_F32);
+            put_halves(w->g, j, n, half, low, high, DT_F32);
         } else {
             put_halves(dx, j, n, half, low, high, dt);
         }
@@ -240,21 +261,22 @@ SIMD_INLINE void turn_head_back(void* dx, float* dweight, float* g, const float*
     if (!weight) return;
     float mean = vf_sum(sum) / (float)HS;
     FOR_VECTORS(j, n, 0, half, {
-        Halves x = get_halves(raw, j, n, half, dt), w = get_halves(weight, j, n, half, dt);
-        Halves d = get_halves(g, j, n, half, DT_F32);
-        put_halves(dx, j, n, half, (d.low * w.low - x.low * rstd * mean) * rstd,
-                   (d.high * w.high - x.high * rstd * mean) * rstd, dt);
+        Halves x = get_halves(raw, j, n, half, dt), factor = get_halves(weight, j, n, half, dt);
+        Halves g = get_halves(w->g, j, n, half, DT_F32);
+        put_halves(dx, j, n, half, (g.low * factor.low - x.low * rstd * mean) * rstd,
+                   (g.high * factor.high - x.high * rstd * mean) * rstd, dt);
     });
 }
 
 // dweights: of queries, and Cp further on of keys.
-SIMD_INLINE void turn_row_back(void* dx, float* dweights, size_t Cp, float* g, const float* turns, const void* raw,
+SIMD_INLINE void turn_row_back(void* dx, float* dweights, size_t Cp, const HeadScratch* w, const void* raw,
                                const Rotary* r, DType dt) {
-    size_t HS = (size_t)r->HS;
-    for (int h = 0; h < r->NH + r->NKV; h++) {
-        int key = h >= r->NH;
-        turn_head_back((void*)row_of(dx, (size_t)h, HS, dt), dweights + key * Cp, g, turns,
-                       key ? r->k_weight : r->q_weight, raw ? row_of(raw, (size_t)h, HS, dt) : NULL, HS, r->eps, dt);
+    size_t HS = (size_t)r->HS, heads = (size_t)(r->NH + r->NKV);
+    if (raw) head_rstds(w->rstds, raw, heads, HS, r->eps, dt);
+    for (size_t h = 0; h < heads; h++) {
+        int key = h >= (size_t)r->NH;
+        turn_head_back((void*)row_of(dx, h, HS, dt), dweights + key * Cp, w, key ? r->k_weight : r->q_weight,
+                       raw ? row_of(raw, h, HS, dt) : NULL, w->rstds[h], HS, dt);
     }
 }
 
@@ -264,13 +286,15 @@ static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const 
     Parts p = parts_of((size_t)r->N, (size_t)r->HS);
 #pragma omp parallel num_threads(cpu_threads()) if (r->N * width >= SERIAL)
     {
-        float *turns = (float*)cpu_thread_scratch(omp_get_thread_num()), *g = turns + p.Cp;
+        HeadScratch w = head_scratch(r);
 #pragma omp for schedule(dynamic, 1)
         for (size_t part = 0; part < p.n; part++) {
             float* dweights = clear_part(&p, part);
-            for (size_t n = part * p.rows; n < MIN((part + 1) * p.rows, (size_t)r->N); n++)
-                WITH_DTYPE(dt, turn_row_back, (void*)row_of(dx, n, (size_t)r->ld, dt), dweights, p.Cp, g,
-                           turns_of(turns, r, n), raw ? row_of(raw, n, width, dt) : NULL, r);
+            for (size_t n = part * p.rows; n < MIN((part + 1) * p.rows, (size_t)r->N); n++) {
+                load_turns(&w, r, n);
+                WITH_DTYPE(dt, turn_row_back, (void*)row_of(dx, n, (size_t)r->ld, dt), dweights, p.Cp, &w,
+                           raw ? row_of(raw, n, width, dt) : NULL, r);
+            }
         }
         if (raw) add_parts(dq_weight, dk_weight, &p, (size_t)r->HS);
     }
@@ -284,8 +308,10 @@ static void install(Kernels* table) {
 }
 
 static CpuScratch scratch(const KernelLimits* limits) {
-    size_t row_bytes = ROUND_UP((size_t)MAX(limits->C, 2 * limits->HS), (size_t)64) * sizeof(float);
-    return (CpuScratch){.shared_bytes = PARTS * 2 * row_bytes, .thread_bytes = row_bytes};
+    size_t row = ROUND_UP((size_t)MAX(limits->C, limits->HS), (size_t)64);
+    size_t heads = head_floats((size_t)(limits->NH + limits->NKV), (size_t)limits->HS);
+    return (CpuScratch){.shared_bytes = PARTS * 2 * row * sizeof(float),
+                        .thread_bytes = MAX(row, heads) * sizeof(float)};
 }
 
 const CpuFamily ISA_NAME(norm) = {install, scratch};

@@ -180,7 +180,7 @@ SIMD_INLINE void vf_store_part(void* p, vf x, int n, DType dt) {
 #endif
 }
 
-// ---- exp, GELU and SiLU
+// ---- exp, GELU, sigmoid
 
 // e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r = 1 + r + r^2 q(r) with q of degree 4, interpolated
 // at Chebyshev nodes (error 8e-9). Relative error below 2e-7; 0 where e^x would be subnormal, infinity above the range.
@@ -216,16 +216,8 @@ SIMD_INLINE vf vf_gelu_gradient(vf x) {
     return s + x * s * (e * s) * (x * x * 0.214064449f + 1.59576912f);
 }
 
-// Of e^-x: beyond |x| = 88 that is 0 or infinity for all purposes here, and would be one.
-SIMD_INLINE vf vf_exp_minus(vf x) { return vf_exp_bounded(vf_max(vf_set1(-88), vf_min(vf_set1(88), -x))); }
-
-SIMD_INLINE vf vf_silu(vf x) { return x / (1.f + vf_exp_minus(x)); }
-
-// With e = exp(-x), s = 1 / (1 + e), 1 - s = e s:  SiLU' = s + x s (e s).
-SIMD_INLINE vf vf_silu_gradient(vf x) {
-    vf e = vf_exp_minus(x), s = 1.f / (1.f + e);
-    return s + x * s * (e * s);
-}
+// SiLU(x) = x sigmoid(x); where e^-x is infinite both are 0.
+SIMD_INLINE vf vf_sigmoid(vf x) { return 1.f / (1.f + vf_exp(-x)); }
 
 // ---- loops over tensors
 
