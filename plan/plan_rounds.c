@@ -20,9 +20,9 @@
 
 static const double resolution = 1.002;  // of a target, where bisection ends
 static const double hopeful = 1.05;      // of the bound of a round, the first target
-// Documents that levelling places: so many for each of the step, and at most so many for each ms that the step takes
-// (a thousand take 0.05 ms).
-static const double a_document = 4000, a_millisecond = 1000;
+// Documents that levelling places: so many for each of the step, at most so many for each ms that the step takes (a
+// thousand take 0.05 ms), and at most so many.
+static const double a_document = 4000, a_millisecond = 1000, most_placed = 2e7;
 enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7 };
 
 static const RoundWay ways[] = {{1, 0}, {1, 0.3}, {2, 0.3}, {4, 0.3}, {8, 0.3}, {8, 0}, {4, 0}, {2, 0}};
@@ -126,6 +126,7 @@ static int cut_into_runs(Rounds* x, double below) {
         double rest = bound_from(x, x->cut[j]);
         x->best[j] = INFINITY;
         for (int i = j - 1; i >= 0; i--) {
+            if (x->search.tokens[x->cut[j]] - x->search.tokens[x->cut[i]] > x->search.room) break;
             double limit = MIN(x->best[j], below - rest) - x->best[i];
             if (!(limit > 0)) continue;
             Round round = plan_round(x, x->docs + x->cut[i], x->cut[j] - x->cut[i], limit);
@@ -196,7 +197,7 @@ static void level(Rounds* x, int* kept) {
     while (x->search.placed < x->most_placed && x->n_rounds > 1) {
         int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1), kind = draw(x, 4);
         b += b >= a;
-        x->search.placed += 1 + x->n / 32;  // of this
+        x->search.placed += 1 + x->n / 8;  // lists and copies
         memcpy(kept, x->round_of, sizeof(int) * (size_t)x->n);
         if (kind == 0) cut_anew(x, a, b);
         else move_run(x, a, b, kind > 1);
@@ -256,7 +257,7 @@ int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double b
     round_begin(&x.search, n);
     int found = n > 0 && cut_into_runs(&x, below);
     if (found) {
-        x.most_placed = x.search.placed + (int64_t)MIN(a_document * n, a_millisecond * below);
+        x.most_placed = x.search.placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
         level(&x, kept);
         made.step = plan->step;
         write_rounds(&made, &x, order);

@@ -326,8 +326,8 @@ static void plans_for_rounds_are_the_same_with_every_compiler(void) {
         const char* machine;
         int ranks, node_size;
         uint64_t hash;
-    } cases[] = {{"a100-7b", 8, 8, 0xd363517fd6b9d752u},
-                 {"flexsp-7b", 12, 5, 0xa6524922d84b9b3au},
+    } cases[] = {{"a100-7b", 8, 8, 0xdcc957ea88734555u},
+                 {"flexsp-7b", 12, 5, 0x00522119755b7209u},
                  {"h200-8b", 16, 4, 0x2ffe62de1863e0a8u}};
     for (int i = 0; i < COUNT(cases); i++) {
         uint64_t hash = 0;
