@@ -18,7 +18,8 @@ typedef struct TpSplit {
     int head[MOST_TP + 1], hidden[MOST_TP + 1], vocab_row[MOST_TP + 1];
 } TpSplit;
 
-// As even as whole units allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH.
+// As even as whole units allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH
+// and U.
 TpSplit split_even(const Shape* whole, int ranks);
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
 // 1 where every rank holds the same values of this tensor: nothing of it is cut.

@@ -169,6 +169,9 @@ static void split_ranks(Run* run) {
     if (R > m->whole.NH)
         die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
             m->whole.NH);
+    if (R > m->whole.U)
+        die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
+            m->whole.U);
     if (world->table->split(world, &m->tp, world->rank / R, world->rank, err, sizeof err) ||
         world->table->split(world, &m->comm, t, world->rank, err, sizeof err))
         die("--tp %d: %s", R, err);

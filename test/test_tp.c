@@ -356,6 +356,7 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
     } refused[] = {{3, "--tp 2", "rank 0: --tp 2 does not divide the 3 ranks of this job; try --tp 1 or mpirun -n 4"},
                    {1, "--tp 2", "--tp 2 does not divide the 1 ranks of this job; try --tp 1 or mpirun -n 2"},
                    {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
+                   {3, "--tp 3 --hidden 2", "rank 0: --tp 3: expected at most as many ranks as hidden units, found 2"},
                    {2, "--tp 0", "rank 0: --tp expects 1 to"}};
     if (no_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(refused); i++) {
