@@ -191,7 +191,8 @@ int comm_open_cuda_self(Comm** c, int local_rank, int local_size, double timeout
 static size_t workspace_bytes(const KernelLimits* limits) {
     size_t most = 256;
     most = MAX(most, cuda_embedding_scratch_bytes(limits));
-    most = MAX(most, cuda_layernorm_scratch_bytes(limits));
+    most = MAX(most, cuda_norm_scratch_bytes(limits));
+    most = MAX(most, cuda_rotary_scratch_bytes(limits));
     most = MAX(most, cuda_column_sum_scratch_bytes(limits));
     most = MAX(most, cuda_matmul_scratch_bytes(limits));
     most = MAX(most, cuda_attention_scratch_bytes(limits));

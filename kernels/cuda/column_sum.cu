@@ -74,7 +74,7 @@ static __global__ void add_parts_kernel(float* sums, float* more_sums, const flo
     *to += total;
 }
 
-// layernorm.cu uses it too: its parts hold dweight and dbias side by side.
+// norm.cu uses it too: its parts hold dweight and dbias side by side.
 void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
                     cudaStream_t stream) {
     LAUNCH(add_parts_kernel, cuda_blocks((size_t)columns, ADD_COLUMNS), 32 * ADD_WARPS, 0, stream, sums, more_sums,

@@ -84,8 +84,6 @@ static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)
 // elementwise.cu
 ENTRY(activation_forward);
 ENTRY(activation_backward);
-ENTRY(rotary_forward);
-ENTRY(rotary_backward);
 ENTRY(add);
 ENTRY(cast);
 ENTRY(gather_rows);
@@ -101,10 +99,14 @@ void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s)
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
 ENTRY(embedding_forward);
 ENTRY(embedding_backward);
-// layernorm.cu
-size_t cuda_layernorm_scratch_bytes(const KernelLimits* limits);
+// norm.cu
+size_t cuda_norm_scratch_bytes(const KernelLimits* limits);
 ENTRY(norm_forward);
 ENTRY(norm_backward);
+// rotary.cu
+size_t cuda_rotary_scratch_bytes(const KernelLimits* limits);
+ENTRY(rotary_forward);
+ENTRY(rotary_backward);
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
 size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits);
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);

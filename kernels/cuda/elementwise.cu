@@ -1,8 +1,9 @@
-// elementwise.cu - GELU and its gradient, sums, conversions, moves of rows, heads and columns, the merge of two
-// attentions.
+// elementwise.cu - GELU, SwiGLU and their gradients, sums, conversions, moves of rows, heads and columns, the merge of
+// two attentions.
 //
 // All are limited by memory, which each tensor crosses once. Bytes an element, fp32 / bf16: GELU 8 / 4, its gradient
-// and add 12 / 6, a move of rows, heads or columns 8 / 4, a conversion between the two types 6, a merge 12 (fp32 only).
+// and add 12 / 6, SwiGLU 12 / 6 an output, its gradient 20 / 10, a move of rows, heads or columns 8 / 4, a conversion
+// between the two types 6, a merge 12 (fp32 only).
 // A thread takes 16 bytes at a time of the wider type, and has all its loads under way before it computes. Tensors that
 // do not begin at 16 bytes are read element by element instead, in the same order.
 #include "kernels/cuda/cuda.h"
@@ -93,25 +94,6 @@ void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
     map_dtype<MAP_GELU>(out, x, NULL, n, dt, s);
 }
 
-void cuda_activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
-    if (f != ACT_GELU) die("SwiGLU has no kernel on a CUDA device yet");
-    cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s);
-}
-
-void cuda_activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
-                              Stream s) {
-    if (f != ACT_GELU) die("SwiGLU has no kernel on a CUDA device yet");
-    map_dtype<MAP_TIMES_SLOPE>(dx, dout, x, (size_t)N * (size_t)U, dt, s);
-}
-
-void cuda_rotary_forward(void*, void*, const Rotary*, DType, Stream) {
-    die("rotary positions have no kernel on a CUDA device yet");
-}
-
-void cuda_rotary_backward(void*, float*, float*, const void*, const Rotary*, DType, Stream) {
-    die("rotary positions have no kernel on a CUDA device yet");
-}
-
 void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s) {
     map_dtype<MAP_TIMES_SLOPE>(dx, dx, pre, n, dt, s);
 }
@@ -126,6 +108,63 @@ void cuda_cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Str
         CUDA_CHECK(cudaMemcpyAsync(out, x, n * dtype_bytes(x_dt), cudaMemcpyDeviceToDevice, cuda_stream(s)));
     else if (out_dt == DT_BF16) map<MAP_SAME>((bf16*)out, (const float*)x, (const float*)NULL, n, s);
     else map<MAP_SAME>((float*)out, (const bf16*)x, (const bf16*)NULL, n, s);
+}
+
+// ---- SwiGLU: from a row of U gates and U ups
+
+// out (N,U) = silu(gate) * up; or with BACKWARD out (N, 2 U) = the gradients of gates and ups, of dout (N,U):
+//   dup = dout gate s,  dgate = dout up s (1 + gate (1 - s)),  s = sigmoid(gate)
+// 1 - s = exp(-gate) s loses no digits; it is 1 where the exponential overflows. blocks_of_row blocks take a row.
+template <bool BACKWARD, int WIDTH, class T>
+static __global__ void swiglu_kernel(T* out, const T* dout, const T* x, size_t U, unsigned blocks_of_row) {
+    constexpr size_t STRIDE = THREADS * WIDTH;
+    size_t row = blockIdx.x / blocks_of_row, first = blockIdx.x % blocks_of_row * GROUPS * STRIDE + threadIdx.x * WIDTH;
+    Pack<T, WIDTH> gate[GROUPS], up[GROUPS], d[GROUPS];
+    for (int g = 0; g < GROUPS; g++) {
+        size_t c = first + g * STRIDE;
+        if (c >= U) break;
+        gate[g] = load_pack<WIDTH>(x + 2 * row * U + c), up[g] = load_pack<WIDTH>(x + (2 * row + 1) * U + c);
+        if (BACKWARD) d[g] = load_pack<WIDTH>(dout + row * U + c);
+    }
+    for (int g = 0; g < GROUPS; g++) {
+        size_t c = first + g * STRIDE;
+        if (c >= U) break;
+        for (int j = 0; j < WIDTH; j++) {
+            float z = widen(gate[g].v[j]), y = widen(up[g].v[j]), e = fast_exp(-z), s = __fdividef(1.0f, 1.0f + e);
+            float of_up = BACKWARD ? widen(d[g].v[j]) : y;
+            up[g].v[j] = narrow<T>(z * s * of_up);
+            if (BACKWARD) gate[g].v[j] = narrow<T>(of_up * y * (s + z * s * fminf(e * s, 1.0f)));
+        }
+        if (!BACKWARD) store_pack(out + row * U + c, up[g]);
+        if (BACKWARD) store_pack(out + 2 * row * U + c, gate[g]), store_pack(out + (2 * row + 1) * U + c, up[g]);
+    }
+}
+
+template <bool BACKWARD, class T>
+static void swiglu(void* out, const void* dout, const void* x, int N, int U, Stream s) {
+    constexpr int WIDTH = Pack<T>::N;
+    if (N == 0 || U == 0) return;
+    bool aligned = ((uintptr_t)out | (uintptr_t)dout | (uintptr_t)x | (size_t)U * sizeof(T)) % 16 == 0;
+    unsigned blocks_of_row = cuda_blocks((size_t)U, GROUPS * THREADS * (size_t)(aligned ? WIDTH : 1));
+    if (aligned)
+        LAUNCH((swiglu_kernel<BACKWARD, WIDTH, T>), (unsigned)N * blocks_of_row, THREADS, 0, cuda_stream(s), (T*)out,
+               (const T*)dout, (const T*)x, (size_t)U, blocks_of_row);
+    else
+        LAUNCH((swiglu_kernel<BACKWARD, 1, T>), (unsigned)N * blocks_of_row, THREADS, 0, cuda_stream(s), (T*)out,
+               (const T*)dout, (const T*)x, (size_t)U, blocks_of_row);
+}
+
+void cuda_activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
+    if (f == ACT_GELU) cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s);
+    else if (dt == DT_BF16) swiglu<false, bf16>(out, NULL, x, N, U, s);
+    else swiglu<false, float>(out, NULL, x, N, U, s);
+}
+
+void cuda_activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
+                              Stream s) {
+    if (f == ACT_GELU) map_dtype<MAP_TIMES_SLOPE>(dx, dout, x, (size_t)N * (size_t)U, dt, s);
+    else if (dt == DT_BF16) swiglu<true, bf16>(dx, dout, x, N, U, s);
+    else swiglu<true, float>(dx, dout, x, N, U, s);
 }
 
 // ---- moves of rows: a warp takes a row; a unit is 16 bytes, or one element where rows do not begin at 16 bytes
@@ -176,24 +215,27 @@ void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, 
     move_rows<false>(out, x, rows, n, C, ldo, ldx, dt, s);
 }
 
-// ---- moves of heads: a warp takes one of the N M rows of all heads, which x or out has in slices
+// ---- moves of heads: a warp takes a matrix of a row, all heads of it, which x or out has in slices
 
-// SPLIT: out (slices) = x (rows, NH * of_head units); else out (rows, NH * of_head) = x (slices). Head h lies in the
-// slice i with floor(i NH / d) <= h < floor((i + 1) NH / d): i = ceil((h + 1) d / NH) - 1.
+// SPLIT: out (slices) = x (N rows of M matrices); else the other way. Heads have HS0 units in the first matrix, HS in
+// the others. Head h lies in the slice i with floor(i NH / d) <= h < floor((i + 1) NH / d): i = ceil((h + 1) d / NH) -
+// 1.
 template <class Unit, bool SPLIT>
-static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t rows, unsigned NH, unsigned of_head,
-                                         unsigned d) {
-    size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= rows) return;
-    unsigned units = NH * of_head;
-    size_t whole = row * units;
+static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t N, unsigned M, unsigned NH, unsigned HS0,
+                                         unsigned HS, unsigned d) {
+    size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, n = row / M;
+    unsigned m = (unsigned)(row % M), of_head = m ? HS : HS0, units = NH * of_head;
+    // Units of one head in all matrices, and in those before this one.
+    size_t all = HS0 + (M - 1) * (size_t)HS, before = m ? all - (M - m) * (size_t)HS : 0;
+    size_t whole = (n * all + before) * NH;
+    if (n >= N) return;
     for (unsigned first = threadIdx.x % 32; first < units; first += UNITS_IN_FLIGHT * 32) {
         Unit u[UNITS_IN_FLIGHT];
         size_t sliced[UNITS_IN_FLIGHT];
         for (unsigned k = 0; k < UNITS_IN_FLIGHT; k++) {
             unsigned c = first + 32 * k, slice = ((c / of_head + 1) * d - 1) / NH;
-            unsigned begin = slice * NH / d, end = (slice + 1) * NH / d;
-            sliced[k] = (rows * begin + row * (end - begin)) * of_head + (c - begin * of_head);
+            unsigned begin = slice * NH / d, heads = (slice + 1) * NH / d - begin;
+            sliced[k] = (N * begin + n * heads) * all + heads * before + (c - begin * of_head);
             if (c < units) u[k] = x[SPLIT ? whole + c : sliced[k]];
         }
         for (unsigned k = 0; k < UNITS_IN_FLIGHT; k++)
@@ -202,29 +244,29 @@ static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t rows, 
 }
 
 template <class Unit, bool SPLIT>
-static void move_head_units(void* out, const void* x, size_t rows, int NH, size_t head_bytes, int d, Stream s) {
-    LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks(rows, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
-           (const Unit*)x, rows, (unsigned)NH, (unsigned)(head_bytes / sizeof(Unit)), (unsigned)d);
+static void move_head_units(void* out, const void* x, int N, int M, int NH, size_t bytes0, size_t bytes, int d,
+                            Stream s) {
+    LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks((size_t)N * M, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
+           (const Unit*)x, (size_t)N, (unsigned)M, (unsigned)NH, (unsigned)(bytes0 / sizeof(Unit)),
+           (unsigned)(bytes / sizeof(Unit)), (unsigned)d);
 }
 
 template <bool SPLIT>
-static void move_heads(void* out, const void* x, int N, int M, int NH, int HS, int d, DType dt, Stream s) {
-    size_t head_bytes = (size_t)HS * dtype_bytes(dt), rows = (size_t)N * M,
-           all = head_bytes | (uintptr_t)out | (uintptr_t)x;
-    if (rows == 0) return;
-    if (all % 16 == 0) move_head_units<uint4, SPLIT>(out, x, rows, NH, head_bytes, d, s);
-    else if (dt == DT_BF16) move_head_units<bf16, SPLIT>(out, x, rows, NH, head_bytes, d, s);
-    else move_head_units<float, SPLIT>(out, x, rows, NH, head_bytes, d, s);
+static void move_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+    size_t bytes0 = HS0 * dtype_bytes(dt), bytes = HS * dtype_bytes(dt);
+    if (N == 0 || M == 0) return;
+    if ((bytes0 | bytes | (uintptr_t)out | (uintptr_t)x) % 16 == 0)
+        move_head_units<uint4, SPLIT>(out, x, N, M, NH, bytes0, bytes, d, s);
+    else if (dt == DT_BF16) move_head_units<bf16, SPLIT>(out, x, N, M, NH, bytes0, bytes, d, s);
+    else move_head_units<float, SPLIT>(out, x, N, M, NH, bytes0, bytes, d, s);
 }
 
 void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
-    if (HS0 != HS) die("heads of several sizes cannot be moved on a CUDA device yet");
-    move_heads<true>(out, x, N, M, NH, HS, d, dt, s);
+    move_heads<true>(out, x, N, M, NH, HS0, HS, d, dt, s);
 }
 
 void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
-    if (HS0 != HS) die("heads of several sizes cannot be moved on a CUDA device yet");
-    move_heads<false>(out, x, N, M, NH, HS, d, dt, s);
+    move_heads<false>(out, x, N, M, NH, HS0, HS, d, dt, s);
 }
 
 // ---- moves of columns: a matrix cut to some of its columns, and spread out again

@@ -1,6 +1,7 @@
 // embedding.cu - rows of the token and position tables, and their gradients.
 //
-// Forward is limited by memory: 3 N C elements. Backward, naively, one row after another:
+// Forward is limited by memory: 3 N C elements, without positions (wpe NULL) 2 N C. Backward, naively, one row after
+// another:
 //
 //   for n < N, c < C:   dwte[tokens[n]][c] += dout[n][c],  dwpe[positions[n]][c] += dout[n][c]
 //
@@ -35,9 +36,10 @@ static __global__ void forward_kernel(T* __restrict__ out, const int* __restrict
                                       const T* __restrict__ wpe, int N, int C) {
     size_t n = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (n >= (size_t)N) return;
-    const T *token = wte + (size_t)tokens[n] * C, *position = wpe + (size_t)positions[n] * C;
+    const T *token = wte + (size_t)tokens[n] * C, *position = wpe ? wpe + (size_t)positions[n] * C : NULL;
     for (int c = threadIdx.x % 32 * W; c < C; c += 32 * W) {
-        Pack<T, W> x = load_pack<W>(token + c), y = load_pack<W>(position + c);
+        Pack<T, W> x = load_pack<W>(token + c), y = {};
+        if (position) y = load_pack<W>(position + c);
         for (int j = 0; j < W; j++) x.v[j] = narrow<T>(widen(x.v[j]) + widen(y.v[j]));
         store_pack(out + n * C + c, x);
     }
@@ -60,7 +62,6 @@ static void forward_of(void* out, const int* tokens, const int* positions, const
 
 void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
                             int C, DType dt, Stream s) {
-    if (!wpe) die("tokens without positions have no embedding on a CUDA device yet");
     if (N > 0) WITH_DTYPE(dt, forward_of, out, tokens, positions, wte, wpe, N, C, cuda_stream(s));
 }
 

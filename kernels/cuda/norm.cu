@@ -1,9 +1,10 @@
-// layernorm.cu - LayerNorm, alone or fused with the residual sum before it, and its gradient.
+// norm.cu - LayerNorm and RMSNorm, alone or fused with the residual sum before it, and their gradients.
 //
-// One warp works on a row. It keeps the row in shared memory, each lane what it will itself read again, so that
-// several passes (mean, then variance of the centred values, then the result) cost one read. All ops are limited by
-// memory: forward moves 2 N C elements, with the residual sum 4 N C, backward 4 N C (reads dout, x and dx, writes dx)
-// and partial sums, two floats a column for 16 rows or more, written and read once: at most 1/8 more, out of L2.
+// One warp works on a row. It keeps the row in shared memory, each lane what it will itself read again, so that several
+// passes (mean, then variance of the centred values, then the result) cost one read. All ops are limited by memory:
+// forward moves 2 N C elements, with the residual sum 4 N C, backward 4 N C (reads dout, x and dx, writes dx) and
+// partial sums, two floats a column for 16 rows or more, written and read once: at most 1/8 more, out of L2. RMSNorm
+// (CENTRED = false) is the same without means and biases: a pass less forward, and one partial sum a column.
 //
 // Sums over rows (dweight, dbias) are of a fixed set of rows a block, in order, and then of blocks in order; the number
 // of blocks depends on N alone, so that every GPU gives the same bits. Rows too wide for shared memory are read again
@@ -37,8 +38,8 @@ static int keeping_warps(size_t bytes_of_warp, size_t bytes_of_block) {
 // ---- forward
 
 // With b not NULL the row is sum = a + b, rounded; sum may be a or b, since each lane reads before it writes. Copies
-// the row to `kept`, if KEPT. Returns the sum of the lane's elements.
-template <class T, int W, bool KEPT>
+// the row to `kept`, if KEPT. Returns the sum of the lane's elements, or of their squares without CENTRED.
+template <class T, int W, bool KEPT, bool CENTRED>
 static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, const T* b, int C, int lane) {
     float total = 0;
     for (int first = 0; first < C; first += 32 * W * FLIGHT) {
@@ -56,13 +57,13 @@ static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, co
                 store_pack(sum + c, x[i]);
             }
             if (KEPT) store_pack(kept + c, x[i]);
-            for (int j = 0; j < W; j++) total += widen(x[i].v[j]);
+            for (int j = 0; j < W; j++) total += CENTRED ? widen(x[i].v[j]) : widen(x[i].v[j]) * widen(x[i].v[j]);
         }
     }
     return total;
 }
 
-template <class T, int W, bool KEPT>
+template <class T, int W, bool KEPT, bool CENTRED>
 static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight,
                                       const T* bias, float eps, int N, int C) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -76,34 +77,37 @@ static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, 
         DYNAMIC_SHARED(T, rows);
         kept = rows + warp * kept_stride<T>(C);
     }
-    float m = warp_sum(read_row<T, W, KEPT>(kept, sum, a, b, C, lane)) / C, variance = 0;
+    float of_sum = warp_sum(read_row<T, W, KEPT, CENTRED>(kept, sum, a, b, C, lane)) / C, variance = 0;
+    float m = CENTRED ? of_sum : 0;
     const T* row = KEPT ? kept : b ? sum : a;
-    for (int c = lane * W; c < C; c += 32 * W) {
+    for (int c = lane * W; c < C && CENTRED; c += 32 * W) {
         Pack<T, W> x = load_pack<W>(row + c);
         for (int j = 0; j < W; j++) variance += (widen(x.v[j]) - m) * (widen(x.v[j]) - m);
     }
-    float r = rsqrtf(warp_sum(variance) / C + eps);
+    float r = rsqrtf((CENTRED ? warp_sum(variance) / C : of_sum) + eps);
     for (int c = lane * W; c < C; c += 32 * W) {
-        Pack<T, W> x = load_pack<W>(row + c), w = load_pack<W>(weight + c), shift = load_pack<W>(bias + c);
+        Pack<T, W> x = load_pack<W>(row + c), w = load_pack<W>(weight + c), shift = {};
+        if (CENTRED) shift = load_pack<W>(bias + c);
         for (int j = 0; j < W; j++) x.v[j] = narrow<T>((widen(x.v[j]) - m) * r * widen(w.v[j]) + widen(shift.v[j]));
         store_pack(out + c, x);
     }
-    if (lane == 0) mean[n] = m, rstd[n] = r;
+    if (lane == 0) rstd[n] = r;
+    if (lane == 0 && CENTRED) mean[n] = m;
 }
 
-template <class T, int W>
+template <class T, int W, bool CENTRED>
 static void forward(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight, const T* bias,
                     float eps, int N, int C, cudaStream_t stream) {
     size_t bytes = kept_stride<T>(C) * sizeof(T);
     int warps = keeping_warps(bytes, 0);
     unsigned blocks = cuda_blocks((size_t)N, (size_t)(warps ? warps : MANY_WARPS));
     if (warps) {
-        cuda_allow_shared(forward_kernel<T, W, true>, warps * bytes);
-        LAUNCH((forward_kernel<T, W, true>), blocks, 32 * warps, warps * bytes, stream, sum, out, mean, rstd, a, b,
-               weight, bias, eps, N, C);
+        cuda_allow_shared(forward_kernel<T, W, true, CENTRED>, warps * bytes);
+        LAUNCH((forward_kernel<T, W, true, CENTRED>), blocks, 32 * warps, warps * bytes, stream, sum, out, mean, rstd,
+               a, b, weight, bias, eps, N, C);
     } else {
-        LAUNCH((forward_kernel<T, W, false>), blocks, 32 * MANY_WARPS, 0, stream, sum, out, mean, rstd, a, b, weight,
-               bias, eps, N, C);
+        LAUNCH((forward_kernel<T, W, false, CENTRED>), blocks, 32 * MANY_WARPS, 0, stream, sum, out, mean, rstd, a, b,
+               weight, bias, eps, N, C);
     }
 }
 
@@ -112,13 +116,13 @@ static void forward_of(void* sum, void* out, float* mean, float* rstd, const voi
                        const void* bias, float eps, int N, int C, cudaStream_t stream) {
     uintptr_t bits = (uintptr_t)sum | (uintptr_t)out | (uintptr_t)a | (uintptr_t)b | (uintptr_t)weight |
                      (uintptr_t)bias | (size_t)C * sizeof(T);
-    auto run = bits % 16 == 0 ? forward<T, Pack<T>::N> : forward<T, 1>;
+    auto run = bits % 16 == 0 ? forward<T, Pack<T>::N, true> : forward<T, 1, true>;
+    if (!mean) run = bits % 16 == 0 ? forward<T, Pack<T>::N, false> : forward<T, 1, false>;
     run((T*)sum, (T*)out, mean, rstd, (const T*)a, (const T*)b, (const T*)weight, (const T*)bias, eps, N, C, stream);
 }
 
 void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
                        const void* bias, float eps, int N, int C, DType dt, Stream s) {
-    if (!mean) die("RMSNorm has no kernel on a CUDA device yet");
     if (N > 0) WITH_DTYPE(dt, forward_of, sum, out, mean, rstd, a, b, weight, bias, eps, N, C, cuda_stream(s));
 }
 
@@ -132,11 +136,12 @@ void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const voi
 //                    dx[n][c] += rstd[n] * (g - g_mean - xhat * gx_mean)
 //                    dweight[c] += dout[n][c] * xhat,  dbias[c] += dout[n][c]
 //
-// Rows are independent but for dweight and dbias. So a block takes a few rows at a time: first a warp a row, for dx;
-// then a thread a column, which adds these rows to the block's own sums; the blocks' sums are added last, in order.
+// RMSNorm has no mean, g_mean and dbias. Rows are independent but for dweight and dbias. So a block takes a few rows at
+// a time: first a warp a row, for dx; then a thread a column, which adds these rows to the block's own sums; the
+// blocks' sums are added last, in order.
 
 // One warp, one row.
-template <class T, int W, bool KEPT>
+template <class T, int W, bool KEPT, bool CENTRED>
 static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x, const T* dout, const T* x,
                                                     const T* weight, float mean, float rstd, int C, int lane) {
     enum { PAIRS = FLIGHT / 2 };  // of reads under way
@@ -154,12 +159,12 @@ static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x,
             Pack<T, W> w = load_pack<W>(weight + c);
             for (int j = 0; j < W; j++) {
                 float g = widen(ds[i].v[j]) * widen(w.v[j]);
-                g_sum += g;
+                if (CENTRED) g_sum += g;
                 gx_sum += g * ((widen(xs[i].v[j]) - mean) * rstd);
             }
         }
     }
-    float g_mean = warp_sum(g_sum) / C, gx_mean = warp_sum(gx_sum) / C;
+    float g_mean = CENTRED ? warp_sum(g_sum) / C : 0, gx_mean = warp_sum(gx_sum) / C;
     for (int first = 0; first < C; first += 32 * W * PAIRS) {
         Pack<T, W> result[PAIRS];
         for (int i = 0; i < PAIRS; i++) {
@@ -181,7 +186,7 @@ static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x,
 }
 
 // Adds `rows` rows, at most the block's warps, to the sums of dweight (C) and dbias (C); each thread has its columns.
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool CENTRED>
 static __device__ __forceinline__ void add_columns(float* sums, const T* dout, const T* x, size_t stride,
                                                    const float2* moments, int rows, int C) {
     for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS) {
@@ -190,71 +195,77 @@ static __device__ __forceinline__ void add_columns(float* sums, const T* dout, c
             auto d = load_pack<COLUMNS>(dout + n * stride + c), xs = load_pack<COLUMNS>(x + n * stride + c);
             for (int j = 0; j < COLUMNS; j++) {
                 dweight[j] += widen(d.v[j]) * ((widen(xs.v[j]) - moments[n].x) * moments[n].y);
-                dbias[j] += widen(d.v[j]);
+                if (CENTRED) dbias[j] += widen(d.v[j]);
             }
         }
-        for (int j = 0; j < COLUMNS; j++) sums[c + j] += dweight[j], sums[C + c + j] += dbias[j];
+        for (int j = 0; j < COLUMNS; j++) {
+            sums[c + j] += dweight[j];
+            if (CENTRED) sums[C + c + j] += dbias[j];
+        }
     }
 }
 
-// parts (gridDim.x, 2 C) =: each block's sums for dweight and for dbias. A block takes its rows by groups of as many as
-// it has warps, first a warp for a row, then a thread for a column.
-template <class T, int W, bool KEPT>
+// parts (gridDim.x, SUMS C) =: each block's sums for dweight and for dbias. A block takes its rows by groups of as many
+// as it has warps, first a warp for a row, then a thread for a column.
+template <class T, int W, bool KEPT, bool CENTRED>
 static __global__ void __launch_bounds__(32 * MANY_WARPS, RESIDENT)
     backward_kernel(T* __restrict__ dx, float* __restrict__ parts, const T* __restrict__ dout, const T* __restrict__ x,
                     const T* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, int N,
                     int C) {
-    constexpr int COLUMNS = W > 1 ? 2 : 1;
+    constexpr int COLUMNS = W > 1 ? 2 : 1, SUMS = CENTRED ? 2 : 1;
     __shared__ float2 moments[MANY_WARPS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     size_t stride = KEPT ? kept_stride<T>(C) : (size_t)C;
     T *kept_d = NULL, *kept_x = NULL;
-    float *part = parts + (size_t)blockIdx.x * 2 * C, *sums = part;
+    float *part = parts + (size_t)blockIdx.x * SUMS * C, *sums = part;
     if constexpr (KEPT) {
         DYNAMIC_SHARED(T, rows);
         kept_d = rows;
         kept_x = rows + warps * stride;
         sums = (float*)(rows + 2 * warps * stride);
     }
-    for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS)
-        for (int j = 0; j < COLUMNS; j++) sums[c + j] = sums[C + c + j] = 0;
+    for (int i = 0; i < SUMS; i++)
+        for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS)
+            for (int j = 0; j < COLUMNS; j++) sums[i * C + c + j] = 0;
     for (size_t first = (size_t)blockIdx.x * warps; first < (size_t)N; first += (size_t)gridDim.x * warps) {
         size_t n = first + warp, at = n * C;
         if (n < (size_t)N) {
-            if (lane == 0) moments[warp] = make_float2(mean[n], rstd[n]);
-            backward_row<T, W, KEPT>(dx + at, KEPT ? kept_d + warp * stride : NULL,
-                                     KEPT ? kept_x + warp * stride : NULL, dout + at, x + at, weight, mean[n], rstd[n],
-                                     C, lane);
+            float m = CENTRED ? mean[n] : 0;
+            if (lane == 0) moments[warp] = make_float2(m, rstd[n]);
+            backward_row<T, W, KEPT, CENTRED>(dx + at, KEPT ? kept_d + warp * stride : NULL,
+                                              KEPT ? kept_x + warp * stride : NULL, dout + at, x + at, weight, m,
+                                              rstd[n], C, lane);
         }
         __syncthreads();
-        add_columns<T, COLUMNS>(sums, KEPT ? kept_d : dout + first * C, KEPT ? kept_x : x + first * C, stride, moments,
-                                (int)MIN((size_t)warps, N - first), C);
+        add_columns<T, COLUMNS, CENTRED>(sums, KEPT ? kept_d : dout + first * C, KEPT ? kept_x : x + first * C, stride,
+                                         moments, (int)MIN((size_t)warps, N - first), C);
         __syncthreads();
     }
-    for (int c = threadIdx.x * COLUMNS; c < C && KEPT; c += blockDim.x * COLUMNS)
-        for (int j = 0; j < COLUMNS; j++) part[c + j] = sums[c + j], part[C + c + j] = sums[C + c + j];
+    for (int i = 0; i < SUMS && KEPT; i++)
+        for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS)
+            for (int j = 0; j < COLUMNS; j++) part[i * C + c + j] = sums[i * C + c + j];
 }
 
 static size_t parts_of(size_t N) { return MIN(CEIL_DIV(N, (size_t)PART_ROWS), (size_t)MOST_PARTS); }
 
-size_t cuda_layernorm_scratch_bytes(const KernelLimits* limits) {
+size_t cuda_norm_scratch_bytes(const KernelLimits* limits) {
     return parts_of((size_t)limits->N) * 2 * (size_t)limits->C * sizeof(float);
 }
 
-template <class T, int W>
+template <class T, int W, bool CENTRED>
 static void backward(T* dx, float* parts, const T* dout, const T* x, const T* weight, const float* mean,
                      const float* rstd, int N, int C, cudaStream_t stream) {
-    size_t row_bytes = 2 * kept_stride<T>(C) * sizeof(T), sum_bytes = 2 * (size_t)C * sizeof(float);
+    size_t row_bytes = 2 * kept_stride<T>(C) * sizeof(T), sum_bytes = (CENTRED ? 2 : 1) * (size_t)C * sizeof(float);
     int warps = keeping_warps(row_bytes, sum_bytes);
     unsigned blocks = (unsigned)parts_of((size_t)N);
     if (warps) {
         size_t bytes = warps * row_bytes + sum_bytes;
-        cuda_allow_shared(backward_kernel<T, W, true>, bytes);
-        LAUNCH((backward_kernel<T, W, true>), blocks, 32 * warps, bytes, stream, dx, parts, dout, x, weight, mean, rstd,
-               N, C);
+        cuda_allow_shared(backward_kernel<T, W, true, CENTRED>, bytes);
+        LAUNCH((backward_kernel<T, W, true, CENTRED>), blocks, 32 * warps, bytes, stream, dx, parts, dout, x, weight,
+               mean, rstd, N, C);
     } else {
-        LAUNCH((backward_kernel<T, W, false>), blocks, 32 * MANY_WARPS, 0, stream, dx, parts, dout, x, weight, mean,
-               rstd, N, C);
+        LAUNCH((backward_kernel<T, W, false, CENTRED>), blocks, 32 * MANY_WARPS, 0, stream, dx, parts, dout, x, weight,
+               mean, rstd, N, C);
     }
 }
 
@@ -262,16 +273,16 @@ template <class T>
 static void backward_of(void* dx, float* parts, const void* dout, const void* x, const void* weight, const float* mean,
                         const float* rstd, int N, int C, cudaStream_t stream) {
     uintptr_t bits = (uintptr_t)dx | (uintptr_t)dout | (uintptr_t)x | (uintptr_t)weight | (size_t)C * sizeof(T);
-    auto run = bits % 16 == 0 ? backward<T, Pack<T>::N> : backward<T, 1>;
+    auto run = bits % 16 == 0 ? backward<T, Pack<T>::N, true> : backward<T, 1, true>;
+    if (!mean) run = bits % 16 == 0 ? backward<T, Pack<T>::N, false> : backward<T, 1, false>;
     run((T*)dx, parts, (const T*)dout, (const T*)x, (const T*)weight, mean, rstd, N, C, stream);
 }
 
 void cuda_norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
                         const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
-    if (!mean) die("RMSNorm has no kernel on a CUDA device yet");
     if (N == 0) return;
     size_t n_parts = parts_of((size_t)N);
     float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)C * sizeof(float));
     WITH_DTYPE(dt, backward_of, dx, parts, dout, x, weight, mean, rstd, N, C, cuda_stream(s));
-    cuda_add_parts(dweight, dbias, parts, (int)n_parts, C, 2 * C, cuda_stream(s));
+    cuda_add_parts(dweight, dbias, parts, (int)n_parts, C, (mean ? 2 : 1) * C, cuda_stream(s));
 }
