@@ -13,9 +13,11 @@
 //   out[i] = o / sum,  lse[i] = max + log(sum)
 //
 // FlashAttention-2 (Dao 2023) does this for tiles: a block owns 128 queries of one document and head, 32 a warp, and
-// meets the keys that they see in tiles of 64. Scores never leave registers; exponentials are taken in base 2. A pair
-// (query, key) costs 4 HS FLOPs, a causal document of T tokens 2 HS T^2, against tensor cores: mma.sync reaches about
-// 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the rest needs wgmma.
+// meets the keys that they see in tiles of 64. Query heads that share a head of keys and values (Ainslie et al. 2023)
+// read it where it lies; their blocks start side by side, so that it comes from the cache for all but one. Scores never
+// leave registers; exponentials are taken in base 2. A pair (query, key) costs 4 HS FLOPs, a causal document of T
+// tokens 2 HS T^2, against tensor cores: mma.sync reaches about 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the
+// rest needs wgmma.
 //
 // By count, a tile of 128 x 64 with HS = 64 takes of one multiprocessor of an H100, in cycles: 825 of mma; 512 of
 // exponentials, 16 a cycle; 640 of shared memory, 128 bytes a cycle, to write K and V once and read them once a warp
@@ -95,7 +97,8 @@ __device__ __forceinline__ void visit_tiles(const ListJob* job, int* next) {
 static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(ListJob query_job, ListJob key_job) {
     __shared__ int next[LIST_WARPS * CLASSES];  // tiles of a warp and class; later where the next one goes
     __shared__ int above[2][CLASSES];           // tiles of this class and larger ones
-    ListJob chosen = blockIdx.x == 0 ? query_job : key_job, *job = &chosen;
+    ListJob chosen = key_job, *job = &chosen;
+    if (blockIdx.x == 0) chosen = query_job;
     int c = (int)threadIdx.x, warp = c / 32;
     for (int i = c; i < LIST_WARPS * CLASSES; i += LIST_THREADS) next[i] = 0;
     __syncthreads();
@@ -261,9 +264,9 @@ constexpr size_t forward_shared_bytes() {
 
 template <int D, int KEYS, class Out>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
-    forward_kernel(Out* out, float* lse, Attention a, const int* n_tiles, const Tile* tiles) {
+    forward_kernel(Out* out, float* lse, Attention a, int group, const int* n_tiles, const Tile* tiles) {
     DYNAMIC_SHARED(bf16, shared);
-    int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH, mine = (int)(threadIdx.x / 32) * WARP_QUERIES;
+    int index = tile_index(), h = (int)blockIdx.x, kv = h / group, mine = (int)(threadIdx.x / 32) * WARP_QUERIES;
     if (index >= *n_tiles) return;
     Tile t = tiles[index];
     int seen = MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1)), rows = t.n_rows - mine;  // of the warp, or negative
@@ -278,7 +281,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     if (seen > 0) {
         const bf16* q = (const bf16*)a.q + (size_t)t.row * a.ldq + h * a.HS;
         copy_rows<D, QUERY_TILE>(shared, q, (size_t)a.ldq, t.n_rows, a.HS);
-        copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, h, a.HS);
+        copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, kv, a.HS);
     }
     // What is left of the document's keys; row i of the warp sees the first diagonal + i of them.
     int n_keys = t.n_other, diagonal = rows > 0 ? t.diagonal + mine : -WARP_QUERIES, unseen = t.n_other - seen;
@@ -286,7 +289,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         cp_async_wait<0>();
         __syncthreads();  // this step's keys are here, and all have done with those of the step before
         if (n_keys - KEYS > unseen)
-            copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, h, a.HS);
+            copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, kv,
+                                a.HS);
         if (D <= MOST_HELD && n_keys == t.n_other) hold_rows<D, M>(held, my_q);
         if (diagonal + WARP_QUERIES - 1 <= 0) continue;
         const bf16 *k_tile = stages + stage * 2 * KEYS * D, *v_tile = k_tile + KEYS * D;
@@ -310,8 +314,8 @@ static void forward(Out* out, float* lse, const Attention* a, Stream s) {
     TileList list;
     attention_list(&list, NULL, 0, a, s);
     cuda_allow_shared(forward_kernel<D, KEYS, Out>, bytes);
-    LAUNCH((forward_kernel<D, KEYS, Out>), (unsigned)list.most * (unsigned)a->NH, TILE_THREADS, bytes, cuda_stream(s),
-           out, lse, *a, list.n, list.tiles);
+    LAUNCH((forward_kernel<D, KEYS, Out>), tile_grid(&list, a->NH), TILE_THREADS, bytes, cuda_stream(s), out, lse, *a,
+           a->NH / a->NKV, list.n, list.tiles);
 }
 
 template <class Out>
@@ -323,7 +327,6 @@ static void forward_any(Out* out, float* lse, const Attention* a, Stream s) {
 }
 
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    if (a->NKV != a->NH) die("grouped heads have no kernel on a CUDA device yet");
     if (a->Nq == 0 || a->n_docs == 0) return;
     if (!attention_tiles_fit(a, dt) || (uintptr_t)out % 16) return cuda_attention_plain_forward(out, lse, a, dt, s);
     if (a->partial) return forward_any((float*)out, lse, a, s);

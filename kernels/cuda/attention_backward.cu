@@ -1,14 +1,14 @@
 // attention_backward.cu - the backward pass of attention on tensor cores. With P = exp(S - lse), S = scale Q K^T:
 //     dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dK = scale dS^T Q,  dQ = scale dS K
 //
-// Naively, for one head; the three loops are the three kernels:
+// Naively, for one head of keys and values and the query heads that share it; the three loops are the three kernels:
 //
-//   for each query i:   D[i] = dot(dout[i], out[i])                                        statistics_kernel
-//   for each key j:     for each query i that sees j:                                      key_kernel
+//   for each query i of each head:   D[i] = dot(dout[i], out[i])                           statistics_kernel
+//   for each key j:     for each head, for each of its queries i that sees j:              key_kernel
 //                           p = exp(scale * dot(q[i], k[j]) - lse[i])
 //                           ds = p * (dot(dout[i], v[j]) - D[i])
 //                           dv[j] += p * dout[i],  dk[j] += scale * ds * q[i]
-//   for each query i:   for each key j that i sees:                                        query_kernel
+//   for each query i of each head:   for each key j that i sees:                           query_kernel
 //                           p and ds again
 //                           dq[i] += scale * ds * k[j]
 //
@@ -16,7 +16,8 @@
 // two kernels keep their sums in registers and add in a fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key),
 // 14 HS instead of the 10 HS that are needed. With fast_backward there is only the first kernel, which also adds its
 // part of dQ to fp32 in memory by atomics: 5 matmuls, but the order of additions, and so the last bits, differ between
-// runs.
+// runs. A block of the first kernel goes with its keys through all heads that share them, one after another: g heads
+// make g times fewer blocks of g times the work, and the next head's first queries are on their way when one ends.
 //
 // For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
 // 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores, at the 62% of their peak that mma.sync
@@ -110,11 +111,11 @@ constexpr size_t query_shared_bytes() {
 
 template <int D, class Gradient>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
-    query_kernel(Gradient* dq, const bf16* dout, const Statistics* statistics, Attention a, const int* n_tiles,
-                 const Tile* tiles) {
+    query_kernel(Gradient* dq, const bf16* dout, const Statistics* statistics, Attention a, int group,
+                 const int* n_tiles, const Tile* tiles) {
     constexpr int M = QuerySide<D>::M, WARP_QUERIES = QuerySide<D>::WARP_QUERIES, KEYS = QuerySide<D>::KEYS;
     DYNAMIC_SHARED(bf16, shared);
-    int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH;
+    int index = tile_index(), h = (int)blockIdx.x, kv = h / group;
     if (index >= *n_tiles) return;
     Tile t = tiles[index];
     int seen = MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1)), mine = (int)(threadIdx.x / 32) * WARP_QUERIES;
@@ -130,7 +131,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     clear<M, D / 8>(sum);
     if (seen > 0) {
         copy_stage<D, QUERY_TILE>(q, {a.q, a.ldq}, {dout, a.ldo}, t.row, t.n_rows, h, a.HS);
-        copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, h, a.HS);
+        copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, kv, a.HS);
     }
     const bf16 *my_q = q + mine * D, *my_dout = my_q + QUERY_TILE * D;
     // What is left of the document's keys; row i of the warp sees the first diagonal + i of them.
@@ -140,7 +141,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         cp_async_wait<0>();
         __syncthreads();  // this step's keys are here, and all have done with those of the step before
         if (n_keys - KEYS > unseen)
-            copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, h, a.HS);
+            copy_stage<D, KEYS>(stages + (stage ^ 1) * 2 * KEYS * D, k, v, end - n_keys + KEYS, n_keys - KEYS, kv,
+                                a.HS);
         if (D <= MOST_HELD && n_keys == t.n_other) hold_rows<D, M>(held, my_q);
         for (int chunk = 0; chunk < KEYS; chunk += CHUNK, n_keys -= CHUNK, diagonal -= CHUNK) {
             if (diagonal + WARP_QUERIES - 1 <= 0 || n_keys <= 0) continue;
@@ -225,11 +227,11 @@ constexpr size_t key_shared_bytes() {
 template <int D, bool FAST, class Gradient>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
     key_kernel(Gradient* dk, Gradient* dv, float* dq_sum, int ld_sum, const bf16* dout, const Statistics* statistics,
-               Attention a, const int* n_tiles, const Tile* tiles) {
+               Attention a, int group, const int* n_tiles, const Tile* tiles) {
     constexpr int M = KeySide<D>::M, WARP_KEYS = KeySide<D>::WARP_KEYS, KEYS = KeySide<D>::KEYS;
     constexpr int QUERIES = KeySide<D>::QUERIES;
     DYNAMIC_SHARED(bf16, shared);
-    int index = (int)blockIdx.x / a.NH, h = (int)blockIdx.x % a.NH, thread = (int)threadIdx.x;
+    int index = tile_index(), kv = (int)blockIdx.x, thread = (int)threadIdx.x;
     if (index >= *n_tiles) return;
     Tile t = tiles[index];
     int mine = (int)(threadIdx.x / 32) * WARP_KEYS, rows = t.n_rows - mine;  // of the warp, may be negative
@@ -237,29 +239,35 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     bf16 *k = shared, *v = k + KEYS * D, *stages = v + KEYS * D, *ds_tile = stages + 4 * QUERIES * D;
     Statistics* columns = (Statistics*)(ds_tile + (FAST ? KEYS * QUERIES : 0));  // of two stages
     Source q = {a.q, a.ldq}, go = {dout, a.ldo};
-    statistics += (size_t)h * a.Nq;
     const Statistics none = {INFINITY, 0};
     Statistics coming = none;  // of one query of the next step
     float dk_sum[M][D / 8][4], dv_sum[M][D / 8][4];
     clear<M, D / 8>(dk_sum);
     clear<M, D / 8>(dv_sum);
-    // What is left of the document's queries; column i sees the warp's rows before diagonal + i.
-    int n_queries = t.n_other - begin, diagonal = t.diagonal + begin - mine, end = t.other + t.n_other;
+    int n_all = t.n_other - begin, end = t.other + t.n_other;
+    int n_queries = n_all, i = 0, diagonal_end = t.diagonal + t.n_other - mine;  // what is left of the group's head i
     if (n_queries > 0) {
-        copy_stage<D, KEYS>(k, {a.k, a.ldkv}, {a.v, a.ldkv}, t.row, t.n_rows, h, a.HS);
-        copy_stage<D, QUERIES>(stages, q, go, end - n_queries, n_queries, h, a.HS);
-        if (thread < MIN(QUERIES, n_queries)) coming = statistics[end - n_queries + thread];
+        copy_stage<D, KEYS>(k, {a.k, a.ldkv}, {a.v, a.ldkv}, t.row, t.n_rows, kv, a.HS);
+        copy_stage<D, QUERIES>(stages, q, go, end - n_queries, n_queries, kv * group, a.HS);
+        if (thread < MIN(QUERIES, n_queries))
+            coming = statistics[(size_t)(kv * group) * a.Nq + end - n_queries + thread];
     }
     for (int stage = 0; n_queries > 0; stage ^= 1) {
         if (thread < QUERIES) columns[stage * QUERIES + thread] = coming;
         cp_async_wait<0>();
         __syncthreads();  // this step's queries are here, and all have done with those of the step before
-        if (n_queries > QUERIES) {
-            int next = end - n_queries + QUERIES;
-            copy_stage<D, QUERIES>(stages + (stage ^ 1) * 2 * QUERIES * D, q, go, next, end - next, h, a.HS);
-            coming = thread < MIN(QUERIES, end - next) ? statistics[next + thread] : none;
+        // The next step is of the same head, or the first one of the next head.
+        int left = n_queries - QUERIES, next_i = i;
+        if (left <= 0) left = n_all, next_i++;
+        if (next_i < group) {
+            copy_stage<D, QUERIES>(stages + (stage ^ 1) * 2 * QUERIES * D, q, go, end - left, left, kv * group + next_i,
+                                   a.HS);
+            coming = thread < MIN(QUERIES, left)
+                         ? statistics[(size_t)(kv * group + next_i) * a.Nq + end - left + thread]
+                         : none;
         }
-        for (int chunk = 0; chunk < QUERIES; chunk += CHUNK, n_queries -= CHUNK, diagonal += CHUNK) {
+        for (int chunk = 0; chunk < QUERIES; chunk += CHUNK, n_queries -= CHUNK) {
+            int diagonal = diagonal_end - n_queries;  // column i sees the warp's rows before diagonal + i
             const bf16 *q_chunk = stages + (stage * 2 * QUERIES + chunk) * D, *dout_chunk = q_chunk + QUERIES * D;
             unsigned p[M][CHUNK / 16][4], ds[M][CHUNK / 16][4] = {};
             if (diagonal + CHUNK - 1 <= 0 || n_queries <= 0 || rows <= 0) {
@@ -275,14 +283,16 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
             multiply<D, D, M, CHUNK / 16>(dv_sum, p, dout_chunk, 0);
             multiply<D, D, M, CHUNK / 16>(dk_sum, ds, q_chunk, 0);
         }
-        if (!FAST) continue;
-        __syncthreads();  // all of ds is here
-        float* to = dq_sum + (size_t)(end - n_queries - QUERIES) * ld_sum + h * a.HS;
-        add_query_gradient<D>(to, (size_t)ld_sum, n_queries + QUERIES, a.HS, ds_tile, k,
-                              ADDS<Gradient> ? a.scale : 1.0f);
+        if (FAST) {
+            __syncthreads();  // all of ds is here
+            float* to = dq_sum + (size_t)(end - n_queries - QUERIES) * ld_sum + (kv * group + i) * a.HS;
+            add_query_gradient<D>(to, (size_t)ld_sum, n_queries + QUERIES, a.HS, ds_tile, k,
+                                  ADDS<Gradient> ? a.scale : 1.0f);
+        }
+        if (n_queries <= 0 && ++i < group) n_queries = n_all;
     }
     __syncthreads();  // k and v are free
-    size_t to = (size_t)(t.row + mine) * a.ld_dkv + h * a.HS;
+    size_t to = (size_t)(t.row + mine) * a.ld_dkv + kv * a.HS;
     put_gradient<D, M>(dk + to, (size_t)a.ld_dkv, rows, a.HS, k + mine * D, dk_sum, a.scale);
     put_gradient<D, M>(dv + to, (size_t)a.ld_dkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);
 }
@@ -317,8 +327,8 @@ static void launch_keys(Gradient* dk, Gradient* dv, float* dq_sum, int ld_sum, c
     constexpr size_t bytes = key_shared_bytes<D, FAST>();
     if (keys->most == 0) return;
     cuda_allow_shared(key_kernel<D, FAST, Gradient>, bytes);
-    LAUNCH((key_kernel<D, FAST, Gradient>), (unsigned)keys->most * (unsigned)a->NH, TILE_THREADS, bytes, stream, dk, dv,
-           dq_sum, ld_sum, dout, statistics, *a, keys->n, keys->tiles);
+    LAUNCH((key_kernel<D, FAST, Gradient>), tile_grid(keys, a->NKV), TILE_THREADS, bytes, stream, dk, dv, dq_sum,
+           ld_sum, dout, statistics, *a, a->NH / a->NKV, keys->n, keys->tiles);
 }
 
 template <int D, class Gradient>
@@ -327,8 +337,8 @@ static void launch_queries(Gradient* dq, const bf16* dout, const Statistics* sta
     constexpr size_t bytes = query_shared_bytes<D>();
     if (queries->most == 0) return;
     cuda_allow_shared(query_kernel<D, Gradient>, bytes);
-    LAUNCH((query_kernel<D, Gradient>), (unsigned)queries->most * (unsigned)a->NH, TILE_THREADS, bytes, stream, dq,
-           dout, statistics, *a, queries->n, queries->tiles);
+    LAUNCH((query_kernel<D, Gradient>), tile_grid(queries, a->NH), TILE_THREADS, bytes, stream, dq, dout, statistics,
+           *a, a->NH / a->NKV, queries->n, queries->tiles);
 }
 
 template <int D, class Gradient>
@@ -371,7 +381,6 @@ void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
                              const Attention* attention, DType dt, Stream s) {
     Attention a = *attention;
     if (!a.partial) a.ld_dq = a.ldq, a.ld_dkv = a.ldkv;
-    if (a.NKV != a.NH) die("grouped heads have no kernel on a CUDA device yet");
     if (a.n_docs == 0) return;
     uintptr_t pointers = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv | (uintptr_t)dout | (uintptr_t)out;
     if (!attention_tiles_fit(&a, dt) || pointers % 16 || (a.ld_dq | a.ld_dkv) % 8)

@@ -16,7 +16,19 @@
 
 #include <math.h>
 
-enum { SIDE = 16, THREADS = SIDE * SIDE, MOST_HS = 256 };
+enum {
+    SIDE = 16,
+    THREADS = SIDE * SIDE,
+    MOST_HS = 256,
+    RESIDENT = 2  // blocks on an SM: at most 128 registers a thread
+};
+
+// Before a loop that takes too many registers when it is unrolled further.
+#ifdef __CUDACC__
+#define UNROLL_TWICE _Pragma("unroll 2")
+#else
+#define UNROLL_TWICE
+#endif
 
 // Sizes by padded head size HSp: 64, 128 or 256.
 template <int HSp>
@@ -101,6 +113,7 @@ static __device__ __forceinline__ void load_tile(float* tile, const T* x, int ld
 // sum[r][s] += row r of a times row s of b, whose rows are SIDE * ld apart, over the first n elements, a multiple of 4.
 template <int R, int S>
 static __device__ __forceinline__ void add_dots(float (&sum)[R][S], const float* a, const float* b, int ld, int n) {
+    UNROLL_TWICE
     for (int c = 0; c < n; c += 4) {
         Pack<float> u[R], w[S];
         for (int r = 0; r < R; r++) u[r] = load_pack(a + r * SIDE * ld + c);
@@ -189,13 +202,14 @@ static __device__ __forceinline__ float softmax_row(float (&s)[S], float* max, f
 }
 
 template <class T, int HSp, class Out>
-static __global__ void __launch_bounds__(THREADS) forward_kernel(Out* out, float* lse, Attention a, int aligned) {
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
+    forward_kernel(Out* out, float* lse, Attention a, int group, int aligned) {
     typedef Tiles<HSp> M;
     DYNAMIC_SHARED(float, q);
     float *k = q + M::ROWS * M::LD, *v = k + M::COLS * M::LD, *p = v + M::COLS * M::LD;
     // The last tiles see most keys: they come first, so that no block begins long work when others have finished.
     int first, b = find_tile(a.cu_q, a.n_docs, M::ROWS, (int)(gridDim.x - 1 - blockIdx.x), &first);
-    int h = (int)blockIdx.y, y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE, HS = a.HS;
+    int h = (int)blockIdx.y, kv = h / group, y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE, HS = a.HS;
     Document d = document(a, b);
     if (first >= d.q_len) return;
     int n_rows = MIN(M::ROWS, d.q_len - first), n_keys = n_seen(d, first + n_rows - 1);
@@ -205,8 +219,10 @@ static __global__ void __launch_bounds__(THREADS) forward_kernel(Out* out, float
     Pack<float> o[M::R][M::K] = {};
     for (int j = 0; j < n_keys; j += M::COLS) {
         __syncthreads();  // the last tile of keys has been read
-        load_tile<T, M::COLS, HSp>(k, row_of((const T*)a.k, d.k0 + j, a.ldkv, h, HS), a.ldkv, d.k_len - j, HS, aligned);
-        load_tile<T, M::COLS, HSp>(v, row_of((const T*)a.v, d.k0 + j, a.ldkv, h, HS), a.ldkv, d.k_len - j, HS, aligned);
+        load_tile<T, M::COLS, HSp>(k, row_of((const T*)a.k, d.k0 + j, a.ldkv, kv, HS), a.ldkv, d.k_len - j, HS,
+                                   aligned);
+        load_tile<T, M::COLS, HSp>(v, row_of((const T*)a.v, d.k0 + j, a.ldkv, kv, HS), a.ldkv, d.k_len - j, HS,
+                                   aligned);
         __syncthreads();
         float s[M::R][M::S] = {};
         add_dots(s, q + y * M::LD, k + x * M::LD, M::LD, ROUND_UP(HS, 4));
@@ -247,9 +263,20 @@ static __global__ void __launch_bounds__(THREADS) row_dots_kernel(float* D, cons
 // What the queries or the keys of a document bring to the gradients: S = q k^T and dP = dout v^T.
 template <class T>
 struct Operands {
-    const T *s, *dp;  // q and dout, or k and v: row 0, head h
+    const T *s, *dp;  // q and dout, or k and v: row 0 of a head
     int lds, lddp, n;
 };
+
+// Of query head h, or of the head of keys and values kv.
+template <class T>
+static __device__ __forceinline__ Operands<T> queries_of(const Attention& a, const T* dout, const Document& d, int h) {
+    return {row_of((const T*)a.q, d.q0, a.ldq, h, a.HS), row_of(dout, d.q0, a.ldo, h, a.HS), a.ldq, a.ldo, d.q_len};
+}
+template <class T>
+static __device__ __forceinline__ Operands<T> keys_of(const Attention& a, const Document& d, int kv) {
+    return {row_of((const T*)a.k, d.k0, a.ldkv, kv, a.HS), row_of((const T*)a.v, d.k0, a.ldkv, kv, a.HS), a.ldkv,
+            a.ldkv, d.k_len};
+}
 
 // dots of S and dP become P and dS. Where a query has lse = -infinity, no key counts.
 template <int R, int S, bool KEYS>
@@ -267,12 +294,12 @@ static __device__ __forceinline__ void probabilities(float (&s)[R][S], float (&d
         }
 }
 
-// KEYS: ds = dk and dp = dv of a tile of keys, whose transposed scores have queries as columns; else ds = dq. With ADD
-// they are fp32 and added to.
+// KEYS: ds = dk and dp = dv of a tile of keys, whose transposed scores have queries as columns, of one head after
+// another that shares them; else ds = dq. With ADD they are fp32 and added to.
 template <class T, int HSp, bool KEYS, bool ADD, class Gradient>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
     gradients_kernel(Gradient* ds, Gradient* dp, const T* dout, const float* lse, const float* D, Attention a,
-                     int aligned) {
+                     int group, int aligned) {
     typedef Tiles<HSp> M;
     DYNAMIC_SHARED(float, rows_s);
     float *rows_dp = rows_s + M::ROWS * M::LD, *cols_s = rows_dp + M::ROWS * M::LD, *cols_dp = cols_s + M::COLS * M::LD;
@@ -280,14 +307,12 @@ static __global__ void __launch_bounds__(THREADS)
     // Long work first: the first keys are seen by most queries, the last queries see most keys.
     int slot = (int)(KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x), first;
     int b = find_tile(KEYS ? a.cu_k : a.cu_q, a.n_docs, M::ROWS, slot, &first);
-    int h = (int)blockIdx.y, y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE, HS = a.HS;
+    int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE, HS = a.HS;
+    // Of KEYS, mine is the head of keys and values, h the first query head that reads it; else mine is h.
+    int mine = (int)blockIdx.y, h = KEYS ? mine * group : mine, end_h = KEYS ? h + group : h + 1;
     Document d = document(a, b);
     if (first < 0 || first >= (KEYS ? d.k_len : d.q_len)) return;  // below 0: keys before cu_k[0] are of no document
-    Operands<T> queries = {row_of((const T*)a.q, d.q0, a.ldq, h, HS), row_of(dout, d.q0, a.ldo, h, HS), a.ldq, a.ldo,
-                           d.q_len};
-    Operands<T> keys = {row_of((const T*)a.k, d.k0, a.ldkv, h, HS), row_of((const T*)a.v, d.k0, a.ldkv, h, HS), a.ldkv,
-                        a.ldkv, d.k_len};
-    Operands<T> rows = KEYS ? keys : queries, cols = KEYS ? queries : keys;
+    Operands<T> rows = KEYS ? keys_of<T>(a, d, mine) : queries_of(a, dout, d, h);
     int n_rows = MIN(M::ROWS, rows.n - first);
     // The columns that the tile's rows see, or that see them.
     int begin = KEYS ? MAX(0, first - d.offset) / M::COLS * M::COLS : 0;
@@ -295,7 +320,8 @@ static __global__ void __launch_bounds__(THREADS)
     load_tile<T, M::ROWS, HSp>(rows_s, rows.s + (size_t)first * rows.lds, rows.lds, n_rows, HS, aligned);
     load_tile<T, M::ROWS, HSp>(rows_dp, rows.dp + (size_t)first * rows.lddp, rows.lddp, n_rows, HS, aligned);
     Pack<float> sum_s[M::R][M::K] = {}, sum_dp[M::R][M::K] = {};
-    for (int c = begin; c < end; c += M::COLS) {
+    for (int c = begin; c < end && h < end_h;) {
+        Operands<T> cols = KEYS ? queries_of(a, dout, d, h) : keys_of<T>(a, d, h / group);
         __syncthreads();  // the last tile of columns has been read
         load_tile<T, M::COLS, HSp>(cols_s, cols.s + (size_t)c * cols.lds, cols.lds, cols.n - c, HS, aligned);
         load_tile<T, M::COLS, HSp>(cols_dp, cols.dp + (size_t)c * cols.lddp, cols.lddp, cols.n - c, HS, aligned);
@@ -311,13 +337,15 @@ static __global__ void __launch_bounds__(THREADS)
         }
         share_scores<HSp>(p, t, y, x);
         add_rows<HSp>(sum_s, p + y * M::LDP, cols_s + 4 * x);
+        c += M::COLS;
+        if (c >= end) c = begin, h++;
     }
     float scale[M::R], one[M::R];
     for (int r = 0; r < M::R; r++) scale[r] = a.scale, one[r] = 1.0f;
     size_t row = (KEYS ? d.k0 : d.q0) + first;
     int ld = KEYS ? a.ld_dkv : a.ld_dq;
-    store_rows<HSp, ADD>(row_of(ds, row, ld, h, HS), ld, sum_s, scale, n_rows, HS, y, x);
-    if (KEYS) store_rows<HSp, ADD>(row_of(dp, row, ld, h, HS), ld, sum_dp, one, n_rows, HS, y, x);
+    store_rows<HSp, ADD>(row_of(ds, row, ld, mine, HS), ld, sum_s, scale, n_rows, HS, y, x);
+    if (KEYS) store_rows<HSp, ADD>(row_of(dp, row, ld, mine, HS), ld, sum_dp, one, n_rows, HS, y, x);
 }
 
 // ---- entries
@@ -349,18 +377,19 @@ static void forward(Out* out, float* lse, const Attention* a, Stream s) {
     dim3 grid(n_slots(a->Nq, a->n_docs, Tiles<HSp>::ROWS), (unsigned)a->NH);
     size_t shared = Tiles<HSp>::FORWARD_BYTES;
     cuda_allow_shared(forward_kernel<T, HSp, Out>, shared);
-    LAUNCH((forward_kernel<T, HSp, Out>), grid, THREADS, shared, cuda_stream(s), out, lse, *a, inputs_aligned<T>(a));
+    LAUNCH((forward_kernel<T, HSp, Out>), grid, THREADS, shared, cuda_stream(s), out, lse, *a, a->NH / a->NKV,
+           inputs_aligned<T>(a));
 }
 
 template <class T, int HSp, bool KEYS, bool ADD, class Gradient>
 static void gradients(Gradient* ds, Gradient* dp, const T* dout, const float* lse, const float* D, const Attention* a,
                       Stream s) {
     int aligned = inputs_aligned<T>(a) && is_aligned<T>(dout, a->ldo, a->HS);
-    dim3 grid(n_slots(KEYS ? a->Nk : a->Nq, a->n_docs, Tiles<HSp>::ROWS), (unsigned)a->NH);
+    dim3 grid(n_slots(KEYS ? a->Nk : a->Nq, a->n_docs, Tiles<HSp>::ROWS), (unsigned)(KEYS ? a->NKV : a->NH));
     size_t shared = Tiles<HSp>::BACKWARD_BYTES;
     cuda_allow_shared(gradients_kernel<T, HSp, KEYS, ADD, Gradient>, shared);
     LAUNCH((gradients_kernel<T, HSp, KEYS, ADD, Gradient>), grid, THREADS, shared, cuda_stream(s), ds, dp, dout, lse, D,
-           *a, aligned);
+           *a, a->NH / a->NKV, aligned);
 }
 
 template <class T, class Out>

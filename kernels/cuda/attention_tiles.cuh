@@ -54,6 +54,14 @@ typedef struct TileList {
 // as calls have the same Attention.row, so that the layers of a model make them once.
 void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s);
 
+// A block for every tile and head: blockIdx.x is the head, so that the blocks of a tile start one after another and find
+// in the cache what their heads share. y alone would not count all tiles.
+static inline dim3 tile_grid(const TileList* list, int heads) {
+    enum { MOST_Y = 1 << 15 };
+    return dim3((unsigned)heads, (unsigned)MIN(list->most, (int)MOST_Y), cuda_blocks((size_t)list->most, MOST_Y));
+}
+__device__ __forceinline__ int tile_index() { return (int)(blockIdx.z * gridDim.y + blockIdx.y); }
+
 // ---- tiles in shared memory
 
 enum { TILE_THREADS = 128, TILE_WARPS = TILE_THREADS / 32 };
