@@ -1,8 +1,8 @@
 #!/bin/sh
 # cuda_compiles.sh ARCH... - every CUDA source compiles for the emulator with clang too, and with nvcc for each of these
 # architectures (80 89 90 100 120), as many at a time as there are cores. On those that are found in data centres (80,
-# 90) no kernel of the fast attention spills registers, no kernel uses local memory, and where stores of 16 bytes are
-# promised the machine code has them, as cuobjdump shows.
+# 90) no kernel of the fast attention spills registers, no kernel uses local memory, and where loads and stores of 16
+# bytes are promised the machine code has them, as cuobjdump shows.
 cd "$(dirname "$0")/.." || exit 1
 nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null)}
 cores=$(nproc 2> /dev/null || echo 2)
@@ -55,12 +55,15 @@ while read -r name; do
         bad "$name.cu" "$(grep -E 'error|warning' "$work/$name.log")"
     fi
 done < $work/names
-spills=$(cat $work/attention.log $work/attention_backward.log | grep -A1 -E "for 'sm_(80|90)'" |
+# ptxas names a kernel and its architecture two lines above what the kernel uses.
+spills=$(cat $work/attention.log $work/attention_backward.log | grep -A2 -E "for 'sm_(80|90)'" |
     grep -E '[1-9][0-9]* bytes spill' | head -n 3)
 [ -z "$spills" ] && ok "attention keeps its registers on sm_80 and sm_90" || bad "attention spills registers:" "$spills"
-local=$(cat $work/*.log | grep -A1 -E "for 'sm_(80|90)'" | grep -B1 -E '[1-9][0-9]* bytes stack frame' |
+local=$(cat $work/*.log | grep -A2 -E "for 'sm_(80|90)'" | grep -B2 -E '[1-9][0-9]* bytes stack frame' |
     grep "for 'sm_")
 [ -z "$local" ] && ok "no kernel uses local memory on sm_80 and sm_90" || bad "local memory:" "$local"
+read_all=$(cat $work/*.log | grep -cE '[0-9]+ bytes stack frame')
+[ "$read_all" -gt 0 ] && ok "ptxas has told of $read_all kernels" || bad "ptxas tells no more what kernels use" ""
 
 cuobjdump=$(command -v cuobjdump ||
     ls "$(dirname "$nvcc")/cuobjdump" build/tools/nvidia/*/bin/cuobjdump 2> /dev/null | head -n 1)
@@ -69,7 +72,7 @@ if [ -z "$cuobjdump" ]; then
     finish
 fi
 PATH=$PATH:$(dirname "$cuobjdump") # it calls nvdisasm
-# FILE KERNEL: kernels whose mangled names match store 16 bytes at a time, and nothing of 2
+# FILE KERNEL: kernels whose mangled names match load and store 16 bytes at a time, and nothing of 2
 while read -r file kernel; do
     [ -e $work/$file.o ] || continue
     for a in "$@"; do
@@ -77,14 +80,16 @@ while read -r file kernel; do
         wrong=$("$cuobjdump" -arch sm_$a -sass $work/$file.o 2>&1 | awk -v kernel="$kernel" '
             function tell() {
                 n += name != ""
-                if (name && (!whole || halves)) print name ": " whole " STG.E.128, " halves " STG.E.U16"
+                if (name && (!loads || !stores || halves))
+                    print name ": " loads " loads and " stores " stores of 16 bytes, " halves " of 2"
             }
-            /Function :/ { tell(); name = $3 ~ kernel ? $3 : ""; whole = halves = 0 }
-            /STG.E.128/ { whole++ }
-            /STG.E.U16/ { halves++ }
+            /Function :/ { tell(); name = $3 ~ kernel ? $3 : ""; loads = stores = halves = 0 }
+            /LDG.E.128/ || /LDGSTS.E.BYPASS.(LTC128B.)?128/ { loads++ }
+            /STG.E.128/ { stores++ }
+            /(LDG|STG).E.U16/ { halves++ }
             END { tell(); if (!n) print "no such kernel in the machine code" }')
-        [ -z "$wrong" ] && ok "$file.cu: $kernel stores 16 bytes at a time on sm_$a" ||
-            bad "$file.cu: $kernel on sm_$a: expected STG.E.128 and no STG.E.U16" "$wrong"
+        [ -z "$wrong" ] && ok "$file.cu: $kernel moves 16 bytes at a time on sm_$a" ||
+            bad "$file.cu: $kernel on sm_$a: expected LDG.E.128 and STG.E.128, nothing of 2 bytes" "$wrong"
     done
 done << 'PROMISES'
 attention forward_kernelI.*Et
@@ -93,6 +98,8 @@ attention_backward convert_kernel
 cudnn_moves interleave_kernel
 elementwise merge_kernelILi4E
 elementwise move_(rows|heads)_kernelI5uint4
-layernorm (forward|backward)_kernelI(tLi8|fLi4)
+elementwise swiglu_kernelILb[01]ELi(8Et|4Ef)
+norm (forward|backward)_kernelI(tLi8|fLi4)
+rotary (turn|norm_backward)_kernelI(tLi8|fLi4)
 PROMISES
 finish

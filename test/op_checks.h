@@ -1,9 +1,10 @@
 // op_checks.h - how test_ops*.c try an op: buffers, a call of the reference, and the same call of every table.
 //
-// A claim fills buffers, runs the reference on them, states how far each element may be off (none: the same bits,
-// which also holds for inputs), and compare() repeats the call for every table, from 8192 elements on with 1, 2 and 3
-// threads. Outputs declared `=` start as NaN, buffers begin at odd addresses between guard bytes. E = 2^-24 is half
-// an ulp of fp32; bf16 results may round to either side of a border, which is one ulp, at most 2^-7 of their value.
+// A claim fills buffers, runs the reference on them, states how far each element may be off (none: the same bits, which
+// also holds for inputs), and compare() repeats the call for every table, from 8192 elements on with 1, 2 and 3
+// threads. Outputs declared `=` start as NaN, buffers begin at odd addresses between guard bytes, on a device a second
+// time at multiples of 16 bytes, as its widest loads and stores want them. E = 2^-24 is half an ulp of fp32; bf16
+// results may round to either side of a border, which is one ulp, at most 2^-7 of their value.
 #pragma once
 #include "test/tables.h"
 
@@ -14,6 +15,7 @@ typedef struct Buffer {
     size_t n;
     DType dt;
     char *now, *start, *expected;  // n elements between GUARD elements each
+    char* room;                    // where `now` lies
     double* tolerance;             // (n), NULL: the same bits
 } Buffer;
 
@@ -67,7 +69,7 @@ static void set(int buffer, size_t i, double x) {
 static int output(size_t n, DType dt) {
     Buffer* b = &world.b[world.n];
     *b = (Buffer){.n = n, .dt = dt};
-    b->now = (char*)malloc(bytes_of(b)), b->start = (char*)malloc(bytes_of(b)),
+    b->now = b->room = (char*)malloc(bytes_of(b) + 16), b->start = (char*)malloc(bytes_of(b)),
     b->expected = (char*)malloc(bytes_of(b));
     memset(b->now, 0xff, bytes_of(b));
     return world.n++;
@@ -114,7 +116,7 @@ static void run_table(const Kernels* table, int threads, void (*call)(const Kern
 
 static void free_buffers(void) {
     for (int i = 0; i < world.n; i++)
-        free(world.b[i].now), free(world.b[i].start), free(world.b[i].expected), free(world.b[i].tolerance);
+        free(world.b[i].room), free(world.b[i].start), free(world.b[i].expected), free(world.b[i].tolerance);
     world.n = 0;
 }
 
@@ -132,16 +134,26 @@ static void compare_buffer(const Buffer* b) {
     }
 }
 
+// Elements begin at multiples of 16 bytes, or only of their own size; what is in the buffers is lost.
+static void place_buffers(int aligned) {
+    for (int i = 0; i < world.n; i++) {
+        Buffer* b = &world.b[i];
+        b->now =
+            b->room + (aligned ? ROUND_UP(GUARD * dtype_bytes(b->dt), (size_t)16) - GUARD * dtype_bytes(b->dt) : 0);
+    }
+}
+
 // Runs every table, with 1 thread against the expected values, with more against the bits of 1. Frees the buffers.
 static void compare(void (*call)(const Kernels*)) {
     const Kernels* tables[CPU_ISAS];
     int threads_tried = 1;
     for (int i = 0; i < world.n; i++)
         if (world.b[i].n >= 8192) threads_tried = most_threads();  // less is done by one thread anyway
-    for (int t = 0, n = tested_tables(tables); t < n; t++) {
+    for (int t = 0, n = tested_tables(tables) * (1 + TESTS_DEVICE); t < n; t++) {
         char* one_thread[MOST_BUFFERS];
+        place_buffers(t % (1 + TESTS_DEVICE));
         for (int threads = 1; threads <= threads_tried; threads++) {
-            run_table(tables[t], threads, call);
+            run_table(tables[t / (1 + TESTS_DEVICE)], threads, call);
             for (int i = 0; i < world.n; i++) {
                 Buffer* b = &world.b[i];
                 if (threads == 1) {

@@ -69,9 +69,11 @@ static void heads_that_share_keys_match_the_reference(void) {
         {4, 1, 1, 1, {{200, 200}}},
         {24, 2, 1, 2, {MISSING}}};
     static const int shared[] = {3, 4, 2, 2, 7, 3, 6, 2};
-    for (int i = 0; i < COUNT(cases); i++)
-        for (int dt = DT_F32; dt <= DT_BF16; dt++) sharing = shared[i], try_case(&cases[i], (DType)dt);
-    sharing = 1;
+    for (any_order = 0; any_order <= TESTS_DEVICE; any_order++)
+        for (int i = 0; i < COUNT(cases); i++)
+            for (int dt = any_order ? DT_BF16 : DT_F32; dt <= DT_BF16; dt++)
+                sharing = shared[i], try_case(&cases[i], (DType)dt);
+    sharing = 1, any_order = 0;
 }
 
 // As they come from documents shorter than the number of chunks that they are cut into; and fewer keys than queries
@@ -202,9 +204,7 @@ int main(void) {
     RUN(fewer_queries_than_keys_match_the_reference);
     RUN(causal_offsets_match_the_reference);
     RUN(aligned_rows_match_the_reference);
-    if (!TESTS_DEVICE) {  // devices have no kernels for shared keys yet
-        RUN(heads_that_share_keys_match_the_reference);
-    }
+    RUN(heads_that_share_keys_match_the_reference);
     RUN(documents_without_queries_or_keys_match_the_reference);
     RUN(head_sizes_match_the_reference);
     RUN(scores_beyond_80_stay_finite_and_exact);

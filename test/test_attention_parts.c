@@ -325,9 +325,11 @@ static void one_part_of_shared_keys_matches_the_reference(void) {
         {16, 2, 1, 3, {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {3, 130, 65}, {9, 130, -200}, {1, 1}}},
         {4, 1, 0, 1, {{1, 130}, {63, 65}, {NONE, 5}, {65, 65}, {7, NONE}}},
         {64, 2, 1, 8, {{70, 70, -3}, {66, 40, 100}, {9, 70, -200}}}};
-    for (int i = 0; i < COUNT(cases); i++)
-        for (int dt = DT_F32; dt <= DT_BF16; dt++) sharing = 2 + i, try_case_as(&cases[i], (DType)dt, 1);
-    sharing = 1;
+    for (any_order = 0; any_order <= TESTS_DEVICE; any_order++)
+        for (int i = 0; i < COUNT(cases); i++)
+            for (int dt = any_order ? DT_BF16 : DT_F32; dt <= DT_BF16; dt++)
+                sharing = 2 + i, try_case_as(&cases[i], (DType)dt, 1);
+    sharing = 1, any_order = 0;
 }
 
 // The reference rounds a whole attention once: as a part it leaves what was rounded.
@@ -457,11 +459,9 @@ int main(void) {
     RUN(the_reference_rounds_what_a_part_leaves);
     RUN(merged_parts_are_the_whole_attention);
     RUN(zigzag_rings_are_the_whole_attention);
-    if (!TESTS_DEVICE) {  // devices have no kernels for shared keys yet
-        RUN(parts_of_an_attention_of_shared_keys_are_the_whole);
-        RUN(one_part_of_shared_keys_matches_the_reference);
-        RUN(a_group_of_ranks_that_share_keys_brings_more_tokens);
-    }
+    RUN(parts_of_an_attention_of_shared_keys_are_the_whole);
+    RUN(one_part_of_shared_keys_matches_the_reference);
+    RUN(a_group_of_ranks_that_share_keys_brings_more_tokens);
     RUN(rings_of_the_shortest_documents_are_the_whole_attention);
     RUN(a_group_of_ranks_brings_more_tokens_of_fewer_heads);
     RUN(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone);

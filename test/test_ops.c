@@ -8,7 +8,7 @@
 // Dimensions and buffers of the call that a claim is trying; `call` functions read them.
 static struct {
     int N, C, V, Vp, write_gradient, in_order, without;
-    int M, NH, HS, d;  // matrices, heads and slices of them
+    int M, NH, HS0, HS, d;  // matrices, heads and slices of them
     size_t n;
     DType dt, out_dt;
     int out, x, y, weight, bias, mean, rstd, tokens, positions;
@@ -64,8 +64,8 @@ static void cast_keeps_nan(void) {
 }
 
 static void call_embedding_forward(const Kernels* t) {
-    t->embedding_forward(data(k.out), (int*)data(k.tokens), (int*)data(k.positions), data(k.x), data(k.y), k.N, k.C,
-                         k.dt, NULL);
+    t->embedding_forward(data(k.out), (int*)data(k.tokens), k.without ? NULL : (int*)data(k.positions), data(k.x),
+                         k.without ? NULL : data(k.y), k.N, k.C, k.dt, NULL);
 }
 
 static void call_embedding_backward(const Kernels* t) {
@@ -81,11 +81,16 @@ static void set_tokens(void) {
 }
 
 static void embedding_forward_gives_the_same_bits(void) {
-    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
+    FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) for (k.without = 0; k.without <= 1; k.without++) {
         set_row_size(i), set_tokens();
         k.x = input(11 * k.C, k.dt, 0, 1), k.y = input(13 * k.C, k.dt, 0, 1), k.out = output((size_t)k.N * k.C, k.dt);
-        run_reference(call_embedding_forward), compare(call_embedding_forward);
+        run_reference(call_embedding_forward);
+        for (size_t n = 0; n < (size_t)k.N * k.without; n++)  // without positions: rows of tokens
+            for (size_t c = 0; c < (size_t)k.C; c++)
+                CHECK(get(k.out, n * k.C + c) == get(k.x, (size_t)get_int(k.tokens, n) * k.C + c));
+        compare(call_embedding_forward);
     }
+    k.without = 0;
 }
 
 // The order of the fp32 additions is part of the contract, so that the bits are.
@@ -405,36 +410,48 @@ static void gather_rows_without_indices_keeps_the_order(void) {
 // ---- slices of heads
 
 static void call_split(const Kernels* t) {
-    t->split_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
+    t->split_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS0, k.HS, k.d, k.dt, NULL);
 }
 static void call_join(const Kernels* t) {
-    t->join_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
+    t->join_heads(data(k.out), data(k.x), k.N, k.M, k.NH, k.HS0, k.HS, k.d, k.dt, NULL);
 }
 static void call_split_and_join(const Kernels* t) {
-    t->split_heads(data(k.y), data(k.x), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
-    t->join_heads(data(k.out), data(k.y), k.N, k.M, k.NH, k.HS, k.HS, k.d, k.dt, NULL);
+    t->split_heads(data(k.y), data(k.x), k.N, k.M, k.NH, k.HS0, k.HS, k.d, k.dt, NULL);
+    t->join_heads(data(k.out), data(k.y), k.N, k.M, k.NH, k.HS0, k.HS, k.d, k.dt, NULL);
 }
 
-// Heads that divide evenly, that do not, slices of one head and of none; more than 8192 elements for the threads.
+// Heads that divide evenly, that do not, slices of one head and of none, first matrices of larger heads; more than 8192
+// elements for the threads.
 static void slices_of_heads(void (*try)(void)) {
-    static const int sizes[][5] = {{0, 3, 4, 8, 2},    {1, 1, 1, 1, 1},  {1, 1, 1, 1, 2},  {5, 3, 4, 8, 3},
-                                   {7, 3, 3, 5, 5},    {9, 2, 5, 3, 2},  {6, 3, 25, 4, 8}, {4, 1, 12, 16, 24},
-                                   {70, 3, 12, 16, 4}, {33, 3, 5, 17, 9}};
+    static const int sizes[][6] = {
+        // N, M, NH, HS0, HS, d
+        {0, 3, 4, 8, 8, 2},  {1, 1, 1, 1, 1, 1},  {1, 1, 1, 1, 1, 2},     {5, 3, 4, 8, 8, 3},     {7, 3, 3, 5, 5, 5},
+        {9, 2, 5, 3, 3, 2},  {6, 3, 25, 4, 4, 8}, {4, 1, 12, 16, 16, 24}, {70, 3, 12, 16, 16, 4}, {33, 3, 5, 17, 17, 9},
+        {5, 3, 4, 24, 8, 3}, {7, 3, 3, 10, 5, 5}, {6, 1, 5, 48, 16, 2},   {70, 3, 4, 112, 16, 3}, {33, 2, 5, 9, 3, 9}};
     FOR_DTYPES for (int i = 0; i < COUNT(sizes); i++) {
-        k.N = at_most(sizes[i][0], 20), k.M = sizes[i][1], k.NH = sizes[i][2], k.HS = sizes[i][3], k.d = sizes[i][4];
-        k.n = (size_t)k.N * k.M * k.NH * k.HS;
+        k.N = at_most(sizes[i][0], 20), k.M = sizes[i][1], k.NH = sizes[i][2];
+        k.HS0 = sizes[i][3], k.HS = sizes[i][4], k.d = sizes[i][5];
+        k.n = (size_t)k.N * k.NH * (k.HS0 + (k.M - 1) * k.HS);
         k.x = input(k.n, k.dt, 0, 1), k.out = output(k.n, k.dt);
         try();
     }
+}
+
+// Where matrix m of token n begins.
+static size_t matrix_of(int n, int m) {
+    return (size_t)k.NH * ((size_t)n * (k.HS0 + (k.M - 1) * k.HS) + (m ? k.HS0 + (m - 1) * k.HS : 0));
 }
 
 static void try_split(void) {
     run_reference(call_split);
     size_t at = 0;
     for (int i = 0; i < k.d; i++)
-        for (int row = 0; row < k.N * k.M; row++)
-            for (int h = i * k.NH / k.d; h < (i + 1) * k.NH / k.d; h++)
-                for (int j = 0; j < k.HS; j++) CHECK(get(k.out, at++) == get(k.x, ((size_t)row * k.NH + h) * k.HS + j));
+        for (int row = 0; row < k.N * k.M; row++) {
+            int m = row % k.M, HS = m ? k.HS : k.HS0;
+            size_t from = matrix_of(row / k.M, m);
+            for (int j = i * k.NH / k.d * HS; j < (i + 1) * k.NH / k.d * HS; j++)
+                CHECK(get(k.out, at++) == get(k.x, from + j));
+        }
     CHECK(at == k.n);
     compare(call_split);
 }

@@ -66,8 +66,12 @@ verdict() { # verdict NAME WHAT-WENT-WRONG
 fault a_barrier_missing_after_staging release test_attention aligned_rows attention \
     's|__syncthreads();  // this step.*||'
 fault the_same_barrier_as_a_race race test_attention aligned_rows attention 's|__syncthreads();  // this step.*||'
-fault a_barrier_missing_before_reuse race test_ops_block layernorm_backward layernorm \
-    '/add_columns<T, COLUMNS>(sums/,/__syncthreads/s/__syncthreads();//'
+fault a_barrier_missing_before_reuse race test_ops_block layernorm_backward norm \
+    '/add_columns<T, COLUMNS, CENTRED>(sums/,/__syncthreads/s/__syncthreads();//'
+fault the_same_between_queries_and_keys race test_ops_block rotary_backward_passes rotary \
+    's|__syncthreads();  // of_warps may be used again||'
+fault a_step_ahead_that_never_comes release test_attention heads_that_share_keys attention_backward \
+    's/if (next_i < group)/if (next_i <= group)/'
 fault a_barrier_missing_in_the_backward_pass race test_attention aligned_rows attention_backward \
     's|__syncthreads();  // all of ds is here||'
 fault a_barrier_in_a_branch release test_ops classifier_matches classifier \
