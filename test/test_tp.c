@@ -2,16 +2,20 @@
 // whatever the numbers of ranks, and activations move by the formula. Started alone; it starts mpirun itself.
 //
 // Five heads and 3.75 tiles of hidden units divide evenly among no number of ranks that is tried here. Where the ranks
-// are one group every batch is one row, so that a step's tokens say what its collectives weigh.
+// are one group every batch is one row, so that a step's tokens say what its collectives weigh. "grouped" is a Qwen3 of
+// ten heads with two key/value heads, "shared" a Qwen2 of four heads with one; their heads' channels are not the width.
 #include "data/safetensors.h"
 #include "plan/base.h"
 #include "test/program.h"
 
 enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
 
-#define TINY                                                                                                    \
-    "--data $W/corpus --layers 2 --width 60 --heads 5 --context 128 --batch-tokens 512 --lr 0.0003 --warmup 0 " \
-    "--steps 10 --save-every 5 --sample-every 5 --keep 0 --eval-every 0 --temperature 0 --tokens 48 --threads 1 "
+#define TINY                                                                                                      \
+    "--data $W/corpus --layers 2 --width 60 --heads 5 --context 128 --batch-tokens 512 --lr 0.0003 --warmup 0 "   \
+    "--steps 10 --save-every 5 --sample-every 5 --keep 0 --eval-every 0 --temperature 0 --tokens 48 --threads 1 " \
+    "--machine flexsp-7b "
+#define GROUPED "--dtype fp32 --arch qwen3 --heads 10 --kv-heads 2 --head-size 8 --hidden 150 --tie no "
+#define SHARED "--arch qwen2 --heads 4 --kv-heads 1 --head-size 16 --hidden 150 "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 static int no_mpirun(void) { return sh("command -v mpirun") != 0; }
@@ -52,27 +56,43 @@ static void read_curve(const char* run, Curve* c) {
 
 // A run of STEPS steps in a directory of its name, from which others go on.
 typedef struct Job {
-    const char* name;
+    const char *name, *like;  // the same model on one rank, in fp32; NULL: that is it
     int ranks;
     const char* options;
     int is_done;
     Curve curve;
 } Job;
 
-static Job jobs[] = {{.name = "one", .ranks = 1, .options = "--dtype fp32"},
-                     {.name = "two", .ranks = 2, .options = "--dtype fp32 --tp 2"},
-                     {.name = "three", .ranks = 3, .options = "--dtype fp32 --tp 3 --recompute block"},
-                     {.name = "four", .ranks = 4, .options = "--dtype fp32 --tp 4 --recompute activation"},
-                     {.name = "groups", .ranks = 4, .options = "--dtype fp32 --tp 2 --zero 3"},
-                     {.name = "plans", .ranks = 6, .options = "--dtype fp32 --tp 2 --plan random --capacity 100"},
-                     {.name = "one_bf16", .ranks = 1, .options = "--dtype bf16"},
-                     {.name = "three_bf16", .ranks = 3, .options = "--dtype bf16 --tp 3"},
-                     {.name = "groups_bf16", .ranks = 4, .options = "--dtype bf16 --tp 2 --zero 2"}};
+// Three ranks divide two key/value heads into 1, 1/2 and 1/2, five into halves and thirds.
+static Job jobs[] = {
+    {.name = "one", .ranks = 1, .options = "--dtype fp32"},
+    {.name = "two", .like = "one", .ranks = 2, .options = "--dtype fp32 --tp 2"},
+    {.name = "three", .like = "one", .ranks = 3, .options = "--dtype fp32 --tp 3 --recompute block"},
+    {.name = "groups", .like = "one", .ranks = 4, .options = "--dtype fp32 --tp 2 --zero 3"},
+    {.name = "grouped_one", .ranks = 1, .options = GROUPED},
+    {.name = "grouped_two", .like = "grouped_one", .ranks = 2, .options = GROUPED "--tp 2"},
+    {.name = "grouped_three", .like = "grouped_one", .ranks = 3, .options = GROUPED "--tp 3 --recompute block"},
+    {.name = "grouped_five", .like = "grouped_one", .ranks = 5, .options = GROUPED "--tp 5 --recompute activation"},
+    {.name = "shared_one", .ranks = 1, .options = SHARED "--dtype fp32"},
+    {.name = "shared_three", .like = "shared_one", .ranks = 3, .options = SHARED "--dtype fp32 --tp 3"},
+    {.name = "shared_groups",
+     .like = "shared_one",
+     .ranks = 4,
+     .options = SHARED "--dtype fp32 --tp 2 --zero 2 --plan random --capacity 130"},
+    {.name = "one_bf16", .ranks = 1, .options = "--dtype bf16"},
+    {.name = "three_bf16", .ranks = 3, .options = "--dtype bf16 --tp 3"},
+    {.name = "groups_bf16", .ranks = 4, .options = "--dtype bf16 --tp 2 --zero 2"},
+    {.name = "shared_bf16", .ranks = 3, .options = SHARED "--dtype bf16 --rounding stochastic --tp 3"}};
+
+static Job* job_of(const char* name) {
+    Job* job = jobs;
+    while (strcmp(job->name, name) != 0) job++;
+    return job;
+}
 
 // Runs it when it is asked for first.
 static const Curve* curve_of(const char* name) {
-    Job* job = jobs;
-    while (strcmp(job->name, name) != 0) job++;
+    Job* job = job_of(name);
     if (job->is_done++) return &job->curve;
     int status = sh(MPIRUN TINY "%s --check-plan --out %s/%s", job->ranks, program, job->options, work, name);
     if (status) printf("    %d ranks, %s: status %d: %.1500s\n", job->ranks, job->options, status, errors);
@@ -113,10 +133,9 @@ static void check_curve(const char* what, const Curve* a, const Curve* b, double
 static const double FP32 = 1e-5;
 
 static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
-    const char* const names[] = {"two", "three", "four", "groups", "plans"};
     if (no_mpirun()) SKIP("mpirun is not here");
-    const Curve* one = curve_of("one");
-    for (int i = 0; i < COUNT(names); i++) check_curve(names[i], one, curve_of(names[i]), FP32);
+    for (int i = 0; i < COUNT(jobs); i++)
+        if (jobs[i].like) check_curve(jobs[i].name, curve_of(jobs[i].like), curve_of(jobs[i].name), FP32);
 }
 
 // A loss is a mean over some 500 targets of values that are rounded to 2^-9 of logits of size about 5, and as much
@@ -151,23 +170,27 @@ static void a_checkpoint_goes_on_in_any_division(void) {
         const char* from;
         int ranks;
         const char* options;
-    } runs[] = {{"groups", 1, "--tp 1"}, {"groups", 3, "--tp 3 --zero 1"}, {"one", 4, "--tp 2 --zero 2"},
-                {"three", 1, "--tp 1"},  {"three", 4, "--tp 4"},           {"two", 3, "--tp 1 --zero 3"}};
+    } runs[] = {{"groups", 3, "--tp 3 --zero 1"}, {"one", 4, "--tp 2 --zero 2"},
+                {"three", 1, "--tp 1"},           {"grouped_five", 3, "--tp 3"},
+                {"grouped_one", 4, "--tp 4"},     {"shared_groups", 3, "--tp 3 --zero 1"}};
     if (no_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         char what[128];
         Curve c = resumed(runs[i].from, runs[i].ranks, runs[i].options);
         snprintf(what, sizeof what, "%s on %d, %s", runs[i].from, runs[i].ranks, runs[i].options);
-        check_curve(what, curve_of("one"), &c, FP32);
+        const char* like = job_of(runs[i].from)->like;
+        check_curve(what, curve_of(like ? like : runs[i].from), &c, FP32);
     }
 }
 
+// Files hold key/value heads once: ranks that share them must have had the same bits.
 static void a_checkpoint_goes_on_in_the_same_division_to_the_bit(void) {
+    const char* const names[] = {"groups", "three", "shared_bf16"};
     if (no_mpirun()) SKIP("mpirun is not here");
-    Curve c = resumed("groups", 4, "");
-    CHECK_STRING(c.hash, curve_of("groups")->hash);
-    c = resumed("three", 3, "");
-    CHECK_STRING(c.hash, curve_of("three")->hash);
+    for (int i = 0; i < COUNT(names); i++) {
+        Curve c = resumed(names[i], job_of(names[i])->ranks, "");
+        CHECK_STRING(c.hash, curve_of(names[i])->hash);
+    }
 }
 
 static double relative_difference(const float* a, const float* b, size_t n) {
@@ -222,7 +245,7 @@ static void check_state(const char* run, const char* one, int n_files) {
         found += n * sizeof(float);
         free(expected), free(value);
     }
-    CHECK(found == parts && whole.n >= 2 * 12 * LAYERS);
+    CHECK(found == parts && whole.n >= 2 * 6 * LAYERS);
     CHECK(worst <= 1e-5);
     printf("    %-32s %d tensors of optimizer state in %d files differ by %.1e at most\n", run, whole.n, n_files,
            worst);
@@ -230,13 +253,13 @@ static void check_state(const char* run, const char* one, int n_files) {
     safetensors_close(&whole);
 }
 
-// The gradient of keys' biases is 0 but for rounding, which the optimizer makes as large as any other: they are left
-// out.
+// The gradient of keys' biases is 0 but for rounding, or nearly so where they hardly turn from one position to the
+// next, and the optimizer makes it as large as any other: they are left out.
 static void check_weights(const char* run, const char* one) {
     SafeTensors a, b;
     double worst = 0;
     if (open_tensors(&a, run, "model.safetensors") || open_tensors(&b, one, "model.safetensors")) return;
-    CHECK(a.n == b.n && a.n > 12 * LAYERS);
+    CHECK(a.n == b.n && a.n > 9 * LAYERS);
     for (int i = 0; i < MIN(a.n, b.n); i++) {
         const SafeTensor *x = &a.tensors[i], *y = &b.tensors[i];
         size_t n = y->bytes / sizeof(float);
@@ -246,6 +269,7 @@ static void check_weights(const char* run, const char* one) {
         CHECK(!safetensors_floats(&a, x, 0, x->bytes / sizeof(float), found, NULL, 0));
         CHECK(!safetensors_floats(&b, y, 0, n, expected, NULL, 0));
         if (strstr(y->name, "c_attn.bias")) memcpy(found + WIDTH, expected + WIDTH, WIDTH * sizeof(float));
+        if (strstr(y->name, "k_proj.bias")) memcpy(found, expected, n * sizeof(float));
         worst = fmax(worst, relative_difference(found, expected, n));
         free(found), free(expected);
     }
@@ -258,33 +282,42 @@ static void files_name_whole_tensors_and_hold_them_once(void) {
     const struct {
         const char* name;
         int files;
-    } runs[] = {{"two", 2}, {"three", 3}, {"groups", 4}};
+    } runs[] = {{"three", 3}, {"groups", 4}, {"grouped_five", 5}, {"shared_groups", 4}};
     if (no_mpirun()) SKIP("mpirun is not here");
-    curve_of("one");
     for (int i = 0; i < COUNT(runs); i++) {
-        curve_of(runs[i].name);
-        check_state(runs[i].name, "one", runs[i].files);
-        check_weights(runs[i].name, "one");
+        const char* like = job_of(runs[i].name)->like;
+        curve_of(like), curve_of(runs[i].name);
+        check_state(runs[i].name, like, runs[i].files);
+        check_weights(runs[i].name, like);
     }
 }
 
 // ---- samples
 
 // The likeliest token every time. Two tokens as close as rounding would be a rare chance.
+static const char* sample_of(const char* run) {
+    CHECK(sh("%s --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", program, run) == 0);
+    return output;
+}
+
 static void samples_are_those_of_one_rank(void) {
-    const char* const names[] = {"two", "three", "four", "groups"};
+    const struct {
+        const char* name;
+        int ranks;  // that sample together, too
+    } runs[] = {{"three", 0}, {"groups", 3}, {"grouped_five", 3}, {"shared_three", 0}};
     static char expected[4096];
     if (no_mpirun()) SKIP("mpirun is not here");
-    for (int i = 0; i < COUNT(names); i++) CHECK_STRING(curve_of(names[i])->sample, curve_of("one")->sample);
-    CHECK(sh("%s --out $W/one --sample abc --tokens 60 --temperature 0 --threads 1", program) == 0);
-    snprintf(expected, sizeof expected, "%.4000s", output);
-    CHECK(strlen(expected) > 60);
-    for (int i = 0; i < COUNT(names); i++) {
-        CHECK(sh("%s --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", program, names[i]) == 0);
-        CHECK_STRING(output, expected);
+    for (int i = 0; i < COUNT(runs); i++) {
+        const char *name = runs[i].name, *like = job_of(name)->like;
+        CHECK_STRING(curve_of(name)->sample, curve_of(like)->sample);
+        snprintf(expected, sizeof expected, "%.4000s", sample_of(like));
+        CHECK(strlen(expected) > 60);
+        CHECK_STRING(sample_of(name), expected);
+        if (!runs[i].ranks) continue;
+        CHECK(sh(MPIRUN "--tp 3 --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", 3, program, name) ==
+              0);
+        CHECK(strstr(output, expected) != NULL);
     }
-    CHECK(sh(MPIRUN "--tp 3 --out $W/groups --sample abc --tokens 60 --temperature 0 --threads 1", 3, program) == 0);
-    CHECK(strstr(output, expected) != NULL);
 }
 
 // ---- bytes
@@ -325,7 +358,7 @@ static void activations_move_by_the_formula(void) {
     const struct {
         const char* name;
         int ranks, elem, computed_again;
-    } runs[] = {{"two", 2, 4, 0}, {"three", 3, 4, 1}, {"four", 4, 4, 0}, {"three_bf16", 3, 2, 0}};
+    } runs[] = {{"two", 2, 4, 0}, {"three", 3, 4, 1}, {"three_bf16", 3, 2, 0}};
     if (no_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         double bytes[STEPS] = {0}, rows[STEPS] = {0};
