@@ -12,6 +12,9 @@
     "--data $W/corpus --layers 1 --heads 8 --schedule constant --lr 0.001 --warmup 0 --eval-every 0 --sample-every 0 " \
     "--save-every 0 --dtype fp32 --threads 1 --machine flexsp-7b --refresh 5 "
 #define NARROW "--width 64 --context 64 --batch-tokens 256 "
+// Two query heads for each key/value head; and fewer of these than ranks.
+#define LLAMA "--arch llama --kv-heads 4 --head-size 12 --hidden 256 --tie no "
+#define QWEN "--arch qwen2 --kv-heads 2 --head-size 16 --hidden 256 "
 #define WIDE "--width 256 --context 128 --batch-tokens 1024 "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
@@ -166,26 +169,44 @@ static void one_attempt_holds(void (*attempt)(void)) {
     CHECK(!"held in one of three attempts");
 }
 
-// ---- the undisturbed run, which others are compared with
+// ---- undisturbed runs, which others are compared with
 
-enum { UNDISTURBED = 100 };
-static Step undisturbed[MOST_STEPS];
+enum { UNDISTURBED = 60 };
 
-static int have_undisturbed(void) {
-    static int have;
-    if (!have) have = run_steps(4, NARROW "--tp 4 --steps 100", "undisturbed", undisturbed) == UNDISTURBED;
-    CHECK(have);
-    return have;
+typedef struct Undisturbed {
+    const char *name, *options;
+    int steps, have;
+    Step step[MOST_STEPS];
+} Undisturbed;
+
+static Undisturbed gpt = {.name = "gpt", .options = NARROW "--tp 4 ", .steps = UNDISTURBED},
+                   llama = {.name = "llama", .options = NARROW LLAMA "--tp 4 ", .steps = 30},
+                   qwen = {.name = "qwen", .options = NARROW QWEN "--tp 4 ", .steps = 30};
+
+static int have(Undisturbed* u) {
+    char line[512];
+    snprintf(line, sizeof line, "%s --steps %d", u->options, u->steps);
+    if (!u->have) u->have = run_steps(4, line, u->name, u->step) == u->steps;
+    CHECK(u->have);
+    return u->have;
+}
+
+// The same run with other options too.
+static int run_like(const Undisturbed* u, const char* options, Step* steps) {
+    char line[512], name[64];
+    snprintf(line, sizeof line, "%s --steps %d %s", u->options, u->steps, options);
+    snprintf(name, sizeof name, "like_%s", u->name);
+    return run_steps(4, line, name, steps);
 }
 
 static void a_rank_that_is_slowed_by_one_changes_no_bit(void) {
     static Step steps[MOST_STEPS];
-    if (!have_undisturbed()) return;
+    if (!have(&gpt)) return;
     CHECK(run_steps(4, NARROW "--tp 4 --steps 6 --straggle 'rank=1,x=1; rank=2,x=1,whole'", "slowed", steps) == 6);
-    for (int t = 1; t <= 6; t++) CHECK_STRING(steps[t].hash, undisturbed[t].hash);
+    for (int t = 1; t <= 6; t++) CHECK_STRING(steps[t].hash, gpt.step[t].hash);
     // Nor does being slow, where nothing is done about it.
     CHECK(run_steps(4, NARROW "--tp 4 --steps 6 --straggle 'rank=1,x=2.5; rank=2,x=3,whole'", "slowed", steps) == 6);
-    for (int t = 1; t <= 6; t++) CHECK_STRING(steps[t].hash, undisturbed[t].hash);
+    for (int t = 1; t <= 6; t++) CHECK_STRING(steps[t].hash, gpt.step[t].hash);
 }
 
 // ---- what is measured
@@ -243,36 +264,47 @@ static int decided(const Step* steps, int last) {
     return n;
 }
 
-static void slices_that_move_for_a_step_leave_the_loss_curve_as_it_was(void) {
+static void migrate_by_steps(Undisturbed* u) {
     static Step steps[MOST_STEPS];
-    if (!have_undisturbed()) return;
-    CHECK(run_steps(4, NARROW "--tp 4 --steps 100 --balance migrate " SLOW_RANK, "migrated", steps) == UNDISTURBED);
-    double differ = curves_differ(steps, undisturbed, UNDISTURBED);
-    printf("    losses differ by %.1g, slices move in %d steps\n", differ, decided(steps, UNDISTURBED));
+    if (!have(u)) return;
+    CHECK(run_like(u, "--balance migrate " SLOW_RANK, steps) == u->steps);
+    double differ = curves_differ(steps, u->step, u->steps);
+    printf("    %s: losses differ by %.1g, slices move in %d steps\n", u->name, differ, decided(steps, u->steps));
     CHECK(differ < 1e-5);
-    CHECK(decided(steps, UNDISTURBED) > UNDISTURBED / 2);
+    CHECK(decided(steps, u->steps) > u->steps / 2);
 }
 
-static void slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later(void) {
+static void slices_that_move_for_a_step_leave_the_loss_curve_as_it_was(void) {
+    migrate_by_steps(&gpt);
+    migrate_by_steps(&llama);
+    migrate_by_steps(&qwen);
+}
+
+static void migrate_for_good(Undisturbed* u) {
     static Step steps[MOST_STEPS];
-    if (!have_undisturbed()) return;
-    CHECK(run_steps(4, NARROW "--tp 4 --steps 100 --balance migrate --moves keep " SLOW_RANK, "kept", steps) ==
-          UNDISTURBED);
-    double differ = curves_differ(steps, undisturbed, UNDISTURBED), before = 0, after = 0;
-    for (int t = 1; t <= UNDISTURBED; t++) CHECK(steps[t].slices == 0);
+    if (!have(u)) return;
+    CHECK(run_like(u, "--balance migrate --moves keep " SLOW_RANK, steps) == u->steps);
+    double differ = curves_differ(steps, u->step, u->steps), before = 0, after = 0;
+    for (int t = 1; t <= u->steps; t++) CHECK(steps[t].slices == 0);
     before = typical(steps, 6, 10, COMPUTE, 1) / typical(steps, 6, 10, COMPUTE, 0);
-    after = typical(steps, 60, 100, COMPUTE, 1) / typical(steps, 60, 100, COMPUTE, 0);
-    printf("    losses differ by %.1g; the slow rank takes %.2f times another's time before, %.2f after\n", differ,
-           before, after);
+    int settled = u->steps * 2 / 3;
+    after = typical(steps, settled, u->steps, COMPUTE, 1) / typical(steps, settled, u->steps, COMPUTE, 0);
+    printf("    %s: losses differ by %.1g; the slow rank takes %.2f times another's time before, %.2f after\n", u->name,
+           differ, before, after);
     CHECK(differ < 1e-5);
     CHECK(after < 0.7 * before);  // it did move: half of the excess is far more than any noise
 }
 
+static void slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later(void) {
+    migrate_for_good(&gpt);
+    migrate_for_good(&llama);
+}
+
 static void a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing(void) {
     static Step steps[MOST_STEPS];
-    if (!have_undisturbed()) return;
+    if (!have(&gpt)) return;
     CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi --semi-lambda 1e9 " SLOW_RANK, "dear", steps) == 21);
-    CHECK(curves_differ(steps, undisturbed, 21) < 1e-5);
+    CHECK(curves_differ(steps, gpt.step, 21) < 1e-5);
     for (int t = 1; t <= 21; t++)
         for (int r = 0; r < 4; r++) CHECK(steps[t].of[GAMMA][r] == 0);
     CHECK(decided(steps, 21) > 5);
@@ -280,7 +312,7 @@ static void a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing(void) {
     printf("    at rate 0 the slow rank leaves out %.2f, gives away %.0f of its slices\n", steps[21].of[GAMMA][1],
            steps[21].of[SENT][1]);
     CHECK(steps[21].of[GAMMA][1] > 0.6);
-    CHECK(curves_differ(steps, undisturbed, 21) > 1e-4);
+    CHECK(curves_differ(steps, gpt.step, 21) > 1e-4);
 }
 
 // ---- resizing as stragglers come and go
@@ -421,8 +453,8 @@ static void resume_between_refreshes(const char* balance, Step* whole, Step* res
 }
 
 static void a_resumed_run_goes_on_with_its_lists_and_decision(void) {
-    static const char* const balances[] = {"--balance resize", "--balance resize --experiment shed=slices",
-                                           "--balance migrate"};
+    static const char* const balances[] = {"--balance resize", LLAMA "--balance resize --experiment shed=slices",
+                                           "--balance migrate", QWEN "--balance semi --semi-lambda 0"};
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
     for (int i = 0; i < COUNT(balances); i++) {
         resume_between_refreshes(balances[i], whole, resumed);
@@ -458,15 +490,15 @@ static void a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so(void) 
 // Between medians of 19 steps only a rank that other programs disturb for long can seem slow: then a decision is right.
 static void leave_healthy_ranks_alone(void) {
     static Step steps[MOST_STEPS];
-    if (!have_undisturbed()) return;
+    if (!have(&gpt)) return;
     CHECK(run_steps(4, NARROW "--tp 4 --steps 41 --refresh 20 --balance semi", "healthy", steps) == 41);
     for (int t = 1; t <= 41 && misses == 0; t++) {
         for (int r = 0; r < 4; r++)
             expect(steps[t].of[GAMMA][r] == 0 && steps[t].of[SENT][r] == 0, "step %d: rank %d is taken for slow", t, r);
-        if (misses == 0) CHECK_STRING(steps[t].hash, undisturbed[t].hash);
+        if (misses == 0) CHECK_STRING(steps[t].hash, gpt.step[t].hash);
     }
     printf("    %.3g ms a step with --balance semi, %.3g without\n", typical_emulated(steps, 2, 41),
-           typical_emulated(undisturbed, 2, 41));
+           typical_emulated(gpt.step, 2, 41));
 }
 
 static void where_nobody_is_slow_nothing_is_decided_and_no_bit_changes(void) {
