@@ -64,8 +64,8 @@ static inline void step_rounds(Step* step) {
     CHECK(plan_set_rounds(&step->plan, &step->arena, step->err, sizeof step->err) == 0);
 }
 
-static inline Step small_step(int ranks, int NH, int capacity, int n, const int* lengths) {
-    Step step = {.n = n, .limits = {ranks, ranks, capacity, NH, MOST_DOCS, 0.001}};
+static inline Step small_step(int ranks, int kv_heads, int capacity, int n, const int* lengths) {
+    Step step = {.n = n, .limits = {ranks, ranks, capacity, kv_heads, MOST_DOCS, 0.001}};
     memcpy(step.lengths, lengths, sizeof(int) * (size_t)n);
     step_memory(&step);
     return step;

@@ -31,9 +31,9 @@ static inline void close_cluster(Cluster* c) {
 }
 
 // Other limits for the same machine.
-static inline void limit_cluster(Cluster* c, int capacity, int NH, CpChoice kind) {
+static inline void limit_cluster(Cluster* c, int capacity, int kv_heads, CpChoice kind) {
     c->setting.limits.capacity = capacity;
-    c->setting.limits.kv_heads = NH;
+    c->setting.limits.kv_heads = kv_heads;
     c->setting.kind = kind;
     cost_groups(c->groups, &c->setting.cost, &c->setting.limits, kind);
 }

@@ -69,9 +69,9 @@ static inline void close_sim(Sim* x) {
 
 // ---- what is true
 
-static inline int heads_of(int NH, int ulysses_size, int rank) {
+static inline int heads_of(int all, int ulysses_size, int rank) {
     int heads = 0;
-    for (int h = 0; h < NH; h++) heads += h >= rank * NH / ulysses_size && h < (rank + 1) * NH / ulysses_size;
+    for (int h = 0; h < all; h++) heads += h >= rank * all / ulysses_size && h < (rank + 1) * all / ulysses_size;
     return heads;
 }
 

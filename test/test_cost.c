@@ -28,9 +28,9 @@ static Cost measured(void) {
     return cost;
 }
 
-static PlanLimits limits_of(int ranks, int node_size, int capacity, int NH) {
+static PlanLimits limits_of(int ranks, int node_size, int capacity, int kv_heads) {
     return (PlanLimits){
-        .ranks = ranks, .node_size = node_size, .capacity = capacity, .kv_heads = NH, .max_ring_docs = 1000};
+        .ranks = ranks, .node_size = node_size, .capacity = capacity, .kv_heads = kv_heads, .max_ring_docs = 1000};
 }
 
 // ---- published times
@@ -92,9 +92,9 @@ static void wider_groups_never_do_more_with_their_ranks(void) {
     static const char* const names[] = {"a100-7b", "h200-8b", "flexsp-7b", "flexsp-13b", "flexsp-30b"};
     for (int m = 0; m < COUNT(names); m++) {
         published(names[m], MOST_RANKS, 8);
-        // Where heads do not divide, the rank with most of them has up to 1 + d / NH of the mean: with heads 0 that is
+        // Where heads do not divide, the rank with most of them has up to 1 + d / K of the mean: with heads 0 that is
         // below the tolerance, with 64 heads only powers of two are compared.
-        double NH = machine_heads(&machine), tolerance = MOST_RANKS / NH;
+        double K = machine_heads(&machine), tolerance = MOST_RANKS / K;
         int powers = machine.heads == 64;
         if (powers) tolerance = 1e-12;
         for (double s = 100; s < 300000; s *= 1.7)
@@ -374,7 +374,7 @@ static void published_groups_share_as_many_heads_as_there_are(void) {
     published("a100-7b", 256, 8);
     for (int d = 1; d <= 256; d++) {
         CHECK(groups[d].ulysses_size == d);
-        // ceil(NH / d) is at most 1 + d / NH times NH / d.
+        // ceil(K / d) is at most 1 + d / K times K / d, K the heads.
         CHECK_CLOSE((double)groups[d].room, 6451.0 * d, 6451.0 * d * d / machine_heads(&machine) + 1);
     }
 }
