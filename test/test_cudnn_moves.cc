@@ -7,47 +7,52 @@ extern "C" {
 }
 #include "test/test.h"
 
-enum { NH = 2, HS = 8, C = NH * HS, MOST_B = 40, MOST_N = 200, S = 128 };
+enum { NH = 4, NKV = 2, HS = 8, C = NH * HS, CKV = NKV * HS, ROW = C + 2 * CKV, MOST_B = 40, MOST_N = 200, S = 128 };
+
+// dq, dk, dv: channels, and where they lie in a row of all three.
+static const int widths[3] = {C, CKV, CKV}, begins[3] = {0, C, C + CKV};
 
 static const Kernels* k;
-static float qkv[MOST_N * 3 * C], dout[MOST_N * C];
+static float qkv[MOST_N * ROW], dout[MOST_N * C];
 
 typedef struct Places {
     CudnnPlaces p;
-    int lengths[MOST_B], qkv[MOST_B + 1], out[MOST_B + 1], lse[MOST_B + 1], gradients[MOST_B + 1];
+    int lengths[MOST_B], qkv[MOST_B + 1], out[MOST_B + 1], lse[MOST_B + 1], gradients[MOST_B + 1],
+        kv_gradients[MOST_B + 1];
 } Places;
 
 static void place(Places* x, const int* cu, int n_docs, int B) {
     memset(x, 0x5a, sizeof *x);
-    x->p = CudnnPlaces{B, C, NH, x->lengths, x->qkv, x->out, x->lse, x->gradients};
+    x->p = CudnnPlaces{B, C, CKV, NH, x->lengths, x->qkv, x->out, x->lse, x->gradients, x->kv_gradients};
     cudnn_places(&x->p, cu, n_docs, NULL);
     k->synchronize(NULL);
 }
 
 static Attention attention(const int* cu, int n_docs, const float* at) {
     Attention a = {};
-    a.q = at, a.k = at + C, a.v = at + 2 * C;
+    a.q = at, a.k = at + begins[1], a.v = at + begins[2];
     a.cu_q = a.cu_k = cu;
     a.Nq = a.Nk = cu[n_docs], a.n_docs = n_docs;
-    a.ldq = a.ldkv = 3 * C, a.ldo = C;
-    a.NH = a.NKV = NH, a.HS = HS, a.causal = 1, a.scale = 0.35f;
+    a.ldq = a.ldkv = ROW, a.ldo = C;
+    a.NH = NH, a.NKV = NKV, a.HS = HS, a.causal = 1, a.scale = 0.35f;
     return a;
 }
 
 // Both passes of place i, which reads and writes nothing but its own rows.
 static void compute_place(const Places* x, int i, float* out, float* lse, float* gradients[3]) {
-    static float dqkv[MOST_N * 3 * C], lse_of[NH * MOST_N];
+    static float dqkv[MOST_N * ROW], lse_of[NH * MOST_N];
     const int cu[2] = {0, x->lengths[i]};
     int n = cu[1];
     Attention a = attention(cu, 1, qkv + x->qkv[i]);
     cpu_reference_kernels.attention_forward(out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int h = 0; h < NH; h++)
         for (int t = 0; t < n; t++) lse[x->lse[i] + t * NH + h] = lse_of[h * n + t];
-    cpu_reference_kernels.attention_backward(dqkv, dqkv + C, dqkv + 2 * C, dout + x->out[i], out + x->out[i], lse_of,
-                                             &a, DT_F32, NULL);
+    cpu_reference_kernels.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout + x->out[i],
+                                             out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int part = 0; part < 3; part++)
         for (int t = 0; t < n; t++)
-            memcpy(gradients[part] + x->gradients[i] + t * C, dqkv + t * 3 * C + part * C, C * sizeof(float));
+            memcpy(gradients[part] + (part ? x->kv_gradients : x->gradients)[i] + t * widths[part],
+                   dqkv + t * ROW + begins[part], widths[part] * sizeof(float));
 }
 
 typedef struct Case {
@@ -78,13 +83,14 @@ static void no_place_is_empty_and_offsets_never_decrease(void) {
         place(&x, cu, cases[i].n_docs, B);
         for (int b = 0; b < cases[i].n_docs; b++) real += cases[i].lengths[b] > 0;
         for (int b = 0; b < B; b++) {
-            CHECK(x.lengths[b] >= 1 && x.qkv[b] + 3 * C * x.lengths[b] <= 3 * C * N);
+            CHECK(x.lengths[b] >= 1 && x.qkv[b] + ROW * x.lengths[b] <= ROW * N);
             CHECK(x.qkv[b] <= x.qkv[b + 1] && x.out[b] <= x.out[b + 1] && x.lse[b] <= x.lse[b + 1]);
-            CHECK(x.gradients[b] <= x.gradients[b + 1]);
+            CHECK(x.gradients[b] <= x.gradients[b + 1] && x.kv_gradients[b] <= x.kv_gradients[b + 1]);
             if (b >= B - real) tokens += x.lengths[b];
         }
-        CHECK(tokens == N && x.qkv[B] == 3 * C * N && x.out[B] == C * N && x.lse[B] == NH * N);
+        CHECK(tokens == N && x.qkv[B] == ROW * N && x.out[B] == C * N && x.lse[B] == NH * N);
         CHECK(x.gradients[B] == C * (N + CUDNN_FIRST_GRADIENT));
+        CHECK(x.kv_gradients[B] == CKV * (N + CUDNN_FIRST_GRADIENT));
     }
 }
 
@@ -94,22 +100,22 @@ static void places_that_are_left_over_change_nothing(void) {
     for (int i = 0; i < COUNT(cases); i++)
         for (int backwards = 0; backwards < 2; backwards++) {
             static float out[MOST_N * C], lse[MOST_N * NH], expected[MOST_N * C], expected_lse[NH * MOST_N];
-            static float dqkv[MOST_N * 3 * C], apart[3][(MOST_N + 1) * C];
+            static float dqkv[MOST_N * ROW], apart[3][(MOST_N + 1) * C];
             float* gradients[3] = {apart[0], apart[1], apart[2]};
             int cu[MOST_B + 1], N = begin_case(&cases[i], cu), B = cases[i].B;
             Places x;
             place(&x, cu, cases[i].n_docs, B);
             Attention a = attention(cu, cases[i].n_docs, qkv);
             cpu_reference_kernels.attention_forward(expected, expected_lse, &a, DT_F32, NULL);
-            cpu_reference_kernels.attention_backward(dqkv, dqkv + C, dqkv + 2 * C, dout, expected, expected_lse, &a,
-                                                     DT_F32, NULL);
+            cpu_reference_kernels.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout, expected,
+                                                     expected_lse, &a, DT_F32, NULL);
             for (int b = 0; b < B; b++) compute_place(&x, backwards ? B - 1 - b : b, out, lse, gradients);
             CHECK(memcmp(out, expected, (size_t)N * C * sizeof(float)) == 0);
             for (int n = 0; n < N; n++) {
                 for (int h = 0; h < NH; h++) CHECK(lse[n * NH + h] == expected_lse[h * N + n]);
                 for (int part = 0; part < 3; part++)
-                    CHECK(memcmp(apart[part] + (n + CUDNN_FIRST_GRADIENT) * C, dqkv + n * 3 * C + part * C,
-                                 C * sizeof(float)) == 0);
+                    CHECK(memcmp(apart[part] + (n + CUDNN_FIRST_GRADIENT) * widths[part], dqkv + n * ROW + begins[part],
+                                 widths[part] * sizeof(float)) == 0);
             }
         }
 }
@@ -137,21 +143,23 @@ static void the_log_sum_exp_goes_there_and_back(void) {
 
 static void gradients_are_interleaved_from_the_first_row_on(void) {
     enum { N = 21 };
-    alignas(16) static bf16 apart[3][(N + 1) * C], out[N * 3 * C];
+    alignas(16) static bf16 apart[3][(N + 1) * C], out[N * ROW];
     for (int part = 0; part < 3; part++)
         for (int i = 0; i < (N + 1) * C; i++) apart[part][i] = (bf16)(part * 10000 + i);
-    bf16* const to[3] = {out, out + C, out + 2 * C};
+    bf16* const to[3] = {out, out + begins[1], out + begins[2]};
     const bf16* const from[3] = {apart[0], apart[1], apart[2]};
-    cudnn_interleave(to, from, N, C, 3 * C, NULL);
+    cudnn_interleave(to, from, N, C, CKV, ROW, NULL);
     k->synchronize(NULL);
     for (int n = 0; n < N; n++)
-        for (int i = 0; i < 3 * C; i++) CHECK(out[n * 3 * C + i] == (bf16)(i / C * 10000 + (n + 1) * C + i % C));
+        for (int part = 0; part < 3; part++)
+            for (int i = 0; i < widths[part]; i++)
+                CHECK(to[part][n * ROW + i] == (bf16)(part * 10000 + (n + 1) * widths[part] + i));
 }
 
 int main(void) {
     char err[ERR_BYTES];
     KernelLimits limits = {};
-    limits.N = MOST_N, limits.spread = 1, limits.C = 4 * C, limits.OC = 4 * C, limits.NH = limits.NKV = NH,
+    limits.N = MOST_N, limits.spread = 1, limits.C = 4 * C, limits.OC = 4 * C, limits.NH = NH, limits.NKV = NKV,
     limits.HS = HS;
     limits.context = S, limits.attention = ATTENTION_OWN;
     k = kernels_find("emu", "auto", err, sizeof err);

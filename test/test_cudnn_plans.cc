@@ -51,7 +51,13 @@ static void begin(void) {
 }
 
 static PlanShape shape(int sm, int backward, int deterministic) {
-    return PlanShape{4, 256, 3, 64, sm, backward, deterministic};
+    return PlanShape{4, 256, 3, 3, 64, sm, backward, deterministic};
+}
+
+// Six heads, three of which share keys and values.
+static PlanShape grouped(PlanShape s) {
+    s.NH = 6, s.NKV = 2;
+    return s;
 }
 
 static PlanTarget target(const char* name) {
@@ -120,6 +126,23 @@ static void b200_has_both_passes_and_a_deterministic_one(void) {
     check_plan("b200", &backward);
     if (cudnn.version < 92300) check_plan("b200", &deterministic);
     else CHECK(plan_check(&deterministic, cudnn.version, err, sizeof err) == -1);
+}
+
+// Of every architecture all passes, and gradients of query heads that cannot be packed.
+static void query_heads_share_keys_and_values(void) {
+    NEEDS_PLANS;
+    static const struct {
+        const char* device;
+        int sm, deterministic;
+    } devices[] = {{"a100", 80, 0}, {"h100", 90, 1}, {"b200", 100, cudnn.version < 92300}};
+    for (int i = 0; i < COUNT(devices); i++)
+        for (int pass = 0; pass < 2 + devices[i].deterministic; pass++) {
+            PlanShape s = grouped(shape(devices[i].sm, pass > 0, pass > 1));
+            check_plan(devices[i].device, &s);
+        }
+    PlanShape padded = grouped(shape(90, 1, 0));
+    padded.HS = 24;
+    check_plan("h100", &padded);
 }
 
 static void head_sizes_that_cannot_be_packed_are_padded(void) {
@@ -249,6 +272,7 @@ int main(void) {
     RUN(h100_has_both_passes_and_a_deterministic_one);
     RUN(b200_has_both_passes_and_a_deterministic_one);
     RUN(head_sizes_that_cannot_be_packed_are_padded);
+    RUN(query_heads_share_keys_and_values);
     shell("rm -rf '%s'%s%s", work, "", "");
     return test_done();
 }

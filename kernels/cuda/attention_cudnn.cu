@@ -34,7 +34,7 @@ static int check_limits(const KernelLimits* limits, char* err, size_t errlen) {
     if (cudnn_load(err, errlen) || plan_check(&forward, cudnn.version, err, errlen) ||
         plan_check(&backward, cudnn.version, err, errlen))
         return -1;
-    if (((size_t)limits->N + PLAN_TAIL) * 3 * limits->NH * limits->HS > INT32_MAX)
+    if (((size_t)limits->N + PLAN_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
         return fail(err, errlen,
                     "a row of %d tokens has more elements than the 32-bit offsets of cuDNN's attention "
                     "count; try a smaller --capacity",
@@ -59,11 +59,11 @@ size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
 // The bucket for this call, or -1: the contract of cuda.h.
 static int find_bucket(const Attention* a, DType dt, int backward) {
     const KernelLimits* limits = &state.limits;
-    int C = a->NH * a->HS;
+    int C = a->NH * a->HS, row = (a->NH + 2 * a->NKV) * a->HS;
     // Only training rows have one array for queries and keys: end-aligned and begin-aligned causal are the same there.
     int fits = dt == DT_BF16 && !a->partial && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk &&
-               a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->NKV == a->NH && a->HS == limits->HS &&
-               a->ldq == 3 * C && a->ldkv == 3 * C && a->ldo == C && a->n_docs > 0;
+               a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->NKV == limits->NKV && a->HS == limits->HS &&
+               a->ldq == row && a->ldkv == row && a->ldo == C && a->n_docs > 0;
     for (int i = 0; i < state.n[backward] && fits; i++)
         if (a->n_docs <= bucket_shape(limits, sm(), i, backward).B) return i;
     return -1;
@@ -78,12 +78,14 @@ static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlace
     m = plan_memory(shape, state.limits.N, (char*)cuda_scratch(m.bytes));
     *places = CudnnPlaces{shape->B,
                           a->NH * a->HS,
+                          a->NKV * a->HS,
                           a->NH,
                           (int*)m.tensors[PLAN_Q_LENGTHS],
                           (int*)m.tensors[PLAN_QKV_OFFSETS],
                           (int*)m.tensors[PLAN_OUT_OFFSETS],
                           m.lse_offsets,
-                          m.gradient_offsets};
+                          m.gradient_offsets,
+                          m.kv_gradient_offsets};
     cudnn_places(places, a->cu_q, a->n_docs, s);
     m.tensors[PLAN_Q] = (void*)a->q;
     m.tensors[PLAN_K] = (void*)a->k;
@@ -116,7 +118,7 @@ static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStre
 
 static int backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                     const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
-    int i = find_bucket(a, dt, 1), C = a->NH * a->HS;
+    int i = find_bucket(a, dt, 1);
     if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out) || !aligned(dout) ||
         !aligned(dq) || !aligned(dk) || !aligned(dv))
         return 1;
@@ -130,10 +132,10 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
     m.tensors[PLAN_OUT] = (void*)out;
     m.tensors[PLAN_DOUT] = (void*)dout;
     if (run(&state.plans[1][i], &m, s, err, errlen)) return -1;
-    bf16 *const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
+    bf16* const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
     const bf16* const apart[3] = {(const bf16*)m.tensors[PLAN_DQ], (const bf16*)m.tensors[PLAN_DK],
                                   (const bf16*)m.tensors[PLAN_DV]};
-    cudnn_interleave(gradients, apart, a->Nq, C, a->ldq, s);
+    cudnn_interleave(gradients, apart, a->Nq, a->NH * a->HS, a->NKV * a->HS, a->ldq, s);
     return 0;
 }
 
@@ -162,32 +164,33 @@ typedef struct Trial {  // a row of documents of the full context, and its gradi
 
 // One allocation for everything; NULL when there is no memory.
 static char* set_up(Trial* t, const KernelLimits* limits) {
-    int N = limits->N, C = limits->NH * limits->HS, longest = MAX(1, MIN(limits->context, N));
-    int n_docs = CEIL_DIV(N, longest);
-    size_t row = ROUND_UP((size_t)N * C * sizeof(bf16), (size_t)256);
+    int N = limits->N, C = limits->NH * limits->HS, CKV = limits->NKV * limits->HS;
+    int longest = MAX(1, MIN(limits->context, N)), n_docs = CEIL_DIV(N, longest);
+    size_t outs = ROUND_UP((size_t)N * C * sizeof(bf16), (size_t)256);
+    size_t qkvs = ROUND_UP((size_t)N * (C + 2 * CKV) * sizeof(bf16), (size_t)256), all = 2 * (outs + qkvs);
     size_t lse_bytes = ROUND_UP((size_t)N * limits->NH * sizeof(float), (size_t)256);
     char* base = NULL;
     int* cu = (int*)malloc((size_t)(n_docs + 1) * sizeof(int));
-    if (!cu || cudaMalloc((void**)&base, 8 * row + lse_bytes + (size_t)(n_docs + 1) * sizeof(int)) != cudaSuccess) {
+    if (!cu || cudaMalloc((void**)&base, all + lse_bytes + (size_t)(n_docs + 1) * sizeof(int)) != cudaSuccess) {
         cudaGetLastError();  // an answer, not an error to find later
         free(cu);
         return NULL;
     }
-    t->qkv = (bf16*)base, t->dqkv = (bf16*)(base + 3 * row), t->out = (bf16*)(base + 6 * row);
-    t->dout = (bf16*)(base + 7 * row), t->lse = (float*)(base + 8 * row);
+    t->qkv = (bf16*)base, t->dqkv = (bf16*)(base + qkvs), t->out = (bf16*)(base + 2 * qkvs);
+    t->dout = (bf16*)(base + 2 * qkvs + outs), t->lse = (float*)(base + all);
     for (int b = 0; b <= n_docs; b++) cu[b] = MIN(b * longest, N);
-    int* device_cu = (int*)(base + 8 * row + lse_bytes);
-    CUDA_CHECK(cudaMemsetAsync(base, 0x3c, 8 * row, cuda.stream));  // numbers near 0.01
+    int* device_cu = (int*)(base + all + lse_bytes);
+    CUDA_CHECK(cudaMemsetAsync(base, 0x3c, all, cuda.stream));  // numbers near 0.01
     CUDA_CHECK(cudaMemcpyAsync(device_cu, cu, (size_t)(n_docs + 1) * sizeof(int), cudaMemcpyHostToDevice, cuda.stream));
     CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
     free(cu);
     Attention* a = &t->attention;
     *a = Attention{};
-    a->q = t->qkv, a->k = t->qkv + C, a->v = t->qkv + 2 * C;
+    a->q = t->qkv, a->k = t->qkv + C, a->v = t->qkv + C + CKV;
     a->cu_q = a->cu_k = device_cu;
     a->Nq = a->Nk = N, a->n_docs = n_docs;
-    a->ldq = a->ldkv = 3 * C, a->ldo = C;
-    a->NH = a->NKV = limits->NH, a->HS = limits->HS;
+    a->ldq = a->ldkv = C + 2 * CKV, a->ldo = C;
+    a->NH = limits->NH, a->NKV = limits->NKV, a->HS = limits->HS;
     a->causal = 1;
     a->scale = 1.0f / sqrtf((float)limits->HS);
     return base;
@@ -198,7 +201,7 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
 static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t errlen) {
     enum { RUNS = 5 };
     const Attention* a = &t->attention;
-    size_t C = (size_t)a->NH * a->HS;
+    bf16 *dk = t->dqkv + (size_t)a->NH * a->HS, *dv = dk + (size_t)a->NKV * a->HS;
     cudaEvent_t from, to;
     int failed = 0;
     CUDA_CHECK(cudaEventCreateWithFlags(&from, 0));
@@ -209,11 +212,10 @@ static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t 
         CUDA_CHECK(cudaEventRecord(from, cuda.stream));
         int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen) : 1;
         if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
-        int second = by_cudnn && first >= 0 ? backward(t->dqkv, t->dqkv + C, t->dqkv + 2 * C, t->dout, t->out, t->lse,
-                                                       a, DT_BF16, cuda.stream, err, errlen)
-                                            : 1;
-        if (second > 0)
-            cuda_attention_backward(t->dqkv, t->dqkv + C, t->dqkv + 2 * C, t->dout, t->out, t->lse, a, DT_BF16, NULL);
+        int second = 1;
+        if (by_cudnn && first >= 0)
+            second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen);
+        if (second > 0) cuda_attention_backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, NULL);
         failed = first < 0 || second < 0;
         CUDA_CHECK(cudaEventRecord(to, cuda.stream));
         CUDA_CHECK(cudaEventSynchronize(to));
@@ -297,8 +299,8 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
     CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     snprintf(device, sizeof device, "%.200s, driver %d", properties.name, driver);
-    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d HS %d fast %d backward %d",
-             CHOICE_VERSION, cudnn.version, device, limits->N, limits->context, limits->NH, limits->HS,
+    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d fast %d backward %d",
+             CHOICE_VERSION, cudnn.version, device, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
              limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
     if (known && ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);

@@ -12,6 +12,7 @@ PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backw
     for (int i = 0; i < bucket; i++) shape.B *= BUCKET_STEP;
     shape.S = ROUND_UP(longest, 128);
     shape.NH = limits->NH;
+    shape.NKV = limits->NKV;
     shape.HS = limits->HS;
     shape.sm = sm;
     shape.backward = backward;
@@ -30,6 +31,7 @@ PlanMemory plan_memory(const PlanShape* shape, int N, char* base) {
     PlanMemory m = {};
     int packed = plan_packed(shape);
     size_t B = (size_t)shape->B, C = (size_t)shape->NH * shape->HS, tokens = (size_t)N + PLAN_TAIL;
+    size_t CKV = (size_t)shape->NKV * shape->HS;
     size_t rows = packed ? tokens : B * shape->S;
     m.statistic_bytes = rows * shape->NH * sizeof(float);
     m.tensors[PLAN_Q_LENGTHS] = m.tensors[PLAN_K_LENGTHS] = carve(&m, base, B * sizeof(int));
@@ -37,16 +39,20 @@ PlanMemory plan_memory(const PlanShape* shape, int N, char* base) {
     m.tensors[PLAN_OUT_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
     m.lse_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
     m.gradient_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
+    m.kv_gradient_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
     if (shape->backward) m.tensors[PLAN_GRADIENT_OFFSETS] = m.gradient_offsets;
+    if (shape->backward) m.tensors[PLAN_KV_GRADIENT_OFFSETS] = m.kv_gradient_offsets;
     if (packed) m.tensors[PLAN_LSE_OFFSETS] = m.lse_offsets;
     m.tensors[PLAN_LSE] = carve(&m, base, m.statistic_bytes);
     if (shape->backward) {  // cuDNN itself sets its sum of dq to zero, since 9.6
         m.tensors[PLAN_DELTA] = carve(&m, base, m.statistic_bytes);
         m.tensors[PLAN_DQ] = carve(&m, base, tokens * C * sizeof(bf16));
-        m.tensors[PLAN_DK] = carve(&m, base, tokens * C * sizeof(bf16));
-        m.tensors[PLAN_DV] = carve(&m, base, tokens * C * sizeof(bf16));
+        m.tensors[PLAN_DK] = carve(&m, base, tokens * CKV * sizeof(bf16));
+        m.tensors[PLAN_DV] = carve(&m, base, tokens * CKV * sizeof(bf16));
         if (!shape->deterministic) m.tensors[PLAN_DQ_SUM] = carve(&m, base, rows * C * sizeof(float));
     }
+    for (int i = 0; i < 2 && shape->backward && packed && plan_groups(shape); i++)
+        m.tensors[i ? PLAN_DV_HEADS : PLAN_DK_HEADS] = carve(&m, base, tokens * C * sizeof(bf16));
     m.workspace = carve(&m, base, plan_workspace_most(shape));
     return m;
 }

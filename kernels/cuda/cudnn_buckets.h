@@ -19,10 +19,10 @@ enum {
 typedef struct Memory {
     void* tensors[PLAN_TENSORS];
     void* workspace;
-    int* lse_offsets;        // of every plan; bound only where statistics are packed
-    int* gradient_offsets;   // of every plan; bound only in the backward pass
-    size_t statistic_bytes;  // of a statistic
-    size_t bytes;            // of everything
+    int* lse_offsets;                             // of every plan; bound only where statistics are packed
+    int *gradient_offsets, *kv_gradient_offsets;  // of every plan; bound only in the backward pass
+    size_t statistic_bytes;                       // of a statistic
+    size_t bytes;                                 // of everything
 } PlanMemory;
 
 PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backward);

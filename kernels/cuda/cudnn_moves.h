@@ -11,9 +11,10 @@
 enum { CUDNN_FIRST_GRADIENT = 1 };
 
 typedef struct CudnnPlaces {
-    int B, C, NH;
-    int *lengths;                          // (B) tokens
-    int *qkv, *out, *lse, *gradients;      // (B+1) the element where each begins, in rows of 3 C, C, NH and C
+    int B, C, CKV, NH;  // C: channels of queries, CKV: of keys
+    int* lengths;       // (B) tokens
+    // (B+1) the element where each begins, in rows of C + 2 CKV, C, NH, C and CKV
+    int *qkv, *out, *lse, *gradients, *kv_gradients;
 } CudnnPlaces;
 
 // Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
@@ -21,6 +22,6 @@ void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t 
 // The log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
 void cudnn_lse_to(const CudnnPlaces* p, float* cudnns, const float* ours, int S, int Nq, int packed, cudaStream_t s);
 void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
-// out[i] (N,C; ldo) = rows of apart[i] (1+N,C) from CUDNN_FIRST_GRADIENT on: dq, dk, dv. All 16-byte aligned, C a
-// multiple of 8.
-void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int ldo, cudaStream_t s);
+// out[i] (N,c; ldo) = rows of apart[i] (1+N,c) from CUDNN_FIRST_GRADIENT on: dq with c = C, dk and dv with c = CKV <=
+// C. All 16-byte aligned, C and CKV multiples of 8.
+void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s);

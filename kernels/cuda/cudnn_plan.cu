@@ -140,10 +140,10 @@ static Descriptor vector(Graph* g, int id, cudnnDataType_t type, int64_t n) {
 
 static Descriptor scalar(Graph* g, int id) { return vector(g, id, F32, 1); }
 
-// (B,NH,S,HS) in rows of `row` elements for each token, and the same with the last two axes swapped.
-static Layout heads(const Graph* g, int64_t row, Descriptor offsets) {
+// (B,n,S,HS) in rows of `row` elements for each token, and the same with the last two axes swapped.
+static Layout heads(const Graph* g, int n, int64_t row, Descriptor offsets) {
     const PlanShape* s = g->shape;
-    return Layout{{s->B, s->NH, s->S, s->HS}, {s->S * row, s->HS, row, 1}, offsets};
+    return Layout{{s->B, n, s->S, s->HS}, {s->S * row, s->HS, row, 1}, offsets};
 }
 static Layout transposed(Layout l) {
     return Layout{{l.dims[0], l.dims[1], l.dims[3], l.dims[2]},
@@ -205,8 +205,9 @@ static Descriptor on_scores(Graph* g, cudnnPointwiseMode_t mode, Descriptor x, D
     return pointwise(g, mode, F32, -1, x, b, NULL, scores(g, F32));
 }
 
-static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
-    Descriptor how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), y = tensor(g, 0, F32, padded_statistic(g));
+// y = the sums or maxima of x over the axes that are shorter in y.
+static Descriptor reduce_to(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x, Descriptor y) {
+    Descriptor how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &sum_or_max);
     set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, F32);
     finalize(g, how, "describing a reduction");
@@ -216,6 +217,10 @@ static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor 
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
     add_op(g, op, "adding a reduction");
     return y;
+}
+
+static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
+    return reduce_to(g, sum_or_max, x, tensor(g, 0, F32, padded_statistic(g)));
 }
 
 // y = a b for each document and head; m, n and k are the lengths of each document along those axes, or NULL.
@@ -275,22 +280,24 @@ static Descriptor hide_future(Graph* g, Descriptor s) {
 
 typedef struct Inputs {  // what both passes read
     Descriptor q, k_transposed, v, lse_offsets, scale;
-    Layout qkv, out;
+    Layout kv, out;
     Lengths lengths;
 } Inputs;
 
 static Inputs inputs(Graph* g) {
-    int64_t B = g->shape->B, C = (int64_t)g->shape->NH * g->shape->HS;
+    int NH = g->shape->NH, NKV = g->shape->NKV;
+    int64_t B = g->shape->B, HS = g->shape->HS, row = (NH + 2 * NKV) * HS;
     Inputs in;
-    in.qkv = heads(g, 3 * C, vector(g, PLAN_QKV_OFFSETS, I32, B + 1));
-    in.out = heads(g, C, vector(g, PLAN_OUT_OFFSETS, I32, B + 1));
+    Descriptor offsets = vector(g, PLAN_QKV_OFFSETS, I32, B + 1);
+    in.kv = heads(g, NKV, row, offsets);
+    in.out = heads(g, NH, NH * HS, vector(g, PLAN_OUT_OFFSETS, I32, B + 1));
     in.lse_offsets = plan_packed(g->shape) ? vector(g, PLAN_LSE_OFFSETS, I32, B + 1) : NULL;
     in.lengths.q = vector(g, PLAN_Q_LENGTHS, I32, B);
     in.lengths.k = vector(g, PLAN_K_LENGTHS, I32, B);
     in.scale = scalar(g, PLAN_SCALE);
-    in.q = tensor(g, PLAN_Q, BF16, in.qkv);
-    in.k_transposed = tensor(g, PLAN_K, BF16, transposed(in.qkv));
-    in.v = tensor(g, PLAN_V, BF16, g->shape->backward ? transposed(in.qkv) : in.qkv);
+    in.q = tensor(g, PLAN_Q, BF16, heads(g, NH, row, offsets));
+    in.k_transposed = tensor(g, PLAN_K, BF16, transposed(in.kv));
+    in.v = tensor(g, PLAN_V, BF16, g->shape->backward ? transposed(in.kv) : in.kv);
     return in;
 }
 
@@ -310,6 +317,22 @@ static void forward_graph(Graph* g) {
     matmul(g, p, in.v, tensor(g, PLAN_OUT, BF16, in.out), in.lengths.q, NULL, in.lengths.k);
 }
 
+// dk or dv = scores^T x. Where heads share keys, cuDNN first makes a gradient of each query head, in bf16, and adds
+// those: in memory of ours where plan_packed, which begins for each document where the shared gradient does, in rows
+// that are NH / NKV times as long (as cudnn-frontend describes it); else in its workspace.
+static void key_gradient(Graph* g, int id, int heads_id, Descriptor scores_t, Descriptor x, Layout shared, Lengths n) {
+    const PlanShape* s = g->shape;
+    Descriptor y = tensor(g, id, BF16, shared);
+    if (!plan_groups(s)) {
+        matmul(g, scores_t, x, y, n.k, NULL, n.q);
+        return;
+    }
+    int packed = plan_packed(s);
+    Layout each = packed ? heads(g, s->NH, (int64_t)s->NH * s->HS, shared.offsets) : padded_heads(g);
+    Descriptor of_heads = tensor(g, packed ? heads_id : 0, BF16, each);
+    reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, matmul(g, scores_t, x, of_heads, n.k, NULL, n.q), y);
+}
+
 // With P = exp(S - lse) and delta = rows of dout . out:  dv = P^T dout,  dS = scale P (dout v^T - delta),
 // dk = dS^T q,  dq = dS k.
 static void backward_graph(Graph* g) {
@@ -317,8 +340,11 @@ static void backward_graph(Graph* g) {
     Lengths n = in.lengths;
     Descriptor out = tensor(g, PLAN_OUT, BF16, in.out), dout = tensor(g, PLAN_DOUT, BF16, in.out);
     Descriptor lse = tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets));
+    const PlanShape* shape = g->shape;
     Layout gradient = in.out;
-    gradient.offsets = vector(g, PLAN_GRADIENT_OFFSETS, I32, g->shape->B + 1);
+    gradient.offsets = vector(g, PLAN_GRADIENT_OFFSETS, I32, shape->B + 1);
+    Layout kv_gradient =
+        heads(g, shape->NKV, (int64_t)shape->NKV * shape->HS, vector(g, PLAN_KV_GRADIENT_OFFSETS, I32, shape->B + 1));
     Descriptor product =
         pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, dout, out, NULL, tensor(g, 0, F32, padded_heads(g)));
     Descriptor delta = pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, reduce(g, CUDNN_REDUCE_TENSOR_ADD, product),
@@ -328,16 +354,16 @@ static void backward_graph(Graph* g) {
     s = on_scores(g, CUDNN_POINTWISE_SUB, hide_padding(g, s, n), lse);
     Descriptor p = on_scores(g, CUDNN_POINTWISE_EXP, hide_future(g, s), NULL);
     Layout score_t = transposed(score_layout(g));
-    matmul(g, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, tensor(g, PLAN_DV, BF16, gradient), n.k, NULL, n.q);
+    key_gradient(g, PLAN_DV, PLAN_DV_HEADS, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, kv_gradient, n);
     Descriptor dp = matmul(g, dout, in.v, scores(g, F32), n.q, n.k, NULL);
     Descriptor ds = on_scores(g, CUDNN_POINTWISE_MUL, on_scores(g, CUDNN_POINTWISE_SUB, dp, delta), p);
     ds = on_scores(g, CUDNN_POINTWISE_MUL, ds, in.scale);
-    matmul(g, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, tensor(g, PLAN_DK, BF16, gradient), n.k, NULL, n.q);
-    Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.qkv)), dq = tensor(g, PLAN_DQ, BF16, gradient);
-    if (g->shape->deterministic) {
+    key_gradient(g, PLAN_DK, PLAN_DK_HEADS, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, kv_gradient, n);
+    Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.kv)), dq = tensor(g, PLAN_DQ, BF16, gradient);
+    if (shape->deterministic) {
         matmul(g, ds, k, dq, n.q, NULL, n.k);
     } else {  // blocks of keys add to dq in any order
-        Layout sum = plan_packed(g->shape) ? gradient : padded_heads(g);
+        Layout sum = plan_packed(shape) ? gradient : padded_heads(g);
         Descriptor dq_sum = matmul(g, ds, k, tensor(g, PLAN_DQ_SUM, F32, sum), n.q, NULL, n.k);
         pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, -1, dq_sum, NULL, NULL, dq);
     }
@@ -352,6 +378,7 @@ int plan_packed(const PlanShape* shape) { return (shape->sm / 10 == 9 || shape->
 size_t plan_workspace_most(const PlanShape* shape) {
     size_t rows = (size_t)shape->B * shape->NH * shape->S, bytes = (64 << 10) + (size_t)shape->B * 2048;
     if (shape->backward && shape->sm / 10 == 8) bytes += rows * shape->HS * 4;  // a second sum of dq
+    if (shape->backward && plan_groups(shape) && !plan_packed(shape)) bytes += rows * shape->HS * 4;  // dk, dv of heads
     if (shape->backward && shape->deterministic && shape->sm / 10 == 9) bytes += rows * shape->S * 2;  // all of dS
     return bytes;
 }
@@ -506,14 +533,14 @@ static void keep(const Plan* plan, const char* key) {
 }
 
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
-    enum { GRAPH_VERSION = 2 };  // of the operations above
+    enum { GRAPH_VERSION = 3 };  // of the operations above
     char key[600];
     size_t n;
     int64_t one;
     memset(plan, 0, sizeof *plan);
     if (plan_check(shape, cudnn.version, err, errlen)) return -1;
-    snprintf(key, sizeof key, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d HS %d, %s%s", GRAPH_VERSION,
-             cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->HS,
+    snprintf(key, sizeof key, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d, %s%s", GRAPH_VERSION,
+             cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->NKV, shape->HS,
              shape->backward ? "backward" : "forward", shape->backward && shape->deterministic ? " deterministic" : "");
     char* json = cache_read(key, &n);
     if (json) plan->was_cached = !load(plan, target, json, n);

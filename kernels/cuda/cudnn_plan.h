@@ -35,7 +35,7 @@ int cudnn_load(char* err, size_t errlen);
 
 // What a plan is compiled for: any batch of at most B documents of at most S tokens each.
 typedef struct PlanShape {
-    int B, S, NH, HS;
+    int B, S, NH, NKV, HS;
     int sm;             // 10 times the compute capability: 80, 90, 100, ...
     int backward;       // 0: the forward pass
     int deterministic;  // of the backward pass
@@ -48,17 +48,18 @@ typedef struct PlanTarget {
     const char* name;                 // of device and driver: part of the name of the file that keeps the plan
 } PlanTarget;
 
-// The memory that a plan works on; its unique ids. Documents lie one after another, C = NH * HS; bf16 if not said.
-// Statistics are fp32: (tokens,NH) where plan_packed, else (B,NH,S).
+// The memory that a plan works on; its unique ids. Documents lie one after another, C = NH * HS channels of queries and
+// CKV = NKV * HS of keys, so that a row of q, k and v has C + 2 CKV; bf16 if not said. Statistics are fp32: (tokens,NH)
+// where plan_packed, else (B,NH,S).
 typedef enum PlanTensor {
-    PLAN_Q = 1,  // q, k, v: (tokens; stride 3 C)
+    PLAN_Q = 1,  // q (tokens,C), k and v (tokens,CKV), in rows of all three
     PLAN_K,
     PLAN_V,
     PLAN_OUT,           // (tokens,C)
     PLAN_LSE,           // statistic: natural log-sum-exp of the scaled scores
     PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, none of them 0: see cudnn_moves.h
     PLAN_K_LENGTHS,     // the same again
-    PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins and the last one ends: in rows of 3 C
+    PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins and the last one ends: in rows of C + 2 CKV
     PLAN_OUT_OFFSETS,   // in rows of C
     PLAN_LSE_OFFSETS,   // in rows of NH; unused where not plan_packed
     PLAN_SCALE,         // this and the next three: one float of host memory
@@ -66,12 +67,15 @@ typedef enum PlanTensor {
     PLAN_HIDE_FUTURE,   // -infinity
     PLAN_ONE,           // 1; backward only, like all that follow
     PLAN_DOUT,          // (tokens,C)
-    PLAN_DQ,            // (tokens,C) each
-    PLAN_DK,
-    PLAN_DV,
-    PLAN_GRADIENT_OFFSETS,  // as PLAN_OUT_OFFSETS, of dq, dk, dv and the packed sum of dq
-    PLAN_DELTA,   // statistic, scratch: rows of dout . out
-    PLAN_DQ_SUM,  // fp32 scratch where not deterministic: (tokens,C) where plan_packed, else (B,NH,S,HS)
+    PLAN_DQ,            // (tokens,C)
+    PLAN_DK,            // (tokens,CKV)
+    PLAN_DV,            // (tokens,CKV)
+    PLAN_GRADIENT_OFFSETS,     // as PLAN_OUT_OFFSETS, of dq and its packed sum
+    PLAN_KV_GRADIENT_OFFSETS,  // in rows of CKV, of dk and dv
+    PLAN_DELTA,                // statistic, scratch: rows of dout . out
+    PLAN_DQ_SUM,               // fp32 scratch where not deterministic: (tokens,C) where plan_packed, else (B,NH,S,HS)
+    PLAN_DK_HEADS,             // scratch where plan_groups and plan_packed: dk and dv (tokens,C) of each query head
+    PLAN_DV_HEADS,
     PLAN_TENSORS
 } PlanTensor;
 
@@ -86,6 +90,8 @@ typedef struct Plan {
 
 // 1 where statistics and the sum of dq follow the packed tokens, 0 where every document has room for S of them.
 int plan_packed(const PlanShape* shape);
+// 1 where query heads share heads of keys and values.
+static inline int plan_groups(const PlanShape* shape) { return shape->NKV != shape->NH; }
 // Most workspace that cuDNN is expected to want: known before the plan is.
 size_t plan_workspace_most(const PlanShape* shape);
 // 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
