@@ -85,7 +85,8 @@ static int* upload_ints(const int* host, size_t n) {
 }
 
 static KernelLimits kernel_limits(const GptModel* m, int N, int context) {
-    KernelLimits l = {.N = N, .C = 4 * m->C, .OC = MAX(4 * m->C, VP), .NH = m->NH, .NKV = m->NH, .HS = m->C / m->NH};
+    KernelLimits l = {.N = N, .C = 4 * m->C, .OC = MAX(4 * m->C, VP), .HS = m->C / m->NH};
+    l.NH = m->NH, l.NKV = m->NKV;
     l.context = context;
     l.dt = DT_BF16;
     l.attention = ATTENTION_OWN;
@@ -169,7 +170,8 @@ enum { CHUNK = 1024, ADAM_ELEMS = 64 << 20, QUICK_ELEMS = 1 << 16 };
 static struct {
     int *tokens, *positions, *targets, *rows;
     int distinct_tokens, distinct_positions;
-    int chunk;
+    int chunk, qk_norm;
+    float* angles;  // (CONTEXT, HS / 2, 2): cosines and sines
     void *param, *logits;
     float *master, *m, *v, *one;
     double* norm;
@@ -202,6 +204,44 @@ static void run_layernorm_backward(void) {
 }
 static void run_gelu(void) {
     w.k->activation_forward(out(4 * NC()), in(4 * NC()), ACT_GELU, w.N, 4 * w.C, DT_BF16, NULL);
+}
+static void run_embedding_without_positions(void) {
+    w.k->embedding_forward(out(NC()), o.tokens, NULL, in((size_t)VP * w.C), NULL, w.N, w.C, DT_BF16, NULL);
+}
+static void run_residual_rmsnorm(void) {
+    w.k->norm_forward(out(NC()), out(NC()), NULL, out32(w.N), in(NC()), in(NC()), in(w.C), NULL, 1e-5f, w.N, w.C,
+                      DT_BF16, NULL);
+}
+static void run_rmsnorm_backward(void) {
+    w.k->norm_backward(out(NC()), out32(w.C), NULL, in(NC()), in(NC()), in(w.C), NULL, in32(w.N), w.N, w.C, DT_BF16,
+                       NULL);
+}
+static void run_swiglu(void) {
+    w.k->activation_forward(out(4 * NC()), in(8 * NC()), ACT_SWIGLU, w.N, 4 * w.C, DT_BF16, NULL);
+}
+static void run_swiglu_backward(void) {
+    w.k->activation_backward(out(8 * NC()), in(4 * NC()), in(8 * NC()), ACT_SWIGLU, w.N, 4 * w.C, DT_BF16, NULL);
+}
+
+static Rotary rotary(void) {
+    int NKV = w.model->NKV, HS = w.C / w.model->NH;
+    Rotary r = {.positions = o.positions, .table = o.angles, .N = w.N, .NH = w.model->NH, .NKV = NKV, .HS = HS};
+    r.ld = w.C + 2 * NKV * HS, r.eps = 1e-6f;
+    if (o.qk_norm) r.q_weight = in(HS), r.k_weight = in(HS);
+    return r;
+}
+// Elements of the queries and keys of a row, and of its values too.
+static size_t rotary_elems(void) { return (size_t)w.N * (w.C + w.model->NKV * (w.C / w.model->NH)); }
+static size_t qkv_elems(void) { return (size_t)w.N * (w.C + 2 * w.model->NKV * (w.C / w.model->NH)); }
+static void run_rotary(void) {
+    Rotary r = rotary();
+    w.k->rotary_forward(out(qkv_elems()), o.qk_norm ? out(rotary_elems()) : NULL, &r, DT_BF16, NULL);
+}
+static void run_rotary_backward(void) {
+    Rotary r = rotary();
+    int HS = w.C / w.model->NH;
+    w.k->rotary_backward(out(qkv_elems()), o.qk_norm ? out32(HS) : NULL, o.qk_norm ? out32(HS) : NULL,
+                         o.qk_norm ? in(rotary_elems()) : NULL, &r, DT_BF16, NULL);
 }
 static void run_add(void) { w.k->add(out(NC()), in(NC()), in(NC()), NC(), DT_BF16, NULL); }
 static void run_gather(void) { w.k->gather_rows(out(NC()), in(NC()), o.rows, w.N, w.C, w.C, w.C, DT_BF16, NULL); }
@@ -241,6 +281,16 @@ static void make_integers(void) {
     free(tokens), free(other), free(seen);
 }
 
+static void make_angles(int HS) {
+    float* angles = (float*)malloc(sizeof(float) * CONTEXT * (size_t)HS);
+    for (int i = 0; i < CONTEXT * HS; i++) {
+        double angle = i / HS * pow(1e4, -(double)(i % HS / 2 * 2) / HS);
+        angles[i] = (float)(i % 2 ? sin(angle) : cos(angle));
+    }
+    o.angles = (float*)upload_ints((int*)angles, (size_t)CONTEXT * (size_t)HS);
+    free(angles);
+}
+
 static void make_op_tensors(void) {
     size_t wte = (size_t)VP * w.C, wide = 4 * NC(), n = options.quick ? QUICK_ELEMS : ADAM_ELEMS;
     float one = 1;
@@ -257,10 +307,12 @@ static void make_op_tensors(void) {
     o.logits = alloc((size_t)o.chunk * VP * 2);
     fill(o.logits, (size_t)o.chunk * VP * 2);
     make_integers();
+    make_angles(w.C / w.model->NH);
 }
 
 static void free_op_tensors(void) {
-    void* all[] = {o.tokens, o.positions, o.targets, o.rows, o.param, o.logits, o.master, o.m, o.v, o.one, o.norm};
+    void* all[] = {o.tokens, o.positions, o.targets, o.rows, o.angles, o.param,
+                   o.logits, o.master,    o.m,       o.v,    o.one,    o.norm};
     for (int i = 0; i < COUNT(all); i++) w.k->free_memory(all[i]);
     free_pools();
 }
@@ -286,6 +338,16 @@ static void bench_ops_of(const GptModel* m) {
     show_op("residual_layernorm_forward", run_residual_layernorm, 4 * s);
     show_op("layernorm_backward", run_layernorm_backward, 4 * s);
     show_op("gelu_forward", run_gelu, 8 * s);
+    show_op("embedding, no positions", run_embedding_without_positions, s + 2 * o.distinct_tokens * C);
+    show_op("residual_rmsnorm_forward", run_residual_rmsnorm, 4 * s);
+    show_op("rmsnorm_backward", run_rmsnorm_backward, 4 * s);
+    show_op("swiglu_forward", run_swiglu, 12 * s);
+    show_op("swiglu_backward", run_swiglu_backward, 20 * s);
+    for (o.qk_norm = 0; o.qk_norm <= 1; o.qk_norm++) {
+        double bytes = (o.qk_norm ? 6.0 : 4.0) * (double)rotary_elems();
+        show_op(o.qk_norm ? "rotary_forward, QK-norm" : "rotary_forward", run_rotary, bytes);
+        show_op(o.qk_norm ? "rotary_backward, QK-norm" : "rotary_backward", run_rotary_backward, bytes);
+    }
     show_op("add", run_add, 3 * s);
     show_op("gather_rows", run_gather, 2 * s);
     snprintf(chunk, sizeof chunk, "classifier of %d rows", o.chunk);
@@ -425,14 +487,18 @@ static const char* row_name(int r) {
     return name;
 }
 
+// Bytes from the queries of a row to its keys, and from there to its values.
+static size_t of_queries(void) { return 2 * (size_t)w.C; }
+static size_t of_keys(void) { return of_queries() / w.model->NH * w.model->NKV; }
+
 static Attention attention(void) {
-    size_t third = 2 * (size_t)w.C;
-    Attention a = {.q = t.qkv, .k = t.qkv + third, .v = t.qkv + 2 * third, .cu_q = t.cu, .cu_k = t.cu};
+    Attention a = {.q = t.qkv, .cu_q = t.cu, .cu_k = t.cu};
+    a.k = t.qkv + of_queries(), a.v = t.qkv + of_queries() + of_keys();
     a.Nq = a.Nk = w.N;
-    a.ldq = a.ldkv = 3 * w.C;
+    a.ldq = a.ldkv = (int)(of_queries() + 2 * of_keys()) / 2;
     a.ldo = w.C;
     a.n_docs = t.n_docs;
-    a.NH = a.NKV = w.model->NH, a.HS = w.C / w.model->NH;
+    a.NH = w.model->NH, a.NKV = w.model->NKV, a.HS = w.C / w.model->NH;
     a.causal = 1;
     a.scale = 1 / sqrtf((float)a.HS);
     return a;
@@ -443,8 +509,8 @@ static void run_attention_forward(void) {
 }
 static void run_attention_backward(void) {
     Attention a = attention();
-    size_t third = 2 * (size_t)w.C;
-    w.k->attention_backward(t.dqkv, t.dqkv + third, t.dqkv + 2 * third, t.dout, t.out, t.lse, &a, DT_BF16, NULL);
+    char *dk = t.dqkv + of_queries(), *dv = dk + of_keys();
+    w.k->attention_backward(t.dqkv, dk, dv, t.dout, t.out, t.lse, &a, DT_BF16, NULL);
 }
 
 // The documents of row r: equal ones, or ragged ones, of which the last is cut.
@@ -467,8 +533,8 @@ static void make_row(int r) {
 
 static void print_attention(void) {
     if (!w.model) return;
-    printf("attention, %s, %d heads of %d, a row of %d tokens: TFLOP/s and %% of the matmul limit\n", w.model->name,
-           w.model->NH, w.C / w.model->NH, w.N);
+    printf("attention, %s, %d heads of %d, %d of keys, a row of %d tokens: TFLOP/s and %% of the matmul limit\n",
+           w.model->name, w.model->NH, w.C / w.model->NH, w.model->NKV, w.N);
     for (int r = 0; r < N_ROWS; r++)
         for (int backward = 0; backward < 2; backward++) {
             printf("  %-9s %-8s", row_name(r), backward ? "backward" : "forward");
@@ -502,11 +568,11 @@ static void bench_attention_row(int r, int k) {
 }
 
 static void make_attention_tensors(void) {
-    size_t bytes = 2 * NC();
-    t.qkv = (char*)alloc(3 * bytes), t.dqkv = (char*)alloc(3 * bytes);
+    size_t bytes = 2 * NC(), qkv_bytes = 2 * qkv_elems();
+    t.qkv = (char*)alloc(qkv_bytes), t.dqkv = (char*)alloc(qkv_bytes);
     t.out = (char*)alloc(bytes), t.dout = (char*)alloc(bytes);
     t.lse = (float*)alloc(4 * (size_t)w.model->NH * w.N);
-    fill(t.qkv, 3 * bytes);
+    fill(t.qkv, qkv_bytes);
     fill(t.dout, bytes);
 }
 
@@ -538,10 +604,11 @@ static void bench_attention_of(const GptModel* m) {
     memset(attention_refusals, 0, sizeof attention_refusals);
     w.model = m, w.N = options.quick ? m->row : ATTENTION_ROW, w.C = m->C;
     for (int k = 0; k < (limits->is_cuda ? N_KINDS : 1); k++) {
-        // compiling cuDNN's plans takes seconds: its deterministic ones for the small model only
-        if (kinds[k].attention == ATTENTION_CUDNN && !kinds[k].fast && m == &all_models[COUNT(all_models) - 1])
-            continue;
-        for (int short_context = 1; short_context >= 0; short_context--) bench_attention_kind(m, k, short_context);
+        // compiling cuDNN's plans takes seconds: its deterministic ones for the small model only, and no short documents
+        // for the heads of a Llama
+        if (kinds[k].attention == ATTENTION_CUDNN && !kinds[k].fast && m != &all_models[0]) continue;
+        for (int short_context = m != &llama; short_context >= 0; short_context--)
+            bench_attention_kind(m, k, short_context);
     }
     print_attention();
 }
@@ -552,14 +619,18 @@ static void for_small_and_large(void (*bench)(const GptModel* m)) {
     bench(options.quick ? quick_models : all_models);
     if (!options.quick) bench(&all_models[COUNT(all_models) - 1]);
 }
-static void bench_ops(void) { for_small_and_large(bench_ops_of); }
+static void for_llama_too(void (*bench)(const GptModel* m)) {
+    for_small_and_large(bench);
+    bench(options.quick ? &quick_llama : &llama);
+}
+static void bench_ops(void) { for_llama_too(bench_ops_of); }
 static void bench_matmuls(void) {
     atexit(print_matmuls);  // what was measured before something died
     for_small_and_large(bench_matmuls_of);
 }
 static void bench_attention(void) {
     atexit(print_attention);
-    for_small_and_large(bench_attention_of);
+    for_llama_too(bench_attention_of);
 }
 
 static const struct Section {

@@ -11,7 +11,7 @@ enum { CONTEXT = 1024 };
 
 typedef struct GptModel {
     const char* name;
-    int L, C, NH;
+    int L, C, NH, NKV;
     int row;            // tokens of a row in the benches of ops
     int rows;           // documents of CONTEXT tokens that the trainer, and PyTorch, take at a time
     int batch, steps;   // tokens of an optimizer step; steps of a run
@@ -20,12 +20,15 @@ typedef struct GptModel {
 } GptModel;
 
 static const GptModel all_models[] = {
-    {"gpt2-124m", 12, 768, 12, 16384, 32, 131072, 8, 8, 45, "model"},
-    {"gpt2-350m", 24, 1024, 16, 16384, 16, 131072, 6, 11, 25, "block"},
-    {"gpt2-774m", 36, 1280, 20, 8192, 16, 65536, 5, 13, 28, "block"},
-    {"gpt2-1558m", 48, 1600, 25, 8192, 8, 32768, 5, 18, 32, "block"},
+    {"gpt2-124m", 12, 768, 12, 12, 16384, 32, 131072, 8, 8, 45, "model"},
+    {"gpt2-350m", 24, 1024, 16, 16, 16384, 16, 131072, 6, 11, 25, "block"},
+    {"gpt2-774m", 36, 1280, 20, 20, 8192, 16, 65536, 5, 13, 28, "block"},
+    {"gpt2-1558m", 48, 1600, 25, 25, 8192, 8, 32768, 5, 18, 32, "block"},
 };
-static const GptModel quick_models[] = {{"quick", 2, 64, 2, 256, 2, 512, 4, 3, 5, "off"}};
+static const GptModel quick_models[] = {{"quick", 2, 64, 2, 2, 256, 2, 512, 4, 3, 5, "off"}};
+// The width and heads of Llama 3 8B, for the benches of ops and of attention alone.
+static const GptModel llama = {.name = "llama3-8b", .C = 4096, .NH = 32, .NKV = 8, .row = 8192};
+static const GptModel quick_llama = {.name = "quick llama", .C = 64, .NH = 4, .NKV = 2, .row = 256};
 
 static struct {
     const char *device, *only;
