@@ -1,5 +1,5 @@
 // bench_gpu.c - speeds of a GPU beside limits measured in the same run: every op, every matmul and attention kernel at
-// GPT-2 sizes, then the whole trainer, alternating with PyTorch.
+// sizes of GPT-2, ops and attention of a Llama, then the whole trainer, alternating with PyTorch.
 //
 //   build/release/dev/bench_gpu [--device cuda] [--only ops,matmul,attention,train] [--seconds 330] [--quick]
 //
@@ -604,8 +604,8 @@ static void bench_attention_of(const GptModel* m) {
     memset(attention_refusals, 0, sizeof attention_refusals);
     w.model = m, w.N = options.quick ? m->row : ATTENTION_ROW, w.C = m->C;
     for (int k = 0; k < (limits->is_cuda ? N_KINDS : 1); k++) {
-        // compiling cuDNN's plans takes seconds: its deterministic ones for the small model only, and no short documents
-        // for the heads of a Llama
+        // compiling cuDNN's plans takes seconds: its deterministic ones for the small model only, none
+        // for short documents of a Llama
         if (kinds[k].attention == ATTENTION_CUDNN && !kinds[k].fast && m != &all_models[0]) continue;
         for (int short_context = m != &llama; short_context >= 0; short_context--)
             bench_attention_kind(m, k, short_context);
