@@ -20,7 +20,6 @@ static RankIdentity identity;
 static int n_options;  // of the command line
 static char** options;
 static int ranks, group;  // as plans count them: tensor-parallel groups; ranks of each
-static int any_arch;      // not GPT-2 alone
 
 // What the trainer that is alone has found for the cases of a model.
 static struct {
@@ -334,7 +333,7 @@ static void close_model(void) {
 static void open_model(uint64_t seed, int n) {
     close_model();
     Shape shape;
-    draw_arguments(&trainer.arguments, seed, ranks, group, any_arch, n_options, options);
+    draw_arguments(&trainer.arguments, seed, ranks, group, 1, n_options, options);
     if (rank == 0) find_reference(seed, n), shape = reference.shape;
     MPI_Bcast(&shape, sizeof shape, MPI_BYTE, 0, MPI_COMM_WORLD);
     if (rank > 0) take_reference(&shape);
@@ -571,7 +570,6 @@ int main(int n_arguments, char** arguments) {
     options = arguments + 1;
     group = option_number(n_options, options, "--tp", 1);
     ranks = size / group;
-    any_arch = option_number(n_options, options, "--device", -1) < 0;  // devices have no kernels for others yet
     make_corpus();
     run_find_ranks(run);
     identity = run->identity;
