@@ -194,6 +194,7 @@ static void move_row(char* slices, char* x, int split, size_t row, size_t N, con
 
 static void move_heads(char* slices, char* x, int split, int N, Heads h) {
     size_t bytes = N * h.NH * (h.first_bytes + (h.M - 1) * h.other_bytes);
+    (void)bytes;  // without OpenMP
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (bytes >= 2 * SERIAL)
     for (size_t row = 0; row < (size_t)N; row++) move_row(slices, x, split, row, (size_t)N, &h);
 }
