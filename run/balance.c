@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/straggle.h"
 #include "kernels/virtual/virtual.h"
 #include "run/balance_parts.h"
 
@@ -150,7 +151,7 @@ void balance_begin(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     Slowness slow = straggle_at(run->stragglers, run->n_stragglers, m->world->rank, run->state.step + 1);
-    m->injected_slowdown = slow.linear - 1;
+    straggle_slow_down(slow.linear);
     m->timer->drag = m->k->virtual_time ? 1 : slow.whole;
     if (m->k->virtual_time) virtual_slow_down(slow.whole);
     b->is_timed = is_timed(run);
@@ -264,8 +265,8 @@ void balance_hear(Run* run, StepRecord* record) {
         const RankReport* x = &run->agreed[r].report;
         double pace = m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
-        b->steps[r] = (RankStep){(float)compute,  (float)wait,     (float)x->pruned,
-                                 (float)x->sent,  (float)x->taken, pace > 0 ? (float)pace : NAN};
+        b->steps[r] = (RankStep){(float)compute, (float)wait,     (float)x->pruned,
+                                 (float)x->sent, (float)x->taken, pace > 0 ? (float)pace : NAN};
         emulated = MAX(emulated, x->emulated);
     }
     record->ranks = b->steps;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/straggle.h"
 #include "run/run.h"
 
 enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
@@ -99,10 +100,9 @@ static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shap
     return MAX(work_bytes(m, needs), work_bytes(&later, needs));
 }
 
-// For what an injected straggler computes again: activations, or gradients of a weight.
-static size_t discarded_bytes(const Model* m, const Shape* widest, int N) {
-    return ROUND_UP(MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest),
-                    (size_t)64);
+// The largest result of a linear's matmuls: activations, or gradients of a weight.
+static size_t largest_product(const Model* m, const Shape* widest, int N) {
+    return MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest);
 }
 
 static size_t rope_elems(const Shape* s) {
@@ -127,16 +127,16 @@ static void plan_work(MemoryPlan* plan, const Run* run, const Shape* widest, int
     plan_entry(plan, "slices", active ? most_work_bytes(m, &run->work_needs, widest) : 0, ON_DEVICE);
     plan_entry(plan, "columns", active ? 2 * (size_t)N * widest_linear(widest) * elem : 0, ON_DEVICE);
     plan_entry(plan, "for ranks without heads", active ? MAX((size_t)N, C) * elem + C * sizeof(float) : 0, ON_DEVICE);
-    plan_entry(plan, "straggling", run->n_stragglers ? 2 * discarded_bytes(m, widest, N) : 0, ON_DEVICE);
+    plan_entry(plan, "straggling", run->n_stragglers ? straggle_bytes(m->k, largest_product(m, widest, N)) : 0,
+               ON_DEVICE);
 }
 
 static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     Model* m = &run->model;
     char *slices = (char*)planned(plan, "slices"), *headless = (char*)planned(plan, "for ranks without heads");
-    char* discarded = (char*)planned(plan, "straggling");
     Shape widest = widest_shape(run);
-    m->discarded = discarded;
-    if (discarded) m->discarded_too = discarded + discarded_bytes(m, &widest, N);
+    if (run->n_stragglers)
+        m->slowed = straggle_kernels(m->k, planned(plan, "straggling"), largest_product(m, &widest, N));
     if (!slices) return;
     run->work_memory = slices;
     m->work = work_open(m, &run->work_needs, slices);

@@ -67,14 +67,13 @@ struct Model {
     float* grad_scale;              // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];
-    int classifier_N;                 // rows of one chunk of the classifier
-    void* group_scratch;              // for attention over several ranks
-    float* rope;                      // (context, HS / 2, 2) of rotary positions; NULL where they are learned
-    Timer* timer;                     // where the time of a step goes
-    double injected_slowdown;         // an injected straggler computes its linears so many times more; 0 usually
-    void *discarded, *discarded_too;  // where results of these repetitions go
-    char* columns[2];                 // (N, the widest input of a linear) each, for resized ones
-    void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
+    int classifier_N;       // rows of one chunk of the classifier
+    void* group_scratch;    // for attention over several ranks
+    float* rope;            // (context, HS / 2, 2) of rotary positions; NULL where they are learned
+    Timer* timer;           // where the time of a step goes
+    const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler; NULL usually
+    char* columns[2];       // (N, the widest input of a linear) each, for resized ones
+    void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
 // A row on the device: N tokens that this rank holds of a micro-batch's documents. Generation: one document, of which

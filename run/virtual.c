@@ -86,7 +86,6 @@ void run_check_virtual(Run* run) {
         die("--device %s needs --machine FILE or NAME, whose times it takes; try %s", c->device, machine_names());
     refuse(run, c->sample != NULL, "--sample", "it is for training");
     refuse(run, c->probe, "--probe", "its times are those of --machine");
-    refuse(run, !k->no_results && c->straggle, "--straggle", "try --device virtual");
     virtual_nodes(c->node_size ? c->node_size : 8);
     if (!k->no_results) return;
     refuse(run, c->dump_grads != NULL, "--dump-grads", "nothing is computed there");

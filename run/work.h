@@ -87,7 +87,7 @@ void work_end(Model* m);
 int work_freezes(const Model* m);
 
 // ---- the four linears of a block, as this rank computes them in this step: whole, or with columns of their input left
-// out. Timed as TIME_LINEAR, and repeated where a straggler is injected.
+// out. Timed as TIME_LINEAR, and slowed down where a straggler is injected (Model.slowed).
 // out (N,OC) = x W^T + bias; x (N, width). With gelu not NULL also gelu (N,OC) = GELU(out).
 void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N);
 // dW +=, dbias +=, and dx (N, width) = dout W; with pre (N, width) times GELU'(pre). dout (N,OC); columns that are left
