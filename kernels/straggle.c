@@ -13,7 +13,8 @@ static struct {
 
 static double clock_now(void) { return straggler.slowness > 1 ? straggler.below->clock() : 0; }
 
-// After a matmul of N rows that began then, and was done again `done` times: rows of the next time, 0 when that was all.
+// After a matmul of N rows that began then, and was done again `done` times: rows of the next time, 0 when that was
+// all.
 static int rows_again(double began, int done, int N) {
     const Kernels* k = straggler.below;
     double left = straggler.slowness - 1 - done;
