@@ -521,13 +521,12 @@ static void prepare(Run* run) {
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
         run_measure_limit(run);
-        run_print(run);
-        run_print_memory(&plan);
+        run_print(run, &plan);
         fflush(stdout);
     }
     run_take_memory(run, &plan);
     const char* choices = run->model.k->choices();
-    if (run->training && choices[0]) printf("kernels %s\n", choices);
+    if (run->training && choices[0] && !run_is_brief(run)) printf("kernels %s\n", choices);
     run_load_weights(run);
     if (run->model.zero.stage == 3) zero_gather(&run->model);
     run->time_row = time_row;
@@ -688,7 +687,9 @@ static void start_training(Run* run) {
     run->log.fd = -1;
     if (run->model.world->rank == 0 && runlog_open(&run->log, run->out, c->resume, run->state.step, err, sizeof err))
         die("%s", err);
-    if (run->model.world->size > 1) run->log.is_terminal = 0;  // launchers give ranks a terminal that nobody looks at
+    run_log_start(run);
+    // Launchers give ranks a terminal that nobody looks at.
+    if (strcmp(run->identity.source, "alone") != 0) run->log.is_terminal = 0;
     run->first_step = run->state.step;
     run->saving.done = c->resume ? run->state.step : -1;
 }
@@ -715,25 +716,7 @@ static void train(Run* run) {
 // ---- the end
 
 static void finish(Run* run, double started) {
-    char elapsed[32];
-    const Config* c = &run->config;
-    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
-               run->stopped_by ? "stopped" : "done", run->state.step, c->steps,
-               runlog_duration(now_seconds() - started, elapsed), run->state.loss_hash);
-    if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
-        warn("standard output was closed: stopped at step %" PRId64 "; continue: ./train --resume --out %s",
-             run->state.step, run->out);
-    else if (run->state.step < c->steps) say(stdout, "continue: ./train --resume --out %s", run->out);
-    else if (c->resume && run->first_step >= c->steps)
-        say(stdout, "its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64, run->out,
-            2 * run->state.step);
-    else if (c->save_every && c->steps > 0)
-        say(stdout, "use it:   ./train --out %s --sample \"%s\"", run->out,
-            c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
-    else printf("nothing was saved\n");
-    run_print_peak(run);
-    run_print_planning(run);
-    run_print_communication(run);
+    run_print_end(run, now_seconds() - started);
     balance_write_page(run);
     run->failed |= runlog_close(&run->log) != 0;
 }

@@ -21,7 +21,7 @@ typedef struct TokenIndex {
 typedef enum Split { SPLIT_GPT2, SPLIT_GPT2_DIGITS, SPLIT_LLAMA3, SPLIT_QWEN2 } Split;
 
 struct Tokenizer {
-    int vocab, end_of_text, is_bytes;
+    int vocab, end_of_text, stop, is_bytes;  // stop: see tokenizer_stop
     Split split;
     int nfc;            // text is brought into normalization form C first
     int ignore_merges;  // a part that is a token is not merged from its bytes

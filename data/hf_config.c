@@ -114,7 +114,7 @@ static void put_rotary(Text* text, const Shape* shape) {
     put(text, ", \"original_max_position_embeddings\": %.0f},\n", s->original);
 }
 
-size_t hf_config_text(const Shape* shape, DType dt, int end_of_text, char* bytes, size_t room) {
+size_t hf_config_text(const Shape* shape, DType dt, int begin, int end, char* bytes, size_t room) {
     const ArchRow* arch = &arch_table[shape->arch];
     Shape copy = *shape;
     Text text = {bytes, 0, room};
@@ -129,8 +129,8 @@ size_t hf_config_text(const Shape* shape, DType dt, int end_of_text, char* bytes
         if (fixed[i].archs >> shape->arch & 1 && fixed[i].use & WRITTEN)
             put(&text, "  \"%s\": %s,\n", fixed[i].name, fixed[i].value);
     put(&text, "  \"tie_word_embeddings\": %s,\n", shape_has(shape, HAS_HEAD) ? "false" : "true");
-    put(&text, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", end_of_text,
-        end_of_text, dt == DT_BF16 ? "bfloat16" : "float32");
+    put(&text, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", begin, end,
+        dt == DT_BF16 ? "bfloat16" : "float32");
     return text.n;
 }
 

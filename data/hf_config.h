@@ -2,9 +2,10 @@
 #pragma once
 #include "plan/shape.h"
 
-// Its text, of at most `bytes` = HF_CONFIG_BYTES with the NUL. Returns its length.
+// Its text, with the tokens that begin and end a document, of at most `bytes` = HF_CONFIG_BYTES with the NUL. Returns
+// its length.
 enum { HF_CONFIG_BYTES = 2048 };
-size_t hf_config_text(const Shape* shape, DType dt, int end_of_text, char* text, size_t bytes);
+size_t hf_config_text(const Shape* shape, DType dt, int begin, int end, char* text, size_t bytes);
 // The shape that a config.json describes, with Hugging Face's own values for members that it leaves out; context is
 // positions. Anything this program cannot compute (another architecture, activation, kind of rotary positions, biases
 // that ours does not have, sliding windows, quantised weights) is refused by name. 0, or -1 with a message.

@@ -43,8 +43,8 @@ char* run_state_text(const RunState* s, const Config* config) {
     if (!w.out) return NULL;
     fprintf(w.out,
             "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
-            ", \"corpus\": %" PRIu64 ", \"content\": %" PRIu64 ", \"val_loss\": ",
-            s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus, s->content);
+            ", \"corpus\": %" PRIu64 ", \"content\": %" PRIu64 ", \"val_content\": %" PRIu64 ", \"val_loss\": ",
+            s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus, s->content, s->val_content);
     put_number(w.out, s->val_loss);
     fprintf(w.out, ", \"loss\": ");
     put_number(w.out, s->loss);
@@ -94,6 +94,8 @@ static int parse_progress(RunState* s, const Json* json, char* err, size_t errle
     if (json_double(json_get(json, json->values, "val_loss"), &s->val_loss)) s->val_loss = NAN;
     if (json_double(json_get(json, json->values, "loss"), &s->loss)) s->loss = NAN;
     if (json_get(json, json->values, "content") && parse_hash(json, "content", &s->content, err, errlen)) return -1;
+    if (json_get(json, json->values, "val_content") && parse_hash(json, "val_content", &s->val_content, err, errlen))
+        return -1;
     return parse_count(json, "step", MOST_STEPS, &s->step, err, errlen) ||
            parse_count(json, "epoch", MOST_STEPS, &s->position.epoch, err, errlen) ||
            parse_count(json, "index", MOST_PIECES, &s->position.index, err, errlen) ||

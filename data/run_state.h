@@ -17,6 +17,7 @@ typedef struct RunState {
     uint64_t loss_hash;        // of all losses so far, bit for bit
     uint64_t corpus;           // docs_fingerprint of the training data
     uint64_t content;          // docs_content of it; 0: not known, the file is of an older version
+    uint64_t val_content;      // of the documents of --val; 0: none, or not known
     double val_loss;           // of the last evaluation, NaN before it
     double loss;               // of the last step; NaN before it, and in files of older versions
     int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:

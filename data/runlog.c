@@ -9,10 +9,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "data/disk.h"
 #include "data/json.h"
+#include "data/progress.h"
 #include "plan/text.h"
 
 enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
@@ -27,12 +29,13 @@ typedef struct Old {
     int64_t unreadable, first_wrong;  // lines, which stay where they are; the number of the first, from 1
 } Old;
 
-// The step of a line, or -1: it is no object of a log.
+// The step of a line, or that at which an event was, or -1: it is no object of a log.
 static int64_t step_of(const char* line, size_t n) {
     Json json;
     int64_t step;
     if (json_parse(&json, line, n, NULL, 0)) return -1;
-    if (json_int64(json_get(&json, json.values, "step"), &step) || step < 0) step = -1;
+    const char* name = json_get(&json, json.values, "event") ? "at" : "step";
+    if (json_int64(json_get(&json, json.values, name), &step) || step < 0) step = -1;
     json_free(&json);
     return step;
 }
@@ -122,7 +125,7 @@ int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, ch
     struct stat s;
     memset(log, 0, sizeof *log);
     log->fd = -1;
-    log->is_terminal = isatty(STDOUT_FILENO);
+    log->is_terminal = progress_is_terminal();
     if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
         return fail(err, errlen, "%s: expected a file to write, found another kind", path);
@@ -201,7 +204,9 @@ static int write_pending(RunLog* log) {
 // A line that cannot be written waits for the next one, and is told of when that begins and when it is over.
 static int end_line(RunLog* log) {
     if (log->fd < 0) return 0;
-    write_part(log, "}\n");
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    write_part(log, ", \"time\": %.3f}\n", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     if (log->torn) log->used = log->line;  // the others are whole
     int failed = write_pending(log) || log->torn, error = log->torn ? ENOMEM : errno;
     log->torn = 0;
@@ -226,19 +231,15 @@ int runlog_close(RunLog* log) {
 
 static void print_step(RunLog* log, const StepRecord* r) {
     double now = now_seconds();
+    progress_add(&log->smooth, r);
     int last = r->step == r->steps;
     // Ten lines a second are enough for eyes; a file gets a line whenever the rhythm of a reader allows.
     double interval = log->is_terminal ? 0.1 : 10;
     if (!last && r->step != 1 && now - log->last_print < interval) return;
     log->last_print = now;
-    char left[32], speed[32], limit[48] = "";
-    double tps = r->tokens / r->seconds;
-    snprintf(speed, sizeof speed, tps >= 9950 ? "%.0fk" : tps >= 995 ? "%.1fk" : "%.0f", tps >= 995 ? tps / 1000 : tps);
-    if (!isnan(r->mfu)) snprintf(limit, sizeof limit, "%.1f%% of matmul limit | ", 100 * r->mfu);
-    printf("%sstep %*lld/%lld | loss %.4f | norm %.3f | lr %.2e | %s tok/s | %s%s left%s",
-           log->is_terminal ? "\r\033[K" : "", (int)snprintf(NULL, 0, "%lld", (long long)r->steps), (long long)r->step,
-           (long long)r->steps, r->loss, r->grad_norm, r->lr, speed, limit,
-           runlog_duration(r->seconds_left, left), log->is_terminal ? "" : "\n");
+    char line[256];
+    progress_line(line, sizeof line, &log->smooth, r, log->is_terminal ? progress_columns() : 0);
+    printf("%s%s%s", log->is_terminal ? "\r\033[K" : "", line, log->is_terminal ? "" : "\n");
     log->line_open = log->is_terminal;
     fflush(stdout);
 }
@@ -320,6 +321,11 @@ int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {
     write_part(log, "{\"step\": %" PRId64, step);
     write_number(log, "val_loss", val_loss);
     write_part(log, ", \"val_targets\": %" PRId64, targets);
+    return end_line(log);
+}
+
+int runlog_event(RunLog* log, const char* event, int64_t at, const char* more) {
+    write_part(log, "{\"event\": \"%s\", \"at\": %" PRId64 "%s", event, at, more);
     return end_line(log);
 }
 

@@ -23,7 +23,14 @@
 //   ranks             of every rank, in order of ranks: {"compute_ms": [...], "wait_ms": [...], "gamma": [...],
 //                     "sent": [...], "taken": [...], "speed": [...]}, the fields of RankStep
 //
-// and for an evaluation step, val_loss, val_targets. These may be null: predicted_ms and gap where the plan was not
+// and for an evaluation step, val_loss, val_targets. Other lines are events, {"event": NAME, "at": steps done, ...}:
+//
+//   start       the first line, and the first of each invocation that resumes: "options" of the run as an object,
+//               "ranks", "device", "dtype", "parameters", "tokens" and "documents" to train on, "resumed" (0 or 1)
+//   save        a checkpoint, "path"
+//   end         "how": done or stopped
+//
+// Every line ends with "time": seconds since 1970. These may be null: predicted_ms and gap where the plan was not
 // predicted; emulated_ms but in tensor-parallel groups whose ranks share cores; ranks when there is one only; a speed
 // before it is known; compute_ms and wait_ms in a step that was not timed; any number that is not finite. Numbers read
 // back to the same double, those of ranks have four digits. On a terminal the line of a step rewrites itself and colour
@@ -34,6 +41,11 @@
 
 #include "plan/plan.h"
 
+// What the line of a step shows instead of the step's own loss and speed, see progress.h.
+typedef struct Smooth {
+    double loss, losses, tokens, seconds;
+} Smooth;
+
 typedef struct RunLog {
     int fd;           // -1: no log
     char path[4096];  // DIR/log.jsonl
@@ -41,7 +53,8 @@ typedef struct RunLog {
     size_t used, room, line;
     int torn;         // no memory for a part of that line
     int is_late;      // lines could not be written, and somebody was told
-    int is_terminal;  // stdout is one
+    int is_terminal;  // stdout is one that lines can be rewritten on
+    Smooth smooth;
     int line_open;    // a progress line waits to be overwritten
     double last_print;
 } RunLog;
@@ -83,9 +96,11 @@ typedef struct StepRecord {
 // first of a step after `last_step` on, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines
 // that cannot be read stay, with a warning. 0, or -1 with a message. log->fd = -1 is a log that is not written.
 int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen);
-// Both write a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
+// Each writes a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
 int runlog_step(RunLog* log, const StepRecord* record);
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets);
+// Something that happened when `at` steps were done; more: further members, each behind ", ", or "".
+int runlog_event(RunLog* log, const char* event, int64_t at, const char* more);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 
 // A line for people that stays: ends an open progress line first.

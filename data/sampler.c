@@ -189,22 +189,23 @@ static Piece piece_at(const Sampler* s, Split split, int64_t i) {
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {
     int64_t n = sampler_pieces(s, SPLIT_VAL);
-    if (i < 0 || i >= n) die("validation piece %lld of %lld", (long long)i, (long long)n);
+    if (i < 0 || i >= n) broken("validation piece %lld of %lld", (long long)i, (long long)n);
     return piece_at(s, SPLIT_VAL, (int64_t)permute((uint64_t)i, (uint64_t)n, 0));
 }
 
 Piece sampler_train_piece(const Sampler* s, SamplerPosition position) {
     int64_t n = sampler_pieces(s, SPLIT_TRAIN);
     if (position.index < 0 || position.index >= n)
-        die("training piece %lld of %lld: does the position belong to this corpus?", (long long)position.index,
-            (long long)n);
+        broken("training piece %lld of %lld: does the position belong to this corpus?", (long long)position.index,
+               (long long)n);
     uint64_t key = hash64(hash64(s->seed) ^ (uint64_t)position.epoch);
     return piece_at(s, SPLIT_TRAIN, (int64_t)permute((uint64_t)position.index, (uint64_t)n, key));
 }
 
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens) {
     if (batch_tokens < s->context || max_pieces < 1)
-        die("a batch of %d tokens in %d pieces cannot hold a piece of %d tokens", batch_tokens, max_pieces, s->context);
+        broken("a batch of %d tokens in %d pieces cannot hold a piece of %d tokens", batch_tokens, max_pieces,
+               s->context);
     int n = 0, room = batch_tokens;
     while (n < max_pieces) {
         Piece piece = sampler_train_piece(s, *position);

@@ -120,6 +120,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
     memcpy(t->file, data, n);
     t->file_bytes = n;
     t->is_bytes = is_byte_vocabulary(t);
+    if (t->stop == 0) t->stop = t->end_of_text;
     *out = t;
     return 0;
 }
@@ -141,8 +142,16 @@ static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
 int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen) {
     *out = NULL;
     if (!path || !*path) return open_bytes(out, err, errlen);
-    char why[ERR_BYTES];
+    char why[ERR_BYTES], inside[DISK_PATH];
     size_t n = 0;
+    if (disk_is_dir(path)) {
+        const char* name = disk_is_file(path, "tokenizer.json") ? "tokenizer.json" : "tokenizer.bin";
+        if (!disk_is_file(path, name))
+            return fail(err, errlen, "%s: expected tokenizer.json or tokenizer.bin in this directory, found neither",
+                        path);
+        if (disk_join(inside, path, name, err, errlen)) return -1;
+        path = inside;
+    }
     char* bytes = disk_read_file(path, FILE_MAX, &n, err, errlen);
     if (!bytes) return -1;
     int status = tokenizer_parse(out, bytes, n, why, sizeof why);
@@ -166,6 +175,7 @@ void tokenizer_close(Tokenizer* t) {
 
 int tokenizer_vocab(const Tokenizer* t) { return t->vocab; }
 int tokenizer_end_of_text(const Tokenizer* t) { return t->end_of_text; }
+int tokenizer_stop(const Tokenizer* t) { return t->stop; }
 int tokenizer_is_bytes(const Tokenizer* t) { return t->is_bytes; }
 
 const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n) {

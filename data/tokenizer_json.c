@@ -184,6 +184,7 @@ static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonV
         int begins = is_string(content, "<|begin_of_text|>"), ends = is_string(content, "<|endoftext|>");
         json_int64(json_get(json, entry, "id"), &id);
         if (begins || (ends && !has_begin)) t->end_of_text = (int)id;
+        if (is_string(content, "<|end_of_text|>")) t->stop = (int)id;
         has_begin |= begins;
     }
     if (t->end_of_text < 0)

@@ -68,7 +68,7 @@ int comm_check_messages(const Comm* c, const Transfer* messages, int n, int* rem
     int count = 0;
     for (int i = 0; i < n; i++) {
         if (messages[i].peer < 0 || messages[i].peer >= c->size)
-            die("message %d of a send/receive names rank %d, but the Comm has %d", i, messages[i].peer, c->size);
+            broken("message %d of a send/receive names rank %d, but the Comm has %d", i, messages[i].peer, c->size);
         count += messages[i].bytes > 0;
         *remote += messages[i].bytes > 0 && messages[i].peer != c->rank;
     }
@@ -82,12 +82,13 @@ void comm_copy_to_self(const Comm* c, const Transfer* sends, int n_sends, const 
         if (sends[i].peer != c->rank || sends[i].bytes == 0) continue;
         while (r < n_receives && (receives[r].peer != c->rank || receives[r].bytes == 0)) r++;
         if (r == n_receives || receives[r].bytes != sends[i].bytes)
-            die("rank %d sends itself %zu bytes as message %d, but receives %zu", c->rank, sends[i].bytes, i,
-                r == n_receives ? (size_t)0 : receives[r].bytes);
+            broken("rank %d sends itself %zu bytes as message %d, but receives %zu", c->rank, sends[i].bytes, i,
+                   r == n_receives ? (size_t)0 : receives[r].bytes);
         if (receives[r].data != sends[i].data) copy(receives[r].data, sends[i].data, sends[i].bytes, s);
         r++;
     }
     for (; r < n_receives; r++)
         if (receives[r].peer == c->rank && receives[r].bytes > 0)
-            die("rank %d receives %zu bytes from itself as message %d, but sends none", c->rank, receives[r].bytes, r);
+            broken("rank %d receives %zu bytes from itself as message %d, but sends none", c->rank, receives[r].bytes,
+                   r);
 }

@@ -82,7 +82,7 @@ static int token_border(const Call* c, int b) { return (int)((int64_t)b * c->n_a
 
 static Call begin_call(const GroupAttention* ga, const Kernels* k, DType dt, Stream s) {
     Call c = {.ga = ga, .k = k, .dt = dt, .s = s, .parts = 1, .g = ga->NH / ga->NKV};
-    if (ga->ulysses_size > MOST_PEERS) die("%d ranks share heads, at most %d can", ga->ulysses_size, MOST_PEERS);
+    if (ga->ulysses_size > MOST_PEERS) broken("%d ranks share heads, at most %d can", ga->ulysses_size, MOST_PEERS);
     if (ga->comm->overlap && ga->ulysses_size > 1 && ga->NKV > ga->ulysses_size) c.parts = MOST_PARTS;
     c.n_a = ga->ring_tokens[ga->ring_rank];
     c.n = token_border(&c, ga->ulysses_rank + 1) - token_border(&c, ga->ulysses_rank);

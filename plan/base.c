@@ -17,22 +17,34 @@ static void (*last_call)(void);
 void die_as_rank(int rank) { this_rank = rank; }
 void die_calls(void (*last)(void)) { last_call = last; }
 
-void die_at(const char* file, int line, const char* format, ...) {
+// place: behind the message; empty: none
+__attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
     char message[2048];
-    va_list args;
-    va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
-    va_end(args);
     text_clean(message);
     fflush(stdout);
     struct timespec turn = {0, 400000000};
     if (this_rank > 0) nanosleep(&turn, NULL);
-    if (this_rank >= 0) fprintf(stderr, "train: rank %d: %s (%s:%d)\n", this_rank, message, file, line);
-    else fprintf(stderr, "train: %s (%s:%d)\n", message, file, line);
+    if (this_rank >= 0) fprintf(stderr, "train: rank %d: %s%s\n", this_rank, message, place);
+    else fprintf(stderr, "train: %s%s\n", message, place);
     if (last_call) last_call();
     // What libraries have registered for the end may wait for the other ranks.
     if (this_rank >= 0) _exit(1);
     exit(1);
+}
+
+void die(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    end_with("", format, args);
+}
+
+void die_at(const char* file, int line, const char* format, ...) {
+    char place[256];
+    va_list args;
+    snprintf(place, sizeof place, " (%s:%d)", file, line);
+    va_start(args, format);
+    end_with(place, format, args);
 }
 
 void warn(const char* format, ...) {

@@ -65,13 +65,18 @@ static inline void bf16_narrow_in_place(float* buffer, size_t n) {
 
 // ---- errors: 0 is success, negative is an error
 
-// For main's phases, options and broken invariants: prints one line with the place in the code to stderr, exits with 1.
-// The message says what, where, what was expected and found, and what to try.
+// For main's phases and options: prints one line to stderr, exits with 1. The message says what, where, what was
+// expected and found, and what to try.
+#if defined(__GNUC__)
+__attribute__((noreturn, format(printf, 1, 2)))
+#endif
+void die(const char* format, ...);
+// For invariants that do not hold, which no option can mend: the same, with the place in the code behind it.
 #if defined(__GNUC__)
 __attribute__((noreturn, format(printf, 3, 4)))
 #endif
 void die_at(const char* file, int line, const char* format, ...);
-#define die(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
+#define broken(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
 // One line to stderr about something that does not end the program.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))

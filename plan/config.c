@@ -20,7 +20,7 @@ static const char* const groups[N_GROUPS][2] = {
     {"device", "processor or GPU, kernels, precision, memory"},
     {"ranks", "who shares which documents, ZeRO, tensor parallelism"},
     {"slow", "what to do about ranks that are slower than others"},
-    {"inside", "looking inside: costs, plans, proofs, gradients"},
+    {"inside", "looking inside: costs, plans, gradients, --verbose"},
 };
 
 // A run consists of options that are saved with its checkpoints; the others say what one start of the program does.
@@ -65,10 +65,10 @@ static const Option options[] = {
     {"--vocab",         INT,    MODEL,     RUN,   AT(vocab),         "0",       0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
 
     {"--steps",         INT64,  OPTIMIZER, RUN,   AT(steps),         "3500",    0, 1e12,    NULL, "optimizer steps of the whole run; the learning rate's schedule ends there", "optimizer steps of the whole run"},
-    {"--batch-tokens",  INT,    OPTIMIZER, RUN,   AT(batch_tokens),  "0",       0, 1 << 28, NULL, "most tokens of a step, on all ranks together: documents are taken while they fit; 0: by preset (tiny 1024, others 16384)", "most tokens of a step, on all ranks; 0: by preset"},
-    {"--lr",            REAL,   OPTIMIZER, RUN,   AT(lr),            "0",       0, 10,      NULL, "peak learning rate; 0: by preset (tiny 0.004, gpt2-124m 0.0006, less for larger ones)", "peak learning rate; 0: by preset"},
+    {"--batch-tokens",  INT,    OPTIMIZER, RUN,   AT(batch_tokens),  "0",       0, 1 << 28, NULL, "most tokens of a step, on all ranks together: documents are taken while they fit; 0: by the size of the model (tiny 1024, from 50M parameters on 524288, with --init at most 32768)", "most tokens of a step, on all ranks; 0: by model size"},
+    {"--lr",            REAL,   OPTIMIZER, RUN,   AT(lr),            "0",       0, 10,      NULL, "peak learning rate; 0: by the size of the model (tiny 0.004, gpt2-124m 0.0006, less for larger ones; with --init a twentieth)", "peak learning rate; 0: by model size"},
     {"--schedule",      CHOICE, OPTIMIZER, RUN,   AT(schedule),      "cosine",  0, 0,       "cosine|linear|constant|wsd", "how the learning rate falls after its warm-up; wsd: constant, then a fall over the last fifth", NULL},
-    {"--warmup",        INT,    OPTIMIZER, RUN,   AT(warmup),        "100",     0, 1e9,     NULL, "steps in which the learning rate rises linearly to its peak", NULL},
+    {"--warmup",        INT,    OPTIMIZER, RUN,   AT(warmup),        "-1",     -1, 1e9,     NULL, "steps in which the learning rate rises linearly to its peak; -1: by the size of the model, at most a tenth of --steps or 100", NULL},
     {"--min-lr",        REAL,   OPTIMIZER, RUN,   AT(min_lr),        "0.1",     0, 1,       NULL, "final learning rate as a fraction of the peak", NULL},
     {"--weight-decay",  REAL,   OPTIMIZER, RUN,   AT(weight_decay),  "0.1",     0, 10,      NULL, "AdamW's decay of matrices and embeddings; biases and norms do not decay", NULL},
     {"--beta1",         REAL,   OPTIMIZER, RUN,   AT(beta1),         "0.9",     0, 0.9999,  NULL, "AdamW's decay of the first moment", NULL},
@@ -125,6 +125,8 @@ static const Option options[] = {
     {"--check-plan",    FLAG,   INSIDE,    RUN,   AT(check_plan),    NULL,      0, 0,       NULL, "prove every plan before it runs", NULL},
     {"--overfit",       FLAG,   INSIDE,    RUN,   AT(overfit),       NULL,      0, 0,       NULL, "train on the first batch only: its loss must go to zero", NULL},
     {"--dump-grads",    TEXT,   INSIDE,    START, AT(dump_grads),    NULL,      0, 0,       "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, and stop", NULL},
+    {"--verbose",       FLAG,   INSIDE,    START, AT(verbose),       NULL,      0, 0,       NULL, "say at the start all that was understood: every option, memory by kind, kernels, cost model; at the end what planning and communication took", "say all that was understood: options, memory, kernels"},
+    {"--version",       FLAG,   INSIDE,    START, AT(version),       NULL,      0, 0,       NULL, "print the version and what this build has, and stop", NULL},
     {"--help",          TOPIC,  INSIDE,    START, AT(help),          NULL,      0, 0,       "[all|GROUP]", "the options that a person needs first; all options; or one group of them", "this list; all options; or one group of them"},
 };
 // clang-format on
@@ -132,6 +134,7 @@ _Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bi
 
 // Names and values of the version before this one: understood, but in no help.
 static const char* const old_names[][2] = {
+    {"-h", "--help"},
     {"--degree", "--cp"},
     {"--kind", "--cp-kind"},
     {"--reduce", "--grad-dtype"},
@@ -142,6 +145,74 @@ static const char* const old_names[][2] = {
     {"--ratios", "--experiment ratios"},
 };
 static const char* const old_values[][3] = {{"--cp-kind", "heads", "ulysses"}, {"--recompute", "gelu", "activation"}};
+
+// What others call it, or what people look for: not understood, but answered with the name.
+static const char* const other_words[][2] = {
+    {"--learning-rate", "--lr"},
+    {"--max-lr", "--lr"},
+    {"--batch-size", "--batch-tokens"},
+    {"--micro-batch-size", "--capacity"},
+    {"--total-batch-size", "--batch-tokens"},
+    {"--epochs", "--steps"},
+    {"--num-train-epochs", "--steps"},
+    {"--iters", "--steps"},
+    {"--max-iters", "--steps"},
+    {"--max-steps", "--steps"},
+    {"--num-iterations", "--steps"},
+    {"--block-size", "--context"},
+    {"--seq-len", "--context"},
+    {"--sequence-length", "--context"},
+    {"--max-seq-len", "--context"},
+    {"--n-layer", "--layers"},
+    {"--num-layers", "--layers"},
+    {"--depth", "--layers"},
+    {"--n-embd", "--width"},
+    {"--hidden-size", "--width"},
+    {"--n-head", "--heads"},
+    {"--num-heads", "--heads"},
+    {"--vocab-size", "--vocab"},
+    {"--dataset", "--data"},
+    {"--train", "--data"},
+    {"--train-data", "--data"},
+    {"--input-bin", "--data"},
+    {"--input-val-bin", "--val"},
+    {"--valid", "--val"},
+    {"--output-dir", "--out"},
+    {"--output", "--out"},
+    {"--out-dir", "--out"},
+    {"--model", "--preset"},
+    {"--pretrained", "--init"},
+    {"--init-from", "--init"},
+    {"--load", "--init"},
+    {"--checkpoint", "--init"},
+    {"--prompt", "--sample"},
+    {"--generate", "--sample"},
+    {"--max-new-tokens", "--tokens"},
+    {"--precision", "--dtype"},
+    {"--bf16", "--dtype"},
+    {"--fp16", "--dtype"},
+    {"--gpu", "--device"},
+    {"--gpus", "--device"},
+    {"--grad-clip", "--clip"},
+    {"--max-grad-norm", "--clip"},
+    {"--wd", "--weight-decay"},
+    {"--warmup-steps", "--warmup"},
+    {"--warmup-iters", "--warmup"},
+    {"--lr-scheduler", "--schedule"},
+    {"--decay", "--schedule"},
+    {"--eval-interval", "--eval-every"},
+    {"--val-every", "--eval-every"},
+    {"--save-interval", "--save-every"},
+    {"--save-steps", "--save-every"},
+    {"--eval-steps", "--eval-every"},
+    {"--gradient-checkpointing", "--recompute"},
+    {"--tensor-parallel", "--tp"},
+    {"--context-parallel", "--cp"},
+    {"--nproc", "--threads"},
+    {"--log-dir", "--out"},
+    {"--from-scratch", "--preset"},
+    {"--continue", "--resume"},
+};
 
 static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
 static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - options) / 64]; }
@@ -157,25 +228,23 @@ typedef struct Preset {
     int tied;
     double theta;
     RopeScaling scaling;
-    int batch_tokens;
-    double lr;  // GPT-2's larger ones as in Brown et al. 2020, table 2.1
 } Preset;
 
 // The models of others as their config.json says, with a context that a step holds; a checkpoint of one, given by
 // --init, knows its own dimensions.
 // clang-format off
 static const Preset presets[] = {
-    {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}, 1024, 4e-3},
-    {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}, 1024, 4e-3},
-    {"gpt2-124m",    ARCH_GPT2,  12,  768, 12, 12,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 6e-4},
-    {"gpt2-350m",    ARCH_GPT2,  24, 1024, 16, 16,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 3e-4},
-    {"gpt2-774m",    ARCH_GPT2,  36, 1280, 20, 20,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 2.5e-4},
-    {"gpt2-1558m",   ARCH_GPT2,  48, 1600, 25, 25,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}, 16384, 2e-4},
-    {"smollm2-135m", ARCH_LLAMA, 30,  576,  9,  3, 64, 1536, 2048,  49152, 1,    1e5, {0, 0, 0, 0}, 16384, 6e-4},
-    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32,  8, 64, 8192, 4096, 128256, 1,    5e5, {32, 1, 4, 8192}, 16384, 3e-4},
-    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32,  8, 128, 14336, 4096, 128256, 0,  5e5, {8, 1, 4, 8192}, 16384, 3e-4},
-    {"qwen2.5-0.5b", ARCH_QWEN2, 24,  896, 14,  2, 64, 4864, 4096, 151936, 1,    1e6, {0, 0, 0, 0}, 16384, 4e-4},
-    {"qwen3-0.6b",   ARCH_QWEN3, 28, 1024, 16,  8, 128, 3072, 4096, 151936, 1,   1e6, {0, 0, 0, 0}, 16384, 4e-4},
+    {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}},
+    {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}},
+    {"gpt2-124m",    ARCH_GPT2,  12,  768, 12, 12,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-350m",    ARCH_GPT2,  24, 1024, 16, 16,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-774m",    ARCH_GPT2,  36, 1280, 20, 20,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-1558m",   ARCH_GPT2,  48, 1600, 25, 25,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"smollm2-135m", ARCH_LLAMA, 30,  576,  9,  3, 64, 1536, 2048,  49152, 1,    1e5, {0, 0, 0, 0}},
+    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32,  8, 64, 8192, 4096, 128256, 1,    5e5, {32, 1, 4, 8192}},
+    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32,  8, 128, 14336, 4096, 128256, 0,  5e5, {8, 1, 4, 8192}},
+    {"qwen2.5-0.5b", ARCH_QWEN2, 24,  896, 14,  2, 64, 4864, 4096, 151936, 1,    1e6, {0, 0, 0, 0}},
+    {"qwen3-0.6b",   ARCH_QWEN3, 28, 1024, 16,  8, 128, 3072, 4096, 151936, 1,   1e6, {0, 0, 0, 0}},
 };
 // clang-format on
 
@@ -326,13 +395,29 @@ static int edit_distance(const char* a, const char* b) {
     return row[i & 1][n];
 }
 
+// The option whose name, or what others call it, is nearest; NULL: none is near.
+static const char* nearest_name(const char* name) {
+    const char* meant = NULL;
+    int least = 1 << 20;
+    for (int i = 0; i < COUNT(options) + COUNT(other_words); i++) {
+        int is_option = i < COUNT(options);
+        const char* known = is_option ? options[i].name : other_words[i - COUNT(options)][0];
+        int distance = edit_distance(name, known);
+        if (distance >= least || 2 * distance >= (int)strlen(known)) continue;
+        least = distance;
+        meant = is_option ? known : other_words[i - COUNT(options)][1];
+    }
+    return meant;
+}
+
 static int unknown_option(const char* name, char* err, size_t errlen) {
-    const Option* nearest = &options[0];
-    for (int i = 1; i < COUNT(options); i++)
-        if (edit_distance(name, options[i].name) < edit_distance(name, nearest->name)) nearest = &options[i];
-    int close = edit_distance(name, nearest->name) <= (int)strlen(nearest->name) / 2;
-    return fail(err, errlen, "unknown option %s; %s%s", name, close ? "did you mean " : "try ",
-                close ? nearest->name : "--help all");
+    char plain[128];
+    snprintf(plain, sizeof plain, "%s", name);
+    for (char* c = plain; *c; c++)
+        if (*c == '_') *c = '-';
+    const char* meant = nearest_name(plain);
+    return fail(err, errlen, "unknown option %s; %s%s", name, meant ? "did you mean " : "try ",
+                meant ? meant : "--help all");
 }
 
 // The value of an option: behind its '=', or the next word. NULL with a message when there is none.
@@ -354,7 +439,7 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
         const char* equals = strchr(argv[i], '=');
         snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - argv[i] : (long)MIN(strlen(argv[i]), sizeof name)),
                  argv[i]);
-        if (strncmp(name, "--", 2) != 0)
+        if (strncmp(name, "--", 2) != 0 && !find(name))
             return fail(err, errlen, "expected an option, found \"%s\"; a value follows its option, as in --data PATH",
                         argv[i]);
         const Option* o = find(name);
@@ -562,11 +647,38 @@ Shape config_shape(const Config* c) {
     return shape_whole(s);
 }
 
+// What a model of so many parameters trains with where options do not say. From 50M on Brown et al. 2020, table 2.1
+// (batch and peak learning rate) and its appendix B (a linear warm-up over the first 375M tokens); below what this
+// program's own tiny models do well with, and a step between both.
+static const struct Recipe {
+    double parameters;  // at most
+    int batch_tokens, warmup;
+    double lr;
+} recipes[] = {
+    {2e7, 1024, 100, 4e-3},      {5e7, 65536, 200, 1e-3},      {2.5e8, 524288, 715, 6e-4},
+    {5.5e8, 524288, 715, 3e-4},  {1e9, 524288, 715, 2.5e-4},   {2e9, 1048576, 358, 2e-4},
+    {5e9, 1048576, 358, 1.6e-4}, {1e10, 2097152, 179, 1.2e-4}, {1e300, 2097152, 179, 1e-4},
+};
+
+// Weights that are trained already want a smaller step, as nanoGPT's config/finetune_shakespeare.py takes for GPT-2:
+// 3e-5, a twentieth, with 32768 tokens and next to no warm-up.
+static void settle_recipe(Config* c) {
+    enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20 };
+    Shape shape = config_shape(c);
+    int i = 0, tunes = c->init != NULL;
+    while (shape_param_count(&shape) > recipes[i].parameters) i++;
+    int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
+    if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
+    if (c->lr == 0) c->lr = recipes[i].lr / (tunes ? TUNED : 1);
+    if (c->warmup >= 0) return;
+    c->warmup = (int)MIN((int64_t)recipes[i].warmup, MAX(c->steps / 10, (int64_t)100));
+    if (tunes) c->warmup = MIN(c->warmup, TUNED_WARMUP);
+}
+
 int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
     const Preset* preset = preset_of(config);
     if (settle_plan(config, err, errlen) || settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
-    if (!config->batch_tokens) config->batch_tokens = MAX(preset->batch_tokens, config->context);
-    if (config->lr == 0) config->lr = preset->lr;
+    settle_recipe(config);
     if (config->vocab < tokenizer_vocab)
         return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
                     tokenizer_vocab);

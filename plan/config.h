@@ -60,7 +60,7 @@ typedef struct Config {
     double semi_lambda;
     int refresh;
     // looking inside
-    int probe, explain, overfit, check_plan;
+    int probe, explain, overfit, check_plan, verbose, version;
     const char* dump_grads;
     const char* help;   // NULL: not asked for; else the topic of config_help
     int several_ranks;  // not an option: documents may be shared, so that one need not fit on a rank

@@ -46,8 +46,8 @@ static int ring_rank_tokens(const Plan* plan, const MicroBatch* mb, const int* l
 Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const int* lengths, int rank, Span* spans) {
     int cp_rank = rank - mb->first_rank;
     if (cp_rank < 0 || cp_rank >= mb->cp_size)
-        die("rank %d asks for its share of a micro-batch of ranks %d to %d", rank, mb->first_rank,
-            mb->first_rank + mb->cp_size - 1);
+        broken("rank %d asks for its share of a micro-batch of ranks %d to %d", rank, mb->first_rank,
+               mb->first_rank + mb->cp_size - 1);
     Share share = {.ulysses_size = mb->ulysses_size, .ring_size = mb->cp_size / mb->ulysses_size};
     share.ring_rank = cp_rank / share.ulysses_size;
     share.ulysses_rank = cp_rank % share.ulysses_size;

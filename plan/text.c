@@ -107,3 +107,20 @@ void say(FILE* out, const char* format, ...) {
     va_end(args);
     fputc('\n', out);
 }
+
+const char* text_quoted(const char* text, char* word, size_t room) {
+    const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%";
+    size_t n = 0;
+    if (*text && !text[strspn(text, plain)]) {
+        snprintf(word, room, "%s", text);
+        return word;
+    }
+    if (n + 1 < room) word[n++] = '\'';
+    for (; *text && n + 6 < room; text++) {
+        if (*text == '\'') n += (size_t)snprintf(word + n, room - n, "'\\''");
+        else word[n++] = *text;
+    }
+    if (n + 1 < room) word[n++] = '\'';
+    word[n] = 0;
+    return word;
+}

@@ -28,6 +28,10 @@ void text_print_end(FILE* out, TextFilter* t);
 // Makes a string safe in place, as one line.
 void text_clean(char* text);
 
+// The text as a word of a shell command: as it is, or in single quotes where it holds anything but letters, digits and
+// -_./:=,+@%. Cut where it is too long for the room.
+const char* text_quoted(const char* text, char* word, size_t room);
+
 // Print a line, or a part of one, as printf would; newlines in it become '?' too.
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "data/hf_config.h"
+#include "data/hf_index.h"
 #include "run/run.h"
 
 // What rank 0 tells the others.
@@ -48,7 +49,12 @@ static void release_claimed(void) {
 
 // --resume-from runs/3/step-000120 names the run too.
 static int out_of_resume_from(Run* run, Origin* o) {
-    const char *from = run->config.resume_from, *slash = strrchr(from, '/');
+    char* from = config_string(&run->config, strlen(run->config.resume_from) + 1);
+    if (!from) return fail(o->words, sizeof o->words, "out of memory for options");
+    strcpy(from, run->config.resume_from);
+    for (size_t n = strlen(from); n > 1 && from[n - 1] == '/';) from[--n] = 0;
+    run->config.resume_from = from;
+    const char* slash = strrchr(from, '/');
     if (!slash) return 0;
     if (run->config.out)
         return fail(o->words, sizeof o->words, "--resume-from %s: expected a step like step-000120 beside --out", from);
@@ -112,13 +118,35 @@ static int choose(Run* run, Origin* o) {
                 o->out);
 }
 
+// What a directory is that holds no checkpoint of ours and no model.
+static int refuse_init(const char* init, const char* why, Origin* o) {
+    char newest[CHECKPOINT_PATH], word[CHECKPOINT_PATH];
+    int64_t step;
+    static const char* const parts[] = {"config.json", "model.safetensors or model.safetensors.index.json"};
+    int has_config = disk_is_file(init, "config.json"), has_model = hf_index_has_model(init);
+    if (checkpoint_latest(init, newest, sizeof newest, &step, NULL, 0) > 0)
+        return fail(o->words, sizeof o->words, "--init: %s is a run, expected one of its checkpoints; try --init %s",
+                    init, text_quoted(newest, word, sizeof word));
+    if (run_dir_is_marked(init))
+        return fail(o->words, sizeof o->words, "--init: %s is a run that has saved no checkpoint yet", init);
+    if (!disk_is_dir(init) || disk_is_file(init, "state.json") || disk_is_file(init, "DONE"))
+        return fail(o->words, sizeof o->words, "--init: %s", why);
+    if (disk_is_file(init, "pytorch_model.bin") && !has_model)
+        return fail(o->words, sizeof o->words,
+                    "--init: %s has pytorch_model.bin, which this program does not read; save the model as safetensors",
+                    init);
+    return fail(o->words, sizeof o->words,
+                "--init: expected a checkpoint or a Hugging Face directory (%s and %s), found no %s in %s", parts[0],
+                parts[1], parts[has_config], init);
+}
+
 static int choose_init(Run* run, Origin* o) {
     const char* init = run->config.init;
     char err[ERR_BYTES];
     snprintf(o->start_from, sizeof o->start_from, "%s", init);
     run->pin = checkpoint_pin(init);
     if (checkpoint_is_foreign(init) || checkpoint_verify(init, err, sizeof err) == 0) return 0;
-    return fail(o->words, sizeof o->words, "--init: %s", err);
+    return refuse_init(init, err, o);
 }
 
 static int decide(Run* run, Origin* o) {

@@ -17,7 +17,8 @@ void run_find_ranks(Run* run) {
 }
 
 void run_lost(const Run* run, const char* words) {
-    const char* saved = run->training && run->config.save_every ? run->out : NULL;
+    char out[CHECKPOINT_PATH];
+    const char* saved = run->training && run->config.save_every ? text_quoted(run->out, out, sizeof out) : NULL;
     die("step %" PRId64 ": %s; %s%s", run->state.step + 1, words,
         saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
 }
@@ -214,7 +215,7 @@ void run_join_ranks(Run* run) {
     if (m->world->size > 1) {
         settle_threads(run);
         check_same(run);
-        say_where(run);
+        if (!run_is_brief(run)) say_where(run);
     }
     check_room_for_threads(run);
 }

@@ -1,9 +1,10 @@
-// report.c - what a run says: before the first step everything that was understood, in the order in which it matters;
-// of every step, for the log and for the cost model; at the end; and --explain, the plan of a step beside what other
+// report.c - what a run says after first_screen.c: of every step, for the log and for the cost model; at the end; and
+// --explain, the plan of a step beside what other
 // planners do with the same documents, all played in the same cost model.
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -14,71 +15,6 @@
 #include "run/run.h"
 
 // ---- the beginning
-
-static void print_option(void* column, const char* name, const char* value) {
-    int* at = (int*)column;
-    int n = (int)(strlen(name) + strlen(value)) + 2;
-    if (*at + n > 118) printf("\n "), *at = 1;
-    say_part(stdout, " %s %s", name, value);
-    *at += n;
-}
-
-// "118.39M", "1234"
-static const char* count(int64_t n, char text[32]) {
-    if (n >= 1000000) snprintf(text, 32, "%.2fM", (double)n / 1e6);
-    else snprintf(text, 32, "%" PRId64, n);
-    return text;
-}
-
-static void print_model(const Shape* s) {
-    char kv[64] = "";
-    if (s->NKV != s->NH) snprintf(kv, sizeof kv, " (%d of keys and values)", s->NKV);
-    printf("model   %s, %d layers, width %d, %d heads%s, context %d, vocabulary %d: %.2fM parameters\n",
-           arch_table[s->arch].title, s->L, s->C, s->NH, kv, s->context, s->V, (double)shape_param_count(s) / 1e6);
-}
-
-void run_print(const Run* run) {
-    const Config* c = &run->config;
-    const Model* m = &run->model;
-    int column = 7;
-    printf("options");
-    config_visit(c, print_option, &column);
-    printf("\n");
-    if (m->k->virtual_time)
-        say(stdout, "device  %s, %s, times of --machine %s%s", m->k->name, dtype_name(m->dt), c->machine,
-            m->k->no_results ? "; nothing is computed, so there are no losses" : "");
-    else
-        say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
-            run->matmul_limit / 1e9);
-    print_model(&m->whole);
-    if (!run->training) return;
-    const Sampler* s = run->data.train;
-    char tokens[32];
-    printf("data    %" PRId64 " documents, %s tokens in %" PRId64 " files", docs_count(run->data.docs),
-           count(docs_tokens(run->data.docs), tokens), docs_files(run->data.docs));
-    if (docs_skipped(run->data.docs))
-        printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
-    if (docs_runs(run->data.docs))
-        printf("\n        %" PRId64 " run%s of this program left out: what they wrote is not read",
-               docs_runs(run->data.docs), docs_runs(run->data.docs) > 1 ? "s" : "");
-    printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
-           count(sampler_tokens(s, SPLIT_TRAIN), tokens));
-    printf("%s\n", sampler_describe(run->data.val));
-    printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
-    if (run->out[0] || run->start_from[0])
-        say(stdout, "run     %s%s%s", run->out, run->start_from[0] ? ", from " : "", run->start_from);
-}
-
-static void print_size(const char* name, size_t bytes) {
-    if (bytes >= (size_t)10 << 20) printf("  %-20s %10.1f MiB\n", name, (double)bytes / (1 << 20));
-    else printf("  %-20s %10.1f KiB\n", name, (double)bytes / (1 << 10));
-}
-
-void run_print_memory(const MemoryPlan* plan) {
-    printf("memory\n");
-    for (int i = 0; i < plan->n; i++) print_size(plan->entries[i].name, plan->entries[i].bytes);
-    print_size("total", plan->total);
-}
 
 double run_unigram_loss(Run* run) {
     enum { ENOUGH_TOKENS = 4000000 };
@@ -167,7 +103,7 @@ void run_remember_step(Run* run, const StepRecord* r) {
     memcpy(run->last_terms, b->terms, sizeof run->last_terms);
 }
 
-void run_print_planning(const Run* run) {
+static void print_planning(const Run* run) {
     const PlanningSums* sum = &run->planning;
     if (run->model.world->size == 1 || sum->steps == 0) return;
     printf("planning took %.0f us a step, %.0f at most; steps waited for it %.1f ms in all",
@@ -181,7 +117,7 @@ void run_print_planning(const Run* run) {
 
 // ---- the end
 
-void run_print_peak(const Run* run) {
+static void print_peak(const Run* run) {
     struct rusage usage;
     if (!run->model.k->on_host || run->resident_before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
     double most = (double)usage.ru_maxrss * 1024, before = run->resident_before;
@@ -212,7 +148,7 @@ typedef struct Sent {
     double exposed;
 } Sent;
 
-void run_print_communication(Run* run) {
+static void print_communication(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
     if (c->size == 1) return;
@@ -239,6 +175,38 @@ void run_print_communication(Run* run) {
                    (double)sum.bytes[p][1] / (1 << 20));
     printf("\nwaiting for communication took a rank %.1f to %.1f s\n", least, sum.exposed);
     free(all);
+}
+
+// Commands that paste: what to do next.
+static void print_next(const Run* run) {
+    char out[CHECKPOINT_PATH];
+    const Config* c = &run->config;
+    int64_t done = run->state.step;
+    text_quoted(run->out, out, sizeof out);
+    if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
+        warn("standard output was closed: stopped at step %" PRId64 "; continue: ./train --resume --out %s", done, out);
+    else if (done < c->steps) say(stdout, "continue: ./train --resume --out %s", out);
+    else if (c->resume && run->first_step >= c->steps)
+        say(stdout, "its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64, out,
+            MAX(2 * done, (int64_t)1));
+    else if (c->save_every && c->steps > 0)
+        say(stdout, "use it:   ./train --out %s --sample \"%s\"", out,
+            c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
+    else if (c->save_every) say(stdout, "saved as it begins; to train it: ./train --resume --out %s --steps 1000", out);
+    else printf("nothing was saved\n");
+}
+
+void run_print_end(Run* run, double seconds) {
+    char elapsed[32];
+    run_log_event(run, "end", "how", run->stopped_by ? "stopped" : "done");
+    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
+               run->stopped_by ? "stopped" : "done", run->state.step, run->config.steps,
+               runlog_duration(seconds, elapsed), run->state.loss_hash);
+    print_next(run);
+    if (!run->config.verbose) return;
+    print_peak(run);
+    print_planning(run);
+    print_communication(run);
 }
 
 // ---- --explain

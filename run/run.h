@@ -112,6 +112,8 @@ void run_threads_without_spinning(char** argv);
 void run_read_options(Run* run, int argc, char** argv);  // --help ends here; finds the device
 void run_open_data(Run* run);     // tokenizer, documents
 void run_settle_model(Run* run);  // element type, shape; opens the samplers
+#define RUN_VERSION "1.0"
+void run_print_version(void);     // version.c
 void run_end_output(void);        // ends the program where standard output could not be written
 void run_close(Run* run);
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
@@ -198,10 +200,14 @@ typedef struct ProbeTime {
 // n >= 1; what the rows do not tell apart is given to as few constants as will do.
 void probe_fit(double c[3], const ProbeTime* rows, int n);
 
+// ---- first_screen.c
+
+// Whether a run says only what a person needs first; all of it stands in log.jsonl.
+static inline int run_is_brief(const Run* run) { return run->claims && !run->config.verbose; }
+void run_print(const Run* run, const MemoryPlan* plan);
+
 // ---- report.c
 
-void run_print(const Run* run);  // options, device, model, data
-void run_print_memory(const MemoryPlan* plan);
 // The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
 // training tokens, each counted once more so that none has probability zero. What a language model must beat.
 // Overwrites run->batch.
@@ -214,12 +220,16 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
 // and opened first: nothing is learnt from it.
 void run_remember_step(Run* run, const StepRecord* r);
-// At the end: what was really taken of the host's memory; with several ranks how planning went, and what all of them
-// sent and how long they waited for it.
-void run_print_peak(const Run* run);
-void run_print_planning(const Run* run);
-void run_print_communication(Run* run);
+// At the end: how far it came and what to do next; with --verbose also what was really taken of the host's memory, and
+// with several ranks how planning went, what all of them sent and how long they waited for it. All ranks call it.
+void run_print_end(Run* run, double seconds);
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
+
+// ---- events.c: lines of log.jsonl beside those of steps, on rank 0
+
+void run_log_start(Run* run);  // the options and what the run consists of
+// With one more member, a string.
+void run_log_event(Run* run, const char* event, const char* name, const char* value);
 
 // ---- dump.c
 
@@ -230,8 +240,9 @@ void run_dump(Run* run);
 
 // ---- sample.c
 
-// Prints the prompt and n_new tokens more; seed makes the choices repeatable.
+// Prints the prompt and n_new tokens more, or fewer where the model ends the text; seed makes the choices repeatable.
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed);
+int run_stop_token(const Run* run);  // with which the model ends a text
 
 // ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
 

@@ -5,6 +5,13 @@
 
 #include "run/run.h"
 
+int run_stop_token(const Run* run) {
+    enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };  // shards say nothing but where documents begin
+    int begin = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
+    if (begin == tokenizer_end_of_text(run->data.tokenizer)) return tokenizer_stop(run->data.tokenizer);
+    return begin == LLAMA3_BEGIN ? LLAMA3_END : begin;
+}
+
 // Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
 // host_logits.
 static void decode(Run* run, const int* tokens, int N, int cached) {
@@ -22,8 +29,8 @@ static void print_token(const Run* run, TextFilter* shown, int token) {
     fflush(stdout);
 }
 
-// Continues text (n_tokens, with room for n_new more) and prints each token as it comes. When the context is full the
-// older half is forgotten. seed makes the choices repeatable.
+// Continues text (n_tokens, with room for n_new more) and prints each token as it comes, up to one that ends a text.
+// When the context is full the older half is forgotten. seed makes the choices repeatable.
 static void generate(Run* run, TextFilter* shown, int* text, int n_tokens, int n_new, uint64_t seed) {
     const Config* c = &run->config;
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
@@ -33,6 +40,7 @@ static void generate(Run* run, TextFilter* shown, int* text, int n_tokens, int n
             decode(run, text + first + cached, N, cached);
         text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
                                       random_uniform(seed, (uint64_t)i), run->host_scratch);
+        if (text[n_tokens] == text[0] || text[n_tokens] == run_stop_token(run)) return;
         print_token(run, shown, text[n_tokens++]);
     }
 }

@@ -24,6 +24,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
     if (c->help) config_help(stdout, c->help), run_end_output(), exit(0);
+    if (c->version) run_print_version(), run_end_output(), exit(0);
     if (c->resume_from) c->resume = 1;
     run->training = !c->sample;
     run->claims = run->training && !c->probe && !c->explain && !c->dump_grads;
@@ -40,7 +41,8 @@ static void default_data(Config* c) {
     c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
 }
 
-// The one that is named, or the one that the checkpoint carries, or bytes.
+// The one that is named on the command line, or the one that the checkpoint carries (a run may have been moved away
+// from the file that it began with), or bytes.
 static void open_tokenizer(Run* run) {
     char err[ERR_BYTES], path[CHECKPOINT_PATH] = "";
     struct stat st;
@@ -49,6 +51,7 @@ static void open_tokenizer(Run* run) {
         run_path(path, run->start_from, "tokenizer.bin");
         if (stat(path, &st)) run_path(path, run->start_from, "tokenizer.json");
         if (stat(path, &st)) path[0] = 0;
+        if (path[0] && !config_was_given(&run->config, "--tokenizer")) named = NULL;
     }
     run->data.guessed_bytes = !named && !path[0];
     if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err)) die("%s", err);
@@ -73,6 +76,27 @@ void run_open_data(Run* run) {
             by_shape ? corpus : content, run->start_from);
     run->state.corpus = corpus;
     run->state.content = content;
+    uint64_t val = d->val_docs ? docs_content(d->val_docs) : 0;
+    if (c->resume && run->state.val_content && val != run->state.val_content) {
+        if (!config_was_given(c, "--val"))
+            die("--resume: the documents of --val differ from those of the saved run (hash of all bytes %016" PRIx64
+                ", found %016" PRIx64 "); restore them, or name others: --val PATH",
+                run->state.val_content, val);
+        if (run->identity.rank == 0) warn("--val names other documents than before: validation losses do not compare");
+    }
+    run->state.val_content = val;
+}
+
+// Text in bytes for a vocabulary that was made for words: trains, but hardly what anybody wants.
+static void warn_of_bytes(const Run* run, int vocab) {
+    const Config* c = &run->config;
+    if (!run->data.guessed_bytes || run->start_from[0] || config_was_given(c, "--vocab") || c->vocab < 8 * vocab)
+        return;
+    if (docs_max_token(run->data.docs) >= vocab || run->identity.rank > 0) return;
+    warn(
+        "no --tokenizer: text is read as bytes, %d of the %d tokens that this model has; name its tokenizer.json, or "
+        "give --vocab %d",
+        vocab, c->vocab, vocab);
 }
 
 static void check_token_ids(const Docs* docs, const char* option, int V) {
@@ -102,6 +126,7 @@ void run_settle_model(Run* run) {
     if (!run->start_from[0]) m->whole = config_shape(c);
     m->shape = m->whole;
     if (!run->training) return;
+    warn_of_bytes(run, vocab);
     check_token_ids(d->docs, "--data", m->shape.V);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V);
     double held_out = d->val_docs ? 0 : 0.05;

@@ -171,7 +171,7 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     const void* file;
     const char* name = tokenizer_file(run->data.tokenizer, &file, &n);
     if (describes_tokens && checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
-    n = hf_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), text, sizeof text);
+    n = hf_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
     if (!run_state) return fail(err, errlen, "no memory for state.json");
@@ -232,6 +232,7 @@ int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
     double started = now_seconds();
     int result = save(run, dir, &w, all, err, errlen);
     free(all);
+    if (result == 0) run_log_event(run, "save", "path", w.final);
     if (result == 0) runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
     return result;
 }
@@ -289,6 +290,7 @@ static int64_t last_good(const Run* run) {
 void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
     const Config* c = &run->config;
     int64_t good = last_good(run);
+    char out[CHECKPOINT_PATH];
     double lr = c->lr / 4;
     const char* clip = c->clip > 0 ? "" : " --clip 1";
     if (good < 0)
@@ -299,7 +301,7 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
     die("step %" PRId64
         ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
         "from the last good one: ./train --resume-from step-%06" PRId64 " --out %s --lr %g%s",
-        step, loss, grad_norm, good, run->out, lr, clip);
+        step, loss, grad_norm, good, text_quoted(run->out, out, sizeof out), lr, clip);
 }
 
 // ---- the beginning

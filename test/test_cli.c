@@ -93,7 +93,7 @@ static void help_shows_the_first_options_and_all_when_asked(void) {
 }
 
 static void a_run_prints_what_it_understood_before_it_starts(void) {
-    CHECK(sh("rm -rf $W/run && %s " TINY " --eval-every 1", program) == 0);
+    CHECK(sh("rm -rf $W/run && %s " TINY " --eval-every 1 --verbose", program) == 0);
     const char* parts[] = {"options",    "device",      "model",   "data",     "memory",
                            "parameters", "activations", "total",   "step 1/2", "validation loss",
                            "unigram",    "loss hash",   "--sample"};
@@ -104,6 +104,18 @@ static void a_run_prints_what_it_understood_before_it_starts(void) {
         CHECK(at != NULL);
     }
     CHECK(strchr(output, '\033') == NULL && strchr(output, '\r') == NULL);  // no terminal: no colour, no rewriting
+}
+
+static void the_first_screen_has_five_lines_and_then_the_loss(void) {
+    static const char* const begins[] = {"model   ", "data    ", "device  ",
+                                         "memory  ", "run     ", "step 1/2 | loss "};
+    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    const char* line = output;
+    for (int i = 0; i < COUNT(begins) && line; i++) {
+        CHECK(!strncmp(line, begins[i], strlen(begins[i])));
+        line = strchr(line, '\n');
+        line = line ? line + 1 : NULL;
+    }
 }
 
 // Nothing in the output but lines of text: what the filter of foreign text leaves alone.
@@ -150,9 +162,14 @@ static void samples_are_text_whatever_the_model_says(void) {
     CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
     // Bytes are the tokens: each character of the prompt is cut between several.
     const char* prompt = "\xf0\x9f\x98\x80 \xe4\xb8\xad\xe6\x96\x87 \xc3\xa4";
-    CHECK(sh("%s --sample '%s' --tokens 2000 --temperature 5 --out $W/run", program, prompt) == 0);
-    CHECK(!strncmp(output, prompt, strlen(prompt)) && strlen(output) > 1000);
-    check_shown("a sample");
+    size_t shown = 0;
+    for (int seed = 1; seed <= 12; seed++) {  // one token in 257 ends the text
+        CHECK(sh("%s --sample '%s' --tokens 2000 --temperature 5 --seed %d --out $W/run", program, prompt, seed) == 0);
+        CHECK(!strncmp(output, prompt, strlen(prompt)));
+        check_shown("a sample");
+        shown += strlen(output);
+    }
+    CHECK(shown > 1000 && shown < 12 * 2000);
 }
 
 static void overfitting_one_batch_reaches_a_small_loss(void) {
@@ -173,6 +190,7 @@ int main(int argc, char** argv) {
     RUN(a_full_disk_leaves_the_older_checkpoint_whole);
     RUN(help_shows_the_first_options_and_all_when_asked);
     RUN(a_run_prints_what_it_understood_before_it_starts);
+    RUN(the_first_screen_has_five_lines_and_then_the_loss);
     RUN(names_that_others_chose_cannot_command_a_terminal);
     RUN(samples_are_text_whatever_the_model_says);
     RUN(overfitting_one_batch_reaches_a_small_loss);

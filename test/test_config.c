@@ -192,7 +192,7 @@ static void what_is_visited_restores_the_same_configuration(void) {
 
 static void presets_fill_in_and_dimensions_must_agree(void) {
     CHECK(parse("--preset gpt2-124m --context 128") == 0 && config_complete(&config, 257, err, sizeof err) == 0);
-    CHECK(config.lr == 6e-4 && config.batch_tokens == 16384);
+    CHECK(config.lr == 6e-4 && config.batch_tokens == 524288);
     CHECK(config.layers == 12 && config.width == 768 && config.context == 128 && config.vocab == 50257);
     CHECK(parse("") == 0 && config_complete(&config, 257, err, sizeof err) == 0 && config.vocab == 257);
     CHECK(parse("--width 100 --heads 3") == 0 && config_complete(&config, 257, err, sizeof err) < 0 &&

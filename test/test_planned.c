@@ -276,7 +276,7 @@ static void every_step_says_how_it_was_planned(void) {
     // Two machines of four ranks, as far as counting goes.
     setenv("RAGGED_NODE_SIZE", "4", 1);
     sh("rm -rf $W/other");
-    CHECK(sh(MPIRUN TINY "--steps 20 --capacity 128 --out $W/other " ON_FILE, 8, program) == 0);
+    CHECK(sh(MPIRUN TINY "--steps 20 --capacity 128 --verbose --out $W/other " ON_FILE, 8, program) == 0);
     CHECK(strstr(output, "planning took ") && strstr(output, " us a step"));
     CHECK(read_steps("other", steps) == 20);
     unsetenv("RAGGED_NODE_SIZE");

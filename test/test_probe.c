@@ -7,7 +7,7 @@
 
 #define TINY                                                                                            \
     "--data $W/corpus --layers 2 --width 64 --heads 4 --context 128 --batch-tokens 512 --eval-every 0 " \
-    "--sample-every 0 --save-every 0 --dtype fp32 --threads 1 "
+    "--sample-every 0 --save-every 0 --dtype fp32 --threads 1 --verbose "
 #define MPIRUN "mpirun --oversubscribe -n %d "
 
 static char cached[700];  // the one file in the cache, empty when there is none

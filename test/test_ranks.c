@@ -233,7 +233,7 @@ static void memory_is_what_the_table_says(void) {
         sh("rm -rf %s/big", work);
         CHECK(sh(MPIRUN "--data $W/corpus --layers 6 --width 512 --heads 8 --context 512 --batch-tokens 2048 --steps 2 "
                         "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --zero %d --cp 2 "
-                        "--out %s/big",
+                        "--verbose --out %s/big",
                  2, program, stage, work) == 0);
         const char *table = strstr(output, "  total "), *taken = strstr(output, "memory at most ");
         double planned = 0, most = 0, real = 0;

@@ -91,7 +91,9 @@ static void plans_of_16_ranks_on_2_nodes_take_what_is_predicted(void) { plans_ta
 // A message of b bytes takes b / 1e7 ms there.
 static void without_step_ms_gradients_and_weights_take_the_time_of_their_bytes(void) {
     double measured[STEPS], predicted[STEPS];
-    if (run(8, "--heads 4 --device virtual --overlap no --plan static --cp 1 --machine $W/no_step --data $W/even",
+    if (run(8,
+            "--verbose --heads 4 --device virtual --overlap no --plan static --cp 1 --machine $W/no_step --data "
+            "$W/even",
             "run"))
         return;
     CHECK(log_values("run", "measured_ms", measured, STEPS) == STEPS);

@@ -147,7 +147,7 @@ static void clear(void* device, size_t bytes, Stream s) {
 static cudaEvent_t events[MOST_EVENTS];
 
 static void record_event(int i, Stream s) {
-    if (i < 0 || i >= MOST_EVENTS) die("event %d of at most %d", i, MOST_EVENTS);
+    if (i < 0 || i >= MOST_EVENTS) broken("event %d of at most %d", i, MOST_EVENTS);
     if (!events[i]) CUDA_CHECK(cudaEventCreateWithFlags(&events[i], 0));
     CUDA_CHECK(cudaEventRecord(events[i], cuda_stream(s)));
 }
@@ -155,7 +155,7 @@ static void record_event(int i, Stream s) {
 static void read_events(double* seconds, int n) {
     for (int i = 0; i < n; i++) {
         float milliseconds = 0;
-        if (!events[i]) die("event %d was never recorded", i);
+        if (!events[i]) broken("event %d was never recorded", i);
         int missing = reach_event(events[i]);  // one after another: each is a sign of the others
         if (i > 0 && !missing) CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[i - 1], events[i]));
         seconds[i] = (i > 0 ? seconds[i - 1] : 0) + 1e-3 * (double)milliseconds;
@@ -204,7 +204,7 @@ static size_t workspace_bytes(const KernelLimits* limits) {
 void* cuda_scratch(size_t bytes) {
     size_t planned = cuda.scratch_bytes - cuda_attention_kept_bytes(&cuda.limits);
     if (bytes > planned)
-        die("an op needs %zu bytes of scratch, %zu were planned: its dimensions exceed those given to open", bytes,
+        broken("an op needs %zu bytes of scratch, %zu were planned: its dimensions exceed those given to open", bytes,
             planned);
     return cuda.scratch;
 }

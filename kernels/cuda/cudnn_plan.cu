@@ -73,7 +73,7 @@ static void check(Graph* g, cudnnStatus_t status, const char* what) {
 
 static Descriptor make(Graph* g, cudnnBackendDescriptorType_t type) {
     Descriptor d = NULL;
-    if (g->n_made == MOST_DESCRIPTORS) die("a plan has more than %d descriptors", MOST_DESCRIPTORS);
+    if (g->n_made == MOST_DESCRIPTORS) broken("a plan has more than %d descriptors", MOST_DESCRIPTORS);
     if (!g->failed) check(g, cudnn.create_descriptor(type, &d), "creating a descriptor");
     if (d) g->made[g->n_made++] = d;
     return d;
@@ -178,7 +178,7 @@ static Descriptor scores(Graph* g, cudnnDataType_t type) { return tensor(g, 0, t
 
 static void add_op(Graph* g, Descriptor op, const char* what) {
     finalize(g, op, what);
-    if (g->n_ops == MOST_OPS) die("a plan has more than %d operations", MOST_OPS);
+    if (g->n_ops == MOST_OPS) broken("a plan has more than %d operations", MOST_OPS);
     g->ops[g->n_ops++] = op;
 }
 

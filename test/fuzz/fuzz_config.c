@@ -11,7 +11,7 @@ static void check(const Shape* s) {
     if (s->L < 1 || s->C < 1 || s->NH < 1 || s->NKV < 1 || s->NH % s->NKV || s->HS < 1 || s->U < 1) abort();
     if (s->V < 1 || s->context < 1 || s->positions < s->context || !(s->eps > 0)) abort();
     if (!shape_has(s, HAS_POSITIONS) && (s->HS % 2 || !(s->theta > 0))) abort();
-    size_t n = hf_config_text(s, DT_F32, 0, text, sizeof text);
+    size_t n = hf_config_text(s, DT_F32, 0, 0, text, sizeof text);
     if (hf_config_parse(&again, text, n, err, sizeof err) || memcmp(&again, s, sizeof again)) abort();
 }
 

@@ -1,0 +1,70 @@
+// progress.c - see progress.h.
+#define _GNU_SOURCE
+#include "data/progress.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+int progress_is_terminal(void) {
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb")) && !(no_color && *no_color);
+}
+
+// Asked for every line, so that a window may change its size.
+int progress_columns(void) {
+    struct winsize size;
+    const char* columns = getenv("COLUMNS");
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+    return columns ? MAX(atoi(columns), 0) : 0;
+}
+
+void progress_add(Smooth* smooth, const StepRecord* r) {
+    const double kept = 0.9;
+    if (isfinite(r->loss)) {
+        smooth->loss = kept * smooth->loss + r->loss;
+        smooth->losses = kept * smooth->losses + 1;
+    }
+    smooth->tokens = kept * smooth->tokens + (double)r->tokens;
+    smooth->seconds = kept * smooth->seconds + r->seconds;
+}
+
+// What may stand in a line, in its order; the first to go has the least number.
+enum { STEP, LOSS, NORM, LR, SPEED, LIMIT, LEFT, N_FIELDS };
+static const int worth[N_FIELDS] = {9, 8, 1, 2, 6, 0, 7};
+
+static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRecord* r) {
+    char left[32];
+    double speed = s->seconds > 0 ? s->tokens / s->seconds : 0;
+    int digits = snprintf(NULL, 0, "%" PRId64, r->steps);
+    snprintf(fields[STEP], 48, "step %*" PRId64 "/%" PRId64, digits, r->step, r->steps);
+    snprintf(fields[LOSS], 48, "loss %.4f", s->losses > 0 ? s->loss / s->losses : NAN);
+    snprintf(fields[NORM], 48, "norm %.3f", r->grad_norm);
+    snprintf(fields[LR], 48, "lr %.2e", r->lr);
+    if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk tok/s", speed / 1000);
+    else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk tok/s", speed / 1000);
+    else snprintf(fields[SPEED], 48, "%.0f tok/s", speed);
+    if (!isnan(r->mfu)) snprintf(fields[LIMIT], 48, "%.1f%% of matmul limit", 100 * r->mfu);
+    snprintf(fields[LEFT], 48, "%s left", runlog_duration(r->seconds_left, left));
+}
+
+void progress_line(char* text, size_t room, const Smooth* smooth, const StepRecord* r, int columns) {
+    char fields[N_FIELDS][48] = {{0}};
+    fill_fields(fields, smooth, r);
+    for (;;) {
+        size_t n = 0;
+        int least = -1;
+        text[0] = 0;
+        for (int f = 0; f < N_FIELDS; f++) {
+            if (!fields[f][0]) continue;
+            n += (size_t)snprintf(text + n, room - n, "%s%s", n ? " | " : "", fields[f]);
+            n = MIN(n, room - 1);
+            if (f != STEP && f != LOSS && (least < 0 || worth[f] < worth[least])) least = f;
+        }
+        if (columns <= 0 || (int)n < columns || least < 0) return;
+        fields[least][0] = 0;
+    }
+}

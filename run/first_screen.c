@@ -1,0 +1,136 @@
+// first_screen.c - what a run says before its first step: five lines (what is trained, on what, where, in how much
+// memory, and where it goes), or with --verbose all that was understood, in the order in which it matters.
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "run/run.h"
+
+// ---- everything
+
+static void print_option(void* column, const char* name, const char* value) {
+    int* at = (int*)column;
+    int n = (int)(strlen(name) + strlen(value)) + 2;
+    if (*at + n > 118) printf("\n "), *at = 1;
+    say_part(stdout, " %s %s", name, value);
+    *at += n;
+}
+
+// "118.39M", "0.86M", "1234"
+static const char* count(int64_t n, char text[32]) {
+    if (n >= 100000) snprintf(text, 32, "%.2fM", (double)n / 1e6);
+    else snprintf(text, 32, "%" PRId64, n);
+    return text;
+}
+
+static void print_shape(const Shape* s) {
+    char kv[64] = "";
+    if (s->NKV != s->NH) snprintf(kv, sizeof kv, " (%d of keys and values)", s->NKV);
+    printf("model   %s, %d layers, width %d, %d heads%s, context %d, vocabulary %d: %.2fM parameters\n",
+           arch_table[s->arch].title, s->L, s->C, s->NH, kv, s->context, s->V, (double)shape_param_count(s) / 1e6);
+}
+
+static void print_all(const Run* run) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    int column = 7;
+    printf("options");
+    config_visit(c, print_option, &column);
+    printf("\n");
+    if (m->k->virtual_time)
+        say(stdout, "device  %s, %s, times of --machine %s%s", m->k->name, dtype_name(m->dt), c->machine,
+            m->k->no_results ? "; nothing is computed, so there are no losses" : "");
+    else
+        say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
+            run->matmul_limit / 1e9);
+    print_shape(&m->whole);
+    if (!run->training) return;
+    const Sampler* s = run->data.train;
+    char tokens[32];
+    printf("data    %" PRId64 " documents, %s tokens in %" PRId64 " files", docs_count(run->data.docs),
+           count(docs_tokens(run->data.docs), tokens), docs_files(run->data.docs));
+    if (docs_skipped(run->data.docs))
+        printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
+    if (docs_runs(run->data.docs))
+        printf("\n        %" PRId64 " run%s of this program left out: what they wrote is not read",
+               docs_runs(run->data.docs), docs_runs(run->data.docs) > 1 ? "s" : "");
+    printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
+           count(sampler_tokens(s, SPLIT_TRAIN), tokens));
+    printf("%s\n", sampler_describe(run->data.val));
+    printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
+    if (run->out[0] || run->start_from[0])
+        say(stdout, "run     %s%s%s", run->out, run->start_from[0] ? ", from " : "", run->start_from);
+}
+
+static void print_size(const char* name, size_t bytes) {
+    if (bytes >= (size_t)10 << 20) printf("  %-20s %10.1f MiB\n", name, (double)bytes / (1 << 20));
+    else printf("  %-20s %10.1f KiB\n", name, (double)bytes / (1 << 10));
+}
+
+static void print_memory(const MemoryPlan* plan) {
+    printf("memory\n");
+    for (int i = 0; i < plan->n; i++) print_size(plan->entries[i].name, plan->entries[i].bytes);
+    print_size("total", plan->total);
+}
+
+// ---- five lines
+
+static void brief_model(const Run* run) {
+    const Shape* s = &run->model.whole;
+    char n[32];
+    say(stdout, "model   %s, %s parameters: %d layers, width %d, %d heads, context %d, %s%d tokens",
+        arch_table[s->arch].title, count((int64_t)shape_param_count(s), n), s->L, s->C, s->NH, s->context,
+        tokenizer_is_bytes(run->data.tokenizer) && run->data.guessed_bytes ? "bytes as " : "", s->V);
+}
+
+static void brief_data(const Run* run) {
+    const Docs* docs = run->data.docs;
+    const Sampler *train = run->data.train, *val = run->data.val;
+    char n[32], held[32];
+    printf("data    %s tokens in %" PRId64 " documents to train on, %s in %" PRId64 " to validate",
+           count(sampler_tokens(train, SPLIT_TRAIN), n), sampler_documents(train, SPLIT_TRAIN),
+           count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
+    if (docs_skipped(docs))
+        printf("; %" PRId64 " file%s passed over", docs_skipped(docs), docs_skipped(docs) > 1 ? "s" : "");
+    if (docs_runs(docs))
+        printf("; %" PRId64 " run%s of this program left out", docs_runs(docs), docs_runs(docs) > 1 ? "s" : "");
+    printf("\n");
+}
+
+static void brief_device(const Run* run) {
+    const Model* m = &run->model;
+    const Comm* c = m->world;
+    char ranks[32] = "";
+    if (c->size > 1) snprintf(ranks, sizeof ranks, "%d ranks of ", c->size);
+    if (m->k->virtual_time) {
+        say(stdout, "device  %s%s, %s, times of --machine %s%s", ranks, m->k->name, dtype_name(m->dt),
+            run->config.machine, m->k->no_results ? "; nothing is computed, so there are no losses" : "");
+        return;
+    }
+    char threads[32] = "";
+    if (m->k->on_host && run->config.threads) snprintf(threads, sizeof threads, ", %d threads", run->config.threads);
+    printf("device  %s%s, %s%s, %.0f GFLOP/s in a matmul%s\n", ranks, m->k->name, dtype_name(m->dt), threads,
+           run->matmul_limit / 1e9, run->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
+}
+
+static void brief_run(const Run* run) {
+    const Config* c = &run->config;
+    char every[64] = "no checkpoint";
+    if (c->save_every) snprintf(every, sizeof every, "a checkpoint every %d", c->save_every);
+    say(stdout, "run     %s%s%s: %" PRId64 " steps of %d tokens, %s; report.html, log.jsonl", run->out,
+        run->start_from[0] ? ", from " : "", run->start_from, c->steps, c->batch_tokens, every);
+}
+
+void run_print(const Run* run, const MemoryPlan* plan) {
+    if (!run_is_brief(run)) {
+        print_all(run);
+        print_memory(plan);
+        return;
+    }
+    brief_model(run);
+    brief_data(run);
+    brief_device(run);
+    double mib = (double)plan->total / (1 << 20);
+    printf("memory  %.1f %s%s\n", mib >= 10240 ? mib / 1024 : mib, mib >= 10240 ? "GiB" : "MiB",
+           run->model.world->size > 1 ? " on every rank" : "");
+    brief_run(run);
+}

@@ -1,0 +1,19 @@
+// version.c - what this program is: --version.
+#include <stdio.h>
+
+#include "run/run.h"
+
+void run_print_version(void) {
+    printf("ragged " RUN_VERSION "\n");
+    printf("compiled by " __VERSION__
+#ifdef HAVE_CUDA
+           ", with CUDA"
+#endif
+#ifdef HAVE_MPI
+           ", with MPI"
+#endif
+#ifdef _OPENMP
+           ", with OpenMP"
+#endif
+           "\n");
+}

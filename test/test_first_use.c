@@ -1,0 +1,237 @@
+// test_first_use.c - what a person meets in the first hour: lines that fit the terminal, words that are understood,
+// runs that move, models from elsewhere, data that is said to be left out.
+#include "data/progress.h"
+#include "plan/base.h"
+#include "plan/config.h"
+#include "plan/text.h"
+#include "test/program.h"
+
+#define TINY                                                                                                   \
+    "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 2 --eval-every 0 --sample-every " \
+    "0 "
+
+static char err[ERR_BYTES];
+
+static int refused(const char* options, const char* word1, const char* word2) {
+    int status = sh("%s %s", program, options);
+    const char* newline = strchr(errors, '\n');
+    int right = status == 1 && newline && !newline[1] && strstr(errors, word1) && strstr(errors, word2);
+    if (!right) printf("    %s\n    status %d: %s", options, status, errors);
+    return right;
+}
+
+// ---- the line of a step
+
+static StepRecord record(int64_t step, double loss) {
+    StepRecord r = {.step = step, .steps = 3500, .loss = loss, .grad_norm = 1.5, .lr = 4e-5, .tokens = 1000};
+    r.seconds = 0.05;
+    r.mfu = 0.483;
+    r.seconds_left = 187;
+    return r;
+}
+
+static void a_progress_line_fits_the_terminal_by_leaving_out_fields(void) {
+    char line[256];
+    Smooth s = {0};
+    StepRecord r = record(12, 2);
+    progress_add(&s, &r);
+    progress_line(line, sizeof line, &s, &r, 0);
+    CHECK_STRING(line,
+                 "step   12/3500 | loss 2.0000 | norm 1.500 | lr 4.00e-05 | 20k tok/s | 48.3% of matmul limit | "
+                 "3m07s left");
+    progress_line(line, sizeof line, &s, &r, 81);
+    CHECK_STRING(line, "step   12/3500 | loss 2.0000 | norm 1.500 | lr 4.00e-05 | 20k tok/s | 3m07s left");
+    progress_line(line, sizeof line, &s, &r, 80);
+    CHECK_STRING(line, "step   12/3500 | loss 2.0000 | lr 4.00e-05 | 20k tok/s | 3m07s left");
+    for (int columns = 29; columns <= 120; columns++) {
+        progress_line(line, sizeof line, &s, &r, columns);
+        CHECK((int)strlen(line) < columns && strstr(line, "step") && strstr(line, "loss"));
+    }
+    progress_line(line, sizeof line, &s, &r, 5);
+    CHECK_STRING(line, "step   12/3500 | loss 2.0000");
+}
+
+static void the_line_shows_means_and_the_log_each_step(void) {
+    char line[256];
+    Smooth s = {0};
+    double weights = 0, sum = 0;
+    for (int i = 0; i < 30; i++) {
+        StepRecord r = record(i + 1, i % 2 ? 3 : 1);
+        progress_add(&s, &r);
+        weights = 0.9 * weights + 1, sum = 0.9 * sum + r.loss;
+        progress_line(line, sizeof line, &s, &r, 0);
+    }
+    CHECK_CLOSE(s.loss / s.losses, sum / weights, 1e-12);
+    CHECK(fabs(s.loss / s.losses - 2) < 0.06 && strstr(line, "loss 2.0"));
+    StepRecord lost = record(31, NAN);
+    double before = s.loss / s.losses;
+    progress_add(&s, &lost);
+    CHECK(s.loss / s.losses == before);  // one that is not known changes nothing
+}
+
+// script(1) gives the program a terminal of its own.
+static void a_narrow_terminal_sees_no_line_that_wraps(void) {
+    if (sh("command -v script") || sh("script -qec true /dev/null < /dev/null")) SKIP("no script(1) here");
+    CHECK(sh("script -qec \"stty cols 50; %s " TINY "--steps 30 --data plan --save-every 0 --out $W/narrow\" /dev/null "
+             "< /dev/null | tr '\\r' '\\n' | sed 's/\\x1b[[]K//' | grep '^step .*|' > $W/lines; awk "
+             "'length($0) > 50' $W/lines | wc -l; wc -l < $W/lines",
+             program) == 0);
+    int wide = -1, lines = 0;
+    CHECK(sscanf(output, "%d %d", &wide, &lines) == 2 && wide == 0 && lines >= 2);
+    static const char* const plain[] = {"TERM=dumb", "NO_COLOR=1",
+                                        "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 "
+                                        "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1"};
+    for (int i = 0; i < COUNT(plain); i++) {
+        CHECK(sh("script -qec \"env %s %s " TINY "--data plan --save-every 0 --out $W/plain%d\" /dev/null < /dev/null",
+                 plain[i], program, i) == 0);
+        CHECK(strstr(output, "step 1/2") && !strchr(output, '\033') && !strstr(output, "\rstep"));
+    }
+}
+
+// ---- words
+
+static void the_words_that_people_use_lead_to_the_option(void) {
+    static const char* const pairs[][2] = {{"--learning-rate", "--lr"},
+                                           {"--learning_rate", "--lr"},
+                                           {"--batch_size", "--batch-tokens"},
+                                           {"--batch-size", "--batch-tokens"},
+                                           {"--epochs", "--steps"},
+                                           {"--max_iters", "--steps"},
+                                           {"--block_size", "--context"},
+                                           {"--n_layer", "--layers"},
+                                           {"--n_embd", "--width"},
+                                           {"--save_every", "--save-every"},
+                                           {"--weight_decay", "--weight-decay"},
+                                           {"--output_dir", "--out"},
+                                           {"--gradient-checkpointing", "--recompute"},
+                                           {"--prompt", "--sample"}};
+    for (int i = 0; i < COUNT(pairs); i++) {
+        Config config;
+        char* argv[] = {"train", (char*)pairs[i][0], "1"};
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "did you mean %s", pairs[i][1]);
+        CHECK(config_parse(&config, 3, argv, err, sizeof err) < 0);
+        size_t n = strlen(err), m = strlen(wanted);
+        CHECK(n > m && !strcmp(err + n - m, wanted));
+    }
+    CHECK(sh("%s -h", program) == 0 && strstr(output, "--batch-tokens") && strstr(output, "usage:"));
+    CHECK(sh("%s --version", program) == 0 && !strncmp(output, "ragged 1.", 9));
+    CHECK(refused("--xyzzy", "unknown option --xyzzy; try --help all", ""));
+}
+
+static void mistakes_of_people_name_no_place_in_the_code(void) {
+    CHECK(refused("--lr fast", "fast", "") && !strstr(errors, ".c:"));
+    CHECK(refused("--data $W/nowhere", "nowhere", "") && !strstr(errors, ".c:"));
+    CHECK(refused("--init $W/nowhere", "nowhere", "") && !strstr(errors, ".c:"));
+}
+
+// A hint is pasted into a shell: it must name what was meant.
+static void hints_paste_into_a_shell(void) {
+    static const char* const names[] = {"plain", "two words", "a'b\"c", "$(rm x)", "*;&", "~", ""};
+    char word[256];
+    for (int i = 0; i < COUNT(names); i++) {
+        text_quoted(names[i], word, sizeof word);
+        setenv("EXPECTED", names[i], 1);
+        CHECK(sh("test \"$EXPECTED\" = %s", word) == 0);
+    }
+    text_quoted("runs/0", word, sizeof word);
+    CHECK_STRING(word, "runs/0");
+    CHECK_STRING(text_quoted("a'b'c'd e", word, 8), "'a'");  // nothing is written behind the room
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out \"$W/my run's\"", program) == 0);
+    const char* hint = strstr(output, "--out ");
+    char used[512] = "";
+    CHECK(hint && sscanf(hint, "%511[^\n]", used) == 1);
+    CHECK(sh("cd . && %s %s", program, used) == 0 && strlen(output) > 0 && errors[0] == 0);
+}
+
+// ---- runs that move, models from elsewhere
+
+static void a_run_goes_on_with_the_tokenizer_that_it_carries(void) {
+    CHECK(sh("mkdir $W/dir && cp test/golden/tokenizers/gpt2.json $W/dir/tokenizer.json && cp plan/base.h $W/b.txt") ==
+          0);
+    CHECK(sh("%s " TINY "--data $W/b.txt --tokenizer $W/dir --out $W/moving", program) == 0);
+    CHECK(sh("rm -r $W/dir && mv $W/moving $W/moved && %s --resume --steps 3 --out $W/moved", program) == 0);
+    CHECK(sh("%s --out $W/moved --sample abc --tokens 4", program) == 0);
+    CHECK(sh("%s --init $W/moved/step-000003 --data $W/b.txt --steps 1 --out $W/tuned", program) == 0);
+    CHECK(refused("--tokenizer $W --data $W/b.txt", "tokenizer.json", "found neither"));
+}
+
+static void a_model_from_elsewhere_brings_its_training(void) {
+    Config config;
+    char* argv[] = {"train",   "--init", "x",       "--layers", "12",        "--width", "768",
+                    "--heads", "12",     "--vocab", "50257",    "--context", "1024"};
+    CHECK(config_parse(&config, COUNT(argv), argv, err, sizeof err) == 0);
+    CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
+    CHECK(config.lr > 2e-5 && config.lr < 5e-5 && config.batch_tokens == 32768 && config.warmup == 20);
+    CHECK(config.context == 1024);
+    char* fresh[] = {"train", "--preset", "gpt2-124m"};
+    CHECK(config_parse(&config, 3, fresh, err, sizeof err) == 0);
+    CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
+    CHECK(config.lr == 6e-4 && config.batch_tokens == 524288 && config.warmup == 350);  // a tenth of 3500 steps
+    char* given[] = {"train", "--preset", "gpt2-124m", "--lr", "0.001", "--warmup", "7", "--batch-tokens", "2048"};
+    CHECK(config_parse(&config, COUNT(given), given, err, sizeof err) == 0);
+    CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
+    CHECK(config.lr == 0.001 && config.batch_tokens == 2048 && config.warmup == 7);
+}
+
+static void a_folder_that_is_no_model_is_told_what_it_is(void) {
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out $W/run", program) == 0);
+    CHECK(refused("--init $W/run --data $W/b.txt", "is a run", "step-000002"));
+    CHECK(refused("--init plan --data $W/b.txt", "Hugging Face", "config.json"));
+    CHECK(sh("mkdir $W/bare && cp test/golden/gpt2/init/config.json $W/bare/") == 0);
+    CHECK(refused("--init $W/bare --data $W/b.txt", "found no model.safetensors", ""));
+    CHECK(sh("touch $W/bare/pytorch_model.bin") == 0);
+    CHECK(refused("--init $W/bare --data $W/b.txt", "pytorch_model.bin", "safetensors"));
+    CHECK(sh("%s --resume-from $W/run/step-000002/ --steps 3", program) == 0);
+    CHECK(sh("ls $W/run/step-000003") == 0);
+}
+
+// ---- what is said
+
+static void a_run_that_goes_on_sees_another_validation_text(void) {
+    CHECK(sh("cp plan/base.h $W/b.txt && cp plan/text.h $W/v.txt && %s " TINY
+             "--data $W/b.txt --val $W/v.txt --out $W/validated",
+             program) == 0);
+    CHECK(sh("echo more >> $W/v.txt") == 0);
+    CHECK(refused("--resume --steps 3 --out $W/validated", "--val", "differ"));
+    CHECK(sh("%s --resume --steps 3 --out $W/validated --val $W/v.txt", program) == 0);
+    CHECK(strstr(errors, "do not compare"));
+}
+
+static void the_log_begins_with_the_options_and_ends_with_how_it_ended(void) {
+    char path[600], line[8192] = "", last[8192] = "";
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out $W/logged", program) == 0);
+    snprintf(path, sizeof path, "%s/logged/log.jsonl", work);
+    FILE* file = fopen(path, "r");
+    CHECK(file && fgets(line, sizeof line, file));
+    CHECK(!strncmp(line, "{\"event\": \"start\", \"at\": 0", 26) && strstr(line, "\"--context\": \"64\""));
+    while (file && fgets(last, sizeof last, file)) CHECK(strstr(last, "\"time\": 1") || strstr(last, "\"time\": 2"));
+    if (file) fclose(file);
+    CHECK(strstr(last, "\"how\": \"done\""));
+    CHECK(sh("%s --resume --steps 3 --out $W/logged", program) == 0 && !strstr(errors, "cannot be read"));
+    CHECK(sh("grep -c '\"event\": \"start\"' $W/logged/log.jsonl") == 0 && atoi(output) == 2);
+}
+
+static void a_run_of_no_steps_says_what_it_saved(void) {
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--steps 0 --data $W/b.txt --out $W/zero", program) == 0);
+    int is_there = sh("ls $W/zero/step-000000/DONE") == 0;
+    CHECK(sh("rm -r $W/zero; %s " TINY "--steps 0 --data $W/b.txt --out $W/zero", program) == 0);
+    CHECK(is_there && strstr(output, "saved") && !strstr(output, "nothing was saved"));
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    RUN(a_progress_line_fits_the_terminal_by_leaving_out_fields);
+    RUN(the_line_shows_means_and_the_log_each_step);
+    RUN(a_narrow_terminal_sees_no_line_that_wraps);
+    RUN(the_words_that_people_use_lead_to_the_option);
+    RUN(mistakes_of_people_name_no_place_in_the_code);
+    RUN(hints_paste_into_a_shell);
+    RUN(a_run_goes_on_with_the_tokenizer_that_it_carries);
+    RUN(a_model_from_elsewhere_brings_its_training);
+    RUN(a_folder_that_is_no_model_is_told_what_it_is);
+    RUN(a_run_that_goes_on_sees_another_validation_text);
+    RUN(the_log_begins_with_the_options_and_ends_with_how_it_ended);
+    RUN(a_run_of_no_steps_says_what_it_saved);
+    return program_end();
+}
