@@ -85,17 +85,19 @@ static void add_group(Search* x, const GroupCost* g, double fastest, double slow
                                        .work1 = g->cp_size * g->per_token + slow * shared};
 }
 
-// Where the kind leaves a choice, what else ulysses_size could be. On a published machine communication is the same
-// with all of them, so where heads divide evenly nothing else is better.
+// Where the kind leaves a choice, what else ulysses_size could be. Where heads divide evenly on a published machine
+// only what communicates for less can be better.
 static void add_others(Search* x, const Setting* setting, int cp_size, double fastest, double slow) {
     const GroupCost* known = &setting->groups[cp_size];
     int ulysses_sizes[GROUP_ULYSSES_SIZES],
         even = known->ulysses_size > 0 && setting->limits.kv_heads % known->ulysses_size == 0;
-    if (setting->kind != CP_CHOICE_AUTO || cp_size == 1 || (setting->cost.n_groups > 0 && even)) return;
+    if (setting->kind != CP_CHOICE_AUTO || cp_size == 1) return;
+    even = even && setting->cost.n_groups > 0;
     for (int i = group_ulysses_sizes(ulysses_sizes, &setting->limits, cp_size) - 1; i >= 0; i--) {
         if (ulysses_sizes[i] == known->ulysses_size) continue;
         GroupCost* other = &x->others[x->n_others++];
         *other = cost_group(&setting->cost, &setting->limits, 0, cp_size, ulysses_sizes[i]);
+        if (even && other->link_linear >= known->link_linear) continue;
         add_group(x, other, fastest, slow);
     }
 }

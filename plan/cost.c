@@ -7,8 +7,13 @@
 //            2 of outputs                                e C (n / d) (u - 1) / u
 //   ring     2 (r - 1) hops of keys and values           e 2 (K / u) (n / r)
 //            r hops of their gradients in fp32           4 2 (K / u) (n / r)
-// The all-to-alls stay inside a node when every run of u ranks lies in one, a ring when the whole group does. All
-// communication of a published machine is one number a token: token_bytes / (d GB/s).
+// and, where ranks are tensor-parallel groups, each of the group's exchanges tensor_bytes n / d.
+// The all-to-alls stay inside a node when every run of u ranks lies in one, a ring when the whole group does. With
+// uneven heads a message is that of the rank with most.
+//
+// Of a published machine B = token_bytes = 2 L e (2 C + 2 K) is known, which counts what stays on a rank too; C / K and
+// e say what it is made of. Then u ranks move B n / d bytes in their all-to-alls, and a ring's keys and values of one
+// way are B K / (2 C + 2 K) bytes a token.
 #include "plan/cost.h"
 
 // ---- links
@@ -49,28 +54,56 @@ static void add_communication(GroupCost* g, const LinkTable* link, double count,
         g->communications[g->n_communications++] = (Communication){link, count, bytes_per_token};
 }
 
-static void add_communications(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank) {
+// Whether runs of ulysses_size ranks, and the places of a ring, are on several nodes.
+static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int first_rank) {
+    return !runs_inside(first_rank, g->cp_size, g->ulysses_size, limits->node_size);
+}
+
+static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank, double uneven) {
     int ulysses_size = g->ulysses_size, ring_size = g->cp_size / ulysses_size;
     if (ulysses_size > 1) {
-        const LinkTable* link =
-            &cost->link[runs_inside(first_rank, g->cp_size, ulysses_size, limits->node_size) ? LINK_INSIDE
-                                                                                             : LINK_ACROSS];
-        double channel = (double)cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
+        const LinkTable* link = &cost->link[ulysses_across(g, limits, first_rank) ? LINK_ACROSS : LINK_INSIDE];
+        double channel = uneven * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
         add_communication(g, link, 2.0 * cost->layers, channel * (cost->channels + 2 * cost->kv_channels));
         add_communication(g, link, 2.0 * cost->layers, channel * cost->channels);
     }
     if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
-        double channels = 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
+        double channels = uneven * 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
         add_communication(g, link, 2.0 * (ring_size - 1) * cost->layers, cost->elem_bytes * channels);
         add_communication(g, link, (double)ring_size * cost->layers, 4 * channels);
     }
+    if (cost->tensor_ranks > 1)
+        add_communication(g, &cost->link[cost->tensor_across ? LINK_ACROSS : LINK_INSIDE],
+                          cost->tensor_exchanges * cost->layers, cost->tensor_bytes / g->cp_size);
 }
 
-static double published_gbps(const Cost* cost, int cp_size) {
+double published_ms(const Cost* cost, int ranks, double bytes) {
     int i = 0;
-    while (i < cost->n_groups - 1 && cost->group_cp_size[i] < cp_size) i++;
-    return cost->group_gbps[i];
+    while (i < cost->n_groups - 1 && cost->group_cp_size[i] < ranks) i++;
+    return bytes / (cost->group_gbps[i] * 1e6);
+}
+
+double published_token_ms(const Cost* cost, int d) {
+    return cost->link_scale * published_ms(cost, d, cost->token_bytes) / d;
+}
+
+// ms a token of the micro-batch
+static double published_link(const GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
+                             double uneven) {
+    int u = g->ulysses_size, ring_size = g->cp_size / u, between = limits->node_size * MAX(1, cost->tensor_ranks) + 1;
+    double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, ms = 0;
+    double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2;  // fp32, in elements
+    double token = cost->token_bytes / g->cp_size, all = 2 + 2 * keys;
+    if (u > 1) ms += uneven * published_ms(cost, ulysses_across(g, limits, first_rank) ? MAX(u, between) : u, token);
+    if (ring_size > 1)
+        ms += uneven * (2 * (ring_size - 1) + ring_size * gradient) *
+              published_ms(cost, g->across ? between : 2, token * keys / all);
+    if (cost->tensor_ranks > 1) {
+        int t = cost->tensor_ranks, most = cost->tensor_across ? MAX(t, between) : t;
+        ms += cost->tensor_exchanges * published_ms(cost, most, cost->tensor_bytes / g->cp_size);
+    }
+    return cost->link_scale * ms;
 }
 
 GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size) {
@@ -85,10 +118,8 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     g.per_token = cost->per_token / cp_size;
     g.micro_batch = cost->micro_batch;
     g.room = ring_rank_capacity(limits, ulysses_size);
-    if (cp_size == 1) return g;
-    if (cost->n_groups > 0)
-        g.link_linear = cost->link_scale * cost->token_bytes / (cp_size * published_gbps(cost, cp_size) * 1e6);
-    else add_communications(&g, cost, limits, first_rank);
+    if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, uneven);
+    else add_measured(&g, cost, limits, first_rank, uneven);
     return g;
 }
 
@@ -150,7 +181,7 @@ static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* 
     }
 }
 
-// Of a published machine, whose communication costs the same whatever ulysses_size is.
+// Of a published machine, where a ring sends more than an all-to-all.
 static int most_heads(const PlanLimits* limits, int cp_size) {
     return cp_size <= limits->kv_heads ? cp_size : largest_divisor(cp_size, limits->kv_heads);
 }

@@ -9,12 +9,17 @@
 // practice, link_scale learns.
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
-// (`groups`), and all communication of a model in bytes a token. Measured ones have for each kind of link a table of
-// message size against time, and messages are counted from the formulas of kernels/group_attention.h.
+// (`groups`), and the bytes that a model's all-to-alls move a token; what a ring sends follows from these. Messages
+// between nodes go at the GB/s of more ranks than a node has, however few take part. Measured machines have for each
+// kind of link a table of message size against time, and messages are counted from the formulas of
+// kernels/group_attention.h.
+//
+// Where a rank is a tensor-parallel group (tensor_ranks), all constants are of one of its ranks, and a micro-batch also
+// takes the group's own exchanges.
 #pragma once
 #include "plan/plan.h"
 
-enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 4, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
+enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 5, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
 typedef enum LinkKind { LINK_INSIDE, LINK_ACROSS, N_LINKS } LinkKind;  // of a node; between nodes
 
 // Time of one collective in which a rank sends so many bytes, to all its peers together. bytes ascending from the first
@@ -41,7 +46,12 @@ typedef struct Cost {
     // measured machines
     LinkTable link[N_LINKS];
     // Of the model whose messages these are; channels of queries, kv_channels of keys, and as many of values.
+    // Published machines may leave them out: then as many channels of keys as of queries, and 2 bytes.
     int layers, channels, kv_channels, elem_bytes;
+    // A tensor-parallel group of so many ranks, 0: none; whether it spans nodes; its exchanges a layer, and the bytes a
+    // token that a rank sends the others in one: of a layer, on published machines of all layers.
+    int tensor_ranks, tensor_across;
+    double tensor_exchanges, tensor_bytes;
 } Cost;
 
 // `count` collectives of bytes_per_token * tokens of the micro-batch bytes that each rank sends
@@ -79,6 +89,11 @@ void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, 
 // What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that nodes' borders leave whole.
 // ulysses sizes (GROUP_ULYSSES_SIZES); returns how many.
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size);
+
+// On a published machine: ms of a communication among so many ranks in which each moves so many bytes, before
+// link_scale; of all all-to-alls of a token on one of d ranks, with it.
+double published_ms(const Cost* cost, int ranks, double bytes);
+double published_token_ms(const Cost* cost, int d);
 
 double link_ms(const LinkTable* link, double bytes);
 double link_sum_ms(const GroupCost* g, double tokens);  // of `communications`, before link_scale

@@ -52,6 +52,8 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     *t = group_terms(g, s2, tokens);
     t->quadratic /= speed;
     t->per_token = x->rule->even_linear ? 0 : t->per_token / speed;
+    if (x->rule->hidden_rings && x->setting->cost.n_groups > 0 && mb->cp_size > 1)
+        t->communication = published_token_ms(&x->setting->cost, mb->cp_size) * tokens;
     if (g->across && x->rule->across_scale > 0) t->communication *= x->rule->across_scale;
     t->micro_batch += x->rule->micro_batch_ms;
     return 0;

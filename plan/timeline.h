@@ -13,6 +13,7 @@ typedef struct PlayRule {
     double round_ms;        // for each of them
     double micro_batch_ms;  // for each micro-batch, on top of Cost.micro-batch
     double across_scale;    // communication of groups that span nodes takes so much of its time; 0 means 1
+    int hidden_rings;       // on published machines rings take no longer than all-to-alls of as many ranks
     // The linear work of all documents is spread evenly over all ranks behind their micro-batches, in place of the
     // micro-batches' own, and takes remap_ms for moving tokens there and back (Zeppelin's remapping).
     int even_linear;

@@ -163,6 +163,52 @@ static int named_machine(Machine* machine, const char* name, char* err, size_t e
     return bad ? fail(err, errlen, "--machine: %s", words) : 0;
 }
 
+// ---- a machine's constants for this run
+
+// A published machine does not say what its bytes are made of: of what those of this model are.
+static void use_elements(Cost* cost, const Model* m) {
+    cost->channels = m->whole.NH * m->whole.HS;
+    cost->kv_channels = m->whole.NKV * m->whole.HS;
+    cost->elem_bytes = (int)dtype_bytes(m->dt);
+}
+
+// Exchanges of a block's matmuls, two of each linear; beside them those at the ends of the model: the embedding's sum,
+// the last norm, its gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
+static double exchanges_of_a_layer(const Model* m) {
+    double ends = 4 + 3.0 * sizeof(float) * m->split.ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
+    return (m->recompute == RECOMPUTE_BLOCK ? 3.0 : 2.0) * N_LINEARS + ends / m->shape.L;
+}
+
+// A machine's constants are those of one rank that computes the whole model. Planners call a tensor-parallel group a
+// rank: it takes what the rank with most of everything computes, and its exchanges.
+static void divide_among_group(Cost* cost, const Model* m) {
+    Shape most = split_shape(&m->whole, &m->split, 0);
+    int ranks = m->split.ranks, vocab_rows = 0, heads = 0;
+    for (int t = 0; t < ranks; t++) {
+        Shape s = split_shape(&m->whole, &m->split, t);
+        heads = MAX(heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
+        most.hidden = MAX(most.hidden, s.hidden), vocab_rows = MAX(vocab_rows, s.vocab_rows);
+    }
+    most.heads = heads;
+    double head = (double)m->whole.C, whole = shape_matmul_weights(&m->whole) + (m->whole.Vp - m->whole.V) * head,
+           others = (double)ranks / (ranks - 1);
+    double ends = (vocab_rows - m->whole.V) * head, share = (double)heads / m->whole.NH;
+    int bytes_known = cost->n_groups > 0;
+    cost->tensor_ranks = ranks;
+    cost->tensor_exchanges = exchanges_of_a_layer(m);
+    for (int r = 0; r < m->world->size; r++)
+        cost->tensor_across |= m->world->node[r] != m->world->node[r / ranks * ranks];
+    if (bytes_known)
+        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
+    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
+    cost->per_token *= (shape_matmul_weights(&most) + ends) / whole;
+    cost->quadratic *= share;
+    cost->token_bytes *= share;
+    if (bytes_known) return;
+    cost->channels = (int)(cost->channels * share + 0.5);
+    cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
+}
+
 // ---- all ranks
 
 typedef struct Found {
@@ -177,8 +223,7 @@ void run_read_machine(Run* run, Machine* machine) {
     char err[ERR_BYTES];
     Comm* comm = run->model.world;
     memset(&found, 0, sizeof found);
-    if (comm->rank == 0)
-        found.failed = named_machine(&found.machine, run->config.machine, found.err, sizeof found.err);
+    if (comm->rank == 0) found.failed = named_machine(&found.machine, run->config.machine, found.err, sizeof found.err);
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     *machine = found.machine;
@@ -202,6 +247,8 @@ static void find(Found* found, const Run* run) {
     const char* named = run->config.machine;
     if (named && !run->config.probe) {
         found->failed = named_machine(&found->machine, named, found->err, sizeof found->err);
+        if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
+        if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (run->config.probe || !find_measured(found, run)) {
         estimate(&found->machine, run);

@@ -18,7 +18,6 @@
 
 static struct {
     Machine machine;
-    int node_size;
     double token_scale;                      // published: bytes of the machine's model for one of ours
     double channel_scale, key_scale, count;  // measured
     double weight_scale;
@@ -27,13 +26,11 @@ static struct {
 
 // ---- time of a communication
 
-// By the number of ranks alone, as plan/cost.c has it; what two ranks send each other across nodes as among more ranks
-// than a node has.
-static double published_ms(const VirtualTransfer* t, double bytes) {
+// As plan/cost.c has it: among so many ranks, between nodes as among more than a node has.
+static double by_ranks_ms(const VirtualTransfer* t, double bytes) {
     const Cost* cost = &cluster.machine.cost;
-    int i = 0, ranks = t->ranks == 2 && t->across ? cluster.node_size + 1 : t->ranks;
-    while (i < cost->n_groups - 1 && cost->group_cp_size[i] < ranks) i++;
-    return cost->link_scale * bytes / (cost->group_gbps[i] * 1e6);
+    int ranks = t->across ? MAX(t->ranks, virtual_node_size() + 1) : t->ranks;
+    return cost->link_scale * published_ms(cost, ranks, bytes);
 }
 
 static double measured_ms(const VirtualTransfer* t, double bytes) {
@@ -47,20 +44,20 @@ static double transfer_ms(const void* context, const VirtualTransfer* t) {
     double weights = cluster.weight_scale * t->sent;
     switch (t->purpose) {
         case COMM_ULYSSES:
-            if (published) return published_ms(t, cluster.token_scale * t->whole);
+            if (published) return by_ranks_ms(t, cluster.token_scale * t->whole);
             return cluster.count * measured_ms(t, cluster.channel_scale * t->sent);
         case COMM_TENSOR:
-            if (published) return published_ms(t, cluster.token_scale * t->sent);
+            if (published) return by_ranks_ms(t, cluster.token_scale * t->sent);
             return cluster.count * measured_ms(t, cluster.channel_scale * t->sent);
         case COMM_RING:
-            if (published) return published_ms(t, cluster.token_scale * t->sent);
+            if (published) return by_ranks_ms(t, cluster.token_scale * t->sent);
             return cluster.count * measured_ms(t, cluster.key_scale * t->sent);
         case COMM_GRADIENTS:
         case COMM_PARAMETERS:
             if (cluster.step_has_weights) return 0;
-            return published ? published_ms(t, weights) : measured_ms(t, weights);
+            return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
         case COMM_STATE:
-        case COMM_SLICES: return published ? published_ms(t, weights) : measured_ms(t, weights);
+        case COMM_SLICES: return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
         default: return 0;  // some numbers
     }
 }
@@ -121,7 +118,6 @@ void run_open_virtual(Run* run) {
     if (!m->k->virtual_time || !run->training) return;
     run_read_machine(run, &cluster.machine);
     double elem = (double)dtype_bytes(m->dt), queries = s->NH * s->HS, keys = s->NKV * s->HS;
-    cluster.node_size = virtual_node_size();
     cluster.token_scale = cost->token_bytes / (2 * s->L * elem * (2 * queries + 2 * keys));
     cluster.channel_scale = cost->elem_bytes * cost->channels / (elem * queries);
     cluster.key_scale = cost->elem_bytes * cost->kv_channels / (elem * keys);

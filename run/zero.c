@@ -182,6 +182,8 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     float* run = NULL;
     size_t n = 0;
     if (!m->tp) return;
+    m->tp->purpose = COMM_GRADIENTS;
+    if (m->kv) m->kv->purpose = COMM_GRADIENTS;
     for (int i = 0; i <= x->n_tensors; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
         int joins = i < x->n_tensors && split_is_replicated(t.id);
@@ -197,6 +199,8 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         size_t own = unshared_elems(m, &t);
         if (own < t.elems) m->kv->table->all_reduce(m->kv, zero_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
     }
+    m->tp->purpose = COMM_TENSOR;
+    if (m->kv) m->kv->purpose = COMM_TENSOR;
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.

@@ -82,9 +82,32 @@ static void a_cp_size_between_two_counts_as_the_larger(void) {
                   {16, 10.33}, {17, 5.94},  {33, 4.87},  {64, 4.87}, {65, 4.87}, {256, 4.87}};
     CHECK(groups[1].link_linear == 0);
     for (int i = 0; i < COUNT(ladder); i++) {
-        double expected = setting.cost.token_bytes / (ladder[i].cp_size * ladder[i].gbps * 1e6);
+        int d = ladder[i].cp_size, heads = setting.limits.kv_heads;  // so many that they divide, nearly
+        double uneven = (double)CEIL_DIV(heads, d) * d / heads;
+        double expected = uneven * setting.cost.token_bytes / (d * ladder[i].gbps * 1e6);
         CHECK_CLOSE(groups[ladder[i].cp_size].link_linear, expected, 1e-12 * expected);
     }
+}
+
+// B = 2^21 bytes a token: 2 ways, 32 layers of 4096 channels of 4 matrices of 2 bytes. So keys and values of one way
+// are B / 4, their fp32 gradients B / 2.
+static void a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies(void) {
+    Setting setting = published("a100-7b", 64, 8);
+    double B = 2097152, inside = 119.66e6, between = 10.33e6;  // bytes a ms, of 2 ranks, and of 9 to 16
+    GroupCost ring = cost_group(&setting.cost, &setting.limits, 0, 3, 1);
+    CHECK_CLOSE(ring.link_linear, (4 * B / 4 + 3 * B / 2) / 3 / inside, 1e-12);
+    ring = cost_group(&setting.cost, &setting.limits, 6, 3, 1);
+    CHECK_CLOSE(ring.link_linear, (4 * B / 4 + 3 * B / 2) / 3 / between, 1e-12);
+    GroupCost heads = cost_group(&setting.cost, &setting.limits, 6, 4, 4);
+    CHECK_CLOSE(heads.link_linear, B / 4 / between, 1e-12);
+    GroupCost both = cost_group(&setting.cost, &setting.limits, 0, 16, 8);
+    CHECK_CLOSE(both.link_linear, B / 16 / 96.5e6 + (2 * B / 4 + 2 * B / 2) / 16 / between, 1e-12);
+    setting.cost.channels = 4096, setting.cost.kv_channels = 1024, setting.cost.elem_bytes = 4;  // keys are B / 10
+    ring = cost_group(&setting.cost, &setting.limits, 0, 3, 1);
+    CHECK_CLOSE(ring.link_linear, (4 * B / 10 + 3 * B / 10) / 3 / inside, 1e-12);
+    setting.cost.tensor_ranks = 2, setting.cost.tensor_exchanges = 8.5, setting.cost.tensor_bytes = 1e6;
+    GroupCost alone = cost_group(&setting.cost, &setting.limits, 5, 1, 1);
+    CHECK_CLOSE(alone.link_linear, 8.5 * 1e6 / inside, 1e-12);
 }
 
 // Ranks times time: what a document costs the machine.
@@ -400,6 +423,7 @@ int main(void) {
     RUN(flexsp_times_are_those_of_its_cost_model);
     RUN(documents_take_what_the_a100_and_h200_models_say);
     RUN(a_cp_size_between_two_counts_as_the_larger);
+    RUN(a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies);
     RUN(wider_groups_never_do_more_with_their_ranks);
     RUN(links_go_straight_between_their_points);
     RUN(links_of_any_number_of_points_agree_with_a_walk);

@@ -183,7 +183,7 @@ static double compare_gradients(int i) {
 
 // What this rank should send in a forward and a backward pass of the plan.
 typedef struct Bytes {
-    double heads, ring, tensor;
+    double heads, ring, tensor, copies;
 } Bytes;
 
 static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK; }
@@ -244,7 +244,7 @@ static double kv_sum_bytes(void) {
 
 static Bytes expected_bytes(void) {
     const Batch* b = &run->batch;
-    Bytes bytes = {0, 0, 0};
+    Bytes bytes = {0};
     int n_sums = run->model.zero.stage > 1 ? b->plan.n_rounds : 1;
     for (int i = 0; i < b->n_micro_batches; i++) {
         const MicroBatch* mb = b->micro_batches[i].mb;
@@ -253,8 +253,8 @@ static Bytes expected_bytes(void) {
         add_attention_bytes(&bytes, mb, &share);
         bytes.tensor += row_bytes(share.n);
     }
-    bytes.tensor += n_sums * LAYERS * (bucket_sum_bytes(LN1W, LNFW) + kv_sum_bytes());
-    bytes.tensor += bucket_sum_bytes(WTE, LN1W) + bucket_sum_bytes(LNFW, N_PARAMS);
+    bytes.copies += n_sums * LAYERS * (bucket_sum_bytes(LN1W, LNFW) + kv_sum_bytes());
+    bytes.copies += bucket_sum_bytes(WTE, LN1W) + bucket_sum_bytes(LNFW, N_PARAMS);
     return bytes;
 }
 
@@ -263,7 +263,16 @@ static double sent(CommPurpose purpose) {
     return (double)(sum.sent[purpose][0] + sum.sent[purpose][1]);
 }
 
-static Bytes sent_bytes(void) { return (Bytes){sent(COMM_ULYSSES), sent(COMM_RING), sent(COMM_TENSOR)}; }
+// Gradients that ranks of a tensor-parallel group have sent each other: of what several of them hold.
+static double sent_copies(void) {
+    const Comm* comms[] = {run->model.tp, run->model.kv};
+    double bytes = 0;
+    for (int i = 0; i < COUNT(comms); i++)
+        if (comms[i]) bytes += (double)(comms[i]->sent[COMM_GRADIENTS][0] + comms[i]->sent[COMM_GRADIENTS][1]);
+    return bytes;
+}
+
+static Bytes sent_bytes(void) { return (Bytes){sent(COMM_ULYSSES), sent(COMM_RING), sent(COMM_TENSOR), sent_copies()}; }
 
 // ---- the law
 
@@ -279,6 +288,7 @@ static void one_case(uint64_t seed, int i) {
     CHECK(now.heads - before.heads == expected.heads);
     CHECK(now.ring - before.ring == expected.ring);
     CHECK(now.tensor - before.tensor == expected.tensor);
+    CHECK(now.copies - before.copies == expected.copies);
     CHECK_CLOSE(loss, reference.losses[i], 1e-5 * fabs(reference.losses[i]));
     double norm = norm_of(reference.grads + (size_t)i * reference.elems, reference.elems);
     CHECK_CLOSE(gradient_norm(run), norm, 1e-5 * norm);

@@ -188,7 +188,7 @@ static int is_among_usual(const Plan* plan, const Setting* setting) {
 static void few_documents_come_close_to_the_optimum(void) {
     static const char* const names[] = {"equal machines", "equal machines, unlike speeds",
                                         "the last machine is smaller", "the last machine is smaller, unlike speeds"};
-    static const double most[] = {1.20, 1.18, 1.20, 1.23}, most_mean[] = {1.002, 1.003, 1.004, 1.006};
+    static const double most[] = {1.21, 1.18, 1.20, 1.23}, most_mean[] = {1.002, 1.003, 1.004, 1.006};
     Ratios ratios[4] = {{0}};
     int refused = 0, among = 0;
     for (uint64_t seed = 0; seed < 6000; seed++) {
@@ -412,9 +412,9 @@ static void plans_are_the_same_with_every_compiler(void) {
         int ranks, node_size;
         uint64_t flex, adaptive;
     } cases[] = {{"a100-7b", 8, 8, 0x303fb1947d86526cu, 0x84ae57ff84cfcb16u},
-                 {"flexsp-7b", 16, 8, 0x409608e0dc06788cu, 0x29a8956e5042e564u},
-                 {"flexsp-7b", 12, 5, 0x82032293cad38843u, 0x8e3369e908766698u},
-                 {"h200-8b", 16, 4, 0x65b82dcd50223417u, 0xd7a2e8c7b06c3052u}};
+                 {"flexsp-7b", 16, 8, 0xc6d319ebb54bf48au, 0x447a5eca7cd0e978u},
+                 {"flexsp-7b", 12, 5, 0xce0725992b650782u, 0x9540e59c2e47ed35u},
+                 {"h200-8b", 16, 4, 0x6482e971c42c3db5u, 0x944b8a0fc18e03a5u}};
     for (int i = 0; i < COUNT(cases); i++) {
         uint64_t hashes[2] = {0};
         World world;

@@ -71,8 +71,7 @@ static void one_rank_takes_exactly_what_is_predicted(void) {
     check_predicted(1, "--data $W/skewed --machine $W/measured --device virtual --capacity 16384", 1e-12);
 }
 
-// Tokens and heads do not always divide, and whoever has the most sets the pace. Of attention's work the model knows
-// it, of messages not: 16 heads on 6 ranks are 3 instead of 2.67, an eighth of a part that is less than a sixth.
+// Tokens do not always divide, and whoever has the most sets the pace: the model knows it of heads alone.
 static void plans_take_what_is_predicted(int ranks) {
     const char *plans[] = {"static --cp 4", "flex", "adaptive"}, *machines[] = {"published", "measured"},
                *data[] = {"skewed", "even"};
@@ -81,12 +80,36 @@ static void plans_take_what_is_predicted(int ranks) {
         snprintf(options, sizeof options,
                  "--heads 16 --device virtual --overlap no --plan %s --machine $W/%s --data $W/%s", plans[i / 4],
                  machines[i % 2], data[i / 2 % 2]);
-        check_predicted(ranks, options, 0.02);
+        check_predicted(ranks, options, 0.002);
     }
 }
 
 static void plans_of_8_ranks_take_what_is_predicted(void) { plans_take_what_is_predicted(8); }
 static void plans_of_16_ranks_on_2_nodes_take_what_is_predicted(void) { plans_take_what_is_predicted(16); }
+
+// Any groups anywhere: rings, heads, both. Ranks of a ring whose neighbours are of their own node end before those
+// beside another node, and may go on, of which the model knows nothing: plans that chain such groups at random end up
+// to 4 % sooner in all that was tried, and never later by more than rounding to whole tokens.
+static void any_plan_takes_what_is_predicted(void) {
+    static const struct {
+        int ranks;
+        const char *machine, *options;
+        double tolerance;
+    } cases[] = {{24, "published", "--plan random --data $W/skewed", 0.05},
+                 {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.05},
+                 {24, "published", "--plan flex --cp-kind ring --data $W/skewed", 0.002},
+                 {24, "measured", "--cp 3 --cp-kind ring --capacity 8000 --data $W/skewed", 0.002},
+                 {16, "published", "--plan flex --tp 4 --recompute gelu --data $W/even", 0.002},
+                 {16, "measured", "--plan adaptive --tp 2 --data $W/even", 0.002},
+                 {12, "published", "--plan random --preset llama-tiny --width 64 --kv-heads 4 --data $W/skewed", 0.05},
+                 {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.05}};
+    char options[256];
+    for (int i = 0; i < COUNT(cases); i++) {
+        snprintf(options, sizeof options, "--heads 16 --device virtual --overlap no --machine $W/%s %s",
+                 cases[i].machine, cases[i].options);
+        check_predicted(cases[i].ranks, options, cases[i].tolerance);
+    }
+}
 
 // A message of b bytes takes b / 1e7 ms there.
 static void without_step_ms_gradients_and_weights_take_the_time_of_their_bytes(void) {
@@ -236,6 +259,7 @@ int main(int argc, char** argv) {
     RUN(one_rank_takes_exactly_what_is_predicted);
     RUN(plans_of_8_ranks_take_what_is_predicted);
     RUN(plans_of_16_ranks_on_2_nodes_take_what_is_predicted);
+    RUN(any_plan_takes_what_is_predicted);
     RUN(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes);
     RUN(overlap_hides_communication);
     RUN(a_slow_rank_slows_those_that_share_its_documents);

@@ -27,8 +27,11 @@ double zeppelin_routed(int proxies, int nics, double inside) {
 
 // ---- what the machine says
 
+// In Zeppelin's favour rings hide so much under attention that on a published machine they cost what all-to-alls do.
 static GroupCost ring(const Setting* setting, int cp_size) {
-    return cost_group(&setting->cost, &setting->limits, 0, cp_size, 1);
+    GroupCost g = cost_group(&setting->cost, &setting->limits, 0, cp_size, 1);
+    if (setting->cost.n_groups > 0 && cp_size > 1) g.link_linear = published_token_ms(&setting->cost, cp_size);
+    return g;
 }
 
 // ms that a rank of such a ring needs for an all-to-all of a token's heads, all layers, both ways; in the long run.
@@ -518,6 +521,7 @@ static PlayRule make_rule(const Zeppelin* z, const Plan* plan, const int* length
     return (PlayRule){.in_rounds = 1,
                       .round_ms = (double)CEIL_DIV(most, limits->capacity) * planner_micro_batch_ms(&z->setting->cost),
                       .across_scale = z->across_scale,
+                      .hidden_rings = 1,
                       .even_linear = 1,
                       .remap_ms = remap_ms(x, z->setting, z->across_scale)};
 }
