@@ -40,15 +40,9 @@ static float* grad(const Model* m, ParamId id, int l) {
     return tensor.elems ? zero_grads(m, &tensor) : NULL;
 }
 
-// The activation `id` of layer l; of the one copy when layers share it. NULL where the model has none.
-static void* act(const Model* m, ActId id, int l) {
-    const Activation* a = &m->act_table[id];
-    return a->copies ? m->acts + a->offset + (a->copies > 1 ? a->copy_bytes * (size_t)l : 0) : NULL;
-}
-
 // In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
-#define ACT(id) act(m, id, l)
-#define STAT(id) ((float*)act(m, id, l))
+#define ACT(id) model_act(m, id, l)
+#define STAT(id) ((float*)model_act(m, id, l))
 #define W(id) param(m, id, l)
 #define DW(id) grad(m, id, l)
 
@@ -72,15 +66,15 @@ static void norm_backward(const Model* m, const Row* row, const NormRow* n, int 
 // of earlier tokens; or in QKV_TOKENS, from where an all-to-all sends them to the ranks that share heads.
 static char* new_qkv(const Model* m, const Row* row, int l) {
     if (row->use_cache)
-        return (char*)act(m, KV, l) + (size_t)row->cached * (size_t)shape_qkv(&m->shape) * dtype_bytes(m->dt);
-    return (char*)act(m, row->group.ulysses_size > 1 ? QKV_TOKENS : QKV, l);
+        return (char*)model_act(m, KV, l) + (size_t)row->cached * (size_t)shape_qkv(&m->shape) * dtype_bytes(m->dt);
+    return (char*)model_act(m, row->group.ulysses_size > 1 ? QKV_TOKENS : QKV, l);
 }
 
 // New queries of one document, its keys so far in the cache.
 static Attention cached_attention(const Model* m, const Row* row, int l) {
     const Shape* shape = &m->shape;
     size_t head = (size_t)shape->HS * dtype_bytes(m->dt);
-    char* first = (char*)act(m, KV, l);
+    char* first = (char*)model_act(m, KV, l);
     Attention a;
     memset(&a, 0, sizeof a);
     a.q = new_qkv(m, row, l);
@@ -104,9 +98,9 @@ static Attention cached_attention(const Model* m, const Row* row, int l) {
 // What the backward pass of attention needs, see kernels/group_attention.h.
 static SavedAttention saved_attention(const Model* m, const Row* row, int l) {
     SavedAttention saved;
-    saved.qkv = act(m, QKV, l);
-    saved.out = act(m, row->group.ulysses_size > 1 ? ATT_HEADS : ATT, l);
-    saved.lse = (float*)act(m, LSE, l);
+    saved.qkv = model_act(m, QKV, l);
+    saved.out = model_act(m, row->group.ulysses_size > 1 ? ATT_HEADS : ATT, l);
+    saved.lse = (float*)model_act(m, LSE, l);
     return saved;
 }
 
@@ -294,20 +288,23 @@ static void embed_backward(const Model* m, const Row* row) {
     if (DW(WPE)) k->embedding_backward(NULL, DW(WPE), own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
 }
 
-// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul.
+// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul. A stage of a pipeline runs its
+// part of that; the stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
 void model_forward(Model* m, const Row* row) {
     int L = m->shape.L, l = 0;
     zero_use_embedding_and_head(m);
     zero_use_layer(m, 0, 1);
-    embed(m, row);
+    if (!m->shape.no_embedding) embed(m, row);
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
-        norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
+        if (l < L || !m->shape.no_head)
+            norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
+        else m->k->add(ACT(RESIDUAL), residual2, proj, (size_t)row->own * (size_t)m->shape.C, m->dt, m->s);
     }
-    tp_all_gather(m, ACT(LNF), row);
+    if (!m->shape.no_head) tp_all_gather(m, ACT(LNF), row);
 }
 
 // Losses of tokens n .. n + N of the row, -log softmax(logits)[target]; with train their logits (N, vocab_rows) become
@@ -349,11 +346,14 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
     if (train) tp_reduce_scatter(m, ACT(D_NORM), row);
 }
 
-// After model_forward and classify with train: adds the row's gradients to grads.
+// After model_forward and classify with train: adds the row's gradients to grads. In a stage of a pipeline D_RESIDUAL
+// comes from the stage behind, and goes to the one before.
 static void model_backward(Model* m, const Row* row) {
     int l = m->shape.L;
-    m->k->clear(ACT(D_RESIDUAL), (size_t)row->own * m->shape.C * dtype_bytes(m->dt), m->s);
-    norm_backward(m, row, &final_norm, l);
+    if (!m->shape.no_head) {
+        m->k->clear(ACT(D_RESIDUAL), (size_t)row->own * m->shape.C * dtype_bytes(m->dt), m->s);
+        norm_backward(m, row, &final_norm, l);
+    }
     zero_close_grads(m, l);
     while (l-- > 0) {
         zero_use_layer(m, l, -1);
@@ -362,16 +362,17 @@ static void model_backward(Model* m, const Row* row) {
         block_backward(m, row, l);
         zero_close_grads(m, l);
     }
-    embed_backward(m, row);
+    if (!m->shape.no_embedding) embed_backward(m, row);
     zero_close_grads(m, l);
     zero_end_round(m);
 }
 
 // The seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
-static uint64_t rounding_seed(const Config* config, const ParamTensor* tensor, int64_t t) {
+static uint64_t rounding_seed(const Model* m, const Config* config, const ParamTensor* tensor, int64_t t) {
+    int layer = tensor->layer + (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
     if (!strcmp(config->rounding, "nearest")) return 0;
     return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^
-                  ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)tensor->layer)) |
+                  ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)layer)) |
            1;
 }
 
@@ -395,7 +396,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.weight_decay = param_table[tensor->id].decay ? (float)config->weight_decay : 0;
     a.grad_scale = m->grad_scale;
     a.t = (int)MIN(t, (int64_t)1 << 30);
-    a.rounding = rounding_seed(config, tensor, t);
+    a.rounding = rounding_seed(m, config, tensor, t);
     a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0 && !has_copies;
     m->k->adamw(&a, m->dt, m->s);
 }
@@ -434,21 +435,35 @@ static void catch_signals(void) {
         if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
 }
 
+// Forward, and at the end of the model the losses and, with train, the gradients of the final norm's output.
+static void forward_task(Model* m, const Row* row, float scale, int train) {
+    model_forward(m, row);
+    if (m->shape.no_head) return;
+    classify(m, row, scale, train);
+    if (tp_rank(m) == 0) m->k->add_sum(m->loss_sum, (const float*)model_act(m, LOSSES, 0), (size_t)row->N, m->s);
+}
+
 // Forward over this rank's micro-batches, and with train backward: gradients are added up. The sum of the losses of all
 // targets is left on the device; nothing here waits for it.
 void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Batch* b = &run->batch;
+    Row rows[MOST_STAGES];  // by slot
     m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
     batch_upload(b, m, sampler);
-    for (int i = 0; i < b->n_micro_batches; i++) {
-        Row row = batch_row(b, m, i);
-        model_forward(m, &row);
-        classify(m, &row, 1 / (float)MAX(b->n_targets, 1), train);
-        if (tp_rank(m) == 0) m->k->add_sum(m->loss_sum, (const float*)act(m, LOSSES, 0), (size_t)row.N, m->s);
-        if (train && batch_reduces_inside(b, m, i)) zero_last_row(m);
-        if (train) model_backward(m, &row);
+    const TaskList* list = &b->schedule.stages[m->stage];
+    for (int i = 0; i < list->n; i++) {
+        const Task* task = &list->tasks[i];
+        Row* row = &rows[m->slot = task->slot];
+        if (task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward)
+            *row = batch_row(b, m, task->round);
+        if (task->kind >= TASK_SEND) pipeline_begin(m, task, row);
+        else pipeline_settle(m, task);
+        if (task->kind == TASK_FORWARD) forward_task(m, row, 1 / (float)MAX(b->n_targets, 1), train);
+        if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) zero_last_row(m);
+        if (task->kind == TASK_BACKWARD) model_backward(m, row);
     }
+    pipeline_finish(m);
 }
 
 // See Run.time_row in run/run.h.
@@ -507,10 +522,13 @@ void token_logits(Run* run, int n) {
     int rows = m->shape.vocab_rows, C = m->shape.C, l = 0;
     char* lnf = (char*)ACT(LNF) + (size_t)n * C * dtype_bytes(m->dt);
     float* own = run->host_logits + m->shape.first_vocab_row;
-    m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(shape_head(&m->shape)), NULL, 1, C, rows, m->dt, m->s);
-    m->k->download(own, ACT(LOGITS), (size_t)rows * dtype_bytes(m->dt), m->s);
-    if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
-    tp_share_logits(m, run->host_logits);
+    if (!m->shape.no_head) {
+        m->k->matmul_forward(ACT(LOGITS), NULL, lnf, W(shape_head(&m->shape)), NULL, 1, C, rows, m->dt, m->s);
+        m->k->download(own, ACT(LOGITS), (size_t)rows * dtype_bytes(m->dt), m->s);
+        if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
+        tp_share_logits(m, run->host_logits);
+    }
+    pipeline_share(m, run->host_logits, (size_t)m->shape.Vp, m->stages - 1);
 }
 
 // ---- before the loop

@@ -36,6 +36,7 @@ typedef enum CommPurpose {
     COMM_GRADIENTS,   // reduce-scatter
     COMM_PARAMETERS,  // all-gather
     COMM_STATE,       // optimizer state, where tensor-parallel shares change
+    COMM_PIPELINE,    // the residual stream between stages, and its gradient
     COMM_TENSOR,      // activations of a tensor-parallel group, and gradients of what its ranks all have
     COMM_SLICES,      // weights of slices that a slow rank gives away for a step, and their gradients
     COMM_HOST,        // host values that ranks compare: hashes, losses

@@ -30,6 +30,15 @@ Shape shape_make(int layers, int width, int heads, int vocab, int context) {
                                .eps = arch->eps});
 }
 
+Shape shape_stage(const Shape* shape, int first, int end) {
+    Shape s = *shape;
+    s.first_layer = shape->first_layer + first;
+    s.L = end - first;
+    s.no_embedding |= first > 0;
+    s.no_head |= end < shape->L;
+    return s;
+}
+
 // ---- parameters
 
 Runs shape_runs(const Shape* s, Axis axis) {
@@ -50,7 +59,12 @@ Runs shape_runs(const Shape* s, Axis axis) {
 
 static int length(const Shape* shape, Axis axis) { return runs_sum(shape_runs(shape, axis)); }
 
-static int exists(const Shape* shape, ParamId id) { return shape_has(shape, param_table[id].needs); }
+static int exists(const Shape* shape, ParamId id) {
+    int is_classifier = id == WTE && !shape_has(shape, HAS_HEAD) && !shape->no_head;
+    if (id < LN1W && shape->no_embedding && !is_classifier) return 0;
+    if (id >= LNFW && shape->no_head) return 0;
+    return shape_has(shape, param_table[id].needs);
+}
 
 static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
     *rows = exists(shape, id) ? length(shape, param_table[id].rows) : 0;
@@ -265,6 +279,12 @@ static size_t act_elems(const Shape* shape, const ActNeeds* needs, char unit) {
     }
 }
 
+// Of stages without the end of the model. The gradient of their stream lies where the stream was sent from.
+static int is_of_head(ActId id) {
+    return id == LNF || id == LNF_MEAN || id == LNF_RSTD || id == LOGITS || id == LOSSES || id == STATS ||
+           id == D_RESIDUAL;
+}
+
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]) {
     size_t bytes = 0;
     for (int i = 0; i < N_ACTS; i++) {
@@ -273,16 +293,19 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
         a.copies = row->copies == PER_BORDER ? shape->L + 1 : row->copies == PER_LAYER ? shape->L : 1;
         // Without a backward pass nothing is kept for one.
         if (!needs->training && row->when == FOR_EVER) a.copies = 1;
-        if (needs->recompute >= row->shared_from) a.copies = 1;
+        int is_kept = needs->training && row->copies != 1 && row->when != FOR_SAMPLING;
+        if (needs->recompute >= row->shared_from) a.copies = 1, is_kept = 0;
+        a.slots = is_kept ? MAX(needs->slots, 1) : 1;
         int unwanted[] = {[FOR_TRAINING] = !needs->training,
                           [FOR_SAMPLING] = !needs->sampling,
                           [FOR_GROUPS] = !needs->groups,
                           [FOR_TENSOR] = needs->tp == 1};
+        if (shape->no_head && is_of_head((ActId)i)) a.copies = 0;
         if (!shape_has(shape, row->needs) || (row->when != FOR_EVER && unwanted[row->when])) a.copies = 0;
         a.dtype = row->fp32 ? DT_F32 : needs->dt;
         a.elems = act_elems(shape, needs, row->unit);
         a.copy_bytes = ROUND_UP(a.elems * dtype_bytes(a.dtype), (size_t)ALIGN_BYTES);
-        bytes += a.copy_bytes * (size_t)a.copies;
+        bytes += a.copy_bytes * (size_t)a.copies * (size_t)a.slots;
         acts[i] = a;
     }
     return bytes;

@@ -25,6 +25,9 @@ typedef struct Shape {
     // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, NKV, U, 0 and Vp.
     int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
     int first_vocab_row, vocab_rows;  // of wte and headw
+    // What a stage of a pipeline has of the model: the L layers from first_layer on, and only the first stage the
+    // embeddings, only the last one the final norm and the classifier. Both have wte where it is the classifier too.
+    int first_layer, no_embedding, no_head;
 } Shape;
 
 // A whole model: fills in Vp and what stands behind scaling.
@@ -33,6 +36,8 @@ Shape shape_whole(Shape shape);
 Shape shape_make(int layers, int width, int heads, int vocab, int context);
 static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
+// The stage of layers [first, end) of a model, or of a tensor-parallel rank's part of one.
+Shape shape_stage(const Shape* shape, int first, int end);
 // The classifier's weights.
 static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
@@ -127,6 +132,7 @@ typedef struct ActNeeds {
     Recompute recompute;
     int training, sampling;
     int groups;  // attention over several ranks
+    int slots;   // micro-batches whose activations are kept at a time: see plan/tasks.h
     int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units are the most that one may
                  // compute
     DType dt;
@@ -136,10 +142,11 @@ typedef struct ActNeeds {
 // fewer: ceil(N / R).
 static inline int token_share(int N, int R) { return CEIL_DIV(N, R); }
 
-// copies 1: shared by all layers; L or L + 1: one for each. 0: not needed.
+// copies 1: shared by all layers; L or L + 1: one for each. 0: not needed. What the backward pass needs has as many for
+// each slot.
 typedef struct Activation {
     const char* name;
-    int copies;
+    int copies, slots;
     size_t elems;       // of one copy
     DType dtype;        // of its elements
     size_t offset;      // of copy 0, in bytes from the start of the activations

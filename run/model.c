@@ -39,6 +39,13 @@ size_t unit_elems(const Shape* shape, SublayerId id) {
            shape_param(&s, sub->weight[1], 0).elems;
 }
 
+void* model_act(const Model* m, ActId id, int l) {
+    const Activation* a = &m->act_table[id];
+    if (id == D_RESIDUAL && m->shape.no_head) return model_act(m, RESIDUAL, m->shape.L);
+    size_t copy = (a->copies > 1 ? (size_t)l : 0) + (a->slots > 1 ? (size_t)a->copies * (size_t)m->slot : 0);
+    return a->copies ? m->acts + a->offset + a->copy_bytes * copy : NULL;
+}
+
 // ---- a tensor-parallel group
 
 static size_t share_elems(const Model* m, const Row* row) { return (size_t)row->n * (size_t)m->shape.C; }

@@ -49,6 +49,15 @@ int own_units(const Shape* shape, SublayerId id);
 // Elements of both linears, of Column's bias too, in one unit.
 size_t unit_elems(const Shape* shape, SublayerId id);
 
+enum { MOST_STAGES = 64 };
+
+// Between the stages of a pipeline. Requests are 0 where nothing is under way.
+typedef struct Pipe {
+    Comm* comm;  // the ranks with this one's place in all stages, by stage; NULL: there is one stage
+    Comm* ends;  // those of the first and the last stage, where both have wte; NULL: nobody else has it
+    Request sending[2][MOST_STAGES], receiving[2][MOST_STAGES];  // forward and backward, by slot
+} Pipe;
+
 struct Model {
     Shape shape;  // of the part of the model that this rank holds
     Shape whole;  // of all of it, as files know it; its shards are all ranks
@@ -58,6 +67,8 @@ struct Model {
     Stream s;
     Comm* world;    // all ranks
     Comm* comm;     // the data ranks: those that hold the same part of the model
+    int stage, stages, slot;  // of a pipeline (run/pipeline.h); of activations, at work now
+    Pipe pipe;
     Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
     Comm* kv;       // those of the group that share this rank's key/value heads (plan/split.h); NULL: nobody does
     TpSplit split;  // how the group divides the model; shape is this rank's part of it
@@ -88,6 +99,10 @@ typedef struct Row {
     int* cu;                            // generation: (2) for the queries, (2) for the keys
     int use_cache, cached;
 } Row;
+
+// The activation `id` of layer l, of the slot at work; of the one copy when layers share it. NULL where the model has
+// none.
+void* model_act(const Model* m, ActId id, int l);
 
 // Ranks of the tensor-parallel group, and this one's number among them.
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }

@@ -17,7 +17,9 @@ int run_stop_token(const Run* run) {
 static void decode(Run* run, const int* tokens, int N, int cached) {
     Model* m = &run->model;
     Row row = batch_cached_row(&run->batch, m, tokens, N, cached);
+    pipeline_receive(m, &row);
     model_forward(m, &row);
+    pipeline_send(m, &row);
     token_logits(run, N - 1);
 }
 

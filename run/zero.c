@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "run/model.h"
+#include "run/pipeline.h"
 
 const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters in use", "master weights",
                                                    "gradients",     "gradients in use",  "gradients as bf16",
@@ -237,7 +237,8 @@ static void begin_reduce(Model* m, int b) {
     ZeroBucket* x = &m->zero.bucket[b];
     char* copy = bf16_copy(m, b);
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
-    sum_replicated(m, x);
+    if (b == 0) pipeline_sum_tied(m);
+    if (x->n_tensors) sum_replicated(m, x);
     if (c->size == 1) return;
     if (copy) {
         empty_place(m, b);
@@ -268,7 +269,7 @@ void zero_end_round(Model* m) {
 
 int zero_can_reduce_inside(const Model* m) {
     const Zero* z = &m->zero;
-    return z->stage == 1 && m->comm->size > 1 && m->comm->overlap && !m->tp && !z->part[ZERO_GRADS_BF16];
+    return z->stage == 1 && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp && !z->part[ZERO_GRADS_BF16];
 }
 
 void zero_last_row(Model* m) { m->zero.in_last_row = 1; }
@@ -283,12 +284,13 @@ void zero_reduce(Model* m) {
 
 static int has_whole_grads(const Model* m) { return !m->zero.part[ZERO_GRADS_IN_USE]; }
 
-// Of what several ranks of a tensor-parallel group have, the first one's count alone.
+// Of what several ranks of a tensor-parallel group, or the two ends of a pipeline have, the first one's count alone.
 static void sum_of_own_squares(Model* m) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         Segment segment = shape_segment(&m->shape, i, m->comm->rank);
         size_t counts = segment.first + segment.n;
         if (tp_rank(m) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
+        if (segment.tensor.id == WTE && m->shape.no_embedding) counts = 0;
         if (m->kv && m->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
         if (counts > segment.first)
             m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), counts - segment.first, m->s);
@@ -297,7 +299,7 @@ static void sum_of_own_squares(Model* m) {
 
 void zero_sum_of_squares(Model* m) {
     const ZeroBucket* x = m->zero.bucket;
-    if (m->tp) {
+    if (m->tp || m->pipe.ends) {
         sum_of_own_squares(m);
         return;
     }
