@@ -224,6 +224,7 @@ $(build)/dev/lengths.o: KERNEL_FLAGS += $(PLAN_FLAGS)
 
 # Fuzzers: every reader of bytes, which clang must compile, with what it reads for (config=fuzz).
 build/fuzz/fuzz_%: LIBRARIES := -lm
+build/fuzz/fuzz_log: $(patsubst %,build/fuzz/run/%.o,run_page run_page_script columns)
 build/fuzz/fuzz_%: build/fuzz/test/fuzz/fuzz_%.o $(patsubst %.c,build/fuzz/%.o,$(wildcard plan/*.c data/*.c))
 	$(call linked,$(link_fuzz))
 

@@ -664,7 +664,8 @@ static void evaluate_now(Run* run) {
     runlog_strong(&run->log,
                   "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
                   run->state.step, run->state.val_loss, targets, run->unigram_loss, now_seconds() - started);
-    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets)) interrupted = SIGTERM;
+    double bits = run->state.val_loss / (log(2) * run->val_bytes);
+    if (runlog_eval(&run->log, run->state.step, run->state.val_loss, targets, bits)) interrupted = SIGTERM;
 }
 
 static void sample_now(Run* run) {
@@ -676,7 +677,7 @@ static void sample_now(Run* run) {
     // Only where weights are divided do other ranks have to join in: those of one tensor-parallel group, or all.
     if (run->model.comm->rank > 0 && run->model.zero.stage < 3) return;
     runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
-    sample_print(run, "", MIN(run->config.tokens, 256), hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
+    run_log_sample(run, hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
 }
 
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
@@ -699,13 +700,16 @@ static void start_training(Run* run) {
     char err[ERR_BYTES];
     const Config* c = &run->config;
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
-    run->unigram_loss = tells ? run_unigram_loss(run) : NAN;
+    run->unigram_loss = run->val_bytes = NAN;
+    if (tells) run_unigram_loss(run);
     catch_signals();
     plan_now(run);
     run->log.fd = -1;
     if (run->model.world->rank == 0 && runlog_open(&run->log, run->out, c->resume, run->state.step, err, sizeof err))
         die("%s", err);
+    run_open_report(run);
     run_log_start(run);
+    run_write_report(run);
     // Launchers give ranks a terminal that nobody looks at.
     if (strcmp(run->identity.source, "alone") != 0) run->log.is_terminal = 0;
     run->first_step = run->state.step;
@@ -716,6 +720,7 @@ static void train(Run* run) {
     const Config* c = &run->config;
     StepRecord record = {0};
     start_training(run);
+    if (run->state.step == 0 && c->eval_every && c->steps > 0) evaluate_now(run);
     double started = now_seconds();
     while (run->state.step < c->steps && !is_stopped(run)) {
         train_step(run, &record);
@@ -725,6 +730,7 @@ static void train(Run* run) {
         if (runlog_step(&run->log, &record)) interrupted = SIGTERM;
         if (is_due(step, c->eval_every) || (last && c->eval_every)) evaluate_now(run);
         if (is_due(step, c->sample_every) || (last && c->sample_every)) sample_now(run);
+        if (is_due(step, c->eval_every)) run_write_report(run);
         if (!last && (is_due(step, c->save_every) || step == run->saving.again)) save_now(run);
     }
     int saves = run->stopped_by ? !run->model.k->no_results : c->save_every > 0;
@@ -735,7 +741,7 @@ static void train(Run* run) {
 
 static void finish(Run* run, double started) {
     run_print_end(run, now_seconds() - started);
-    balance_write_page(run);
+    run_write_report(run);
     run->failed |= runlog_close(&run->log) != 0;
 }
 
@@ -753,7 +759,7 @@ int main(int argc, char** argv) {
     run_open_virtual(&run);
     balance_open(&run);
     prepare(&run);
-    if (run.config.sample) sample_print(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed);
+    if (run.config.sample) sample_print(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed, NULL);
     else if (run.config.probe) run_probe(&run);
     else if (run.config.explain || run.config.dump_grads) plan_only(&run);
     else train(&run), finish(&run, started);

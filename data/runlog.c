@@ -208,6 +208,7 @@ static int end_line(RunLog* log) {
     clock_gettime(CLOCK_REALTIME, &now);
     write_part(log, ", \"time\": %.3f}\n", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     if (log->torn) log->used = log->line;  // the others are whole
+    else if (log->hear) log->hear(log->hearer, log->pending + log->line, log->used - log->line);
     int failed = write_pending(log) || log->torn, error = log->torn ? ENOMEM : errno;
     log->torn = 0;
     log->line = log->used;
@@ -317,10 +318,11 @@ int runlog_step(RunLog* log, const StepRecord* r) {
     return end_line(log);
 }
 
-int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets) {
+int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, double bits_per_byte) {
     write_part(log, "{\"step\": %" PRId64, step);
     write_number(log, "val_loss", val_loss);
     write_part(log, ", \"val_targets\": %" PRId64, targets);
+    write_number(log, "bits_per_byte", bits_per_byte);
     return end_line(log);
 }
 

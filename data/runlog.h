@@ -23,11 +23,13 @@
 //   ranks             of every rank, in order of ranks: {"compute_ms": [...], "wait_ms": [...], "gamma": [...],
 //                     "sent": [...], "taken": [...], "speed": [...]}, the fields of RankStep
 //
-// and for an evaluation step, val_loss, val_targets. Other lines are events, {"event": NAME, "at": steps done, ...}:
+// and for an evaluation step, val_loss, val_targets, bits_per_byte (null: what tokens stand for is not known). Other
+// lines are events, {"event": NAME, "at": steps done, ...}:
 //
 //   start       the first line, and the first of each invocation that resumes: "options" of the run as an object,
 //               "ranks", "device", "dtype", "parameters", "tokens" and "documents" to train on, "resumed" (0 or 1)
 //   save        a checkpoint, "path"
+//   sample      "text"
 //   end         "how": done or stopped
 //
 // Every line ends with "time": seconds since 1970. These may be null: predicted_ms and gap where the plan was not
@@ -57,6 +59,8 @@ typedef struct RunLog {
     Smooth smooth;
     int line_open;    // a progress line waits to be overwritten
     double last_print;
+    void (*hear)(void* hearer, const char* line, size_t n);  // NULL, or told of every whole line
+    void* hearer;
 } RunLog;
 
 // One rank in one step; NaN: not known.
@@ -98,7 +102,7 @@ typedef struct StepRecord {
 int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen);
 // Each writes a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
 int runlog_step(RunLog* log, const StepRecord* record);
-int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets);
+int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, double bits_per_byte);
 // Something that happened when `at` steps were done; more: further members, each behind ", ", or "".
 int runlog_event(RunLog* log, const char* event, int64_t at, const char* more);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told

@@ -125,6 +125,7 @@ static const Option options[] = {
     {"--check-plan",    FLAG,   INSIDE,    RUN,   AT(check_plan),    NULL,      0, 0,       NULL, "prove every plan before it runs", NULL},
     {"--overfit",       FLAG,   INSIDE,    RUN,   AT(overfit),       NULL,      0, 0,       NULL, "train on the first batch only: its loss must go to zero", NULL},
     {"--dump-grads",    TEXT,   INSIDE,    START, AT(dump_grads),    NULL,      0, 0,       "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, and stop", NULL},
+    {"--report",        PATHS,  INSIDE,    START, AT(report),        NULL,      0, 0,       "RUN...", "do not train: make report.html of these runs side by side (in --out, if given; of one run in its directory), and print their results and the options in which they differ", "report.html of several runs side by side"},
     {"--verbose",       FLAG,   INSIDE,    START, AT(verbose),       NULL,      0, 0,       NULL, "say at the start all that was understood: every option, memory by kind, kernels, cost model; at the end what planning and communication took", "say all that was understood: options, memory, kernels"},
     {"--version",       FLAG,   INSIDE,    START, AT(version),       NULL,      0, 0,       NULL, "print the version and what this build has, and stop", NULL},
     {"--help",          TOPIC,  INSIDE,    START, AT(help),          NULL,      0, 0,       "[all|GROUP]", "the options that a person needs first; all options; or one group of them", "this list; all options; or one group of them"},

@@ -18,7 +18,7 @@ typedef struct PathList {
 // Zero in a model dimension means "by preset"; config_complete replaces such zeros.
 typedef struct Config {
     // data
-    PathList data, val;
+    PathList data, val, report;
     const char* tokenizer;
     const char* out;
     // model

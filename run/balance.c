@@ -98,7 +98,6 @@ void balance_open(Run* run) {
     b->compute_ms = TAKE(&b->arena, double, m->comm->size);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
     int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, m->comm->size, &b->arena);
-    if (world > 1 && m->world->rank == 0) failed |= !(b->history = history_open(world));
     if (failed) die("no memory for what is known of %d ranks", world);
     if (b->setting.mode == BALANCE_OFF || !m->tp) return;
     if (m->zero.stage > 1)
@@ -110,7 +109,6 @@ void balance_open(Run* run) {
 void balance_close(Balance* b) {
     if (!b) return;
     pruner_close(b->pruner);
-    history_close(b->history);
     arena_free(&b->arena);
     free(b);
 }
@@ -272,14 +270,4 @@ void balance_hear(Run* run, StepRecord* record) {
     record->ranks = b->steps;
     record->n_ranks = world;
     record->emulated_ms = emulated > 0 ? emulated : NAN;
-    if (b->history) history_add(b->history, run->state.step + 1, b->steps);
-}
-
-void balance_write_page(Run* run) {
-    char path[CHECKPOINT_PATH + 16], err[ERR_BYTES];
-    const Balance* b = run->balance;
-    if (!b->history) return;
-    snprintf(path, sizeof path, "%s/ranks.html", run->out);
-    if (history_write(b->history, path, run->out, err, sizeof err)) warn("%s", err);
-    else say(stdout, "what every rank did: %s", path);
 }

@@ -36,4 +36,3 @@ int balance_explains_step(const Run* run);
 uint64_t balance_state_hash(const Run* run);  // of what all ranks must have decided alike
 // This rank's lists into the directory of a checkpoint; the decision goes into run->state. 0, or -1 with a message.
 int balance_save(Run* run, const char* dir, char* err, size_t errlen);
-void balance_write_page(Run* run);  // OUT/ranks.html, on rank 0

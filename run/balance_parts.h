@@ -1,12 +1,11 @@
 // balance_parts.h - between the files of run/balance.h:
 //
-//   balance.c         options and memory; what happens in a step; lists and decisions in checkpoints; the page
+//   balance.c         options and memory; what happens in a step; lists and decisions in checkpoints
 //   balance_change.c  what it takes to move slices and what leaving columns out saves, measured once; decisions, and
 //                     carrying them out
 #pragma once
 #include "plan/speeds.h"
 #include "run/prune.h"
-#include "run/ranks_page.h"
 #include "run/run.h"
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
@@ -29,7 +28,6 @@ struct Balance {
     Arena arena;         // of speeds, steps, compute_ms and segments
     double* compute_ms;  // (data ranks) scratch
     float* segments;     // (group, MOST_SEGMENTS) scratch
-    History* history;    // on rank 0
     RankStep* steps;     // (world) of the last step
 };
 

@@ -16,13 +16,13 @@
 
 // ---- the beginning
 
-double run_unigram_loss(Run* run) {
+void run_unigram_loss(Run* run) {
     enum { ENOUGH_TOKENS = 4000000 };
     char err[ERR_BYTES];
     Batch* b = &run->batch;
     int V = run->model.shape.V;
     double* count = (double*)calloc((size_t)V, sizeof(double));
-    double total = V, sum = 0;
+    double total = V, sum = 0, bytes = 0;
     int64_t next = 0, tokens = 0, targets = 0;
     if (!count) die("no memory to count %d token frequencies", V);
     for (int v = 0; v < V; v++) count[v] = 1;
@@ -37,10 +37,19 @@ double run_unigram_loss(Run* run) {
         for (int i = 0; i < b->n_pieces; i++) {
             if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err, sizeof err)) die("%s", err);
             for (int t = 0; t < b->pieces[i].length; t++)
-                if (b->targets[t] >= 0) sum -= log(count[b->targets[t]] / total), targets++;
+                if (b->targets[t] >= 0) {
+                    size_t n = 0;
+                    tokenizer_decode(run->data.tokenizer, b->targets[t], &n);
+                    sum -= log(count[b->targets[t]] / total);
+                    bytes += (double)n;
+                    targets++;
+                }
         }
     free(count);
-    return targets ? sum / (double)targets : NAN;
+    const Docs* docs = run->data.val_docs ? run->data.val_docs : run->data.docs;
+    int describes = docs_max_token(docs) < tokenizer_vocab(run->data.tokenizer);
+    run->unigram_loss = targets ? sum / (double)targets : NAN;
+    run->val_bytes = targets && describes ? bytes / (double)targets : NAN;
 }
 
 // ---- a step

@@ -18,6 +18,7 @@
 #include "plan/text.h"
 #include "run/balance.h"
 #include "run/batch.h"
+#include "run/run_page.h"
 #include "run/work.h"
 
 typedef struct Data {
@@ -61,6 +62,7 @@ struct Run {
     float *part, *others;               // its largest parts in a tensor-parallel group, see tp_join
     float* collected;                   // optimizer state on its way to a file, see state.c
     RunLog log;
+    RunPage* page;  // of report.html, on rank 0
     RunState state;
     RunDir dir;                        // held by rank 0 of a run that writes
     int pin;                           // of start_from, on rank 0; -1: none
@@ -95,6 +97,7 @@ struct Run {
     size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     double resident_before;  // bytes of this process before the table's memory was taken
     double matmul_limit;     // FLOP/s, measured, of all ranks together; NaN: not known
+    double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 };
 
@@ -209,9 +212,10 @@ void run_print(const Run* run, const MemoryPlan* plan);
 // ---- report.c
 
 // The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
-// training tokens, each counted once more so that none has probability zero. What a language model must beat.
+// training tokens, each counted once more so that none has probability zero. What a language model must beat. Also
+// finds val_bytes.
 // Overwrites run->batch.
-double run_unigram_loss(Run* run);
+void run_unigram_loss(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
 Comm run_sent(const Model* m);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
@@ -228,6 +232,10 @@ double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 
 // ---- events.c: lines of log.jsonl beside those of steps, on rank 0
 
 void run_log_start(Run* run);  // the options and what the run consists of
+// report.html is made of the lines of log.jsonl as they come; both do nothing but on rank 0.
+void run_open_report(Run* run);
+void run_write_report(Run* run);
+void run_reports(Run* run);  // --report: of other runs; ends the program
 // With one more member, a string.
 void run_log_event(Run* run, const char* event, const char* name, const char* value);
 
@@ -241,7 +249,9 @@ void run_dump(Run* run);
 // ---- sample.c
 
 // Prints the prompt and n_new tokens more, or fewer where the model ends the text; seed makes the choices repeatable.
-void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed);
+// Its bytes also go to copy, unless that is NULL.
+void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
+void run_log_sample(Run* run, uint64_t seed);  // one without a prompt, for the log too
 int run_stop_token(const Run* run);  // with which the model ends a text
 
 // ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there

@@ -24,6 +24,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
     if (c->help) config_help(stdout, c->help), run_end_output(), exit(0);
+    if (c->report.n) run_reports(run);
     if (c->version) run_print_version(), run_end_output(), exit(0);
     if (c->resume_from) c->resume = 1;
     run->training = !c->sample;
@@ -154,6 +155,7 @@ void run_close(Run* run) {
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
     work_close(m->work);
+    run_page_close(run->page);
     zero_close(&m->zero);
     balance_close(run->balance);
     if (m->kv) m->kv->table->close(m->kv);

@@ -97,7 +97,7 @@ static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
     int out = dup(1);
     CHECK(freopen("/dev/null", "w", stdout) != NULL);  // progress lines of this test
     for (r.step = 1; r.step <= 5; r.step++) CHECK(runlog_step(&log, &r) == 0);
-    CHECK(runlog_eval(&log, 5, NAN, 3) == 0);
+    CHECK(runlog_eval(&log, 5, NAN, 3, NAN) == 0);
     fflush(stdout);
     dup2(out, 1);
     close(out);

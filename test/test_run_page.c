@@ -1,10 +1,11 @@
-// test_ranks_page.c - the claims of run/ranks_page.h and of the ranks in data/runlog.h: a history of any length is at
-// most 512 columns of true means, the page has their numbers, and a page that cannot be written leaves the older one.
+// test_run_page.c - the claims of run/run_page.h and run/columns.h, and of the ranks in data/runlog.h: a run of any
+// length is at most so many columns of true means, the page has what the log says, whatever else stands there, and a
+// page that cannot be written leaves the older one.
 #include <signal.h>
 #include <sys/resource.h>
 
 #include "data/runlog.h"
-#include "run/ranks_page.h"
+#include "run/run_page.h"
 #include "test/page_checks.h"
 #include "test/program.h"
 
@@ -35,20 +36,20 @@ static char* path_of(const char* name) {
     return path;
 }
 
-static History* make_history(int steps, uint64_t seed) {
-    History* h = history_open(RANKS);
+static RunPage* make_page(int steps, uint64_t seed) {
+    RunPage* h = run_page_open("a run");
     if (!h) abort();
     for (int s = 1; s <= steps; s++) {
         for (int r = 0; r < RANKS; r++) made[s][r] = make_rank(seed, (uint64_t)(s * RANKS + r));
-        history_add(h, s, made[s]);
+        run_page_ranks(h, s, made[s], RANKS);
     }
     return h;
 }
 
 // Writes the page and reads its numbers. 0, or -1.
-static int read_page(const History* h, Json* json) {
-    CHECK(history_write(h, path_of("ranks.html"), "a run", err, sizeof err) == 0);
-    CHECK(read_text(path_of("ranks.html"), text, sizeof text) < sizeof text - 1);
+static int read_page(RunPage* h, Json* json) {
+    CHECK(run_page_write(&h, 1, "a run", path_of("report.html"), err, sizeof err) == 0);
+    CHECK(read_text(path_of("report.html"), text, sizeof text) < sizeof text - 1);
     return page_json(json, text);
 }
 
@@ -69,11 +70,16 @@ static int is_close(const JsonValue* found, double expected) {
     return json_double(found, &x) == 0 && fabs(x - expected) <= digits * fabs(expected);
 }
 
+// The ranks of the one run in a page.
+static const JsonValue* ranks_of(const Json* json) {
+    return member(json, json_at(json, member(json, json->values, "runs"), 0), "ranks");
+}
+
 static void check_columns(const Json* json, int steps) {
-    const JsonValue *columns = member(json, json->values, "columns"), *ranks = member(json, json->values, "ranks");
+    const JsonValue *columns = member(json, ranks_of(json), "columns"), *ranks = member(json, ranks_of(json), "ranks");
     int64_t next = 1, span = 0;
     int wrong = 0;
-    CHECK(columns && columns->n <= MOST_COLUMNS && columns->n >= MIN(steps, MOST_COLUMNS / 2));
+    CHECK(columns && columns->n <= RANK_COLUMNS && columns->n >= MIN(steps, RANK_COLUMNS / 2));
     CHECK(ranks && ranks->n == RANKS);
     for (int c = 0; c < columns->n; c++) {
         int64_t first = -1, last = -1;
@@ -98,13 +104,13 @@ static void every_column_is_the_mean_of_its_steps_however_often_columns_were_mer
     const int lengths[] = {1, 2, 511, 512, 513, 514, 1024, 1025, 1030, 2048, 2051, MOST_STEPS};
     for (int i = 0; i < COUNT(lengths); i++) {
         Json json;
-        History* h = make_history(lengths[i], (uint64_t)i);
+        RunPage* h = make_page(lengths[i], (uint64_t)i);
         if (!read_page(h, &json)) {
             check_columns(&json, lengths[i]);
             json_free(&json);
         }
         if (test_failures_in_claim) printf("    with %d steps, seed %d\n", lengths[i], i);
-        history_close(h);
+        run_page_close(h);
         if (test_failures_in_claim) return;
     }
 }
@@ -112,10 +118,10 @@ static void every_column_is_the_mean_of_its_steps_however_often_columns_were_mer
 static void the_page_has_each_rank_once_with_its_means_of_all_steps(void) {
     const int steps = 1500;
     Json json;
-    History* h = make_history(steps, 7);
+    RunPage* h = make_page(steps, 7);
     if (!read_page(h, &json)) {
-        const JsonValue* ranks = member(&json, json.values, "ranks");
-        CHECK(number(&json, json.values, "steps") == steps && ranks && ranks->n == RANKS);
+        const JsonValue* ranks = member(&json, ranks_of(&json), "ranks");
+        CHECK(ranks && ranks->n == RANKS);
         for (int r = 0; r < RANKS; r++) {
             const JsonValue *rank = json_at(&json, ranks, r), *mean = member(&json, rank, "mean");
             CHECK(number(&json, rank, "rank") == r);
@@ -124,25 +130,25 @@ static void the_page_has_each_rank_once_with_its_means_of_all_steps(void) {
         }
         json_free(&json);
     }
-    history_close(h);
+    run_page_close(h);
 }
 
 static void a_page_may_be_written_at_any_time_and_changes_nothing(void) {
     enum { STEPS = 1300 };
     static char once[sizeof text];
-    History* h = make_history(STEPS, 11);
-    CHECK(history_write(h, path_of("once.html"), "a run", err, sizeof err) == 0);
+    RunPage* h = make_page(STEPS, 11);
+    CHECK(run_page_write(&h, 1, "a run", path_of("once.html"), err, sizeof err) == 0);
     read_text(path_of("once.html"), once, sizeof once);
-    history_close(h);
-    h = history_open(RANKS);
+    run_page_close(h);
+    h = run_page_open("a run");
     for (int s = 1; s <= STEPS; s++) {
-        history_add(h, s, made[s]);
-        if (s % 101 == 0) CHECK(history_write(h, path_of("often.html"), "a run", err, sizeof err) == 0);
+        run_page_ranks(h, s, made[s], RANKS);
+        if (s % 101 == 0) CHECK(run_page_write(&h, 1, "a run", path_of("often.html"), err, sizeof err) == 0);
     }
-    CHECK(history_write(h, path_of("often.html"), "a run", err, sizeof err) == 0);
+    CHECK(run_page_write(&h, 1, "a run", path_of("often.html"), err, sizeof err) == 0);
     read_text(path_of("often.html"), text, sizeof text);
     CHECK(strlen(once) > 1000 && !strcmp(once, text));
-    history_close(h);
+    run_page_close(h);
 }
 
 static void the_page_needs_nothing_else_and_no_text_escapes_into_it(void) {
@@ -150,20 +156,131 @@ static void the_page_needs_nothing_else_and_no_text_escapes_into_it(void) {
     char title[64];
     const char* bad = "a run </script><b>\"of\\ two";
     for (int steps = 0; steps < 3; steps++) {  // no step at all is a page too
-        History* h = make_history(steps, 5);
-        CHECK(history_write(h, path_of("ranks.html"), bad, err, sizeof err) == 0);
-        read_text(path_of("ranks.html"), text, sizeof text);
+        RunPage* h = make_page(steps, 5);
+        CHECK(run_page_write(&h, 1, bad, path_of("report.html"), err, sizeof err) == 0);
+        read_text(path_of("report.html"), text, sizeof text);
         check_page_needs_nothing_else(text);
         CHECK(!strstr(text, "<b>") && !strstr(text, "nan"));
         if (!page_json(&json, text)) {
-            const JsonValue* columns = member(&json, json.values, "columns");
+            const JsonValue* ranks = ranks_of(&json);
             CHECK(json_string(member(&json, json.values, "title"), title) > 0);
             CHECK_STRING(title, bad);
-            CHECK(columns && columns->n == steps);
+            if (steps == 0) CHECK(ranks && ranks->type == JSON_NULL);
+            else CHECK(ranks && member(&json, ranks, "columns")->n == steps);
             json_free(&json);
         }
-        history_close(h);
+        run_page_close(h);
     }
+}
+
+// ---- what the log says
+
+static void line(RunPage* page, const char* format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    CHECK(run_page_line(page, text, (size_t)n) == 0);
+}
+
+static void steps_evaluations_and_events_of_the_log_stand_in_the_page(void) {
+    Json json;
+    char words[64];
+    RunPage* page = run_page_open("runs/0");
+    line(page,
+         "{\"event\": \"start\", \"at\": 0, \"ranks\": 2, \"straggle\": \"rank=1,x=4,from=3,to=5\", \"options\": "
+         "{\"--lr\": \"0.1\"}}\n");
+    for (int s = 1; s <= 6; s++) {
+        line(page,
+             "{\"step\": %d, \"loss\": %g, \"grad_norm\": 1, \"lr\": 0.1, \"seconds\": 0.5, \"measured_ms\": 500, "
+             "\"predicted_ms\": null, \"ranks\": {\"compute_ms\": [1, 2], \"wait_ms\": [1, 0], \"gamma\": [0, 0], "
+             "\"sent\": [0, %d], \"taken\": [%d, 0], \"speed\": [1, 1]}}\n",
+             s, 7.0 - s, s > 3 ? 64 : 0, s > 3 ? 64 : 0);
+        if (s % 3 == 0)
+            line(page, "{\"step\": %d, \"val_loss\": 4.5, \"val_targets\": 9, \"bits_per_byte\": 2.25}\n", s);
+    }
+    line(page, "{\"event\": \"sample\", \"at\": 6, \"text\": \"</script><b>\"}");
+    CHECK(run_page_write(&page, 1, "runs/0", path_of("said.html"), err, sizeof err) == 0);
+    CHECK(read_text(path_of("said.html"), text, sizeof text) < sizeof text - 1);
+    check_page_needs_nothing_else(text);
+    if (!page_json(&json, text)) {
+        const JsonValue* run = json_at(&json, member(&json, json.values, "runs"), 0);
+        const JsonValue *losses = member(&json, member(&json, run, "series"), "loss"),
+                        *evals = member(&json, run, "evals");
+        CHECK(losses && losses->n == 6 && is_close(json_at(&json, losses, 4), 2));
+        CHECK(evals && evals->n == 2 && number(&json, json_at(&json, evals, 1), "bits_per_byte") == 2.25);
+        CHECK(number(&json, run, "seconds") == 3);
+        const JsonValue* events = member(&json, run, "events");
+        const struct {
+            const char* kind;
+            int at;
+        } expected[] = {{"start", 0}, {"straggler", 3}, {"straggler", 6}, {"balance", 4}, {"sample", 6}};
+        CHECK(events && events->n == COUNT(expected));
+        for (int i = 0; i < COUNT(expected); i++) {
+            const JsonValue* e = json_at(&json, events, i);
+            CHECK(json_string(member(&json, e, "event"), words) > 0 && !strcmp(words, expected[i].kind));
+            CHECK(number(&json, e, "at") == expected[i].at);
+        }
+        json_free(&json);
+    }
+    run_page_close(page);
+}
+
+static void lines_that_are_no_log_change_nothing(void) {
+    static const char* const bad[] = {"",
+                                      "{",
+                                      "[]",
+                                      "5",
+                                      "{\"step\": -1, \"loss\": 1}",
+                                      "{\"step\": \"x\"}",
+                                      "{\"event\": \"a\\q\", \"at\": 1}",
+                                      "{\"event\": 3}",
+                                      "{\"step\": 1}"};
+    static char clean[sizeof text];
+    RunPage* page = run_page_open("x");
+    CHECK(run_page_write(&page, 1, "x", path_of("clean.html"), err, sizeof err) == 0);
+    read_text(path_of("clean.html"), clean, sizeof clean);
+    for (int i = 0; i < COUNT(bad); i++) line(page, "%s", bad[i]);
+    CHECK(run_page_write(&page, 1, "x", path_of("clean.html"), err, sizeof err) == 0);
+    read_text(path_of("clean.html"), text, sizeof text);
+    CHECK(!strcmp(text, clean));
+    line(page,
+         "{\"step\": 3, \"loss\": 1, \"ranks\": {\"compute_ms\": [1, 2], \"wait_ms\": [1]}}");  // ranks that disagree
+    CHECK(run_page_write(&page, 1, "x", path_of("clean.html"), err, sizeof err) == 0);
+    read_text(path_of("clean.html"), text, sizeof text);
+    CHECK(strstr(text, "\"ranks\":null"));
+    run_page_close(page);
+}
+
+#define TINY                                                                                                           \
+    "--data $W/b.txt --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --sample-every 0 --eval-every 2 " \
+    "--eval-tokens 512 "
+
+static void a_run_writes_its_page_and_several_are_laid_side_by_side(void) {
+    double losses[8];
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--steps 4 --out $W/first", program) == 0);
+    CHECK(sh("%s " TINY "--steps 4 --lr 0.001 --out $W/second", program) == 0);
+    CHECK(sh("grep -c bits_per_byte $W/first/report.html && echo old > $W/first/ranks.html") == 0);
+    CHECK(log_values("first", "val_loss", losses, 8) == 3);  // before the first step, too
+    CHECK_CLOSE(losses[0], log(257), 0.3);
+    double bits[8];
+    CHECK(log_values("first", "bits_per_byte", bits, 8) == 3);
+    CHECK(bits[2] >= losses[2] / log(2) - 1e-9 && bits[2] < 1.1 * losses[2] / log(2));  // an end of text has no byte
+    CHECK(sh("%s --resume --steps 6 --out $W/first", program) == 0);
+    CHECK(sh("! ls $W/first/ranks.html && grep -c '\"resumed\": 1' $W/first/report.html") == 0);
+    CHECK(sh("%s --report $W/first $W/second --out $W/both", program) == 0);
+    CHECK(strstr(output, "--lr") && strstr(output, "0.001") && strstr(output, "both/report.html"));
+    CHECK(strstr(output, "--steps") && !strstr(output, "--width"));
+    Json json;
+    read_text(path_of("both/report.html"), text, sizeof text);
+    check_page_needs_nothing_else(text);
+    if (!page_json(&json, text)) {
+        const JsonValue* runs = member(&json, json.values, "runs");
+        CHECK(runs && runs->n == 2 && member(&json, json_at(&json, runs, 0), "columns")->n == 6);
+        json_free(&json);
+    }
+    CHECK(sh("%s --report $W/nowhere", program) == 1 && strstr(errors, "nowhere/log.jsonl"));
 }
 
 // ---- what fails
@@ -178,10 +295,10 @@ static int files_in(const char* dir) {
 
 static void a_page_that_cannot_be_written_leaves_the_older_one_and_says_why(void) {
     static char older[sizeof text];
-    History *small = make_history(2, 1), *large = make_history(600, 2);
+    RunPage *small = make_page(2, 1), *large = make_page(600, 2);
     CHECK(mkdir(path_of("full"), 0777) == 0);
-    CHECK(history_write(small, path_of("full/ranks.html"), "older", err, sizeof err) == 0);
-    size_t n = read_text(path_of("full/ranks.html"), older, sizeof older);
+    CHECK(run_page_write(&small, 1, "older", path_of("full/report.html"), err, sizeof err) == 0);
+    size_t n = read_text(path_of("full/report.html"), older, sizeof older);
     struct rlimit before, least;
     getrlimit(RLIMIT_FSIZE, &before);
     least = before;
@@ -189,27 +306,27 @@ static void a_page_that_cannot_be_written_leaves_the_older_one_and_says_why(void
     signal(SIGXFSZ, SIG_IGN);
     fflush(stdout);
     setrlimit(RLIMIT_FSIZE, &least);
-    int failed = history_write(large, path_of("full/ranks.html"), "newer", err, sizeof err);
+    int failed = run_page_write(&large, 1, "newer", path_of("full/report.html"), err, sizeof err);
     setrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_DFL);
-    CHECK(failed < 0 && strstr(err, "full/ranks.html") && strstr(err, "cannot write"));
-    CHECK(read_text(path_of("full/ranks.html"), text, sizeof text) == n && !strcmp(text, older));
+    CHECK(failed < 0 && strstr(err, "full/report.html") && strstr(err, "cannot write"));
+    CHECK(read_text(path_of("full/report.html"), text, sizeof text) == n && !strcmp(text, older));
     CHECK(files_in(path_of("full")) == 1);
-    CHECK(history_write(large, path_of("full/ranks.html"), "newer", err, sizeof err) == 0);
-    CHECK(read_text(path_of("full/ranks.html"), text, sizeof text) > n && strstr(text, "\"newer\""));
+    CHECK(run_page_write(&large, 1, "newer", path_of("full/report.html"), err, sizeof err) == 0);
+    CHECK(read_text(path_of("full/report.html"), text, sizeof text) > n && strstr(text, "\"newer\""));
     CHECK(files_in(path_of("full")) == 1);
-    history_close(small);
-    history_close(large);
+    run_page_close(small);
+    run_page_close(large);
 }
 
 static void a_page_without_a_place_says_so(void) {
-    History* h = make_history(2, 1);
-    CHECK(history_write(h, path_of("nowhere/ranks.html"), "a run", err, sizeof err) < 0);
-    CHECK(strstr(err, "nowhere/ranks.html") != NULL);
-    CHECK(mkdir(path_of("place"), 0777) == 0 && mkdir(path_of("place/ranks.html"), 0777) == 0);
-    CHECK(history_write(h, path_of("place/ranks.html"), "a run", err, sizeof err) < 0);
-    CHECK(strstr(err, "place/ranks.html: ") != NULL && files_in(path_of("place")) == 1);
-    history_close(h);
+    RunPage* h = make_page(2, 1);
+    CHECK(run_page_write(&h, 1, "a run", path_of("nowhere/report.html"), err, sizeof err) < 0);
+    CHECK(strstr(err, "nowhere/report.html") != NULL);
+    CHECK(mkdir(path_of("place"), 0777) == 0 && mkdir(path_of("place/report.html"), 0777) == 0);
+    CHECK(run_page_write(&h, 1, "a run", path_of("place/report.html"), err, sizeof err) < 0);
+    CHECK(strstr(err, "place/report.html: ") != NULL && files_in(path_of("place")) == 1);
+    run_page_close(h);
 }
 
 // ---- the log
@@ -288,6 +405,9 @@ int main(int argc, char** argv) {
     RUN(the_page_has_each_rank_once_with_its_means_of_all_steps);
     RUN(a_page_may_be_written_at_any_time_and_changes_nothing);
     RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
+    RUN(steps_evaluations_and_events_of_the_log_stand_in_the_page);
+    RUN(lines_that_are_no_log_change_nothing);
+    RUN(a_run_writes_its_page_and_several_are_laid_side_by_side);
     RUN(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why);
     RUN(a_page_without_a_place_says_so);
     RUN(a_log_line_has_what_every_rank_did);
