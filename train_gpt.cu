@@ -369,10 +369,9 @@ static void model_backward(Model* m, const Row* row) {
 
 // The seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
 static uint64_t rounding_seed(const Model* m, const Config* config, const ParamTensor* tensor, int64_t t) {
-    int layer = tensor->layer + (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
     if (!strcmp(config->rounding, "nearest")) return 0;
     return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^
-                  ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)layer)) |
+                  ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)pipeline_layer(m, tensor))) |
            1;
 }
 

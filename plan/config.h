@@ -49,7 +49,7 @@ typedef struct Config {
     int threads;
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
-    int tp, zero, capacity;
+    int tp, pp, zero, capacity;
     const char* plan;
     int cp_size;
     const char *kind, *attention, *machine;

@@ -27,13 +27,15 @@ typedef struct Candidate {
 
 static int slot_of(const Pipeline* p, int s, int round) { return round % p->slots[s]; }
 
-// When the slot of a round is free at stage s: the round that had it before is through. Infinite: not known yet.
+// When the slot of a round is free at stage s: the round that had it before is through, and its gradient on its way.
+// Infinite: not known yet.
 static double slot_free(const Play* x, int s, int round) {
     int before = round - x->p->slots[s];
     const Progress* at = &x->at[s];
     if (before < 0) return 0;
-    if (x->p->training) return before < at->backward ? at->backward_end[before] : INFINITY;
-    return before < at->forward ? at->forward_end[before] : INFINITY;
+    if (!x->p->training) return before < at->forward ? at->forward_end[before] : INFINITY;
+    if (s > 0) return before < at->sent[1] ? x->at[s - 1].gradient_came[before] - x->p->message : INFINITY;
+    return before < at->backward ? at->backward_end[before] : INFINITY;
 }
 
 static Candidate next_forward(const Play* x, int s) {
@@ -74,7 +76,7 @@ static void take_earlier(Candidate* best, Candidate c) {
 static Candidate first(const Play* x) {
     Candidate best = {.start = INFINITY};
     for (int s = 0; s < x->p->stages - 1; s++)
-        for (int backward = 0; backward < 2; backward++) take_earlier(&best, next_message(x, s, backward));
+        for (int backward = 1; backward >= 0; backward--) take_earlier(&best, next_message(x, s, backward));
     for (int s = 0; s < x->p->stages; s++) take_earlier(&best, next_backward(x, s));
     for (int s = 0; s < x->p->stages; s++) take_earlier(&best, next_forward(x, s));
     return best;
@@ -154,7 +156,7 @@ static const char* const kind_names[] = {"forward pass", "backward pass", "send"
 // Whether the stage may run the task now, apart from a message's other side.
 static const char* may_run(const Pipeline* p, const Followed* f, int s, const Task* t) {
     int is_first = s == 0, is_last = s == p->stages - 1, d = t->backward;
-    int freed = p->training ? f->backward : f->forward;
+    int freed = !p->training ? f->forward : is_first ? f->backward : f->sent[1];
     if (t->slot != slot_of(p, s, t->round)) return "another slot than its round's";
     switch (t->kind) {
         case TASK_FORWARD:

@@ -1,14 +1,14 @@
 // tasks.h - what each stage of a pipeline does in a step, and in which order.
 //
-// A pipeline cuts the layers of the model into stages, each on ranks of its own. A round (MicroBatch.round) goes forward
-// through the stages one after another and backward the other way. Between two stages travels the residual stream
-// forward, its gradient backward. Stage s keeps the activations of at most slots[s] rounds at a time; rounds take the
-// slots by turns.
+// A pipeline cuts the layers of the model into stages, each on ranks of its own. A round (MicroBatch.round) goes
+// forward through the stages one after another and backward the other way. Between two stages travels the residual
+// stream forward, its gradient backward. Stage s keeps the activations of at most slots[s] rounds at a time; rounds take
+// the slots by turns.
 //
 // The scheduler plays the step: it takes, again and again, the task that can start first; of tasks that can start
-// together a message, then a backward pass, then that of the earlier stage. For equal rounds and slots[s] = stages - s that is 1F1B
-// (Narayanan et al. 2019, "PipeDream"): stages - s forward passes, then one backward and one forward in turn. With m
-// rounds, F and B ms a stage, the step takes (m + stages - 1) (F + B).
+// together a message, then a backward pass, then that of the earlier stage. For equal rounds and slots[s] = stages - s
+// that is 1F1B (Narayanan et al. 2019, "PipeDream"): stages - s forward passes, then one backward and one forward in
+// turn. With m rounds, F and B ms a stage, the step takes (m + stages - 1) (F + B).
 //
 // One order of all tasks comes out, of which each stage's list is a part. A message is a task of both its stages. So
 // the first task in this order that has not ended can always go on, and no stages wait for each other in a circle, even

@@ -89,16 +89,20 @@ void balance_open(Run* run) {
     if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
     m->world->timer = m->comm->timer = m->timer;
     if (m->tp) m->tp->timer = m->timer;
+    if (m->pipe.comm) m->pipe.comm->timer = m->timer;
     m->timer->on = world > 1;
     b->setting = make_setting(c, tp_size(m));
     b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
     b->plan.shed = (Shed)config_choice(c->shed, "columns|slices");
     b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
     b->steps = TAKE(&b->arena, RankStep, world);
-    b->compute_ms = TAKE(&b->arena, double, m->comm->size);
+    b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
     int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, m->comm->size, &b->arena);
     if (failed) die("no memory for what is known of %d ranks", world);
+    if (b->setting.mode != BALANCE_OFF && m->stages > 1)
+        die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
+            m->stages);
     if (b->setting.mode == BALANCE_OFF || !m->tp) return;
     if (m->zero.stage > 1)
         die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
@@ -261,7 +265,7 @@ void balance_hear(Run* run, StepRecord* record) {
     if (!is_first && b->is_timed) sample(run), learn_speeds(run);  // the first step also pays for first touches
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->agreed[r].report;
-        double pace = m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r];
+        double pace = m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
         b->steps[r] = (RankStep){(float)compute, (float)wait,     (float)x->pruned,
                                  (float)x->sent, (float)x->taken, pace > 0 ? (float)pace : NAN};

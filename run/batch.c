@@ -54,6 +54,7 @@ static int* on_device(const Batch* b, const int* host) { return b->device_indice
 
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
     int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
+    b->training = 0;
     for (b->n_pieces = 0; *next < sampler_pieces(run->data.val, SPLIT_VAL); ++*next) {
         Piece piece = sampler_val_piece(run->data.val, *next);
         if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
@@ -65,21 +66,6 @@ int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
 }
 
 // ---- the plan
-
-void batch_list(Batch* b, const Run* run) {
-    b->is_read = 0;
-    int rank = run->model.comm->rank, in_rounds = run->model.zero.stage > 1 && run->limits.ranks > 1;
-    RankMicroBatch nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
-    b->n_micro_batches = in_rounds ? b->plan.n_rounds : 0;
-    for (int r = 0; r < b->n_micro_batches; r++) b->micro_batches[r] = nothing;
-    for (int i = 0; i < b->plan.n_micro_batches; i++) {
-        const MicroBatch* mb = &b->plan.micro_batches[i];
-        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
-        RankMicroBatch* mine = &b->micro_batches[in_rounds ? mb->round : b->n_micro_batches++];
-        *mine = nothing;
-        mine->mb = mb;
-    }
-}
 
 // Lengths and what follows from them alone.
 static void count_pieces(Batch* b) {
@@ -130,6 +116,87 @@ static int predict(Batch* b, const Run* run, char* err, size_t errlen) {
     return 0;
 }
 
+// ---- what this rank does of it
+
+static void list_micro_batches(Batch* b, const Run* run) {
+    b->is_read = 0;
+    int rank = run->model.comm->rank, in_rounds = run->setting.rounds && run->limits.ranks > 1;
+    RankMicroBatch nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
+    b->n_micro_batches = in_rounds ? b->plan.n_rounds : 0;
+    for (int r = 0; r < b->n_micro_batches; r++) b->micro_batches[r] = nothing;
+    for (int i = 0; i < b->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &b->plan.micro_batches[i];
+        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
+        RankMicroBatch* mine = &b->micro_batches[in_rounds ? mb->round : b->n_micro_batches++];
+        *mine = nothing;
+        mine->mb = mb;
+    }
+}
+
+size_t batch_schedule_bytes(const Run* run, int max_tokens) {
+    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
+    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10);
+}
+
+// The longest rank of round r of the whole model, in ms, or in tokens where no cost is known.
+static double round_cost(const Batch* b, const Run* run, int r) {
+    double most = 0;
+    for (int i = 0; i < b->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &b->plan.micro_batches[i];
+        if ((run->limits.ranks > 1 ? mb->round : i) != r) continue;
+        double s2 = 0, tokens = 0;
+        for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
+            double s = b->lengths[b->plan.docs[d]];
+            tokens += s, s2 += s * s;
+        }
+        const GroupCost* g = run->setting.groups ? &run->setting.groups[mb->cp_size] : NULL;
+        double cost = g && g->ulysses_size ? group_ms(g, s2, tokens) + g->micro_batch
+                                           : (tokens + run->limits.quadratic * s2) / mb->cp_size;
+        most = MAX(most, cost);
+    }
+    return most;
+}
+
+// A backward pass takes twice a forward pass, and another one where blocks are computed again.
+static int make_schedule(Batch* b, const Run* run, char* err, size_t errlen) {
+    const Model* m = &run->model;
+    int P = m->stages, v = b->n_micro_batches, slots[MOST_STAGES];
+    double share[MOST_STAGES], passes = m->recompute == RECOMPUTE_BLOCK ? 4 : 3;
+    double* forward = TAKE(&b->arena, double, 2 * (size_t)P * (size_t)v + 1);
+    double* backward = forward + (size_t)P * (size_t)v;
+    if (arena_check(&b->arena, err, errlen)) return -1;
+    pipeline_shares(share, m);
+    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
+    for (int r = 0; r < v; r++) {
+        double cost = P > 1 ? round_cost(b, run, r) : 0;  // one stage runs as it comes
+        for (int s = 0; s < P; s++) {
+            forward[s * v + r] = cost * P * share[s] / passes;
+            backward[s * v + r] = (passes - 1) * forward[s * v + r];
+        }
+    }
+    Pipeline pipeline = {P, v, b->training, slots, forward, backward, 0};
+    if (schedule_tasks(&b->schedule, &pipeline, &b->arena, err, errlen)) return -1;
+    if (!run->config.check_plan) return 0;
+    char why[ERR_BYTES];
+    if (schedule_check(&b->schedule, &pipeline, &b->arena, why, sizeof why))
+        return fail(err, errlen, "this schedule is wrong: %s", why);
+    return 0;
+}
+
+int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
+    list_micro_batches(b, run);
+    return make_schedule(b, run, err, errlen);
+}
+
+// What the step takes is what its stages take together.
+static void predict_pipeline(Batch* b, const Run* run) {
+    double* ms = &b->prediction.makespan;
+    if (run->model.stages == 1 || !b->predicted || *ms <= 0) return;
+    double longer = b->schedule.makespan / *ms;
+    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->terms[i] *= longer;  // all but the update
+    *ms = b->schedule.makespan;
+}
+
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
     char why[ERR_BYTES];
     double started = now_seconds();
@@ -141,7 +208,8 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
     if (run->config.check_plan &&
         plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, &b->arena, why, sizeof why))
         return fail(err, errlen, "this plan is wrong: %s", why);
-    batch_list(b, run);
+    if (batch_list(b, run, err, errlen)) return -1;
+    predict_pipeline(b, run);
     b->plan_us = 1e6 * (now_seconds() - started);
     return 0;
 }
@@ -331,6 +399,7 @@ struct Ahead {
 static void draw_and_plan(Ahead* a) {
     Run* run = a->run;
     Batch* b = &run->ahead;
+    b->training = 1;
     b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
     a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err) ||
                 batch_read(b, &run->model, run->data.train, a->err, sizeof a->err);

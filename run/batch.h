@@ -3,6 +3,7 @@
 #include "data/sampler.h"
 #include "plan/calibration.h"
 #include "plan/step.h"
+#include "plan/tasks.h"
 #include "run/model.h"
 
 typedef struct Run Run;
@@ -17,8 +18,8 @@ typedef struct RankMicroBatch {
 // Host side of a step: the pieces of documents that were drawn, the plan, and what this rank does of it.
 typedef struct Batch {
     int max_tokens;
-    Piece* pieces;  // (max_tokens) of all ranks
-    int* lengths;   // (max_tokens)
+    Piece* pieces;          // (max_tokens) of all ranks
+    int* lengths;           // (max_tokens)
     int n_pieces, is_read;  // is_read: the tokens of the plan's micro-batches stand in indices
     int n_own, n_cu;        // then: how many tokens, and entries of cu
     int64_t n_tokens, n_targets;
@@ -31,6 +32,8 @@ typedef struct Batch {
     double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
     RankMicroBatch* micro_batches;    // (max_tokens) in the order in which this rank runs them
     int n_micro_batches;
+    int training;       // 0: for evaluation, forward passes only
+    Schedule schedule;  // of all stages of the pipeline; rounds are this rank's micro-batches
     // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
     // device's copy, one for all Batches: only one of them can be at work.
     int *indices, *device_indices;
@@ -43,16 +46,17 @@ typedef struct Batch {
 
 // ---- batch.c
 
-size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
+size_t batch_bytes(int max_tokens);                           // of the host's arrays of one Batch
+size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that one takes of the arena
 size_t batch_index_ints(const Run* run, int max_tokens);
 void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens);
 // The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns their number.
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
-// The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do.
-// batch_plan has done it already.
-void batch_list(Batch* b, const Run* run);
+// The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do. And the
+// tasks of the pipeline's stages. batch_plan has done it already. 0, or -1 with a message.
+int batch_list(Batch* b, const Run* run, char* err, size_t errlen);
 // Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
 // nothing but b.
 int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size_t errlen);

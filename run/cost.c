@@ -59,7 +59,7 @@ static void estimate(Machine* machine, const Run* run) {
         cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
         cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
     }
-    cost->layers = m->shape.L;
+    cost->layers = m->whole.L;
     cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
     cost->kv_channels = m->shape.kv_heads * m->shape.HS;
     cost->elem_bytes = (int)dtype_bytes(m->dt);
@@ -250,7 +250,7 @@ static void find(Found* found, const Run* run) {
         if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
         if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
-    } else if (run->config.probe || !find_measured(found, run)) {
+    } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
         estimate(&found->machine, run);
         snprintf(found->from, sizeof found->from, "estimated from the matmul limit; --probe measures it");
     }

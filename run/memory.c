@@ -82,6 +82,7 @@ static ActNeeds activation_needs(const Run* run, int N) {
     needs.training = run->training;
     needs.sampling = !run->training || run->config.sample_every > 0;
     needs.groups = run->limits.ranks > 1 && run->training;
+    needs.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.tp = tp_size(m);
     needs.dt = m->dt;
     return needs;
@@ -175,7 +176,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
     plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
     plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
-    plan_entry(&plan, "planning, at most", (train ? 2 : 1) * planning_bytes(max_tokens, &run->limits), AS_NEEDED);
+    size_t planning = planning_bytes(max_tokens, &run->limits) + batch_schedule_bytes(run, max_tokens);
+    plan_entry(&plan, "planning, at most", (train ? 2 : 1) * planning, AS_NEEDED);
     plan_entry(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     plan_entry(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
     return plan;
@@ -275,7 +277,7 @@ MemoryPlan run_plan_memory(Run* run) {
     run->setting.limits = run->limits;
     run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;
-    run->setting.rounds = run->model.zero.stage > 1;
+    run->setting.rounds = run->model.zero.stage > 1 || run->model.stages > 1;
     return plan;
 }
 

@@ -65,8 +65,8 @@ struct Model {
     Recompute recompute;
     const Kernels* k;
     Stream s;
-    Comm* world;    // all ranks
-    Comm* comm;     // the data ranks: those that hold the same part of the model
+    Comm* world;              // all ranks
+    Comm* comm;               // the data ranks: those that hold the same part of the model
     int stage, stages, slot;  // of a pipeline (run/pipeline.h); of activations, at work now
     Pipe pipe;
     Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model

@@ -213,6 +213,7 @@ static void read_start(Run* run) {
         free(text);
     }
     if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
+    if (c->sample && !config_was_given(c, "--pp")) c->pp = 1;
     settle_shape(c, &shape, run->start_from);
     run->model.whole = shape;
 }

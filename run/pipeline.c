@@ -30,11 +30,19 @@ void pipeline_layers(int* first, const Shape* whole, int stages) {
     }
 }
 
+void pipeline_shares(double* share, const Model* m) {
+    int first[MOST_STAGES + 1];
+    pipeline_layers(first, &m->whole, m->stages);
+    for (int s = 0; s < m->stages; s++)
+        share[s] = work_of(&m->whole, first[s], first[s + 1]) / work_of(&m->whole, 0, m->whole.L);
+}
+
 static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }
 
 static void split_off(Model* m, Comm** part, int color) {
     char err[ERR_BYTES];
-    if (m->world->table->split(m->world, part, color, m->world->rank, err, sizeof err)) die("--pp %d: %s", m->stages, err);
+    if (m->world->table->split(m->world, part, color, m->world->rank, err, sizeof err))
+        die("--pp %d: %s", m->stages, err);
     if (!*part) return;
     (*part)->overlap = m->world->overlap;
     (*part)->purpose = COMM_PIPELINE;
@@ -112,6 +120,17 @@ void pipeline_send(Model* m, const Row* row) {
 }
 
 // ---- tensors of the whole model
+
+int pipeline_layer(const Model* m, const ParamTensor* own) {
+    return own->layer + (param_is_per_layer(own->id) ? m->shape.first_layer : 0);
+}
+
+ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor) {
+    int layer = tensor->layer - (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
+    ParamTensor part = shape_param(&m->shape, tensor->id, MAX(layer, 0));
+    if (param_is_per_layer(tensor->id) && (layer < 0 || layer >= m->shape.L)) part.elems = 0;
+    return part;
+}
 
 int pipeline_stage_of(const Model* m, const ParamTensor* tensor) {
     int first[MOST_STAGES + 1], s = 0;

@@ -12,6 +12,11 @@
 // 1): stage s has layers [first[s], first[s + 1]), at least one; stages at most L.
 void pipeline_layers(int* first, const Shape* whole, int stages);
 
+// The share of the model's work of each stage (stages); of this model.
+void pipeline_shares(double* share, const Model* m);
+// Rounds whose activations stage s keeps at a time: 1F1B needs so many.
+static inline int pipeline_slots(int stages, int s) { return stages - s; }
+
 // Makes the Comms of --pp and cuts m->shape, which is this rank's part of the whole model, to its stage. All ranks call
 // it. Ends the program where the stages cannot be.
 void pipeline_join(Model* m, int stages);
@@ -27,6 +32,10 @@ void pipeline_finish(Model* m);
 void pipeline_receive(Model* m, const Row* row);
 void pipeline_send(Model* m, const Row* row);
 
+// The layer of one of this rank's tensors in the whole model.
+int pipeline_layer(const Model* m, const ParamTensor* own);
+// This rank's part of a tensor of the whole model; without elements where its stage has nothing of it.
+ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor);
 // The stage that has a tensor of the whole model; of wte the first one.
 int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
 // value (n, host) from the rank of that stage to this one's place in all others. Collective in the pipeline.

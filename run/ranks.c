@@ -57,7 +57,7 @@ static uint64_t hash_documents(const Docs* docs, uint64_t seed) {
 
 static Fingerprints fingerprints_of(const Run* run) {
     Fingerprints m = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)), 0};
-    const Shape* s = &run->model.shape;
+    const Shape* s = &run->model.whole;
     int dims[] = {(int)run->model.dt, run->training};
     config_visit(&run->config, add_option, &m.options);
     m.options = hash_bytes(run->start_from, strlen(run->start_from), hash_bytes(run->out, strlen(run->out), m.options));
@@ -78,6 +78,15 @@ static void check_same(Run* run) {
     free(all);
 }
 
+static void say_stages(const Model* m) {
+    int first[MOST_STAGES + 1];
+    pipeline_layers(first, &m->whole, m->stages);
+    printf("        pipeline: %d stages of %d rank%s, with", m->stages, m->world->size / m->stages,
+           m->world->size > m->stages ? "s" : "");
+    for (int s = 0; s < m->stages; s++) printf("%s %d", s ? "," : "", first[s + 1] - first[s]);
+    printf(" layers; the last one has the classifier\n");
+}
+
 static void say_where(const Run* run) {
     const Model* m = &run->model;
     const Comm* c = m->world;
@@ -89,10 +98,11 @@ static void say_where(const Run* run) {
         printf(
             "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d hidden units, "
             "the last one %d and %d%s\n",
-            m->comm->size, m->comm->size > 1 ? "s" : "", tp_size(m), m->split.head[1], m->split.hidden[1],
-            m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t],
+            m->world->size / tp_size(m), m->world->size > tp_size(m) ? "s" : "", tp_size(m), m->split.head[1],
+            m->split.hidden[1], m->split.head[t + 1] - m->split.head[t], m->split.hidden[t + 1] - m->split.hidden[t],
             split_shares_kv(&m->whole, &m->split) ? "; they share key/value heads, whose weights lie on several" : "");
     }
+    if (m->stages > 1) say_stages(m);
     if (run->model.zero.stage > 1)
         printf(
             "zero    stage %d: ranks go through the micro-batches of a step in rounds, with empty ones where they have "
@@ -155,17 +165,34 @@ static int ranks_of_first_node(const Comm* c) {
     return MAX(n, 1);
 }
 
-// Contiguous ranks make a tensor-parallel group; those with the same number in theirs are data ranks.
+// Those with the same number in the tensor-parallel groups of one stage: `color` says which.
+static void join_data_ranks(Model* m, int color) {
+    char err[ERR_BYTES];
+    if (m->world->table->split(m->world, &m->comm, color, m->world->rank, err, sizeof err)) die("%s", err);
+    m->comm->overlap = m->world->overlap;
+}
+
+static void check_divides(const Run* run) {
+    int ranks = run->model.world->size, R = run->config.tp, P = run->config.pp;
+    if (P == 1 && ranks % R)
+        die("--tp %d does not divide the %d ranks of this job; try --tp 1 or mpirun -n %d", R, ranks,
+            ROUND_UP(ranks, R));
+    if (ranks % (R * P))
+        die("--pp %d times --tp %d does not divide the %d ranks of this job; try mpirun -n %d", P, R, ranks,
+            ROUND_UP(ranks, R * P));
+}
+
+// Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
+// same number in theirs are data ranks.
 static void split_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
     Comm* world = m->world;
-    int R = run->config.tp, t = world->rank % R;
+    int R = run->config.tp, P = run->config.pp, t = world->rank % R;
     world->overlap = !strcmp(run->config.overlap, "yes");
     m->comm = world;
-    if (world->size % R)
-        die("--tp %d does not divide the %d ranks of this job; try --tp 1 or mpirun -n %d", R, world->size,
-            ROUND_UP(world->size, R));
+    check_divides(run);
+    if (R * P > 1) join_data_ranks(m, world->rank / (world->size / P) * R + t);
     if (R == 1) return;
     if (R > m->whole.NH)
         die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
@@ -173,10 +200,7 @@ static void split_ranks(Run* run) {
     if (R > m->whole.U)
         die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
             m->whole.U);
-    if (world->table->split(world, &m->tp, world->rank / R, world->rank, err, sizeof err) ||
-        world->table->split(world, &m->comm, t, world->rank, err, sizeof err))
-        die("--tp %d: %s", R, err);
-    m->comm->overlap = world->overlap;
+    if (world->table->split(world, &m->tp, world->rank / R, world->rank, err, sizeof err)) die("--tp %d: %s", R, err);
     m->tp->overlap = world->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
     m->tp->purpose = COMM_TENSOR;
     m->split = split_even(&m->whole, R);
@@ -200,6 +224,7 @@ void run_join_ranks(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
     split_ranks(run);
+    pipeline_join(m, c->pp);
     m->zero.stage = m->comm->size > 1 ? c->zero : 1;
     m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;

@@ -135,7 +135,7 @@ static void print_peak(const Run* run) {
 }
 
 static const char* const purposes[N_PURPOSES] = {
-    "other",  "ulysses",  "ring", "gradients", "parameters", "optimizer state", "tensor parallelism",
+    "other",  "ulysses", "ring", "gradients", "parameters", "optimizer state", "pipeline", "tensor parallelism",
     "slices", "agreement"};
 
 static void add_sent(Comm* sum, const Comm* c) {
@@ -148,6 +148,8 @@ Comm run_sent(const Model* m) {
     Comm sum = *m->world;
     if (m->comm != m->world) add_sent(&sum, m->comm);
     if (m->tp) add_sent(&sum, m->tp);
+    if (m->pipe.comm) add_sent(&sum, m->pipe.comm);
+    if (m->pipe.ends) add_sent(&sum, m->pipe.ends);
     if (m->kv) add_sent(&sum, m->kv);
     return sum;
 }

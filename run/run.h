@@ -19,6 +19,7 @@
 #include "run/balance.h"
 #include "run/batch.h"
 #include "run/run_page.h"
+#include "run/pipeline.h"
 #include "run/work.h"
 
 typedef struct Data {

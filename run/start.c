@@ -158,6 +158,7 @@ void run_close(Run* run) {
     run_page_close(run->page);
     zero_close(&m->zero);
     balance_close(run->balance);
+    pipeline_close(m);
     if (m->kv) m->kv->table->close(m->kv);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->world) m->comm->table->close(m->comm);

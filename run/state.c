@@ -21,24 +21,24 @@
 
 // ---- the model's side of files
 
-// This rank's part of a tensor of the whole model.
-static ParamTensor part_of(const Model* m, const ParamTensor* tensor) {
-    return shape_param(&m->shape, tensor->id, tensor->layer);
-}
+// Whether whole tensors lie on several ranks, apart from --zero.
+static int is_divided(const Model* m) { return m->tp || m->stages > 1; }
 
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
     Run* run = (Run*)context;
     Model* m = &run->model;
-    ParamTensor own = part_of(m, tensor);
+    ParamTensor own = pipeline_part(m, tensor);
     float* part = m->tp ? run->part : value;
-    if (kind == STATE_GRADS) zero_fetch_grads(m, &own, part);
-    else zero_fetch_weights(m, &own, part);
-    tp_join(m, &own, value, part, run->others);
+    if (own.elems && kind == STATE_GRADS) zero_fetch_grads(m, &own, part);
+    else if (own.elems) zero_fetch_weights(m, &own, part);
+    if (own.elems) tp_join(m, &own, value, part, run->others);
+    pipeline_share(m, value, tensor->elems, pipeline_stage_of(m, tensor));
 }
 
 static void put_weights(void* context, const ParamTensor* tensor, float* value) {
     Model* m = &((Run*)context)->model;
-    ParamTensor own = part_of(m, tensor);
+    ParamTensor own = pipeline_part(m, tensor);
+    if (!own.elems) return;
     if (m->tp) split_take(value, value, &m->whole, &m->split, tp_rank(m), tensor->id);
     zero_put_weights(m, &own, value);
 }
@@ -52,14 +52,15 @@ static void upload_owned(const Model* m, StateKind kind, const Segment* segment,
 static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
     Run* run = (Run*)context;
     const Model* m = &run->model;
-    if (!m->tp) {
+    if (!is_divided(m)) {
         upload_owned(m, kind, segment, value);
         return;
     }
-    ParamTensor part = part_of(m, &segment->tensor);
+    ParamTensor part = pipeline_part(m, &segment->tensor);
+    if (!part.elems) return;
     Segment own = shape_segment(&m->shape, shape_index(&m->shape, &part), m->comm->rank);
-    split_take(run->part, value, &m->whole, &m->split, tp_rank(m), part.id);
-    if (own.n) upload_owned(m, kind, &own, run->part + own.first);
+    if (m->tp) split_take(run->part, value, &m->whole, &m->split, tp_rank(m), part.id);
+    if (own.n) upload_owned(m, kind, &own, (m->tp ? run->part : value) + own.first);
 }
 
 // Where collect_state has put them, or straight from the device.
@@ -67,13 +68,13 @@ static void fetch_owned(void* context, StateKind kind, const Segment* segment, f
     const Run* run = (const Run*)context;
     const Model* m = &run->model;
     size_t owned = shape_param_elems(&m->whole) / (size_t)m->whole.shards;
-    if (m->tp)
+    if (is_divided(m))
         memcpy(value, run->collected + (size_t)(kind - STATE_MASTER) * owned + segment->at, segment->n * sizeof(float));
     else m->k->download(value, zero_owned(m, kind, segment), segment->n * sizeof(float), m->s);
 }
 
-// In a tensor-parallel group: this rank's segments of whole tensors, put together of the parts that all ranks own.
-// Collective; between steps. Overwrites the staging buffers.
+// In tensor-parallel groups and pipelines: this rank's segments of whole tensors, put together of the parts that all
+// ranks own. Collective; between steps. Overwrites the staging buffers.
 static void collect_state(Run* run, int with_master) {
     Model* m = &run->model;
     const Shape* whole = &m->whole;
@@ -83,11 +84,12 @@ static void collect_state(Run* run, int with_master) {
     for (StateKind kind = with_master ? STATE_MASTER : STATE_M; kind <= STATE_V; kind = (StateKind)(kind + 1))
         for (int i = 0, gathered = -1; i < shape_tensors(whole); i++) {
             Segment segment = shape_segment(whole, i, m->world->rank);
-            ParamTensor own = part_of(m, &segment.tensor);
+            ParamTensor own = pipeline_part(m, &segment.tensor);
             int b = shape_bucket_of(&own, &m->shape);
-            if (b != gathered) zero_gather_state(m, kind, gathered = b);
-            zero_fetch_state(m, &own, run->part);
-            tp_join(m, &own, run->staging, run->part, run->others);
+            if (own.elems && b != gathered) zero_gather_state(m, kind, gathered = b);
+            if (own.elems) zero_fetch_state(m, &own, run->part);
+            if (own.elems) tp_join(m, &own, run->staging, run->part, run->others);
+            pipeline_share(m, run->staging, segment.tensor.elems, pipeline_stage_of(m, &segment.tensor));
             memcpy(run->collected + (size_t)(kind - STATE_MASTER) * owned + segment.at, run->staging + segment.first,
                    segment.n * sizeof(float));
         }
@@ -113,7 +115,7 @@ static ModelState model_state(Run* run) {
 static ModelState reading_state(Run* run, Shape* alone) {
     ModelState state = model_state(run);
     *alone = run->model.whole;
-    if (!run->model.tp) return state;
+    if (!is_divided(&run->model)) return state;
     alone->shards = 1;
     state.shape = alone;
     state.rank = 0;
@@ -171,7 +173,7 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     const void* file;
     const char* name = tokenizer_file(run->data.tokenizer, &file, &n);
     if (describes_tokens && checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
-    n = hf_config_text(&m->shape, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
+    n = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
     if (!run_state) return fail(err, errlen, "no memory for state.json");
@@ -190,7 +192,7 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     optimizer_name(name, state.rank, state.shape->shards);
     run_path(path, w->dir, name);
     int lost = balance_save(run, w->dir, mine->words, sizeof mine->words);
-    if (run->model.tp) collect_state(run, keeps_master(&run->model));  // with all others, whatever has failed
+    if (is_divided(&run->model)) collect_state(run, keeps_master(&run->model));  // with all others, whatever has failed
     int failed = unwritten || lost ||
                  optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
                  disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words);
@@ -311,8 +313,8 @@ static void init_weights(Run* run) {
     enum { PIECE = 1 << 14 };
     Model* m = &run->model;
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        ParamTensor whole = shape_tensor(&m->whole, i), *tensor = &whole;
         Segment own = shape_segment(&m->shape, i, m->comm->rank);
+        ParamTensor whole = shape_param(&m->whole, own.tensor.id, pipeline_layer(m, &own.tensor)), *tensor = &whole;
 #pragma omp parallel for
         for (size_t first = 0; first < tensor->elems; first += PIECE)
             shape_init_param(&m->whole, tensor, (uint64_t)run->config.seed, first,

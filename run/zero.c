@@ -269,7 +269,8 @@ void zero_end_round(Model* m) {
 
 int zero_can_reduce_inside(const Model* m) {
     const Zero* z = &m->zero;
-    return z->stage == 1 && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp && !z->part[ZERO_GRADS_BF16];
+    return z->stage == 1 && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
+           !z->part[ZERO_GRADS_BF16];
 }
 
 void zero_last_row(Model* m) { m->zero.in_last_row = 1; }

@@ -1,11 +1,12 @@
 // test_law.c - the first law: any plan on any number of ranks gives the loss and the gradients of one rank.
 //
-//   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2 --tp 3] [PROGRAM]
+//   mpirun -n N build/release/test/test_law [train's options, e.g. --zero 2 --tp 3 --pp 2] [PROGRAM]
 //
 // The trainer itself is in this program. Models of any architecture are drawn, and for each some cases: ragged
 // documents and a plan, any valid one or in every other case plan_flex's on a random machine. The reference is a
 // trainer that is alone, with the whole model, the same documents as whole rows and the ordinary kernels. With --tp
-// what a plan calls a rank is a tensor-parallel group, and gradients are put together of its ranks' parts. LAW_CASES=N
+// what a plan calls a rank is a tensor-parallel group, and gradients are put together of its ranks' parts; with --pp
+// every stage of the pipeline follows the plan. LAW_CASES=N
 // runs N cases instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints how to have it again.
 //
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
@@ -19,7 +20,7 @@ static Run* const run = &trainer.run;
 static RankIdentity identity;
 static int n_options;  // of the command line
 static char** options;
-static int ranks, group;  // as plans count them: tensor-parallel groups; ranks of each
+static int ranks, group, stages;  // as plans count them: tensor-parallel groups of a stage; ranks of each
 
 // What the trainer that is alone has found for the cases of a model.
 static struct {
@@ -88,14 +89,14 @@ static const Setting* random_setting(uint64_t seed) {
     int least = ranks == 1 ? run->limits.capacity : 100;  // two ranks hold any document
     s.limits.capacity = least + (int)((run->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
     s.kind = (CpChoice)(3 * random_uniform(seed, 2));
-    s.rounds = run->model.zero.stage > 1;
+    s.rounds = run->model.zero.stage > 1 || stages > 1;
     s.cost.quadratic = scale(seed, 3, -5, -2);
     s.cost.per_token = scale(seed, 4, -4, -2);
     s.cost.micro_batch = scale(seed, 5, -4, -1);
     s.cost.link_scale = 1;
     s.cost.link[LINK_INSIDE] = random_link(seed, 6);
     s.cost.link[LINK_ACROSS] = random_link(seed, 8);
-    s.cost.layers = LAYERS, s.cost.channels = run->model.shape.C, s.cost.elem_bytes = sizeof(float);
+    s.cost.layers = run->model.whole.L, s.cost.channels = run->model.shape.C, s.cost.elem_bytes = sizeof(float);
     s.cost.kv_channels = run->model.shape.NKV * run->model.shape.HS;
     cost_groups(s.groups, &s.cost, &s.limits, s.kind);
     int holds = 0;
@@ -128,9 +129,15 @@ static void plan_case(Batch* b, uint64_t seed) {
     unlike_cp_sizes += is_flex && unlike;
 }
 
+static void list_tasks(Run* r) {
+    char why[ERR_BYTES];
+    r->batch.training = 1;
+    if (batch_list(&r->batch, r, why, sizeof why)) die("%s", why);
+}
+
 // Forward and backward under the plan in the batch; the loss of all ranks.
 static double step_loss(Run* r) {
-    batch_list(&r->batch, r);
+    list_tasks(r);
     run_micro_batches(r, r->data.train, 1);
     zero_reduce(&r->model);
     return loss_sum(r) / (double)MAX(r->batch.n_targets, 1);
@@ -153,13 +160,14 @@ static double gradient_norm(Run* r) {
     return sqrt(norm2);
 }
 
-// A whole gradient, put together of its parts in a tensor-parallel group. On all ranks.
+// A whole gradient, put together of its parts in a tensor-parallel group, from the stage that has it. On all ranks.
 static void fetch_gradient(Run* r, const ParamTensor* tensor, float* value) {
     Model* m = &r->model;
-    ParamTensor own = shape_param(&m->shape, tensor->id, tensor->layer);
+    ParamTensor own = pipeline_part(m, tensor);
     float* part = m->tp ? r->part : value;
-    zero_fetch_grads(m, &own, part);
-    tp_join(m, &own, value, part, r->others);
+    if (own.elems) zero_fetch_grads(m, &own, part);
+    if (own.elems) tp_join(m, &own, value, part, r->others);
+    pipeline_share(m, value, tensor->elems, pipeline_stage_of(m, tensor));
 }
 
 // The largest difference of a gradient to the reference's of this case, relative to its norm.
@@ -183,9 +191,12 @@ static double compare_gradients(int i) {
 
 // What this rank should send in a forward and a backward pass of the plan.
 typedef struct Bytes {
-    double heads, ring, tensor, copies;
+    double heads, ring, tensor, copies, pipeline;
 } Bytes;
 
+static int layers(void) { return run->model.shape.L; }
+static int is_first(void) { return run->model.stage == 0; }
+static int is_last(void) { return run->model.stage == stages - 1; }
 static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK; }
 
 // In attention, from lengths alone: see kernels/group_attention.h.
@@ -199,22 +210,29 @@ static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share*
     // Attention of its heads must fit: ranks of a tensor-parallel group may have more than the group has on average.
     CHECK((g + 2) * share->ring_n * own * HS <= (double)run->model.act_table[QKV].elems);
     // Forward queries, keys and values there and outputs back, backward the other way round.
-    bytes->heads += LAYERS * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
+    bytes->heads += layers() * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
     if (ring_size == 1) return;
     micro_batch_ring_tokens(&b->plan, mb, b->lengths, tokens, low);
     for (int t = 0; t < ring_size; t++) {  // the block that is here after t turns is passed on, keys and values
         double block = 2.0 * tokens[(share->ring_rank - t + ring_size) % ring_size] * own * HS * 4;
-        bytes->ring += LAYERS * block;                                         // its gradients
-        if (t < ring_size - 1) bytes->ring += LAYERS * (forward + 1) * block;  // itself, forward and backward
+        bytes->ring += layers() * block;                                         // its gradients
+        if (t < ring_size - 1) bytes->ring += layers() * (forward + 1) * block;  // itself, forward and backward
     }
 }
 
 // Between the ranks of a tensor-parallel group for N tokens: see run/model.h. A block has four gathers and four
-// reductions, four more of either kind where it is computed again; the ends of the model have one each way. Three
+// reductions, four more of either kind where it is computed again; each end of the model has one each way. Three
 // numbers a token join the parts of the classifier.
 static double row_bytes(int N) {
     double share = 4.0 * CEIL_DIV(N, group) * run->model.shape.C;
-    return (group - 1) * (share * (LAYERS * (is_recomputed() ? 12 : 8) + 4) + 3 * 4.0 * N);
+    int ends = 2 * is_first() + 2 * is_last();
+    return (group - 1) * (share * (layers() * (is_recomputed() ? 12 : 8) + ends) + 3 * 4.0 * N * is_last());
+}
+
+// To other stages: the stream of this rank's own tokens, and its gradient.
+static double stage_bytes(int N) {
+    int n = CEIL_DIV(N, group), own = MAX(0, MIN(n, N - tp_rank(&run->model) * n));
+    return 4.0 * own * run->model.shape.C * (!is_first() + !is_last());
 }
 
 // Sums of n gradients over R ranks.
@@ -227,7 +245,7 @@ static double bucket_sum_bytes(int first, int end) {
     double bytes = 0;
     int n = 0;
     for (int id = first; id <= end; id++) {
-        if (id < end && !shape_has(s, param_table[id].needs)) continue;
+        if (id < end && !shape_param(s, (ParamId)id, 0).elems) continue;
         if (id < end && split_is_replicated((ParamId)id))
             n = ROUND_UP(n, 64) + (int)shape_param(s, (ParamId)id, 0).elems;
         else bytes += sum_bytes(n, group), n = 0;
@@ -252,8 +270,9 @@ static Bytes expected_bytes(void) {
         Share share = micro_batch_share(&b->plan, mb, b->lengths, run->model.comm->rank, NULL);
         add_attention_bytes(&bytes, mb, &share);
         bytes.tensor += row_bytes(share.n);
+        bytes.pipeline += stage_bytes(share.n);
     }
-    bytes.copies += n_sums * LAYERS * (bucket_sum_bytes(LN1W, LNFW) + kv_sum_bytes());
+    bytes.copies += n_sums * layers() * (bucket_sum_bytes(LN1W, LNFW) + kv_sum_bytes());
     bytes.copies += bucket_sum_bytes(WTE, LN1W) + bucket_sum_bytes(LNFW, N_PARAMS);
     return bytes;
 }
@@ -272,7 +291,9 @@ static double sent_copies(void) {
     return bytes;
 }
 
-static Bytes sent_bytes(void) { return (Bytes){sent(COMM_ULYSSES), sent(COMM_RING), sent(COMM_TENSOR), sent_copies()}; }
+static Bytes sent_bytes(void) {
+    return (Bytes){sent(COMM_ULYSSES), sent(COMM_RING), sent(COMM_TENSOR), sent_copies(), sent(COMM_PIPELINE)};
+}
 
 // ---- the law
 
@@ -289,6 +310,7 @@ static void one_case(uint64_t seed, int i) {
     CHECK(now.ring - before.ring == expected.ring);
     CHECK(now.tensor - before.tensor == expected.tensor);
     CHECK(now.copies - before.copies == expected.copies);
+    CHECK(now.pipeline - before.pipeline == expected.pipeline);
     CHECK_CLOSE(loss, reference.losses[i], 1e-5 * fabs(reference.losses[i]));
     double norm = norm_of(reference.grads + (size_t)i * reference.elems, reference.elems);
     CHECK_CLOSE(gradient_norm(run), norm, 1e-5 * norm);
@@ -297,10 +319,11 @@ static void one_case(uint64_t seed, int i) {
     const Shape* s = &run->model.whole;
     printf("    LAW_SEED=%" PRIu64
            " LAW_CASES=%d, rank %d: %s, %d heads for %d of %d, width %d, hidden %d, vocabulary %d, recompute %d, "
-           "capacity %d; bytes %.0f, %.0f, %.0f, expected %.0f, %.0f, %.0f\n",
+           "%d layers, capacity %d; bytes %.0f, %.0f, %.0f, %.0f, expected %.0f, %.0f, %.0f, %.0f\n",
            seed - (uint64_t)i, i + 1, rank, arch_table[s->arch].name, s->NH, s->NKV, s->HS, s->C, s->U, s->V,
-           run->model.recompute, run->limits.capacity, now.heads - before.heads, now.ring - before.ring,
-           now.tensor - before.tensor, expected.heads, expected.ring, expected.tensor);
+           run->model.recompute, s->L, run->limits.capacity, now.heads - before.heads, now.ring - before.ring,
+           now.tensor - before.tensor, now.pipeline - before.pipeline, expected.heads, expected.ring, expected.tensor,
+           expected.pipeline);
 }
 
 static void take_reference(const Shape* shape) {
@@ -389,7 +412,7 @@ static void reduce_gradients(int overlap, double* inside, double* all, uint64_t*
     double before = sent(COMM_GRADIENTS);
     m->comm->overlap = overlap;
     if (m->tp) m->tp->overlap = overlap;
-    batch_list(&run->batch, run);
+    list_tasks(run);
     run_micro_batches(run, run->data.train, 1);
     *inside = sent(COMM_GRADIENTS) - before;
     zero_reduce(m);
@@ -411,7 +434,7 @@ static int may_reduce_inside(void) {
         const MicroBatch* mb = &plan->micro_batches[i];
         if (run->model.comm->rank >= mb->first_rank && run->model.comm->rank < mb->first_rank + mb->cp_size) mine = mb;
     }
-    if (!mine || ranks == 1 || group > 1 || run->model.zero.stage > 1) return 0;
+    if (!mine || ranks == 1 || group > 1 || stages > 1 || run->model.zero.stage > 1) return 0;
     return mine->cp_size == 1 || (mine->cp_size == ranks && mine == &plan->micro_batches[plan->n_micro_batches - 1]);
 }
 
@@ -445,7 +468,7 @@ static void overlap_changes_no_bit_and_no_byte(void) {
     run->model.comm->overlap = overlap;
     if (run->model.tp) run->model.tp->overlap = tp_overlap;
     MPI_Allreduce(MPI_IN_PLACE, &seen, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    if (ranks > 1 && group == 1 && run->model.zero.stage == 1) CHECK(seen > 0);
+    if (ranks > 1 && group == 1 && stages == 1 && run->model.zero.stage == 1) CHECK(seen > 0);
 }
 
 // A gather by parts in a tensor-parallel group: the last rank comes half a second late, and meanwhile the others can
@@ -481,7 +504,7 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     Batch* b = &run->batch;
     Model* m = &run->model;
     char why[ERR_BYTES];
-    double gradients = sent(COMM_GRADIENTS), weights = sent(COMM_PARAMETERS), state = sent_otherwise();
+    double gradients = sent(COMM_GRADIENTS) - sent_copies(), weights = sent(COMM_PARAMETERS), state = sent_otherwise();
     for (int step = 1; step <= STEPS; step++) {
         draw_pieces(run, 70 + (uint64_t)step);
         count_pieces(run, step);
@@ -489,7 +512,7 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
                         sizeof why))
             die("%s", why);
         if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
-        batch_list(b, run);
+        list_tasks(run);
         run_micro_batches(run, run->data.train, 1);
         model_update(m, &run->config, 1e-3, step);
         zero_gather(m);
@@ -499,11 +522,13 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     }
     zero_settle(m);
     double all = (double)shape_param_elems(&m->shape) * 4 * (ranks - 1) / ranks;
+    // The first and the last stage add up the gradients of wte where both have it.
+    double tied = m->pipe.ends ? sum_bytes((int)shape_param(&m->shape, WTE, 0).elems, 2) : 0;
     // Whatever a transfer of optimizer state might be called: besides gradients, weights, attention and tensor
     // parallelism only the sums of losses and norms have moved, two doubles a step there and back.
     CHECK(sent_otherwise() - state == STEPS * 2.0 * (size - 1) * CEIL_DIV(2, size) * sizeof(double));
     if (m->zero.stage == 1) {
-        CHECK(sent(COMM_GRADIENTS) - gradients == STEPS * all);
+        CHECK(sent(COMM_GRADIENTS) - sent_copies() - gradients == STEPS * (all + tied));
         CHECK(sent(COMM_PARAMETERS) - weights == STEPS * all);
     } else CHECK(ranks == 1 || sent(COMM_GRADIENTS) > gradients);
 }
@@ -549,9 +574,24 @@ static void ranks_hold_the_same_of_what_is_not_cut_bit_for_bit(void) {
     int first, t = tp_rank(&run->model);
     split_kv_sharers(&run->model.whole, &run->model.split, t, &first);
     MPI_Allgather(&mine, sizeof mine, MPI_BYTE, of, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
-    CHECK(memcmp(mine.all, of[0].all, sizeof mine.all) == 0);
+    CHECK(memcmp(mine.all, of[rank / (size / stages) * (size / stages)].all, sizeof mine.all) == 0);
     CHECK(memcmp(mine.kv, of[rank - t + first].kv, sizeof mine.kv) == 0);
     free(of);
+}
+
+// wte is on the first and on the last stage where it is the classifier too: after the same steps it still is the same.
+static void both_ends_of_a_pipeline_hold_the_same_embedding(void) {
+    Model* m = &run->model;
+    ParamTensor wte = shape_param(&m->shape, WTE, 0);
+    if (stages == 1) SKIP("no pipeline");
+    uint64_t mine = 0, other = 0;
+    if (m->pipe.ends) {
+        zero_fetch_weights(m, &wte, run->staging);
+        mine = hash_bytes(run->staging, wte.elems * sizeof(float), 0);
+    }
+    MPI_Sendrecv(&mine, 8, MPI_BYTE, (rank + size - size / stages) % size, 0, &other, 8, MPI_BYTE,
+                 (rank + size / stages) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (is_last() && m->pipe.ends) CHECK(mine == other && mine != 0);  // the stage behind the last one is the first
 }
 
 // A model that has learnt that everything takes twice as long predicts twice the time, and the same terms before that.
@@ -579,7 +619,8 @@ int main(int n_arguments, char** arguments) {
     n_options = n_arguments - 1 - (n_arguments % 2 == 0);
     options = arguments + 1;
     group = option_number(n_options, options, "--tp", 1);
-    ranks = size / group;
+    stages = option_number(n_options, options, "--pp", 1);
+    ranks = size / group / stages;
     make_corpus();
     run_find_ranks(run);
     identity = run->identity;
@@ -591,6 +632,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(own_rows_of_a_gather_are_there_while_others_are_late);
     RUN_TOGETHER(plans_that_change_every_step_never_move_optimizer_state);
     RUN_TOGETHER(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit);
+    RUN_TOGETHER(both_ends_of_a_pipeline_hold_the_same_embedding);
     RUN_TOGETHER(terms_are_those_of_the_model_before_it_learnt);
     remove_corpus();
     close_model();

@@ -99,13 +99,14 @@ static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch)
 // A model, rows that hold little or much, whatever is recomputed. The options of the test come last and win.
 static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int any_arch, int n_options,
                                   char** options) {
+    int stages = option_number(n_options, options, "--pp", 1);
     static const char* const recompute[] = {"none", "activation", "block"};
     int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);
     add_argument(a, "train");
     draw_model(a, seed, tp, any_arch);
     add_option_text(a, "--data", work);
-    add_option_number(a, "--layers", LAYERS);
+    add_option_number(a, "--layers", stages > 1 ? stages + draw_number(seed, 113, 4) : LAYERS);
     add_option_number(a, "--context", CONTEXT);
     add_option_number(a, "--vocab", 257 + draw_number(seed, 102, 300));
     add_option_number(a, "--batch-tokens", BATCH);
@@ -130,7 +131,7 @@ typedef struct Trainer {
 static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* arguments) {
     run_read_options(run, arguments->n, arguments->text);
     run_open_ranks(run);
-    if (run->identity.size == 1) run->config.tp = 1, run->config.capacity = BATCH;
+    if (run->identity.size == 1) run->config.tp = run->config.pp = 1, run->config.capacity = BATCH;
     run_open_data(run);
     run_settle_model(run);
     run_join_ranks(run);
