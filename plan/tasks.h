@@ -2,8 +2,8 @@
 //
 // A pipeline cuts the layers of the model into stages, each on ranks of its own. A round (MicroBatch.round) goes
 // forward through the stages one after another and backward the other way. Between two stages travels the residual
-// stream forward, its gradient backward. Stage s keeps the activations of at most slots[s] rounds at a time; rounds take
-// the slots by turns.
+// stream forward, its gradient backward. Stage s keeps the activations of at most slots[s] rounds at a time; rounds
+// take the slots by turns.
 //
 // The scheduler plays the step: it takes, again and again, the task that can start first; of tasks that can start
 // together a message, then a backward pass, then that of the earlier stage. For equal rounds and slots[s] = stages - s
