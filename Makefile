@@ -86,7 +86,8 @@ mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/c
 plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/*/*.c data/*.c run/*.c \
   kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
-  $(if $(filter yes,$(AMX)),$(build)/kernels/cpu/matmul_amx.amx.o)
+  $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
+  $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs))
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
 nccl_files := $(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/comm_nccl*.cu))
@@ -206,9 +207,10 @@ $(build)/test/test_library: test/test_library.cc kernels/cuda/library.cu $(build
 	$(call step,CXX $<,$(CXX) -std=c++17 -O1 -g $(WARNINGS) -I. -x c++ $(filter-out %.a,$^) -x none $(build)/ragged.a \
 	  -o $@ $(LIBRARIES))
 
-# The AMX matmul on emulated tiles: the same source, for processors that have none.
+# What uses AMX on emulated tiles: the same sources, for processors that have none.
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
-$(build)/kernels/cpu/matmul_amx_emulated.o: kernels/cpu/matmul_amx.c $(build)/flags
+$(build)/test/test_attention_amx: $(build)/kernels/cpu/attention_pairs_emulated.o
+$(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
 	$(call step,CC $< emulated,$(CC) $(COMMON) $(KERNEL_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).

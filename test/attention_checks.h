@@ -13,6 +13,7 @@
 //   s times as large
 // and with bf16 a result may round to either side of a border, which is one ulp, at most 2^-7 of its value.
 #pragma once
+#include "test/rounding.h"
 #include "test/tables.h"
 
 static const double E = 1.0 / (1 << 24);
@@ -189,7 +190,7 @@ static int opens_with_cudnn(const Kernels* table, KernelLimits limits) {
     return opened;
 }
 
-static void cudnn_has_computed_cases(void) {
+static inline void cudnn_has_computed_cases(void) {
     if (!by_cudnn) SKIP(why_not_cudnn[0] ? why_not_cudnn : "no case was for cuDNN");
     printf("    cuDNN was asked in %d cases\n", by_cudnn);
     CHECK(by_cudnn > 0);
@@ -227,17 +228,14 @@ static int all_same(const Result* a, const Result* b) {
 
 // ---- a problem goes through every table under test
 
-// What tensor cores multiply is bf16: probabilities and dS are rounded to 2^-9 of themselves.
-static double rounded_factors(const Problem* p) {
-#ifdef TEST_DEVICE
-    return p->dt == DT_BF16 ? 1.0 / 512 : 0;
-#else
-    return (void)p, 0;
-#endif
+// Off by 2^-9 of themselves.
+static double rounded_factors(const Problem* p, const Kernels* table) {
+    return rounds_probabilities(table, p->dt) ? 1.0 / 512 : 0;
 }
 
-static void compare_with_reference(const Problem* p, const Result* found, const Result* expected, double dS) {
-    double r = 2 * dS + (p->longest + 8) * E + rounded_factors(p), HS = p->a.HS, scale = p->a.scale;
+static void compare_with_reference(const Problem* p, const Kernels* table, const Result* found, const Result* expected,
+                                   double dS) {
+    double r = 2 * dS + (p->longest + 8) * E + rounded_factors(p, table), HS = p->a.HS, scale = p->a.scale;
     double g = largest_norm(p->dout, p->a.HS) * fmax(largest_norm(p->v, p->a.HS), largest_norm(expected->out, p->a.HS));
     double t = (2 * r + 2 * (HS + 3) * E) * 2 * g, s = p->a.NH / p->a.NKV, more = (s - 1) * p->longest * E;
     check_close(found->out, expected->out, r * largest(p->v));
@@ -266,7 +264,7 @@ static void try_tables(Problem* p, const Result* expected, const Result* from) {
             Result found = result(p);
             run(&found, tables[i], p, from, threads);
             if (threads == 1) {
-                compare_with_reference(p, &found, expected, (p->a.HS + 3) * E * A);
+                compare_with_reference(p, tables[i], &found, expected, (p->a.HS + 3) * E * A);
                 first = found;
                 continue;
             }

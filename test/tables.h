@@ -10,6 +10,10 @@ enum { TESTS_DEVICE = 1 };
 enum { TESTS_DEVICE = 0 };
 #endif
 
+#ifdef TEST_TABLE  // the name of a function: its table, or NULL, in the place of all others
+static const Kernels* TEST_TABLE(void);
+#endif
+
 // Fills tables (room for CPU_ISAS) and returns their number. A device that is missing fails the claim.
 static inline int tested_tables(const Kernels** tables) {
     int n = 0;
@@ -18,6 +22,9 @@ static inline int tested_tables(const Kernels** tables) {
     tables[0] = kernels_find(TEST_DEVICE, "auto", err, sizeof err);
     if (tables[0]) n = 1;
     else printf("    %s\n", err), test_failures_in_claim++;
+#elif defined(TEST_TABLE)
+    tables[0] = TEST_TABLE();
+    n = tables[0] != NULL;
 #else
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
         if (cpu_kernels((CpuIsa)isa)) tables[n++] = cpu_kernels((CpuIsa)isa);

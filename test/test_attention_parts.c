@@ -27,6 +27,7 @@ typedef struct Call {
 
 typedef struct Parts {
     Problem* p;
+    const Kernels* table;
     Cut q_cut, k_cut;
     Call calls[MOST_CALLS];
     int n_calls;
@@ -179,7 +180,8 @@ static void run_parts(Parts* t, const Kernels* k) {
 static void compare_with_whole(Parts* t, const Result* found, const Result* expected) {
     Problem* p = t->p;
     double HS = p->a.HS, scale = p->a.scale, A = scale * largest_norm(p->q, p->a.HS) * largest_norm(p->k, p->a.HS);
-    double dS = (HS + 3) * E * A, r = 2 * dS + (p->longest + 8) * E + rounded_factors(p), P = t->k_cut.pieces, L = 0;
+    double dS = (HS + 3) * E * A, r = 2 * dS + (p->longest + 8) * E + rounded_factors(p, t->table), P = t->k_cut.pieces,
+           L = 0;
     for (size_t h = 0; h < expected->lse.rows; h++)
         for (size_t n = 0; n < expected->lse.width; n++)
             if (!isinf(get(expected->lse, h, n))) L = fmax(L, fabs(get(expected->lse, h, n)));
@@ -225,7 +227,7 @@ static void check_parts(Parts* t) {
 
 // `cut` fills the cuts and calls from a number.
 static void try_parts_with(const Kernels* k, Problem* p, void (*cut)(Parts*, int, uint64_t), int n, uint64_t seed) {
-    Parts t = {.p = p};
+    Parts t = {.p = p, .table = k};
     p->a.partial = 1;
     Result expected = result(p);
     cut(&t, n, seed);

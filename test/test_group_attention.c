@@ -11,12 +11,13 @@
 // P times at most
 //   out: V   dq: 2 g scale K   dk: 2 g scale Q c   dv: G c
 // which times r is the tolerance (about 1e-4 of the largest entry). With bf16 out may round to either side of a border,
-// an ulp, at most 2^-7 of its value: D by |dout_i| |out_i| 2^-7; and so may each result. A device multiplies
-// probabilities rounded to bf16, off by 2^-9 of themselves, either way: 2^-8 more in r.
+// an ulp, at most 2^-7 of its value: D by |dout_i| |out_i| 2^-7; and so may each result. Tables that multiply
+// probabilities rounded to bf16 are off by 2^-9 of themselves, either way: 2^-8 more in r.
 #include "kernels/group_attention.h"
 #include "test/group_cases.h"
 #include "test/late_comm.h"
 #include "test/ranks.h"
+#include "test/rounding.h"
 
 static const double E = 1.0 / (1 << 24);
 enum { MOST_RANKS = 64, MOST_BUFFERS = 16, GUARD = 256 };
@@ -267,7 +268,7 @@ static Tolerance tolerance(const Whole* w, const Case* c, int ring_size) {
     double A = scale * largest_norm(w->qkv, w, c, QUERIES) * largest_norm(w->qkv, w, c, KEYS);
     double dout_norm = largest_norm(w->dout, w, c, OUTPUTS), out_norm = largest_norm(w->out, w, c, OUTPUTS);
     double g = dout_norm * fmax(largest_norm(w->qkv, w, c, VALUES), out_norm);
-    double rounded = c->dt == DT_BF16 && !kernels->on_host ? 1.0 / 256 : 0;
+    double rounded = rounds_probabilities(kernels, c->dt) ? 1.0 / 256 : 0;
     double r = rounded + 6 * E * (A * sqrt(c->HS) + sqrt(w->longest * c->NH / c->NKV + 8 * ring_size));
     double dS = 2 * g * r + (c->dt == DT_BF16 ? dout_norm * out_norm / 128 : 0);
     return (Tolerance){r * V, {dS * scale * K, dS * scale * Q * columns, r * G * columns}};

@@ -1,49 +1,19 @@
-// attention.c - attention over packed documents, forward and backward, in blocks of 64 queries by 64 keys.
+// attention.c - attention in fp32, in blocks of 64 queries by 64 keys.
 //
 // Every inner product is one small matmul, multiply_add(), on fp32 blocks that are packed (and converted) when they
 // are met; see attention_blocks.h. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
 // lie, only Q is transposed once an task, and the running maximum and sum of each query stay in their lane.
 // Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
-//
-// Work is cut into tasks (document, head, block), large ones first, that threads take as they come. The backward
-// pass of a document is one task a key/value head, with all query heads that read it, or, where that would leave
-// threads idle, separate tasks for dq and for dk, dv that compute probabilities twice. Both add the same blocks in the
-// same order, head by head and then query by query, so the result does not depend on the choice.
-#include <float.h>
-#include <omp.h>
+enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16 };
+
+#include "kernels/cpu/attention_tasks.h"
 
 #include "kernels/cpu/attention_blocks.h"
 
-enum { GROUP = 2 };  // blocks that share what they have packed
+static void begin_tasks(void) {}
+static void end_tasks(void) {}
 
-// ---- forward: one task is up to GROUP blocks of queries of one document and head, which share each packed block of
-// keys
-
-typedef struct Span {  // rows of one document
-    size_t q0, k0;     // its first query and key
-    int q_len, k_len;
-    int offset;  // causal: query i sees the first i + 1 + offset keys
-} Span;
-
-// Only the queries that see a key and the keys that a query sees; see blank_queries, blank_keys.
-static Span document(const Attention* a, int b) {
-    Span d = {(size_t)a->cu_q[b], (size_t)a->cu_k[b], a->cu_q[b + 1] - a->cu_q[b], a->cu_k[b + 1] - a->cu_k[b], 0};
-    if (a->causal) d.offset = a->causal_offset ? a->causal_offset[b] : d.k_len - d.q_len;
-    int blind = d.k_len == 0 ? d.q_len : MIN(d.q_len, MAX(0, -d.offset));
-    d.q0 += (size_t)blind, d.q_len -= blind, d.offset += blind;
-    if (d.q_len == 0) d.k_len = 0;
-    else if (a->causal) d.k_len = MIN(d.k_len, d.q_len + d.offset);
-    return d;
-}
-
-// A part of a larger attention leaves its result, and its share of gradients, in fp32.
-static DType result_type(const Attention* a, DType dt) { return a->partial ? DT_F32 : dt; }
-
-// Query heads that read a key/value head.
-static int heads_of_key(const Attention* a) { return a->NH / a->NKV; }
-
-// Keys that query i of the document sees.
-static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
+// ---- forward: the blocks of queries of a task share each packed block of keys
 
 typedef struct Running {  // of a block of queries
     float max[BLOCK];     // the largest score
@@ -115,8 +85,8 @@ static void finish_block(void* out, float* lse, int ldo, float* o, const Running
     for (int i = 0; i < nq; i++) lse[i] = r->max[i] + logf(r->sum[i]);
 }
 
-static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt,
-                         ForwardScratch* w) {
+static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch) {
+    ForwardScratch* w = (ForwardScratch*)scratch;
     int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1);
     size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
     float *k = w->packed, *v = k + block, *q = v + block, *o = q + GROUP * block;
@@ -144,16 +114,7 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
         finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), out_dt), lse + h * Nq + d.q0 + i, a->ldo,
                      o + g * block, &w->running[g], MIN(BLOCK, i1 - i), HS, out_dt, k);
 }
-
-// ---- backward: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
-//      dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K
-
-typedef struct Gradients {
-    void *dq, *dk, *dv;
-    int ld_dq, ld_dkv;
-    const void* dout;
-    const float *lse, *D;  // (NH,Nq)
-} Gradients;
+// ---- backward
 
 typedef struct KeyBlock {  // each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
     float *k, *kt, *vt;    // packed
@@ -166,13 +127,6 @@ typedef struct QueryBlock {
     const float *lse, *D;  // (nq)
     int nq, begin;         // begin: the first query, within its document
 } QueryBlock;
-
-// Queries [i_begin, i_end) against keys [j_begin, j_end) of a document, which begin at multiples of BLOCK.
-typedef struct Part {
-    int i_begin, i_end, j_begin, j_end;
-    int want_dq, want_dkv;  // store dq of these queries; dk and dv of these keys
-} Part;
-
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     // q, dout: a block each; k, k^T, v^T of GROUP key blocks; dk, dv, a block each, of these, or where query heads
@@ -237,19 +191,9 @@ static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, DT
     transpose(b->kt, BLOCK, b->k, HSp, N, (int)HSp, a->scale);
 }
 
-// n rows of dq, dk or dv from row `row` on: stored, or, of a part, added.
-static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h, const float* x, int n, float scale,
-                         DType dt) {
-    size_t first = at(row, ld, h, a->HS);
-    if (a->partial) add_rows((float*)to + first, ld, x, n, a->HS, scale);
-    else store_rows((void*)element(to, first, dt), ld, x, n, a->HS, scale, dt);
-}
-
-// What query head h has to do in a task. Heads that share keys come one after another: the first clears the sums of dk
-// and dv, the last stores them. GROUP blocks of keys share each packed block of queries. Queries add to dk and dv, keys
-// to dq in rising order, also when other parts of the document are other tasks.
-static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt,
-                          BackwardScratch* w) {
+// GROUP blocks of keys share each packed block of queries.
+static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
+    BackwardScratch* w = (BackwardScratch*)scratch;
     int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
     int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
     size_t HSp = padded(HS), block = HSp * BLOCK, Nq = (size_t)a->cu_q[a->n_docs];
@@ -285,204 +229,14 @@ static void backward_head(const Gradients* g, const Attention* a, Span d, int h,
     }
     if (part.want_dq) put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, i_end - part.i_begin, a->scale, dt);
 }
-
-// ---- the list of work: tasks are dealt out in falling order of size
-
-typedef enum Kind { FORWARD, BACKWARD, BACKWARD_DQ, BACKWARD_DKV } Kind;
-
-typedef struct Task {
-    int doc, begin;  // document and first row of its block
-    Kind kind;
-    float cost;  // pairs of a query and a key, times the matmuls for each, for one head
-} Task;
-
-enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ task: they share the transposition of each block of keys
-
-// Rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NKV / s key/value heads, rounded
-// up, which are fewer than NKV + s pairs for each of N, and as many times more query heads as share one.
-static size_t most_rows(const KernelLimits* limits) { return (size_t)limits->N * (size_t)MAX(1, limits->spread); }
-static size_t most_pairs(const KernelLimits* limits) {
-    int NKV = MAX(1, limits->NKV);
-    return (size_t)limits->N * (size_t)(NKV + MAX(1, limits->spread) - 1) * CEIL_DIV((size_t)limits->NH, (size_t)NKV);
-}
-
-// One for each row at most: blocks have at least one, and a document that is split has more rows than pieces.
-static size_t most_tasks(const KernelLimits* limits) { return most_rows(limits); }
-
-// Pairs (query, key) that see each other, for queries [i, i + n).
-static float n_pairs(const Attention* a, Span d, int i, int n) {
-    float last = (float)n_visible(a, d, i + n - 1);
-    return (float)n * (a->causal ? last - (float)(n - 1) / 2 : last);
-}
-
-static int list_forward(Task* tasks, const Attention* a) {
-    int n = 0;
-    for (int b = 0; b < a->n_docs; b++) {
-        Span d = document(a, b);
-        for (int i = 0; i < d.q_len; i += GROUP * BLOCK)
-            tasks[n++] = (Task){b, i, FORWARD, 2 * n_pairs(a, d, i, MIN(GROUP * BLOCK, d.q_len - i))};
-    }
-    return n;
-}
-
-// A document whose key/value head is more than 0.4 of a thread's share is split by queries and by keys: that costs 7
-// matmuls instead of 5, but no thread waits for one long task.
-static int list_backward(Task* tasks, const Attention* a) {
-    int n = 0;
-    float total = 0;
-    for (int b = 0; b < a->n_docs; b++) total += n_pairs(a, document(a, b), 0, document(a, b).q_len);
-    for (int b = 0; b < a->n_docs; b++) {
-        Span d = document(a, b);
-        float pairs = n_pairs(a, d, 0, d.q_len);
-        int split = cpu_threads() > 1 && d.q_len > BLOCK && pairs * (float)cpu_threads() > 0.4f * total * (float)a->NKV;
-        if (!split) {
-            if (d.q_len > 0) tasks[n++] = (Task){b, 0, BACKWARD, 5 * pairs};
-            continue;
-        }
-        for (int i = 0; i < d.q_len; i += DQ_ROWS)
-            tasks[n++] = (Task){b, i, BACKWARD_DQ, 3 * n_pairs(a, d, i, MIN(DQ_ROWS, d.q_len - i))};
-        for (int j = 0; j < d.k_len; j += GROUP * BLOCK) {
-            int first = a->causal ? MAX(0, j - d.offset) : 0;
-            tasks[n++] = (Task){b, j, BACKWARD_DKV, 4 * GROUP * BLOCK * (float)(d.q_len - first)};
-        }
-    }
-    return n;
-}
-
-enum { CLASSES = 64 };
-
-typedef struct Work {
-    Task* tasks;
-    int begin[CLASSES + 1];  // tasks of class c, costs within a factor of two of each other: begin[c] .. begin[c + 1]
-    int n, heads;
-    float cost;  // of all, for one head
-} Work;
-
-// Counting sort of the n tasks at `tasks` into the room behind them, large ones first.
-static Work sort_tasks(Task* tasks, int n, int heads) {
-    Work w = {.tasks = tasks + n, .n = n, .heads = heads};
-    int next[CLASSES];
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < n; i++) {
-            int exponent;
-            frexpf(tasks[i].cost, &exponent);
-            int c = CLASSES - 1 - MIN(CLASSES - 1, MAX(0, exponent));
-            if (pass == 0) w.begin[c + 1]++, w.cost += tasks[i].cost;
-            else w.tasks[next[c]++] = tasks[i];
-        }
-        for (int c = 0; c < CLASSES && pass == 0; c++) next[c] = w.begin[c], w.begin[c + 1] += w.begin[c];
-    }
-    return w;
-}
-
-// The t-th piece of work of n * heads: class by class, in a class head by head, so that threads meet the same keys.
-static Task deal(const Work* w, size_t t, int* h) {
-    int c = 0;
-    while (t >= (size_t)w->begin[c + 1] * w->heads) c++;
-    size_t in_class = t - (size_t)w->begin[c] * w->heads, n = (size_t)(w->begin[c + 1] - w->begin[c]);
-    *h = (int)(in_class / n);
-    return w->tasks[w->begin[c] + in_class % n];
-}
-
-// ---- entries
-
-static void blank_rows(void* x, size_t first, size_t end, int ld, int width, DType dt) {
-    for (size_t n = first; n < end; n++)
-        memset((char*)x + n * ld * dtype_bytes(dt), 0, (size_t)width * dtype_bytes(dt));
-}
-
-// Queries that see no key are in no task: out or dq 0, lse (unless NULL) -infinity.
-static void blank_queries(void* out_or_dq, float* lse, int ld, const Attention* a, DType dt) {
-    for (int b = 0; b < a->n_docs; b++) {
-        size_t end = document(a, b).q0;
-        blank_rows(out_or_dq, (size_t)a->cu_q[b], end, ld, a->NH * a->HS, dt);
-        for (int h = 0; h < a->NH && lse; h++)
-            for (size_t n = (size_t)a->cu_q[b]; n < end; n++) lse[h * (size_t)a->cu_q[a->n_docs] + n] = -INFINITY;
-    }
-}
-
-static void blank_keys(void* dk, void* dv, const Attention* a, DType dt) {
-    for (int b = 0; b < a->n_docs; b++) {
-        Span d = document(a, b);
-        blank_rows(dk, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a->NKV * a->HS, dt);
-        blank_rows(dv, d.k0 + (size_t)d.k_len, (size_t)a->cu_k[b + 1], a->ldkv, a->NKV * a->HS, dt);
-    }
-}
-
-// Below a quarter of a million multiply-adds, waking the threads would cost more than the work.
-static inline int wakes_threads(const Work* w, const Attention* a) {
-    return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
-}
-
-static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    Task* tasks = (Task*)cpu_shared_scratch();
-    Work work = sort_tasks(tasks, list_forward(tasks, a), a->NH);
-    size_t n = (size_t)work.n * a->NH;
-#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
-    for (size_t t = 0; t < n; t++) {
-        int h;
-        Task task = deal(&work, t, &h);
-        ForwardScratch* w = (ForwardScratch*)cpu_thread_scratch(omp_get_thread_num());
-        forward_task(out, lse, a, document(a, task.doc), h, task.begin, dt, w);
-    }
-    blank_queries(out, lse, a->ldo, a, result_type(a, dt));
-}
-
-// D (NH,Nq) = dout . out by row and head.
-static void row_dots(float* D, const void* dout, const void* out, const Attention* a, DType dt) {
-    size_t Nq = (size_t)a->cu_q[a->n_docs];
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (Nq * a->NH * a->HS > 1 << 14)
-    for (size_t n = 0; n < Nq; n++)
-        for (int h = 0; h < a->NH; h++) {
-            vf sum = (vf){0};
-            size_t row = at(n, a->ldo, h, a->HS);
-            for (int c = 0; c < a->HS; c += SIMD_FLOATS) {
-                int count = MIN(SIMD_FLOATS, a->HS - c);
-                sum += vf_load_part(element(dout, row + c, dt), count, dt) *
-                       vf_load_part(element(out, row + c, dt), count, dt);
-            }
-            D[h * Nq + n] = vf_sum(sum);
-        }
-}
-
-static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                               const Attention* a, DType dt, Stream s) {
-    float* D = (float*)cpu_shared_scratch();
-    Task* tasks = (Task*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
-    row_dots(D, dout, out, a, dt);
-    Work work = sort_tasks(tasks, list_backward(tasks, a), a->NKV);
-    size_t n = (size_t)work.n * a->NKV;
-    Gradients g = {dq, dk, dv, a->ldq, a->ldkv, dout, lse, D};
-    if (a->partial) g.ld_dq = a->ld_dq, g.ld_dkv = a->ld_dkv;
-#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if (wakes_threads(&work, a))
-    for (size_t t = 0; t < n; t++) {
-        int kv;
-        Task task = deal(&work, t, &kv);
-        Span d = document(a, task.doc);
-        BackwardScratch* w = (BackwardScratch*)cpu_thread_scratch(omp_get_thread_num());
-        Part part = {0, d.q_len, 0, d.k_len, 1, 1};
-        if (task.kind == BACKWARD_DQ) part = (Part){task.begin, MIN(task.begin + DQ_ROWS, d.q_len), 0, d.k_len, 1, 0};
-        if (task.kind == BACKWARD_DKV) part = (Part){0, d.q_len, task.begin, task.begin + GROUP * BLOCK, 0, 1};
-        for (int h = kv * heads_of_key(a); h < (kv + 1) * heads_of_key(a); h++) backward_head(&g, a, d, h, part, dt, w);
-    }
-    if (a->partial) return;  // nothing to add
-    blank_queries(dq, NULL, a->ldq, a, dt);
-    blank_keys(dk, dv, a, dt);
+static size_t task_scratch_bytes(const KernelLimits* limits) {
+    size_t rows = (2 + 3 * GROUP) * BLOCK + dq_rows(limits) + 2 * dkv_rows(limits);
+    return sizeof(BackwardScratch) + rows * padded(limits->HS) * sizeof(float);
 }
 
 static void install(Kernels* table) {
     table->attention_forward = attention_forward;
     table->attention_backward = attention_backward;
-}
-
-static CpuScratch scratch(const KernelLimits* limits) {
-    size_t HSp = padded(limits->HS), rows = ROUND_UP((size_t)MAX(limits->context, (int)DQ_ROWS), (size_t)BLOCK);
-    size_t sums = 2 * (limits->NH > limits->NKV ? rows : GROUP * BLOCK);
-    return (CpuScratch){
-        .shared_bytes =
-            ROUND_UP(most_pairs(limits), (size_t)16) * sizeof(float) + 2 * most_tasks(limits) * sizeof(Task),
-        .thread_bytes = sizeof(BackwardScratch) + ((2 + 3 * GROUP) * BLOCK + rows + sums) * HSp * sizeof(float),
-    };
 }
 
 const CpuFamily ISA_NAME(attention) = {install, scratch};

@@ -17,25 +17,27 @@ const char* const cpu_isa_names[CPU_ISAS] = {"reference", "generic", "avx2", "av
 
 // The families of each set. The Makefile names the sets that the compiler knows as HAVE_...
 #define DECLARE(isa) extern const CpuFamily matmul_##isa, attention_##isa, norm_##isa, elementwise_##isa, loss_##isa;
-#define FAMILIES(isa) \
-    { &matmul_##isa, &attention_##isa, &norm_##isa, &elementwise_##isa, &loss_##isa }
+#define FAMILIES(isa) &matmul_##isa, &attention_##isa, &norm_##isa, &elementwise_##isa, &loss_##isa
 DECLARE(generic)
 #ifdef HAVE_X86_ISAS
 DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(avx512bf16)
+extern const CpuFamily attention_pairs_avx512bf16;
 #endif
 #ifdef HAVE_AMX
-extern const CpuFamily matmul_amx;
+extern const CpuFamily matmul_amx, attention_pairs_amx;
 #endif
 
-static const CpuFamily* const families[CPU_ISAS][5] = {
-    [CPU_GENERIC] = FAMILIES(generic),
+static const CpuFamily* const families[CPU_ISAS][6] = {
+    [CPU_GENERIC] = {FAMILIES(generic)},
 #ifdef HAVE_X86_ISAS
-    [CPU_AVX2] = FAMILIES(avx2),       [CPU_AVX512] = FAMILIES(avx512), [CPU_AVX512BF16] = FAMILIES(avx512bf16),
+    [CPU_AVX2] = {FAMILIES(avx2)},
+    [CPU_AVX512] = {FAMILIES(avx512)},
+    [CPU_AVX512BF16] = {FAMILIES(avx512bf16), &attention_pairs_avx512bf16},
 #endif
 #ifdef HAVE_AMX
-    [CPU_AMX] = {&matmul_amx},
+    [CPU_AMX] = {&matmul_amx, &attention_pairs_amx},
 #endif
 };
 

@@ -1,0 +1,343 @@
+// attention_pairs.c - attention of bf16 whose products multiply pairs of bf16, on AMX tiles or on registers; other
+// types stay with attention.c.
+//
+// Lanes are queries, forward and backward, so that maxima and sums of a query stay in their lane, and probabilities of
+// two keys make a pair without a shuffle. With P and dS rounded to bf16, each in the order that its product wants:
+//   S^T = K Q^T, dP^T = V dO^T (depth HS);  O^T += V^T P^T, dQ^T += K^T dS^T (depth keys);
+//   dV += P^T dO, dK += dS^T Q (depth queries)
+// pair_blocks.h has the orders. Exponentials are of base 2: scores are multiplied by scale log2(e) on the way.
+enum { BLOCK = 64, GROUP = 4, HEAD_UNIT = 32 };
+
+#include "kernels/cpu/attention_tasks.h"
+
+#include "kernels/cpu/pair_blocks.h"
+
+static const float LOG2_E = 1.44269504f;
+
+#ifdef __AMX_BF16__
+static void begin_tasks(void) { tiles_configure(); }
+static void end_tasks(void) { tiles_release(); }
+#else
+static void begin_tasks(void) {}
+static void end_tasks(void) {}
+#endif
+
+static const bf16* rows_of(const void* x, size_t row, int ld, int h, int HS) {
+    return (const bf16*)x + at(row, ld, h, HS);
+}
+
+// ---- forward
+
+typedef struct Running {  // of a block of queries
+    float max[BLOCK];     // the largest product of q and k
+    float sum[BLOCK];     // of exp(score - largest score)
+} Running;
+
+typedef struct ForwardScratch {
+    float s[BLOCK * BLOCK];      // S^T (keys, queries)
+    float p[PAIR_ROWS * BLOCK];  // P^T, key pairs
+    float keep[BLOCK];           // what the last block of keys left of sums before it
+    Running running[GROUP];
+    float packed[];  // rows, row pairs; K rows, V transposed pairs; GROUP times Q transposed rows, O^T (HSp,BLOCK)
+} ForwardScratch;
+
+// Keys of the block that all lanes of a vector see, and those that some see. Key j is hidden from the queries below
+// hidden + j.
+static int seen_by_all(int nk, int v, int hidden) { return MIN(nk, v + 1 - hidden); }
+static int seen_by_some(int nk, int v, int hidden) { return MIN(nk, v + SIMD_FLOATS - hidden); }
+SIMD_INLINE vf_mask is_hidden(int j, int v, int hidden) { return vf_lanes() < vf_set1((float)(hidden + j - v)); }
+
+// Probabilities of key j, 0 in lanes that do not see it.
+SIMD_INLINE vf masked_exp2(const float* s, int j, int v, int some, int hidden, float factor, vf base) {
+    if (j >= some) return (vf){0};
+    return vf_select(is_hidden(j, v, hidden), (vf){0}, vf_exp2_bounded(vf_load(s + j * BLOCK + v) * factor - base));
+}
+
+// Running softmax of s, which becomes p. Returns whether a maximum rose: else nothing has to be scaled down.
+static int softmax_block(ForwardScratch* w, Running* r, int nk, int N, int hidden, float factor) {
+    const vf lowest = vf_set1(-INFINITY);
+    const float* s = w->s;
+    vf_mask rose = {0};
+    for (int v = 0; v < N; v += SIMD_FLOATS) {
+        vf old = vf_load(r->max + v), max = old, max1 = old, sum = {0}, sum1 = {0};
+        int all = seen_by_all(nk, v, hidden), some = seen_by_some(nk, v, hidden), j = 0;
+        for (; j + 1 < all; j += 2) {
+            max = vf_max(max, vf_load(s + j * BLOCK + v));
+            max1 = vf_max(max1, vf_load(s + (j + 1) * BLOCK + v));
+        }
+        for (; j < some; j++) max = vf_max(max, vf_select(is_hidden(j, v, hidden), lowest, vf_load(s + j * BLOCK + v)));
+        max = vf_max(max, max1);
+        vf base = max * factor, keep = vf_exp2_bounded((old - max) * factor);
+        for (j = 0; j + 1 < all; j += 2) {
+            vf p = vf_exp2_bounded(vf_load(s + j * BLOCK + v) * factor - base);
+            vf p1 = vf_exp2_bounded(vf_load(s + (j + 1) * BLOCK + v) * factor - base);
+            sum += p, sum1 += p1;
+            store_pairs(w->p + j / 2 * BLOCK + v, rounded(p), rounded(p1));
+        }
+        for (; j < ROUND_UP(nk, UNIT); j += 2) {
+            vf p = masked_exp2(s, j, v, some, hidden, factor, base);
+            vf p1 = masked_exp2(s, j + 1, v, some, hidden, factor, base);
+            sum += p, sum1 += p1;
+            store_pairs(w->p + j / 2 * BLOCK + v, rounded(p), rounded(p1));
+        }
+        rose |= max != old;
+        vf_store(w->keep + v, keep);
+        vf_store(r->sum + v, vf_load(r->sum + v) * keep + (sum + sum1));
+        vf_store(r->max + v, max);
+    }
+    return _mm512_test_epi32_mask((__m512i)rose, (__m512i)rose) != 0;
+}
+
+// One block of queries (lanes, N of them) meets one block of nk keys, the first of all or a later one. Where the
+// diagonal passes through, 16 keys at a time, or a unit of depth, leave out the vectors of queries that see none.
+static void forward_block(float* o, ForwardScratch* w, Running* r, const float* q, const float* k, const float* v,
+                          int nk, int N, int hidden, int first, const Attention* a) {
+    int HSp = (int)padded(a->HS), diagonal = hidden + nk > 0, end = ROUND_UP(nk, UNIT);
+    int step = diagonal ? 16 : BLOCK, depth = diagonal ? UNIT : BLOCK;
+    for (int j = 0; j < end; j += step) {
+        int col = MAX(0, hidden + j) / 16 * 16;
+        if (col < N)
+            multiply(w->s + j * BLOCK + col, BLOCK, k + j * HSp / 2, (size_t)HSp / 2, q + col, BLOCK,
+                     MIN(step, end - j), N - col, HSp / 2, 0);
+    }
+    int rose = softmax_block(w, r, nk, N, hidden, a->scale * LOG2_E);
+    for (int c = 0; c < HSp && rose && !first; c++)
+        for (int n = 0; n < N; n += SIMD_FLOATS)
+            vf_store(o + c * BLOCK + n, vf_load(o + c * BLOCK + n) * vf_load(w->keep + n));
+    for (int j = 0; j < end; j += depth) {
+        int col = MAX(0, hidden + j) / 16 * 16;
+        if (col < N)
+            multiply(o + col, BLOCK, v + j / 2, PAIR_ROWS, w->p + j / 2 * BLOCK + col, BLOCK, HSp, N - col,
+                     MIN(depth, end - j) / 2, !first || j > 0);
+    }
+}
+
+// out and lse of nq queries from o^T, which is divided by the sums on the way; `rows` is room for a block.
+static void finish_block(void* out, float* lse, float* o, const Running* r, int nq, const Attention* a, float* rows) {
+    size_t HSp = padded(a->HS);
+    for (size_t c = 0; c < HSp; c++)
+        for (int v = 0; v < nq; v += SIMD_FLOATS)
+            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
+    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+    store_rows(out, a->ldo, rows, nq, a->HS, 1, result_type(a, DT_BF16));
+    for (int i = 0; i < nq; i++) lse[i] = r->max[i] * a->scale + logf(r->sum[i]);
+}
+
+static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch) {
+    ForwardScratch* w = (ForwardScratch*)scratch;
+    int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1), kv = h / heads_of_key(a);
+    size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], half = HSp * BLOCK / 2;  // half: of an fp32 block
+    float *rows = w->packed, *pairs = rows + half, *k = pairs + half, *v = k + half, *q = v + half;
+    float* o = q + GROUP * half;
+    for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
+        int nq = MIN(BLOCK, i1 - i);
+        pack_rows(rows, rows_of(a->q, d.q0 + i, a->ldq, h, HS), a->ldq, nq, HS);
+        transpose_dwords(q + g * half, BLOCK, rows, ROUND_UP(nq, UNIT), (int)HSp / 2);
+        for (int lane = 0; lane < BLOCK; lane++) w->running[g].max[lane] = -FLT_MAX, w->running[g].sum[lane] = 0;
+    }
+    for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
+        int nk = MIN(BLOCK, n_keys - j0);
+        pack_rows(k, rows_of(a->k, d.k0 + j0, a->ldkv, kv, HS), a->ldkv, nk, HS);
+        pack_rows(rows, rows_of(a->v, d.k0 + j0, a->ldkv, kv, HS), a->ldkv, nk, HS);
+        pair_rows(pairs, rows, ROUND_UP(nk, UNIT), HS);
+        transpose_dwords(v, PAIR_ROWS, pairs, ROUND_UP(nk, UNIT) / 2, (int)HSp);
+        for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
+            int last = MIN(i + BLOCK, i1) - 1, N = ROUND_UP(last + 1 - i, SIMD_FLOATS);
+            int seen = MIN(nk, n_visible(a, d, last) - j0), hidden = a->causal ? j0 - i - d.offset : -BLOCK;
+            if (seen > 0)
+                forward_block(o + 2 * g * half, w, &w->running[g], q + g * half, k, v, seen, N, hidden, j0 == 0, a);
+        }
+    }
+    for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
+        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), result_type(a, dt)), lse + h * Nq + d.q0 + i,
+                     o + 2 * g * half, &w->running[g], MIN(BLOCK, i1 - i), a, w->packed);
+}
+
+// ---- backward
+
+typedef struct KeyBlock {
+    float *k, *v, *kt;  // K and V rows, K transposed pairs
+    float *dk, *dv;     // (BLOCK,HSp): sums so far
+    int nk, first;      // keys; the query that is the first to see key 0
+} KeyBlock;
+
+typedef struct QueryBlock {
+    float *q, *dout, *qt, *dout_t;  // row pairs, transposed rows
+    float* dq;                      // dQ^T (HSp,BLOCK); NULL: not wanted
+    int nq, begin;                  // begin: the first query, within its document
+} QueryBlock;
+
+typedef struct BackwardScratch {
+    float s[BLOCK * BLOCK], dp[BLOCK * BLOCK];                                  // S^T, dP^T (keys, queries)
+    float p[BLOCK * BLOCK / 2], ds[BLOCK * BLOCK / 2], dst[PAIR_ROWS * BLOCK];  // P^T, dS^T rows; dS^T key pairs
+    float lse[BLOCK], D[BLOCK];                                                 // of the queries; lse in base 2
+    // rows, row pairs; Q and dO in two orders; K, V, K transposed pairs of GROUP blocks; dK, dV, a block each, of
+    // these, or where query heads share keys of all keys of the task, since they are sums over heads; dQ^T of all
+    // queries of the task and a head
+    float packed[];
+} BackwardScratch;
+
+// p and ds of keys j and j + 1 and a vector of queries, where `visible` says that all see both.
+SIMD_INLINE void probabilities_of_two(BackwardScratch* w, int j, int v, vf lse, vf D, int nk, int hidden, float factor,
+                                      int visible) {
+    vf_bits p[2], ds[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        int at = (j + i) * BLOCK + v;
+        vf x = vf_exp2_bounded(vf_load(w->s + at) * factor - lse), dx = x * (vf_load(w->dp + at) - D);
+        if (!visible) {
+            vf_mask not = j + i < nk ? is_hidden(j + i, v, hidden) : ~(vf_mask){0};
+            x = vf_select(not, (vf){0}, x), dx = vf_select(not, (vf){0}, dx);
+        }
+        p[i] = rounded(x), ds[i] = rounded(dx);
+        store_halves((bf16*)w->p + at, p[i]);
+        store_halves((bf16*)w->ds + at, ds[i]);
+    }
+    store_pairs(w->dst + j / 2 * BLOCK + v, ds[0], ds[1]);
+}
+
+static void probabilities(BackwardScratch* w, int nk, int N, int hidden, float factor) {
+    for (int v = 0; v < N; v += SIMD_FLOATS) {
+        vf lse = vf_load(w->lse + v), D = vf_load(w->D + v);
+        int all = seen_by_all(nk, v, hidden), j = 0;
+        for (; j + 1 < all; j += 2) probabilities_of_two(w, j, v, lse, D, nk, hidden, factor, 1);
+        for (; j < ROUND_UP(nk, UNIT); j += 2) probabilities_of_two(w, j, v, lse, D, nk, hidden, factor, 0);
+    }
+}
+
+// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv. Diagonals as above.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScratch* w, int want_dkv,
+                           const Attention* a) {
+    int HSp = (int)padded(a->HS), end = ROUND_UP(b->nk, UNIT), N = ROUND_UP(r->nq, UNIT);
+    int hidden = a->causal ? b->first - r->begin : -BLOCK, diagonal = hidden + b->nk > 0;
+    int step = diagonal ? 16 : BLOCK, depth = diagonal ? UNIT : BLOCK;
+    for (int j = 0; j < end; j += step) {
+        int col = MAX(0, hidden + j) / 16 * 16, M = MIN(step, end - j), row = j * HSp / 2;
+        if (col >= N) break;
+        multiply(w->s + j * BLOCK + col, BLOCK, b->k + row, (size_t)HSp / 2, r->qt + col, BLOCK, M, N - col, HSp / 2,
+                 0);
+        multiply(w->dp + j * BLOCK + col, BLOCK, b->v + row, (size_t)HSp / 2, r->dout_t + col, BLOCK, M, N - col,
+                 HSp / 2, 0);
+    }
+    probabilities(w, b->nk, N, hidden, a->scale * LOG2_E);
+    for (int j = 0; j < end; j += depth) {
+        int col = MAX(0, hidden + j) / UNIT * UNIT, M = MIN(depth, end - j), from = j * BLOCK / 2 + col / 2;
+        if (col >= N) break;
+        if (want_dkv) {
+            multiply(b->dv + j * HSp, HSp, w->p + from, BLOCK / 2, r->dout + col / 2 * HSp, HSp, M, HSp, (N - col) / 2,
+                     1);
+            multiply(b->dk + j * HSp, HSp, w->ds + from, BLOCK / 2, r->q + col / 2 * HSp, HSp, M, HSp, (N - col) / 2,
+                     1);
+        }
+        if (r->dq)
+            multiply(r->dq + col, BLOCK, b->kt + j / 2, PAIR_ROWS, w->dst + j / 2 * BLOCK + col, BLOCK, HSp, N - col,
+                     M / 2, 1);
+    }
+}
+
+// Keys j .. j + b->nk of the document, packed into the three blocks that begin at `room`.
+static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, float* pairs, float* room) {
+    size_t HSp = padded(a->HS), half = HSp * BLOCK / 2;
+    int n = ROUND_UP(b->nk, UNIT);
+    b->k = room, b->v = b->k + half, b->kt = b->v + half;
+    b->first = a->causal ? j - d.offset : 0;
+    pack_rows(b->v, rows_of(a->v, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
+    pack_rows(b->k, rows_of(a->k, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
+    pair_rows(pairs, b->k, n, a->HS);
+    transpose_dwords(b->kt, PAIR_ROWS, pairs, n / 2, (int)HSp);
+}
+
+// Both orders of nq rows: row pairs, and transposed rows.
+static void pack_queries(float* pairs, float* transposed, const bf16* x, int ld, int nq, int HS, float* rows) {
+    pack_rows(rows, x, ld, nq, HS);
+    pair_rows(pairs, rows, ROUND_UP(nq, UNIT), HS);
+    transpose_dwords(transposed, BLOCK, rows, ROUND_UP(nq, UNIT), (int)padded(HS) / 2);
+}
+
+// lse in base 2, and D; lanes beyond the queries compute with 0.
+static void load_queries(BackwardScratch* w, const float* lse, const float* D, int nq) {
+    for (int i = 0; i < BLOCK; i++) w->lse[i] = i < nq ? lse[i] * LOG2_E : 0, w->D[i] = i < nq ? D[i] : 0;
+}
+
+// GROUP blocks of keys share each packed block of queries.
+static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
+    BackwardScratch* w = (BackwardScratch*)scratch;
+    int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
+    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
+    size_t HSp = padded(HS), block = HSp * BLOCK, half = block / 2, Nq = (size_t)a->cu_q[a->n_docs];
+    float *rows = w->packed, *pairs = rows + half, *queries = pairs + half, *keys = queries + 4 * half;
+    float *sums = keys + 3 * GROUP * half, *dq;
+    dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
+    KeyBlock b[GROUP];
+    if (part.want_dq) memset(dq, 0, (size_t)ROUND_UP(i_end - part.i_begin, BLOCK) * HSp * sizeof(float));
+    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
+        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
+        for (int t = 0; t < n; t++) {
+            b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
+            pack_keys(&b[t], a, d, h / heads, j0 + t * BLOCK, pairs, keys + 3 * t * half);
+            b[t].dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
+            b[t].dv = b[t].dk + block;
+            if (part.want_dkv && h % heads == 0) memset(b[t].dk, 0, 2 * block * sizeof(float));
+        }
+        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
+            size_t row = d.q0 + i;
+            QueryBlock r = {
+                queries, queries + half, queries + 2 * half, queries + 3 * half, NULL, MIN(BLOCK, i_end - i), i};
+            if (part.want_dq) r.dq = dq + (i - part.i_begin) * HSp;
+            pack_queries(r.q, r.qt, rows_of(a->q, row, a->ldq, h, HS), a->ldq, r.nq, HS, rows);
+            pack_queries(r.dout, r.dout_t, rows_of(g->dout, row, a->ldo, h, HS), a->ldo, r.nq, HS, rows);
+            load_queries(w, g->lse + h * Nq + row, g->D + h * Nq + row, r.nq);
+            for (int t = 0; t < n; t++)
+                if (i + r.nq > b[t].first) backward_block(&b[t], &r, w, part.want_dkv, a);
+        }
+        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
+            size_t key = d.k0 + j0 + t * BLOCK;
+            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
+            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
+        }
+    }
+    for (int i = part.i_begin; i < i_end && part.want_dq; i += BLOCK) {
+        int nq = MIN(BLOCK, i_end - i);
+        transpose(w->packed, HSp, dq + (i - part.i_begin) * HSp, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+        put_gradient(g->dq, a, d.q0 + i, g->ld_dq, h, w->packed, nq, a->scale, dt);
+    }
+}
+
+static size_t task_scratch_bytes(const KernelLimits* limits) {
+    size_t forward = sizeof(ForwardScratch) + (4 + 3 * GROUP) * BLOCK / 2 * padded(limits->HS) * sizeof(float);
+    size_t rows = (6 + 3 * GROUP) * BLOCK / 2 + dq_rows(limits) + 2 * dkv_rows(limits);
+    return MAX(forward, sizeof(BackwardScratch) + rows * padded(limits->HS) * sizeof(float));
+}
+
+// ---- the entries of the table
+
+static Kernels below;  // what was there before
+
+static void forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    if (dt == DT_BF16) attention_forward(out, lse, a, dt, s);
+    else below.attention_forward(out, lse, a, dt, s);
+}
+
+static void backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                     const Attention* a, DType dt, Stream s) {
+    if (dt == DT_BF16) attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+    else below.attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+}
+
+static void install(Kernels* table) {
+    below = *table;
+    table->attention_forward = forward;
+    table->attention_backward = backward;
+}
+
+#ifdef __AMX_BF16__
+const CpuFamily ISA_NAME(attention_pairs) = {install, scratch};
+#else
+// Only where pairs are multiplied fast: see matmul.c.
+static void install_if_faster(Kernels* table) {
+    __builtin_cpu_init();
+    if (!__builtin_cpu_is("intel")) install(table);
+}
+
+const CpuFamily ISA_NAME(attention_pairs) = {install_if_faster, scratch};
+#endif
