@@ -456,6 +456,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         Row* row = &rows[m->slot = task->slot];
         if (task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward)
             *row = batch_row(b, m, task->round);
+        if (task->kind == TASK_FORWARD) batch_end_rounds(b, m, task->round);
         if (task->kind >= TASK_SEND) pipeline_begin(m, task, row);
         else pipeline_settle(m, task);
         if (task->kind == TASK_FORWARD) forward_task(m, row, 1 / (float)MAX(b->n_targets, 1), train);
@@ -463,6 +464,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         if (task->kind == TASK_BACKWARD) model_backward(m, row);
     }
     pipeline_finish(m);
+    batch_end_rounds(b, m, b->n_micro_batches);
 }
 
 // See Run.time_row in run/run.h.

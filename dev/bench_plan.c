@@ -4,8 +4,7 @@
 //   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly
 //
 // A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
-// batches are drawn with seed 1. A micro-batch costs what the machine names for it or for a round, as build/simulate
-// charges those who have no barrier. The gap is predicted makespan / L3 - 1 (plan/bound.h). The time is all of
+// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/bound.h). The time is all of
 // planning: checks, sorting, search, bounds, micro-batches; one thread, in processor time, because other programs may
 // share the core. Each batch is planned RUNS times: the least of these is what planning takes, the median
 // what it takes while the machine is as busy as now. In the record the limit beside a figure is the wanted one.
@@ -34,17 +33,16 @@ static void stop(const char* message) {
     exit(1);
 }
 
-// The machine's setting, its fixed costs in the micro-batches of groups (ranks + 1).
-static Setting open_setting(const char* machine_name, int ranks, GroupCost* plain, GroupCost* groups) {
+static Setting open_setting(const char* machine_name, int ranks, GroupCost* groups) {
     char err[ERR_BYTES];
     Machine machine;
     Setting setting;
     const char* text = machine_builtin(machine_name);
     if (!text) stop("no such machine");
     if (machine_parse(&machine, text, strlen(text), err, sizeof err) < 0 ||
-        machine_setting(&setting, &machine, ranks, NODE, CONTEXT, plain, err, sizeof err) < 0)
+        machine_setting(&setting, &machine, ranks, NODE, CONTEXT, groups, err, sizeof err) < 0)
         stop(err);
-    return setting_with_micro_batch(&setting, planner_micro_batch_ms(&setting.cost), groups);
+    return setting;
 }
 
 static void* need(size_t bytes) {
@@ -58,9 +56,8 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
     Plan plan;
     Prediction prediction;
     Figures f = {0};
-    size_t groups_bytes = sizeof(GroupCost) * ((size_t)ranks + 1);
-    GroupCost *plain = (GroupCost*)need(groups_bytes), *groups = (GroupCost*)need(groups_bytes);
-    Setting setting = open_setting(machine_name, ranks, plain, groups);
+    GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)ranks + 1));
+    Setting setting = open_setting(machine_name, ranks, groups);
     Lengths* lengths = lengths_open(lengths_name, CONTEXT, setting.limits.capacity, err, sizeof err);
     if (!lengths) stop(err);
     int* drawn = (int*)need(sizeof(int) * (size_t)docs);
@@ -82,7 +79,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
     }
     lengths_close(lengths);
     arena_free(&arena);
-    free(drawn), free(groups), free(plain);
+    free(drawn), free(groups);
     return f;
 }
 

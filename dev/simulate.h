@@ -21,8 +21,8 @@ typedef struct Tally {
     int out;              // it failed and is left out
     char why[ERR_BYTES];  // the reason
     int batches;          // counted below
-    int left_model;       // it does what the bound does not cover: no gap
     double ms, ms_worst;  // sums over batches, and the worst of one
+    double claimed_ms;    // the same plans with what their system does besides
     double rounds_ms;     // the same plans in rounds
     double gap, gap_worst;
     double us, us_worst;  // of planning
@@ -33,7 +33,6 @@ typedef struct Simulation {
     const Options* options;
     Machine machine;
     Setting setting;
-    double micro_batch_ms;  // what a micro-batch takes besides its work, in systems without a barrier
     double* speeds;
     Lengths* lengths;
     int* drawn;     // (docs) the batch

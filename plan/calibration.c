@@ -107,6 +107,6 @@ void calibration_apply(Cost* calibrated, const Cost* probed, const Calibration* 
     calibrated->quadratic *= theta[0];
     calibrated->per_token *= theta[1];
     calibrated->link_scale *= theta[2];
-    calibrated->micro_batch *= theta[3];
+    calibrated->micro_batch *= theta[3], calibrated->round *= theta[3];
     calibrated->step *= theta[4];
 }

@@ -116,7 +116,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     double uneven = (double)CEIL_DIV(limits->kv_heads, ulysses_size) * ulysses_size / limits->kv_heads;
     g.quadratic = cost->quadratic * uneven / cp_size;
     g.per_token = cost->per_token / cp_size;
-    g.micro_batch = cost->micro_batch;
+    g.micro_batch = cost_micro_batch(cost);
     g.room = ring_rank_capacity(limits, ulysses_size);
     if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, uneven);
     else add_measured(&g, cost, limits, first_rank, uneven);

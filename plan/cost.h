@@ -36,7 +36,7 @@ typedef struct Cost {
     double per_token;    // ms
     double micro_batch;  // ms a micro-batch, whatever is in it
     double step;         // ms a step: reduce, update, gather
-    double round;        // ms a micro-batch of systems that end each with a barrier
+    double round;        // ms that a micro-batch takes at least, as measured in rounds of a system with ZeRO-3
     double link_scale;   // 1: communication as the tables say
     // published machines
     double token_bytes;  // moved a token by the all-to-alls, all layers, both ways; a rank of d moves token_bytes s / d
@@ -53,6 +53,10 @@ typedef struct Cost {
     int tensor_ranks, tensor_across;
     double tensor_exchanges, tensor_bytes;
 } Cost;
+
+// What a micro-batch costs whatever is in it. A fixed cost that was measured with the rounds of one system is every
+// system's: for each of its micro-batches, which in rounds is for each round.
+static inline double cost_micro_batch(const Cost* cost) { return MAX(cost->micro_batch, cost->round); }
 
 // `count` collectives of bytes_per_token * tokens of the micro-batch bytes that each rank sends
 typedef struct Communication {
@@ -126,4 +130,5 @@ typedef struct Setting {
     CpChoice kind;
     int context;  // no document is longer: what static systems size their groups for
     int rounds;   // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
+    int cp_size;  // of every group of a static plan; 0: the least that holds the context
 } Setting;

@@ -294,10 +294,11 @@ size_t machine_print(const Machine* machine, char* text, size_t bytes) {
 
 // ---- what follows from the constants
 
-int machine_capacity(const Machine* machine, int ranks) {
+int machine_capacity(const Machine* machine, int ranks, int zero) {
     if (machine->capacity) return machine->capacity;
     if (machine->token_mb <= 0) return 0;
-    double states = machine->parameters * 1024 * 16 / ranks;
+    double bytes = zero == 1 ? 6 + 12.0 / ranks : zero == 2 ? 2 + 16.0 / ranks : 16.0 / ranks;
+    double states = machine->parameters * 1024 * bytes;
     double tokens = floor((machine->memory_gb * 1024 - states) / machine->token_mb);
     return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
 }
@@ -327,7 +328,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
     if (ranks < 1 || node_size < 1 || context < 1)
         return fail(err, errlen, "%s: %d ranks, %d of a node, a context of %d tokens, expected 1 or more of each",
                     cost->name, ranks, node_size, context);
-    int capacity = machine_capacity(machine, ranks);
+    int capacity = machine_capacity(machine, ranks, 3);
     if (!machine->capacity && machine->token_mb <= 0)
         return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
                     cost->name);

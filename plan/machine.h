@@ -50,15 +50,17 @@ const char* machine_builtin(const char* name);
 const char* machine_names(void);
 // Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.
 size_t machine_print(const Machine* machine, char* text, size_t bytes);
-// Tokens of a rank: capacity, or floor((GB 1024 - parameters 1024 16 / ranks) / MB a token) (FlexSP's released cost
-// model, ZeRO-3). 0 or less: the model does not fit.
-int machine_capacity(const Machine* machine, int ranks);
+// Tokens of a rank with this ZeRO stage: capacity, or floor((GB 1024 - parameters 1024 bytes) / MB a token), where a
+// parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/zero.h), or 16 / ranks
+// (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
+int machine_capacity(const Machine* machine, int ranks, int zero);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
 int machine_heads(const Machine* machine);
 // Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp); a multiple of 128, less
 // than 1 where not even the states fit. Hydraulis' formula.
 int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp);
-// A setting for `ranks` ranks of this machine, `node_size` a node, no document beyond `context`; groups (ranks + 1) is
-// the caller's and is filled. 0, or -1 with a message (the model does not fit, ranks below 1).
+// A setting with the capacity of ZeRO-3 for `ranks` ranks of this machine, `node_size` a node, no document beyond
+// `context`; groups (ranks + 1) is the caller's and is filled. 0, or -1 with a message (the model does
+// not fit, ranks below 1).
 int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
                     char* err, size_t errlen);

@@ -28,6 +28,7 @@ const char* cp_kind_name(CpKind kind);  // "local", "ulysses", "ring", "ulysses 
 typedef struct Plan {
     int64_t step;
     int ranks, n_docs, n_micro_batches, n_rounds;
+    int has_barriers;           // all ranks end a round before any begins the next, whatever the ZeRO stage
     int* docs;                  // (n_docs) indices into the lengths of the step, each once
     MicroBatch* micro_batches;  // (n_micro_batches) at most n_docs
 } Plan;

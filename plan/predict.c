@@ -13,7 +13,7 @@ void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), 
 
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
               size_t errlen) {
-    PlayRule rule = {.in_rounds = setting->rounds};
+    PlayRule rule = {.in_rounds = setting->rounds || plan->has_barriers};
     if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
     return timeline_play(timeline, plan, lengths, setting, &rule, arena, err, errlen);
 }

@@ -46,7 +46,7 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
 // the plan is overwritten, where the step takes less than `below` ms; 0 where it does not; -1 without memory.
 int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
                 Arena* arena, char* err, size_t errlen);
-// Plays a plan as the setting says: free, or in rounds, which are set if the plan has none.
+// Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
               size_t errlen);
 // What any plan should take. Fills all but the tries, of which it says there are none.

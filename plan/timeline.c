@@ -55,7 +55,6 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     if (x->rule->hidden_rings && x->setting->cost.n_groups > 0 && mb->cp_size > 1)
         t->communication = published_token_ms(&x->setting->cost, mb->cp_size) * tokens;
     if (g->across && x->rule->across_scale > 0) t->communication *= x->rule->across_scale;
-    t->micro_batch += x->rule->micro_batch_ms;
     return 0;
 }
 
@@ -108,7 +107,7 @@ static void play_rounds(Play* x, Timeline* t) {
             play_micro_batch(x, t, i, open, opener);
             if (t->end[i] > end) end = t->end[i], ended = i;
         }
-        open = end + (x->rule->in_rounds ? x->rule->round_ms : 0);
+        open = end;
         opener = ended;
     }
 }
@@ -143,7 +142,6 @@ static void count_shares(const Play* x, Timeline* t, double linear) {
         busy += plan->micro_batches[i].cp_size * terms_ms(&x->terms[i]);
         communication += plan->micro_batches[i].cp_size * x->terms[i].communication;
     }
-    if (x->rule->in_rounds) busy += plan->ranks * (x->rule->round_ms * x->n_rounds);
     for (int r = 0; r < plan->ranks && x->rule->even_linear; r++) {
         busy += x->rule->remap_ms + linear / (x->setting->speeds ? x->setting->speeds[r] : 1);
         communication += x->rule->remap_ms;
@@ -187,7 +185,6 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
         t->critical.per_token += linear / (setting->speeds ? setting->speeds[last] : 1);
         t->critical.communication += rule->remap_ms;
     }
-    if (rule->in_rounds && x.n_rounds > 0) t->makespan += rule->round_ms;
     count_shares(&x, t, linear);
     arena_reset(arena, mark);
     return 0;

@@ -1,7 +1,7 @@
 // timeline.h - plays a plan in the cost model: when every micro-batch starts and ends on its ranks.
 //
 // Without rounds a micro-batch starts when the last of its ranks has ended what it ran before. Systems with a barrier
-// play in rounds: every round starts when all ranks have ended the one before and its round_ms is over.
+// play in rounds: every round starts when all ranks have ended the one before.
 //
 // A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and per-token terms.
 // Communication and what a micro-batch costs by itself take the same time at any speed.
@@ -9,25 +9,25 @@
 #include "plan/cost.h"
 
 typedef struct PlayRule {
-    int in_rounds;          // MicroBatch.round counts rounds with a barrier between them
-    double round_ms;        // for each of them
-    double micro_batch_ms;  // for each micro-batch, on top of Cost.micro-batch
-    double across_scale;    // communication of groups that span nodes takes so much of its time; 0 means 1
-    int hidden_rings;       // on published machines rings take no longer than all-to-alls of as many ranks
+    int in_rounds;  // MicroBatch.round counts rounds with a barrier between them
+    // What a system says that it does besides, and no rank here executes (play_as_executed):
+    double across_scale;  // communication of groups that span nodes takes so much of its time; 0 means 1
+    int hidden_rings;     // on published machines rings take no longer than all-to-alls of as many ranks
     // The linear work of all documents is spread evenly over all ranks behind their micro-batches, in place of the
     // micro-batches' own, and takes remap_ms for moving tokens there and back (Zeppelin's remapping).
     int even_linear;
     double remap_ms;
 } PlayRule;
 
+static inline PlayRule play_as_executed(const PlayRule* rule) { return (PlayRule){.in_rounds = rule->in_rounds}; }
+
 typedef struct Timeline {
     double *start, *end,
         *communication;                // (n_micro_batches) ms; communication: the part of end - start that is link time
     double* rank_end;                  // (ranks) ms at which a rank has done its last micro-batch
     double makespan;                   // ms
-    double idle, communication_share;  // shares of ranks * makespan; rounds' own time is neither
-    CostTerms critical;  // terms along the chain of micro-batches that ends last: they sum to the makespan (without
-                         // rounds' own time)
+    double idle, communication_share;  // shares of ranks * makespan
+    CostTerms critical;  // terms along the chain of micro-batches that ends last: they sum to the makespan
     int critical_micro_batches;
 } Timeline;
 

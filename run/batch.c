@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plan/published/published.h"
 #include "run/run.h"
 
 // ---- memory
@@ -87,13 +88,15 @@ static int make_plan(Batch* b, const Run* run, int64_t step, char* err, size_t e
     if (!strcmp(c->plan, "random"))
         return plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
                            hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err, errlen);
-    if (alone || !strcmp(c->plan, "static"))
+    if (alone)
         return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->cp_size, s->kind, &b->arena, err,
                            errlen);
-    b->predicted = 1;
-    int (*plan)(Plan*, Prediction*, int64_t, const int*, int, const Setting*, Arena*, char*, size_t) =
-        !strcmp(c->plan, "adaptive") ? plan_adaptive : plan_flex;
-    return plan(&b->plan, &b->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err, errlen);
+    const Planner* planner = run_planner(run);
+    b->predicted = planner == &planner_flex;  // whose prediction also tells of its search
+    if (b->predicted)
+        return plan_flex(&b->plan, &b->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err, errlen);
+    PlayRule rule;
+    return planner->plan(run->settled, &b->plan, &rule, step, b->lengths, b->n_pieces, &b->arena, err, errlen);
 }
 
 // A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
@@ -101,8 +104,8 @@ static void find_terms(Batch* b, const Run* run) {
     const Cost *now = &run->setting.cost, *before = &run->probed.cost;
     const CostTerms* t = &b->prediction.critical;
     double ms[CALIBRATION_TERMS] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
-           is[CALIBRATION_TERMS] = {now->quadratic, now->per_token, now->link_scale, now->micro_batch, now->step},
-           was[CALIBRATION_TERMS] = {before->quadratic, before->per_token, before->link_scale, before->micro_batch,
+           is[CALIBRATION_TERMS] = {now->quadratic, now->per_token, now->link_scale, cost_micro_batch(now), now->step},
+           was[CALIBRATION_TERMS] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before),
                                      before->step};
     for (int i = 0; i < CALIBRATION_TERMS; i++) b->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
 }
@@ -285,12 +288,24 @@ void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
     upload_ints(b, m, b->cu, b->n_cu);
 }
 
+// In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer anyway.
+void batch_end_rounds(const Batch* b, const Model* m, int i) {
+    if (!b->plan.has_barriers || m->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
+    int from = i > 0 ? b->micro_batches[i - 1].mb->round : 0;
+    int to = i < b->n_micro_batches ? b->micro_batches[i].mb->round : b->plan.n_rounds - 1;
+    for (int r = from; r < to; r++) {
+        m->k->clear(m->barrier, sizeof *m->barrier, m->s);
+        m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
+    }
+}
+
 // A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
-// this rank may come behind its reductions: one rank has the row alone, or all ranks are in the last row of all
-// together. Then every rank's order is a part of one global order, and no rank waits in a circle.
+// this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
+// row of all together. Then every rank's order is a part of one global order, and no rank waits in a circle.
 int batch_reduces_inside(const Batch* b, const Model* m, int i) {
     const MicroBatch *mb = b->micro_batches[i].mb, *last = &b->plan.micro_batches[b->plan.n_micro_batches - 1];
     if (i < b->n_micro_batches - 1 || !zero_can_reduce_inside(m)) return 0;
+    if (b->plan.has_barriers && mb->round < b->plan.n_rounds - 1) return 0;
     return mb->cp_size == 1 || (mb == last && mb->cp_size == m->comm->size);
 }
 

@@ -63,6 +63,9 @@ int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size
 // Sends that to the device; what is not read yet is read now.
 void batch_upload(Batch* b, const Model* m, const Sampler* sampler);
 Row batch_row(const Batch* b, const Model* m, int i);  // micro-batch i of this rank
+// Before micro-batch i of this rank, and with i = n_micro_batches at the end: waits for all ranks at the end of every
+// round that lies between, where the plan's rounds have barriers.
+void batch_end_rounds(const Batch* b, const Model* m, int i);
 // Whether gradients are reduced inside the backward pass of micro-batch i of this rank, rather than after its last.
 int batch_reduces_inside(const Batch* b, const Model* m, int i);
 // For generation: N tokens of a document that follow `cached` others in the KV cache.

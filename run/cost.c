@@ -290,6 +290,7 @@ void run_find_cost(Run* run) {
     if (run->config.probe) return;
     calibration_start(&run->calibration);
     run_set_cost(run);
+    run_open_planner(run);
     // One rank has nothing to plan with an estimate.
     if (run_is_brief(run)) return;
     if (run->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))

@@ -176,8 +176,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
     plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
     plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
-    size_t planning = planning_bytes(max_tokens, &run->limits) + batch_schedule_bytes(run, max_tokens);
-    plan_entry(&plan, "planning, at most", (train ? 2 : 1) * planning, AS_NEEDED);
+    size_t schedules = (train ? 2 : 1) * batch_schedule_bytes(run, max_tokens);
+    plan_entry(&plan, "planning, at most", run_planning_bytes(run, max_tokens) + schedules, AS_NEEDED);
     plan_entry(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     plan_entry(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
     return plan;
@@ -253,6 +253,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->loss_sum = (double*)planned(plan, "sums");
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
+    m->barrier = m->loss_sum + 3;
     batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
         batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices + batch_index_ints(run, max_tokens),
@@ -277,6 +278,7 @@ MemoryPlan run_plan_memory(Run* run) {
     run->setting.limits = run->limits;
     run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;
+    run->setting.cp_size = run->config.cp_size;
     run->setting.rounds = run->model.zero.stage > 1 || run->model.stages > 1;
     return plan;
 }

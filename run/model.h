@@ -75,6 +75,7 @@ struct Model {
     Work* work;     // what this rank computes of its part, and of others'; NULL: what it owns, always
     Zero zero;      // who holds what of the following: see run/zero.h
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
+    double* barrier;                // (1) what ranks sum that only wait for each other
     float* grad_scale;              // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];

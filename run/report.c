@@ -222,7 +222,7 @@ void run_print_end(Run* run, double seconds) {
 
 // ---- --explain
 
-enum { SAMPLE = 4096, MOST_SHOWN = 16 };
+enum { MOST_SHOWN = 16 };
 
 // A plan with everything that showing it takes.
 typedef struct Played {
@@ -243,12 +243,8 @@ typedef struct Stage {
 static int play(Stage* stage, const char* name, const char* words, double plan_us, char* err, size_t errlen) {
     Played* p = &stage->played[stage->n];
     const Run* run = stage->run;
-    if (run->setting.rounds && !p->rule.in_rounds) {
-        if (p->plan.n_rounds == 0 && plan_set_rounds(&p->plan, &stage->arena, err, errlen)) return -1;
-        p->rule.in_rounds = 1;
-    }
-    int failed =
-        timeline_play(&p->timeline, &p->plan, run->batch.lengths, &run->setting, &p->rule, &stage->arena, err, errlen);
+    p->rule = (PlayRule){.in_rounds = run->setting.rounds || p->plan.has_barriers};
+    int failed = step_play(&p->timeline, &p->plan, run->batch.lengths, &run->setting, &stage->arena, err, errlen);
     Shown shown = {name, words, &p->plan, &p->timeline, &p->rule, plan_us, stage->n == 0};
     stage->shown[stage->n] = shown;
     return failed;
@@ -258,25 +254,14 @@ static void play_chosen(Stage* stage) {
     char err[ERR_BYTES];
     const Batch* b = &stage->run->batch;
     const char* words = "";
-    for (int i = 0; i < n_planners; i++)
-        if (!strcmp(planners[i]->name, stage->run->config.plan)) words = planners[i]->words;
+    if (planner_named(stage->run->config.plan)) words = planner_named(stage->run->config.plan)->words;
     stage->played[0].plan = b->plan;
     if (play(stage, stage->run->config.plan, words, b->plan_us, err, sizeof err)) die("--explain: %s", err);
     stage->n = 1;
 }
 
-// Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see.
-static int draw_sample(const Run* run, int* lengths) {
-    int n = (int)MIN(sampler_pieces(run->data.train, SPLIT_TRAIN), (int64_t)SAMPLE);
-    for (int i = 0; i < n; i++) {
-        SamplerPosition position = {0, i};
-        lengths[i] = sampler_train_piece(run->data.train, position).length;
-    }
-    return n;
-}
-
-static int run_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, char* err,
-                       size_t errlen) {
+static int play_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, char* err,
+                        size_t errlen) {
     Played* p = &stage->played[stage->n];
     const Run* run = stage->run;
     const Batch* b = &run->batch;
@@ -290,12 +275,12 @@ static int run_planner(Stage* stage, const Planner* planner, const int* sample, 
 }
 
 static void play_planners(Stage* stage) {
-    static int sample[SAMPLE];
+    static int sample[SAMPLED_LENGTHS];
     char err[ERR_BYTES];
-    int n_sample = draw_sample(stage->run, sample);
+    int n_sample = run_sample_lengths(stage->run, sample);
     for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
         if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
-        if (!run_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
+        if (!play_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
         else say(stdout, "%s has no plan: %s", planners[i]->name, err);
     }
 }

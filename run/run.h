@@ -79,6 +79,8 @@ struct Run {
     // --context, together at most --capacity) on this rank alone: ms, the least of `repeats`. With ZeRO-2 and 3 all
     // ranks call it together. Afterwards gradients are zero, and run.batch is to be drawn again.
     double (*time_row)(Run* run, const int* lengths, int n, int repeats);
+    void* settled;     // what the planner of --plan settled before the first step, see planner.c; NULL: none is asked
+    Arena settled_in;  // where it lies
     Ahead* planner;
     double last_ms;                        // of the step before, 0 when it is not to be learnt from
     double last_terms[CALIBRATION_TERMS];  // its terms
@@ -182,6 +184,18 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 
 void run_check_virtual(Run* run);  // what goes with it; turns off what it has no results for
 void run_open_virtual(Run* run);   // the machine of --machine becomes that of all ranks; its capacity and memory
+
+// ---- planner.c
+
+enum { SAMPLED_LENGTHS = 4096 };
+
+const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
+// Most bytes that planning takes, beside the steps' own buffers.
+size_t run_planning_bytes(const Run* run, int max_tokens);
+// Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see. Returns
+// how many.
+int run_sample_lengths(const Run* run, int* lengths);
+void run_open_planner(Run* run);  // where the cost model is known; ends the program where the planner cannot plan
 
 // ---- cost.c, probe.c
 

@@ -165,6 +165,7 @@ void run_close(Run* run) {
     m->world->table->close(m->world);
     arena_free(&run->batch.arena);
     arena_free(&run->ahead.arena);
+    arena_free(&run->settled_in);
     run_dir_release(&run->dir);
     free(m->timer);  // Comms tell it until they are closed
     free(run->agreed);

@@ -100,10 +100,11 @@ static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
     Config* c = &run->config;
     int ranks = run->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
-    int capacity = known ? machine_capacity(machine, ranks) : 0;
-    if (known && capacity < 1)
-        die("%s: the model's states leave no room for a token on %d ranks of %.15g GB; try more ranks, or --capacity",
-            machine->cost.name, ranks, machine->memory_gb);
+    int capacity = known ? machine_capacity(machine, ranks, run->model.zero.stage) : 0;
+    if (known && capacity < 1 && !c->capacity)
+        die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
+            "or --capacity to go on as if they did",
+            machine->cost.name, run->model.zero.stage, ranks, machine->memory_gb);
     if (!c->capacity) c->capacity = capacity;
     if (!run->model.k->no_results) return;
     run->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
@@ -127,7 +128,7 @@ void run_open_virtual(Run* run) {
     cluster.step_has_weights = m->zero.stage == 1 && cost->step > 0;
     VirtualMachine machine = {.token_ms = cost->per_token,
                               .pair_ms = cost->quadratic,
-                              .micro_batch_ms = cost->micro_batch,
+                              .micro_batch_ms = cost_micro_batch(cost),
                               .step_ms = cost->step,
                               .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
                               .layers = s->L,

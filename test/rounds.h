@@ -38,6 +38,12 @@ static inline void limit_cluster(Cluster* c, int capacity, int kv_heads, CpChoic
     cost_groups(c->groups, &c->setting.cost, &c->setting.limits, kind);
 }
 
+// What a micro-batch costs.
+static inline void fix_cost(Cluster* c, double ms) {
+    c->setting.cost.micro_batch = c->setting.cost.round = ms;
+    cost_groups(c->groups, &c->setting.cost, &c->setting.limits, c->setting.kind);
+}
+
 // In place of its own cost one as a probe may measure it, for a limit_cluster that follows.
 static inline void measure_links(Cluster* c, uint64_t seed) {
     World world;

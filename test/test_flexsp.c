@@ -41,12 +41,11 @@ static void buckets_of_twenty_lengths_are_those_derived(void) {
 }
 
 static void rounds_of_twenty_lengths_are_those_derived(void) {
-    int cut[4 * 21], first[4];
-    int64_t scratch[63];
-    flexsp_blast(cut, twenty, 20, 3, scratch);
-    flexsp_chunks(first, cut, 20, 2);
+    int first[4];
+    int64_t scratch[21];
+    flexsp_chunks(first, twenty, 20, 2, scratch);
     CHECK(first[0] == 0 && first[1] == 4 && first[2] == 20);
-    flexsp_chunks(first, cut, 20, 3);
+    flexsp_chunks(first, twenty, 20, 3, scratch);
     CHECK(first[0] == 0 && first[1] == 2 && first[2] == 6 && first[3] == 20);
     int64_t sums[3] = {0};
     for (int m = 0; m < 3; m++)
@@ -92,16 +91,15 @@ static void buckets_are_the_best_there_are(void) {
 
 static void rounds_are_the_evenest_there_are_sorted_or_not(void) {
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
-        int lengths[11], cut[12 * 12], first[12], n = random_lengths(lengths, seed, 11, seed % 2);
-        int64_t scratch[36], capacity = lengths[0];
-        flexsp_blast(cut, lengths, n, n, scratch);
+        int lengths[11], first[12], n = random_lengths(lengths, seed, 11, seed % 2);
+        int64_t scratch[12], capacity = lengths[0];
         for (int i = 0; i < n; i++) capacity = MAX(capacity, lengths[i]);
         // As little as some number of runs needs, or any.
         if (seed % 3) capacity = best_cut(lengths, n, pick(seed, 4, 1, n), 1);
         else capacity += pick(seed, 4, 0, 3000);
         int least = 0;
         for (int m = n; m > 0; m--) {
-            flexsp_chunks(first, cut, n, m);
+            flexsp_chunks(first, lengths, n, m, scratch);
             CHECK(first[0] == 0 && first[m] == n);
             int64_t most = 0;
             for (int i = 0; i < m; i++) {
@@ -380,7 +378,8 @@ static void groups_take_the_time_of_the_released_cost_model(void) {
         int at = 0;
         while (d.cp_size[at] != rows[r].cp_size) at++;
         double s = rows[r].s, ms = rows[r].documents * (d.quadratic[at] * s * s + d.linear[at] * s);
-        CHECK_CLOSE(ms + c->setting.cost.round, rows[r].compute + rows[r].communication, 0.02);  // two rounded figures
+        CHECK_CLOSE(ms + c->groups[1].micro_batch, rows[r].compute + rows[r].communication,
+                    0.02);  // two rounded figures
     }
     CHECK(c->setting.limits.capacity == 6449);
     close_cluster(c);
@@ -410,8 +409,8 @@ static void a_bucket_takes_what_its_widest_document_takes(void) {
 
 // M_min to M_min + 4 rounds, each planned to its end. Without buckets, so that what is searched is what counts.
 static void the_plan_is_the_best_of_its_trials(void) {
-    static int64_t scratch[3 * 301];
-    static int sorted[300], cut[64 * 301];
+    static int64_t scratch[301];
+    static int sorted[300];
     int later = 0;
     for (uint64_t seed = 0; seed < 16 && !test_failures_in_claim; seed++) {
         Cluster* c = open_cluster(seed % 2 ? "flexsp-7b" : "a100-7b", seed % 4 ? 16 : 32, 8);
@@ -419,12 +418,11 @@ static void the_plan_is_the_best_of_its_trials(void) {
         double best = INFINITY;
         draw_lengths(lengths, n, seed % 3 ? "prolong" : "wikipedia", 60000, 9, (int64_t)seed);
         sort_descending(sorted, lengths, n);
-        c->setting.cost.round = 10.0 * (double)(seed % 5);
+        fix_cost(c, 10.0 * (double)(seed % 5));
         int least = flexsp_least_chunks(sorted, n, (int64_t)c->setting.limits.ranks * c->setting.limits.capacity);
-        flexsp_blast(cut, sorted, n, least + 4, scratch);
         for (int m = least; m < least + 5; m++) {
-            double ms = m * c->setting.cost.round;
-            flexsp_chunks(first, cut, n, m);
+            double ms = m * c->groups[1].micro_batch;
+            flexsp_chunks(first, sorted, n, m, scratch);
             for (int i = 0; i < m; i++) {
                 Tiny* x = open_tiny(c, sorted + first[i], first[i + 1] - first[i]);
                 ms += tiny_groups(x, FLEXSP_ENUMERATED);
@@ -448,8 +446,8 @@ static void the_plan_is_the_best_of_its_trials(void) {
 // Tokens as buckets count them are at most the mean of the true ones and what all ranks hold.
 static void buckets_follow_the_released_rule_in_plans(void) {
     Cluster* c = open_cluster("flexsp-7b", 64, 8);
-    static int sorted[512], cut[32 * 513], first[32], bucket[513];
-    static int64_t scratch[3 * 513];
+    static int sorted[512], first[32], bucket[513];
+    static int64_t scratch[513];
     int lengths[512], risen = 0;
     int64_t capacity = 64 * (int64_t)c->setting.limits.capacity;
     for (int batch = 0; batch < 12; batch++) {
@@ -461,8 +459,7 @@ static void buckets_follow_the_released_rule_in_plans(void) {
         CHECK(flexsp_plan(&c->plan, &rule, &report, 1, lengths, 512, &c->setting, &options, &c->arena, NULL, 0) == 0);
         int m = report.rounds, most = 0;
         CHECK(m == report.least);
-        flexsp_blast(cut, sorted, 512, m, scratch);
-        flexsp_chunks(first, cut, 512, m);
+        flexsp_chunks(first, sorted, 512, m, scratch);
         for (int i = 0; i < m; i++) {
             int n = first[i + 1] - first[i];
             int64_t tokens = 0;
@@ -489,13 +486,14 @@ static void every_plan_holds_and_takes_what_it_says(void) {
         while (2 * widest <= N) widest *= 2;
         draw_lengths(lengths, n, sources[seed % 7], (int)MIN(196608, widest * c->setting.limits.capacity), 6, 0);
         for (int i = 0; i < n; i++) tokens += lengths[i];
-        c->setting.cost.round = seed % 3 ? 100 : 0;
+        fix_cost(c, seed % 3 ? 100 : 0);
         FlexspReport report;
         PlayRule rule;
         CHECK(flexsp_plan(&c->plan, &rule, &report, 9, lengths, n, &c->setting, NULL, &c->arena, c->err,
                           sizeof c->err) == 0);
         prove_rounds(c, lengths, n);
-        CHECK(rule.in_rounds == 1 && rule.round_ms == c->setting.cost.round && c->plan.step == 9);
+        CHECK(rule.in_rounds == 1 && c->plan.has_barriers == 1 && c->plan.step == 9);
+        CHECK(c->plan.n_rounds == (n > 0 ? report.rounds : 0));
         CHECK(c->plan.micro_batches[c->plan.n_micro_batches - 1].round == report.rounds - 1);
         CHECK(report.rounds >= report.least && report.least >= CEIL_DIV(tokens, most));
         // Published machines' communication is linear: the planner and the timeline mean the same. With nodes of 6
@@ -602,7 +600,7 @@ static void wikipedia_plans_look_like_the_papers(void) {
         double micro_batches = (double)CEIL_DIV(tokens, 64 * (int64_t)c->setting.limits.capacity);
         double s2 = 0;
         for (int i = 0; i < 512; i++) s2 += (double)lengths[i] * lengths[i];
-        double fixed = group_ms(&c->groups[64], s2, (double)tokens) + micro_batches * c->setting.cost.round;
+        double fixed = group_ms(&c->groups[64], s2, (double)tokens) + micro_batches * c->groups[64].micro_batch;
         CHECK(report.ms < fixed);
         gain += fixed / report.ms / 10;
     }

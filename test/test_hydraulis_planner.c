@@ -95,7 +95,7 @@ static double end_of_rank(const Run* run, int rank) {
         }
         GroupCost g =
             cost_group(&run->setting.cost, &run->setting.limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
-        ms += group_ms(&g, s2, tokens) + MAX(run->setting.cost.round, run->setting.cost.micro_batch);
+        ms += group_ms(&g, s2, tokens) + cost_micro_batch(&run->setting.cost);
     }
     return ms;
 }

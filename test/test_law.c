@@ -11,6 +11,7 @@
 //
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.
+#include "plan/published/published.h"
 #include "test/trainer.h"
 
 enum { CASES_OF_A_MODEL = 3 };
@@ -110,16 +111,36 @@ static const Setting* random_setting(uint64_t seed) {
 
 static int flex_plans, unlike_cp_sizes;  // plan_flex's plans, and those of them with groups of unlike cp sizes
 
-static void plan_case(Batch* b, uint64_t seed) {
+static const Planner* planner;  // of cases that are for one; NULL: flex in every other case, any plan in the others
+static int planned, refused, barriers;  // plans of it; those with barriers
+
+// 0, or -1 where it says why not.
+static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why) {
+    static Arena settled;
+    PlayRule rule;
+    arena_reset(&settled, (ArenaMark){0});
+    void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why, ERR_BYTES);
+    int no_plan =
+        !state || planner->plan(state, &b->plan, &rule, 1, b->lengths, b->n_pieces, &b->arena, why, ERR_BYTES);
+    if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
+    planned += !no_plan, refused += no_plan;
+    barriers += !no_plan && b->plan.has_barriers;
+    return no_plan ? -1 : 0;
+}
+
+// 0, or -1 where the planner has no plan.
+static int plan_case(Batch* b, uint64_t seed) {
     char why[ERR_BYTES];
     const Setting* s = random_setting(seed);
-    int is_flex = seed & 1;
-    if (is_flex ? plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)
-                : plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
+    int is_flex = !planner && seed & 1, is_random = !planner && !is_flex;
+    if (planner && plan_by_planner(b, s, seed, why)) return -1;
+    if ((is_flex && plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)) ||
+        (is_random &&
+         plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why)))
         die("seed %" PRIu64 ": %s", seed, why);
     if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
-    int wrong =
-        plan_check(&b->plan, b->lengths, b->n_pieces, is_flex ? &s->limits : &run->limits, &b->arena, why, sizeof why);
+    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_random ? &run->limits : &s->limits, &b->arena, why,
+                           sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
@@ -127,6 +148,7 @@ static void plan_case(Batch* b, uint64_t seed) {
         unlike |= b->plan.micro_batches[i].cp_size != b->plan.micro_batches[0].cp_size;
     flex_plans += is_flex;
     unlike_cp_sizes += is_flex && unlike;
+    return 0;
 }
 
 static void list_tasks(Run* r) {
@@ -302,7 +324,7 @@ static void one_case(uint64_t seed, int i) {
     int failures = test_failures_in_claim;
     draw_pieces(run, seed);
     count_pieces(run, 1);
-    plan_case(&run->batch, seed);
+    if (plan_case(&run->batch, seed)) return;
     Bytes before = sent_bytes();
     double loss = step_loss(run);
     Bytes now = sent_bytes(), expected = expected_bytes();
@@ -386,6 +408,27 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
     if (flex_plans >= 10 && ranks > 3) CHECK(unlike_cp_sizes >= flex_plans / 10);
     if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
+}
+
+// Barriers, rounds of their own and all: what --plan NAME trains.
+static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
+    enum { MODELS = 2 };
+    int cases = getenv("LAW_CASES") ? MIN(atoi(getenv("LAW_CASES")), CASES_OF_A_MODEL) : CASES_OF_A_MODEL;
+    const uint64_t first = 5000 * (uint64_t)size;
+    for (uint64_t m = 0; m < MODELS && test_failures_in_claim == 0; m++) {
+        open_model(first + CASES_OF_A_MODEL * m, cases);
+        for (int i = 0; i < n_planners * cases && ranks > 1 && test_failures_in_claim == 0; i++) {
+            planner = planners[i / cases];
+            one_case(first + CASES_OF_A_MODEL * m + (uint64_t)(i % cases), i % cases);
+            MPI_Allreduce(MPI_IN_PLACE, &test_failures_in_claim, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+            if (test_failures_in_claim && rank == 0) printf("    it was %s\n", planner->name);
+        }
+    }
+    planner = NULL;
+    if (ranks == 1) return;
+    CHECK(planned >= n_planners * cases * MODELS * 3 / 4);
+    CHECK(barriers > 0);
+    if (rank == 0) printf("    %d plans, %d of them with barriers; %d refused\n", planned, barriers, refused);
 }
 
 // ---- what moves, and what is held
@@ -626,6 +669,7 @@ int main(int n_arguments, char** arguments) {
     identity = run->identity;
     if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
+    RUN_TOGETHER(every_planner_gives_the_loss_and_gradients_of_one_rank);
     if (!reference.grads) open_model(1, 0);  // TEST_ONLY
     RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);
     RUN_TOGETHER(overlap_changes_no_bit_and_no_byte);

@@ -105,16 +105,20 @@ static void flexsp_ranks_hold_the_published_tokens(void) {
         read_builtin(golden[i].name);
         CHECK(machine.memory_gb == 30 && machine.parameters == golden[i].parameters_192k);
         machine.memory_gb = golden[i].gb;
-        CHECK(machine_capacity(&machine, 64) == golden[i].tokens_192k);
+        CHECK(machine_capacity(&machine, 64, 3) == golden[i].tokens_192k);
         machine.parameters = golden[i].parameters_384k;
-        CHECK(machine_capacity(&machine, 64) == golden[i].tokens_384k);
+        CHECK(machine_capacity(&machine, 64, 3) == golden[i].tokens_384k);
     }
     read_builtin("flexsp-7b");
     machine.memory_gb = 28;
-    CHECK(64 * machine_capacity(&machine, 64) == 383488);
+    CHECK(64 * machine_capacity(&machine, 64, 3) == 383488);
     machine.parameters = 7.850;
-    CHECK(64 * machine_capacity(&machine, 64) == 380800);
-    CHECK(machine_capacity(&machine, 4) < 1);  // 16 bytes a parameter on 4 ranks
+    CHECK(64 * machine_capacity(&machine, 64, 3) == 380800);
+    // ZeRO-2: (30 - 7.117 (2 + 16 / 64)) 1024 / 4.480442; ZeRO-1 holds 6 bytes a parameter besides 12 / 64: 44 GB.
+    CHECK(machine_parse(&machine, machine_builtin("flexsp-7b"), strlen(machine_builtin("flexsp-7b")), err,
+                        sizeof err) == 0);
+    CHECK(machine_capacity(&machine, 64, 2) == 3196 && machine_capacity(&machine, 64, 1) < 1);
+    CHECK(machine_capacity(&machine, 3, 3) < 1);  // 16 bytes a parameter on 4 ranks
 }
 
 static const Scheme* scheme_of(const char* name) {

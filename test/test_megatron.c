@@ -42,7 +42,7 @@ static void cp_sizes_come_from_memory_alone(void) {
     // Three documents of cp size 1: the first of the narrowest widens into the rank that is left.
     CHECK(micro_batch_is(c, 3, 0, 2, 2, 1) && micro_batch_is(c, 4, 2, 1, 2, 1) && micro_batch_is(c, 5, 3, 1, 2, 1));
     CHECK(c->plan.docs[3] == 0 && c->plan.docs[4] == 4 && c->plan.docs[5] == 5);
-    CHECK(rule.in_rounds == 1 && rule.round_ms == 0 && rule.micro_batch_ms == 0 && c->plan.step == 3);
+    CHECK(rule.in_rounds == 1 && c->plan.has_barriers == 1 && c->plan.step == 3);
     close_cluster(c);
 }
 
@@ -241,7 +241,7 @@ static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
     CHECK(c->plan.n_micro_batches == 4);
     CHECK(micro_batch_is(c, 0, 0, 2, 0, 2) && micro_batch_is(c, 1, 2, 2, 0, 1) && micro_batch_is(c, 2, 0, 2, 1, 1));
     CHECK(micro_batch_is(c, 3, 2, 2, 1, 3));
-    CHECK(rule.in_rounds == 0 && rule.round_ms == 0);
+    CHECK(rule.in_rounds == 0 && c->plan.has_barriers == 0);
     // Cp size 1: {500, 1}, {700}, {600}, {500}, as many as replicas.
     const int short_ones[] = {500, 1, 700, 600, 500};
     CHECK(balanced_rows(c, &rule, short_ones, 5, 1) == 0);

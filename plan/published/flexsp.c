@@ -11,8 +11,7 @@
 // Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
 // of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
 // not a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
-// (Setting.groups): ulysses or ring. MicroBatch.round is the round; Plan.n_rounds stays 0, for a rank may be idle in
-// one of them, which the earliest rounds of plan_set_rounds do not know.
+// (Setting.groups): ulysses or ring. MicroBatch.round is the round.
 #include "plan/published/flexsp.h"
 
 #include <math.h>
@@ -26,7 +25,9 @@
 // (Galil and Park 1992) takes O(n log n) a column in place of the paper's O(n^2): the same minima.
 // Rounds (section 4.2, the "sequence blaster"): runs whose largest sum of tokens is the least,
 //   most[k][i] = min_j max(most[j][i - 1], s_j + .. + s_k-1).
-// The first rises in j and the second falls, so the best j is where they cross.
+// The first rises in j and the second falls, so the best j is where they cross. With V the least maximum of the first k
+// documents in i runs, that is the least j at which the last run has at most V tokens. So no table is kept: V comes by
+// bisection, each guess checked by filling runs greedily, for one prefix a run from the last to the first.
 
 // A column of the table: prev is err[.][q - 1], now err[.][q].
 typedef struct Column {
@@ -83,37 +84,43 @@ int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t mos
     return q < most ? q : without_buckets(first, n);
 }
 
-// The j that is best for the first k documents in one more run than prev has, at least `from`. The least of equals.
-static int crossing(const int64_t* prev, const int64_t* sums, int k, int from) {
-    int low = from, high = k - 1;
+// The greatest j from `from` on, at most k, at which documents from .. j - 1 have at most `most` tokens.
+static int run_end(const int64_t* sums, int from, int k, int64_t most) {
+    int low = from, high = k;
     while (low < high) {
-        int j = low + (high - low) / 2;
-        if (prev[j] >= sums[k] - sums[j]) high = j;
-        else low = j + 1;
+        int j = low + (high - low + 1) / 2;
+        if (sums[j] - sums[from] <= most) low = j;
+        else high = j - 1;
     }
-    return low > from && sums[k] - sums[low - 1] <= prev[low] ? low - 1 : low;
+    return low;
 }
 
-void flexsp_blast(int* cut, const int* lengths, int n, int most, int64_t* scratch) {
-    size_t width = (size_t)n + 1;
-    int64_t *sums = scratch, *prev = sums + width, *now = prev + width;
+static int runs_suffice(const int64_t* sums, int k, int runs, int64_t most) {
+    int at = 0;
+    for (; runs > 0 && at < k; runs--) at = run_end(sums, at, k, most);
+    return at == k;
+}
+
+static int64_t least_maximum(const int64_t* sums, int k, int runs) {
+    int64_t low = CEIL_DIV(sums[k], runs), high = sums[k];
+    while (low < high) {
+        int64_t most = low + (high - low) / 2;
+        if (runs_suffice(sums, k, runs, most)) high = most;
+        else low = most + 1;
+    }
+    return low;
+}
+
+void flexsp_chunks(int* first, const int* lengths, int n, int m, int64_t* sums) {
     sums[0] = 0;
     for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
-    for (int k = 0; k <= n; k++) now[k] = sums[k], cut[width + (size_t)k] = 0;
-    for (int m = 2; m <= most; m++) {
-        int64_t* other = prev;
-        prev = now, now = other;
-        for (int k = m; k <= n; k++) {
-            int j = crossing(prev, sums, k, m - 1);
-            now[k] = MAX(prev[j], sums[k] - sums[j]);
-            cut[(size_t)m * width + (size_t)k] = j;
-        }
-    }
-}
-
-void flexsp_chunks(int* first, const int* cut, int n, int m) {
     first[m] = n;
-    for (; m > 0; m--) first[m - 1] = cut[(size_t)m * ((size_t)n + 1) + (size_t)first[m]];
+    for (int runs = m, k = n; runs > 0; runs--) {
+        int64_t most = least_maximum(sums, k, runs);
+        int j = runs - 1;
+        while (runs > 1 && sums[k] - sums[j] > most) j++;
+        first[runs - 1] = k = runs > 1 ? j : 0;
+    }
 }
 
 int flexsp_least_chunks(const int* lengths, int n, int64_t capacity) {
@@ -141,7 +148,7 @@ int flexsp_least_chunks(const int* lengths, int n, int64_t capacity) {
 //
 // Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), additive, with
 // a constant v for each cp size, "by profiling". Where a machine knows tables of message sizes, v is that of a full
-// group. The fixed cost b1 of a round is Cost.round. Ranks count as equally fast.
+// group. The fixed cost b1 of a round is what a micro-batch of any cp size costs by itself. Ranks count as equally fast.
 
 void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
@@ -156,7 +163,6 @@ void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
         double full = (double)g->room * x->ring_size[c];
         x->quadratic[c] = g->quadratic;
         x->linear[c] = g->per_token + group_communication_ms(g, full) / full;
-        x->micro_batch[c] = g->micro_batch;
     }
 }
 
@@ -267,7 +273,7 @@ static double fill_groups(Search* x, const int* counts, double limit) {
     Group* heap[FLEXSP_CP_SIZES];
     for (int c = d->n; c-- > 0; at += counts[c]) {
         heap[c] = x->groups + at;
-        for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){d->micro_batch[c], d->room[c], number++};
+        for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){0, d->room[c], number++};
     }
     for (int c = 0; c < d->n; c++)
         if (counts[c]) present[n_present++] = c;
@@ -420,7 +426,7 @@ typedef struct Work {
     Sorted* documents;  // (n) the longest first
     int* lengths;       // (n) theirs
     double* area;       // (n + 1) rank-ms that the first of them occupy at least
-    int64_t* sums;      // 3 (n + 1)
+    int64_t* sums;      // (n + 1)
     int* first;         // (n + 1) rounds
     int* bucket;        // (n + 1)
     int* group_of;      // (n)
@@ -437,7 +443,7 @@ static void take_work(Work* x, Arena* arena) {
     x->documents = TAKE(arena, Sorted, n);
     x->lengths = TAKE(arena, int, n);
     x->area = TAKE(arena, double, n + 1);
-    x->sums = TAKE(arena, int64_t, 3 * (n + 1));
+    x->sums = TAKE(arena, int64_t, n + 1);
     x->first = TAKE(arena, int, n + 1);
     x->bucket = TAKE(arena, int, n + 1);
     x->group_of = TAKE(arena, int, n);
@@ -485,7 +491,7 @@ static double true_ms(Work* x, int first, int n, const int* counts) {
     double slowest = 0;
     int number = 0;
     for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++) x->load[number] = d->micro_batch[c], x->size[number] = 0;
+        for (int g = 0; g < counts[c]; g++, number++) x->load[number] = 0, x->size[number] = 0;
     for (int i = 0; i < n; i++) {
         int group = x->group_of[i], c = d->n - 1;
         for (int from = counts[c]; from <= group; from += counts[c]) c--;
@@ -532,17 +538,18 @@ static double plan_round(Work* x, int round, int first, int end) {
 // ---- trials
 
 // M rounds. The total in ms, INFINITY where one does not fit or the total cannot beat the best.
-static double try_rounds(Work* x, const int* cut, int m) {
-    double total = 0, round_ms = x->setting->cost.round;
-    flexsp_chunks(x->first, cut, x->n, m);
+static double try_rounds(Work* x, int m) {
+    double total = 0, fixed = x->setting->groups[1].micro_batch;
+    flexsp_chunks(x->first, x->lengths, x->n, m, x->sums);
     x->trial.n_micro_batches = 0;
     for (int i = 0; i < m; i++) {
-        double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->cp_sizes.ranks + round_ms * (m - i);
+        double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->cp_sizes.ranks + fixed * (m - i);
         if (total + to_come >= x->best) return INFINITY;
         double ms = plan_round(x, i, x->first[i], x->first[i + 1]);
         if (ms == INFINITY) return ms;
-        total += ms + round_ms;
+        total += ms + fixed;
     }
+    x->trial.n_rounds = m;
     return total;
 }
 
@@ -558,16 +565,10 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     int least = x->report->least = flexsp_least_chunks(x->lengths, x->n, capacity);
     for (int from = least; from <= x->n && x->best == INFINITY; from += trials) {
-        int most = MIN(from + trials - 1, x->n);
-        ArenaMark mark = arena_mark(x->arena);
-        int* cut = TAKE(x->arena, int, (size_t)(most + 1) * (size_t)(x->n + 1));
-        if (arena_check(x->arena, err, errlen) < 0) return -1;
-        flexsp_blast(cut, x->lengths, x->n, most, x->sums);
-        for (int m = from; m <= most; m++) {
-            double ms = try_rounds(x, cut, m);
+        for (int m = from; m <= MIN(from + trials - 1, x->n); m++) {
+            double ms = try_rounds(x, m);
             if (ms < x->best) keep_trial(x, plan, m, ms);
         }
-        arena_reset(x->arena, mark);
         if (arena_check(x->arena, err, errlen) < 0) return -1;
     }
     if (x->n > 0 && x->best == INFINITY)
@@ -586,10 +587,11 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
     x.best = INFINITY;
     x.report = report ? report : &ignored;
     *x.report = (FlexspReport){0};
-    *rule = (PlayRule){.in_rounds = 1, .round_ms = setting->cost.round};
+    *rule = (PlayRule){.in_rounds = 1};
     flexsp_cp_sizes(&x.cp_sizes, setting);
     take_work(&x, arena);
     x.trial.step = step, x.trial.ranks = setting->limits.ranks;
+    plan->has_barriers = x.trial.has_barriers = 1;
     if (arena_check(arena, err, errlen) < 0 || sort_documents(&x, lengths, err, errlen) < 0) return -1;
     if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
@@ -603,6 +605,14 @@ static int plan_flexsp(const void* planner, Plan* plan, PlayRule* rule, int64_t 
     return flexsp_plan(plan, rule, NULL, step, lengths, n, (const Setting*)planner, NULL, arena, err, errlen);
 }
 
+// Tables of buckets, or times and rooms of every cp size, beside lists of documents.
+static size_t more_bytes(int n, const PlanLimits* limits) {
+    return (size_t)n * (FLEXSP_MOST_BUCKETS * sizeof(int) + 64) + (size_t)limits->ranks * 64 + sizeof(Beam);
+}
+
 const Planner planner_flexsp = {
-    "flexsp", "FlexSP (ASPLOS 2025): rounds of sorted documents, groups of unlike powers of two in each",
-    planner_open_setting, plan_flexsp};
+    .name = "flexsp",
+    .words = "FlexSP (ASPLOS 2025): rounds of sorted documents, groups of unlike powers of two in each",
+    .open = planner_open_setting,
+    .plan = plan_flexsp,
+    .more_bytes = more_bytes};

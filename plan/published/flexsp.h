@@ -35,11 +35,9 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
 // (Eq. 15). Takes the least number, from `least` on, whose tokens so counted are at most most_tokens; n of one document
 // each when that takes FLEXSP_MOST_BUCKETS. first (n + 1): where each begins, and n. Returns the number.
 int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens, Arena* arena);
-// The blaster's table for lengths (n) in the order of cutting and 1 to `most` rounds: cut ((most + 1) (n + 1)).
-// Contiguous runs, whose largest sum of tokens is the least. scratch: 3 (n + 1).
-void flexsp_blast(int* cut, const int* lengths, int n, int most, int64_t* scratch);
-// first (m + 1): where each of m rounds begins, and n.
-void flexsp_chunks(int* first, const int* cut, int n, int m);
+// first (m + 1): where each of m rounds begins, and n. Contiguous runs of lengths (n) in the order of cutting, whose
+// largest sum of tokens is the least; the later ones are filled first. sums: scratch, (n + 1).
+void flexsp_chunks(int* first, const int* lengths, int n, int m, int64_t* sums);
 // The least number of contiguous runs of at most `capacity` tokens, at least ceil(sum / capacity). n + 1 when a
 // document is longer than that.
 int flexsp_least_chunks(const int* lengths, int n, int64_t capacity);
@@ -49,9 +47,8 @@ int flexsp_least_chunks(const int* lengths, int n, int64_t capacity);
 typedef struct FlexspCpSizes {
     int n, ranks;
     int cp_size[FLEXSP_CP_SIZES], ulysses_size[FLEXSP_CP_SIZES], ring_size[FLEXSP_CP_SIZES];
-    double quadratic[FLEXSP_CP_SIZES], linear[FLEXSP_CP_SIZES],
-        micro_batch[FLEXSP_CP_SIZES];  // ms a token^2, a token, a group
-    int64_t room[FLEXSP_CP_SIZES];     // tokens of a rank
+    double quadratic[FLEXSP_CP_SIZES], linear[FLEXSP_CP_SIZES];  // ms a token^2, a token
+    int64_t room[FLEXSP_CP_SIZES];                               // tokens of a rank
 } FlexspCpSizes;
 
 void flexsp_cp_sizes(FlexspCpSizes* cp_sizes, const Setting* setting);

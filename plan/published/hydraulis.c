@@ -4,8 +4,8 @@
 //
 // Tensor x pipeline parallelism is what Hydraulis chooses among. The published planner has the cp sizes of this project
 // in its place: a pipeline is a group of ranks that share documents by ulysses or ring, pp = 1, one scheme for each
-// power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. A micro-batch costs
-// what one of any published system does, Cost.round. Ranks of unequal speed are unknown to it.
+// power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. Ranks of unequal
+// speed are unknown to it.
 //
 // Where the released code is known to go wrong it is not followed: ties in dispatching go to the smallest own load, not
 // to the first pipeline; a shuffle that leaves a pipeline empty does not end the search; a strategy costs the maximum
@@ -615,7 +615,7 @@ static PipelineScheme scheme_of_group(const GroupCost* g, const Setting* setting
         start = MAX(quarter_ms - slope * full / 4, 0);
     }
     scheme.linear = g->per_token + slope;
-    scheme.fixed = MAX(setting->cost.round, g->micro_batch) + start;
+    scheme.fixed = g->micro_batch + start;
     return scheme;
 }
 
@@ -718,8 +718,7 @@ static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t
     if (step_work(&work, &h->pool, lengths, n, arena, err, errlen) < 0) return -1;
     Choice choice = hydraulis_choose(&work, h->list, h->n, HYDRAULIS_SHUFFLES, (uint64_t)step);
     plan->n_docs = 0;  // until its micro-batches are added
-    // The timeline counts Cost.micro-batch itself.
-    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&h->setting->cost)};
+    *rule = (PlayRule){0};
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)
         return fail(err, errlen,
@@ -729,9 +728,18 @@ static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t
     return 0;
 }
 
-const Planner planner_hydraulis = {
-    "hydraulis",
-    "strategies of unlike groups from a dynamic program, one a step, documents dispatched and packed (Hydraulis, 2024)",
-    planner_open,
-    planner_plan,
-};
+// The table of propose_from has 14 bytes a cell, of up to HYDRAULIS_BINS lengths and `ranks` GPUs; scoring holds a
+// double for each candidate and batch, and the work of a batch.
+static size_t open_bytes(const PlanLimits* limits) {
+    size_t ranks = (size_t)limits->ranks, work = 28 * HYDRAULIS_SCHEMES;
+    return sizeof(Hydraulis) + CANDIDATES * (sizeof(Strategy) + MOST_BATCHES * sizeof(double)) +
+           (HYDRAULIS_BINS + 1) * (ranks + 1) * 16 + (512 + 4 * ranks) * work + ((size_t)1 << 20);
+}
+
+const Planner planner_hydraulis = {.name = "hydraulis",
+                                   .words =
+                                       "strategies of unlike groups from a dynamic program, one a step, documents "
+                                       "dispatched and packed (Hydraulis, 2024)",
+                                   .open = planner_open,
+                                   .plan = planner_plan,
+                                   .open_bytes = open_bytes};

@@ -9,9 +9,7 @@
 // begun to fall, when the loads of all ranks are within 5 %. Ranks that are left over widen the narrowest groups,
 // twofold each. Nothing is carried to the next round, and all ranks wait for each other in between. The release
 // cuts the sorted list into parts of equal work first, which only changes where it goes on after a cp size that is
-// blocked: here that is the next narrower cp size. A round pays the fixed cost that the machine's constants name
-// for one, Cost.round, as every system's does here; so does a micro-batch of balanced packing.
-// MicroBatch.round is the round, Plan.n_rounds stays 0: ranks may be idle in one where their number is no power of two.
+// blocked: here that is the next narrower cp size. MicroBatch.round is the round.
 //
 // Balanced packing, its baseline (--sequence-packing-scheduler dp_balanced): micro-batches of one cp size filled in the
 // order of documents, a new one when the next does not fit; then last documents leave the last micro-batches that have
@@ -168,13 +166,14 @@ int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* length
                .next = TAKE(arena, int, ranks),
                .groups = TAKE(arena, Group, ranks)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    *rule = (PlayRule){.in_rounds = 1, .round_ms = setting->cost.round};
+    *rule = (PlayRule){.in_rounds = 1};
+    plan->has_barriers = 1;
     sort_longest_first(x.docs, lengths, n);
     if (choose_cp_sizes(&x, err, errlen) < 0) return -1;
-    for (int round = 0; x.left > 0; round++) {
+    for (; x.left > 0; plan->n_rounds++) {
         fill_round(&x);
         widen_groups(&x);
-        write_round(&x, plan, round, &n_written);
+        write_round(&x, plan, plan->n_rounds, &n_written);
     }
     arena_reset(arena, mark);
     return 0;
@@ -226,7 +225,7 @@ int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengt
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
         return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
-    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&setting->cost)};
+    *rule = (PlayRule){0};
     if (fill_micro_batches(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
     int replicas = limits->ranks / cp_size;
     split_micro_batches(plan, replicas);
@@ -244,6 +243,8 @@ static int plan_megatron(const void* planner, Plan* plan, PlayRule* rule, int64_
     return megatron_dynamic(plan, rule, step, lengths, n, (const Setting*)planner, arena, err, errlen);
 }
 
-const Planner planner_megatron = {"megatron",
-                                  "Megatron-LM's dynamic context parallelism: cp sizes by memory, balance by s^2",
-                                  planner_open_setting, plan_megatron};
+const Planner planner_megatron = {
+    .name = "megatron",
+    .words = "Megatron-LM's dynamic context parallelism: cp sizes by memory, balance by s^2",
+    .open = planner_open_setting,
+    .plan = plan_megatron};

@@ -1,26 +1,14 @@
 // published.c - the table of planners, and the planners of this project in it.
 //
-// static    one cp size for all steps: the least power of two that holds a document of setting->context tokens; where
-//           none does, the least cp size of any kind. Micro-batches are best-fit packed, by plan_static.
+// static    one cp size for all steps: setting->cp_size, or the least power of two that holds a document of
+//           setting->context tokens; where none does, the least cp size of any kind. Micro-batches are best-fit packed,
+//           by plan_static.
 // adaptive  the best cp size for every step, by plan_adaptive.
 // flex      groups of unlike cp sizes, by plan_flex.
-// None of them has a barrier, but adaptive and flex where the setting is of rounds. Each pays Cost.round for every
-// micro-batch or round, so that a fixed cost that was measured with the rounds of another system is not a gift to those
-// without: adaptive and flex know it while they plan, in a setting of their own whose micro-batches cost so much more.
+// None of them has a barrier of its own; where the setting is of rounds (ZeRO-2 and 3) adaptive and flex plan for them.
 #include "plan/published/published.h"
 
 #include <stdlib.h>
-
-double planner_micro_batch_ms(const Cost* cost) { return MAX(cost->round - cost->micro_batch, 0); }
-
-Setting setting_with_micro_batch(const Setting* setting, double micro_batch_ms, GroupCost* groups) {
-    Setting with = *setting;
-    memcpy(groups, setting->groups, sizeof(GroupCost) * ((size_t)setting->limits.ranks + 1));
-    for (int d = 1; d <= setting->limits.ranks; d++) groups[d].micro_batch += micro_batch_ms;
-    with.groups = groups;
-    with.cost.micro_batch += micro_batch_ms;
-    return with;
-}
 
 // ---- what the planners share
 
@@ -73,7 +61,7 @@ static void* static_open(const Setting* setting, const int* sample, int n_sample
     (void)sample, (void)n_sample;
     Static* x = TAKE(arena, Static, 1);
     ArenaMark mark = arena_mark(arena);
-    int cp_size = choose_cp_size(setting, arena);
+    int cp_size = setting->cp_size ? setting->cp_size : choose_cp_size(setting, arena);
     if (arena_check(arena, err, errlen) < 0) return NULL;
     arena_reset(arena, mark);
     if (cp_size == 0) {
@@ -90,53 +78,57 @@ static void* static_open(const Setting* setting, const int* sample, int n_sample
 static int static_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                        Arena* arena, char* err, size_t errlen) {
     const Static* x = (const Static*)planner;
-    *rule = (PlayRule){.micro_batch_ms = planner_micro_batch_ms(&x->setting->cost)};
+    *rule = (PlayRule){0};
     return plan_static(plan, step, lengths, n, &x->setting->limits, x->cp_size, x->setting->kind, arena, err, errlen);
 }
 
 // ---- adaptive and flex
 
-typedef struct Stepwise {
-    Setting setting;
-    PlayRule rule;
-} Stepwise;
-
-static void* stepwise_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
-                           size_t errlen) {
-    (void)sample, (void)n_sample;
-    Stepwise* x = TAKE(arena, Stepwise, 1);
-    GroupCost* groups = TAKE(arena, GroupCost, setting->limits.ranks + 1);
-    if (arena_check(arena, err, errlen) < 0) return NULL;
-    double ms = planner_micro_batch_ms(&setting->cost);
-    x->rule = setting->rounds ? (PlayRule){.in_rounds = 1, .round_ms = ms} : (PlayRule){.micro_batch_ms = ms};
-    x->setting = setting_with_micro_batch(setting, ms, groups);
-    return x;
-}
-
 static int adaptive_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                          Arena* arena, char* err, size_t errlen) {
-    const Stepwise* x = (const Stepwise*)planner;
+    const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    *rule = x->rule;
-    return plan_adaptive(plan, &prediction, step, lengths, n, &x->setting, arena, err, errlen);
+    *rule = (PlayRule){.in_rounds = setting->rounds};
+    return plan_adaptive(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
 }
 
 static int flex_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
                      Arena* arena, char* err, size_t errlen) {
-    const Stepwise* x = (const Stepwise*)planner;
+    const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    *rule = x->rule;
-    return plan_flex(plan, &prediction, step, lengths, n, &x->setting, arena, err, errlen);
+    *rule = (PlayRule){.in_rounds = setting->rounds};
+    return plan_flex(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
 }
 
 // ---- the table
 
-const Planner planner_static = {
-    "static", "one cp size for all steps, the least that holds the context; best-fit packed", static_open, static_plan};
-const Planner planner_adaptive = {"adaptive", "the best single cp size for every step; best-fit packed", stepwise_open,
-                                  adaptive_plan};
-const Planner planner_flex = {"flex", "groups of unlike cp sizes, chosen for time (ragged)", stepwise_open, flex_plan};
+const Planner planner_static = {.name = "static",
+                                .words = "one cp size for all steps, the least that holds the context; best-fit packed",
+                                .open = static_open,
+                                .plan = static_plan};
+const Planner planner_adaptive = {.name = "adaptive",
+                                  .words = "the best single cp size for every step; best-fit packed",
+                                  .open = planner_open_setting,
+                                  .plan = adaptive_plan};
+const Planner planner_flex = {.name = "flex",
+                              .words = "groups of unlike cp sizes, chosen for time (ragged)",
+                              .open = planner_open_setting,
+                              .plan = flex_plan};
 
 const Planner* const planners[] = {&planner_static,   &planner_adaptive, &planner_flexsp, &planner_hydraulis,
                                    &planner_zeppelin, &planner_megatron, &planner_flex};
 const int n_planners = COUNT(planners);
+
+const Planner* planner_named(const char* name) {
+    for (int i = 0; i < n_planners; i++)
+        if (!strcmp(planners[i]->name, name)) return planners[i];
+    return NULL;
+}
+
+size_t planner_bytes(const Planner* planner, int n, const PlanLimits* limits) {
+    return planning_bytes(n, limits) + (planner->more_bytes ? planner->more_bytes(n, limits) : 0);
+}
+
+size_t planner_open_bytes(const Planner* planner, const PlanLimits* limits) {
+    return planner->open_bytes ? planner->open_bytes(limits) : planning_bytes(1, limits);
+}

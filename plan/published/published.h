@@ -1,9 +1,11 @@
-// published.h - other systems' planners, rebuilt from their papers and released code, so that all can be run on the
-// same batches. They plan for comparison, not for training: they may take long.
+// published.h - the table of planners: this project's and other systems', rebuilt from their papers and released code.
+// The trainer (--plan NAME), --explain, build/simulate and the benches take planners from here.
 //
-// Each comes to a Plan (micro-batches on contiguous ranks) and a rule by which the simulator plays it: with a barrier
-// or without, with its published fixed costs or none. What FlexSP, Zeppelin and Megatron-LM call a micro-batch, the
-// work of all ranks between two barriers, is a round here; Hydraulis' micro-batch is a micro-batch.
+// Each comes to a Plan (micro-batches on contiguous ranks) and a rule by which it is played. What FlexSP and
+// Megatron-LM call a micro-batch, the work of all ranks between two barriers, is a round here, and their plans have
+// barriers with any ZeRO stage (Plan.has_barriers); Hydraulis' micro-batch is a micro-batch. Everyone pays alike: the
+// machine's fixed cost for each micro-batch. What a system does besides, and the engine does not execute, stands apart
+// in PlayRule: it is neither trained nor charged, build/simulate shows what it would be worth.
 #pragma once
 #include "plan/step.h"
 
@@ -17,6 +19,10 @@ typedef struct Planner {
     // The plan, in the arena, and how it is to be played. 0, or -1 with a message.
     int (*plan)(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
                 char* err, size_t errlen);
+    // Most bytes of an arena that `plan` takes beyond planning_bytes, and that `open` takes. NULL: none; planning_bytes
+    // of a document.
+    size_t (*more_bytes)(int n, const PlanLimits* limits);
+    size_t (*open_bytes)(const PlanLimits* limits);
 } Planner;
 
 extern const Planner* const planners[];  // n_planners of them; pointers, because those of other files are no constants
@@ -25,11 +31,10 @@ extern const int n_planners;
 extern const Planner planner_static, planner_adaptive, planner_flex;  // of this project: published.c
 extern const Planner planner_flexsp, planner_hydraulis, planner_zeppelin, planner_megatron;  // each in its own file
 
-// What a round of any system takes besides its work, on top of Cost.micro_batch, which is part of it: what Cost.round
-// is more. Systems without a barrier pay it for every micro-batch.
-double planner_micro_batch_ms(const Cost* cost);
-// The setting with micro-batches that cost so much more, in groups (ranks + 1). Its link tables are the original's.
-Setting setting_with_micro_batch(const Setting* setting, double micro_batch_ms, GroupCost* groups);
+const Planner* planner_named(const char* name);  // NULL: there is none
+// Most bytes of arenas: for a step of n documents, planned, predicted and checked; for all that is settled before.
+size_t planner_bytes(const Planner* planner, int n, const PlanLimits* limits);
+size_t planner_open_bytes(const Planner* planner, const PlanLimits* limits);
 
 // ---- what the planners share
 
