@@ -148,7 +148,7 @@ int flexsp_least_chunks(const int* lengths, int n, int64_t capacity) {
 //
 // Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), additive, with
 // a constant v for each cp size, "by profiling". Where a machine knows tables of message sizes, v is that of a full
-// group. The fixed cost b1 of a round is what a micro-batch of any cp size costs by itself. Ranks count as equally fast.
+// group. The fixed cost b1 of a round is what a micro-batch costs by itself. Ranks count as equally fast.
 
 void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
