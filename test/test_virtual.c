@@ -87,6 +87,19 @@ static void plans_take_what_is_predicted(int ranks) {
 static void plans_of_8_ranks_take_what_is_predicted(void) { plans_take_what_is_predicted(8); }
 static void plans_of_16_ranks_on_2_nodes_take_what_is_predicted(void) { plans_take_what_is_predicted(16); }
 
+// Other systems' planners too: with barriers after each of their rounds, or without.
+static void every_planner_takes_what_is_predicted(void) {
+    static const char* const plans[] = {"flexsp", "hydraulis", "zeppelin", "megatron"};
+    char options[256];
+    for (int i = 0; i < 2 * COUNT(plans); i++) {
+        int is_published = i % 2;
+        snprintf(options, sizeof options,
+                 "--heads 16 --device virtual --overlap no --plan %s --machine $W/%s --data $W/skewed", plans[i / 2],
+                 is_published ? "published" : "measured");
+        check_predicted(is_published ? 8 : 16, options, 0.02);
+    }
+}
+
 // Any groups anywhere: rings, heads, both. Ranks of a ring whose neighbours are of their own node end before those
 // beside another node, and may go on, of which the model knows nothing: plans that chain such groups at random end up
 // to 4 % sooner in all that was tried, and never later by more than rounding to whole tokens.
@@ -259,6 +272,7 @@ int main(int argc, char** argv) {
     RUN(one_rank_takes_exactly_what_is_predicted);
     RUN(plans_of_8_ranks_take_what_is_predicted);
     RUN(plans_of_16_ranks_on_2_nodes_take_what_is_predicted);
+    RUN(every_planner_takes_what_is_predicted);
     RUN(any_plan_takes_what_is_predicted);
     RUN(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes);
     RUN(overlap_hides_communication);
