@@ -540,7 +540,7 @@ static void prepare(Run* run) {
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
         run_measure_limit(run);
-        run_print(run, &plan);
+        if (!run->uses_model) run_print(run, &plan);
         fflush(stdout);
     }
     run_take_memory(run, &plan);
@@ -761,6 +761,8 @@ int main(int argc, char** argv) {
     balance_open(&run);
     prepare(&run);
     if (run.config.sample) sample_print(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed, NULL);
+    else if (run.config.eval) run_eval(&run);
+    else if (run.config.eval_choices) run_choices(&run);
     else if (run.config.probe) run_probe(&run);
     else if (run.config.explain || run.config.dump_grads) plan_only(&run);
     else train(&run), finish(&run, started);

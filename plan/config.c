@@ -16,7 +16,7 @@ static const char* const groups[N_GROUPS][2] = {
     {"model", "layers, width, heads, context, vocabulary"},
     {"optimizer", "steps, learning rate, AdamW, seed"},
     {"rhythm", "how often to evaluate, to sample and to save"},
-    {"sampling", "text from a trained model"},
+    {"sampling", "text from a trained model, and how good it is"},
     {"device", "processor or GPU, kernels, precision, memory"},
     {"ranks", "who shares which documents, ZeRO, tensor parallelism"},
     {"slow", "what to do about ranks that are slower than others"},
@@ -84,6 +84,8 @@ static const Option options[] = {
 
     {"--sample",        TEXT,   SAMPLING,  START, AT(sample),        NULL,      0, 0,       "\"PROMPT\"", "do not train: continue the prompt with the model in --init, or with the newest checkpoint of --out", "do not train: continue this text with the newest model"},
     {"--tokens",        INT,    SAMPLING,  RUN,   AT(tokens),        "256",     1, 1 << 20, NULL, "length of a sample in tokens", NULL},
+    {"--eval",          FLAG,   SAMPLING,  START, AT(eval),          NULL,      0, 0,       NULL, "do not train: print the loss, the perplexity and the bits per byte of the model in --init, or of the newest checkpoint of --out, on all documents of --data; without --data on the run's own validation text", "do not train: loss and bits per byte of a model on --data"},
+    {"--eval-choices",  TEXT,   SAMPLING,  START, AT(eval_choices),  NULL,      0, 0,       "FILE.jsonl", "do not train: of each line, {\"ctx\": \"...\", \"endings\": [\"...\", ...], \"label\": 0} as in HellaSwag, choose the ending with the highest mean log-likelihood of its tokens, and print how many are right", NULL},
     {"--temperature",   REAL,   SAMPLING,  RUN,   AT(temperature),   "0.8",     0, 100,     NULL, "logits are divided by it; 0: always the most likely token", NULL},
     {"--top-k",         INT,    SAMPLING,  RUN,   AT(top_k),         "0",       0, 1 << 20, NULL, "choose among the k most likely tokens; 0: among all", NULL},
 

@@ -40,7 +40,8 @@ typedef struct Config {
     int resume;
     const char *resume_from, *init;
     // sampling
-    const char* sample;
+    const char *sample, *eval_choices;
+    int eval;
     int tokens;
     double temperature;
     int top_k;

@@ -47,6 +47,11 @@ static void release_claimed(void) {
     if (claimed) run_dir_release(claimed);
 }
 
+// The option that wants a checkpoint.
+static const char* asked_by(const Config* c) {
+    return c->resume ? "--resume" : c->sample ? "--sample" : c->eval ? "--eval" : "--eval-choices";
+}
+
 // --resume-from runs/3/step-000120 names the run too.
 static int out_of_resume_from(Run* run, Origin* o) {
     char* from = config_string(&run->config, strlen(run->config.resume_from) + 1);
@@ -65,15 +70,14 @@ static int out_of_resume_from(Run* run, Origin* o) {
 // The directory that is named, or the newest, or for a new run none yet.
 static int find_directory(Run* run, Origin* o) {
     const Config* c = &run->config;
-    int needs_run = c->resume || (c->sample && !c->init);
+    int needs_run = c->resume || (run->uses_model && !c->init);
     if (c->out && !c->out[0]) return fail(o->words, sizeof o->words, "--out: expected a directory, found nothing");
     if (c->out) snprintf(o->out, sizeof o->out, "%s", c->out);
     if (c->resume_from && out_of_resume_from(run, o)) return -1;
     if (o->out[0] || !needs_run) return 0;
     int found = run_dir_newest(o->out, "runs", o->words, sizeof o->words);
     if (found) return MIN(found, 0);
-    return fail(o->words, sizeof o->words, "%s: expected a run in ./runs, found none; try --out DIR",
-                c->resume ? "--resume" : "--sample");
+    return fail(o->words, sizeof o->words, "%s: expected a run in ./runs, found none; try --out DIR", asked_by(c));
 }
 
 // A run that writes must be alone in its directory.
@@ -99,7 +103,7 @@ static int claim(Run* run, Origin* o) {
 // The newest whole one of the run, or the one that --resume-from names.
 static int choose(Run* run, Origin* o) {
     const Config* c = &run->config;
-    const char *why = c->resume ? "--resume" : "--sample", *from = c->resume_from;
+    const char *why = asked_by(c), *from = c->resume_from;
     char err[ERR_BYTES];
     Skipped skipped = {0};
     if (from && strrchr(from, '/')) from = strrchr(from, '/') + 1;
@@ -152,7 +156,7 @@ static int choose_init(Run* run, Origin* o) {
 static int decide(Run* run, Origin* o) {
     const Config* c = &run->config;
     if (find_directory(run, o) || (run->claims && claim(run, o))) return -1;
-    if (c->resume || (c->sample && !c->init)) return choose(run, o);
+    if (c->resume || (run->uses_model && !c->init)) return choose(run, o);
     return c->init ? choose_init(run, o) : 0;
 }
 
@@ -205,15 +209,15 @@ static void read_start(Run* run) {
     char* text = checkpoint_read_file(run->start_from, "config.json", &n, err, sizeof err);
     if (!text || hf_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", run->start_from, err);
     free(text);
-    if (c->resume || c->sample) {
+    if (c->resume || run->uses_model) {
         text = checkpoint_read_file(run->start_from, "state.json", &n, err, sizeof err);
-        int is_elsewhere = !text && c->sample;  // a model from elsewhere has none
+        int is_elsewhere = !text && run->uses_model;  // a model from elsewhere has none
         if (!is_elsewhere && (!text || run_state_parse(&run->state, c, text, n, err, sizeof err)))
             die("%s: %s", run->start_from, err);
         free(text);
     }
-    if (c->sample && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
-    if (c->sample && !config_was_given(c, "--pp")) c->pp = 1;
+    if (run->uses_model && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
+    if (run->uses_model && !config_was_given(c, "--pp")) c->pp = 1;
     settle_shape(c, &shape, run->start_from);
     run->model.whole = shape;
 }

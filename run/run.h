@@ -69,7 +69,8 @@ struct Run {
     int pin;                           // of start_from, on rank 0; -1: none
     char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
-    int training, claims;  // not --sample; and nothing else that ends without a checkpoint either
+    int training, claims;  // not --sample and its like; and nothing else that ends without a checkpoint either
+    int uses_model;        // a checkpoint is only read: --sample, --eval, --eval-choices
     // What planners know of the machine. They run on the thread of batch.c: see ahead_start.
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
@@ -116,11 +117,11 @@ static inline double run_seconds(const Run* run) {
 // it.
 void run_threads_without_spinning(char** argv);
 void run_read_options(Run* run, int argc, char** argv);  // --help ends here; finds the device
-void run_open_data(Run* run);     // tokenizer, documents
-void run_settle_model(Run* run);  // element type, shape; opens the samplers
+void run_open_data(Run* run);                            // tokenizer, documents
+void run_settle_model(Run* run);                         // element type, shape; opens the samplers
 #define RUN_VERSION "1.0"
-void run_print_version(void);     // version.c
-void run_end_output(void);        // ends the program where standard output could not be written
+void run_print_version(void);  // version.c
+void run_end_output(void);     // ends the program where standard output could not be written
 void run_close(Run* run);
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
@@ -221,7 +222,7 @@ void probe_fit(double c[3], const ProbeTime* rows, int n);
 // ---- first_screen.c
 
 // Whether a run says only what a person needs first; all of it stands in log.jsonl.
-static inline int run_is_brief(const Run* run) { return run->claims && !run->config.verbose; }
+static inline int run_is_brief(const Run* run) { return (run->claims || run->uses_model) && !run->config.verbose; }
 void run_print(const Run* run, const MemoryPlan* plan);
 
 // ---- report.c
@@ -266,8 +267,16 @@ void run_dump(Run* run);
 // Prints the prompt and n_new tokens more, or fewer where the model ends the text; seed makes the choices repeatable.
 // Its bytes also go to copy, unless that is NULL.
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
+// Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache: then token_logits can
+// be asked for each of them.
+void run_decode(Run* run, const int* tokens, int N, int cached);
 void run_log_sample(Run* run, uint64_t seed);  // one without a prompt, for the log too
-int run_stop_token(const Run* run);  // with which the model ends a text
+int run_stop_token(const Run* run);            // with which the model ends a text
+
+// ---- eval.c
+
+void run_eval(Run* run);     // --eval
+void run_choices(Run* run);  // --eval-choices
 
 // ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
 

@@ -13,15 +13,12 @@ int run_stop_token(const Run* run) {
     return begin == LLAMA3_BEGIN ? LLAMA3_END : begin;
 }
 
-// Runs N tokens of one document that follow `cached` others in the KV cache; leaves the logits of the last in
-// host_logits.
-static void decode(Run* run, const int* tokens, int N, int cached) {
+void run_decode(Run* run, const int* tokens, int N, int cached) {
     Model* m = &run->model;
     Row row = batch_cached_row(&run->batch, m, tokens, N, cached);
     pipeline_receive(m, &row);
     model_forward(m, &row);
     pipeline_send(m, &row);
-    token_logits(run, N - 1);
 }
 
 typedef struct Shown {
@@ -46,7 +43,7 @@ static void generate(Run* run, Shown* shown, int* text, int n_tokens, int n_new,
     for (int i = 0; i < n_new; i++) {
         if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
         for (int N; (N = MIN(n_tokens - first - cached, c->capacity)) > 0; cached += N)
-            decode(run, text + first + cached, N, cached);
+            run_decode(run, text + first + cached, N, cached), token_logits(run, N - 1);
         text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
                                       random_uniform(seed, (uint64_t)i), run->host_scratch);
         if (text[n_tokens] == text[0] || text[n_tokens] == run_stop_token(run)) return;

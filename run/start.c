@@ -27,8 +27,9 @@ void run_read_options(Run* run, int argc, char** argv) {
     if (c->report.n) run_reports(run);
     if (c->version) run_print_version(), run_end_output(), exit(0);
     if (c->resume_from) c->resume = 1;
-    run->training = !c->sample;
-    run->claims = run->training && !c->probe && !c->explain && !c->dump_grads;
+    run->uses_model = c->sample || c->eval || c->eval_choices;
+    run->training = !c->sample && !c->eval_choices;
+    run->claims = run->training && !run->uses_model && !c->probe && !c->explain && !c->dump_grads;
     run->state.val_loss = run->state.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!run->model.k) die("%s", err);
@@ -115,7 +116,7 @@ void run_settle_model(Run* run) {
     int vocab = tokenizer_vocab(d->tokenizer);
     // Weights from elsewhere belong to a vocabulary: text must not be read as bytes for want of a tokenizer. Token
     // shards need none.
-    int is_text = c->sample || (d->docs && docs_max_token(d->docs) < vocab);
+    int is_text = !run->training || (d->docs && docs_max_token(d->docs) < vocab);
     if (run->start_from[0] && is_text && (d->guessed_bytes ? vocab != c->vocab : vocab > c->vocab))
         die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
             run->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
@@ -130,11 +131,14 @@ void run_settle_model(Run* run) {
     warn_of_bytes(run, vocab);
     check_token_ids(d->docs, "--data", m->shape.V);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V);
-    double held_out = d->val_docs ? 0 : 0.05;
+    int all = c->eval && config_was_given(c, "--data");  // then these are what is evaluated
+    double held_out = d->val_docs || all ? 0 : 0.05;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
         die("--data: %s", err);
     d->val = d->train;
-    if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err, sizeof err)) die("--val: %s", err);
+    if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err, sizeof err)) die("--data: %s", err);
+    if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err, sizeof err))
+        die("--val: %s", err);
 }
 
 // ---- the end

@@ -1,0 +1,17 @@
+// choices.h - questions with several endings, as in HellaSwag: a line of JSON each,
+//
+//   {"ctx": "She takes a pan", "endings": ["and sings.", "and fries an egg."], "label": 1}
+//
+// "context" is understood beside "ctx", and a label in quotes. What else stands in the object is passed over.
+#pragma once
+#include <stddef.h>
+
+typedef struct Choice {
+    char* context;
+    char** endings;  // (n)
+    int n, label;
+} Choice;
+
+// 0, or -1 with a message. Strings may hold no NUL.
+int choice_parse(Choice* choice, const char* line, size_t n, char* err, size_t errlen);
+void choice_free(Choice* choice);

@@ -1,0 +1,170 @@
+// test_eval.c - how good a model is, without training it: the loss of PyTorch on any ranks, the loss that training
+// reports, and of several endings the one that is likely, by losses found in another way.
+#include "data/choices.h"
+#include "plan/base.h"
+#include "test/program.h"
+
+#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d "
+#define TINY \
+    "--data $W/corpus --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 30 --sample-every 0 "
+
+static char err[ERR_BYTES];
+
+// What --eval prints. NaN: it does not.
+static double printed(const char* name) {
+    const char* at = strstr(output, name);
+    double x = NAN;
+    if (at && sscanf(at + strlen(name), " %lf", &x) != 1) x = NAN;
+    if (isnan(x)) printf("    no %s in: %s", name, output);
+    return x;
+}
+
+static double bits_printed(void) {
+    const char* at = strstr(output, " bits per byte");
+    while (at && at > output && at[-1] != ' ') at--;
+    return at ? atof(at) : NAN;
+}
+
+// The first loss in golden.json, which is of the weights as they are, and the context it was found with.
+static double golden(const char* arch, int* context) {
+    static char text[1 << 16];
+    char path[128];
+    Json json;
+    double loss = NAN;
+    snprintf(path, sizeof path, "test/golden/%s/golden.json", arch);
+    size_t n = read_text(path, text, sizeof text);
+    if (json_parse(&json, text, n, err, sizeof err)) return NAN;
+    json_double(json_at(&json, json_get(&json, json.values, "losses"), 0), &loss);
+    const JsonValue* options = json_get(&json, json.values, "options");
+    for (int i = 0; options && i + 1 < options->n; i++) {
+        const JsonValue *name = json_at(&json, options, i), *value = json_at(&json, options, i + 1);
+        if (name->length == 9 && !strncmp(name->text, "--context", 9)) *context = atoi(value->text);
+    }
+    json_free(&json);
+    return loss;
+}
+
+static void losses_are_those_of_pytorch_on_any_ranks(void) {
+    static const char* const archs[] = {"gpt2", "llama", "qwen2", "qwen3"};
+    int has_ranks = sh("command -v mpirun") == 0;
+    for (int i = 0; i < COUNT(archs); i++) {
+        int context = 0;
+        char options[256], given[32] = "";
+        double expected = golden(archs[i], &context);
+        if (context) snprintf(given, sizeof given, "--context %d", context);
+        snprintf(options, sizeof options,
+                 "--eval --dtype fp32 --init test/golden/%s/init %s --data test/golden/docs.jsonl", archs[i], given);
+        CHECK(sh("%s %s", program, options) == 0);
+        CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
+        CHECK_CLOSE(printed("perplexity"), exp(expected), 2e-5 * expected * exp(expected));
+        if (i || !has_ranks) continue;
+        CHECK(sh(MPIRUN "%s %s --cp 2", 2, program, options) == 0);
+        CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
+        CHECK(sh(MPIRUN "%s %s --tp 2 --zero 3", 4, program, options) == 0);
+        CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
+    }
+}
+
+static void a_run_is_evaluated_on_its_own_validation_text_or_on_others(void) {
+    double losses[4], bits[4];
+    CHECK(sh("mkdir $W/corpus && cp plan/*.h $W/corpus && %s " TINY "--eval-every 30 --out $W/run", program) == 0);
+    CHECK(log_values("run", "val_loss", losses, 4) == 2 && log_values("run", "bits_per_byte", bits, 4) == 2);
+    CHECK(sh("%s --eval --out $W/run", program) == 0);
+    CHECK_CLOSE(printed("loss"), losses[1], 1e-5 * losses[1]);
+    CHECK_CLOSE(bits_printed(), bits[1], 1e-5 * bits[1]);
+    CHECK(sh("ls $W/run | grep -c step-") == 0 && atoi(output) == 1);  // nothing was written
+    CHECK(sh("%s --eval --out $W/run --data plan/base.h", program) == 0 && strstr(output, " in 1 documents"));
+    CHECK(sh("%s --eval --init $W/run --data plan/base.h", program) == 1 && strstr(errors, "is a run"));
+}
+
+// Two documents differ by the ending: what it adds to the loss is its likelihood.
+static double loss_of(const char* text) {
+    char line[512];
+    int n = snprintf(line, sizeof line, "{\"text\": \"%s\"}\n", text);
+    write_text("one.jsonl", line, (size_t)n);
+    CHECK(sh("%s --eval --dtype fp32 --out $W/run --data $W/one.jsonl", program) == 0);
+    const char* at = strchr(output, ':');
+    return printed("loss") * (at ? atof(at + 1) : NAN);
+}
+
+static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void) {
+    const char *context = "static int", *endings[] = {"the end(void);", "zzqqx", "int n, int m) {"};
+    double mean[3];
+    int best = 0;
+    for (int i = 0; i < 3; i++) {
+        char whole[256];
+        snprintf(whole, sizeof whole, "%s %s", context, endings[i]);
+        mean[i] = -(loss_of(whole) - loss_of(context)) / (double)(1 + strlen(endings[i]));
+        if (mean[i] > mean[best]) best = i;
+    }
+    char file[1024];
+    int n = snprintf(file, sizeof file,
+                     "{\"ctx\": \"%s\", \"endings\": [\"%s\", \"%s\", \"%s\"], \"label\": %d}\n\n{\"context\": \"%s\", "
+                     "\"endings\": [\"%s\", \"%s\", \"%s\"], \"label\": \"%d\", \"more\": null}\n",
+                     context, endings[0], endings[1], endings[2], best, context, endings[0], endings[1], endings[2],
+                     (best + 1) % 3);
+    write_text("choices.jsonl", file, (size_t)n);
+    CHECK(sh("%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --verbose", program) == 0);
+    const char* at = output;
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "ending %d:", i);
+        at = at ? strstr(at, name) : NULL;
+        // Losses are printed with half a millionth, here of some 25 tokens twice; five bytes are the shortest ending.
+        CHECK_CLOSE(at ? atof(at + strlen(name)) : NAN, mean[i], 1e-6 + 2 * 25 * 5e-7 / 5);
+    }
+    CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
+    CHECK(sh("%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --capacity 64 --threads 1", program) == 0);
+    CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
+    if (sh("command -v mpirun")) return;
+    CHECK(sh(MPIRUN "%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --tp 2", 2, program) == 0);
+    CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
+}
+
+// The beginning of a context that is too long is left out; what the model cannot hold is refused.
+static void long_contexts_lose_their_beginning_and_long_endings_are_refused(void) {
+    CHECK(sh("printf '{\"ctx\": \"%%0500d\", \"endings\": [\"a\", \"b\"], \"label\": 0}\\n' 7 > $W/long.jsonl; %s "
+             "--eval-choices $W/long.jsonl --out $W/run",
+             program) == 0);
+    CHECK(strstr(output, " of 1 right"));
+    CHECK(sh("printf '{\"ctx\": \"a\", \"endings\": [\"%%0500d\", \"b\"], \"label\": 0}\\n' 7 > $W/long.jsonl; %s "
+             "--eval-choices $W/long.jsonl --out $W/run",
+             program) == 1);
+    CHECK(strstr(errors, "long.jsonl:1: an ending has 501 tokens"));
+}
+
+static void questions_that_are_none_are_named(void) {
+    static const char* const bad[] = {"",
+                                      "[]",
+                                      "{",
+                                      "{\"ctx\": 5, \"endings\": [\"a\", \"b\"], \"label\": 0}",
+                                      "{\"ctx\": \"x\", \"endings\": [\"a\"], \"label\": 0}",
+                                      "{\"ctx\": \"x\", \"endings\": [\"a\", 5], \"label\": 0}",
+                                      "{\"ctx\": \"x\", \"endings\": [\"a\", \"b\"], \"label\": 2}",
+                                      "{\"ctx\": \"x\", \"endings\": [\"a\", \"b\"], \"label\": \"x\"}",
+                                      "{\"ctx\": \"x\", \"endings\": [\"a\", \"b\"]}",
+                                      "{\"ctx\": \"x\\u0000y\", \"endings\": [\"a\", \"b\"], \"label\": 1}"};
+    const char* good = "{\"ctx\": \"x\", \"endings\": [\"a\", \"b\"], \"label\": 1}";
+    Choice c;
+    for (int i = 0; i < COUNT(bad); i++)
+        CHECK(choice_parse(&c, bad[i], strlen(bad[i]), err, sizeof err) == -1 && err[0]);
+    CHECK(choice_parse(&c, good, strlen(good), err, sizeof err) == 0 && c.n == 2 && c.label == 1);
+    choice_free(&c);
+    for (size_t n = 0; n < strlen(good); n++) {
+        char* prefix = strndup(good, n);
+        CHECK(choice_parse(&c, prefix, n, err, sizeof err) == -1);
+        free(prefix);
+    }
+    CHECK(sh("echo '{}' > $W/none.jsonl; %s --eval-choices $W/none.jsonl --out $W/run", program) == 1);
+    CHECK(strstr(errors, "none.jsonl:1: ") && strstr(errors, "endings"));
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    RUN(losses_are_those_of_pytorch_on_any_ranks);
+    RUN(a_run_is_evaluated_on_its_own_validation_text_or_on_others);
+    RUN(the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens);
+    RUN(long_contexts_lose_their_beginning_and_long_endings_are_refused);
+    RUN(questions_that_are_none_are_named);
+    return program_end();
+}
