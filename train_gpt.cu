@@ -62,12 +62,11 @@ static void norm_backward(const Model* m, const Row* row, const NormRow* n, int 
 
 // ---- attention
 
-// Queries, keys and values of layer l, a row a token (QKV_OUTPUTS of plan/arch.h): in QKV; in the KV cache behind those
-// of earlier tokens; or in QKV_TOKENS, from where an all-to-all sends them to the ranks that share heads.
+// Queries, keys and values of layer l, a row a token (QKV_OUTPUTS of plan/arch.h): in QKV, or in the KV cache behind
+// those of earlier tokens.
 static char* new_qkv(const Model* m, const Row* row, int l) {
-    if (row->use_cache)
-        return (char*)model_act(m, KV, l) + (size_t)row->cached * (size_t)shape_qkv(&m->shape) * dtype_bytes(m->dt);
-    return (char*)model_act(m, row->group.ulysses_size > 1 ? QKV_TOKENS : QKV, l);
+    size_t cached = (size_t)row->cached * (size_t)shape_qkv(&m->shape) * dtype_bytes(m->dt);
+    return (char*)model_act(m, row->use_cache ? KV : QKV, l) + cached;
 }
 
 // New queries of one document, its keys so far in the cache.
@@ -96,33 +95,34 @@ static Attention cached_attention(const Model* m, const Row* row, int l) {
 }
 
 // What the backward pass of attention needs, see kernels/group_attention.h.
-static SavedAttention saved_attention(const Model* m, const Row* row, int l) {
+static SavedAttention saved_attention(const Model* m, int l) {
     SavedAttention saved;
     saved.qkv = model_act(m, QKV, l);
-    saved.out = model_act(m, row->group.ulysses_size > 1 ? ATT_HEADS : ATT, l);
+    saved.out = model_act(m, ATT, l);
+    saved.head_out = model_act(m, ATT_HEADS, l);
     saved.lse = (float*)model_act(m, LSE, l);
     return saved;
 }
 
-// The ranks that share the row's documents, and the heads of layer l that this rank computes now.
-static GroupAttention group_of(const Model* m, const Row* row, int l) {
-    GroupAttention group = row->group;
-    group.NKV = work_units(m, ATTENTION, l);
-    group.NH = group.NKV * shape_queries(&m->shape);
-    return group;
+// Who shares the row's documents, and the heads of layer l that this rank computes now.
+static RowAttention attention_of(const Model* m, const Row* row, int l) {
+    RowAttention a = row->attention;
+    a.NKV = work_units(m, ATTENTION, l);
+    a.NH = a.NKV * shape_queries(&m->shape);
+    return a;
 }
 
 static Rotary rotary_of(const Model* m, const Row* row, int l) {
-    GroupAttention group = group_of(m, row, l);
+    RowAttention a = attention_of(m, row, l);
     Rotary r;
     memset(&r, 0, sizeof r);
     r.positions = row->positions;
     r.table = m->rope;
     r.N = row->N;
-    r.NH = group.NH;
-    r.NKV = group.NKV;
-    r.HS = group.HS;
-    r.ld = (group.NH + 2 * group.NKV) * group.HS;
+    r.NH = a.NH;
+    r.NKV = a.NKV;
+    r.HS = a.HS;
+    r.ld = (a.NH + 2 * a.NKV) * a.HS;
     r.q_weight = W(QNORMW);
     r.k_weight = W(KNORMW);
     r.eps = (float)m->shape.eps;
@@ -131,24 +131,24 @@ static Rotary rotary_of(const Model* m, const Row* row, int l) {
 
 static void attention_forward(const Model* m, const Row* row, int l, void* qkv) {
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
-    SavedAttention saved = saved_attention(m, row, l);
-    GroupAttention group = group_of(m, row, l);
+    SavedAttention saved = saved_attention(m, l);
+    RowAttention att = attention_of(m, row, l);
     Rotary r = rotary_of(m, row, l);
-    if (m->rope && group.NH) m->k->rotary_forward(qkv, ACT(QK_RAW), &r, m->dt, m->s);
+    if (m->rope && att.NH) m->k->rotary_forward(qkv, ACT(QK_RAW), &r, m->dt, m->s);
     if (row->use_cache) {
         Attention a = cached_attention(m, row, l);
         if (a.NH) m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
-    } else if (group.NH) group_attention_forward(ACT(ATT), &saved, qkv, &group, m->k, m->dt, m->s);
+    } else if (att.NH) group_attention_forward(&saved, &att, m->k, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
 static void attention_backward(const Model* m, const Row* row, int l, void* d_qkv, const void* d_att) {
     TimeKind before = timer_enter(m->timer, TIME_ATTENTION, m->s);
-    SavedAttention saved = saved_attention(m, row, l);
-    GroupAttention group = group_of(m, row, l);
+    SavedAttention saved = saved_attention(m, l);
+    RowAttention att = attention_of(m, row, l);
     Rotary r = rotary_of(m, row, l);
-    if (group.NH) group_attention_backward(d_qkv, d_att, &saved, &group, m->k, m->dt, m->s);
-    if (m->rope && group.NH) m->k->rotary_backward(d_qkv, DW(QNORMW), DW(KNORMW), ACT(QK_RAW), &r, m->dt, m->s);
+    if (att.NH) group_attention_backward(d_qkv, d_att, &saved, &att, m->k, m->dt, m->s);
+    if (m->rope && att.NH) m->k->rotary_backward(d_qkv, DW(QNORMW), DW(KNORMW), ACT(QK_RAW), &r, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -442,14 +442,14 @@ static void forward_task(Model* m, const Row* row, float scale, int train) {
     if (tp_rank(m) == 0) m->k->add_sum(m->loss_sum, (const float*)model_act(m, LOSSES, 0), (size_t)row->N, m->s);
 }
 
-// Forward over this rank's micro-batches, and with train backward: gradients are added up. The sum of the losses of all
+// Forward over the passes of this rank, and with train backward: gradients are added up. The sum of the losses of all
 // targets is left on the device; nothing here waits for it.
 void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Batch* b = &run->batch;
     Row rows[MOST_STAGES];  // by slot
     m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
-    batch_upload(b, m, sampler);
+    batch_upload(b, run, sampler);
     const TaskList* list = &b->schedule.stages[m->stage];
     for (int i = 0; i < list->n; i++) {
         const Task* task = &list->tasks[i];
@@ -464,13 +464,13 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         if (task->kind == TASK_BACKWARD) model_backward(m, row);
     }
     pipeline_finish(m);
-    batch_end_rounds(b, m, b->n_micro_batches);
+    batch_end_rounds(b, m, b->n_passes);
 }
 
 // See Run.time_row in run/run.h.
 static double time_row(Run* run, const int* lengths, int n, int repeats) {
     Model* m = &run->model;
-    Row row = batch_probe_row(&run->batch, m, run->data.train, lengths, n);
+    Row row = batch_probe_row(&run->batch, run, lengths, n);
     double least = INFINITY;
     m->k->synchronize(m->s);
     for (int i = 0; i < repeats; i++) {

@@ -1,24 +1,25 @@
-// group_attention.h - exact causal attention over packed documents whose tokens lie on several ranks, both ways.
+// group_attention.h - exact causal attention over a row of packed documents, some of them on several ranks, both ways.
 //
-// A group is ulysses_size * ring_size contiguous ranks of a Comm: rank first_rank + a * ulysses_size + b has ring rank
-// a and ulysses rank b. The ranks of one a share the tokens of a; the ranks of one b form a ring.
+// A row is made of groups of documents, each on ulysses_size * ring_size contiguous ranks of a Comm: rank first_rank +
+// a * ulysses_size + b of a group has ring rank a and ulysses rank b. The ranks of one a share the tokens of a; the
+// ranks of one b form a ring. Who holds what is said by integers that need not be even:
 //
-//   ulysses_size > 1: the ranks of one a hold equal runs of its tokens. An all-to-all turns tokens into heads, each
-//     rank computes its share of the heads over all tokens of a, a second all-to-all turns back (Jacobs et al. 2023,
-//     "DeepSpeed Ulysses"). What is shared are units: a key/value head with its NH / NKV query heads. They need not
-//     divide; ulysses_size <= NKV.
-//   ring_size > 1: every document is cut into 2 * ring_size chunks, and ring rank a holds chunks a and
-//     2 * ring_size - 1 - a: zigzag, so that the causal work of all ring ranks is equal. Keys and values travel around
-//     the ring; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention";
-//     zigzag: Brandon et al. 2023 and others).
+//   ulysses_size > 1: the ranks of one a hold runs of its tokens, cut at token_border. An all-to-all turns tokens into
+//     heads, each rank computes its heads, cut at head_border, over all tokens of a, a second all-to-all turns back
+//     (Jacobs et al. 2023, "DeepSpeed Ulysses"). What is shared are units: a key/value head with its NH / NKV query
+//     heads.
+//   ring_size > 1: every document is cut into chunks, each of which its owner holds. Keys and values travel around the
+//     ring; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention").
 //   Both: Ulysses inside, rings outside. Neither: one call of the ordinary kernel.
 //
-// The tokens of ring rank a are in this order: the low chunks of all documents, then the high chunks of all documents.
-// With ring_size = 1 they are whole documents one after another. Rank (a, b) has tokens [b n / ulysses_size,
-// (b + 1) n / ulysses_size) of them, rounded down, n being ring_tokens[a].
+// The tokens of ring rank a are those of its chunks in ascending order, each chunk of all documents one after another.
 //
-// Bytes that a rank sends, which tests check against Comm.sent: n its own tokens, n_a those of its ring rank, H its
-// share of the NKV key/value heads, each with g = NH / NKV query heads, e the size of an element:
+// Exchanges hide under the attention of other groups: the first one of each shared group is posted, in the order of
+// `groups`, then groups on this rank alone are computed, then each shared one as its exchange ends. The order of groups
+// must be one for all ranks (plan/plan.h says why that cannot deadlock).
+//
+// Bytes that a rank sends for a group, which tests check against Comm.sent: n its own tokens, n_a those of its ring
+// rank, H its share of the NKV key/value heads, each with g = NH / NKV query heads, e the size of an element:
 //   Ulysses forward   e HS ((g + 2) n (NKV - H) + g (n_a - n) H)   (queries, keys, values out; output back)
 //   Ulysses backward  e HS (g n (NKV - H) + (g + 2) (n_a - n) H)
 //   ring forward      e HS 2 tokens(block) H, summed over the ring_size - 1 blocks that it passes on
@@ -27,39 +28,51 @@
 #pragma once
 #include "kernels/comm.h"
 
+enum { MOST_SHARED_GROUPS = 32 };  // of a row: exchanges of so many are under way together
+
+// Pointers are to the host but for cu.
 typedef struct GroupAttention {
-    Comm* comm;
-    int first_rank, ulysses_size, ring_size;  // ring_size >= 1, 1 <= ulysses_size <= NKV
+    int first_rank, ulysses_size, ring_size;  // sizes >= 1
     int ring_rank, ulysses_rank;              // a and b of this rank
-    int NH, NKV, HS, n_docs;                  // query heads, key/value heads (NKV divides NH), size of each
-    // Tokens of each ring rank, and how many of them are in low chunks. On the host; (ring_size) each.
-    const int *ring_tokens, *ring_low;
-    // On the device, int32: cu_seqlens of the low chunks of ring rank 0, of its high chunks, of the low chunks of ring
-    // rank 1 and so on: 2 * ring_size arrays of n_docs + 1. With ring_size = 1 one array, of whole documents.
-    const int* cu;
+    int first;                                // where its tokens begin in the row
+    int n_docs, n_chunks;                     // n_chunks 1 without a ring
+    // (ulysses_size + 1), from 0 up: ulysses rank b computes heads head_border[b] up to head_border[b + 1]. The last is
+    // NKV, or another number of heads, for NKV of which the borders are scaled, rounded down.
+    const int* head_border;
+    const int* token_border;          // (ulysses_size + 1) of the tokens of this ring rank
+    const int *owner, *chunk_tokens;  // (n_chunks) ring rank of a chunk; its tokens of all documents
+    const int* cu;                    // on the device, int32: cu_seqlens of each chunk, (n_chunks, n_docs + 1)
+} GroupAttention;
+
+// The attention of a row. Groups with ulysses_size 1 have the first tokens of the row.
+typedef struct RowAttention {
+    Comm* comm;
+    const GroupAttention* groups;  // (n_groups) in the one order; at most MOST_SHARED_GROUPS are of several ranks
+    int n_groups;
+    int NH, NKV, HS;  // query heads, key/value heads (NKV divides NH), size of each
     float scale;
     uint64_t row;   // see Attention
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
-} GroupAttention;
+} RowAttention;
 
-// What the backward pass needs of the forward pass, on the device, one for each layer. n_a tokens of H key/value heads,
-// laid out as attention used them: qkv (n_a, (g + 2) H, HS), queries, then keys, then values; out (n_a, g H, HS), lse
-// (g H, n_a) fp32, in the order of low and high chunks.
-// With Comm.overlap these are two parts of the heads, one after the other, so that overlap must be the same in both
-// passes. With ulysses_size = 1, qkv is the qkv of the call itself and out its out: the caller passes the same
-// pointers.
+// What the backward pass needs of the forward pass, on the device, one for each layer. In groups with ulysses_size 1
+// these are rows of tokens: qkv (n, NH + 2 NKV, HS), out (n,NH,HS). Behind them stand those of the others, as their H
+// key/value heads are computed here over n_a tokens: qkv (n_a, (g + 2) H, HS), queries, then keys, then values;
+// head_out (n_a, g H, HS); lse (g H, n_a) fp32, in a ring chunk after chunk. With Comm.overlap these are two parts of
+// the heads, one after the other, so that overlap must be the same in both passes.
 typedef struct SavedAttention {
-    void *qkv, *out;
+    void *qkv, *out;  // before and after attention, of all tokens of the row in their order: qkv is overwritten
+    void* head_out;   // NULL where no group has ulysses_size > 1
     float* lse;
 } SavedAttention;
 
-// Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens, nor more than N * NKV
-// pairs of token and key/value head.
+// Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens in a row, nor more than N
+// * NKV pairs of token and key/value head, in a ring counted at its widest rank.
 size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, DType dt);
 
-// out (n,NH,HS) =, saved = ; qkv (n, NH + 2 NKV, HS), n the tokens of this rank.
-void group_attention_forward(void* out, const SavedAttention* saved, const void* qkv, const GroupAttention* ga,
-                             const Kernels* k, DType dt, Stream s);
-// dqkv (n, NH + 2 NKV, HS) =; dout (n,NH,HS).
-void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* saved, const GroupAttention* ga,
+// saved->qkv (N, NH + 2 NKV, HS) becomes what is saved; saved->out (N,NH,HS) =; N the tokens of this rank.
+void group_attention_forward(const SavedAttention* saved, const RowAttention* row, const Kernels* k, DType dt,
+                             Stream s);
+// dqkv (N, NH + 2 NKV, HS) =; dout (N,NH,HS).
+void group_attention_backward(void* dqkv, const void* dout, const SavedAttention* saved, const RowAttention* row,
                               const Kernels* k, DType dt, Stream s);

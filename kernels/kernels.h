@@ -256,11 +256,13 @@ typedef struct Kernels {
     // From tokens to heads, for ranks that each compute some heads: x (N rows) has M matrices (3: queries, keys and
     // values) of NH heads in each row, one after another; heads of the first matrix have HS0 elements, those of the
     // others HS. out = for each slice i < d one after another (N rows) of M matrices of the heads of i, those from
-    // i NH / d to (i + 1) NH / d, both rounded down.
+    // border[i] to border[i + 1]. border (d + 1) on the host, from 0 to NH, never falling; may be freed on return.
     // Heads that share keys and values must stay together: for them NH is NKV here, and HS0 = NH / NKV * HS.
-    void (*split_heads)(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s);
+    void (*split_heads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                        Stream s);
     // And back: out (N rows, M matrices, NH heads) = from the out of split_heads.
-    void (*join_heads)(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s);
+    void (*join_heads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                       Stream s);
     // out (N,n) = columns of x (N,any; ldx): out[i][j] = x[i][columns[j]]. columns (n) int32, any order.
     void (*gather_columns)(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
     // And back: out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1;

@@ -1,21 +1,15 @@
 // ring_attention.c - attention over the tokens of one ring rank: keys and values travel around, queries stay.
 //
-// The zigzag: the chunks of a document on a ring of 3, and what the queries of chunk 4 see of each:
+// Chunks belong to ring ranks as their owners say. What a query may see is a matter of the numbers of its chunk and of
+// the keys': of an earlier chunk all, of its own what is not later than itself, of a later one nothing. In the usual
+// zigzag, here of a ring of 3, every step but the first is two products of equal size on each rank:
 //
 //   chunk               0      1      2      3      4        5
 //   held by ring rank   0      1      2      2      1        0
 //   chunk 4 sees        all    all    all    all    causal   nothing
 //
 // Ring rank a keeps its queries and lets the blocks of keys and values of all ring ranks come by: at step t it has the
-// block of ring rank x = a - t, and passes it on while it computes with it. Chunks a (low) and 2 ring_size - 1 - a
-// (high) of every document are here, chunks x and 2 ring_size - 1 - x come with block x, so what a query may see is a
-// matter of whole halves:
-//
-//   x = a   low queries x low keys and high x high, causal; high x low, all
-//   x < a   low x low and high x low, all
-//   x > a   high x low and high x high, all
-//
-// Except for x = a, every step is two products of equal size, whatever a is: that is why chunks are dealt in a zigzag.
+// block of ring rank x = a - t, and passes it on while it computes with it.
 //
 // Forward, naively; `merge` is attention_merge of kernels.h, which is exact in any order of parts:
 //
@@ -27,43 +21,50 @@
 //       send the block to ring rank a + 1, receive the next one from ring rank a - 1
 //   }
 //
-// Backward, probabilities are exp(S - lse) with the merged lse, so each pair of halves simply adds its share: dq stays
+// Backward, probabilities are exp(S - lse) with the merged lse, so each pair of chunks simply adds its share: dq stays
 // here, dk and dv travel behind their keys in fp32, one step late, and are home after ring_size steps.
 #include "kernels/ring_attention.h"
 
-enum { LOW, HIGH };
-
-typedef struct Half {
+typedef struct Chunk {
     const int* cu;  // where its documents begin
-    int first, n;   // rows within the ring rank
-} Half;
+    int first, n;   // rows within its ring rank
+} Chunk;
 
-static Half half_of(const GroupAttention* ga, int x, int which) {
-    const int* cu = ga->cu + (size_t)(2 * x + which) * (size_t)(ga->n_docs + 1);
-    int low = ga->ring_low[x];
-    return which == LOW ? (Half){cu, 0, low} : (Half){cu, low, ga->ring_tokens[x] - low};
+static Chunk chunk_of(const GroupAttention* ga, int j) {
+    Chunk chunk = {ga->cu + (size_t)j * (size_t)(ga->n_docs + 1), 0, ga->chunk_tokens[j]};
+    for (int i = 0; i < j; i++) chunk.first += ga->owner[i] == ga->owner[j] ? ga->chunk_tokens[i] : 0;
+    return chunk;
 }
 
+// What this rank computes with block x, one after another, from {0}: chunk q of the queries here with chunk k of the
+// keys there. The causal pairs come first: each writes its part of out, the others merge.
 typedef struct Pair {
-    int q, k;    // halves: of the queries here, of the keys of the block
-    int causal;  // the same chunk
+    int q, k, causal, begun;
 } Pair;
 
-// What ring rank a computes with block x. The causal pairs come first: each writes its half of out, the others merge.
-static int pairs_of(Pair pairs[3], int a, int x) {
-    static const Pair own[] = {{LOW, LOW, 1}, {HIGH, HIGH, 1}, {HIGH, LOW, 0}};
-    static const Pair lower[] = {{LOW, LOW, 0}, {HIGH, LOW, 0}}, higher[] = {{HIGH, LOW, 0}, {HIGH, HIGH, 0}};
-    memcpy(pairs, x == a ? own : x < a ? lower : higher, x == a ? sizeof own : sizeof lower);
-    return x == a ? COUNT(own) : COUNT(lower);
+static int next_pair(Pair* pair, const GroupAttention* ga, int x) {
+    int a = ga->ring_rank, n = ga->n_chunks, at = pair->begun ? pair->q * n + pair->k + 1 : 0;
+    if (!pair->begun) pair->begun = pair->causal = 1;
+    for (;; at = 0, pair->causal = 0) {
+        for (; at < n * n; at++) {
+            int q = at / n, k = at % n, fits = pair->causal ? q == k : k < q;
+            if (ga->owner[q] != a || !ga->chunk_tokens[q]) at = q * n + n - 1;  // nothing of this chunk
+            else if (fits && ga->owner[k] == x && ga->chunk_tokens[k]) {
+                pair->q = q, pair->k = k;
+                return 1;
+            }
+        }
+        if (!pair->causal) return 0;
+    }
 }
 
 // Elements of a row: of queries, of keys or of values, of all three.
-static size_t q_width(const RingAttention* p) { return (size_t)p->NH * (size_t)p->ga->HS; }
-static size_t kv_width(const RingAttention* p) { return (size_t)p->NKV * (size_t)p->ga->HS; }
+static size_t q_width(const RingAttention* p) { return (size_t)p->NH * (size_t)p->row->HS; }
+static size_t kv_width(const RingAttention* p) { return (size_t)p->NKV * (size_t)p->row->HS; }
 static size_t row_width(const RingAttention* p) { return q_width(p) + 2 * kv_width(p); }
 static void* element(const void* x, size_t i, DType dt) { return (char*)x + i * dtype_bytes(dt); }
 
-static Attention pair_attention(const RingAttention* p, const void* kv, Half q, Half k, int causal) {
+static Attention pair_attention(const RingAttention* p, const void* kv, Chunk q, Chunk k, int causal) {
     size_t W = kv_width(p), key = (size_t)k.first * 2 * W;
     return (Attention){.q = element(p->qkv, (size_t)q.first * row_width(p), p->dt),
                        .k = element(kv, key, p->dt),
@@ -78,10 +79,10 @@ static Attention pair_attention(const RingAttention* p, const void* kv, Half q, 
                        .n_docs = p->ga->n_docs,
                        .NH = p->NH,
                        .NKV = p->NKV,
-                       .HS = p->ga->HS,
+                       .HS = p->row->HS,
                        .causal = causal,
-                       .scale = p->ga->scale,
-                       .row = p->ga->row,
+                       .scale = p->row->scale,
+                       .row = p->row->row,
                        .partial = 1,
                        .ld_dq = (int)q_width(p),
                        .ld_dkv = (int)(2 * W)};
@@ -92,7 +93,7 @@ static Attention pair_attention(const RingAttention* p, const void* kv, Half q, 
 // The ring rank whose block is here at step t <= ring_size.
 static int block_at(const GroupAttention* ga, int t) { return (ga->ring_rank - t + ga->ring_size) % ga->ring_size; }
 
-static size_t block_elems(const RingAttention* p, int x) { return (size_t)p->ga->ring_tokens[x] * 2 * kv_width(p); }
+static size_t block_elems(const RingAttention* p, int x) { return (size_t)ring_tokens(p->ga, x) * 2 * kv_width(p); }
 
 // Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
 static Request pass_on(const RingAttention* p, int t, void* send, void* receive, DType dt) {
@@ -102,87 +103,93 @@ static Request pass_on(const RingAttention* p, int t, void* send, void* receive,
                    block_elems(p, block_at(ga, t)) * dtype_bytes(dt)};
     Transfer from = {ga->first_rank + last * ga->ulysses_size + ga->ulysses_rank, receive,
                      block_elems(p, block_at(ga, t + 1)) * dtype_bytes(dt)};
-    return begin_send_receive_for(COMM_RING, ga->comm, &to, &from, 1, p->s);
+    return begin_send_receive_for(COMM_RING, p->row->comm, &to, &from, 1, p->s);
 }
 
 // kv = the keys and values of this rank without the queries between them.
 static void own_block(const RingAttention* p, void* kv) {
     int W = (int)kv_width(p);
-    p->k->gather_rows(kv, element(p->qkv, q_width(p), p->dt), NULL, p->ga->ring_tokens[p->ga->ring_rank], 2 * W, 2 * W,
+    p->k->gather_rows(kv, element(p->qkv, q_width(p), p->dt), NULL, ring_tokens(p->ga, p->ga->ring_rank), 2 * W, 2 * W,
                       (int)row_width(p), p->dt, p->s);
+}
+
+// The exchange of the keys of step t; that of the first has been posted.
+static Request post_keys(const RingAttention* p, int t) {
+    if (t == 0 || t + 1 == p->ga->ring_size) return p->keys;
+    return pass_on(p, t, p->kv[t % 2], p->kv[(t + 1) % 2], p->dt);
+}
+
+void ring_attention_begin(RingAttention* p) {
+    if (p->ga->ring_size == 1 || p->NKV == 0) return;
+    own_block(p, p->kv[0]);
+    p->keys = pass_on(p, 0, p->kv[0], p->kv[1], p->dt);
 }
 
 // ---- forward: out so far is in sum; block[0] and block[1] hold the out and lse of one pair
 
-static void forward_pair(const RingAttention* p, Pair pair, int x, const void* kv) {
-    Half q = half_of(p->ga, p->ga->ring_rank, pair.q), k = half_of(p->ga, x, pair.k);
+static void forward_pair(const RingAttention* p, Pair pair, const void* kv) {
+    Chunk q = chunk_of(p->ga, pair.q), k = chunk_of(p->ga, pair.k);
     Attention a = pair_attention(p, kv, q, k, pair.causal);
     float *out = p->sum + (size_t)q.first * q_width(p), *lse = p->lse + (size_t)q.first * (size_t)p->NH;
-    if (q.n == 0 || k.n == 0) return;
     if (pair.causal) {
         p->k->attention_forward(out, lse, &a, p->dt, p->s);
         return;
     }
     p->k->attention_forward(p->block[0], p->block[1], &a, p->dt, p->s);
-    p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->NH, p->ga->HS, p->s);
+    p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->NH, p->row->HS, p->s);
 }
 
 static void forward_ring(const RingAttention* p) {
     const GroupAttention* ga = p->ga;
-    own_block(p, p->kv[0]);
+    Comm* comm = p->row->comm;
     for (int t = 0; t < ga->ring_size; t++) {
-        void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
-        Request request = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
-        Pair pairs[3];
-        int x = block_at(ga, t), n = pairs_of(pairs, ga->ring_rank, x);
-        for (int i = 0; i < n; i++) forward_pair(p, pairs[i], x, kv);
-        if (t + 1 < ga->ring_size) ga->comm->table->end(ga->comm, request, p->s);
+        void* kv = p->kv[t % 2];
+        Request keys = post_keys(p, t);
+        for (Pair pair = {0}; next_pair(&pair, ga, block_at(ga, t));) forward_pair(p, pair, kv);
+        if (t + 1 < ga->ring_size) comm->table->end(comm, keys, p->s);
     }
-    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ga->ring_tokens[ga->ring_rank] * q_width(p), p->s);
+    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p), p->s);
 }
 
 // ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this rank adds to the dk and dv of
 // the block that is here; block[2] receives what the ranks before it added
 
-static void backward_pair(const RingAttention* p, Pair pair, int x, const void* kv, float* dkv, const void* dout) {
-    Half q = half_of(p->ga, p->ga->ring_rank, pair.q), k = half_of(p->ga, x, pair.k);
+static void backward_pair(const RingAttention* p, Pair pair, const void* kv, float* dkv, const void* dout) {
+    Chunk q = chunk_of(p->ga, pair.q), k = chunk_of(p->ga, pair.k);
     size_t W = kv_width(p), row = (size_t)q.first * q_width(p), key = (size_t)k.first * 2 * W;
     Attention a = pair_attention(p, kv, q, k, pair.causal);
-    if (q.n == 0 || k.n == 0) return;
     p->k->attention_backward(p->sum + row, dkv + key, dkv + key + W, element(dout, row, p->dt),
                              element(p->out, row, p->dt), p->lse + (size_t)q.first * (size_t)p->NH, &a, p->dt, p->s);
 }
 
 // columns = x, rounded: (n,width) into rows of qkv.
 static void store_columns(void* columns, const RingAttention* p, const float* x, void* rounded, size_t width) {
-    int n = p->ga->ring_tokens[p->ga->ring_rank];
+    int n = ring_tokens(p->ga, p->ga->ring_rank);
     p->k->cast(rounded, p->dt, x, DT_F32, (size_t)n * width, p->s);
     p->k->gather_rows(columns, rounded, NULL, n, (int)width, (int)row_width(p), (int)width, p->dt, p->s);
 }
 
 static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) {
     const GroupAttention* ga = p->ga;
-    const CommTable* table = ga->comm->table;
+    Comm* comm = p->row->comm;
     float* so_far = p->block[2];
     Request gradients = 0;
-    own_block(p, p->kv[0]);
-    p->k->clear(p->sum, (size_t)ga->ring_tokens[ga->ring_rank] * q_width(p) * sizeof(float), p->s);
+    p->k->clear(p->sum, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p) * sizeof(float), p->s);
     for (int t = 0; t < ga->ring_size; t++) {
-        void *kv = p->kv[t % 2], *next = p->kv[(t + 1) % 2];
-        Request keys = t + 1 < ga->ring_size ? pass_on(p, t, kv, next, p->dt) : 0;
+        void* kv = p->kv[t % 2];
+        Request keys = post_keys(p, t);
         float* dkv = p->block[t % 2];
-        Pair pairs[3];
-        int x = block_at(ga, t), n = pairs_of(pairs, ga->ring_rank, x);
+        int x = block_at(ga, t);
         p->k->clear(dkv, block_elems(p, x) * sizeof(float), p->s);
-        for (int i = 0; i < n; i++) backward_pair(p, pairs[i], x, kv, dkv, dout);
-        if (t + 1 < ga->ring_size) table->end(ga->comm, keys, p->s);
+        for (Pair pair = {0}; next_pair(&pair, ga, x);) backward_pair(p, pair, kv, dkv, dout);
+        if (t + 1 < ga->ring_size) comm->table->end(comm, keys, p->s);
         if (t > 0) {
-            table->end(ga->comm, gradients, p->s);
+            comm->table->end(comm, gradients, p->s);
             p->k->add(dkv, dkv, so_far, block_elems(p, x), DT_F32, p->s);
         }
         gradients = pass_on(p, t, dkv, so_far, DT_F32);
     }
-    table->end(ga->comm, gradients, p->s);
+    comm->table->end(comm, gradients, p->s);
     // Nothing travels any more: the other blocks are free for what is rounded.
     store_columns(dqkv, p, p->sum, p->block[0], q_width(p));
     store_columns(element(dqkv, q_width(p), p->dt), p, so_far, p->block[1], 2 * kv_width(p));
@@ -191,8 +198,8 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
 // ---- no ring: whole documents, the ordinary kernel
 
 static Attention whole_attention(const RingAttention* p) {
-    Attention a = pair_attention(p, NULL, (Half){p->ga->cu, 0, p->ga->ring_tokens[0]},
-                                 (Half){p->ga->cu, 0, p->ga->ring_tokens[0]}, 1);
+    Chunk whole = chunk_of(p->ga, 0);
+    Attention a = pair_attention(p, NULL, whole, whole, 1);
     a.k = element(p->qkv, q_width(p), p->dt);
     a.v = element(p->qkv, q_width(p) + kv_width(p), p->dt);
     a.ldkv = a.ldq;

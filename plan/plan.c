@@ -24,7 +24,7 @@ void plan_copy(Plan* to, const Plan* from) {
     MicroBatch* micro_batches = to->micro_batches;
     memcpy(docs, from->docs, sizeof(int) * (size_t)from->n_docs);
     memcpy(micro_batches, from->micro_batches, sizeof(MicroBatch) * (size_t)from->n_micro_batches);
-    *to = *from;
+    *to = *from;  // placed lies where it lay
     to->docs = docs;
     to->micro_batches = micro_batches;
 }
@@ -49,12 +49,77 @@ int plan_set_rounds(Plan* plan, Arena* arena, char* err, size_t errlen) {
     return 0;
 }
 
+// Whether a micro-batch fits beside what its ranks have in their last pass.
+static int fits_beside(const PassLoad* have, const PassLoad* more, int n_shared, const PlanLimits* limits) {
+    return n_shared < MOST_SHARED && have->tokens + more->tokens <= limits->capacity &&
+           have->pairs + more->pairs <= (int64_t)limits->capacity * limits->kv_heads;
+}
+
+int plan_join_rounds(Plan* plan, const int* lengths, const PlanLimits* limits, uint64_t* random, Arena* arena,
+                     char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    int *last = TAKE(arena, int, plan->ranks), *shared = TAKE(arena, int, plan->ranks);
+    PassLoad *have = TAKE(arena, PassLoad, plan->ranks), *more = TAKE(arena, PassLoad, plan->ranks);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    for (int r = 0; r < plan->ranks; r++) last[r] = -1, shared[r] = 0, have[r] = more[r] = (PassLoad){0, 0};
+    plan->n_rounds = 0;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        MicroBatch* mb = &plan->micro_batches[i];
+        int first = mb->first_rank, end = first + mb->cp_size;
+        if (plan_add_load(more, plan, i, lengths, limits, arena) < 0) return arena_check(arena, err, errlen);
+        mb->round = -1;
+        for (int r = first; r < end; r++) mb->round = MAX(mb->round, last[r]);
+        int joins = mb->round >= 0 && !(random && hash64(++*random) % 3 == 0);
+        for (int r = first; r < end; r++)
+            if (last[r] == mb->round) joins &= fits_beside(&have[r], &more[r], shared[r], limits);
+        mb->round += !joins;
+        for (int r = first; r < end; r++) {
+            if (last[r] != mb->round) have[r] = (PassLoad){0, 0}, shared[r] = 0;
+            have[r] = (PassLoad){have[r].tokens + more[r].tokens, have[r].pairs + more[r].pairs};
+            shared[r] += mb->cp_size > 1;
+            last[r] = mb->round;
+            more[r] = (PassLoad){0, 0};
+        }
+        plan->n_rounds = MAX(plan->n_rounds, mb->round + 1);
+    }
+    arena_reset(arena, mark);
+    return 0;
+}
+
+static int across_nodes(const MicroBatch* mb, int node_size) {
+    return mb->first_rank / node_size != (mb->first_rank + mb->cp_size - 1) / node_size;
+}
+
+// A counting sort by round and kind.
+int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, char* err, size_t errlen) {
+    enum { ACROSS, INSIDE, LOCAL, KINDS };
+    ArenaMark mark = arena_mark(arena);
+    size_t bins = (size_t)KINDS * (size_t)MAX(plan->n_rounds, 1);
+    int* begin = TAKE(arena, int, bins + 1);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    memset(begin, 0, sizeof(int) * (bins + 1));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < plan->n_micro_batches; i++) {
+            const MicroBatch* mb = &plan->micro_batches[i];
+            int kind = mb->cp_size == 1 ? LOCAL : across_nodes(mb, node_size) ? ACROSS : INSIDE;
+            int bin = KINDS * (plan->n_rounds ? mb->round : 0) + kind;
+            if (pass == 0) begin[bin + 1]++;
+            else order[begin[bin]++] = i;
+        }
+        for (size_t bin = 0; bin < bins && pass == 0; bin++) begin[bin + 1] += begin[bin];
+    }
+    arena_reset(arena, mark);
+    return 0;
+}
+
 uint64_t plan_hash(const Plan* plan, const int* lengths) {
     _Static_assert(sizeof(MicroBatch) == 6 * sizeof(int), "a micro-batch has no padding, whose bytes would be hashed");
     int64_t head[] = {plan->step, plan->ranks, plan->n_docs, plan->n_micro_batches, plan->n_rounds};
+    size_t placed = plan->placed_at ? (size_t)plan->n_placed : 0;
     uint64_t h = hash_bytes(head, sizeof head, 0);
     h = hash_bytes(plan->docs, sizeof(int) * (size_t)plan->n_docs, h);
     h = hash_bytes(plan->micro_batches, sizeof(MicroBatch) * (size_t)plan->n_micro_batches, h);
+    if (placed) h = hash_bytes(plan->placed, sizeof(int) * placed, h);
     return hash_bytes(lengths, sizeof(int) * (size_t)plan->n_docs, h);
 }
 

@@ -1,15 +1,19 @@
 // plan.h - a step's plan: which ranks share which documents. A pure value, made from lengths alone, the same on every
 // rank.
 //
-// A micro-batch is a packed row of documents on a group of `cp_size` contiguous ranks. Every rank runs the
-// micro-batches that contain it in the order of Plan.micro_batches, and a micro-batch runs when all its ranks have come
-// to it.
+// A micro-batch is some documents on a group of `cp_size` contiguous ranks. All micro-batches of a rank with the same
+// round are one pass through the model: their tokens stand behind one another in one row, and attention goes group by
+// group. A rank runs its passes in ascending order of rounds.
 //
-// One global order cannot deadlock. Suppose that some micro-batches never run, and let m be the first of them in the
-// list. Each rank of m runs only micro-batches that stand before m in the list until it comes to m. All of those run,
-// and end, since m is the first that does not. So every rank of m comes to m, and m runs: a contradiction. Where every
-// rank could choose its own order, two ranks might each wait for the other in another micro-batch (schedule_stuck finds
-// such lists).
+// In every layer of a pass, forward and backward, a rank first posts the first exchange of each shared micro-batch, and
+// then, again one after another, what each still has to exchange (kernels/group_attention.h). Both times it follows one
+// global order (pass_order). Exchanges of a rank run one after another as they were posted, and a rank waits only for
+// exchanges that it has posted. So it cannot deadlock: all exchanges of a step have one order, by round, forward or
+// backward (in a pipeline by task of the stage), layer, first or later, place of the micro-batch, number; every rank
+// posts its own in that order. Suppose that some exchanges never end, and let x be the first of them in that order. A
+// rank of x that has not posted it waits for one that it posted before, which stands before x and ends: so all ranks of
+// x come to post it. Whatever they posted before x ends too, so x runs: a contradiction. Where every rank could choose
+// its own order, two ranks might each wait for the other in another micro-batch (schedule_stuck finds such lists).
 #pragma once
 #include "plan/base.h"
 
@@ -18,8 +22,10 @@ typedef struct MicroBatch {
     int ulysses_size;       // ranks that share heads; divides cp size, at most kv_heads. The other factor is a ring of
                             // cp size / ulysses_size: see kernels/group_attention.h
     int first_doc, n_docs;  // its documents: Plan.docs[first_doc .. first_doc + n_docs), at least one
-    int round;              // see plan_set_rounds
+    int round;              // the number of the pass
 } MicroBatch;
+
+enum { MOST_SHARED = 32 };  // micro-batches of a rank and pass that it shares with others
 
 typedef enum CpKind { CP_LOCAL, CP_ULYSSES, CP_RING, CP_ULYSSES_RING } CpKind;
 CpKind cp_kind(const MicroBatch* mb);
@@ -31,13 +37,17 @@ typedef struct Plan {
     int has_barriers;           // all ranks end a round before any begins the next, whatever the ZeRO stage
     int* docs;                  // (n_docs) indices into the lengths of the step, each once
     MicroBatch* micro_batches;  // (n_micro_batches) at most n_docs
+    // What each rank holds, where it is not the usual (see Placement): placement_ints of each micro-batch, from
+    // placed[placed_at[i]] on. NULL: all have the usual.
+    int *placed, *placed_at;  // (n_placed), (n_micro_batches)
+    int n_placed;
 } Plan;
 
 // What every plan must respect.
 typedef struct PlanLimits {
     int ranks;
     int node_size;      // ranks of a node: contiguous, the last node may have fewer
-    int capacity;       // most tokens of a rank in one micro-batch, most (token, kv head) pairs / kv_heads in attention
+    int capacity;       // most tokens of a rank in one pass, most (token, kv head) pairs / kv_heads in attention
     int kv_heads;       // key/value heads, which ranks share; in tensor-parallel groups the fewest that a rank has
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
@@ -61,14 +71,20 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
 int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
                 Arena* arena, char* err, size_t errlen);
 
-// Where parameters or gradients are gathered layer by layer (ZeRO-2 and 3), all ranks run micro-batches in rounds: each
-// micro-batch gets the earliest round in which all its ranks are free, in the order of micro-batches. Ranks without a
-// micro-batch in a round run an empty one. 0, or -1 without memory.
+// Every micro-batch a pass of its own: each gets the earliest round in which all its ranks are free, in the order of
+// micro-batches. Where parameters or gradients are gathered layer by layer (ZeRO-2 and 3) all ranks are in the same
+// round, and those without a micro-batch run an empty pass; else a rank goes on with its next. 0, or -1 without memory.
 int plan_set_rounds(Plan* plan, Arena* arena, char* err, size_t errlen);
+// The same, but a micro-batch joins the last pass of its ranks where limits allow, if random is NULL or as it draws.
+int plan_join_rounds(Plan* plan, const int* lengths, const PlanLimits* limits, uint64_t* random, Arena* arena,
+                     char* err, size_t errlen);
+// The one order in which ranks post exchanges: by round; of a round those across nodes, then those inside one, then
+// micro-batches of one rank; else as in the list. order (n_micro_batches) =; 0, or -1 without memory.
+int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, char* err, size_t errlen);
 
-// Proves a plan: every document once, micro-batches inside the ranks, ulysses_size | cp size, heads, capacity at every
-// rank, rounds (when set) that never share a rank, and that following the lists of the ranks comes to an end
-// (schedule_stuck). 0, or -1 with what is wrong.
+// Proves a plan: every document once, micro-batches inside the ranks, ulysses_size | cp size, placements, capacity of
+// every pass at every rank, rounds (when set; else each micro-batch is a pass) that never fall along the list of a
+// rank, and that following the lists of the ranks comes to an end (schedule_stuck). 0, or -1 with what is wrong.
 int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
                size_t errlen);
 // Rank r runs micro-batches list[first[r] .. first[r + 1]) in that order; a micro-batch runs when it is next on all of
@@ -89,6 +105,32 @@ typedef struct Span {
     int length;  // at least 1
 } Span;
 
+// How a micro-batch is divided, as integers that nothing has to be even in. Attention is causal: early tokens see few
+// keys, late ones many. A document is cut into chunks, and each chunk belongs to one ring rank, which holds its chunks
+// in ascending order, each of all documents. The ulysses ranks of a ring rank divide this run of tokens, and the heads.
+// Without a ring there is one chunk, the document.
+typedef struct Placement {
+    int n_chunks;
+    int* head_border;  // (ulysses_size + 1) of the key/value heads: ulysses rank b computes border b up to border b + 1
+    int* token_border;  // (ring_size, ulysses_size + 1) of the tokens of a ring rank, likewise
+    int* owner;         // (n_chunks) the ring rank that has the chunk
+    int* chunk_border;  // (n_docs, n_chunks + 1) of a document's tokens
+} Placement;
+
+size_t placement_ints(const MicroBatch* mb);
+// The plan's, or the usual one, which is then taken from the arena (arena_check). kv_heads: PlanLimits's.
+Placement micro_batch_placement(const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads, Arena* arena);
+// With plan->placed_at: where the plan's own lies, to be filled.
+Placement plan_placement(const Plan* plan, const MicroBatch* mb);
+// Even heads, even tokens, and the zigzag, which share.c draws.
+void fill_usual_placement(const Placement* p, const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads);
+
+// Where chunk j of a document of s tokens usually begins when it is cut into 2 * ring_size chunks, j in [0, 2 *
+// ring_size]: floor(j s / (2 ring_size)). Borders at multiples of a kernel's tile would cost more than they save:
+// rounded to 128 from 256 ring_size tokens on, the busiest of 8 ring ranks had 1.8 times the mean work, and 1.1 times
+// at 2048 ring_size.
+int chunk_border(int s, int ring_size, int j);
+
 typedef struct Share {
     int ulysses_size, ring_size, ring_rank, ulysses_rank;  // see kernels/group_attention.h
     int n;                                                 // tokens of this rank
@@ -96,20 +138,20 @@ typedef struct Share {
     int n_spans;
 } Share;
 
-// Where chunk j of a document of s tokens begins when it is cut into 2 * ring_size chunks, j in [0, 2 * ring_size]:
-// floor(j s / (2 ring_size)). Borders at multiples of a kernel's tile would cost more than they save: rounded to 128
-// from 256 ring_size tokens on, the busiest of 8 ring ranks had 1.8 times the mean work, and 1.1 times at 2048
-// ring_size.
-int chunk_border(int s, int ring_size, int j);
+// The share of `rank`, which must be one of the micro-batch's. spans: NULL, or room for as many as the rank has tokens,
+// at most n_docs of each chunk; in the order of the rank's tokens.
+Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const Placement* p, int rank, Span* spans);
+// cu_seqlens as group attention wants them, an array for each chunk: n_chunks (n_docs + 1) of them.
+void micro_batch_cu(const Placement* p, const MicroBatch* mb, int* cu);
 
-// The share of `rank`, which must be one of the micro-batch's. spans: NULL, or room for 2 * n_docs of them, in the
-// order of the rank's tokens.
-Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const int* lengths, int rank, Span* spans);
-// Tokens of every ring rank and how many are low: (ring_size) each. With ring_size = 1 all are low.
-void micro_batch_ring_tokens(const Plan* plan, const MicroBatch* mb, const int* lengths, int* tokens, int* low);
-// cu_seqlens as group attention wants them: micro_batch_cu_ints of them.
-size_t micro_batch_cu_ints(const MicroBatch* mb);
-void micro_batch_cu(const Plan* plan, const MicroBatch* mb, const int* lengths, int* cu);
+// What a pass takes of a rank: its tokens, and pairs of token and key/value head in attention. In a ring the blocks of
+// others come by, so that the widest one counts.
+typedef struct PassLoad {
+    int64_t tokens, pairs;
+} PassLoad;
+// loads (of all ranks) += those of micro-batch i; the arena is for scratch. 0, or -1 without memory.
+int plan_add_load(PassLoad* loads, const Plan* plan, int i, const int* lengths, const PlanLimits* limits, Arena* arena);
+void micro_batch_load(PassLoad* loads, const MicroBatch* mb, const Placement* p);
 
 // ---- what the planners share: which documents a group of ranks can hold
 //

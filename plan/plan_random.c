@@ -2,7 +2,8 @@
 //
 // Documents in random order are taken until a random group of ranks is full or has enough of them. A group that does
 // not hold its first document is drawn again, a few times; then all groups are tried in turn, so drawing comes to an
-// end. Documents that only a ring holds go first, while rings have room for them.
+// end. Documents that only a ring holds go first, while rings have room for them. In half of the plans borders are
+// drawn too, and kept where the group still holds its documents. Then micro-batches join passes, or not.
 #include "plan/plan.h"
 
 enum { TRIES = 16 };
@@ -104,6 +105,77 @@ static void shuffle_micro_batches(MicroBatch* micro_batches, int n, Random* rand
     }
 }
 
+// ---- placements
+
+// n + 1 borders from 0 to end, in any places; some parts have nothing.
+static void draw_borders(Random* random, int* border, int n, int end) {
+    border[0] = 0, border[n] = end;
+    for (int b = 1; b < n; b++) {
+        int x = draw(random, 3) ? draw(random, end + 1) : draw(random, 2) * end, at = b;
+        for (; at > 1 && border[at - 1] > x; at--) border[at] = border[at - 1];
+        border[at] = x;
+    }
+}
+
+static void draw_placement(Random* random, const Placement* p, const Plan* plan, const MicroBatch* mb,
+                           const int* lengths, int kv_heads) {
+    int u = mb->ulysses_size, ring_size = mb->cp_size / u;
+    if (draw(random, 2)) draw_borders(random, p->head_border, u, kv_heads);
+    for (int j = 0; j < p->n_chunks; j++)
+        if (draw(random, 2)) p->owner[j] = draw(random, ring_size);
+    for (int i = 0; i < mb->n_docs; i++)
+        if (draw(random, 2))
+            draw_borders(random, p->chunk_border + i * (p->n_chunks + 1), p->n_chunks,
+                         lengths[plan->docs[mb->first_doc + i]]);
+    for (int a = 0; a < ring_size; a++) {
+        int tokens = 0;
+        for (int k = 0; k < mb->n_docs * p->n_chunks; k++) {
+            const int* border = p->chunk_border + k / p->n_chunks * (p->n_chunks + 1) + k % p->n_chunks;
+            tokens += p->owner[k % p->n_chunks] == a ? border[1] - border[0] : 0;
+        }
+        int* border = p->token_border + a * (u + 1);
+        for (int b = 0; b <= u; b++) border[b] = (int)((int64_t)b * tokens / u);
+        if (draw(random, 2)) draw_borders(random, border, u, tokens);
+    }
+}
+
+static int holds_all(const PlanLimits* limits, const MicroBatch* mb, const Placement* p, PassLoad* loads) {
+    int fits = 1;
+    micro_batch_load(loads, mb, p);
+    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+        fits &= loads[r].tokens <= limits->capacity && loads[r].pairs <= (int64_t)limits->capacity * limits->kv_heads;
+        loads[r] = (PassLoad){0, 0};
+    }
+    return fits;
+}
+
+static int draw_placements(Plan* plan, Groups* g, const int* lengths, Arena* arena, char* err, size_t errlen) {
+    plan->placed_at = TAKE(arena, int, plan->n_micro_batches);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        plan->placed_at[i] = plan->n_placed;
+        plan->n_placed += (int)placement_ints(&plan->micro_batches[i]);
+    }
+    plan->placed = TAKE(arena, int, plan->n_placed);
+    ArenaMark mark = arena_mark(arena);
+    PassLoad* loads = TAKE(arena, PassLoad, plan->ranks);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    memset(loads, 0, sizeof(PassLoad) * (size_t)plan->ranks);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        Placement p = plan_placement(plan, mb);
+        int fits = 0;
+        for (int t = 0; t < TRIES && !fits; t++) {
+            fill_usual_placement(&p, plan, mb, lengths, g->limits->kv_heads);
+            draw_placement(&g->random, &p, plan, mb, lengths, g->limits->kv_heads);
+            fits = holds_all(g->limits, mb, &p, loads);
+        }
+        if (!fits) fill_usual_placement(&p, plan, mb, lengths, g->limits->kv_heads);
+    }
+    arena_reset(arena, mark);
+    return 0;
+}
+
 int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
                 Arena* arena, char* err, size_t errlen) {
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
@@ -128,5 +200,8 @@ int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
     }
     shuffle_micro_batches(plan->micro_batches, plan->n_micro_batches, &g.random);
     arena_reset(arena, mark);
-    return 0;
+    if (draw(&g.random, 2) && draw_placements(plan, &g, lengths, arena, err, errlen) < 0) return -1;
+    uint64_t joins = hash64(seed);
+    if (draw(&g.random, 4)) return plan_join_rounds(plan, lengths, limits, &joins, arena, err, errlen);
+    return plan_set_rounds(plan, arena, err, errlen);
 }

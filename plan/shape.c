@@ -246,7 +246,6 @@ static const ActRow act_table[N_ACTS] = {
     [D_FULL]     = {"d residual, gathered", 1,          'C', 0, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
     [STATS]      = {"classifier parts",     1,          'T', 1, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
     [ATT_HEADS]  = {"attention, heads",     PER_LAYER,  'A', 0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
-    [QKV_TOKENS] = {"qkv, tokens",          1,          'Q', 0, 0,             FOR_GROUPS,   (Recompute)NEVER_SHARED},
     [KV]         = {"kv cache",             PER_LAYER,  'K', 0, 0,             FOR_SAMPLING, (Recompute)NEVER_SHARED},
 };
 // clang-format on

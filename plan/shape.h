@@ -117,7 +117,6 @@ typedef enum ActId {
     D_RESIDUAL, D_NORM, D_COLUMN,                       // gradients, once; D_NORM also those by what a core makes
     D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
     ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
-    QKV_TOKENS,                                         // once, groups of ranks: qkv before the all-to-all
     KV,                                                 // generation: queries, keys and values of the tokens so far
     N_ACTS
 } ActId;

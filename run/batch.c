@@ -3,8 +3,8 @@
 // Every rank plans the whole step from lengths alone. What the plan should take is predicted where a cost model is
 // known, whoever made the plan.
 //
-// Only the tokens of this rank's share are read. Every micro-batch becomes a row; cu_seqlens of its documents and, on a
-// ring, of the chunks of all places stand in one array that goes to the device at once.
+// Only the tokens of this rank's share are read. Every pass becomes a row, with the tokens of its micro-batches behind
+// one another; cu_seqlens of all chunks stand in one array that goes to the device at once.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -19,26 +19,24 @@
 // ---- memory
 
 size_t batch_bytes(int max_tokens) {
-    return (size_t)max_tokens * (sizeof(Piece) + sizeof(int) + sizeof(RankMicroBatch) + 2 * sizeof(Span));
+    return (size_t)max_tokens * (sizeof(Piece) + sizeof(int) + sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
 }
 
-// A place of a ring has two numbers of tokens; cu_seqlens of low and high chunks of every place. A micro-batch holds a
-// document at least.
-static size_t ring_ints(const Run* run) { return 2 * (size_t)run->limits.ranks * (size_t)run->limits.max_ring_docs; }
-
-// Tokens, positions, targets and rows of wte; cu_seqlens of whole documents, which have one more entry a row;
-// generation needs four.
+// Tokens, positions, targets and rows of wte; cu_seqlens of whole documents, which have one more entry a micro-batch,
+// and of the two chunks that each rank of a ring has of a document; generation needs four.
 size_t batch_index_ints(const Run* run, int max_tokens) {
-    return 6 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? 3 * ring_ints(run) : 0);
+    size_t of_rings = 4 * (size_t)run->limits.ranks * (size_t)run->limits.max_ring_docs;
+    return 6 * (size_t)max_tokens + 4 + (run->limits.ranks > 1 ? of_rings : 0);
 }
 
-void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens) {
+void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
     size_t n = (size_t)max_tokens;
     b->max_tokens = max_tokens;
     b->pieces = (Piece*)memory;
-    b->micro_batches = (RankMicroBatch*)(b->pieces + n);
-    b->spans = (Span*)(b->micro_batches + n);
-    b->lengths = (int*)(b->spans + 2 * n);
+    b->groups = (RankGroup*)(b->pieces + n);
+    b->passes = (RankPass*)(b->groups + n);
+    b->spans = (Span*)(b->passes + n);
+    b->lengths = (int*)(b->spans + n);
     b->indices = indices;
     b->device_indices = device_indices;
     b->tokens = indices;
@@ -46,7 +44,6 @@ void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* devi
     b->targets = b->positions + n;
     b->vocab_rows = b->targets + n;
     b->cu = b->vocab_rows + n;
-    b->ring = indices + batch_index_ints(run, max_tokens) - (run->limits.ranks > 1 ? ring_ints(run) : 0);
 }
 
 static int* on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
@@ -121,19 +118,41 @@ static int predict(Batch* b, const Run* run, char* err, size_t errlen) {
 
 // ---- what this rank does of it
 
-static void list_micro_batches(Batch* b, const Run* run) {
-    b->is_read = 0;
-    int rank = run->model.comm->rank, in_rounds = run->setting.rounds && run->limits.ranks > 1;
-    RankMicroBatch nothing = {NULL, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
-    b->n_micro_batches = in_rounds ? b->plan.n_rounds : 0;
-    for (int r = 0; r < b->n_micro_batches; r++) b->micro_batches[r] = nothing;
-    for (int i = 0; i < b->plan.n_micro_batches; i++) {
-        const MicroBatch* mb = &b->plan.micro_batches[i];
-        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
-        RankMicroBatch* mine = &b->micro_batches[in_rounds ? mb->round : b->n_micro_batches++];
-        *mine = nothing;
-        mine->mb = mb;
+// Whether all ranks have a pass in the last round of all.
+static int all_end_together(const Plan* plan, char* seen) {
+    int ranks = 0;
+    memset(seen, 0, (size_t)plan->ranks);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        if (mb->round < plan->n_rounds - 1) continue;
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) ranks += !seen[r], seen[r] = 1;
     }
+    return ranks == plan->ranks;
+}
+
+static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
+    const Plan* plan = &b->plan;
+    int rank = run->model.comm->rank, in_rounds = run->setting.rounds && run->limits.ranks > 1, last = -1;
+    ArenaMark mark = arena_mark(&b->arena);
+    int* order = TAKE(&b->arena, int, plan->n_micro_batches);
+    char* seen = TAKE(&b->arena, char, plan->ranks);
+    if (arena_check(&b->arena, err, errlen) || pass_order(plan, run->limits.node_size, order, &b->arena, err, errlen))
+        return -1;
+    b->is_read = b->n_groups = 0;
+    b->all_end_together = all_end_together(plan, seen);
+    b->n_passes = in_rounds ? plan->n_rounds : 0;
+    for (int i = 0; i < b->n_passes; i++) b->passes[i] = (RankPass){0, 0, 0, 0};
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[order[i]];
+        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
+        int pass = in_rounds ? mb->round : mb->round == last ? b->n_passes - 1 : b->n_passes++;
+        if (mb->round != last) b->passes[pass] = (RankPass){b->n_groups, 0, 0, 0};
+        last = mb->round;
+        b->passes[pass].n_groups++;
+        b->groups[b->n_groups++] = (RankGroup){.mb = mb};
+    }
+    arena_reset(&b->arena, mark);
+    return 0;
 }
 
 size_t batch_schedule_bytes(const Run* run, int max_tokens) {
@@ -141,12 +160,13 @@ size_t batch_schedule_bytes(const Run* run, int max_tokens) {
     return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10);
 }
 
-// The longest rank of round r of the whole model, in ms, or in tokens where no cost is known.
-static double round_cost(const Batch* b, const Run* run, int r) {
+// The longest rank of round r of the whole model, in ms, or in tokens where no cost is known. of_rank (ranks): scratch.
+static double round_cost(const Batch* b, const Run* run, int r, double* of_rank) {
     double most = 0;
+    memset(of_rank, 0, sizeof(double) * (size_t)run->limits.ranks);
     for (int i = 0; i < b->plan.n_micro_batches; i++) {
         const MicroBatch* mb = &b->plan.micro_batches[i];
-        if ((run->limits.ranks > 1 ? mb->round : i) != r) continue;
+        if (mb->round != r) continue;
         double s2 = 0, tokens = 0;
         for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
             double s = b->lengths[b->plan.docs[d]];
@@ -155,7 +175,7 @@ static double round_cost(const Batch* b, const Run* run, int r) {
         const GroupCost* g = run->setting.groups ? &run->setting.groups[mb->cp_size] : NULL;
         double cost = g && g->ulysses_size ? group_ms(g, s2, tokens) + g->micro_batch
                                            : (tokens + run->limits.quadratic * s2) / mb->cp_size;
-        most = MAX(most, cost);
+        for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) most = MAX(most, of_rank[i] += cost);
     }
     return most;
 }
@@ -163,15 +183,15 @@ static double round_cost(const Batch* b, const Run* run, int r) {
 // A backward pass takes twice a forward pass, and another one where blocks are computed again.
 static int make_schedule(Batch* b, const Run* run, char* err, size_t errlen) {
     const Model* m = &run->model;
-    int P = m->stages, v = b->n_micro_batches, slots[MOST_STAGES];
+    int P = m->stages, v = b->n_passes, slots[MOST_STAGES];
     double share[MOST_STAGES], passes = m->recompute == RECOMPUTE_BLOCK ? 4 : 3;
     double* forward = TAKE(&b->arena, double, 2 * (size_t)P * (size_t)v + 1);
-    double* backward = forward + (size_t)P * (size_t)v;
+    double *backward = forward + (size_t)P * (size_t)v, *of_rank = TAKE(&b->arena, double, run->limits.ranks);
     if (arena_check(&b->arena, err, errlen)) return -1;
     pipeline_shares(share, m);
     for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
     for (int r = 0; r < v; r++) {
-        double cost = P > 1 ? round_cost(b, run, r) : 0;  // one stage runs as it comes
+        double cost = P > 1 ? round_cost(b, run, r, of_rank) : 0;  // one stage runs as it comes
         for (int s = 0; s < P; s++) {
             forward[s * v + r] = cost * P * share[s] / passes;
             backward[s * v + r] = (passes - 1) * forward[s * v + r];
@@ -187,8 +207,7 @@ static int make_schedule(Batch* b, const Run* run, char* err, size_t errlen) {
 }
 
 int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
-    list_micro_batches(b, run);
-    return make_schedule(b, run, err, errlen);
+    return list_passes(b, run, err, errlen) ? -1 : make_schedule(b, run, err, errlen);
 }
 
 // What the step takes is what its stages take together.
@@ -207,7 +226,7 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
     b->predicted = 0;
     arena_reset(&b->arena, (ArenaMark){0});
     if (make_plan(b, run, step, err, errlen) || predict(b, run, err, errlen)) return -1;
-    if (run->limits.ranks > 1 && b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
+    if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
     if (run->config.check_plan &&
         plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, &b->arena, why, sizeof why))
         return fail(err, errlen, "this plan is wrong: %s", why);
@@ -220,9 +239,7 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
 // ---- the tokens
 
 // Reads one micro-batch's share behind the n tokens that stand in the batch; returns how many stand there now, or -1.
-static int read_micro_batch(Batch* b, const Sampler* sampler, RankMicroBatch* mine, int rank, int n, char* err,
-                            size_t errlen) {
-    mine->share = micro_batch_share(&b->plan, mine->mb, b->lengths, rank, b->spans);
+static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, int n, char* err, size_t errlen) {
     for (int i = 0; i < mine->share.n_spans; i++) {
         const Span* span = &b->spans[i];
         Piece part = b->pieces[span->doc];
@@ -263,27 +280,54 @@ static void share_tokens(Row* row, const Model* m, int N) {
     row->own = MIN(row->n, N - row->first);
 }
 
-int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size_t errlen) {
-    int n = 0, cu = 0, ring = 0;
-    for (int i = 0; i < b->n_micro_batches; i++) {
-        RankMicroBatch* mine = &b->micro_batches[i];
-        mine->tokens = n, mine->cu = cu, mine->ring = ring;
-        if (!mine->mb) continue;
-        if ((n = read_micro_batch(b, sampler, mine, m->comm->rank, n, err, errlen)) < 0) return -1;
-        micro_batch_cu(&b->plan, mine->mb, b->lengths, b->cu + cu);
-        cu += (int)micro_batch_cu_ints(mine->mb);
-        if (mine->share.ring_size == 1) continue;
-        micro_batch_ring_tokens(&b->plan, mine->mb, b->lengths, b->ring + ring, b->ring + ring + mine->share.ring_size);
-        ring += 2 * mine->share.ring_size;
+// Where a micro-batch of this rank lies in the row, and what it has.
+static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine, char* err, size_t errlen) {
+    mine->placed = micro_batch_placement(&b->plan, mine->mb, b->lengths, run->limits.kv_heads, &b->arena);
+    mine->chunk_tokens = TAKE(&b->arena, int, mine->placed.n_chunks);
+    if (arena_check(&b->arena, err, errlen)) return -1;
+    mine->share = micro_batch_share(&b->plan, mine->mb, &mine->placed, m->comm->rank, NULL);
+    mine->cu = b->n_cu;
+    micro_batch_cu(&mine->placed, mine->mb, b->cu + b->n_cu);
+    for (int j = 0; j < mine->placed.n_chunks; j++) {
+        b->n_cu += mine->mb->n_docs + 1;
+        mine->chunk_tokens[j] = b->cu[b->n_cu - 1];
     }
-    b->n_own = n, b->n_cu = cu;
+    return 0;
+}
+
+// Behind what stands in the batch; first those micro-batches whose ranks do not share heads, as attention wants it.
+static int read_pass(Batch* b, const Model* m, const Sampler* sampler, RankPass* pass, char* err, size_t errlen) {
+    int n = pass->tokens = b->n_own;
+    for (int shares_heads = 0; shares_heads < 2; shares_heads++)
+        for (int i = 0; i < pass->n_groups; i++) {
+            RankGroup* mine = &b->groups[pass->first_group + i];
+            if ((mine->share.ulysses_size > 1) != shares_heads) continue;
+            mine->first = n - pass->tokens;
+            micro_batch_share(&b->plan, mine->mb, &mine->placed, m->comm->rank, b->spans);
+            if ((n = read_share(b, sampler, mine, n, err, errlen)) < 0) return -1;
+        }
+    pass->n = n - pass->tokens;
+    b->n_own = n;
+    return 0;
+}
+
+int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
+    const Model* m = &run->model;
+    b->n_own = b->n_cu = 0;
+    b->attention = TAKE(&b->arena, GroupAttention, b->n_groups);
+    if (arena_check(&b->arena, err, errlen)) return -1;
+    for (int i = 0; i < b->n_groups; i++)
+        if (place_group(b, m, run, &b->groups[i], err, errlen)) return -1;
+    for (int i = 0; i < b->n_passes; i++)
+        if (read_pass(b, m, sampler, &b->passes[i], err, errlen)) return -1;
     b->is_read = 1;
     return 0;
 }
 
-void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
+void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
     char err[ERR_BYTES];
-    if (!b->is_read && batch_read(b, m, sampler, err, sizeof err)) die("%s", err);
+    const Model* m = &run->model;
+    if (!b->is_read && batch_read(b, run, sampler, err, sizeof err)) die("%s", err);
     upload_tokens(b, m, b->n_own);
     upload_ints(b, m, b->cu, b->n_cu);
 }
@@ -291,8 +335,8 @@ void batch_upload(Batch* b, const Model* m, const Sampler* sampler) {
 // In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer anyway.
 void batch_end_rounds(const Batch* b, const Model* m, int i) {
     if (!b->plan.has_barriers || m->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
-    int from = i > 0 ? b->micro_batches[i - 1].mb->round : 0;
-    int to = i < b->n_micro_batches ? b->micro_batches[i].mb->round : b->plan.n_rounds - 1;
+    int from = i > 0 ? b->groups[b->passes[i - 1].first_group].mb->round : 0;
+    int to = i < b->n_passes ? b->groups[b->passes[i].first_group].mb->round : b->plan.n_rounds - 1;
     for (int r = from; r < to; r++) {
         m->k->clear(m->barrier, sizeof *m->barrier, m->s);
         m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
@@ -301,39 +345,57 @@ void batch_end_rounds(const Batch* b, const Model* m, int i) {
 
 // A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
 // this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
-// row of all together. Then every rank's order is a part of one global order, and no rank waits in a circle.
+// round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
+// order is a part of one global order, and no rank waits in a circle.
 int batch_reduces_inside(const Batch* b, const Model* m, int i) {
-    const MicroBatch *mb = b->micro_batches[i].mb, *last = &b->plan.micro_batches[b->plan.n_micro_batches - 1];
-    if (i < b->n_micro_batches - 1 || !zero_can_reduce_inside(m)) return 0;
-    if (b->plan.has_barriers && mb->round < b->plan.n_rounds - 1) return 0;
-    return mb->cp_size == 1 || (mb == last && mb->cp_size == m->comm->size);
+    if (i < b->n_passes - 1 || !zero_can_reduce_inside(m)) return 0;
+    int shared = 0, round = 0;
+    for (int g = b->passes[i].first_group; g < b->passes[i].first_group + b->passes[i].n_groups; g++)
+        shared |= b->groups[g].mb->cp_size > 1, round = b->groups[g].mb->round;
+    if (b->plan.has_barriers && round < b->plan.n_rounds - 1) return 0;
+    return !shared || b->all_end_together;
+}
+
+_Static_assert((int)MOST_SHARED == (int)MOST_SHARED_GROUPS, "plans share as many at once as attention can");
+
+static GroupAttention group_attention(const Batch* b, const RankGroup* mine) {
+    const Share* share = &mine->share;
+    GroupAttention g;
+    memset(&g, 0, sizeof g);
+    g.first_rank = mine->mb->first_rank;
+    g.ulysses_size = share->ulysses_size, g.ring_size = share->ring_size;
+    g.ring_rank = share->ring_rank, g.ulysses_rank = share->ulysses_rank;
+    g.first = mine->first;
+    g.n_docs = mine->mb->n_docs, g.n_chunks = mine->placed.n_chunks;
+    g.head_border = mine->placed.head_border;
+    g.token_border = mine->placed.token_border + share->ring_rank * (share->ulysses_size + 1);
+    g.owner = mine->placed.owner, g.chunk_tokens = mine->chunk_tokens;
+    g.cu = on_device(b, b->cu + mine->cu);
+    return g;
 }
 
 Row batch_row(const Batch* b, const Model* m, int i) {
     static uint64_t rows;  // so far, of this process
-    const RankMicroBatch* mine = &b->micro_batches[i];
+    const RankPass* pass = &b->passes[i];
     Row row;
     memset(&row, 0, sizeof row);
-    share_tokens(&row, m, mine->share.n);
-    row.tokens = on_device(b, b->tokens + mine->tokens);
-    row.vocab_rows = on_device(b, b->vocab_rows + mine->tokens);
-    row.positions = on_device(b, b->positions + mine->tokens);
-    row.targets = on_device(b, b->targets + mine->tokens);
-    GroupAttention* g = &row.group;
-    g->comm = m->comm;
-    g->first_rank = mine->mb ? mine->mb->first_rank : m->comm->rank;
-    g->n_docs = mine->mb ? mine->mb->n_docs : 0;
-    g->ulysses_size = mine->share.ulysses_size, g->ring_size = mine->share.ring_size;
-    g->ring_rank = mine->share.ring_rank, g->ulysses_rank = mine->share.ulysses_rank;
-    g->NH = m->shape.heads;
-    g->NKV = m->shape.kv_heads;
-    g->HS = m->shape.HS;
-    g->ring_tokens = g->ring_size > 1 ? b->ring + mine->ring : &mine->share.ring_n;
-    g->ring_low = g->ring_size > 1 ? g->ring_tokens + g->ring_size : g->ring_tokens;
-    g->cu = on_device(b, b->cu + mine->cu);
-    g->scale = 1 / sqrtf((float)g->HS);
-    g->row = ++rows;
-    g->scratch = m->group_scratch;
+    share_tokens(&row, m, pass->n);
+    row.tokens = on_device(b, b->tokens + pass->tokens);
+    row.vocab_rows = on_device(b, b->vocab_rows + pass->tokens);
+    row.positions = on_device(b, b->positions + pass->tokens);
+    row.targets = on_device(b, b->targets + pass->tokens);
+    RowAttention* a = &row.attention;
+    a->comm = m->comm;
+    a->groups = b->attention + pass->first_group;
+    a->n_groups = pass->n_groups;
+    for (int g = 0; g < pass->n_groups; g++)
+        b->attention[pass->first_group + g] = group_attention(b, &b->groups[pass->first_group + g]);
+    a->NH = m->shape.heads;
+    a->NKV = m->shape.kv_heads;
+    a->HS = m->shape.HS;
+    a->scale = 1 / sqrtf((float)a->HS);
+    a->row = ++rows;
+    a->scratch = m->group_scratch;
     return row;
 }
 
@@ -369,26 +431,29 @@ static void read_tokens(Batch* b, const Sampler* sampler, int N) {
     }
 }
 
-Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int* lengths, int n) {
+Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
     char err[ERR_BYTES];
+    const Model* m = &run->model;
     MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
     int N = 0;
     arena_reset(&b->arena, (ArenaMark){0});
     plan_take(&b->plan, n, &b->arena);
+    b->attention = TAKE(&b->arena, GroupAttention, 1);
     if (arena_check(&b->arena, err, sizeof err)) die("%s", err);
-    RankMicroBatch local = {b->plan.micro_batches, {1, 1, 0, 0, 0, 0, 0}, 0, 0, 0};
     b->plan.micro_batches[0] = mb;
+    b->plan.n_docs = n, b->plan.n_micro_batches = 1;
     for (int i = 0; i < n; i++) {
         b->plan.docs[i] = i;
         b->lengths[i] = lengths[i];
         for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
     }
-    local.share = micro_batch_share(&b->plan, &mb, b->lengths, m->comm->rank, NULL);
-    b->micro_batches[0] = local;
-    read_tokens(b, sampler, N);
-    micro_batch_cu(&b->plan, &mb, b->lengths, b->cu);
+    b->n_cu = 0;
+    b->groups[0] = (RankGroup){.mb = b->plan.micro_batches};
+    b->passes[0] = (RankPass){0, 1, 0, N};
+    if (place_group(b, m, run, &b->groups[0], err, sizeof err)) die("%s", err);
+    read_tokens(b, run->data.train, N);
     upload_tokens(b, m, N);
-    upload_ints(b, m, b->cu, n + 1);
+    upload_ints(b, m, b->cu, b->n_cu);
     return batch_row(b, m, 0);
 }
 
@@ -417,7 +482,7 @@ static void draw_and_plan(Ahead* a) {
     b->training = 1;
     b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
     a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err) ||
-                batch_read(b, &run->model, run->data.train, a->err, sizeof a->err);
+                batch_read(b, run, run->data.train, a->err, sizeof a->err);
 }
 
 static void* work(void* argument) {

@@ -9,11 +9,19 @@
 typedef struct Run Run;
 
 // A micro-batch of the plan as this rank sees it.
-typedef struct RankMicroBatch {
-    const MicroBatch* mb;  // NULL: nothing to do in this round
+typedef struct RankGroup {
+    const MicroBatch* mb;
     Share share;
-    int tokens, cu, ring;  // where its values begin in Batch.tokens, .cu and .ring
-} RankMicroBatch;
+    Placement placed;
+    int* chunk_tokens;  // of each chunk, all documents
+    int first, cu;      // where its tokens begin in the row, and its cu_seqlens in Batch.cu
+} RankGroup;
+
+// A pass of this rank: all its micro-batches of a round.
+typedef struct RankPass {
+    int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
+    int tokens, n;              // its tokens: where they begin in Batch.tokens, how many
+} RankPass;
 
 // Host side of a step: the pieces of documents that were drawn, the plan, and what this rank does of it.
 typedef struct Batch {
@@ -30,18 +38,21 @@ typedef struct Batch {
     int predicted;                    // prediction and terms are known
     Prediction prediction;            // under the model that planned
     double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
-    RankMicroBatch* micro_batches;    // (max_tokens) in the order in which this rank runs them
-    int n_micro_batches;
-    int training;       // 0: for evaluation, forward passes only
-    Schedule schedule;  // of all stages of the pipeline; rounds are this rank's micro-batches
+    RankPass* passes;                 // (max_tokens) in the order in which this rank runs them
+    RankGroup* groups;                // (max_tokens)
+    int n_passes, n_groups;
+    int all_end_together;       // all ranks have a pass in the last round
+    GroupAttention* attention;  // (n_groups), once read
+    int training;               // 0: for evaluation, forward passes only
+    Schedule schedule;          // of all stages of the pipeline; rounds are this rank's passes
     // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
     // device's copy, one for all Batches: only one of them can be at work.
     int *indices, *device_indices;
     int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's micro-batches one after another
     int* vocab_rows;                    // Row.vocab_rows likewise; NULL when alone
-    int *cu, *ring;                     // in indices: cu_seqlens; tokens of all places of a ring, and of these the low
-    Span* spans;                        // (2 * max_tokens) of one micro-batch
-    Arena arena;                        // the plan, and what planning takes beside it
+    int* cu;                            // in indices: cu_seqlens
+    Span* spans;                        // (max_tokens) of one micro-batch
+    Arena arena;                        // the plan, what planning takes beside it, placements
 } Batch;
 
 // ---- batch.c
@@ -49,29 +60,29 @@ typedef struct Batch {
 size_t batch_bytes(int max_tokens);                           // of the host's arrays of one Batch
 size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that one takes of the arena
 size_t batch_index_ints(const Run* run, int max_tokens);
-void batch_carve(Batch* b, const Run* run, void* memory, int* indices, int* device_indices, int max_tokens);
+void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
 // The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns their number.
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
-// The micro-batches of this rank, in the order of the plan; in rounds, with gaps where there is nothing to do. And the
-// tasks of the pipeline's stages. batch_plan has done it already. 0, or -1 with a message.
+// The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
+// stages. batch_plan has done it already. 0, or -1 with a message.
 int batch_list(Batch* b, const Run* run, char* err, size_t errlen);
 // Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
 // nothing but b.
-int batch_read(Batch* b, const Model* m, const Sampler* sampler, char* err, size_t errlen);
+int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen);
 // Sends that to the device; what is not read yet is read now.
-void batch_upload(Batch* b, const Model* m, const Sampler* sampler);
-Row batch_row(const Batch* b, const Model* m, int i);  // micro-batch i of this rank
-// Before micro-batch i of this rank, and with i = n_micro_batches at the end: waits for all ranks at the end of every
-// round that lies between, where the plan's rounds have barriers.
+void batch_upload(Batch* b, const Run* run, const Sampler* sampler);
+Row batch_row(const Batch* b, const Model* m, int i);  // pass i of this rank
+// Before pass i of this rank, and with i = n_passes at the end: waits for all ranks at the end of every round that lies
+// between, where the plan's rounds have barriers.
 void batch_end_rounds(const Batch* b, const Model* m, int i);
-// Whether gradients are reduced inside the backward pass of micro-batch i of this rank, rather than after its last.
+// Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
 int batch_reduces_inside(const Batch* b, const Model* m, int i);
 // For generation: N tokens of a document that follow `cached` others in the KV cache.
 Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached);
 // One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
-Row batch_probe_row(Batch* b, const Model* m, const Sampler* sampler, const int* lengths, int n);
+Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n);
 
 // ---- the next step: a thread that draws, plans and reads the next step while this one computes
 

@@ -21,14 +21,11 @@ static void* planned(const MemoryPlan* plan, const char* name) {
     return NULL;
 }
 
-// Where data ranks share heads, plans give a rank up to capacity * f / ceil(f / ulysses_size) tokens, f being the
-// fewest key/value heads of any rank of a tensor-parallel group (ring_rank_capacity). A rank of h of them then has
-// ceil(h / ulysses_size) for each: room for as many pairs of token and head as `capacity` tokens of this many heads.
+// Plans divide f key/value heads among data ranks, f being the fewest of any rank of a tensor-parallel group, and their
+// capacity counts pairs of a token and one of these. A rank of h heads has at most ceil(h / f) for each.
 static int heads_of_places(const Run* run, int h) {
-    int f = run->limits.kv_heads, most = h;
-    for (int ulysses_size = 1; ulysses_size <= MIN(f, run->limits.ranks); ulysses_size++)
-        most = MAX(most, CEIL_DIV(f * CEIL_DIV(h, ulysses_size), CEIL_DIV(f, ulysses_size)));
-    return most;
+    int f = run->limits.kv_heads;
+    return run->limits.ranks > 1 ? f * CEIL_DIV(h, f) : h;
 }
 
 // With the most heads and hidden units that this rank may ever compute: a helper takes some over from others.
@@ -254,9 +251,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
     m->barrier = m->loss_sum + 3;
-    batch_carve(&run->batch, run, planned(plan, "step buffers"), indices, on_device, max_tokens);
+    batch_carve(&run->batch, planned(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, run, planned(plan, "next step's buffers"), indices + batch_index_ints(run, max_tokens),
+        batch_carve(&run->ahead, planned(plan, "next step's buffers"), indices + batch_index_ints(run, max_tokens),
                     on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;

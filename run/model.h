@@ -88,7 +88,7 @@ struct Model {
     void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
-// A row on the device: N tokens that this rank holds of a micro-batch's documents. Generation: one document, of which
+// A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
 // `cached` tokens lie in the KV cache and N new ones follow them.
 typedef struct Row {
     int N;
@@ -96,7 +96,7 @@ typedef struct Row {
                                         // first + own, own <= n; alone n = own = N
     int *tokens, *positions, *targets;  // (N)
     int* vocab_rows;                    // (N) of wte that this rank holds, -1 where it does not; unused when alone
-    GroupAttention group;               // the documents, and the ranks that share them
+    RowAttention attention;             // the documents, and the ranks that share them
     int* cu;                            // generation: (2) for the queries, (2) for the keys
     int use_cache, cached;
 } Row;

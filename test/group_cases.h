@@ -8,7 +8,7 @@
 #define TEST_DEVICE "cpu"
 #endif
 
-enum { MOST_DOCS = 400, MOST_MICRO_BATCHES = 12 };
+enum { MOST_DOCS = 400, MOST_MICRO_BATCHES = 12, MOST_PLACED = 20000, MOST_RING = 64 };
 
 // The emulator takes seconds for what others do in milliseconds.
 static int few(int n, int on_emulator) { return strcmp(TEST_DEVICE, "emu") ? n : MIN(n, on_emulator); }
@@ -22,7 +22,7 @@ static void set(void* x, size_t i, double value, DType dt) {
     else ((float*)x)[i] = (float)value;
 }
 
-// ---- a case: micro-batches that ranks run one after another
+// ---- a case: micro-batches that ranks run one after another, or all in one pass
 
 typedef struct Case {
     uint64_t seed, draws;
@@ -32,6 +32,8 @@ typedef struct Case {
     int n_micro_batches, n_docs;
     MicroBatch micro_batches[MOST_MICRO_BATCHES];
     int docs[MOST_DOCS], lengths[MOST_DOCS];
+    int together;                                                      // in one pass
+    int n_placed, placed[MOST_PLACED], placed_at[MOST_MICRO_BATCHES];  // 0: what is usual
 } Case;
 
 static int between(Case* c, int low, int high) {
@@ -58,7 +60,10 @@ static Plan plan_of(Case* c) {
                   .n_docs = c->n_docs,
                   .n_micro_batches = c->n_micro_batches,
                   .docs = c->docs,
-                  .micro_batches = c->micro_batches};
+                  .micro_batches = c->micro_batches,
+                  .placed = c->placed,
+                  .placed_at = c->n_placed ? c->placed_at : NULL,
+                  .n_placed = c->n_placed};
 }
 
 static void add_doc(Case* c, int length) {
@@ -88,6 +93,37 @@ static void add_micro_batch(Case* c, int first_rank, int ulysses_size, int ring_
 static void add_random_micro_batch(Case* c) {
     int ulysses_size = between(c, 1, MIN(c->NKV, size)), ring_size = between(c, 1, size / ulysses_size);
     add_micro_batch(c, between(c, 0, size - ulysses_size * ring_size), ulysses_size, ring_size);
+}
+
+// n parts of 0 .. end: some have nothing, some all.
+static void cut_anywhere(Case* c, int* border, int n, int end) {
+    for (int b = 0; b <= n; b++) {
+        int before = b ? border[b - 1] : 0, kind = between(c, 0, 3);
+        border[b] = b == 0 ? 0 : b == n ? end : kind == 0 ? before : kind == 1 ? end : between(c, before, end);
+    }
+}
+
+// Once all micro-batches are there: any borders of heads, tokens and chunks, any owners.
+static void place_anywhere(Case* c) {
+    for (int i = 0; i < c->n_micro_batches; i++) {
+        c->placed_at[i] = c->n_placed;
+        c->n_placed += (int)placement_ints(&c->micro_batches[i]);
+    }
+    if (c->n_placed > MOST_PLACED) die("a case has %d numbers of placements", c->n_placed);
+    Plan plan = plan_of(c);
+    for (int i = 0; i < c->n_micro_batches; i++) {
+        const MicroBatch* mb = &c->micro_batches[i];
+        Placement p = plan_placement(&plan, mb);
+        int u = mb->ulysses_size, tokens[MOST_RING] = {0};
+        cut_anywhere(c, p.head_border, u, c->NKV);
+        for (int j = 0; j < p.n_chunks; j++) p.owner[j] = between(c, 0, mb->cp_size / u - 1);
+        for (int d = 0; d < mb->n_docs; d++) {
+            int* border = p.chunk_border + d * (p.n_chunks + 1);
+            cut_anywhere(c, border, p.n_chunks, c->lengths[c->docs[mb->first_doc + d]]);
+            for (int j = 0; j < p.n_chunks; j++) tokens[p.owner[j]] += border[j + 1] - border[j];
+        }
+        for (int a = 0; a < mb->cp_size / u; a++) cut_anywhere(c, p.token_border + a * (u + 1), u, tokens[a]);
+    }
 }
 
 // ---- the whole row of a micro-batch, the same on every rank

@@ -82,7 +82,10 @@ static inline double true_ms(const Sim* x, int rank) {
     for (int i = 0; i < x->plan.n_micro_batches; i++) {
         const MicroBatch* mb = &x->plan.micro_batches[i];
         if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
-        Share share = micro_batch_share(&x->plan, mb, x->lengths, rank, NULL);
+        Arena arena = {0};
+        Placement p = micro_batch_placement(&x->plan, mb, x->lengths, x->setting.limits.kv_heads, &arena);
+        Share share = micro_batch_share(&x->plan, mb, &p, rank, NULL);
+        arena_free(&arena);
         double s2 = 0, heads = heads_of(x->setting.limits.kv_heads, share.ulysses_size, share.ulysses_rank);
         for (int j = 0; j < mb->n_docs; j++)
             s2 += pow(x->lengths[x->plan.docs[mb->first_doc + j]], 2) / share.ring_size;

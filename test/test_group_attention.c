@@ -20,7 +20,7 @@
 #include "test/rounding.h"
 
 static const double E = 1.0 / (1 << 24);
-enum { MOST_RANKS = 64, MOST_BUFFERS = 16, GUARD = 256 };
+enum { MOST_BUFFERS = 32, GUARD = 256 };
 
 static const Kernels* kernels;
 
@@ -89,9 +89,12 @@ static void plain_attention(Whole* w, const Case* c) {
 
 // ---- the same by the group
 
-typedef struct Held {  // what this rank got of a micro-batch
+typedef struct Held {  // what this rank has and got of a micro-batch
     Share share;
-    Span spans[2 * MOST_DOCS];
+    Placement placed;
+    Arena arena;  // of placed
+    Span spans[MOST_DOCS * 2 * MOST_RING];
+    int chunk_tokens[2 * MOST_RING], first;  // first: of its tokens in the row
     void *out, *dqkv;
 } Held;
 
@@ -108,37 +111,35 @@ static void* own_rows(const Held* h, const Whole* w, const MicroBatch* mb, const
     return rows;
 }
 
-static int kv_heads_of(const Case* c, int ulysses_size, int b) {
-    return (b + 1) * c->NKV / ulysses_size - b * c->NKV / ulysses_size;
-}
-
-// Tokens of place x of a ring, from lengths alone.
-static int tokens_of(const Case* c, const MicroBatch* mb, int ring_size, int x) {
+// Tokens of place x of a ring, from borders alone.
+static int tokens_of(const Placement* p, const MicroBatch* mb, int x) {
     int n = 0;
-    for (int i = 0; i < mb->n_docs; i++) {
-        int s = c->lengths[c->docs[mb->first_doc + i]], high = 2 * ring_size - 1 - x;
-        n += chunk_border(s, ring_size, x + 1) - chunk_border(s, ring_size, x);
-        n += chunk_border(s, ring_size, high + 1) - chunk_border(s, ring_size, high);
-    }
+    for (int i = 0; i < mb->n_docs; i++)
+        for (int j = 0; j < p->n_chunks; j++) {
+            const int* border = p->chunk_border + i * (p->n_chunks + 1) + j;
+            n += p->owner[j] == x ? border[1] - border[0] : 0;
+        }
     return n;
 }
 
 // The formulas of group_attention.h: bytes sent for heads and around the ring, forward and backward.
-static void expected_bytes(uint64_t bytes[2][2], const Case* c, const MicroBatch* mb) {
+static void add_expected_bytes(uint64_t bytes[2][2], const Case* c, const MicroBatch* mb, const Placement* p) {
     uint64_t e = dtype_bytes(c->dt), HS = (uint64_t)c->HS, g = (uint64_t)(c->NH / c->NKV), unsent = 0, all = 0;
     int ulysses_size = mb->ulysses_size, ring_size = mb->cp_size / ulysses_size, place = rank - mb->first_rank;
     int a = place / ulysses_size, b = place % ulysses_size;
-    uint64_t n_a = (uint64_t)tokens_of(c, mb, ring_size, a), H = (uint64_t)kv_heads_of(c, ulysses_size, b);
-    uint64_t others = (uint64_t)c->NKV - H;
-    uint64_t n = ((uint64_t)b + 1) * n_a / (uint64_t)ulysses_size - (uint64_t)b * n_a / (uint64_t)ulysses_size;
+    uint64_t n_a = (uint64_t)tokens_of(p, mb, a), H = (uint64_t)(p->head_border[b + 1] - p->head_border[b]);
+    uint64_t others = (uint64_t)c->NKV - H, ring = 0;
+    const int* border = p->token_border + a * (ulysses_size + 1);
+    uint64_t n = (uint64_t)(border[b + 1] - border[b]);
     for (int x = 0; x < ring_size; x++) {
-        all += (uint64_t)tokens_of(c, mb, ring_size, x);
-        if (x == (a + 1) % ring_size) unsent = (uint64_t)tokens_of(c, mb, ring_size, x);
+        all += (uint64_t)tokens_of(p, mb, x);
+        if (x == (a + 1) % ring_size) unsent = (uint64_t)tokens_of(p, mb, x);
     }
-    bytes[0][0] = e * HS * ((g + 2) * n * others + g * (n_a - n) * H);
-    bytes[1][0] = e * HS * (g * n * others + (g + 2) * (n_a - n) * H);
-    bytes[0][1] = ring_size > 1 ? e * HS * 2 * (all - unsent) * H : 0;
-    bytes[1][1] = ring_size > 1 ? bytes[0][1] + 4 * HS * 2 * all * H : 0;
+    if (ring_size > 1) ring = e * HS * 2 * (all - unsent) * H;
+    bytes[0][0] += e * HS * ((g + 2) * n * others + g * (n_a - n) * H);
+    bytes[1][0] += e * HS * (g * n * others + (g + 2) * (n_a - n) * H);
+    bytes[0][1] += ring;
+    bytes[1][1] += ring_size > 1 ? ring + 4 * HS * 2 * all * H : 0;
 }
 
 static uint64_t sent_for(CommPurpose purpose) { return world->sent[purpose][0] + world->sent[purpose][1]; }
@@ -148,76 +149,109 @@ static uint64_t sent_in_all(void) {
     return bytes;
 }
 
-// No rank of the group has more than this of tokens, nor of (token, key/value head) pairs / NKV.
-static int largest_share(Case* c, const MicroBatch* mb) {
+static int takes_part(const MicroBatch* mb) { return rank >= mb->first_rank && rank < mb->first_rank + mb->cp_size; }
+
+// What this rank has of micro-batches first .. end: where their tokens lie in the row, those without ulysses first; *n:
+// their tokens; *pairs of token and head. Returns the N of group_attention_scratch.
+static int place_groups(Held* held, Case* c, int first, int end, size_t* n, size_t* pairs) {
+    static PassLoad loads[MOST_RING];
     Plan plan = plan_of(c);
-    int most = 0;
-    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
-        Share s = micro_batch_share(&plan, mb, c->lengths, r, NULL);
-        most = MAX(most, MAX(s.n, CEIL_DIV(s.ring_n * kv_heads_of(c, s.ulysses_size, s.ulysses_rank), c->NKV)));
-    }
-    return most;
+    memset(loads, 0, sizeof loads);
+    *n = *pairs = 0;
+    for (int shares_heads = 0; shares_heads < 2; shares_heads++)
+        for (int i = first; i < end; i++) {
+            const MicroBatch* mb = &c->micro_batches[i];
+            Held* h = &held[i];
+            if (!takes_part(mb) || (mb->ulysses_size > 1) != shares_heads) continue;
+            h->arena = (Arena){0};
+            h->placed = micro_batch_placement(&plan, mb, c->lengths, c->NKV, &h->arena);
+            micro_batch_load(loads, mb, &h->placed);
+            h->share = micro_batch_share(&plan, mb, &h->placed, rank, h->spans);
+            h->first = (int)*n;
+            *n += (size_t)h->share.n;
+            const int* heads = h->placed.head_border + h->share.ulysses_rank;
+            *pairs += (size_t)h->share.ring_n * (size_t)(heads[1] - heads[0]);
+        }
+    return (int)MAX(loads[rank].tokens, CEIL_DIV(loads[rank].pairs, (int64_t)c->NKV));
 }
 
-typedef struct Places {
-    int tokens[MOST_RANKS], low[MOST_RANKS];
-} Places;
-
-static GroupAttention group_of(Case* c, const MicroBatch* mb, const Share* s, Places* places) {
-    Plan plan = plan_of(c);
-    size_t cu_bytes = micro_batch_cu_ints(mb) * sizeof(int), scratch;
-    int* cu = (int*)malloc(cu_bytes);
-    micro_batch_ring_tokens(&plan, mb, c->lengths, places->tokens, places->low);
-    micro_batch_cu(&plan, mb, c->lengths, cu);
-    scratch = group_attention_scratch(largest_share(c, mb), c->NH, c->NKV, c->HS, mb->cp_size, c->dt);
-    GroupAttention ga = {.comm = world,
-                         .first_rank = mb->first_rank,
-                         .ulysses_size = s->ulysses_size,
-                         .ring_size = s->ring_size,
-                         .ring_rank = s->ring_rank,
-                         .ulysses_rank = s->ulysses_rank,
-                         .NH = c->NH,
-                         .NKV = c->NKV,
-                         .HS = c->HS,
+static GroupAttention group_of(Held* h, const MicroBatch* mb) {
+    size_t ints = (size_t)h->placed.n_chunks * ((size_t)mb->n_docs + 1);
+    int* cu = (int*)malloc(ints * sizeof(int));
+    micro_batch_cu(&h->placed, mb, cu);
+    for (int j = 0; j < h->placed.n_chunks; j++) h->chunk_tokens[j] = cu[(j + 1) * (mb->n_docs + 1) - 1];
+    GroupAttention ga = {.first_rank = mb->first_rank,
+                         .ulysses_size = h->share.ulysses_size,
+                         .ring_size = h->share.ring_size,
+                         .ring_rank = h->share.ring_rank,
+                         .ulysses_rank = h->share.ulysses_rank,
+                         .first = h->first,
                          .n_docs = mb->n_docs,
-                         .ring_tokens = places->tokens,
-                         .ring_low = places->low,
-                         .cu = (int*)buffer(cu, cu_bytes),
-                         .scale = (float)(1 / sqrt(c->HS)),
-                         .scratch = buffer(NULL, scratch)};
+                         .n_chunks = h->placed.n_chunks,
+                         .head_border = h->placed.head_border,
+                         .token_border = h->placed.token_border + h->share.ring_rank * (mb->ulysses_size + 1),
+                         .owner = h->placed.owner,
+                         .chunk_tokens = h->chunk_tokens,
+                         .cu = (int*)buffer(cu, ints * sizeof(int))};
     free(cu);
     return ga;
 }
 
-// Both passes of this rank's part of a micro-batch, with what they sent.
-static void run_micro_batch(Held* h, Case* c, const MicroBatch* mb, const Whole* w) {
-    Plan plan = plan_of(c);
-    Places places;
-    h->share = micro_batch_share(&plan, mb, c->lengths, rank, h->spans);
-    size_t n = (size_t)h->share.n, qkv_row = qkv_bytes(c), out_row = out_bytes(c), NKV = (size_t)c->NKV;
-    size_t pairs = (size_t)h->share.ring_n * (size_t)kv_heads_of(c, mb->ulysses_size, h->share.ulysses_rank);
-    void *own_qkv = own_rows(h, w, mb, w->qkv, qkv_row), *own_dout = own_rows(h, w, mb, w->dout, out_row);
-    void *qkv = buffer(own_qkv, n * qkv_row), *dout = buffer(own_dout, n * out_row);
+static void check_sent(const uint64_t expected[2], const uint64_t before[3]) {
+    CHECK(sent_for(COMM_ULYSSES) == before[0] + expected[0] && sent_for(COMM_RING) == before[1] + expected[1] &&
+          sent_in_all() == before[2] + expected[0] + expected[1]);
+    CHECK(world->purpose == COMM_STATE);
+}
+
+// Both passes of this rank's part of micro-batches first .. end in one row, with what they sent.
+static void run_row(Held* held, Case* c, int first, int end, const Whole* whole) {
+    size_t n, pairs, qkv_row = qkv_bytes(c), out_row = out_bytes(c), NKV = (size_t)c->NKV;
+    int N = place_groups(held, c, first, end, &n, &pairs), n_groups = 0;
+    GroupAttention groups[MOST_MICRO_BATCHES];
+    uint64_t expected[2][2] = {{0}};
+    char *own_qkv = (char*)malloc(n * qkv_row + 1), *own_dout = (char*)malloc(n * out_row + 1);
+    for (int i = first; i < end; i++) {
+        const MicroBatch* mb = &c->micro_batches[i];
+        if (!takes_part(mb)) continue;
+        Held* h = &held[i];
+        void* qkv = own_rows(h, &whole[i], mb, whole[i].qkv, qkv_row);
+        void* dout = own_rows(h, &whole[i], mb, whole[i].dout, out_row);
+        memcpy(own_qkv + (size_t)h->first * qkv_row, qkv, (size_t)h->share.n * qkv_row);
+        memcpy(own_dout + (size_t)h->first * out_row, dout, (size_t)h->share.n * out_row);
+        free(qkv), free(dout);
+        add_expected_bytes(expected, c, mb, &h->placed);
+        groups[n_groups++] = group_of(h, mb);
+    }
+    size_t most = MAX(pairs, n * NKV);
+    void *qkv = buffer(NULL, most * qkv_row / NKV), *dout = buffer(own_dout, n * out_row);
+    kernels->upload(qkv, own_qkv, n * qkv_row, NULL);
     void *out = buffer(NULL, n * out_row), *dqkv = buffer(NULL, n * qkv_row);
+    SavedAttention saved = {qkv, out, buffer(NULL, most * out_row / NKV),
+                            (float*)buffer(NULL, most * ((size_t)c->NH / NKV) * sizeof(float))};
+    RowAttention row = {.comm = world,
+                        .groups = groups,
+                        .n_groups = n_groups,
+                        .NH = c->NH,
+                        .NKV = c->NKV,
+                        .HS = c->HS,
+                        .scale = (float)(1 / sqrt(c->HS)),
+                        .scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, c->dt))};
     free(own_qkv), free(own_dout);
-    GroupAttention ga = group_of(c, mb, &h->share, &places);
-    SavedAttention saved = {qkv, out, (float*)buffer(NULL, pairs * ((size_t)c->NH / NKV) * sizeof(float))};
-    if (mb->ulysses_size > 1)
-        saved.qkv = buffer(NULL, pairs * qkv_row / NKV), saved.out = buffer(NULL, pairs * out_row / NKV);
-    uint64_t expected[2][2], heads = sent_for(COMM_ULYSSES), ring = sent_for(COMM_RING), all = sent_in_all();
-    expected_bytes(expected, c, mb);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {
-        if (backward) group_attention_backward(dqkv, dout, &saved, &ga, kernels, c->dt, NULL);
-        else group_attention_forward(out, &saved, qkv, &ga, kernels, c->dt, NULL);
-        heads += expected[backward][0], ring += expected[backward][1];
-        all += expected[backward][0] + expected[backward][1];
-        CHECK(sent_for(COMM_ULYSSES) == heads && sent_for(COMM_RING) == ring && sent_in_all() == all);
-        CHECK(world->purpose == COMM_STATE);
+        uint64_t before[] = {sent_for(COMM_ULYSSES), sent_for(COMM_RING), sent_in_all()};
+        if (backward) group_attention_backward(dqkv, dout, &saved, &row, kernels, c->dt, NULL);
+        else group_attention_forward(&saved, &row, kernels, c->dt, NULL);
+        check_sent(expected[backward], before);
     }
     world->purpose = COMM_OTHER;
-    h->out = fetched(out, n * out_row);
-    h->dqkv = fetched(dqkv, n * qkv_row);
+    for (int i = first; i < end; i++) {
+        Held* h = &held[i];
+        if (!takes_part(&c->micro_batches[i])) continue;
+        h->out = fetched((char*)out + (size_t)h->first * out_row, (size_t)h->share.n * out_row);
+        h->dqkv = fetched((char*)dqkv + (size_t)h->first * qkv_row, (size_t)h->share.n * qkv_row);
+        arena_free(&h->arena);
+    }
     release_buffers();
 }
 
@@ -315,11 +349,9 @@ static void set_mode(int mode) {
     else unsetenv("EMU_STREAMS");
 }
 
-static int takes_part(const MicroBatch* mb) { return rank >= mb->first_rank && rank < mb->first_rank + mb->cp_size; }
-
-// All micro-batches without overlapping collectives, with them, and with those that come as late as they may: the same
-// bits, and what whole documents give. Ranks compare at the end, so that nobody holds up the others between
-// micro-batches.
+// All micro-batches, one after another or in one row, without overlapping collectives, with them, and with those that
+// come as late as they may: the same bits, and what whole documents give. Ranks compare at the end, so that nobody
+// holds up the others between micro-batches.
 static void run_case(Case* c) {
     static Held held[MODES][MOST_MICRO_BATCHES];
     static Whole whole[MOST_MICRO_BATCHES];
@@ -329,8 +361,9 @@ static void run_case(Case* c) {
         if (takes_part(&c->micro_batches[i])) fill_whole(&whole[i], c, &c->micro_batches[i]);
     for (int mode = 0; mode < MODES; mode++) {
         set_mode(mode);
-        for (int i = 0; i < c->n_micro_batches; i++)
-            if (takes_part(&c->micro_batches[i])) run_micro_batch(&held[mode][i], c, &c->micro_batches[i], &whole[i]);
+        for (int i = 0; i < c->n_micro_batches && !c->together; i++)
+            if (takes_part(&c->micro_batches[i])) run_row(held[mode], c, i, i + 1, whole);
+        if (c->together) run_row(held[mode], c, 0, c->n_micro_batches, whole);
     }
     for (int i = 0; i < c->n_micro_batches; i++) {
         if (!takes_part(&c->micro_batches[i])) continue;
@@ -438,6 +471,29 @@ static void halves_without_tokens_are_fine(void) {
     }
 }
 
+// Groups of all shapes, also without any documents here, in one row; any borders.
+static void a_row_of_groups_gives_what_each_gives_alone(void) {
+    for (uint64_t seed = 800; seed < 800 + (uint64_t)few(24, 3); seed++) {
+        Case c = new_case(seed);
+        c.together = 1;
+        for (int i = between(&c, 1, few(8, 3)); i > 0; i--)
+            if (between(&c, 0, 1)) add_micro_batch(&c, between(&c, 0, size - 1), 1, 1);
+            else add_random_micro_batch(&c);
+        if (seed % 2) place_anywhere(&c);
+        run_case(&c);
+    }
+}
+
+// No part need be even, or have anything.
+static void borders_may_be_anywhere(void) {
+    for (uint64_t seed = 900; seed < 900 + (uint64_t)few(24, 3); seed++) {
+        Case c = new_case(seed);
+        for (int i = 0; i < 2; i++) add_random_micro_batch(&c);
+        place_anywhere(&c);
+        run_case(&c);
+    }
+}
+
 static void log_sum_exps_far_apart_merge(void) {
     static const double spreads[] = {80, 400};
     for (int i = 0; i < few(COUNT(spreads), 1); i++)
@@ -473,6 +529,8 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(heads_that_do_not_divide_are_shared);
     RUN_TOGETHER(one_key_head_goes_around_for_all_queries);
     RUN_TOGETHER(halves_without_tokens_are_fine);
+    RUN_TOGETHER(a_row_of_groups_gives_what_each_gives_alone);
+    RUN_TOGETHER(borders_may_be_anywhere);
     RUN_TOGETHER(log_sum_exps_far_apart_merge);
     int status = ranks_done();
     kernels->close();

@@ -138,7 +138,11 @@ static int plan_case(Batch* b, uint64_t seed) {
         (is_random &&
          plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why)))
         die("seed %" PRIu64 ": %s", seed, why);
-    if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
+    uint64_t joins = seed;
+    if (b->plan.n_rounds == 0 &&
+        (seed & 2 ? plan_join_rounds(&b->plan, b->lengths, &s->limits, &joins, &b->arena, NULL, 0)
+                  : plan_set_rounds(&b->plan, &b->arena, NULL, 0)))
+        die("no memory");
     int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_random ? &run->limits : &s->limits, &b->arena, why,
                            sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
@@ -221,25 +225,32 @@ static int is_first(void) { return run->model.stage == 0; }
 static int is_last(void) { return run->model.stage == stages - 1; }
 static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK; }
 
-// In attention, from lengths alone: see kernels/group_attention.h.
-static void add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share) {
-    const Batch* b = &run->batch;
+// Tokens of ring rank a, from the borders alone.
+static int tokens_of(const Placement* p, const MicroBatch* mb, int a) {
+    int n = 0;
+    for (int k = 0; k < mb->n_docs * p->n_chunks; k++) {
+        const int* border = p->chunk_border + k / p->n_chunks * (p->n_chunks + 1) + k % p->n_chunks;
+        n += p->owner[k % p->n_chunks] == a ? border[1] - border[0] : 0;
+    }
+    return n;
+}
+
+// In attention: see kernels/group_attention.h. Returns pairs of token and head that this rank computes.
+static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p) {
     int NKV = run->model.shape.kv_heads, g = run->model.shape.heads / NKV, ring_size = share->ring_size;
-    int tokens[16], low[16], forward = 1 + is_recomputed();
-    int own = (share->ulysses_rank + 1) * NKV / share->ulysses_size - share->ulysses_rank * NKV / share->ulysses_size;
+    int forward = 1 + is_recomputed(), f = p->head_border[share->ulysses_size];
+    const int* border = p->head_border + share->ulysses_rank;
+    int own = border[1] * NKV / f - border[0] * NKV / f;  // of this rank's heads, in proportion
     // Of a matrix of keys.
     double HS = run->model.shape.HS, out = share->n * (NKV - own) * HS, back = (share->ring_n - share->n) * own * HS;
-    // Attention of its heads must fit: ranks of a tensor-parallel group may have more than the group has on average.
-    CHECK((g + 2) * share->ring_n * own * HS <= (double)run->model.act_table[QKV].elems);
     // Forward queries, keys and values there and outputs back, backward the other way round.
     bytes->heads += layers() * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
-    if (ring_size == 1) return;
-    micro_batch_ring_tokens(&b->plan, mb, b->lengths, tokens, low);
-    for (int t = 0; t < ring_size; t++) {  // the block that is here after t turns is passed on, keys and values
-        double block = 2.0 * tokens[(share->ring_rank - t + ring_size) % ring_size] * own * HS * 4;
+    for (int t = 0; t < ring_size && ring_size > 1; t++) {  // the block that is here after t turns is passed on
+        double block = 2.0 * tokens_of(p, mb, (share->ring_rank - t + ring_size) % ring_size) * own * HS * 4;
         bytes->ring += layers() * block;                                         // its gradients
         if (t < ring_size - 1) bytes->ring += layers() * (forward + 1) * block;  // itself, forward and backward
     }
+    return (double)share->ring_n * own;
 }
 
 // Between the ranks of a tensor-parallel group for N tokens: see run/model.h. A block has four gathers and four
@@ -282,18 +293,30 @@ static double kv_sum_bytes(void) {
     return sum_bytes(n * m->shape.C, R) + (shape_has(&m->shape, HAS_QKV_BIAS) ? sum_bytes(n, R) : 0);
 }
 
+static int several;  // passes with several micro-batches
+
 static Bytes expected_bytes(void) {
     const Batch* b = &run->batch;
     Bytes bytes = {0};
     int n_sums = run->model.zero.stage > 1 ? b->plan.n_rounds : 1;
-    for (int i = 0; i < b->n_micro_batches; i++) {
-        const MicroBatch* mb = b->micro_batches[i].mb;
-        if (!mb) continue;
-        Share share = micro_batch_share(&b->plan, mb, b->lengths, run->model.comm->rank, NULL);
-        add_attention_bytes(&bytes, mb, &share);
-        bytes.tensor += row_bytes(share.n);
-        bytes.pipeline += stage_bytes(share.n);
+    Arena arena = {0};
+    for (int i = 0; i < b->n_passes; i++) {
+        double tokens = 0, pairs = 0;
+        for (int j = 0; j < b->passes[i].n_groups; j++) {
+            const MicroBatch* mb = b->groups[b->passes[i].first_group + j].mb;
+            Placement p = micro_batch_placement(&b->plan, mb, b->lengths, run->limits.kv_heads, &arena);
+            Share share = micro_batch_share(&b->plan, mb, &p, run->model.comm->rank, NULL);
+            pairs += add_attention_bytes(&bytes, mb, &share, &p);
+            tokens += share.n;
+        }
+        // They must fit: ranks of a tensor-parallel group may have more heads than the group has on average.
+        CHECK(pairs * (run->model.shape.heads / run->model.shape.kv_heads + 2) * run->model.shape.HS <=
+              (double)run->model.act_table[QKV].elems);
+        if (!b->passes[i].n_groups) continue;
+        bytes.tensor += row_bytes((int)tokens), bytes.pipeline += stage_bytes((int)tokens);
+        several += b->passes[i].n_groups > 1;
     }
+    arena_free(&arena);
     bytes.copies += n_sums * layers() * (bucket_sum_bytes(LN1W, LNFW) + kv_sum_bytes());
     bytes.copies += bucket_sum_bytes(WTE, LN1W) + bucket_sum_bytes(LNFW, N_PARAMS);
     return bytes;
@@ -407,6 +430,8 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     }
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
     if (flex_plans >= 10 && ranks > 3) CHECK(unlike_cp_sizes >= flex_plans / 10);
+    if (cases >= 20 && size > 1) CHECK(several > 0);
+    if (rank == 0) printf("    %d passes of rank 0 have several micro-batches\n", several);
     if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
 }
 
@@ -469,16 +494,21 @@ static void reduce_gradients(int overlap, double* inside, double* all, uint64_t*
     zero_clear_grads(m);
 }
 
-// From the plan alone: the last row of this rank is its own, or all ranks share it and it is the last of all.
+// From the plan alone: the last pass of this rank has nothing shared, or all ranks are in the last round of all.
 static int may_reduce_inside(void) {
     const Plan* plan = &run->batch.plan;
-    const MicroBatch* mine = NULL;
+    int last[64], shared = 0, all = 1, r = run->model.comm->rank;
+    for (int i = 0; i < ranks; i++) last[i] = -1;
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        if (run->model.comm->rank >= mb->first_rank && run->model.comm->rank < mb->first_rank + mb->cp_size) mine = mb;
+        for (int j = mb->first_rank; j < mb->first_rank + mb->cp_size; j++) {
+            if (j == r && mb->round != last[j]) shared = 0;
+            if (j == r) shared |= mb->cp_size > 1;
+            last[j] = mb->round;
+        }
     }
-    if (!mine || ranks == 1 || group > 1 || stages > 1 || run->model.zero.stage > 1) return 0;
-    return mine->cp_size == 1 || (mine->cp_size == ranks && mine == &plan->micro_batches[plan->n_micro_batches - 1]);
+    for (int i = 0; i < ranks; i++) all &= last[i] == plan->n_rounds - 1;
+    return last[r] >= 0 && ranks > 1 && group == 1 && stages == 1 && run->model.zero.stage == 1 && (!shared || all);
 }
 
 // Under random plans: with Comm.overlap whole gradients are reduced inside the last row wherever its plan allows,
@@ -496,7 +526,6 @@ static void overlap_changes_no_bit_and_no_byte(void) {
         count_pieces(run, 1);
         if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
             die("%s", why);
-        if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
         tensor[0] = sent(COMM_TENSOR);
         for (int i = 0; i < 2; i++) {
             reduce_gradients(i, &inside[i], &all[i], &hash[i]);
@@ -554,7 +583,6 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
         if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits, (uint64_t)step, &b->arena, why,
                         sizeof why))
             die("%s", why);
-        if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
         list_tasks(run);
         run_micro_batches(run, run->data.train, 1);
         model_update(m, &run->config, 1e-3, step);

@@ -126,7 +126,7 @@ static void run_cases(Planner make_plan, double tolerance) {
         no_plan();
         make_plan((uint64_t)(100 * size + i));
         draw(5 * i, i % 3 == 0 ? CONTEXT : BATCH / 4);
-        accumulated += run->batch.n_micro_batches > 1;
+        accumulated += run->batch.n_passes > 1;
         m->recompute = (Recompute)(i % 3);
         set_plan(plan.active);
         check_case(tolerance);
@@ -231,7 +231,7 @@ static void count_step(double counted[3], double said[3]) {
     m->k = plain;
     zero_reduce(m);
     zero_clear_grads(m);
-    for (int i = 0; i < run->batch.n_micro_batches; i++) tokens += run->batch.micro_batches[i].share.n;
+    for (int i = 0; i < run->batch.n_passes; i++) tokens += run->batch.passes[i].n;
     for (int gemm = 0; gemm < 3; gemm++) counted[gemm] = flops[gemm] - tokens * classifier, said[gemm] *= tokens;
 }
 

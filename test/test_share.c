@@ -11,7 +11,10 @@ static int64_t pairs(int s, int ring_size, int a) {
     MicroBatch mb = {.cp_size = ring_size, .ulysses_size = 1, .n_docs = 1};
     Plan plan = {.ranks = ring_size, .n_docs = 1, .n_micro_batches = 1, .docs = &doc, .micro_batches = &mb};
     Span spans[2];
-    Share share = micro_batch_share(&plan, &mb, &s, a, spans);
+    Arena arena = {0};
+    Placement p = micro_batch_placement(&plan, &mb, &s, 1, &arena);
+    Share share = micro_batch_share(&plan, &mb, &p, a, spans);
+    arena_free(&arena);
     int64_t sum = 0;
     for (int i = 0; i < share.n_spans; i++)
         for (int t = spans[i].first; t < spans[i].first + spans[i].length; t++) sum += t + 1;
@@ -63,100 +66,114 @@ static void chunks_of_a_document_differ_by_one_token_at_most(void) {
 
 // ---- shares of a micro-batch
 
-enum { MOST_CU = 2 * MOST_RANKS * (MOST_DOCS + 1) };
+enum { MOST_CHUNKS = 2 * MOST_RANKS, MOST_CU = MOST_CHUNKS * (MOST_DOCS + 1) };
 
-// What the arrays of cu_seqlens say of one micro-batch: tokens of a document in the low and high chunk of every place.
+// A micro-batch, how it is divided, and what the arrays of cu_seqlens say of it.
 typedef struct Layout {
-    int ring_size, n_docs, cu[MOST_CU], tokens[MOST_RANKS], low[MOST_RANKS];
+    const Step* step;
+    const MicroBatch* mb;
+    Placement p;
+    int ring_size, cu[MOST_CU + 1];
 } Layout;
 
-static int chunk_tokens(const Layout* x, int doc, int a, int high) {
-    const int* cu = x->cu + (size_t)(2 * a + high) * ((size_t)x->n_docs + 1);
-    return x->ring_size == 1 && high ? 0 : cu[doc + 1] - cu[doc];
+static int chunk_tokens(const Layout* x, int doc, int j) {
+    const int* cu = x->cu + (size_t)j * ((size_t)x->mb->n_docs + 1);
+    return cu[doc + 1] - cu[doc];
 }
 
-// Where a chunk begins in its document: chunks lie in the order low 0, low 1, ..., high 1, high 0.
-static int chunk_first(const Layout* x, int doc, int a, int high) {
+static int chunk_first(const Layout* x, int doc, int j) {
     int first = 0;
-    for (int c = 0; c < (high ? x->ring_size : a); c++) first += chunk_tokens(x, doc, c, 0);
-    for (int c = x->ring_size - 1; high && c > a; c--) first += chunk_tokens(x, doc, c, 1);
+    for (int i = 0; i < j; i++) first += chunk_tokens(x, doc, i);
     return first;
 }
 
-static void check_layout(const Layout* x, const Step* step, const MicroBatch* mb) {
-    CHECK(micro_batch_cu_ints(mb) == (x->ring_size == 1 ? 1u : 2u * (size_t)x->ring_size) * ((size_t)x->n_docs + 1));
-    for (int i = 0; i < x->n_docs; i++) {
-        int s = 0;
-        for (int a = 0; a < x->ring_size; a++) s += chunk_tokens(x, i, a, 0) + chunk_tokens(x, i, a, 1);
-        CHECK(s == step->lengths[step->plan.docs[mb->first_doc + i]]);
-    }
-    for (int a = 0; a < x->ring_size; a++) {
-        int low = 0, high = 0;
-        for (int i = 0; i < x->n_docs; i++) low += chunk_tokens(x, i, a, 0), high += chunk_tokens(x, i, a, 1);
-        CHECK(x->low[a] == low && x->tokens[a] == low + high);
-    }
+static int place_tokens(const Layout* x, int a) {
+    int n = 0;
+    for (int i = 0; i < x->mb->n_docs; i++)
+        for (int j = 0; j < x->p.n_chunks; j++) n += x->p.owner[j] == a ? chunk_tokens(x, i, j) : 0;
+    return n;
 }
 
-// The spans of the ranks of place a, one after another, walk through its chunks, low ones first.
-static void check_place(const Layout* x, const Step* step, const MicroBatch* mb, int a) {
-    Span spans[2 * MOST_DOCS + 1];
-    int chunk = 0, used = 0,
-        before = 0;  // chunk 0 .. 2 n_docs of the place, tokens used of it, tokens of earlier ranks
+static void check_layout(const Layout* x) {
+    CHECK(x->p.n_chunks == (x->ring_size == 1 ? 1 : 2 * x->ring_size));
+    CHECK(x->cu[x->p.n_chunks * (x->mb->n_docs + 1)] == -1);
+    for (int i = 0; i < x->mb->n_docs; i++) {
+        int s = x->step->lengths[x->step->plan.docs[x->mb->first_doc + i]];
+        CHECK(chunk_first(x, i, x->p.n_chunks) == s);
+        for (int j = 0; j < x->p.n_chunks && !x->step->plan.placed_at; j++)
+            CHECK(chunk_first(x, i, j) == (x->ring_size == 1 ? 0 : chunk_border(s, x->ring_size, j)));
+    }
+    for (int j = 0; j < x->p.n_chunks && !x->step->plan.placed_at; j++)
+        CHECK(x->p.owner[j] == (j < x->ring_size ? j : 2 * x->ring_size - 1 - j));
+}
+
+// The spans of the ranks of place a, one after another, walk through its chunks, each of all documents.
+static void check_place(const Layout* x, int a, const PassLoad* loads) {
+    static Span spans[MOST_CHUNKS * MOST_DOCS + 1];
+    const MicroBatch* mb = x->mb;
+    int parts = x->p.n_chunks * mb->n_docs, part = 0, used = 0, before = 0;  // part: chunk and document
     for (int b = 0; b < mb->ulysses_size; b++) {
         int rank = mb->first_rank + a * mb->ulysses_size + b, n = 0;
-        spans[2 * x->n_docs].length = -1;
-        Share share = micro_batch_share(&step->plan, mb, step->lengths, rank, spans);
-        Share without = micro_batch_share(&step->plan, mb, step->lengths, rank, NULL);
-        CHECK(!memcmp(&share, &without, sizeof share) && spans[2 * x->n_docs].length == -1);
+        spans[parts].length = -1;
+        Share share = micro_batch_share(&x->step->plan, mb, &x->p, rank, spans);
+        Share without = micro_batch_share(&x->step->plan, mb, &x->p, rank, NULL);
+        CHECK(!memcmp(&share, &without, sizeof share) && spans[parts].length == -1);
         CHECK(share.ring_rank == a && share.ulysses_rank == b && share.ulysses_size == mb->ulysses_size &&
               share.ring_size == x->ring_size);
-        CHECK(share.ring_n == x->tokens[a] && share.n_spans <= 2 * x->n_docs);
-        CHECK(before == (int)((double)b * share.ring_n / mb->ulysses_size));
-        CHECK(share.n <= step->limits.capacity);
+        CHECK(share.ring_n == place_tokens(x, a) && share.n_spans <= MIN(parts, share.n));
+        if (!x->step->plan.placed_at) CHECK(before == (int)((double)b * share.ring_n / mb->ulysses_size));
+        CHECK(share.n <= x->step->limits.capacity && share.n == loads[rank].tokens);
+        CHECK((double)share.ring_n * (x->p.head_border[b + 1] - x->p.head_border[b]) <= (double)loads[rank].pairs);
         for (int i = 0; i < share.n_spans; i++, n += spans[i - 1].length) {
-            while (chunk < 2 * x->n_docs && used == chunk_tokens(x, chunk % x->n_docs, a, chunk / x->n_docs))
-                chunk++, used = 0;
-            if (chunk == 2 * x->n_docs) {
+            while (part < parts && (x->p.owner[part / mb->n_docs] != a ||
+                                    used == chunk_tokens(x, part % mb->n_docs, part / mb->n_docs)))
+                part++, used = 0;
+            if (part == parts) {
                 CHECK(!"a span beyond the last chunk");
                 return;
             }
-            int doc = chunk % x->n_docs, high = chunk / x->n_docs;
-            CHECK(spans[i].doc == step->plan.docs[mb->first_doc + doc]);
-            CHECK(spans[i].first == chunk_first(x, doc, a, high) + used && spans[i].length > 0);
+            int doc = part % mb->n_docs, j = part / mb->n_docs;
+            CHECK(spans[i].doc == x->step->plan.docs[mb->first_doc + doc]);
+            CHECK(spans[i].first == chunk_first(x, doc, j) + used && spans[i].length > 0);
             used += spans[i].length;
-            CHECK(used <= chunk_tokens(x, doc, a, high));
+            CHECK(used <= chunk_tokens(x, doc, j));
         }
         CHECK(n == share.n);
         before += n;
     }
-    CHECK(before == x->tokens[a]);
-    int heads = (step->limits.kv_heads + mb->ulysses_size - 1) / mb->ulysses_size;
-    CHECK((double)x->tokens[a] * heads <= (double)step->limits.capacity * step->limits.kv_heads);
+    CHECK(before == place_tokens(x, a));
+}
+
+static void check_micro_batch(const Step* step, const MicroBatch* mb) {
+    static Layout x;
+    Arena arena = {0};
+    PassLoad loads[MOST_RANKS] = {{0}};
+    x.step = step, x.mb = mb, x.ring_size = mb->cp_size / mb->ulysses_size;
+    x.p = micro_batch_placement(&step->plan, mb, step->lengths, step->limits.kv_heads, &arena);
+    for (int c = 0; c <= MOST_CU; c++) x.cu[c] = -1;
+    micro_batch_cu(&x.p, mb, x.cu);
+    micro_batch_load(loads, mb, &x.p);
+    check_layout(&x);
+    for (int r = 0; r < MOST_RANKS; r++)
+        CHECK(loads[r].pairs <= (int64_t)step->limits.capacity * step->limits.kv_heads);
+    for (int a = 0; a < x.ring_size; a++) check_place(&x, a, loads);
+    arena_free(&arena);
 }
 
 static void every_token_has_one_rank_in_the_order_of_cu_seqlens(void) {
-    static Layout x;
-    int kinds[4] = {0}, planned = 0;
+    int kinds[4] = {0}, planned = 0, placed = 0;
     for (uint64_t seed = 0; seed < 6000 && !test_failures_in_claim; seed++) {
         Step step = random_step(seed);
         int failed = seed % 2 ? step_random(&step, seed) : step_static(&step, 0, (CpChoice)(seed / 2 % 3));
         for (int i = 0; i < step.plan.n_micro_batches && !failed; i++) {
-            const MicroBatch* mb = &step.plan.micro_batches[i];
-            kinds[cp_kind(mb)]++;
-            x.ring_size = mb->cp_size / mb->ulysses_size;
-            x.n_docs = mb->n_docs;
-            for (int c = 0; c < MOST_CU; c++) x.cu[c] = -1;
-            micro_batch_cu(&step.plan, mb, step.lengths, x.cu);
-            CHECK(micro_batch_cu_ints(mb) == MOST_CU || x.cu[micro_batch_cu_ints(mb)] == -1);
-            micro_batch_ring_tokens(&step.plan, mb, step.lengths, x.tokens, x.low);
-            check_layout(&x, &step, mb);
-            for (int a = 0; a < x.ring_size; a++) check_place(&x, &step, mb, a);
+            kinds[cp_kind(&step.plan.micro_batches[i])]++;
+            check_micro_batch(&step, &step.plan.micro_batches[i]);
         }
-        planned += !failed;
+        planned += !failed, placed += !failed && step.plan.placed_at;
         if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
         free_step(&step);
     }
-    CHECK(planned > 4500);
+    CHECK(planned > 4500 && placed > 1000);
     for (int k = 0; k < 4; k++) CHECK(kinds[k] > 300);
 }
 
@@ -167,7 +184,10 @@ static void a_share_may_be_empty(void) {
     int n[4], expected[] = {0, 1, 1, 1};
     for (int b = 0; b < 4; b++) {
         Span spans[2];
-        Share share = micro_batch_share(&plan, &mb, lengths, 1 + b, spans);
+        Arena arena = {0};
+        Placement p = micro_batch_placement(&plan, &mb, lengths, 4, &arena);
+        Share share = micro_batch_share(&plan, &mb, &p, 1 + b, spans);
+        arena_free(&arena);
         n[b] = share.n;
         CHECK(share.n_spans == share.n && (share.n == 0 || (spans[0].first == b - 1 && spans[0].length == 1)));
     }

@@ -84,8 +84,9 @@ static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch)
     int HS = 4 + 4 * draw_number(seed, 101, 3),
         g = any_arch && draw_number(seed, 105, 2) ? draw_number(seed, 106, 4) + 2 : 1;
     int kv_heads = g == 1 ? tp + draw_number(seed, 100, 6) : MAX(CEIL_DIV(tp, g), 1 + draw_number(seed, 100, 2 * tp));
-    int heads = g * kv_heads,
-        width = any_arch && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
+    int heads = g * kv_heads;
+    if (heads * HS < 8) HS = 8;  // a norm of 4 channels divides by almost nothing now and then: gradients of no digits
+    int width = any_arch && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
     add_option_number(a, "--width", width);
     add_option_number(a, "--heads", heads);
     if (!any_arch) return;

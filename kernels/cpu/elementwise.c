@@ -174,18 +174,20 @@ static void scatter_rows(void* out, const void* x, const int* rows, int n, int C
     }
 }
 
-typedef struct Heads {  // of a row: M matrices of NH heads, which are cut into d slices
-    size_t M, NH, d;
+typedef struct Heads {  // of a row: M matrices of border[d] heads, which are cut into d slices
+    size_t M;
     size_t first_bytes, other_bytes;  // of a head of the first matrix, and of each other
+    const int* border;
+    int d;
 } Heads;
 
 // Between a row of x (N rows) and its part of each slice; the heads of a matrix and slice are one run of bytes.
 static void move_row(char* slices, char* x, int split, size_t row, size_t N, const Heads* h) {
     size_t all = h->first_bytes + (h->M - 1) * h->other_bytes;
-    char* whole = x + row * h->NH * all;
+    char* whole = x + row * (size_t)h->border[h->d] * all;
     for (size_t m = 0, before = 0, bytes = h->first_bytes; m < h->M; m++, before += bytes, bytes = h->other_bytes)
-        for (size_t i = 0; i < h->d; i++) {
-            size_t first = i * h->NH / h->d, n = (i + 1) * h->NH / h->d - first;
+        for (int i = 0; i < h->d; i++) {
+            size_t first = (size_t)h->border[i], n = (size_t)h->border[i + 1] - first;
             char* slice = slices + (N * first + row * n) * all + n * before;
             memcpy(split ? slice : whole, split ? whole : slice, n * bytes);
             whole += n * bytes;
@@ -193,20 +195,22 @@ static void move_row(char* slices, char* x, int split, size_t row, size_t N, con
 }
 
 static void move_heads(char* slices, char* x, int split, int N, Heads h) {
-    size_t bytes = N * h.NH * (h.first_bytes + (h.M - 1) * h.other_bytes);
+    size_t bytes = (size_t)N * (size_t)h.border[h.d] * (h.first_bytes + (h.M - 1) * h.other_bytes);
     (void)bytes;  // without OpenMP
 #pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (bytes >= 2 * SERIAL)
     for (size_t row = 0; row < (size_t)N; row++) move_row(slices, x, split, row, (size_t)N, &h);
 }
 
-static void split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+static void split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                        Stream s) {
     size_t elem = dtype_bytes(dt);
-    move_heads((char*)out, (char*)x, 1, N, (Heads){(size_t)M, (size_t)NH, (size_t)d, HS0 * elem, HS * elem});
+    move_heads((char*)out, (char*)x, 1, N, (Heads){(size_t)M, HS0 * elem, HS * elem, border, d});
 }
 
-static void join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+static void join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                       Stream s) {
     size_t elem = dtype_bytes(dt);
-    move_heads((char*)x, (char*)out, 0, N, (Heads){(size_t)M, (size_t)NH, (size_t)d, HS0 * elem, HS * elem});
+    move_heads((char*)x, (char*)out, 0, N, (Heads){(size_t)M, HS0 * elem, HS * elem, border, d});
 }
 
 // ---- moves of columns

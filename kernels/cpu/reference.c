@@ -405,13 +405,13 @@ static void scatter_rows(void* out, const void* x, const int* rows, int n, int C
 
 // Between the rows of x, M matrices of NH heads each, and its d slices of heads, one after another. A head of matrix m
 // has size[m > 0] elements, a head of all matrices `all`.
-static void move_heads(char* slices, char* x, int split, size_t N, size_t M, size_t NH, const size_t size[2], size_t d,
-                       size_t elem) {
-    size_t all = size[0] + (M - 1) * size[1];
-    for (size_t slice = 0; slice < d; slice++)
+static void move_heads(char* slices, char* x, int split, size_t N, size_t M, const size_t size[2], const int* border,
+                       int d, size_t elem) {
+    size_t all = size[0] + (M - 1) * size[1], NH = (size_t)border[d];
+    for (int slice = 0; slice < d; slice++)
         for (size_t n = 0; n < N; n++)
             for (size_t m = 0, before = 0; m < M; before += size[m > 0], m++)
-                for (size_t begin = slice * NH / d, end = (slice + 1) * NH / d, h = begin; h < end; h++) {
+                for (size_t begin = (size_t)border[slice], end = (size_t)border[slice + 1], h = begin; h < end; h++) {
                     size_t in_slice = (N * begin + n * (end - begin)) * all + (end - begin) * before;
                     char* there = slices + (in_slice + (h - begin) * size[m > 0]) * elem;
                     char* here = x + (n * NH * all + NH * before + h * size[m > 0]) * elem;
@@ -419,14 +419,16 @@ static void move_heads(char* slices, char* x, int split, size_t N, size_t M, siz
                 }
 }
 
-static void split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+static void split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                        Stream s) {
     const size_t size[2] = {(size_t)HS0, (size_t)HS};
-    move_heads((char*)out, (char*)x, 1, (size_t)N, (size_t)M, (size_t)NH, size, (size_t)d, dtype_bytes(dt));
+    move_heads((char*)out, (char*)x, 1, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
 }
 
-static void join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+static void join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                       Stream s) {
     const size_t size[2] = {(size_t)HS0, (size_t)HS};
-    move_heads((char*)x, (char*)out, 0, (size_t)N, (size_t)M, (size_t)NH, size, (size_t)d, dtype_bytes(dt));
+    move_heads((char*)x, (char*)out, 0, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {

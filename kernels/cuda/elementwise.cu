@@ -217,24 +217,41 @@ void cuda_scatter_rows(void* out, const void* x, const int* rows, int n, int C, 
 
 // ---- moves of heads: a warp takes a matrix of a row, all heads of it, which x or out has in slices
 
+enum { LAUNCHED_SLICES = 256 };  // of one launch: a kernel's arguments have 4 KiB
+
+struct HeadSlices {
+    unsigned d, border[LAUNCHED_SLICES + 1];
+};
+
+// The slice of head h: the last that begins at h or before, but for those without heads.
+static __device__ unsigned slice_of(const HeadSlices& slices, unsigned h) {
+    unsigned low = 0, high = slices.d;
+    while (high - low > 1) {
+        unsigned middle = (low + high) / 2;
+        if (slices.border[middle] <= h) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 // SPLIT: out (slices) = x (N rows of M matrices); else the other way. Heads have HS0 units in the first matrix, HS in
-// the others. Head h lies in the slice i with floor(i NH / d) <= h < floor((i + 1) NH / d): i = ceil((h + 1) d / NH) -
-// 1.
+// the others, NH in all; those of these slices move.
 template <class Unit, bool SPLIT>
 static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t N, unsigned M, unsigned NH, unsigned HS0,
-                                         unsigned HS, unsigned d) {
+                                         unsigned HS, HeadSlices slices) {
     size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, n = row / M;
-    unsigned m = (unsigned)(row % M), of_head = m ? HS : HS0, units = NH * of_head;
+    unsigned m = (unsigned)(row % M), of_head = m ? HS : HS0;
+    unsigned start = slices.border[0] * of_head, units = slices.border[slices.d] * of_head;
     // Units of one head in all matrices, and in those before this one.
     size_t all = HS0 + (M - 1) * (size_t)HS, before = m ? all - (M - m) * (size_t)HS : 0;
     size_t whole = (n * all + before) * NH;
     if (n >= N) return;
-    for (unsigned first = threadIdx.x % 32; first < units; first += UNITS_IN_FLIGHT * 32) {
+    for (unsigned first = start + threadIdx.x % 32; first < units; first += UNITS_IN_FLIGHT * 32) {
         Unit u[UNITS_IN_FLIGHT];
         size_t sliced[UNITS_IN_FLIGHT];
         for (unsigned k = 0; k < UNITS_IN_FLIGHT; k++) {
-            unsigned c = first + 32 * k, slice = ((c / of_head + 1) * d - 1) / NH;
-            unsigned begin = slice * NH / d, heads = (slice + 1) * NH / d - begin;
+            unsigned c = first + 32 * k, slice = slice_of(slices, c / of_head);
+            unsigned begin = slices.border[slice], heads = slices.border[slice + 1] - begin;
             sliced[k] = (N * begin + n * heads) * all + heads * before + (c - begin * of_head);
             if (c < units) u[k] = x[SPLIT ? whole + c : sliced[k]];
         }
@@ -244,29 +261,37 @@ static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t N, uns
 }
 
 template <class Unit, bool SPLIT>
-static void move_head_units(void* out, const void* x, int N, int M, int NH, size_t bytes0, size_t bytes, int d,
-                            Stream s) {
-    LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks((size_t)N * M, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
-           (const Unit*)x, (size_t)N, (unsigned)M, (unsigned)NH, (unsigned)(bytes0 / sizeof(Unit)),
-           (unsigned)(bytes / sizeof(Unit)), (unsigned)d);
+static void move_head_units(void* out, const void* x, int N, int M, size_t bytes0, size_t bytes, const int* border,
+                            int d, Stream s) {
+    HeadSlices slices;
+    for (int i = 0; i < d; i += LAUNCHED_SLICES) {
+        slices.d = (unsigned)MIN(LAUNCHED_SLICES, d - i);
+        for (unsigned j = 0; j <= slices.d; j++) slices.border[j] = (unsigned)border[i + (int)j];
+        LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks((size_t)N * M, WARPS), THREADS, 0, cuda_stream(s),
+               (Unit*)out, (const Unit*)x, (size_t)N, (unsigned)M, (unsigned)border[d],
+               (unsigned)(bytes0 / sizeof(Unit)), (unsigned)(bytes / sizeof(Unit)), slices);
+    }
 }
 
 template <bool SPLIT>
-static void move_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
+static void move_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                       Stream s) {
     size_t bytes0 = HS0 * dtype_bytes(dt), bytes = HS * dtype_bytes(dt);
     if (N == 0 || M == 0) return;
     if ((bytes0 | bytes | (uintptr_t)out | (uintptr_t)x) % 16 == 0)
-        move_head_units<uint4, SPLIT>(out, x, N, M, NH, bytes0, bytes, d, s);
-    else if (dt == DT_BF16) move_head_units<bf16, SPLIT>(out, x, N, M, NH, bytes0, bytes, d, s);
-    else move_head_units<float, SPLIT>(out, x, N, M, NH, bytes0, bytes, d, s);
+        move_head_units<uint4, SPLIT>(out, x, N, M, bytes0, bytes, border, d, s);
+    else if (dt == DT_BF16) move_head_units<bf16, SPLIT>(out, x, N, M, bytes0, bytes, border, d, s);
+    else move_head_units<float, SPLIT>(out, x, N, M, bytes0, bytes, border, d, s);
 }
 
-void cuda_split_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
-    move_heads<true>(out, x, N, M, NH, HS0, HS, d, dt, s);
+void cuda_split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                      Stream s) {
+    move_heads<true>(out, x, N, M, HS0, HS, border, d, dt, s);
 }
 
-void cuda_join_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {
-    move_heads<false>(out, x, N, M, NH, HS0, HS, d, dt, s);
+void cuda_join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                     Stream s) {
+    move_heads<false>(out, x, N, M, HS0, HS, border, d, dt, s);
 }
 
 // ---- moves of columns: a matrix cut to some of its columns, and spread out again

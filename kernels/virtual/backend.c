@@ -179,7 +179,8 @@ static void activation_backward(void* dx, const void* dout, const void* x, ActFu
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {}
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {}
 static void move_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {}
-static void move_heads(void* out, const void* x, int N, int M, int NH, int HS0, int HS, int d, DType dt, Stream s) {}
+static void move_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                       Stream s) {}
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {}
 static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                             Stream s) {}

@@ -400,6 +400,7 @@ typedef struct Scratch {
     int64_t *tokens, *targets, *left;  // (ranks)
     int64_t* moved[N_LINKS];           // (ranks)
     int* ring_docs;                    // (ranks)
+    PassLoad* loads;                   // (ranks)
     RemapMove* moves;                  // (2 ranks)
 } Scratch;
 
@@ -413,6 +414,7 @@ static Scratch take_scratch(int n, int ranks, Arena* arena) {
                      .left = TAKE(arena, int64_t, ranks),
                      .moved = {TAKE(arena, int64_t, ranks), TAKE(arena, int64_t, ranks)},
                      .ring_docs = TAKE(arena, int, ranks),
+                     .loads = TAKE(arena, PassLoad, ranks),
                      .moves = TAKE(arena, RemapMove, 2 * ranks)};
 }
 
@@ -508,16 +510,18 @@ static double remap_ms(Scratch* x, const Setting* setting, double across_scale) 
     return most;
 }
 
-static PlayRule make_rule(const Zeppelin* z, const Plan* plan, const int* lengths, Scratch* x) {
-    memset(x->tokens, 0, sizeof(int64_t) * (size_t)z->setting->limits.ranks);
+static int make_rule(PlayRule* rule, const Zeppelin* z, const Plan* plan, const int* lengths, Scratch* x, Arena* arena,
+                     char* err, size_t errlen) {
+    const PlanLimits* limits = &z->setting->limits;
+    memset(x->loads, 0, sizeof(PassLoad) * (size_t)limits->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++)
-        for (int r = plan->micro_batches[i].first_rank;
-             r < plan->micro_batches[i].first_rank + plan->micro_batches[i].cp_size; r++)
-            x->tokens[r] += micro_batch_share(plan, &plan->micro_batches[i], lengths, r, NULL).n;
-    return (PlayRule){.across_scale = z->across_scale,
-                      .hidden_rings = 1,
-                      .even_linear = 1,
-                      .remap_ms = remap_ms(x, z->setting, z->across_scale)};
+        if (plan_add_load(x->loads, plan, i, lengths, limits, arena) < 0) return arena_check(arena, err, errlen);
+    for (int r = 0; r < limits->ranks; r++) x->tokens[r] = x->loads[r].tokens;
+    *rule = (PlayRule){.across_scale = z->across_scale,
+                       .hidden_rings = 1,
+                       .even_linear = 1,
+                       .remap_ms = remap_ms(x, z->setting, z->across_scale)};
+    return 0;
 }
 
 // ---- the entry of the table
@@ -545,7 +549,7 @@ static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_
     if (zeppelin_partition(x.windows, &zones, x.documents, n, limits, arena, err, errlen) < 0) return -1;
     make_micro_batches(plan, &x, limits);
     if (limit_rings(plan, &x, lengths, limits, err, errlen) < 0) return -1;
-    *rule = make_rule(z, plan, lengths, &x);
+    if (make_rule(rule, z, plan, lengths, &x, arena, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }
