@@ -54,7 +54,7 @@ static void estimate(Machine* machine, const Run* run) {
     cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (0.25 * rate);
     cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
     if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
-    cost->link_scale = 1;
+    cost->link_scale = 1.0 / m->stages;
     if (limits->ranks > 1) {
         cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
         cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
@@ -242,6 +242,15 @@ static int find_measured(Found* found, const Run* run) {
     return !missing;
 }
 
+// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what a
+// step waits for at its ends, plan/tasks.h adds.
+static void divide_among_stages(Cost* cost, int stages) {
+    cost->quadratic /= stages;
+    cost->per_token /= stages;
+    cost->micro_batch /= stages;
+    cost->link_scale /= stages;
+}
+
 // Rank 0's search.
 static void find(Found* found, const Run* run) {
     const char* named = run->config.machine;
@@ -249,6 +258,7 @@ static void find(Found* found, const Run* run) {
         found->failed = named_machine(&found->machine, named, found->err, sizeof found->err);
         if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
         if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
+        divide_among_stages(&found->machine.cost, run->model.stages);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
         estimate(&found->machine, run);

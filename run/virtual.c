@@ -16,9 +16,12 @@
 #include "kernels/virtual/virtual.h"
 #include "run/run.h"
 
+enum { LAYERS = 32 };  // of a 7B model, where a published machine says nothing
+
 static struct {
     Machine machine;
     double token_scale;                      // published: bytes of the machine's model for one of ours
+    double stream_scale;                     // the same of the stream between two layers
     double channel_scale, key_scale, count;  // measured
     double weight_scale;
     int step_has_weights;
@@ -56,6 +59,9 @@ static double transfer_ms(const void* context, const VirtualTransfer* t) {
         case COMM_PARAMETERS:
             if (cluster.step_has_weights) return 0;
             return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
+        case COMM_PIPELINE:
+            return published ? by_ranks_ms(t, cluster.stream_scale * t->sent)
+                             : measured_ms(t, cluster.channel_scale * t->sent);
         case COMM_STATE:
         case COMM_SLICES: return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
         default: return 0;  // some numbers
@@ -99,7 +105,7 @@ void run_check_virtual(Run* run) {
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
     Config* c = &run->config;
-    int ranks = run->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
+    int ranks = run->limits.ranks * run->model.stages, known = machine->capacity > 0 || machine->token_mb > 0;
     int capacity = known ? machine_capacity(machine, ranks, run->model.zero.stage) : 0;
     if (known && capacity < 1 && !c->capacity)
         die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
@@ -120,6 +126,7 @@ void run_open_virtual(Run* run) {
     run_read_machine(run, &cluster.machine);
     double elem = (double)dtype_bytes(m->dt), queries = s->NH * s->HS, keys = s->NKV * s->HS;
     cluster.token_scale = cost->token_bytes / (2 * s->L * elem * (2 * queries + 2 * keys));
+    cluster.stream_scale = cluster.token_scale * s->L / (cluster.machine.layers > 0 ? cluster.machine.layers : LAYERS);
     cluster.channel_scale = cost->elem_bytes * cost->channels / (elem * queries);
     cluster.key_scale = cost->elem_bytes * cost->kv_channels / (elem * keys);
     cluster.count = (double)cost->layers / s->L;
