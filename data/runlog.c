@@ -295,6 +295,9 @@ static void write_planning(RunLog* log, const StepRecord* r) {
     write_number(log, "predicted_ms", r->predicted_ms);
     write_number(log, "measured_ms", r->measured_ms);
     write_number(log, "gap", r->gap);
+    if (r->stages > 1)
+        write_part(log, ", \"stages\": %d, \"rounds\": %d, \"in_flight\": %d", r->stages, r->rounds, r->in_flight);
+    if (r->stages > 1) write_number(log, "bubble", r->bubble);
     write_cp_sizes(log, r->plan);
     write_bytes(log, r);
     write_number(log, "emulated_ms", r->emulated_ms > 0 ? r->emulated_ms : NAN);

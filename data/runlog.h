@@ -13,6 +13,8 @@
 //   predicted_ms      what the cost model predicted before the step ran, with all that it had learnt by then
 //   measured_ms       seconds, without plan_stall_us
 //   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
+//   stages, rounds, in_flight, bubble   of a pipeline (--pp): its stages, the rounds of the step, how many of them the
+//                     first stage keeps at most, and the part of the step in which stages compute nothing, as predicted
 //   cp_sizes          {"1": 12, "4": 2}: how many micro-batches are on so many ranks
 //   bytes             sent by this rank for "ulysses" and "ring" (attention of shared documents), "gradients",
 //                     "parameters", "tensor" (activations inside a tensor-parallel group), "slices" (work that slow
@@ -86,6 +88,8 @@ typedef struct StepRecord {
     const Plan* plan;  // NULL: not known
     double plan_us, plan_stall_us;
     double predicted_ms, measured_ms, gap;  // NaN: not known
+    int stages, rounds, in_flight;          // of a pipeline; stages 1: there is none
+    double bubble;
     double emulated_ms;                     // 0 or NaN: not known
     // bytes
     uint64_t ulysses, ring, gradients, parameters, tensor, slices, inside, across;

@@ -84,6 +84,14 @@ double published_ms(const Cost* cost, int ranks, double bytes) {
     return bytes / (cost->group_gbps[i] * 1e6);
 }
 
+double stream_ms(const Cost* cost, double tokens, int across, int node_size) {
+    enum { LAYERS = 32 };
+    if (cost->n_groups)
+        return published_ms(cost, across ? node_size + 1 : 2, cost->token_bytes / (8 * LAYERS) * tokens);
+    const LinkTable* link = &cost->link[across ? LINK_ACROSS : LINK_INSIDE];
+    return link->n ? link_ms(link, (double)cost->channels * cost->elem_bytes * tokens) : 0;
+}
+
 double published_token_ms(const Cost* cost, int d) {
     return cost->link_scale * published_ms(cost, d, cost->token_bytes) / d;
 }

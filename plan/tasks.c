@@ -25,6 +25,7 @@ typedef struct Candidate {
     double start, ms;
 } Candidate;
 
+static double message_ms(const Pipeline* p, int round) { return p->message ? p->message[round] : 0; }
 static int slot_of(const Pipeline* p, int s, int round) { return round % p->slots[s]; }
 
 // When the slot of a round is free at stage s: the round that had it before is through, and its gradient on its way.
@@ -34,7 +35,7 @@ static double slot_free(const Play* x, int s, int round) {
     const Progress* at = &x->at[s];
     if (before < 0) return 0;
     if (!x->p->training) return before < at->forward ? at->forward_end[before] : INFINITY;
-    if (s > 0) return before < at->sent[1] ? x->at[s - 1].gradient_came[before] - x->p->message : INFINITY;
+    if (s > 0) return before < at->sent[1] ? x->at[s - 1].gradient_came[before] - message_ms(x->p, before) : INFINITY;
     return before < at->backward ? at->backward_end[before] : INFINITY;
 }
 
@@ -60,8 +61,9 @@ static Candidate next_backward(const Play* x, int s) {
 // Of stage s to the one behind it, or of that one to s.
 static Candidate next_message(const Play* x, int s, int backward) {
     const Progress *here = &x->at[s], *next = &x->at[s + 1];
-    Candidate c = {TASK_SEND, backward, s, backward ? next->sent[1] : here->sent[0], INFINITY, x->p->message};
+    Candidate c = {TASK_SEND, backward, s, backward ? next->sent[1] : here->sent[0], INFINITY, 0};
     if (c.round == (backward ? next->backward : here->forward)) return c;
+    c.ms = message_ms(x->p, c.round);
     double there = backward ? next->backward_end[c.round] : here->forward_end[c.round];
     c.start = MAX(MAX(there, x->link[backward][s]), backward ? 0 : slot_free(x, s + 1, c.round));
     return c;

@@ -32,7 +32,8 @@ typedef struct Pipeline {
     int training;                      // 0: no backward passes; a slot is free after the forward pass
     const int* slots;                  // (stages) at least 1
     const double *forward, *backward;  // (stages, rounds) ms
-    double message;                    // ms; the messages of two neighbours in one direction run one after another
+    const double*
+        message;  // (rounds) ms, NULL: none; the messages of two neighbours in one direction run one after another
 } Pipeline;
 
 typedef struct TaskList {

@@ -78,15 +78,14 @@ static void count_pieces(Batch* b) {
 }
 
 // A rank that is alone packs its rows, whatever the planner.
-static int make_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
+static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
     const Config* c = &run->config;
-    const Setting* s = &run->setting;
     int alone = run->limits.ranks == 1;
     if (!strcmp(c->plan, "random"))
         return plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits,
                            hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err, errlen);
     if (alone)
-        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &run->limits, c->cp_size, s->kind, &b->arena, err,
+        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &s->limits, c->cp_size, s->kind, &b->arena, err,
                            errlen);
     const Planner* planner = run_planner(run);
     b->predicted = planner == &planner_flex;  // whose prediction also tells of its search
@@ -157,51 +156,92 @@ static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
 
 size_t batch_schedule_bytes(const Run* run, int max_tokens) {
     size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
-    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10);
+    size_t groups = ((size_t)run->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
+    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
 }
 
-// The longest rank of round r of the whole model, in ms, or in tokens where no cost is known. of_rank (ranks): scratch.
-static double round_cost(const Batch* b, const Run* run, int r, double* of_rank) {
-    double most = 0;
-    memset(of_rank, 0, sizeof(double) * (size_t)run->limits.ranks);
-    for (int i = 0; i < b->plan.n_micro_batches; i++) {
-        const MicroBatch* mb = &b->plan.micro_batches[i];
-        if (mb->round != r) continue;
-        double s2 = 0, tokens = 0;
-        for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
-            double s = b->lengths[b->plan.docs[d]];
-            tokens += s, s2 += s * s;
-        }
-        const GroupCost* g = run->setting.groups ? &run->setting.groups[mb->cp_size] : NULL;
-        double cost = g && g->ulysses_size ? group_ms(g, s2, tokens) + g->micro_batch
-                                           : (tokens + run->limits.quadratic * s2) / mb->cp_size;
-        for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) most = MAX(most, of_rank[i] += cost);
+// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
+typedef struct RankRound {
+    double matmuls, others, micro_batch, tokens;
+} RankRound;
+
+// Times of a pipeline, from the arena.
+typedef struct PassTimes {
+    int stages, rounds;
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
+    double *forward, *backward, *message;              // see plan/tasks.h
+    RankRound* of_rank;                                // (ranks)
+} PassTimes;
+
+static CostTerms micro_batch_terms(const Batch* b, const Run* run, const MicroBatch* mb, double* tokens) {
+    double s2 = 0;
+    *tokens = 0;
+    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
+        double s = b->lengths[b->plan.docs[d]];
+        *tokens += s, s2 += s * s;
     }
-    return most;
+    const GroupCost* g = run->setting.groups ? &run->setting.groups[mb->cp_size] : NULL;
+    if (g && g->ulysses_size) return group_terms(g, s2, *tokens);
+    return (CostTerms){run->limits.quadratic * s2 / mb->cp_size, *tokens / mb->cp_size, 0, 0};
 }
 
-// A backward pass takes twice a forward pass, and another one where blocks are computed again.
-static int make_schedule(Batch* b, const Run* run, char* err, size_t errlen) {
+static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
+    double tokens;
+    CostTerms terms = micro_batch_terms(b, run, mb, &tokens);
+    for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
+        RankRound* x = &of_rank[i];
+        x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
+        x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
+        x->tokens += tokens / mb->cp_size;
+    }
+}
+
+// A round of a stage takes what its longest rank does: of a token's matmuls the stage's share, of all else that of its
+// layers. A cost says what all stages together would take if none waited. A backward pass takes twice a forward pass,
+// and another one where blocks are computed again.
+static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
-    int P = m->stages, v = b->n_passes, slots[MOST_STAGES];
-    double share[MOST_STAGES], passes = m->recompute == RECOMPUTE_BLOCK ? 4 : 3;
-    double* forward = TAKE(&b->arena, double, 2 * (size_t)P * (size_t)v + 1);
-    double *backward = forward + (size_t)P * (size_t)v, *of_rank = TAKE(&b->arena, double, run->limits.ranks);
-    if (arena_check(&b->arena, err, errlen)) return -1;
-    pipeline_shares(share, m);
-    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
-    for (int r = 0; r < v; r++) {
-        double cost = P > 1 ? round_cost(b, run, r, of_rank) : 0;  // one stage runs as it comes
+    double passes = m->recompute == RECOMPUTE_BLOCK ? 4 : 3, tokens = 0;
+    int across = m->world->size / t->stages >= run->limits.node_size * tp_size(m), P = t->stages;
+    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->limits.ranks);
+    for (int i = 0; i < b->plan.n_micro_batches; i++)
+        if (b->plan.micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &b->plan.micro_batches[i]);
+    for (int i = 0; i < run->limits.ranks; i++) {
+        const RankRound* x = &t->of_rank[i];
+        tokens = MAX(tokens, x->tokens);
         for (int s = 0; s < P; s++) {
-            forward[s * v + r] = cost * P * share[s] / passes;
-            backward[s * v + r] = (passes - 1) * forward[s * v + r];
+            double* forward = &t->forward[s * t->rounds + round];
+            double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
+            *forward = MAX(*forward, ms / passes);
+            t->backward[s * t->rounds + round] = (passes - 1) * *forward;
         }
     }
-    Pipeline pipeline = {P, v, b->training, slots, forward, backward, 0};
-    if (schedule_tasks(&b->schedule, &pipeline, &b->arena, err, errlen)) return -1;
-    if (!run->config.check_plan) return 0;
+    t->message[round] = stream_ms(&run->setting.cost, tokens / tp_size(m), across, run->limits.node_size);
+}
+
+// Of one stage all are 0: it runs as it comes.
+static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t errlen) {
+    size_t n = (size_t)t->stages * (size_t)t->rounds;
+    t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
+    t->of_rank = TAKE(&b->arena, RankRound, run->limits.ranks);
+    if (arena_check(&b->arena, err, errlen)) return -1;
+    t->backward = t->forward + n, t->message = t->backward + n;
+    memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
+    if (t->stages == 1) return 0;
+    pipeline_shares(t->matmuls, t->layers, &run->model);
+    for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
+    return 0;
+}
+
+static int make_schedule(Batch* b, const Run* run, char* err, size_t errlen) {
     char why[ERR_BYTES];
-    if (schedule_check(&b->schedule, &pipeline, &b->arena, why, sizeof why))
+    int P = run->model.stages, slots[MOST_STAGES];
+    PassTimes t = {.stages = P, .rounds = b->n_passes};
+    if (pass_times(&t, b, run, err, errlen)) return -1;
+    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
+    Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
+    if (schedule_tasks(&b->schedule, &pipeline, &b->arena, err, errlen)) return -1;
+    if (run->config.check_plan && schedule_check(&b->schedule, &pipeline, &b->arena, why, sizeof why))
         return fail(err, errlen, "this schedule is wrong: %s", why);
     return 0;
 }
@@ -219,19 +259,63 @@ static void predict_pipeline(Batch* b, const Run* run) {
     *ms = b->schedule.makespan;
 }
 
+// A plan, what it should take, and the tasks that follow from it.
+static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
+    b->predicted = 0;
+    if (make_plan(b, run, s, step, err, errlen) || predict(b, run, err, errlen)) return -1;
+    if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
+    if (batch_list(b, run, err, errlen)) return -1;
+    predict_pipeline(b, run);
+    return 0;
+}
+
+static int chooses_rounds(const Batch* b, const Run* run) {
+    if (run->model.stages == 1 || !b->training || !run->setting.groups) return 0;
+    return run->limits.ranks == 1 ? strcmp(run->config.plan, "random") != 0 : run_planner(run) == &planner_flex;
+}
+
+// Few long rounds leave stages idle at the ends of a step, many short ones pay what a round costs in any case. With v
+// equal rounds of W ms in all, c ms more each, a step takes (W / v + c) (stages - 1 + v). So plans are made for rows
+// that hold 1/v of the tokens, v = 1, 2, 4 ..., and played. Returns the capacity of the best.
+static int best_capacity(Batch* b, const Run* run, int64_t step) {
+    enum { WORSE = 2 };  // so many in a row end the search
+    char why[ERR_BYTES];
+    Setting s = run->setting;
+    ArenaMark mark = arena_mark(&b->arena);
+    double least = INFINITY;
+    int best = s.limits.capacity, worse = 0;
+    for (int64_t v = 1; v < b->n_tokens && worse < WORSE; v *= 2) {
+        int64_t share = CEIL_DIV(b->n_tokens, v * run->limits.ranks);
+        if (share >= 2 * (int64_t)run->limits.capacity) continue;
+        s.limits.capacity = (int)MIN(share, (int64_t)run->limits.capacity);
+        arena_reset(&b->arena, mark);
+        s.groups = TAKE(&b->arena, GroupCost, run->limits.ranks + 1);
+        if (!s.groups) break;
+        cost_groups(s.groups, &run->setting.cost, &s.limits, s.kind);
+        if (plan_for(b, run, &s, step, why, sizeof why)) break;  // the longest document does not fit
+        worse = b->schedule.makespan < least ? 0 : worse + 1;
+        if (worse == 0) least = b->schedule.makespan, best = s.limits.capacity;
+    }
+    arena_reset(&b->arena, mark);
+    return best;
+}
+
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
     char why[ERR_BYTES];
     double started = now_seconds();
+    Setting s = run->setting;
     count_pieces(b);
-    b->predicted = 0;
     arena_reset(&b->arena, (ArenaMark){0});
-    if (make_plan(b, run, step, err, errlen) || predict(b, run, err, errlen)) return -1;
-    if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
+    if (chooses_rounds(b, run)) {
+        s.limits.capacity = best_capacity(b, run, step);
+        s.groups = TAKE(&b->arena, GroupCost, run->limits.ranks + 1);
+        if (arena_check(&b->arena, err, errlen)) return -1;
+        cost_groups(s.groups, &run->setting.cost, &s.limits, s.kind);
+    }
+    if (plan_for(b, run, &s, step, err, errlen)) return -1;
     if (run->config.check_plan &&
         plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, &b->arena, why, sizeof why))
         return fail(err, errlen, "this plan is wrong: %s", why);
-    if (batch_list(b, run, err, errlen)) return -1;
-    predict_pipeline(b, run);
     b->plan_us = 1e6 * (now_seconds() - started);
     return 0;
 }

@@ -30,11 +30,13 @@ void pipeline_layers(int* first, const Shape* whole, int stages) {
     }
 }
 
-void pipeline_shares(double* share, const Model* m) {
+void pipeline_shares(double* matmuls, double* layers, const Model* m) {
     int first[MOST_STAGES + 1];
     pipeline_layers(first, &m->whole, m->stages);
-    for (int s = 0; s < m->stages; s++)
-        share[s] = work_of(&m->whole, first[s], first[s + 1]) / work_of(&m->whole, 0, m->whole.L);
+    for (int s = 0; s < m->stages; s++) {
+        matmuls[s] = work_of(&m->whole, first[s], first[s + 1]) / work_of(&m->whole, 0, m->whole.L);
+        layers[s] = (double)(first[s + 1] - first[s]) / m->whole.L;
+    }
 }
 
 static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }

@@ -12,8 +12,8 @@
 // 1): stage s has layers [first[s], first[s + 1]), at least one; stages at most L.
 void pipeline_layers(int* first, const Shape* whole, int stages);
 
-// The share of the model's work of each stage (stages); of this model.
-void pipeline_shares(double* share, const Model* m);
+// Of each stage (stages): its share of what a token costs in matmuls, and of the layers.
+void pipeline_shares(double* matmuls, double* layers, const Model* m);
 // Rounds whose activations stage s keeps at a time: 1F1B needs so many.
 static inline int pipeline_slots(int stages, int s) { return stages - s; }
 

@@ -104,9 +104,11 @@ void run_check_virtual(Run* run) {
 // What the machine says of memory, where it does.
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
+    Machine stage = *machine;  // has its part of the parameters, and of as many rounds as stages its part of a token
     Config* c = &run->config;
-    int ranks = run->limits.ranks * run->model.stages, known = machine->capacity > 0 || machine->token_mb > 0;
-    int capacity = known ? machine_capacity(machine, ranks, run->model.zero.stage) : 0;
+    int ranks = run->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
+    stage.parameters /= run->model.stages;
+    int capacity = known ? machine_capacity(&stage, ranks, run->model.zero.stage) : 0;
     if (known && capacity < 1 && !c->capacity)
         die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
             "or --capacity to go on as if they did",

@@ -7,7 +7,7 @@ enum { MOST_STAGES = 6, MOST_ROUNDS = 12 };
 typedef struct Made {
     Pipeline p;
     int slots[MOST_STAGES];
-    double forward[MOST_STAGES * MOST_ROUNDS], backward[MOST_STAGES * MOST_ROUNDS];
+    double forward[MOST_STAGES * MOST_ROUNDS], backward[MOST_STAGES * MOST_ROUNDS], message[MOST_ROUNDS];
     Schedule s;
     Arena arena;
     char err[ERR_BYTES];
@@ -16,7 +16,7 @@ typedef struct Made {
 // Stage s has stages - s slots, as 1F1B needs.
 static void make(Made* m, int stages, int rounds, int training) {
     memset(m, 0, sizeof *m);
-    m->p = (Pipeline){stages, rounds, training, m->slots, m->forward, m->backward, 0};
+    m->p = (Pipeline){stages, rounds, training, m->slots, m->forward, m->backward, m->message};
     for (int s = 0; s < stages; s++) m->slots[s] = stages - s;
 }
 
@@ -96,7 +96,7 @@ static void messages_take_their_time(void) {
     Made m;
     make(&m, 2, 1, 1);
     fill_equal(&m, 1, 2);
-    m.p.message = 0.25;
+    m.message[0] = 0.25;
     CHECK(schedule(&m) == 0 && is_right(&m));
     CHECK_CLOSE(m.s.makespan, 6.5, 1e-9);
     arena_free(&m.arena);
@@ -112,7 +112,7 @@ static void fill_random(Made* m, uint64_t seed) {
         m->backward[i] = empty ? 0 : 20 * uniform(seed, 2 * (uint64_t)i + 1);
     }
     for (int s = 0; s < P; s++) m->slots[s] = 1 + (int)(uniform(seed, 2000 + (uint64_t)s) * P);
-    m->p.message = uniform(seed, 3000) < 0.5 ? 0 : uniform(seed, 3001);
+    for (int r = 0; r < v && uniform(seed, 3000) < 0.5; r++) m->message[r] = uniform(seed, 3001 + (uint64_t)r);
 }
 
 // Nothing is faster than the stage with most work, or than one round on its way there and back.
@@ -125,7 +125,7 @@ static double bound(const Made* m) {
         most = MAX(most, busy);
     }
     for (int r = 0; r < v; r++) {
-        double way = (P - 1) * m->p.message * (m->p.training ? 2 : 1);
+        double way = (P - 1) * m->message[r] * (m->p.training ? 2 : 1);
         for (int s = 0; s < P; s++) way += m->forward[s * v + r] + (m->p.training ? m->backward[s * v + r] : 0);
         most = MAX(most, way);
     }

@@ -26,6 +26,17 @@ static void write_corpora(void) {
     }
 }
 
+// Documents of 256 tokens with their end, and a machine that takes nothing but matmuls' time.
+static void write_equal_rounds(void) {
+    char text[255], name[64];
+    CHECK(sh("mkdir -p %s/blocks", work) == 0);
+    for (int d = 0; d < 40; d++) {
+        memset(text, 'a' + d % 26, sizeof text);
+        snprintf(name, sizeof name, "blocks/%03d.txt", d);
+        write_text(name, text, sizeof text);
+    }
+}
+
 static void write_machine(const char* name, const char* text) { write_text(name, text, strlen(text)); }
 
 // With step_ms, gradients and weights take no time of their own: that is what no plan's prediction has.
@@ -38,6 +49,9 @@ static void write_machines(void) {
                   "name measured\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 4800\n"
                   "link inside 1024 0.02\nlink inside 1048576 0.03\nlink inside 67108864 0.4\n"
                   "link across 1024 0.04\nlink across 1048576 0.09\nlink across 67108864 3\nmodel 32 4096 2\n");
+    write_machine("only_matmuls",
+                  "name only_matmuls\nlinear_ms 0.05\nquadratic_ms 0\ncapacity 16384\n"
+                  "link inside 0 0\nlink inside 1000000000 0\nmodel 7 64 2\n");
     write_machine("no_step",
                   "name no_step\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
                   "link inside 0 0\nlink inside 1000000000 100\nmodel 2 32 2\n");
@@ -229,6 +243,40 @@ static void over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times(void) {
     }
 }
 
+// ---- pipelines
+
+// A block's weights are 4 C^2 + 2 C U = 20480 for C = 64, U = 32, those of the classifier 320 C, the same: so 4 stages of
+// 2 layers, the last one of 1 and the classifier, have equal work.
+static void a_pipeline_waits_as_theory_says(void) {
+    for (int v = 2; v <= 8; v *= 2) {
+        double ms[2][STEPS], bubble[STEPS];
+        for (int i = 0; i < 2; i++) {
+            sh("rm -rf %s/run", work);
+            CHECK(sh(MPIRUN "--layers 7 --width 64 --hidden 32 --vocab 320 --context 256 --capacity 256 --check-plan "
+                            "--overfit --batch-tokens %d --steps %d --device virtual --machine %s/only_matmuls --data "
+                            "%s/blocks --pp %d "
+                            "--out %s/run",
+                     i ? 4 : 1, program, 256 * v, STEPS, work, work, i ? 4 : 1, work) == 0);
+            CHECK(log_values("run", "measured_ms", ms[i], STEPS) == STEPS);
+        }
+        CHECK(log_values("run", "bubble", bubble, STEPS) == STEPS);
+        for (int i = 0; i < STEPS; i++) {
+            double theory = 3.0 / (3 + v);
+            CHECK_CLOSE(1 - ms[0][i] / (4 * ms[1][i]), theory, 1e-9);
+            CHECK_CLOSE(bubble[i], theory, 1e-9);
+        }
+    }
+}
+
+// Ragged documents, groups of ranks in every stage, tensor parallelism: what stages wait for is in the prediction.
+static void pipelines_take_what_is_predicted(void) {
+    check_predicted(8, "--data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2", 0.05);
+    check_predicted(8, "--data $W/even --machine $W/measured --device virtual --overlap no --pp 2 --plan static --cp 4",
+                    0.05);
+    check_predicted(
+        8, "--data $W/skewed --machine $W/published --device virtual --overlap no --pp 2 --tp 2 --capacity 8192", 0.05);
+}
+
 // ---- what it has not
 
 static void what_has_no_result_is_refused_with_a_line(void) {
@@ -269,6 +317,7 @@ int main(int argc, char** argv) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_corpora();
     write_machines();
+    write_equal_rounds();
     RUN(one_rank_takes_exactly_what_is_predicted);
     RUN(plans_of_8_ranks_take_what_is_predicted);
     RUN(plans_of_16_ranks_on_2_nodes_take_what_is_predicted);
@@ -279,6 +328,8 @@ int main(int argc, char** argv) {
     RUN(a_slow_rank_slows_those_that_share_its_documents);
     RUN(every_run_has_the_same_digits);
     RUN(over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times);
+    RUN(a_pipeline_waits_as_theory_says);
+    RUN(pipelines_take_what_is_predicted);
     RUN(what_has_no_result_is_refused_with_a_line);
     RUN(a_table_beyond_the_machines_memory_is_refused);
     return program_end();
