@@ -8,8 +8,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -154,109 +152,8 @@ static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
     return 0;
 }
 
-size_t batch_schedule_bytes(const Run* run, int max_tokens) {
-    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
-    size_t groups = ((size_t)run->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
-    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
-}
-
-// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
-typedef struct RankRound {
-    double matmuls, others, micro_batch, tokens;
-} RankRound;
-
-// Times of a pipeline, from the arena.
-typedef struct PassTimes {
-    int stages, rounds;
-    double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
-    double *forward, *backward, *message;              // see plan/tasks.h
-    RankRound* of_rank;                                // (ranks)
-} PassTimes;
-
-static CostTerms micro_batch_terms(const Batch* b, const Run* run, const MicroBatch* mb, double* tokens) {
-    double s2 = 0;
-    *tokens = 0;
-    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
-        double s = b->lengths[b->plan.docs[d]];
-        *tokens += s, s2 += s * s;
-    }
-    const GroupCost* g = run->setting.groups ? &run->setting.groups[mb->cp_size] : NULL;
-    if (g && g->ulysses_size) return group_terms(g, s2, *tokens);
-    return (CostTerms){run->limits.quadratic * s2 / mb->cp_size, *tokens / mb->cp_size, 0, 0};
-}
-
-static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
-    double tokens;
-    CostTerms terms = micro_batch_terms(b, run, mb, &tokens);
-    for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
-        RankRound* x = &of_rank[i];
-        x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
-        x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
-        x->tokens += tokens / mb->cp_size;
-    }
-}
-
-// A round of a stage takes what its longest rank does: of a token's matmuls the stage's share, of all else that of its
-// layers. A cost says what all stages together would take if none waited. A backward pass takes twice a forward pass,
-// and another one where blocks are computed again.
-static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
-    const Model* m = &run->model;
-    double passes = m->recompute == RECOMPUTE_BLOCK ? 4 : 3, tokens = 0;
-    int across = m->world->size / t->stages >= run->limits.node_size * tp_size(m), P = t->stages;
-    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->limits.ranks);
-    for (int i = 0; i < b->plan.n_micro_batches; i++)
-        if (b->plan.micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &b->plan.micro_batches[i]);
-    for (int i = 0; i < run->limits.ranks; i++) {
-        const RankRound* x = &t->of_rank[i];
-        tokens = MAX(tokens, x->tokens);
-        for (int s = 0; s < P; s++) {
-            double* forward = &t->forward[s * t->rounds + round];
-            double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
-            *forward = MAX(*forward, ms / passes);
-            t->backward[s * t->rounds + round] = (passes - 1) * *forward;
-        }
-    }
-    t->message[round] = stream_ms(&run->setting.cost, tokens / tp_size(m), across, run->limits.node_size);
-}
-
-// Of one stage all are 0: it runs as it comes.
-static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t errlen) {
-    size_t n = (size_t)t->stages * (size_t)t->rounds;
-    t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
-    t->of_rank = TAKE(&b->arena, RankRound, run->limits.ranks);
-    if (arena_check(&b->arena, err, errlen)) return -1;
-    t->backward = t->forward + n, t->message = t->backward + n;
-    memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
-    if (t->stages == 1) return 0;
-    pipeline_shares(t->matmuls, t->layers, &run->model);
-    for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
-    return 0;
-}
-
-static int make_schedule(Batch* b, const Run* run, char* err, size_t errlen) {
-    char why[ERR_BYTES];
-    int P = run->model.stages, slots[MOST_STAGES];
-    PassTimes t = {.stages = P, .rounds = b->n_passes};
-    if (pass_times(&t, b, run, err, errlen)) return -1;
-    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
-    Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
-    if (schedule_tasks(&b->schedule, &pipeline, &b->arena, err, errlen)) return -1;
-    if (run->config.check_plan && schedule_check(&b->schedule, &pipeline, &b->arena, why, sizeof why))
-        return fail(err, errlen, "this schedule is wrong: %s", why);
-    return 0;
-}
-
 int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
-    return list_passes(b, run, err, errlen) ? -1 : make_schedule(b, run, err, errlen);
-}
-
-// What the step takes is what its stages take together.
-static void predict_pipeline(Batch* b, const Run* run) {
-    double* ms = &b->prediction.makespan;
-    if (run->model.stages == 1 || !b->predicted || *ms <= 0) return;
-    double longer = b->schedule.makespan / *ms;
-    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->terms[i] *= longer;  // all but the update
-    *ms = b->schedule.makespan;
+    return list_passes(b, run, err, errlen) ? -1 : batch_tasks(b, run, err, errlen);
 }
 
 // A plan, what it should take, and the tasks that follow from it.
@@ -265,7 +162,7 @@ static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, ch
     if (make_plan(b, run, s, step, err, errlen) || predict(b, run, err, errlen)) return -1;
     if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
     if (batch_list(b, run, err, errlen)) return -1;
-    predict_pipeline(b, run);
+    batch_predict_tasks(b, run);
     return 0;
 }
 
@@ -539,109 +436,4 @@ Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
     upload_tokens(b, m, N);
     upload_ints(b, m, b->cu, b->n_cu);
     return batch_row(b, m, 0);
-}
-
-// ---- the next step: planning and reading cost a step no time, a thread of its own does both while this one computes
-//
-// The two sides take turns. Between ahead_start and ahead_wait the thread owns run->ahead and reads what planning reads
-// (configuration, limits, cost model); at all other times it sleeps, and the main thread may change them. The mutex
-// orders the turns. The thread neither prints nor talks to other ranks: what went wrong, the main thread says.
-
-enum { STACK_BYTES = 1 << 20 };  // planners have their scratch elsewhere; sanitizers want room
-
-struct Ahead {
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    Run* run;
-    int64_t step;
-    int busy, closing;  // the two sides' turns; under the mutex
-    int failed;
-    char err[ERR_BYTES];
-};
-
-static void draw_and_plan(Ahead* a) {
-    Run* run = a->run;
-    Batch* b = &run->ahead;
-    b->training = 1;
-    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
-    a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err) ||
-                batch_read(b, run, run->data.train, a->err, sizeof a->err);
-}
-
-static void* work(void* argument) {
-    Ahead* a = (Ahead*)argument;
-    pthread_mutex_lock(&a->mutex);
-    for (;;) {
-        while (!a->busy && !a->closing) pthread_cond_wait(&a->changed, &a->mutex);
-        if (a->closing) break;
-        draw_and_plan(a);
-        a->busy = 0;
-        pthread_cond_signal(&a->changed);
-    }
-    pthread_mutex_unlock(&a->mutex);
-    return NULL;
-}
-
-// Signals are for the main thread, which a signal must wake from what it waits for.
-static int begin_thread(Ahead* a) {
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes)) return -1;
-    sigfillset(&all);
-    int failed = pthread_attr_setstacksize(&attributes, STACK_BYTES) || pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (!failed) {
-        failed = pthread_create(&a->thread, &attributes, work, a);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-    }
-    pthread_attr_destroy(&attributes);
-    return failed ? -1 : 0;
-}
-
-static Ahead* open_ahead(Run* run) {
-    Ahead* a = (Ahead*)calloc(1, sizeof *a);
-    if (!a) die("no memory for the thread that plans");
-    a->run = run;
-    if (pthread_mutex_init(&a->mutex, NULL) || pthread_cond_init(&a->changed, NULL) || begin_thread(a))
-        die("cannot start the thread that plans: is the number of threads limited (ulimit -u)?");
-    return a;
-}
-
-void ahead_start(Run* run, int64_t step) {
-    SamplerPosition start = {0, 0};
-    if (!run->planner) run->planner = open_ahead(run);
-    Ahead* a = run->planner;
-    // state stays behind the step at work until that is done.
-    run->ahead.after = run->config.overfit           ? start
-                       : step == run->state.step + 1 ? run->state.position
-                                                     : run->batch.after;
-    pthread_mutex_lock(&a->mutex);
-    a->step = step;
-    a->busy = 1;
-    pthread_cond_signal(&a->changed);
-    pthread_mutex_unlock(&a->mutex);
-}
-
-double ahead_wait(Run* run) {
-    Ahead* a = run->planner;
-    double started = now_seconds();
-    pthread_mutex_lock(&a->mutex);
-    while (a->busy) pthread_cond_wait(&a->changed, &a->mutex);
-    pthread_mutex_unlock(&a->mutex);
-    if (a->failed) die("step %" PRId64 ": %s", a->step, a->err);
-    return now_seconds() - started;
-}
-
-void ahead_close(Run* run) {
-    Ahead* a = run->planner;
-    if (!a) return;
-    pthread_mutex_lock(&a->mutex);
-    a->closing = 1;
-    pthread_cond_signal(&a->changed);
-    pthread_mutex_unlock(&a->mutex);
-    pthread_join(a->thread, NULL);
-    pthread_cond_destroy(&a->changed);
-    pthread_mutex_destroy(&a->mutex);
-    free(a);
-    run->planner = NULL;
 }

@@ -57,8 +57,7 @@ typedef struct Batch {
 
 // ---- batch.c
 
-size_t batch_bytes(int max_tokens);                           // of the host's arrays of one Batch
-size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that one takes of the arena
+size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
 size_t batch_index_ints(const Run* run, int max_tokens);
 void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
 // The next validation pieces from *next on, while they fit in a batch and in --eval-tokens. Returns their number.
@@ -84,7 +83,15 @@ Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cac
 // One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
 Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n);
 
-// ---- the next step: a thread that draws, plans and reads the next step while this one computes
+// ---- batch_tasks.c
+
+// The schedule of the plan in b, for batch_list. 0, or -1 with a message.
+int batch_tasks(Batch* b, const Run* run, char* err, size_t errlen);
+// What the step takes is what its stages take together.
+void batch_predict_tasks(Batch* b, const Run* run);
+size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that it takes of the arena
+
+// ---- ahead.c, the next step: a thread that draws, plans and reads the next step while this one computes
 
 // Begins to draw, plan and read `step` into run->ahead. Until ahead_wait nobody else touches run->ahead, run->setting
 // or what they point to.

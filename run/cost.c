@@ -242,8 +242,8 @@ static int find_measured(Found* found, const Run* run) {
     return !missing;
 }
 
-// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what a
-// step waits for at its ends, plan/tasks.h adds.
+// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what
+// a step waits for at its ends, plan/tasks.h adds.
 static void divide_among_stages(Cost* cost, int stages) {
     cost->quadratic /= stages;
     cost->per_token /= stages;

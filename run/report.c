@@ -95,7 +95,7 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->plan_us = b->plan_us;
     r->measured_ms = 1e3 * seconds - (run->model.k->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
     r->stages = run->model.stages;
-    r->rounds = b->n_micro_batches;
+    r->rounds = b->n_passes;
     r->in_flight = b->schedule.stages[0].most_in_flight;
     r->bubble = schedule_bubble(&b->schedule, r->stages);
     r->gap = b->predicted ? prediction_gap(&b->prediction) : NAN;

@@ -49,7 +49,7 @@ typedef struct Saving {
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
 } Saving;
 
-typedef struct Ahead Ahead;  // batch.c
+typedef struct Ahead Ahead;  // ahead.c
 
 struct Run {
     Config config;
@@ -71,7 +71,7 @@ struct Run {
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
     int training, claims;  // not --sample and its like; and nothing else that ends without a checkpoint either
     int uses_model;        // a checkpoint is only read: --sample, --eval, --eval-choices
-    // What planners know of the machine. They run on the thread of batch.c: see ahead_start.
+    // What planners know of the machine. They run on the thread of ahead.c: see ahead_start.
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
     Machine probed;     // as measured or read, nothing calibrated

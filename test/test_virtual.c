@@ -245,8 +245,8 @@ static void over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times(void) {
 
 // ---- pipelines
 
-// A block's weights are 4 C^2 + 2 C U = 20480 for C = 64, U = 32, those of the classifier 320 C, the same: so 4 stages of
-// 2 layers, the last one of 1 and the classifier, have equal work.
+// A block's weights are 4 C^2 + 2 C U = 20480 for C = 64, U = 32, those of the classifier 320 C, the same: so 4 stages
+// of 2 layers, the last one of 1 and the classifier, have equal work.
 static void a_pipeline_waits_as_theory_says(void) {
     for (int v = 2; v <= 8; v *= 2) {
         double ms[2][STEPS], bubble[STEPS];
