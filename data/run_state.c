@@ -50,7 +50,7 @@ char* run_state_text(const RunState* s, const Config* config) {
     put_number(w.out, s->loss);
     fprintf(w.out, ",\n  \"balance\": [");
     for (int r = 0; r < s->balanced; r++)
-        fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->sent[r], s->taken[r],
+        fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->heads[r], s->tiles[r],
                 s->v[r], s->head_work[r]);
     fprintf(w.out, "],\n  \"options\": [");
     config_visit(config, put_option, &w);
@@ -69,7 +69,7 @@ static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen
         return fail(err, errlen, "state.json: expected an array \"balance\" of at most %d ranks", MOST_TP);
     for (int r = 0; r < rows->n; r++) {
         const JsonValue* row = json_at(json, rows, r);
-        double* const values[] = {&s->pruned[r], &s->sent[r], &s->taken[r], &s->v[r], &s->head_work[r]};
+        double* const values[] = {&s->pruned[r], &s->heads[r], &s->tiles[r], &s->v[r], &s->head_work[r]};
         for (int i = 0; i < COUNT(values); i++)
             if (json_double(json_at(json, row, i), values[i]) || !(*values[i] >= 0) || *values[i] > 1e12)
                 return fail(err, errlen, "state.json: expected five numbers >= 0 in \"balance\" of rank %d", r);

@@ -2,7 +2,7 @@
 //
 // {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "content": 789..,
 //  "val_loss": 2.5, "loss": 2.4,
-//  "balance": [[left out, sent, taken, hidden units a ms, hidden units that a head is worth], ...],
+//  "balance": [[left out, heads, tiles of hidden units, hidden units a ms, hidden units that a head is worth], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
 // "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow.
@@ -21,8 +21,8 @@ typedef struct RunState {
     double val_loss;           // of the last evaluation, NaN before it
     double loss;               // of the last step; NaN before it, and in files of older versions
     int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
-    double pruned[MOST_TP], sent[MOST_TP], taken[MOST_TP], v[MOST_TP];  // see BalanceDecision
-    double head_work[MOST_TP];                                          // all the same
+    double pruned[MOST_TP], heads[MOST_TP], tiles[MOST_TP], v[MOST_TP];  // see BalanceDecision
+    double head_work[MOST_TP];                                           // all the same
 } RunState;
 
 // The text of state.json, malloc'ed; NULL without memory.

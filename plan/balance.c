@@ -239,24 +239,33 @@ static void decide_for(BalanceDecision* d, const BalanceSetting* setting, const 
         all_sent += d->sent[r];
     }
     d->step_ms = target;
+    // Who may take, for balance_divide.
+    for (int r = 0; r < setting->ranks; r++) d->taken[r] = can_take(&ranks[r], &setting->cost, target);
+}
+
+// In whole units, where they are known.
+static void realize(BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks, const UnitGroup* units) {
+    if (units) balance_divide(d, ranks, units, &setting->cost);
     d->objective = objective(d, setting, ranks);
 }
 
 // step_ms, objective, pruned, sent and taken. resize_ms: the step when stragglers only leave out.
 static void resize_and_migrate(BalanceDecision* decision, const BalanceSetting* setting, const RankSpeed* ranks,
-                               double resize_ms) {
+                               const UnitGroup* units, double resize_ms) {
     BalanceDecision lossless = *decision, next = *decision;
     int order[MOST_TP], found = 0;
     order_by_time(order, ranks, setting->ranks);
     lossless.step_ms = balance_move(lossless.sent, lossless.taken, ranks, setting->ranks, &setting->cost);
-    lossless.objective = lossless.step_ms;
     double width = lossless.step_ms - resize_ms;
+    realize(&lossless, setting, ranks, units);
     for (int i = 0; i < SEMI_TARGETS - 1 && width > 0; i++) {
         decide_for(&next, setting, ranks, order, resize_ms + width * i / (SEMI_TARGETS - 1));
+        realize(&next, setting, ranks, units);
         if (!found || next.objective < decision->objective) *decision = next, found = 1;
     }
     // The last target as balance_move has it: there nothing is left out, not even what rounding would make of it.
     if (!found || lossless.objective < decision->objective) *decision = lossless;
+    if (units) return;
     double sent = 0;
     for (int r = 0; r < setting->ranks; r++) sent += decision->sent[r];
     divide_among_helpers(decision->taken, &(Group){ranks, setting->ranks, &setting->cost}, sent, decision->step_ms);
@@ -279,15 +288,23 @@ static double end_ms(const BalanceDecision* d, const BalanceSetting* setting, co
     return x->c + (x->n - sent + taken) / x->v * (1 - x->prunable * d->pruned[r]) + moving;
 }
 
+// What is expected of a decision now.
+static double expected_ms(const BalanceDecision* d, const BalanceSetting* setting, const RankSpeed* ranks,
+                          const UnitGroup* units) {
+    double ms = 0;
+    if (units) return balance_step_ms(d->counts, d->pruned, ranks, units, &setting->cost);
+    for (int r = 0; r < setting->ranks; r++) ms = MAX(ms, end_ms(d, setting, ranks, r));
+    return ms;
+}
+
 // Whether the last decision is still possible and nearly as good as `now`. Its times become those expected of it now; v
 // stays, so that it is rounded as before.
 static int still_good(BalanceDecision* last, const BalanceDecision* now, const BalanceSetting* setting,
-                      const RankSpeed* ranks) {
+                      const RankSpeed* ranks, const UnitGroup* units) {
     int lossier = 0;
-    last->step_ms = 0;
+    last->step_ms = expected_ms(last, setting, ranks, units);
     for (int r = 0; r < setting->ranks; r++) {
-        if (last->sent[r] > ranks[r].movable || last->taken[r] > ranks[r].room) return 0;
-        last->step_ms = MAX(last->step_ms, end_ms(last, setting, ranks, r));
+        if (!units && (last->sent[r] > ranks[r].movable || last->taken[r] > ranks[r].room)) return 0;
         lossier = lossier || last->pruned[r] > now->pruned[r] + CLEARLY;
     }
     last->idle_ms = now->idle_ms;
@@ -297,7 +314,15 @@ static int still_good(BalanceDecision* last, const BalanceDecision* now, const B
     return semi ? last->objective <= (1 + CLEARLY) * now->objective : last->step_ms <= (1 + CLEARLY) * now->step_ms;
 }
 
-BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, RankSpeed* ranks) {
+// Work that cannot move ends in exchanges of its own, so that it takes as long as its slowest rank on all of them.
+static void wait_for_the_slowest(RankSpeed* ranks, int n) {
+    double c = 0;
+    for (int r = 0; r < n; r++) c = MAX(c, ranks[r].c);
+    for (int r = 0; r < n; r++) ranks[r].c = c;
+}
+
+BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, RankSpeed* ranks,
+                               const UnitGroup* units) {
     BalanceDecision d = {0}, last = memory->last;
     memory->last = d;
     int known = 1;
@@ -306,22 +331,26 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
         ranks[r].c = memory->c[r];
         ranks[r].prunable = memory->prunable[r];
         known = known && memory->v[r] > 0;
+        if (units) d.counts[r] = units->own[r];
     }
     if (!known) return d;
+    if (units) wait_for_the_slowest(ranks, setting->ranks);
     for (int r = 0; r < setting->ranks; r++) d.idle_ms = MAX(d.idle_ms, rank_ms(&ranks[r]));
-    d.step_ms = d.idle_ms;
     double median = lower_median(ranks, setting->ranks), edge = memory->active ? setting->stop : setting->start;
     memory->active = setting->mode != BALANCE_OFF && d.idle_ms > edge * median;
+    if (units) d.idle_ms = expected_ms(&d, setting, ranks, units);
+    d.step_ms = d.idle_ms;
     if (!memory->active) return d;
 
     BalanceDecision idle = d;
     double target = resize_ms(setting, ranks, &last, median);
     if (setting->mode == BALANCE_RESIZE) resize(&d, setting, ranks, target);
-    else if (setting->mode == BALANCE_SEMI) resize_and_migrate(&d, setting, ranks, target);
+    else if (setting->mode == BALANCE_SEMI) resize_and_migrate(&d, setting, ranks, units, target);
     else d.step_ms = balance_move(d.sent, d.taken, ranks, setting->ranks, &setting->cost);
+    if (units && setting->mode != BALANCE_SEMI) balance_divide(&d, ranks, units, &setting->cost);
     if (!(d.step_ms < d.idle_ms)) return idle;
     d.active = 1;
-    if (last.active && still_good(&last, &d, setting, ranks)) d = last;
+    if (last.active && still_good(&last, &d, setting, ranks, units)) d = last;
     memory->last = d;
     return d;
 }
@@ -331,139 +360,5 @@ uint64_t balance_hash(const BalanceDecision* decision, int ranks) {
     const double* arrays[] = {decision->v, decision->pruned, decision->sent, decision->taken};
     uint64_t hash = hash_bytes(scalars, sizeof scalars, (uint64_t)ranks);
     for (int i = 0; i < COUNT(arrays); i++) hash = hash_bytes(arrays[i], (size_t)ranks * sizeof *arrays[i], hash);
-    return hash;
-}
-
-// ---- in whole heads and hidden units
-//
-// Of the heads a straggler gives the share that it gives of everything, to the nearest, because attention and MLP each
-// end in a communication of the whole group, and each has to be even. Hidden units absorb the rest, in tiles. A part of
-// a tile goes as a whole if that makes the helper less late than staying would make the straggler:
-// rest / v_s > (tile - rest) / v_h, v_s and v_h the speeds of the straggler and of the mean helper. So a straggler ends
-// at most tile / (v_s + v_h) after the time that was decided, less than a helper needs for one tile.
-//
-// Helpers get heads, then tiles, one at a time: the one that would be least late by it. Who gets whose is then settled
-// by going through both in order of their ranks, which leaves few pairs: at most one less than senders and helpers
-// together, for heads and for hidden units.
-
-// What ranks give or get. tile t of a rank are its hidden units from t * tile on, so that only its last may be short.
-typedef struct Whole {
-    int heads[MOST_TP], tiles[MOST_TP];
-} Whole;
-
-static int is_sender(const BalanceDecision* d, int r) { return d->sent[r] > 0; }
-static int is_helper(const BalanceDecision* d, int r) { return d->sent[r] <= 0 && d->taken[r] > 0; }
-// A decision that was made by hand may have no speeds.
-static double speed(const BalanceDecision* d, int r) { return d->v[r] > 0 ? d->v[r] : 1; }
-
-static double mean_helper_speed(const BalanceDecision* d, int ranks) {
-    double sum = 0;
-    int n = 0;
-    for (int r = 0; r < ranks; r++)
-        if (is_helper(d, r)) sum += speed(d, r), n++;
-    return n ? sum / n : 0;
-}
-
-// Tiles that a rank gives for `slices`, at most `most`, and what is then missing (> 0).
-// stays: the part of a tile that had better stay.
-static int whole_tiles(double* missing, double slices, int hidden, int tile, int most, double stays) {
-    int tiles = 0, last = hidden - (CEIL_DIV(hidden, tile) - 1) * tile;
-    while (tiles < most && slices > 0) {
-        int size = tiles == 0 ? last : tile;
-        if (slices < size && slices <= stays * size) break;
-        slices -= size;
-        tiles++;
-    }
-    *missing = slices;
-    return tiles;
-}
-
-// What a sender gives.
-static void round_sent(int* heads, int* tiles, double sent, SliceCount own, double head_work, int tile, int keep_heads,
-                       double stays) {
-    int most_heads = MAX(0, own.heads - keep_heads), most_tiles = MAX(0, CEIL_DIV(own.hidden, tile) - 1);
-    double fraction = MIN(1, sent / (own.hidden + own.heads * head_work)), missing;
-    int h = (int)floor(fraction * own.heads + 0.5);
-    while (h > 0 && (h > most_heads || h * head_work > sent)) h--;
-    for (;; h++) {
-        *heads = h;
-        *tiles = whole_tiles(&missing, sent - h * head_work, own.hidden, tile, most_tiles, stays);
-        // Hidden units that are used up leave it to heads, unless one more would make a helper later than the straggler
-        // is.
-        double excess = MAX(0, (h + 1) * head_work - sent);
-        if (h >= most_heads || missing <= stays * tile || missing * (1 - stays) <= excess * stays) return;
-    }
-}
-
-// The helper that would be least late by `size` more slices, the lowest of equals; its need is less by as much.
-static int least_late(double* need, const BalanceDecision* d, int ranks, double size) {
-    int best = -1;
-    double least = 0;
-    for (int r = 0; r < ranks; r++) {
-        if (!is_helper(d, r)) continue;
-        double late = (size - need[r]) / speed(d, r);
-        if (best < 0 || late < least) best = r, least = late;
-    }
-    need[best] -= size;
-    return best;
-}
-
-static void round_taken(Whole* get, const Whole* give, const BalanceDecision* d, int ranks, double head_work,
-                        int tile) {
-    double need[MOST_TP];
-    int heads = 0, tiles = 0;
-    for (int r = 0; r < ranks; r++) {
-        need[r] = d->taken[r];
-        heads += give->heads[r];
-        tiles += give->tiles[r];
-    }
-    for (; heads > 0; heads--) get->heads[least_late(need, d, ranks, head_work)]++;
-    for (; tiles > 0; tiles--) get->tiles[least_late(need, d, ranks, tile)]++;
-}
-
-// Takes from both what both have.
-static int match(int* give, int* get) {
-    int n = MIN(*give, *get);
-    *give -= n;
-    *get -= n;
-    return n;
-}
-
-int balance_moves(Move* moves, const BalanceDecision* decision, const SliceCount* own, int ranks, double head_work,
-                  int tile, int keep_heads) {
-    Whole give = {0}, get = {0};
-    double helpers = mean_helper_speed(decision, ranks);
-    if (!decision->active || helpers <= 0) return 0;
-    for (int r = 0; r < ranks; r++) {
-        double v = speed(decision, r);
-        if (is_sender(decision, r))
-            round_sent(&give.heads[r], &give.tiles[r], decision->sent[r], own[r], head_work, tile, keep_heads,
-                       v / (v + helpers));
-    }
-    round_taken(&get, &give, decision, ranks, head_work, tile);
-
-    int n = 0;
-    for (int from = 0; from < ranks; from++) {
-        int head = own[from].heads - give.heads[from];
-        int first_tile = CEIL_DIV(own[from].hidden, tile) - give.tiles[from];
-        for (int to = 0; to < ranks; to++) {
-            int heads = match(&give.heads[from], &get.heads[to]), tiles = match(&give.tiles[from], &get.tiles[to]);
-            if (heads == 0 && tiles == 0) continue;
-            int first = MIN(first_tile * tile, own[from].hidden), end = MIN(first + tiles * tile, own[from].hidden);
-            moves[n++] = (Move){from, to, head, heads, first, end - first};
-            head += heads;
-            first_tile += tiles;
-        }
-    }
-    return n;
-}
-
-SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, int rank) {
-    SliceCount count = own[rank];
-    for (int i = 0; i < n_moves; i++) {
-        int sign = (moves[i].to == rank) - (moves[i].from == rank);
-        count.heads += sign * moves[i].heads;
-        count.hidden += sign * moves[i].hidden;
-    }
-    return count;
+    return hash_bytes(decision->tiles, (size_t)ranks * sizeof *decision->tiles, hash);
 }

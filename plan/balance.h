@@ -37,6 +37,11 @@ typedef struct RankSpeed {
     double movable;   // slices that it can give away
 } RankSpeed;
 
+// In whole heads and hidden units.
+typedef struct SliceCount {
+    int heads, hidden;
+} SliceCount;
+
 typedef struct BalanceDecision {
     int active;
     double step_ms, idle_ms;               // expected with this decision, and with none
@@ -44,7 +49,16 @@ typedef struct BalanceDecision {
     double pruned[MOST_TP];                // gamma: fraction of the resizable work that stays which is left out
     double sent[MOST_TP], taken[MOST_TP];  // slices
     double v[MOST_TP];                     // speeds that it was made with
+    // What each computes, where whole units are known: heads and hidden units; heads and tiles, the last may be short.
+    SliceCount counts[MOST_TP], tiles[MOST_TP];
 } BalanceDecision;
+
+// What the ranks of a group own and may come to compute, in units that go whole.
+typedef struct UnitGroup {
+    int ranks, tile, keep_heads;  // hidden units go in tiles; a rank keeps its first tile and so many heads
+    double head_work, matrices;   // a head in hidden units: all of it; its matrices, without attention
+    SliceCount own[MOST_TP], most[MOST_TP];
+} UnitGroup;
 
 // What one rank measured of its last steps, mean ms of one: see kernels/timer.h. The slices that it ran: n_own less
 // sent, more taken; of these the fraction `pruned` of the resizable part was left out.
@@ -65,7 +79,10 @@ void balance_learn(BalanceMemory* memory, const BalanceSetting* setting, const R
 // ranks (ranks): n, room and movable are the caller's; v, c and prunable are filled from the memory. SEMI's is the one
 // of 64 steps T with the least J(T) = T (1 + lambda sum_s h(g_s) n_s / S): rank s leaves out the fraction g_s of its
 // n_s slices, S are those of all ranks, lambda and h are the setting's.
-BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, RankSpeed* ranks);
+// With units it is made of whole ones, and of the steps that they take (balance_step_ms); with NULL of any fractions,
+// and a rank ends when all its work is done, whatever the others do meanwhile.
+BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, RankSpeed* ranks,
+                               const UnitGroup* units);
 // For ranks to compare.
 uint64_t balance_hash(const BalanceDecision* decision, int ranks);
 
@@ -79,7 +96,15 @@ double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_r
 // saved, which is less than delta where even `most` everywhere does not reach it.
 double balance_ratios(double* g, const double* m, const double* w, int n, double delta, double most);
 
-// ---- in whole heads and hidden units
+// ---- in whole heads and hidden units: balance_units.c
+
+// The step: what cannot move, attention, MLP and what is sent for moves, each as long as on its slowest rank. pruned
+// (ranks): the fraction of its matmuls that each leaves out.
+double balance_step_ms(const SliceCount* counts, const double* pruned, const RankSpeed* ranks, const UnitGroup* units,
+                       const MoveCost* cost);
+// Divides what ranks with d->sent > 0 have among those with d->taken > 0, each kind of unit so that its slowest rank
+// ends soonest with d->pruned as it is; fills counts, tiles, sent, taken and step_ms.
+void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup* units, const MoveCost* cost);
 
 // Slices of `from` that `to` computes in its stead: its own heads head .. head + heads and hidden units first_hidden ..
 // first_hidden + hidden, counted from its first.
@@ -88,15 +113,8 @@ typedef struct Move {
     int head, heads, first_hidden, hidden;
 } Move;
 
-typedef struct SliceCount {
-    int heads, hidden;
-} SliceCount;
-
-// Rounds a decision: heads first, hidden units absorb the rest in tiles. What a rank gives away are the last of its
-// own, from a multiple of `tile` on, so that its last tile may be short; its first tile stays, and keep_heads heads. A
-// helper may get up to a tile more than was decided, or a head where heads are larger: leave that in `room`. Returns
-// the number of moves (at most 2 * ranks), in order of `from`, then `to`, a pair once.
-int balance_moves(Move* moves, const BalanceDecision* decision, const SliceCount* own, int ranks, double head_work,
-                  int tile, int keep_heads);
+// The moves that lead from own to tiles, heads and tiles of hidden units: what a rank gives are the last of its own, from a multiple of `tile` on, so
+// that its last tile may be short. Their number, at most 2 * ranks; in order of `from`, then `to`, a pair once.
+int balance_moves(Move* moves, const SliceCount* own, const SliceCount* tiles, int ranks, int tile);
 // What `rank` computes with these moves.
 SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, int rank);

@@ -29,8 +29,7 @@ int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
     RunState* s = &run->state;
     s->balanced = d->active ? b->setting.ranks : 0;
     memcpy(s->pruned, d->pruned, sizeof s->pruned);
-    memcpy(s->sent, d->sent, sizeof s->sent);
-    memcpy(s->taken, d->taken, sizeof s->taken);
+    for (int t = 0; t < s->balanced; t++) s->heads[t] = d->tiles[t].heads, s->tiles[t] = d->tiles[t].hidden;
     memcpy(s->v, d->v, sizeof s->v);
     for (int t = 0; t < s->balanced; t++) s->head_work[t] = b->head_work;
     if (!b->pruner || !pruner_layers(b->pruner)) return 0;
@@ -48,8 +47,7 @@ static void take_up(Run* run) {
     if (!s->balanced) return;
     d->active = 1;
     memcpy(d->pruned, s->pruned, sizeof s->pruned);
-    memcpy(d->sent, s->sent, sizeof s->sent);
-    memcpy(d->taken, s->taken, sizeof s->taken);
+    for (int r = 0; r < s->balanced; r++) d->tiles[r] = (SliceCount){(int)s->heads[r], (int)s->tiles[r]};
     memcpy(d->v, s->v, sizeof s->v);
     b->head_work = s->head_work[0];
     balance_make_moves(run);

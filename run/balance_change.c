@@ -44,6 +44,8 @@ static double communication_ms(Run* run, char* memory, size_t bytes) {
     const Model* m = &run->model;
     Comm* c = m->tp;
     double least = INFINITY;
+    CommPurpose before = c->purpose;
+    c->purpose = COMM_SLICES;
     Transfer out = {(c->rank + 1) % c->size, memory, bytes},
              in = {(c->rank + c->size - 1) % c->size, memory + bytes, bytes};
     for (int i = 0; i < TIMES; i++) {
@@ -53,6 +55,7 @@ static double communication_ms(Run* run, char* memory, size_t bytes) {
         m->k->synchronize(m->s);
         least = MIN(least, 1e3 * (m->k->clock() - started));
     }
+    c->purpose = before;
     return run_most(run, m->world, least);
 }
 
@@ -154,7 +157,7 @@ void balance_set_work(Run* run, const PrunedLayer* lists) {
     plan->kept = NULL;
 }
 
-// Whether helpers have memory for these moves: rounding may give them more than was decided.
+// Whether helpers have memory for these moves: not of any decision in a file.
 static int moves_fit(const Model* m, const Balance* b, const SliceCount* own) {
     SliceCount most = balance_most(m);
     for (int t = 0; t < tp_size(m); t++) {
@@ -169,8 +172,9 @@ void balance_make_moves(Run* run) {
     Balance* b = run->balance;
     SliceCount own[MOST_TP];
     balance_owned(own, m);
-    b->plan.n_moves = balance_moves(b->plan.moves, &b->decision, own, tp_size(m), b->head_work, WORK_TILE,
-                                    split_shares_kv(&m->whole, &m->split));
+    b->plan.n_moves = 0;
+    if (b->decision.active)
+        b->plan.n_moves = balance_moves(b->plan.moves, own, b->decision.tiles, tp_size(m), WORK_TILE);
     if (!moves_fit(m, b, own)) b->plan.n_moves = 0;
 }
 
@@ -194,16 +198,16 @@ static void carry_out(Run* run) {
 
 // ---- the decision
 
-// A key/value head with its query heads in hidden units: its part of the matrices against a hidden unit's, and its
-// attention.
-static void find_head_work(Run* run, const RankTimes* times, const SliceCount* own) {
-    const Model* m = &run->model;
-    Balance* b = run->balance;
-    double head[MOST_TP], slice_ms[MOST_TP];
-    int R = tp_size(m);
+// A key/value head with its query heads in hidden units: its part of the matrices against a hidden unit's.
+static double head_matrices(const Model* m) {
     Shape s = split_shape(&m->whole, &m->split, 0);  // ranks that share key/value heads have unlike numbers of queries
-    double matrices = (double)(runs_sum(unit_rows(&s, ATTENTION, 1)) + unit_columns(&s, ATTENTION)) /
-                      (runs_sum(unit_rows(&s, MLP, 1)) + unit_columns(&s, MLP));
+    return (double)(runs_sum(unit_rows(&s, ATTENTION, 1)) + unit_columns(&s, ATTENTION)) /
+           (runs_sum(unit_rows(&s, MLP, 1)) + unit_columns(&s, MLP));
+}
+
+// With its attention; known from the first decision on.
+static void find_head_work(Balance* b, const RankTimes* times, const SliceCount* own, double matrices, int R) {
+    double head[MOST_TP], slice_ms[MOST_TP];
     if (b->head_work > 0) return;
     b->head_work = matrices;
     if (b->setting.mode == BALANCE_RESIZE) return;
@@ -215,10 +219,18 @@ static void find_head_work(Run* run, const RankTimes* times, const SliceCount* o
     if (slice > 0) b->head_work = matrices + run_median(head, R) / slice;
 }
 
+// As if every rank had computed what it owns: matmuls and attention are scaled apart, because a rank may give more of
+// the one than of the other. What a head's attention takes is remembered where a rank has given all heads.
+static void scale_to_owned(RankTimes* t, double* head_ms, SliceCount own, SliceCount ran, double matrices) {
+    if (ran.heads > 0) *head_ms = t->attention / ran.heads;
+    t->linear *= (own.hidden + own.heads * matrices) / (ran.hidden + ran.heads * matrices);
+    t->attention = *head_ms * own.heads;
+}
+
 static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    int only_matmuls = b->setting.mode == BALANCE_RESIZE;
+    double matrices = head_matrices(m);
     for (int t = 0; t < tp_size(m); t++) {
         double ms[KINDS];
         for (int k = 0; k < KINDS; k++) ms[k] = run_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
@@ -226,14 +238,34 @@ static void read_times(RankTimes* times, Run* run, const SliceCount* own) {
                                .attention = ms[1],
                                .other = ms[2],
                                .pruned = (1 - b->fixed) * run->agreed[t].report.pruned};
-    }
-    for (int t = 0; t < tp_size(m); t++)
         if (times[t].pruned > 0) times[t].other = MAX(0, times[t].other - b->gathering);
-    find_head_work(run, times, own);
-    for (int t = 0; t < tp_size(m); t++) {
-        times[t].slices = balance_running(b, own, t);
-        if (only_matmuls) times[t].other += times[t].attention, times[t].attention = 0;
+        SliceCount ran = balance_count(b->plan.moves, b->plan.n_moves, own, t);
+        scale_to_owned(&times[t], &b->head_ms[t], own[t], ran, matrices);
     }
+    find_head_work(b, times, own, matrices, tp_size(m));
+    for (int t = 0; t < tp_size(m); t++) {
+        times[t].slices = balance_slices(b, own[t]);
+        if (b->setting.mode == BALANCE_RESIZE) times[t].other += times[t].attention, times[t].attention = 0;
+    }
+}
+
+// What ranks own and may take, in units; and of that what decisions in fractions need to know.
+static UnitGroup describe_units(RankSpeed* ranks, const Run* run) {
+    const Model* m = &run->model;
+    const Balance* b = run->balance;
+    int heads_stay = split_shares_kv(&m->whole, &m->split);
+    SliceCount most = balance_most(m);
+    UnitGroup units = {.ranks = tp_size(m), .tile = WORK_TILE, .head_work = b->head_work, .matrices = head_matrices(m)};
+    units.keep_heads = heads_stay;
+    balance_owned(units.own, m);
+    for (int t = 0; t < units.ranks; t++) {
+        SliceCount own = units.own[t], spare = {MAX(0, most.heads - own.heads), MAX(0, most.hidden - own.hidden)};
+        units.most[t] = (SliceCount){own.heads + (heads_stay ? 0 : spare.heads), own.hidden + spare.hidden};
+        ranks[t].n = balance_slices(b, own);
+        ranks[t].movable = MAX(0, (heads_stay ? own.hidden : ranks[t].n) - WORK_TILE);
+        ranks[t].room = balance_slices(b, spare);
+    }
+    return units;
 }
 
 static void say_decision(Run* run) {
@@ -266,24 +298,26 @@ static TpSplit split_of(const Model* m, const SliceCount* counts) {
 
 // --moves keep: the model is divided anew where that gains a tenth. Nothing is left out, because moving costs nothing
 // afterwards; a rank that has recovered gets its share back.
-static void divide_anew(Run* run, const RankSpeed* ranks) {
+static void divide_anew(Run* run, RankSpeed* ranks, const UnitGroup* units) {
     const double worth = 1.1;
     Model* m = &run->model;
     Balance* b = run->balance;
     BalanceDecision* d = &b->decision;
-    SliceCount own[MOST_TP], next[MOST_TP];
+    SliceCount next[MOST_TP];
     int R = tp_size(m);
     memset(d, 0, sizeof *d);
     for (int t = 0; t < R; t++) {
-        d->v[t] = ranks[t].v;
-        d->idle_ms = MAX(d->idle_ms, ranks[t].c + ranks[t].n / ranks[t].v);
+        ranks[t].v = d->v[t] = b->memory.v[t];
+        ranks[t].c = b->memory.c[t];
+        ranks[t].prunable = b->memory.prunable[t];
     }
-    d->step_ms = balance_move(d->sent, d->taken, ranks, R, &b->setting.cost);
+    d->idle_ms = balance_step_ms(units->own, d->pruned, ranks, units, &b->setting.cost);
+    balance_move(d->sent, d->taken, ranks, R, &b->setting.cost);
+    balance_divide(d, ranks, units, &b->setting.cost);
     if (!(d->idle_ms > worth * d->step_ms)) return;
     d->active = 1;
-    balance_owned(own, m);
     balance_make_moves(run);
-    for (int t = 0; t < R; t++) next[t] = balance_count(b->plan.moves, b->plan.n_moves, own, t);
+    for (int t = 0; t < R; t++) next[t] = balance_count(b->plan.moves, b->plan.n_moves, units->own, t);
     TpSplit split = split_of(m, next);
     say_decision(run);
     d->active = b->plan.n_moves = 0;
@@ -294,30 +328,20 @@ static void divide_anew(Run* run, const RankSpeed* ranks) {
 }
 
 static void decide(Run* run) {
-    const Model* m = &run->model;
     Balance* b = run->balance;
     SliceCount own[MOST_TP];
     RankTimes times[MOST_TP];
     RankSpeed ranks[MOST_TP] = {{0}};
-    balance_owned(own, m);
+    balance_owned(own, &run->model);
     read_times(times, run, own);
     balance_learn(&b->memory, &b->setting, times);
-    SliceCount most = balance_most(m);
-    int heads_stay = split_shares_kv(&m->whole, &m->split);
-    for (int t = 0; t < tp_size(m); t++) {
-        ranks[t].n = balance_slices(b, own[t]);
-        ranks[t].movable = MAX(0, (heads_stay ? own[t].hidden : ranks[t].n) - WORK_TILE);
-        SliceCount spare = {MAX(0, most.heads - own[t].heads), MAX(0, most.hidden - own[t].hidden)};
-        double rounding = heads_stay ? WORK_TILE : b->head_work + WORK_TILE;  // may add as much
-        ranks[t].room = MAX(0, balance_slices(b, spare) - rounding);
-    }
+    UnitGroup units = describe_units(ranks, run);
     b->n_samples = 0;
     if (b->keeps) {
-        for (int t = 0; t < tp_size(m); t++) ranks[t].v = b->memory.v[t], ranks[t].c = b->memory.c[t];
-        divide_anew(run, ranks);
+        divide_anew(run, ranks, &units);
         return;
     }
-    b->decision = balance_decide(&b->memory, &b->setting, ranks);
+    b->decision = balance_decide(&b->memory, &b->setting, ranks, &units);
     carry_out(run);
 }
 

@@ -13,13 +13,14 @@ enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 struct Balance {
     BalanceSetting setting;
     Pruner* pruner;  // NULL: nothing is ever left out
-    int is_timed;  // this step
+    int is_timed;    // this step
     // Since the last refresh: ms by number in the group, kind and timed step.
     double samples[MOST_TP][KINDS][SAMPLES];
     int n_samples;
-    double fixed;      // fraction of the linears' time that stays however much is left out
-    double gathering;  // ms of a step that leaving columns out adds
-    double head_work;  // of a head in hidden units; 0: not known yet
+    double fixed;             // fraction of the linears' time that stays however much is left out
+    double gathering;         // ms of a step that leaving columns out adds
+    double head_work;         // of a head in hidden units; 0: not known yet
+    double head_ms[MOST_TP];  // attention of a head on each rank, when it last had one
     BalanceMemory memory;
     BalanceDecision decision;
     WorkPlan plan;  // that carries it out; plan.kept only while it is set
@@ -45,6 +46,6 @@ SliceCount balance_most(const Model* m);
 // What it takes to move a slice; what leaving columns out saves. Both are collective.
 void balance_find_move_cost(Run* run);
 void balance_find_fixed(Run* run);
-void balance_make_moves(Run* run);  // of the decision, rounded to whole heads and hidden units
+void balance_make_moves(Run* run);  // of the decision
 // The next steps compute what moves and lists say; NULL: nothing is left out.
 void balance_set_work(Run* run, const PrunedLayer* lists);

@@ -71,7 +71,7 @@ static inline BalanceMemory remember(const RankSpeed* group, int ranks) {
 
 static inline BalanceDecision decide(const BalanceSetting* setting, RankSpeed* group) {
     BalanceMemory memory = remember(group, setting->ranks);
-    return balance_decide(&memory, setting, group);
+    return balance_decide(&memory, setting, group, NULL);
 }
 
 static inline int is_same_work(const BalanceDecision* a, const BalanceDecision* b) {

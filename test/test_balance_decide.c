@@ -70,7 +70,7 @@ static void the_dead_band_has_two_edges(void) {
                 v[ranks - 1] = 1 / walk[i].slow;
                 make_ranks(group, v, NULL, 8, ranks);
                 for (int r = 0; r < ranks; r++) memory.v[r] = v[r], memory.prunable[r] = 1;
-                BalanceDecision d = balance_decide(&memory, &setting, group);
+                BalanceDecision d = balance_decide(&memory, &setting, group, NULL);
                 int acts = walk[i].acts && modes[m] != BALANCE_OFF;
                 CHECK(d.active == acts && memory.active == acts);
                 CHECK_CLOSE(d.idle_ms, 8 * walk[i].slow, 1e-12);
@@ -84,7 +84,7 @@ static void nothing_is_decided_before_all_ranks_are_known(void) {
     make_ranks(group, (double[]){.25, 1}, NULL, 8, 2);
     BalanceSetting setting = setting_of(BALANCE_RESIZE, 2);
     BalanceMemory memory = {.v = {.25, 0}, .prunable = {1, 1}};
-    BalanceDecision d = balance_decide(&memory, &setting, group);
+    BalanceDecision d = balance_decide(&memory, &setting, group, NULL);
     CHECK(!d.active && d.step_ms == 0 && d.idle_ms == 0 && d.pruned[0] == 0);
 }
 
@@ -320,7 +320,7 @@ static void a_resized_rank_does_not_look_healthy(void) {
         make_ranks(group, (double[]){1, 1, 1, 1}, NULL, 8, 4);
         for (int r = 0; r < 4; r++) times[r] = times_of(r == 2 ? 16 : 4, 0, 1, 8, r == 2 ? g : 0);
         balance_learn(&memory, &setting, times);
-        BalanceDecision d = balance_decide(&memory, &setting, group);
+        BalanceDecision d = balance_decide(&memory, &setting, group, NULL);
         g = d.pruned[2];
         CHECK_CLOSE(g, .75, 1e-12);
         CHECK_CLOSE(d.step_ms, 5, 1e-12);
@@ -338,12 +338,12 @@ static void a_decision_stays_until_another_is_clearly_better(void) {
         make_ranks(group, (double[]){.25, 1, 1, 1}, NULL, 8, 4);
         for (int r = 0; r < 4; r++) group[r].prunable = .95;
         BalanceMemory memory = remember(group, 4);
-        BalanceDecision first = balance_decide(&memory, &setting, group);
+        BalanceDecision first = balance_decide(&memory, &setting, group, NULL);
         static const double factors[] = {.99, 1.01, 1, .5, .25, 4};
         for (int i = 0; i < COUNT(factors); i++) {
             BalanceMemory later = memory;
             later.v[0] *= factors[i];
-            BalanceDecision d = balance_decide(&later, &setting, group), fresh = decide(&setting, group);
+            BalanceDecision d = balance_decide(&later, &setting, group, NULL), fresh = decide(&setting, group);
             CHECK(is_same_work(&d, i < 3 ? &first : &fresh));
             if (i >= 3) CHECK(!is_same_work(&d, &first));
             if (i >= 3 || factors[i] == 1) continue;
@@ -355,7 +355,7 @@ static void a_decision_stays_until_another_is_clearly_better(void) {
         }
         if (mode == BALANCE_RESIZE) continue;
         for (int r = 0; r < 4; r++) group[r].room = 1;
-        BalanceDecision d = balance_decide(&memory, &setting, group);
+        BalanceDecision d = balance_decide(&memory, &setting, group, NULL);
         for (int r = 0; r < 4; r++) CHECK(d.taken[r] <= 1);
     }
     // Resizing more than is needed is not slower, but lossier.
@@ -363,15 +363,15 @@ static void a_decision_stays_until_another_is_clearly_better(void) {
     RankSpeed group[4];
     make_ranks(group, (double[]){.25, 1, 1, 1}, NULL, 8, 4);
     BalanceMemory memory = remember(group, 4);
-    CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .75, 1e-12);
+    CHECK_CLOSE(balance_decide(&memory, &setting, group, NULL).pruned[0], .75, 1e-12);
     memory.v[0] = .26;  // .74 would do
-    CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .75, 1e-12);
+    CHECK_CLOSE(balance_decide(&memory, &setting, group, NULL).pruned[0], .75, 1e-12);
     memory.v[0] = .28;
-    CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .72, 1e-12);
+    CHECK_CLOSE(balance_decide(&memory, &setting, group, NULL).pruned[0], .72, 1e-12);
     memory.v[0] = 1;  // what was decided before nothing was is forgotten
-    CHECK(!balance_decide(&memory, &setting, group).active);
+    CHECK(!balance_decide(&memory, &setting, group, NULL).active);
     memory.v[0] = .281;
-    CHECK_CLOSE(balance_decide(&memory, &setting, group).pruned[0], .719, 1e-12);
+    CHECK_CLOSE(balance_decide(&memory, &setting, group, NULL).pruned[0], .719, 1e-12);
 }
 
 // Rank 1 took .1 slices. Now it is itself nearly as slow as rank 0, and with them slower than if nothing were done.
@@ -381,9 +381,9 @@ static void a_decision_does_not_stay_where_it_harms(void) {
     for (int r = 0; r < 5; r++) group[r].movable = r == 0 ? .1 : 0, group[r].room = r == 1 ? .1 : 0;
     BalanceSetting setting = setting_of(BALANCE_MIGRATE, 5);
     BalanceMemory memory = remember(group, 5);
-    CHECK_CLOSE(balance_decide(&memory, &setting, group).taken[1], .1, 1e-12);
+    CHECK_CLOSE(balance_decide(&memory, &setting, group, NULL).taken[1], .1, 1e-12);
     memory.v[1] = .804, group[2].room = .1;
-    BalanceDecision d = balance_decide(&memory, &setting, group);
+    BalanceDecision d = balance_decide(&memory, &setting, group, NULL);
     CHECK(d.taken[1] == 0 && d.step_ms < d.idle_ms);
     CHECK_CLOSE(d.step_ms, 8 / .804, 1e-9);
 }
@@ -398,9 +398,9 @@ static void semi_does_not_jump_between_valleys(void) {
             RankSpeed group[4];
             make_ranks(group, (double[]){.25 * (1 + .002 * from), 1, 1, 1}, NULL, 8, 4);
             BalanceMemory memory = remember(group, 4);
-            BalanceDecision first = balance_decide(&memory, &setting, group);
+            BalanceDecision first = balance_decide(&memory, &setting, group, NULL);
             memory.v[0] = .25 * (1 + .002 * to);
-            BalanceDecision d = balance_decide(&memory, &setting, group), fresh = decide(&setting, group);
+            BalanceDecision d = balance_decide(&memory, &setting, group, NULL), fresh = decide(&setting, group);
             CHECK(is_same_work(&d, &first));
             if ((fresh.sent[0] > 0) != (first.sent[0] > 0)) jumps[first.sent[0] > 0]++;
         }
