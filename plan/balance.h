@@ -113,8 +113,9 @@ typedef struct Move {
     int head, heads, first_hidden, hidden;
 } Move;
 
-// The moves that lead from own to tiles, heads and tiles of hidden units: what a rank gives are the last of its own, from a multiple of `tile` on, so
-// that its last tile may be short. Their number, at most 2 * ranks; in order of `from`, then `to`, a pair once.
+// The moves that lead from own to tiles, heads and tiles of hidden units. What a rank gives are the last of its own,
+// from a multiple of `tile` on, so that its last tile may be short. Their number, at most 2 * ranks; in order of
+// `from`, then `to`, a pair once.
 int balance_moves(Move* moves, const SliceCount* own, const SliceCount* tiles, int ranks, int tile);
 // What `rank` computes with these moves.
 SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, int rank);

@@ -79,8 +79,10 @@ static int read_log(const char* run, Step* steps) {
             CHECK(!"a line of the log is no object");
             break;
         }
-        CHECK(number(json_get(&json, json.values, "step")) == last + 1);
-        read_step(&json, &steps[++last]);
+        if (json_get(&json, json.values, "loss_hash")) {
+            CHECK(number(json_get(&json, json.values, "step")) == last + 1);
+            read_step(&json, &steps[++last]);
+        }
         json_free(&json);
     }
     return last;
