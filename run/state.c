@@ -23,6 +23,8 @@
 
 // Whether whole tensors lie on several ranks, apart from --zero.
 static int is_divided(const Model* m) { return m->tp || m->stages > 1; }
+// Whether this stage of the pipeline has the tensor: its ranks join it together, also one that owns no head.
+static int is_here(const Model* m, const ParamTensor* tensor) { return pipeline_stage_of(m, tensor) == m->stage; }
 
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
     Run* run = (Run*)context;
@@ -31,7 +33,7 @@ static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor
     float* part = m->tp ? run->part : value;
     if (own.elems && kind == STATE_GRADS) zero_fetch_grads(m, &own, part);
     else if (own.elems) zero_fetch_weights(m, &own, part);
-    if (own.elems) tp_join(m, &own, value, part, run->others);
+    if (is_here(m, tensor)) tp_join(m, &own, value, part, run->others);
     pipeline_share(m, value, tensor->elems, pipeline_stage_of(m, tensor));
 }
 
@@ -88,7 +90,7 @@ static void collect_state(Run* run, int with_master) {
             int b = shape_bucket_of(&own, &m->shape);
             if (own.elems && b != gathered) zero_gather_state(m, kind, gathered = b);
             if (own.elems) zero_fetch_state(m, &own, run->part);
-            if (own.elems) tp_join(m, &own, run->staging, run->part, run->others);
+            if (is_here(m, &segment.tensor)) tp_join(m, &own, run->staging, run->part, run->others);
             pipeline_share(m, run->staging, segment.tensor.elems, pipeline_stage_of(m, &segment.tensor));
             memcpy(run->collected + (size_t)(kind - STATE_MASTER) * owned + segment.at, run->staging + segment.first,
                    segment.n * sizeof(float));
