@@ -58,7 +58,8 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
             t->backward[s * t->rounds + round] = (passes - 1) * *forward;
         }
     }
-    t->message[round] = stream_ms(&run->setting.cost, tokens / tp_size(m), across, run->limits.node_size);
+    const Cost* cost = &run->setting.cost;
+    t->message[round] = P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), across, run->limits.node_size);
 }
 
 // Of one stage all are 0: it runs as it comes.

@@ -192,6 +192,8 @@ static void split_ranks(Run* run) {
     world->overlap = !strcmp(run->config.overlap, "yes");
     m->comm = world;
     check_divides(run);
+    if (P > 1 && run->config.probe)
+        die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
     if (R * P > 1) join_data_ranks(m, world->rank / (world->size / P) * R + t);
     if (R == 1) return;
     if (R > m->whole.NH)
