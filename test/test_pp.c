@@ -1,0 +1,139 @@
+// test_pp.c - the whole program as a pipeline (--pp): losses, gradient norms, evaluation, samples and checkpoints are
+// those of one rank, whatever the stages, and a checkpoint goes on in any other division. Started alone; it starts
+// mpirun itself.
+#include "plan/base.h"
+#include "test/program.h"
+
+enum { STEPS = 8, HALF = 4 };
+
+#define TINY                                                                                                        \
+    "--data $W/corpus --layers 5 --width 48 --heads 4 --context 128 --capacity 160 --batch-tokens 768 --lr 0.0003 " \
+    "--warmup 0 --steps 8 --save-every 4 --sample-every 4 --keep 0 --eval-every 4 --temperature 0 --tokens 32 "     \
+    "--threads 1 --dtype fp32 --check-plan --machine flexsp-7b "
+#define LLAMA "--arch llama --kv-heads 2 --tie no "
+#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
+
+static void write_corpus(void) {
+    char name[64], text[2400];
+    CHECK(sh("mkdir -p %s/corpus", work) == 0);
+    for (int d = 0; d < 60; d++) {
+        int n = (int)exp(7.6 * random_uniform(25, (uint64_t)d)) + 1;
+        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(26 + (uint64_t)d, (uint64_t)i)));
+        snprintf(name, sizeof name, "corpus/%02d.txt", d);
+        write_text(name, text, (size_t)n);
+    }
+}
+
+typedef struct Curve {
+    double loss[STEPS], norm[STEPS], val[3];
+    char sample[256];  // of the last step
+} Curve;
+
+static int read_curve(const char* run, Curve* c) {
+    const char *sample = NULL, *next = output;
+    while ((next = strstr(next, ": a sample\n"))) sample = next += strlen(": a sample\n");
+    const char* end = sample ? strstr(sample, "\nsaved ") : NULL;
+    snprintf(c->sample, sizeof c->sample, "%.*s", end ? (int)MIN(end - sample, 250) : 0, end ? sample : "");
+    log_values(run, "val_loss", c->val, 3);
+    return log_values(run, "loss", c->loss, STEPS) == STEPS && log_values(run, "grad_norm", c->norm, STEPS) == STEPS;
+}
+
+static int run(const char* name, int ranks, const char* options, Curve* c) {
+    sh("rm -rf %s/%s", work, name);
+    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, name);
+    if (status) printf("    %d ranks, %s: status %d: %.900s\n", ranks, options, status, errors);
+    CHECK(status == 0);
+    int whole = status == 0 && read_curve(name, c);
+    CHECK(whole);
+    return whole;
+}
+
+static void check_same(const Curve* a, const Curve* b, int from) {
+    for (int i = from; i < STEPS; i++) {
+        CHECK_CLOSE(a->loss[i], b->loss[i], 1e-6 * b->loss[i]);
+        CHECK_CLOSE(a->norm[i], b->norm[i], 1e-5 * b->norm[i]);
+    }
+    CHECK_STRING(a->sample, b->sample);
+}
+
+static const struct {
+    const char *name, *like, *options;
+    int ranks;
+} jobs[] = {
+    {"two", "one", "--pp 2", 2},
+    {"five", "one", "--pp 5 --recompute block", 5},
+    {"four", "one", "--pp 2 --tp 2 --zero 1", 4},
+    {"six", "one", "--pp 3 --zero 3", 6},
+    {"llama_four", "llama_one", LLAMA "--pp 2 --zero 2", 4},
+};
+
+static Curve one, llama_one, curves[sizeof jobs / sizeof *jobs];
+
+static void a_pipeline_has_the_losses_and_samples_of_one_rank(void) {
+    if (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one)) return;
+    CHECK(one.sample[0] && strcmp(one.sample, llama_one.sample) != 0);
+    for (int i = 0; i < COUNT(jobs); i++) {
+        const Curve* like = strcmp(jobs[i].like, "one") ? &llama_one : &one;
+        if (!run(jobs[i].name, jobs[i].ranks, jobs[i].options, &curves[i])) continue;
+        check_same(&curves[i], like, 0);
+        for (int e = 0; e < 3; e++) CHECK_CLOSE(curves[i].val[e], like->val[e], 1e-6 * like->val[e]);
+    }
+}
+
+// From the checkpoint of step 4 of one division into another.
+static void a_checkpoint_goes_on_in_any_other_division(void) {
+    const struct {
+        const char *from, *options;
+        int ranks;
+    } ways[] = {{"two", "", 1},
+                {"one", "--pp 3", 3},
+                {"six", "--pp 2 --tp 2 --zero 1", 4},
+                {"four", "--tp 2", 2},
+                {"five", "--pp 2 --zero 2", 4}};
+    for (int i = 0; i < COUNT(ways); i++) {
+        Curve c;
+        sh("rm -rf %s/again; mkdir %s/again; cp -r %s/%s/step-000004 %s/%s/log.jsonl %s/again", work, work, work,
+           ways[i].from, work, ways[i].from, work);
+        int status = sh(MPIRUN "--resume-from step-000004 --pp 1 --tp 1 --zero 1 %s --out %s/again", ways[i].ranks,
+                        program, ways[i].options, work);
+        if (status) printf("    %s with %s: %.600s\n", ways[i].from, ways[i].options, errors);
+        CHECK(status == 0 && read_curve("again", &c));
+        if (status == 0) check_same(&c, &one, HALF);
+    }
+}
+
+static void the_log_tells_of_the_stages(void) {
+    double stages[STEPS], bubble[STEPS], in_flight[STEPS];
+    CHECK(log_values("five", "stages", stages, STEPS) == STEPS && stages[0] == 5);
+    CHECK(log_values("five", "in_flight", in_flight, STEPS) == STEPS && in_flight[0] >= 2 && in_flight[0] <= 5);
+    CHECK(log_values("five", "bubble", bubble, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) CHECK(bubble[i] > 0.1 && bubble[i] < 1);
+    CHECK(log_values("one", "stages", stages, STEPS) == 0);
+}
+
+static void what_cannot_be_is_refused_in_one_line(void) {
+    const struct {
+        const char *options, *words;
+        int ranks;
+    } refused[] = {{"--pp 6", "expected at most as many stages as layers, found 5 layers; try --pp 5", 6},
+                   {"--pp 2", "does not divide the 3 ranks of this job; try mpirun -n 4", 3},
+                   {"--pp 2 --balance migrate", "knows no stages of a pipeline: expected --pp 1, found 2", 2},
+                   {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
+    for (int i = 0; i < COUNT(refused); i++) {
+        int status = sh(MPIRUN TINY "%s --out %s/refused", refused[i].ranks, program, refused[i].options, work);
+        if (!strstr(errors, refused[i].words)) printf("    %s: %.600s\n", refused[i].options, errors);
+        CHECK(status != 0 && strstr(errors, refused[i].words) != NULL);
+    }
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    write_corpus();
+    RUN(a_pipeline_has_the_losses_and_samples_of_one_rank);
+    RUN(a_checkpoint_goes_on_in_any_other_division);
+    RUN(the_log_tells_of_the_stages);
+    RUN(what_cannot_be_is_refused_in_one_line);
+    return program_end();
+}
