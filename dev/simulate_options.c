@@ -253,6 +253,10 @@ void open_simulation(Simulation* s, const Options* options) {
             "or --capacity to plan as if they did",
             options->zero, s->machine.cost.name, options->ranks, s->machine.memory_gb);
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
+    enum { LAYERS = 32 };  // of machines that do not say: those of 7B models
+    int layers = s->machine.cost.layers ? s->machine.cost.layers : LAYERS;
+    s->machine.cost.micro_batch +=
+        machine_zero_ms(&s->machine, options->zero, options->ranks, options->node_size, layers);
     if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err,
                         sizeof err) < 0) {
         free(groups);

@@ -303,6 +303,23 @@ int machine_capacity(const Machine* machine, int ranks, int zero) {
     return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
 }
 
+// Each rank sends so many bytes to all others together.
+static double among_all_ms(const Cost* cost, double bytes, int ranks, int node_size) {
+    int i = 0;
+    if (cost->n_groups == 0)
+        return cost->link_scale * link_ms(&cost->link[ranks > node_size ? LINK_ACROSS : LINK_INSIDE], bytes);
+    while (i < cost->n_groups - 1 && cost->group_cp_size[i] < ranks) i++;
+    return cost->link_scale * bytes / (cost->group_gbps[i] * 1e6);
+}
+
+double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers) {
+    const Cost* cost = &machine->cost;
+    if (zero < 2 || ranks < 2 || cost->round > 0) return 0;
+    double others = machine->parameters * (1 << 30) / layers / ranks * (ranks - 1);  // of a layer, that go to others
+    double ms = layers * among_all_ms(cost, 4 * others, ranks, node_size);
+    return zero == 2 ? ms : ms + 2 * MAX(layers - 2, 0) * among_all_ms(cost, 2 * others, ranks, node_size);
+}
+
 int machine_heads(const Machine* machine) {
     // 64 times the least common multiple of 1 to 16: also powers of two up to 1024 divide it.
     return machine->heads ? machine->heads : 64 * 720720;

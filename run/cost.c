@@ -251,11 +251,20 @@ static void divide_among_stages(Cost* cost, int stages) {
     cost->link_scale /= stages;
 }
 
+// Of the layers of all stages, and of this rank's share of a tensor-parallel group.
+static double zero_ms(const Machine* machine, const Run* run) {
+    const Model* m = &run->model;
+    Machine part = *machine;
+    part.parameters /= tp_size(m);
+    return machine_zero_ms(&part, m->zero.stage, run->limits.ranks, run->limits.node_size, m->whole.L);
+}
+
 // Rank 0's search.
 static void find(Found* found, const Run* run) {
     const char* named = run->config.machine;
     if (named && !run->config.probe) {
         found->failed = named_machine(&found->machine, named, found->err, sizeof found->err);
+        found->machine.cost.micro_batch += zero_ms(&found->machine, run);
         if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
         if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
         divide_among_stages(&found->machine.cost, run->model.stages);

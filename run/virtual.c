@@ -8,8 +8,8 @@
 //                        token_bytes b / B bytes at the GB/s of so many ranks. B = 2 L e (2 queries + 2 keys) channels
 //   measured machines    with l layers of c channels for our L of C: l / L messages of b c / C bytes
 //
-// Gradients and weights travel as the parameters that the machine names (memory), else as ours; with --zero 1 and
-// step_ms they take no time of their own, because that is in it.
+// Gradients and weights travel as the parameters that the machine names (memory), else as ours. They take no time of
+// their own where what was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3.
 #include <math.h>
 #include <stdio.h>
 
@@ -24,7 +24,7 @@ static struct {
     double stream_scale;                     // the same of the stream between two layers
     double channel_scale, key_scale, count;  // measured
     double weight_scale;
-    int step_has_weights;
+    int fixed_has_weights;
 } cluster;
 
 // ---- time of a communication
@@ -57,7 +57,7 @@ static double transfer_ms(const void* context, const VirtualTransfer* t) {
             return cluster.count * measured_ms(t, cluster.key_scale * t->sent);
         case COMM_GRADIENTS:
         case COMM_PARAMETERS:
-            if (cluster.step_has_weights) return 0;
+            if (cluster.fixed_has_weights) return 0;
             return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
         case COMM_PIPELINE:
             return published ? by_ranks_ms(t, cluster.stream_scale * t->sent)
@@ -134,7 +134,7 @@ void run_open_virtual(Run* run) {
     cluster.count = (double)cost->layers / s->L;
     cluster.weight_scale =
         cluster.machine.parameters > 0 ? cluster.machine.parameters * (1 << 30) / (double)shape_param_count(s) : 1;
-    cluster.step_has_weights = m->zero.stage == 1 && cost->step > 0;
+    cluster.fixed_has_weights = m->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
     VirtualMachine machine = {.token_ms = cost->per_token,
                               .pair_ms = cost->quadratic,
                               .micro_batch_ms = cost_micro_batch(cost),

@@ -121,6 +121,21 @@ static void flexsp_ranks_hold_the_published_tokens(void) {
     CHECK(machine_capacity(&machine, 3, 3) < 1);  // 16 bytes a parameter on 4 ranks
 }
 
+// By hand: 2^30 parameters in 4 layers on 8 ranks; 7/8 of a layer goes to others, 4 bytes of each gradient, 2 of each
+// weight.
+static void zero_moves_layers_in_every_round(void) {
+    const char* text = "name x\nquadratic_ms 1\nlinear_ms 1\nmemory 40 1 8\ntoken_bytes 1\ngroup 4 100\ngroup 8 50\n";
+    CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
+    double part = 7 / 8. * (1 << 28);
+    CHECK_CLOSE(machine_zero_ms(&machine, 2, 8, 4, 4), 4 * 4 * part / 50e6, 1e-9);
+    CHECK_CLOSE(machine_zero_ms(&machine, 3, 8, 4, 4), 4 * 4 * part / 50e6 + 2 * 2 * 2 * part / 50e6, 1e-9);
+    CHECK(machine_zero_ms(&machine, 1, 8, 4, 4) == 0 && machine_zero_ms(&machine, 3, 1, 4, 4) == 0);
+    machine.cost.round = 3;  // measured with what ZeRO moves
+    CHECK(machine_zero_ms(&machine, 3, 8, 4, 4) == 0);
+    read_builtin("h200-8b");  // says no parameters
+    CHECK(machine_zero_ms(&machine, 3, 8, 8, 32) == 0);
+}
+
 static const Scheme* scheme_of(const char* name) {
     for (int i = 0; i < machine.n_schemes; i++)
         if (!strcmp(machine.schemes[i].name, name)) return &machine.schemes[i];
@@ -486,6 +501,7 @@ static void corrupted_texts_are_refused_or_make_sense(void) {
 int main(void) {
     RUN(every_name_stands_for_its_machine);
     RUN(flexsp_ranks_hold_the_published_tokens);
+    RUN(zero_moves_layers_in_every_round);
     RUN(hydraulis_replicas_hold_the_published_tokens);
     RUN(heads_of_no_model_divide_by_every_small_cp_size);
     RUN(a_setting_has_the_limits_of_its_machine);
