@@ -54,9 +54,9 @@ size_t machine_print(const Machine* machine, char* text, size_t bytes);
 // parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/zero.h), or 16 / ranks
 // (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
 int machine_capacity(const Machine* machine, int ranks, int zero);
-// ms that ZeRO-2 and 3 add to each round where the machine names parameters: every layer's gradients (fp32) are reduced,
-// with ZeRO-3 the weights (2 bytes) of all but two are gathered forward and again backward, among all ranks, nothing
-// hidden (run/zero.c). 0 where round_ms was measured, which has it in it, and where parameters are not known.
+// ms that ZeRO-2 and 3 add to each round where the machine names parameters, nothing hidden (run/zero.c): every layer's
+// gradients (fp32) are reduced; with ZeRO-3 the weights (2 bytes) of all layers but two are gathered forward, and again
+// backward, among all ranks. 0 where round_ms was measured, which has it in it, and where parameters are not known.
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
 int machine_heads(const Machine* machine);
