@@ -19,6 +19,7 @@
 #include "data/disk.h"
 #include "data/docs_format.h"
 #include "data/run_dir.h"
+#include "data/unpack.h"
 #include "plan/base.h"
 
 // So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
@@ -93,9 +94,7 @@ static int begins_with(const char* dir, const char* name, const char* beginning)
 
 // A run or a checkpoint of this program, by the marker in it: what it holds changes while a run goes on, and is no text
 // to learn from.
-static int is_run(const char* dir) {
-    return run_dir_is_marked(dir) || begins_with(dir, "DONE", "{\"step\": ");
-}
+static int is_run(const char* dir) { return run_dir_is_marked(dir) || begins_with(dir, "DONE", "{\"step\": "); }
 
 // The type of an entry of a directory, links followed: DT_REG, DT_DIR (never through a link), or another.
 static int entry_type(const struct dirent* entry, const char* path) {
@@ -108,9 +107,7 @@ static int entry_type(const struct dirent* entry, const char* path) {
 
 // Whether a file or directory that nobody named may be left out after this error: it is not for us, or is gone. After
 // any other (a bad disk, too many open files) another run would find another corpus.
-static int may_pass_over(int error) {
-    return error == EACCES || error == EPERM || error == ENOENT || error == ELOOP;
-}
+static int may_pass_over(int error) { return error == EACCES || error == EPERM || error == ENOENT || error == ELOOP; }
 
 static int list_one(FileNames* files, FileNames* directories, const char* directory, char* err, size_t errlen) {
     DIR* dir = opendir(directory);
@@ -157,8 +154,10 @@ static int check_text(const DocsFile* file, char* err, size_t errlen) {
     if (docs_file_read(file, 0, head, n, err, errlen)) return -1;
     const char* nul = memchr(head, 0, n);
     if (nul)
-        fail(err, errlen, "%s: is not text, byte %d is zero (token shards must be named *.bin)", file->path,
-             (int)(nul - head));
+        fail(err, errlen,
+             "%s: is not text, byte %d is zero (token shards must be named *.bin, compressed text *.gz or *.zst; "
+             "parquet: scripts/parquet_to_shards.py)",
+             file->path, (int)(nul - head));
     return nul != NULL;
 }
 
@@ -174,7 +173,10 @@ static int is_shard_kind(FileKind kind) { return kind == FILE_SHARD16 || kind ==
 static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
     file->first_doc = docs->n_docs;
     file->first_encoded = docs->n_encoded;
-    int is_shard = named && has_suffix(file->path, ".bin"), unfit = is_shard ? 0 : check_text(file, err, errlen);
+    char name[DISK_PATH];  // without what says that it is compressed
+    int cut = file->packed ? (int)strlen(unpack_suffix(file->path)) : 0, is_jsonl = named;
+    snprintf(name, sizeof name, "%.*s", (int)strlen(file->path) - cut, file->path);
+    int is_shard = named && has_suffix(name, ".bin"), unfit = is_shard ? 0 : check_text(file, err, errlen);
     if (unfit) return named ? -1 : unfit;
     if (!docs->encodes && docs->n_files > 0 && is_shard != is_shard_kind(docs->files[0].kind))
         return fail(err, errlen,
@@ -182,8 +184,35 @@ static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t e
                     docs->files[0].path, file->path);
     if (is_shard) return docs_index_shard(docs, file, err, errlen);
     docs->max_token = MAX(docs->max_token, tokenizer_vocab(docs->tokenizer) - 1);
-    if (named && has_suffix(file->path, ".jsonl")) return docs_index_jsonl(docs, file, err, errlen);
+    if (!has_suffix(name, ".jsonl")) return docs_index_text(docs, file, err, errlen);
+    if (!named && docs_looks_like_jsonl(file, &is_jsonl, err, errlen)) return -1;
+    if (is_jsonl) return docs_index_jsonl(docs, file, err, errlen);
+    docs->plain_jsonl++;
     return docs_index_text(docs, file, err, errlen);
+}
+
+// A compressed file in a directory is read when its name says that it is text.
+static int is_wanted(const char* path) {
+    static const char* const kinds[] = {".jsonl", ".txt", ".text", ".md"};
+    const char* packed = unpack_suffix(path);
+    size_t n = strlen(path) - strlen(packed);
+    for (int i = 0; i < COUNT(kinds); i++)
+        if (n > strlen(kinds[i]) && !strncmp(path + n - strlen(kinds[i]), kinds[i], strlen(kinds[i]))) return 1;
+    return !*packed;
+}
+
+// The bytes of a compressed file, at the end of those of all others in a file without a name.
+static int unpack_file(Docs* docs, DocsFile* file, char* err, size_t errlen) {
+    if (docs->unpacked < 0 && (docs->unpacked = unpack_open(err, errlen)) < 0) return -1;
+    int64_t bytes = unpack(docs->unpacked, file->path, err, errlen);
+    docs_file_close(file);
+    if (bytes < 0) return -1;
+    file->packed = 1;
+    file->fd = docs->unpacked;
+    file->base = docs->unpacked_bytes;
+    file->size = bytes;
+    docs->unpacked_bytes += bytes;
+    return 0;
 }
 
 // Takes over file->path unless it fails.
@@ -192,6 +221,8 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
     file.fd = -1;
     int status = 0;
     if (docs_file_open(&file, err, errlen)) status = !named && may_pass_over(errno) ? 1 : -1;
+    if (status == 0 && !named && !is_wanted(file.path)) status = 1, docs->packed++;
+    else if (status == 0 && *unpack_suffix(file.path) && unpack_file(docs, &file, err, errlen)) status = -1;
     if (status == 0) status = index_file(docs, &file, named, err, errlen);
     if (status || docs->n_kept_open >= most_open()) docs_file_close(&file);
     if (status < 0) return -1;
@@ -200,7 +231,7 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
         free(file.path);
         return 0;
     }
-    docs->n_kept_open += file.fd >= 0;
+    docs->n_kept_open += file.fd >= 0 && !file.packed;
     docs->files[docs->n_files++] = file;
     return 0;
 }
@@ -251,6 +282,7 @@ int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer
     Docs* docs = calloc(1, sizeof *docs);
     if (!docs) return fail(err, errlen, "out of memory for the corpus");
     docs->tokenizer = tokenizer;
+    docs->unpacked = -1;
     docs->encodes = !tokenizer_is_bytes(tokenizer);
     docs->end_of_text = tokenizer_end_of_text(tokenizer);
     docs->encoded_bytes = tokenizer_vocab(tokenizer) <= 65536 ? 2 : 4;
@@ -275,6 +307,8 @@ void docs_close(Docs* docs) {
     free(docs->hash);
     free(docs->marks);
     free(docs->encoded);
+    free(docs->spans);
+    if (docs->unpacked >= 0) close(docs->unpacked);
     free(docs);
 }
 
@@ -287,6 +321,8 @@ int64_t docs_skipped(const Docs* docs) { return docs->skipped; }
 int64_t docs_runs(const Docs* docs) { return docs->runs; }
 int64_t docs_files(const Docs* docs) { return docs->n_files; }
 int docs_max_token(const Docs* docs) { return docs->max_token; }
+int64_t docs_packed(const Docs* docs) { return docs->packed; }
+int64_t docs_plain_jsonl(const Docs* docs) { return docs->plain_jsonl; }
 int docs_end_of_text(const Docs* docs) { return docs->end_of_text; }
 uint64_t docs_content(const Docs* docs) { return docs->content; }
 uint64_t docs_hash(const Docs* docs, int64_t doc) { return docs->hash[doc]; }
@@ -307,7 +343,7 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, cha
         &docs->files[docs_last_at_most(&docs->files->first_doc, sizeof *docs->files, docs->n_files, doc)];
     int64_t before = docs->start[doc] - docs->start[file->first_doc];
     if (is_shard_kind(file->kind)) return docs_read_shard(file, before + first, n, out, err, errlen);
-    if (docs->encodes) return docs_read_encoded(docs, file->first_encoded + before + first, n, out), 0;
+    if (docs->encodes || file->encoded) return docs_read_encoded(docs, file->first_encoded + before + first, n, out), 0;
     if (first == 0 && n > 0) {
         *out++ = docs->end_of_text;
         n--;
@@ -316,4 +352,34 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, cha
     if (n == 0) return 0;
     if (file->kind == FILE_TEXT) return docs_read_text(file, first - 1, n, out, err, errlen);
     return docs_read_jsonl(docs, file, doc, first - 1, n, out, err, errlen);
+}
+
+// ---- what is to be learnt
+
+static const DocsFile* file_of(const Docs* docs, int64_t doc) {
+    return &docs->files[docs_last_at_most(&docs->files->first_doc, sizeof *docs->files, docs->n_files, doc)];
+}
+
+// Tokens to be learnt before `token`, counted from the beginning of the corpus.
+static int64_t labels_before(const Docs* docs, int64_t token) {
+    if (docs->n_spans == 0 || token <= docs->spans[0].first) return 0;
+    const DocsSpan* s = &docs->spans[docs_last_at_most(&docs->spans->first, sizeof *docs->spans, docs->n_spans, token)];
+    return s->before + MIN(token, s->end) - s->first;
+}
+
+int docs_labels(const Docs* docs, int64_t doc, int64_t first, int n) {
+    if (docs->n_spans == 0 || n <= 0 || !file_of(docs, doc)->encoded) return n;
+    int64_t token = docs->start[doc] + first;
+    return (int)(labels_before(docs, token + n) - labels_before(docs, token));
+}
+
+void docs_mask(const Docs* docs, int64_t doc, int64_t first, int n, int* targets) {
+    if (docs->n_spans == 0 || n <= 0 || !file_of(docs, doc)->encoded) return;
+    int64_t token = docs->start[doc] + first;
+    const DocsSpan* end = docs->spans + docs->n_spans;
+    const DocsSpan* s = docs->spans + docs_last_at_most(&docs->spans->first, sizeof *docs->spans, docs->n_spans, token);
+    for (int i = 0; i < n; i++) {
+        while (s < end && s->end <= token + i) s++;
+        if (s == end || token + i < s->first) targets[i] = -1;
+    }
 }

@@ -2,7 +2,9 @@
 //
 // What may be given: a directory (every regular text file below it is a document, in byte order of the paths; hidden
 // files and linked directories are left out), a text file (one document), a .jsonl file (the string "text" of each line
-// is a document) or llm.c's token shards *.bin (header of 256 int32: 20240520, 1, number of tokens; then uint16 tokens;
+// is a document; or each line is an instruction, {"prompt": ..., "completion": ...} or {"messages": [{"role": ...,
+// "content": ...}, ...]}, of which only completions are learnt), both also as .gz or .zst, or llm.c's token shards
+// *.bin (header of 256 int32: 20240520, 1, number of tokens; then uint16 tokens;
 // or 20240801, 7 and uint32 tokens; a document begins at each end-of-text token). Paths may be shell patterns. Text
 // that is read by bytes and shards cannot be mixed: their ids do not agree.
 //
@@ -43,6 +45,13 @@ int docs_max_token(const Docs* docs);                // upper bound of the ids t
 // out (n) = tokens first .. first + n of a document, 0 <= first, first + n <= docs_length. 0, or -1 with a message
 // (a file that shrank since it was opened, say). May be called from several threads at once.
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen);
+
+// Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
+int docs_labels(const Docs* docs, int64_t doc, int64_t first, int n);
+// targets (n) are the tokens first .. first + n of a document: those that are not to be learnt become -1.
+void docs_mask(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
+int64_t docs_packed(const Docs* docs);       // of the files passed over those that are compressed
+int64_t docs_plain_jsonl(const Docs* docs);  // files *.jsonl without documents, read as plain text
 
 // A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they
 // lie, so that a copy of a held-out document is never trained on.

@@ -2,6 +2,7 @@
 // docs_shard.c) fill in. For them; everybody else includes docs.h.
 #pragma once
 #include "data/docs.h"
+#include "data/json.h"
 
 typedef enum FileKind { FILE_TEXT, FILE_JSONL, FILE_SHARD16, FILE_SHARD32 } FileKind;
 
@@ -12,7 +13,16 @@ typedef struct DocsFile {
     int64_t size;           // bytes
     int64_t first_doc;      // its first document
     int64_t first_encoded;  // where its tokens begin in Docs.encoded
+    int encoded;            // its tokens stand there, whatever the tokenizer
+    int packed;             // it was compressed: its bytes are in Docs.unpacked from base on
+    int64_t base;
 } DocsFile;
+
+// Tokens that are to be learnt, of a document of which not all are: [first, end), counted from the beginning of the
+// corpus; before: how many such tokens there are before it.
+typedef struct DocsSpan {
+    int64_t first, end, before;
+} DocsSpan;
 
 // In JSONL the offset of a character cannot be computed from its number: a mark holds that of a document's first one,
 // and in long documents that of one every few thousand.
@@ -46,6 +56,11 @@ struct Docs {
     void* encoded;  // text with a BPE vocabulary: its tokens, encoded_bytes (2 or 4) each
     int encoded_bytes;
     int64_t n_encoded, encoded_capacity;
+    DocsSpan* spans;  // of all files of instructions, ascending
+    int64_t n_spans, spans_capacity;
+    int unpacked;  // a file without a name, -1: there is none
+    int64_t unpacked_bytes;
+    int64_t packed, plain_jsonl;  // of the files: compressed ones passed over; .jsonl that is read as plain text
 };
 
 enum { DOCS_HEAD_TOKENS = 1024, DOCS_HEAD_BYTES = 4096 };  // what the hash of a document covers
@@ -72,12 +87,22 @@ int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, ch
 // of the text (behind its end-of-text) or tokens of the shard
 
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen);
+// Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
+int docs_looks_like_jsonl(const DocsFile* file, int* is_jsonl, char* err, size_t errlen);
 int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
 int docs_read_jsonl(const Docs* docs, const DocsFile* file, int64_t doc, int64_t at, int n, int* out, char* err,
                     size_t errlen);
 int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
+
+// Appends tokens, and a document of all that were appended from `first` on, to Docs.encoded.
+int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen);
+int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen);
+int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen);
+// docs_chat.c: whether a line of JSONL is an instruction, and the document that it makes.
+int docs_is_instruction(const Json* json);
+int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen);
 
 // Tokens at .. at + n of Docs.encoded.
 void docs_read_encoded(const Docs* docs, int64_t at, int n, int* out);

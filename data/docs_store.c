@@ -97,6 +97,7 @@ int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, ch
     if (offset < 0 || offset > file->size || n > (uint64_t)(file->size - offset))
         return fail(err, errlen, "%s: %zu bytes from %lld on do not exist, it has %lld", file->path, n,
                     (long long)offset, (long long)file->size);
+    if (file->packed) offset += file->base;
     int fd = file->fd >= 0 ? file->fd : open_path(file->path);
     if (fd < 0) return fail(err, errlen, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
     int64_t got = disk_read_at(fd, (uint64_t)offset, out, n);
@@ -109,6 +110,7 @@ int docs_file_read(const DocsFile* file, int64_t offset, void* out, size_t n, ch
 }
 
 void docs_file_close(DocsFile* file) {
+    if (file->packed) return;  // the corpus's own
     if (file->fd >= 0) close(file->fd);
     file->fd = -1;
 }

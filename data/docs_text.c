@@ -1,4 +1,5 @@
-// docs_text.c - text as documents: a whole file, or in JSONL the string "text" of each line; see docs_format.h.
+// docs_text.c - text as documents: a whole file, or in JSONL the string "text" of each line, or an instruction; see
+// docs_format.h.
 //
 // A document's tokens are end-of-text and then its bytes, or what these encode to with a BPE vocabulary: then text is
 // encoded at opening and its tokens are kept. Read by bytes, a text file needs no memory. All lines of JSONL are parsed
@@ -19,7 +20,7 @@ enum {
 
 // ---- encoded tokens
 
-static int append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen) {
+int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen) {
     if (docs_reserve(&docs->encoded, &docs->encoded_capacity, docs->n_encoded, (int64_t)n, (size_t)docs->encoded_bytes,
                      err, errlen))
         return -1;
@@ -33,10 +34,10 @@ static int append_tokens(Docs* docs, const int* tokens, size_t n, char* err, siz
     return 0;
 }
 
-static int encode(Docs* docs, const char* text, size_t n, char* err, size_t errlen) {
+int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen) {
     int* tokens = malloc(MAX(1, tokenizer_room(docs->tokenizer, n)) * sizeof *tokens);
     if (!tokens) return fail(err, errlen, "out of memory to encode %zu bytes of text", n);
-    int status = append_tokens(docs, tokens, tokenizer_encode(docs->tokenizer, tokens, text, n), err, errlen);
+    int status = docs_append_tokens(docs, tokens, tokenizer_encode(docs->tokenizer, tokens, text, n), err, errlen);
     free(tokens);
     return status;
 }
@@ -47,7 +48,7 @@ void docs_read_encoded(const Docs* docs, int64_t at, int n, int* out) {
             docs->encoded_bytes == 2 ? ((const uint16_t*)docs->encoded)[at + i] : ((const int*)docs->encoded)[at + i];
 }
 
-static int add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
+int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
     int head[DOCS_HEAD_TOKENS];
     int64_t length = docs->n_encoded - first;
     int n = (int)MIN(length, DOCS_HEAD_TOKENS);
@@ -78,7 +79,7 @@ static int encode_file(Docs* docs, const DocsFile* file, char* err, size_t errle
         if ((status = docs_file_read(file, at, text, n, err, errlen))) break;
         size_t cut = at + (int64_t)n == file->size ? n : safe_cut(text, n);
         docs_hash_content(docs, text, cut);
-        if (cut > 0) status = encode(docs, text, cut, err, errlen);
+        if (cut > 0) status = docs_append_text(docs, text, cut, err, errlen);
         else wanted *= 2;
         at += (int64_t)cut;
     }
@@ -89,8 +90,9 @@ static int encode_file(Docs* docs, const DocsFile* file, char* err, size_t errle
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen) {
     file->kind = FILE_TEXT;
     if (docs->encodes) {
-        if (append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode_file(docs, file, err, errlen)) return -1;
-        return add_encoded(docs, file->first_encoded, err, errlen);
+        if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode_file(docs, file, err, errlen))
+            return -1;
+        return docs_add_encoded(docs, file->first_encoded, err, errlen);
     }
     char head[DOCS_HEAD_BYTES], block[1 << 16];
     for (int64_t at = 0; at < file->size; at += (int64_t)sizeof block) {
@@ -182,8 +184,9 @@ static int add_document(Docs* docs, const char* text, size_t n, const JsonValue*
         return add_marks(docs, string->text, string->length, place, err, errlen);
     }
     int64_t first = docs->n_encoded;
-    if (append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode(docs, text, n, err, errlen)) return -1;
-    return add_encoded(docs, first, err, errlen);
+    if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || docs_append_text(docs, text, n, err, errlen))
+        return -1;
+    return docs_add_encoded(docs, first, err, errlen);
 }
 
 // scratch has room for the line and one byte more.
@@ -194,7 +197,8 @@ static int index_line(Docs* docs, const LineReader* r, const char* line, size_t 
     const JsonValue* text = json_get(&json, json.values, "text");
     int status = 0;
     int64_t length = json_string(text, scratch);
-    if (!text) status = fail(err, errlen, "no member \"text\", expected an object like {\"text\": \"...\"}");
+    if (r->file->encoded) status = docs_add_instruction(docs, &json, err, errlen);
+    else if (!text) status = fail(err, errlen, "no member \"text\", expected an object like {\"text\": \"...\"}");
     else if (text->type != JSON_STRING) status = fail(err, errlen, "the member \"text\" is not a string");
     else if (length < 0) status = fail(err, errlen, "the string \"text\" holds an invalid escape");
     else status = add_document(docs, scratch, (size_t)length, text, r->offset + (text->text - r->buffer), err, errlen);
@@ -207,14 +211,40 @@ static int is_blank(const char* line, size_t n) {
     return n == 0;
 }
 
+// The first line that is not blank: 0 where there is none, 2 where it is an instruction, 1 where it has a text; -1.
+static int first_kind(const DocsFile* file, char* err, size_t errlen) {
+    LineReader r = {.file = file};
+    const char* line = NULL;
+    size_t n = 0;
+    Json json;
+    int status, kind = 0;
+    while ((status = next_line(&r, &line, &n, err, errlen)) > 0 && is_blank(line, n)) continue;
+    if (status > 0 && json_parse(&json, line, n, NULL, 0) == 0) {
+        const JsonValue* text = json_get(&json, json.values, "text");
+        kind = docs_is_instruction(&json) ? 2 : text && text->type == JSON_STRING;
+        json_free(&json);
+    }
+    free(r.buffer);
+    return status < 0 ? -1 : kind;
+}
+
+int docs_looks_like_jsonl(const DocsFile* file, int* is_jsonl, char* err, size_t errlen) {
+    int kind = first_kind(file, err, errlen);
+    if (kind < 0) return -1;
+    *is_jsonl = kind > 0;
+    return 0;
+}
+
 int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen) {
     LineReader r = {.file = file};
     const char* line = NULL;
     char *scratch = NULL, why[ERR_BYTES];
     int64_t capacity = 0;
     size_t n = 0;
-    int status;
+    int status, first = first_kind(file, err, errlen);
+    if (first < 0) return -1;
     file->kind = FILE_JSONL;
+    file->encoded = first == 2;
     while ((status = next_line(&r, &line, &n, err, errlen)) > 0) {
         if (is_blank(line, n)) continue;
         if ((status = docs_reserve(&scratch, &capacity, 0, (int64_t)n + 1, 1, err, errlen))) break;

@@ -184,7 +184,8 @@ static Piece piece_at(const Sampler* s, Split split, int64_t i) {
     extent(s, split, doc, &begin, &end);
     int64_t first = begin + (i - side->first_piece[low]) * s->context;
     int length = (int)MIN(end - first, s->context);
-    return (Piece){.doc = doc, .first = first, .length = length, .n_targets = length - (first + length == end)};
+    int n_targets = length - (first + length == end);
+    return (Piece){doc, first, length, n_targets, docs_labels(s->docs, doc, first + 1, n_targets)};
 }
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {
@@ -222,6 +223,9 @@ int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets
     memmove(targets, tokens + 1, (size_t)(piece->length - 1) * sizeof *targets);
     int* last = &targets[piece->length - 1];
     *last = -1;
-    if (piece->n_targets < piece->length) return 0;
-    return docs_read(s->docs, piece->doc, piece->first + piece->length, 1, last, err, errlen);
+    int n = piece->n_targets < piece->length ? piece->length - 1 : piece->length;
+    if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + piece->length, 1, last, err, errlen))
+        return -1;
+    docs_mask(s->docs, piece->doc, piece->first + 1, n, targets);
+    return 0;
 }

@@ -14,7 +14,8 @@ typedef struct Piece {
     int64_t doc;
     int64_t first;  // its first token in the document
     int length;     // 1 .. context
-    int n_targets;  // tokens with a label: length, or length - 1 where the document ends
+    int n_targets;  // tokens with a target: length, or length - 1 where the document ends
+    int n_labels;   // of these targets, those to be learnt: all, but of instructions only completions
 } Piece;
 
 typedef struct SamplerPosition {

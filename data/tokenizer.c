@@ -176,6 +176,14 @@ void tokenizer_close(Tokenizer* t) {
 int tokenizer_vocab(const Tokenizer* t) { return t->vocab; }
 int tokenizer_end_of_text(const Tokenizer* t) { return t->end_of_text; }
 int tokenizer_stop(const Tokenizer* t) { return t->stop; }
+
+int tokenizer_named(const Tokenizer* t, const char* name) {
+    size_t n = strlen(name);
+    for (int id = 0; t->added && id < t->vocab; id++)
+        if (t->added[id] && token_length(t, id) == n && !memcmp(t->bytes + t->begin[id], name, n)) return id;
+    return -1;
+}
+
 int tokenizer_is_bytes(const Tokenizer* t) { return t->is_bytes; }
 
 const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n) {

@@ -23,6 +23,7 @@ int tokenizer_vocab(const Tokenizer* t);  // number of ids, end-of-text included
 int tokenizer_end_of_text(const Tokenizer* t);
 // The token with which a model ends a text: Llama 3's <|end_of_text|> where the vocabulary has it, else the one above.
 int tokenizer_stop(const Tokenizer* t);
+int tokenizer_named(const Tokenizer* t, const char* name);  // the added token of this name, -1: there is none
 int tokenizer_is_bytes(const Tokenizer* t);
 
 // Tokens of n bytes of text, no end-of-text added. out has room for tokenizer_room(t, n) tokens: n, but form C can make

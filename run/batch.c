@@ -70,7 +70,7 @@ static void count_pieces(Batch* b) {
     for (int i = 0; i < b->n_pieces; i++) {
         b->lengths[i] = b->pieces[i].length;
         b->n_tokens += b->pieces[i].length;
-        b->n_targets += b->pieces[i].n_targets;
+        b->n_targets += b->pieces[i].n_labels;
         b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
     }
 }

@@ -91,6 +91,10 @@ static void brief_data(const Run* run) {
            count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
     if (docs_skipped(docs))
         printf("; %" PRId64 " file%s passed over", docs_skipped(docs), docs_skipped(docs) > 1 ? "s" : "");
+    if (docs_packed(docs))
+        printf(" (%" PRId64 " compressed: *.jsonl.gz, *.txt.gz and .zst are read)", docs_packed(docs));
+    if (docs_plain_jsonl(docs))
+        printf("; %" PRId64 " .jsonl without \"text\" read as plain text", docs_plain_jsonl(docs));
     if (docs_runs(docs))
         printf("; %" PRId64 " run%s of this program left out", docs_runs(docs), docs_runs(docs) > 1 ? "s" : "");
     printf("\n");
