@@ -276,6 +276,59 @@ static int add_path(Docs* docs, const char* pattern, char* err, size_t errlen) {
     return status;
 }
 
+// ---- corpora with weights
+
+// The path behind NAME=WEIGHT:, or the whole of it; *weight is 0 then. NULL with a message.
+static const char* split_weight(const char* path, char name[CORPUS_NAME], double* weight, char* err, size_t errlen) {
+    size_t n = strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+    char* end = NULL;
+    *weight = 0;
+    if (n == 0 || path[n] != '=' || (unsigned char)(path[n + 1] - '0') > 9) return path;
+    double w = strtod(path + n + 1, &end);
+    if (*end != ':') return path;
+    if (n >= CORPUS_NAME || !(w > 0 && w <= 1e9) || !end[1]) {
+        fail(err, errlen, "%s: expected NAME=WEIGHT:PATH with a name of at most %d characters and a weight above 0",
+             path, CORPUS_NAME - 1);
+        return NULL;
+    }
+    snprintf(name, CORPUS_NAME, "%.*s", (int)n, path);
+    *weight = w;
+    return end + 1;
+}
+
+static int add_weighted(Docs* docs, const char* path, int is_first, char* err, size_t errlen) {
+    char name[CORPUS_NAME];
+    double weight;
+    const char* rest = split_weight(path, name, &weight, err, errlen);
+    if (!rest) return -1;
+    if (!is_first && (weight > 0) != (docs->n_corpora > 0))
+        return fail(err, errlen, "%s: expected a weight for every path, as in NAME=0.5:PATH, or for none", path);
+    DocsCorpus* last = docs->n_corpora ? &docs->corpora[docs->n_corpora - 1] : NULL;
+    if (weight > 0 && (!last || strcmp(last->name, name))) {
+        for (int i = 0; i < docs->n_corpora; i++)
+            if (!strcmp(docs->corpora[i].name, name))
+                return fail(err, errlen, "%s: the paths of one corpus must stand behind each other", path);
+        if (docs->n_corpora == MOST_CORPORA)
+            return fail(err, errlen, "%s: expected at most %d corpora with weights", path, MOST_CORPORA);
+        last = &docs->corpora[docs->n_corpora++];
+        *last = (DocsCorpus){.share = weight, .first = docs->n_docs};
+        strcpy(last->name, name);
+    } else if (weight > 0 && weight != last->share)
+        return fail(err, errlen, "%s: %s had the weight %g before", path, name, last->share);
+    if (add_path(docs, rest, err, errlen)) return -1;
+    if (last) last->end = docs->n_docs;
+    return 0;
+}
+
+static void divide_shares(Docs* docs) {
+    double sum = 0;
+    for (int i = 0; i < docs->n_corpora; i++) sum += docs->corpora[i].share;
+    for (int i = 0; i < docs->n_corpora; i++) docs->corpora[i].share /= sum;
+}
+
+int docs_corpora(const Docs* docs) { return docs->n_corpora; }
+const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->corpora[corpus]; }
+
 int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
     *out = NULL;
     if (n_paths < 1) return fail(err, errlen, "no corpus given");
@@ -287,7 +340,8 @@ int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer
     docs->end_of_text = tokenizer_end_of_text(tokenizer);
     docs->encoded_bytes = tokenizer_vocab(tokenizer) <= 65536 ? 2 : 4;
     int status = 0;
-    for (int i = 0; status == 0 && i < n_paths; i++) status = add_path(docs, paths[i], err, errlen);
+    for (int i = 0; status == 0 && i < n_paths; i++) status = add_weighted(docs, paths[i], i == 0, err, errlen);
+    divide_shares(docs);
     if (status == 0 && docs_tokens(docs) == docs->n_docs)
         status = fail(err, errlen, "the corpus has no text: %lld documents in %lld files, each a single token",
                       (long long)docs->n_docs, (long long)docs->n_files);

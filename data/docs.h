@@ -23,6 +23,16 @@
 
 typedef struct Docs Docs;
 
+enum { MOST_CORPORA = 8, CORPUS_NAME = 32 };
+
+// NAME=WEIGHT:PATH stands for a corpus of its own; weights are shares of the tokens of training, whatever their sum.
+// All paths have one, or none has. Paths of one name belong together and stand behind each other.
+typedef struct DocsCorpus {
+    char name[CORPUS_NAME];
+    double share;        // of the sum of all weights
+    int64_t first, end;  // its documents
+} DocsCorpus;
+
 // tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the
 // vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs. Files of a directory
 // that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and counted; the same in a
@@ -33,6 +43,8 @@ typedef struct Docs Docs;
 int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
 
+int docs_corpora(const Docs* docs);  // 0: no weights were given
+const DocsCorpus* docs_corpus(const Docs* docs, int corpus);
 int64_t docs_count(const Docs* docs);
 int64_t docs_tokens(const Docs* docs);               // of all documents, end-of-text included
 int64_t docs_length(const Docs* docs, int64_t doc);  // tokens of one document, at least 1

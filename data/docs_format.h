@@ -58,6 +58,8 @@ struct Docs {
     int64_t n_encoded, encoded_capacity;
     DocsSpan* spans;  // of all files of instructions, ascending
     int64_t n_spans, spans_capacity;
+    DocsCorpus corpora[MOST_CORPORA];
+    int n_corpora;
     int unpacked;  // a file without a name, -1: there is none
     int64_t unpacked_bytes;
     int64_t packed, plain_jsonl;  // of the files: compressed ones passed over; .jsonl that is read as plain text

@@ -48,7 +48,12 @@ char* run_state_text(const RunState* s, const Config* config) {
     put_number(w.out, s->val_loss);
     fprintf(w.out, ", \"loss\": ");
     put_number(w.out, s->loss);
-    fprintf(w.out, ",\n  \"balance\": [");
+    fprintf(w.out, ",\n  \"corpora\": [");
+    for (int c = 0; c < MOST_CORPORA; c++) {
+        const CorpusPosition* at = &s->position.corpora[c];
+        fprintf(w.out, "%s[%" PRId64 ", %" PRId64 ", %" PRId64 "]", c ? ", " : "", at->epoch, at->index, at->tokens);
+    }
+    fprintf(w.out, "],\n  \"balance\": [");
     for (int r = 0; r < s->balanced; r++)
         fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->heads[r], s->tiles[r],
                 s->v[r], s->head_work[r]);
@@ -76,6 +81,23 @@ static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen
         if (s->pruned[r] >= 1) return fail(err, errlen, "state.json: \"balance\": rank %d leaves out everything", r);
     }
     s->balanced = rows->n;
+    return 0;
+}
+
+// Files of older versions have none.
+static int parse_corpora(RunState* s, const Json* json, char* err, size_t errlen) {
+    const JsonValue* rows = json_get(json, json->values, "corpora");
+    if (!rows) return 0;
+    if (rows->type != JSON_ARRAY || rows->n > MOST_CORPORA)
+        return fail(err, errlen, "state.json: expected an array \"corpora\" of at most %d", MOST_CORPORA);
+    for (int c = 0; c < rows->n; c++) {
+        CorpusPosition* at = &s->position.corpora[c];
+        int64_t* const values[] = {&at->epoch, &at->index, &at->tokens};
+        for (int i = 0; i < COUNT(values); i++)
+            if (json_int64(json_at(json, json_at(json, rows, c), i), values[i]) || *values[i] < 0 ||
+                *values[i] > MOST_PIECES)
+                return fail(err, errlen, "state.json: expected three whole numbers in \"corpora\", number %d", c);
+    }
     return 0;
 }
 
@@ -123,8 +145,8 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
     Json json;
     memset(state, 0, sizeof *state);
     if (json_parse(&json, text, n, err, errlen)) return -1;
-    int failed = parse_progress(state, &json, err, errlen) || parse_balance(state, &json, err, errlen) ||
-                 restore_options(config, &json, err, errlen);
+    int failed = parse_progress(state, &json, err, errlen) || parse_corpora(state, &json, err, errlen) ||
+                 parse_balance(state, &json, err, errlen) || restore_options(config, &json, err, errlen);
     json_free(&json);
     return failed ? -1 : 0;
 }

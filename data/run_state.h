@@ -2,6 +2,7 @@
 //
 // {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "content": 789..,
 //  "val_loss": 2.5, "loss": 2.4,
+//  "corpora": [[epoch, index, tokens], ...],
 //  "balance": [[left out, heads, tiles of hidden units, hidden units a ms, hidden units that a head is worth], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //

@@ -7,6 +7,7 @@
 // walks on average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
 #include "data/sampler.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,6 +29,8 @@ struct Sampler {
     int64_t cut_length;  // "like this one": of this length
     uint64_t cut_hash;   // and this content, so that copies of it are cut too
     Side sides[2];       // by Split
+    int n_corpora;       // with weights; 0: none have
+    int64_t corpus_piece[MOST_CORPORA + 1];  // the first training piece of each
     char description[256];
 };
 
@@ -95,6 +98,20 @@ static int fill_side(Sampler* s, Split split, char* err, size_t errlen) {
     return 0;
 }
 
+// The training pieces of a corpus are neighbours, because its documents are.
+static int find_corpora(Sampler* s, char* err, size_t errlen) {
+    const Side* side = &s->sides[SPLIT_TRAIN];
+    s->n_corpora = docs_corpora(s->docs);
+    for (int c = 0, k = 0; c < s->n_corpora; c++) {
+        const DocsCorpus* corpus = docs_corpus(s->docs, c);
+        while (k < side->n_docs && side->docs[k] < corpus->end) k++;
+        s->corpus_piece[c + 1] = side->first_piece[k];
+        if (s->corpus_piece[c + 1] == s->corpus_piece[c])
+            return fail(err, errlen, "the corpus %s has no text to train on", corpus->name);
+    }
+    return 0;
+}
+
 static void describe(Sampler* s) {
     const Side* val = &s->sides[SPLIT_VAL];
     long long n_tokens = val->n_tokens, n_docs = docs_count(s->docs);
@@ -129,6 +146,7 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     choose_split(s);
     int status = fill_side(s, SPLIT_TRAIN, err, errlen);
     if (status == 0) status = fill_side(s, SPLIT_VAL, err, errlen);
+    if (status == 0 && val_fraction < 1) status = find_corpora(s, err, errlen);
     if (status) {
         sampler_close(s);
         return status;
@@ -203,17 +221,63 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition position) {
     return piece_at(s, SPLIT_TRAIN, (int64_t)permute((uint64_t)position.index, (uint64_t)n, key));
 }
 
+int64_t sampler_corpus_tokens(const Sampler* s, int corpus) {
+    const Side* side = &s->sides[SPLIT_TRAIN];
+    int64_t tokens = 0, begin, end;
+    for (int64_t k = 0; k < side->n_docs; k++)
+        if (side->docs[k] >= docs_corpus(s->docs, corpus)->first && side->docs[k] < docs_corpus(s->docs, corpus)->end)
+            tokens += extent(s, SPLIT_TRAIN, side->docs[k], &begin, &end);
+    return tokens;
+}
+
+// The corpus that is furthest behind its share, the first of equals.
+static int next_corpus(const Sampler* s, const SamplerPosition* position) {
+    double total = 0, most = -INFINITY;
+    int next = 0;
+    for (int c = 0; c < s->n_corpora; c++) total += (double)position->corpora[c].tokens;
+    for (int c = 0; c < s->n_corpora; c++) {
+        double behind = docs_corpus(s->docs, c)->share * (total + 1) - (double)position->corpora[c].tokens;
+        if (behind > most) most = behind, next = c;
+    }
+    return next;
+}
+
+static Piece corpus_piece(const Sampler* s, const CorpusPosition* at, int corpus) {
+    int64_t n = s->corpus_piece[corpus + 1] - s->corpus_piece[corpus];
+    if (at->index < 0 || at->index >= n)
+        broken("piece %lld of %lld of %s: does the position belong to this corpus?", (long long)at->index, (long long)n,
+               docs_corpus(s->docs, corpus)->name);
+    uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)corpus + 1)) ^ (uint64_t)at->epoch);
+    return piece_at(s, SPLIT_TRAIN, s->corpus_piece[corpus] + (int64_t)permute((uint64_t)at->index, (uint64_t)n, key));
+}
+
+static int draw_mixed(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int room) {
+    int n = 0;
+    while (n < max_pieces) {
+        int c = next_corpus(s, position);
+        CorpusPosition* at = &position->corpora[c];
+        Piece piece = corpus_piece(s, at, c);
+        if (piece.length > room) break;
+        pieces[n++] = piece;
+        room -= piece.length;
+        at->tokens += piece.length;
+        if (++at->index == s->corpus_piece[c + 1] - s->corpus_piece[c]) at->epoch++, at->index = 0;
+    }
+    return n;
+}
+
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens) {
     if (batch_tokens < s->context || max_pieces < 1)
         broken("a batch of %d tokens in %d pieces cannot hold a piece of %d tokens", batch_tokens, max_pieces,
                s->context);
     int n = 0, room = batch_tokens;
+    if (s->n_corpora) return draw_mixed(s, position, pieces, max_pieces, room);
     while (n < max_pieces) {
         Piece piece = sampler_train_piece(s, *position);
         if (piece.length > room) break;
         pieces[n++] = piece;
         room -= piece.length;
-        if (++position->index == sampler_pieces(s, SPLIT_TRAIN)) *position = (SamplerPosition){position->epoch + 1, 0};
+        if (++position->index == sampler_pieces(s, SPLIT_TRAIN)) position->epoch++, position->index = 0;
     }
     return n;
 }

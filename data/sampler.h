@@ -3,7 +3,10 @@
 // Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their
 // content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
 // and never stored (a Feistel network walked until it lands inside the range: Black & Rogaway 2002). A position is two
-// numbers.
+// numbers; with several corpora three for each of them.
+//
+// Corpora with weights (docs.h) are drawn from so that each has its share of the tokens: the next piece is of the one
+// that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each goes through its own epochs.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -18,9 +21,15 @@ typedef struct Piece {
     int n_labels;   // of these targets, those to be learnt: all, but of instructions only completions
 } Piece;
 
+// Of one of several corpora: passes that are complete, pieces taken in this one, tokens taken in all.
+typedef struct CorpusPosition {
+    int64_t epoch, index, tokens;
+} CorpusPosition;
+
 typedef struct SamplerPosition {
-    int64_t epoch;  // passes over the training pieces that are complete
-    int64_t index;  // pieces taken in this epoch
+    int64_t epoch;                         // passes over the training pieces that are complete
+    int64_t index;                         // pieces taken in this epoch
+    CorpusPosition corpora[MOST_CORPORA];  // instead, where corpora have weights
 } SamplerPosition;
 
 typedef struct Sampler Sampler;
@@ -38,6 +47,8 @@ void sampler_close(Sampler* sampler);  // NULL is fine
 int64_t sampler_pieces(const Sampler* sampler, Split split);
 int64_t sampler_tokens(const Sampler* sampler, Split split);
 int64_t sampler_documents(const Sampler* sampler, Split split);
+// Of a corpus with a weight: its training tokens, and the name and share that it was given.
+int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);
 const char* sampler_describe(const Sampler* sampler);  // one line: how validation text was chosen
 
 // The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair

@@ -72,7 +72,7 @@ static Ahead* open_ahead(Run* run) {
 }
 
 void ahead_start(Run* run, int64_t step) {
-    SamplerPosition start = {0, 0};
+    SamplerPosition start = {0};
     if (!run->planner) run->planner = open_ahead(run);
     Ahead* a = run->planner;
     // state stays behind the step at work until that is done.

@@ -401,7 +401,7 @@ Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cac
 // Reads N tokens and their targets into the batch, from the first training pieces one after another.
 static void read_tokens(Batch* b, const Sampler* sampler, int N) {
     char err[ERR_BYTES];
-    SamplerPosition at = {0, 0};
+    SamplerPosition at = {0};
     for (int n = 0; n < N; at.index++) {
         if (at.index == sampler_pieces(sampler, SPLIT_TRAIN)) at.index = 0;
         Piece piece = sampler_train_piece(sampler, at);

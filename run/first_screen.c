@@ -82,6 +82,15 @@ static void brief_model(const Run* run) {
         tokenizer_is_bytes(run->data.tokenizer) && run->data.guessed_bytes ? "bytes as " : "", s->V);
 }
 
+static void print_corpora(const Run* run) {
+    char n[32];
+    for (int c = 0; c < docs_corpora(run->data.docs); c++) {
+        const DocsCorpus* corpus = docs_corpus(run->data.docs, c);
+        say(stdout, "        %.1f %% of each step from %s, which has %s tokens", 100 * corpus->share, corpus->name,
+            count(sampler_corpus_tokens(run->data.train, c), n));
+    }
+}
+
 static void brief_data(const Run* run) {
     const Docs* docs = run->data.docs;
     const Sampler *train = run->data.train, *val = run->data.val;
@@ -98,6 +107,7 @@ static void brief_data(const Run* run) {
     if (docs_runs(docs))
         printf("; %" PRId64 " run%s of this program left out", docs_runs(docs), docs_runs(docs) > 1 ? "s" : "");
     printf("\n");
+    print_corpora(run);
 }
 
 static void brief_device(const Run* run) {

@@ -16,7 +16,7 @@ size_t run_planning_bytes(const Run* run, int max_tokens) {
 int run_sample_lengths(const Run* run, int* lengths) {
     int n = (int)MIN(sampler_pieces(run->data.train, SPLIT_TRAIN), (int64_t)SAMPLED_LENGTHS);
     for (int i = 0; i < n; i++) {
-        SamplerPosition position = {0, i};
+        SamplerPosition position = {.index = i};
         lengths[i] = sampler_train_piece(run->data.train, position).length;
     }
     return n;

@@ -27,7 +27,7 @@ void run_unigram_loss(Run* run) {
     if (!count) die("no memory to count %d token frequencies", V);
     for (int v = 0; v < V; v++) count[v] = 1;
     for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
-        SamplerPosition position = {0, i};
+        SamplerPosition position = {.index = i};
         Piece piece = sampler_train_piece(run->data.train, position);
         if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err, sizeof err)) die("%s", err);
         for (int t = 0; t < piece.length; t++)

@@ -192,6 +192,94 @@ static void instructions_that_are_none_are_named(void) {
     }
 }
 
+// ---- corpora with weights
+
+static int open_mixed(Docs** docs, Sampler** s, const char* const* paths, int n) {
+    return docs_open(docs, paths, n, bytes, err, sizeof err) || sampler_open(s, *docs, 32, 0, 3, err, sizeof err);
+}
+
+// Shares of tokens are exact to one piece at any moment; each corpus is visited as often as any other of its pieces.
+static void each_corpus_has_its_share_of_the_tokens_at_any_time(void) {
+    char paths[3][1100];
+    snprintf(paths[0], sizeof paths[0], "code=3:%s", at("a.txt"));
+    snprintf(paths[1], sizeof paths[1], "books=6:%s", at("many.jsonl"));
+    snprintf(paths[2], sizeof paths[2], "rest=1:%s", at("b.jsonl"));
+    const char* list[] = {paths[0], paths[1], paths[2]};
+    const double shares[] = {0.3, 0.6, 0.1};
+    Docs* docs = NULL;
+    Sampler* s = NULL;
+    CHECK(open_mixed(&docs, &s, list, 3) == 0);
+    if (!s) printf("    %s\n", err);
+    if (!s) return;
+    CHECK(docs_corpora(docs) == 3 && docs_corpus(docs, 1)->end == docs_corpus(docs, 2)->first);
+    SamplerPosition position = {0};
+    double tokens[3] = {0}, total = 0;
+    int visits[4096] = {0};
+    for (int step = 0; step < 400; step++) {
+        Piece pieces[256];
+        SamplerPosition again = position;
+        int n = sampler_draw(s, &position, pieces, 256, 256), sum = 0;
+        for (int i = 0; i < n; i++) {
+            int c = 0;
+            while (pieces[i].doc >= docs_corpus(docs, c)->end) c++;
+            tokens[c] += pieces[i].length, total += pieces[i].length, sum += pieces[i].length;
+            if (c == 1) visits[pieces[i].doc]++;
+            for (int k = 0; k < 3; k++) CHECK(fabs(tokens[k] - shares[k] * total) <= 2 * 32);
+        }
+        CHECK(sum <= 256 && n > 0);
+        if (step % 50 == 7) {  // what is drawn depends on nothing but the position
+            Piece others[256];
+            CHECK(sampler_draw(s, &again, others, 256, 256) == n && !memcmp(&again, &position, sizeof again));
+            for (int i = 0; i < n; i++) CHECK(others[i].doc == pieces[i].doc && others[i].first == pieces[i].first);
+        }
+    }
+    const DocsCorpus* books = docs_corpus(docs, 1);
+    double least = 1e9, most = 0;
+    for (int64_t d = books->first; d < books->end; d++) {
+        double pieces = ceil((double)docs_length(docs, d) / 32);
+        least = fmin(least, visits[d] / pieces), most = fmax(most, visits[d] / pieces);
+    }
+    CHECK(least > 2 && most - least <= 1);  // whole epochs, and a part of one
+    sampler_close(s);
+    docs_close(docs);
+}
+
+static void a_mixed_run_resumes_to_the_same_bits_and_tells_shares(void) {
+    char first[64], second[64];
+    const char* mix = "--data code=0.3:$W/a.txt books=0.7:$W/many.jsonl";
+    CHECK(sh("%s " TINY "--save-every 3 --steps 8 %s --out $W/m1", program, mix) == 0);
+    CHECK(strstr(output, "30.0 % of each step from code") && strstr(output, "70.0 % of each step from books"));
+    const char* hash = strstr(output, "loss hash");
+    snprintf(first, sizeof first, "%.26s", hash ? hash : "none");
+    CHECK(sh("%s " TINY "--save-every 3 --steps 8 %s --out $W/m2 > /dev/null && rm -r $W/m2/step-000008 && %s --resume "
+             "--out $W/m2",
+             program, mix, program) == 0);
+    hash = strstr(output, "loss hash");
+    snprintf(second, sizeof second, "%.26s", hash ? hash : "nothing");
+    CHECK_STRING(second, first);
+    if (!has("mpirun")) return;
+    double one[8], other[8];
+    CHECK(sh(MPIRUN "%s " TINY "--steps 8 %s --out $W/m3", 2, program, mix) == 0);
+    CHECK(log_values("m1", "loss", one, 8) == 8 && log_values("m3", "loss", other, 8) == 8);
+    for (int i = 0; i < 8; i++) CHECK_CLOSE(other[i], one[i], 1e-5 * one[i]);
+}
+
+static void weights_that_make_no_sense_are_named(void) {
+    static const struct {
+        const char *options, *words;
+    } bad[] = {{"a=0.5:$W/a.txt $W/b.jsonl", "a weight for every path"},
+               {"$W/a.txt a=0.5:$W/b.jsonl", "a weight for every path"},
+               {"a=0:$W/a.txt", "a weight above 0"},
+               {"a=1:$W/a.txt b=1:$W/b.jsonl a=1:$W/many.jsonl", "behind each other"},
+               {"a=1:$W/a.txt a=2:$W/b.jsonl", "had the weight 1 before"},
+               {"a=1:$W/nowhere", "nowhere"}};
+    for (int i = 0; i < COUNT(bad); i++) {
+        CHECK(sh("%s " TINY "--out $W/w --data %s", program, bad[i].options) == 1);
+        if (!strstr(errors, bad[i].words)) printf("    %s: %s", bad[i].options, errors);
+        CHECK(strstr(errors, bad[i].words));
+    }
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     if (tokenizer_open(&bytes, NULL, err, sizeof err)) return 1;
@@ -202,6 +290,9 @@ int main(int argc, char** argv) {
     RUN(every_piece_has_as_many_labels_as_it_says);
     RUN(a_run_on_instructions_is_the_same_on_any_ranks);
     RUN(instructions_that_are_none_are_named);
+    RUN(each_corpus_has_its_share_of_the_tokens_at_any_time);
+    RUN(a_mixed_run_resumes_to_the_same_bits_and_tells_shares);
+    RUN(weights_that_make_no_sense_are_named);
     tokenizer_close(bytes);
     return program_end();
 }

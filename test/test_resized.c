@@ -28,7 +28,7 @@ static void draw(int first, int tokens) {
     int64_t pieces = sampler_pieces(run->data.train, SPLIT_TRAIN);
     b->n_pieces = 0;
     for (int64_t i = first; tokens > 0; i++) {
-        Piece piece = sampler_train_piece(run->data.train, (SamplerPosition){0, i % pieces});
+        Piece piece = sampler_train_piece(run->data.train, (SamplerPosition){.index = i % pieces});
         if (piece.length > tokens) break;
         tokens -= piece.length;
         b->pieces[b->n_pieces++] = piece;

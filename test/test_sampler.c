@@ -148,7 +148,7 @@ static void a_saved_position_continues_alike(void) {
     Piece pieces[64], expected[64];
     SamplerPosition position = {0};
     for (int step = 0; step < 120; step++) {
-        SamplerPosition saved = position, copy = {saved.epoch, saved.index};
+        SamplerPosition saved = position, copy = {.epoch = saved.epoch, .index = saved.index};
         int n = sampler_draw(s, &position, pieces, 64, 64);
         CHECK(sampler_draw(again, &copy, expected, 64, 64) == n);
         CHECK(copy.epoch == position.epoch && copy.index == position.index);
@@ -168,7 +168,8 @@ static void the_order_is_a_permutation_for_every_length(void) {
         CHECK(sampler_pieces(s, SPLIT_TRAIN) == n);
         for (int64_t epoch = 0; epoch < 4; epoch++) {
             char seen[200] = {0};
-            for (int64_t i = 0; i < n; i++) seen[sampler_train_piece(s, (SamplerPosition){epoch, i}).first]++;
+            for (int64_t i = 0; i < n; i++)
+                seen[sampler_train_piece(s, (SamplerPosition){.epoch = epoch, .index = i}).first]++;
             for (int i = 0; i < n; i++) CHECK(seen[i] == 1);
         }
         sampler_close(s);
@@ -190,8 +191,8 @@ static void a_single_piece_is_drawn_again_and_again(void) {
 static int same_places(const Sampler* a, int64_t epoch_a, const Sampler* b, int64_t epoch_b, int n) {
     int same = 0;
     for (int i = 0; i < n; i++)
-        same += same_piece(sampler_train_piece(a, (SamplerPosition){epoch_a, i}),
-                           sampler_train_piece(b, (SamplerPosition){epoch_b, i}));
+        same += same_piece(sampler_train_piece(a, (SamplerPosition){.epoch = epoch_a, .index = i}),
+                           sampler_train_piece(b, (SamplerPosition){.epoch = epoch_b, .index = i}));
     return same;
 }
 
@@ -205,9 +206,10 @@ static void epochs_and_seeds_have_orders_of_their_own(void) {
         CHECK(same_places(s, epoch, other, epoch, 500) <= 8);
         int fixed = 0, followed = 0;  // neither is it close to the order of the corpus
         for (int i = 0; i < 500; i++) {
-            int64_t first = sampler_train_piece(s, (SamplerPosition){epoch, i}).first;
+            int64_t first = sampler_train_piece(s, (SamplerPosition){.epoch = epoch, .index = i}).first;
             fixed += first == i;
-            followed += i > 0 && sampler_train_piece(s, (SamplerPosition){epoch, i - 1}).first + 1 == first;
+            followed +=
+                i > 0 && sampler_train_piece(s, (SamplerPosition){.epoch = epoch, .index = i - 1}).first + 1 == first;
         }
         CHECK(fixed <= 8 && followed <= 8);
     }
@@ -224,7 +226,8 @@ static void orders_of_few_pieces_are_all_met(void) {
     int count[256] = {0}, n_orders = 0;
     for (int64_t epoch = 0; epoch < 2000; epoch++) {
         int order = 0;
-        for (int i = 0; i < 4; i++) order = order * 4 + (int)sampler_train_piece(s, (SamplerPosition){epoch, i}).first;
+        for (int i = 0; i < 4; i++)
+            order = order * 4 + (int)sampler_train_piece(s, (SamplerPosition){.epoch = epoch, .index = i}).first;
         count[order]++;
     }
     for (int i = 0; i < 256; i++) {
@@ -243,7 +246,7 @@ static void sides_are_disjoint_and_complete(void) {
         Sampler* s = sampler_of(&c, 16, fraction, 7);
         int** seen = counters(c.docs);
         for (int64_t i = 0; i < sampler_pieces(s, SPLIT_TRAIN); i++) {
-            Piece p = sampler_train_piece(s, (SamplerPosition){3, i});
+            Piece p = sampler_train_piece(s, (SamplerPosition){.epoch = 3, .index = i});
             count_piece(c.docs, seen, &p, 16);
         }
         int64_t val_tokens = 0;
@@ -319,7 +322,7 @@ static void a_small_corpus_gives_the_end_of_its_longest_document(void) {
     int found = 0, tokens[16], targets[16];
     char err[ERR_BYTES];
     for (int64_t i = 0; i < sampler_pieces(s, SPLIT_TRAIN); i++) {
-        p = sampler_train_piece(s, (SamplerPosition){0, i});
+        p = sampler_train_piece(s, (SamplerPosition){.index = i});
         if (p.doc != 1 || p.first + p.length != 90) continue;
         found++;
         CHECK(p.n_targets == p.length - 1);
@@ -349,7 +352,7 @@ static void copies_of_the_longest_document_are_cut_too(void) {
     Sampler* s = sampler_of(&c, 64, 0.2, 1);
     CHECK(sampler_documents(s, SPLIT_VAL) == 2 && sampler_documents(s, SPLIT_TRAIN) == 3);
     for (int64_t i = 0; i < 3; i++) {
-        Piece p = sampler_train_piece(s, (SamplerPosition){0, i});
+        Piece p = sampler_train_piece(s, (SamplerPosition){.index = i});
         CHECK(p.doc == 2 || p.first + p.length == 41);  // 51 tokens, a fifth of which is 10
     }
     sampler_close(s);
@@ -372,7 +375,7 @@ static void a_label_is_the_next_token_of_the_document(void) {
         int *tokens = malloc((size_t)context * sizeof *tokens), *targets = malloc((size_t)context * sizeof *targets);
         char err[ERR_BYTES];
         for (int64_t k = 0; k < sampler_pieces(s, SPLIT_TRAIN); k++) {
-            Piece p = sampler_train_piece(s, (SamplerPosition){0, k});
+            Piece p = sampler_train_piece(s, (SamplerPosition){.index = k});
             CHECK(sampler_read(s, &p, tokens, targets, err, sizeof err) == 0);
             for (int i = 0; i < p.length; i++) {
                 int64_t place = p.first + i, last = docs_length(c.docs, p.doc) - 1;
