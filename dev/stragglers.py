@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Slow ranks in a tensor-parallel group: what balancing wins, and what it costs in loss.
+"""Slow ranks in a tensor-parallel group: what balancing wins, and what it costs in loss, in virtual time.
 
-    dev/stragglers.py [--train ./train] [--parts bound,wall,accuracy] [--work DIR]
+    dev/stragglers.py [--train ./train] [--parts bound,several,accuracy] [--work DIR] [--data PATH]
 
-Runs ./train under mpirun with injected stragglers (an hour on two cores) and prints three tables, which
-dev/results/stragglers.md explains:
-  bound     R = 4 and 8 ranks, one of them 2, 4 or 8 times as slow in its matmuls. Ranks share this machine's cores, so
-            times are emulated: every rank measures its own computing in processor time, and a step takes the sum over
-            the segments between collectives of the slowest rank's (emulated_ms in log.jsonl), without communication.
-  wall      R = 2 on two cores: what the clock says (measured_ms).
-  accuracy  validation loss after the same steps and after the same emulated time, two seeds.
+Runs ./train on virtual ranks (--device virtual, virtual-cpu: see run/README.md) with injected stragglers and prints
+tables, which dev/results/stragglers.md explains. Times are those of a machine file, the same digits in every run; losses
+are real. Needs mpirun; some ten minutes on two cores.
+  bound     R = 4 and 8 ranks, one of them 2, 4 or 8 times as slow in its matmuls, for models of 16 and 32 heads.
+  several   several stragglers, and one that moves from rank to rank.
+  accuracy  validation loss after the same steps and after the same virtual time, three seeds.
 A run whose log is complete in DIR is not run again.
 """
 import argparse
@@ -20,18 +19,17 @@ import statistics
 import subprocess
 import sys
 
-MODES = ["migrate", "semi"]
-
 
 def bound(chi, ranks):
     """The lossless bound: speed-up when all work is divided evenly by speed."""
     return chi * (ranks - 1 + 1 / chi) / ranks
 
 
-def bound_ms(chi, ranks, healthy, off):
-    """The same for a step of which only a part is slowed: m ms of matmuls, and c that can neither move nor shrink."""
-    m = (off - healthy) / (chi - 1)
-    return healthy - m + m * chi / bound(chi, ranks)
+def bound_ms(slow, healthy, off):
+    """The same for a step of which m ms, of a healthy rank, are slowed, and the rest can neither move nor shrink; slow
+    has a factor for each rank."""
+    m = (off - healthy) / (max(slow) - 1)
+    return healthy - m + m * len(slow) / sum(1 / x for x in slow)
 
 
 def run(args, name, ranks, options):
@@ -41,9 +39,9 @@ def run(args, name, ranks, options):
     if len(read(out)[0]) < wanted:
         shutil.rmtree(out, ignore_errors=True)
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), args.train, "--threads", "1",
-                   "--tp", str(ranks), "--save-every", "0", "--sample-every", "0", "--out", out] + options
-        environment = dict(os.environ, OMP_WAIT_POLICY="passive")
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                   "--tp", str(ranks), "--machine", "h200-8b", "--save-every", "0", "--sample-every", "0", "--data",
+                   args.data, "--out", out] + options
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             sys.exit(" ".join(command) + "\n" + done.stdout[-2000:])
         print("ran", name, file=sys.stderr, flush=True)
@@ -55,16 +53,7 @@ def read(out):
     if not os.path.exists(path):
         return [], []
     lines = [json.loads(line) for line in open(path)]
-    return [x for x in lines if "loss" in x], [x for x in lines if "val_loss" in x]
-
-
-def least(steps, field, first, last):
-    """Of the steps first .. last: a busy machine only adds."""
-    return min(x[field] for x in steps if first <= x["step"] <= last)
-
-
-SPEED = ["--dtype", "fp32", "--layers", "1", "--width", "768", "--heads", "16", "--context", "128", "--batch-tokens",
-         "4096", "--eval-every", "0", "--refresh", "4", "--steps", "13", "--seed", "1"]
+    return [x for x in lines if "measured_ms" in x], [x for x in lines if "val_loss" in x]
 
 
 def table(columns):
@@ -75,54 +64,72 @@ def row(cells):
     return "| " + " | ".join(cells) + " |"
 
 
-def one_straggler(args, ranks, field):
-    """A row for each chi and mode. The first 4 steps of a run are unbalanced: off and on are of the same run."""
-    prefix = "wall" if ranks == 2 else "bound"
-    healthy = least(run(args, f"{prefix}-{ranks}-healthy", ranks, SPEED)[0], field, 2, 13)
-    lines = []
-    for chi in (2, 4, 8):
-        for mode in MODES:
-            log, _ = run(args, f"{prefix}-{ranks}-{chi}-{mode}", ranks,
-                         SPEED + ["--balance", mode, "--straggle", f"rank=1,x={chi}"])
-            off, on, most = least(log, field, 2, 4), least(log, field, 9, 13), bound(chi, ranks)
-            with_c = bound_ms(chi, ranks, healthy, off) / on
-            lines.append(row([str(ranks), str(chi), mode, f"{healthy:.0f}", f"{off:.0f}", f"{on:.0f}",
-                              f"{off / on:.2f}", f"{most:.2f}", f"{off / on / most:.0%}", f"{with_c:.0%}",
-                              f"{(off - on) / (off - healthy):.0%}"]))
-    return lines
+def straggle(slow, first=1, last=None):
+    end = "" if last is None else f",to={last}"
+    return ";".join(f"rank={r},x={x},from={first}{end}" for r, x in enumerate(slow) if x > 1)
 
 
-COLUMNS = ["R", "chi", "mode", "ms healthy", "ms off", "ms on", "times faster", "bound", "of the bound",
-           "of the bound with c", "slowdown removed"]
+# ---- speed: a step of one shape, so that steps differ by nothing but balancing
+
+SPEED = ["--device", "virtual", "--dtype", "bf16", "--layers", "2", "--width", "4096", "--vocab", "50257", "--context",
+         "4096", "--capacity", "16384", "--batch-tokens", "16384", "--overfit", "--refresh", "4", "--steps", "13"]
+
+
+def speed(args, heads, slow):
+    """ms of a step: healthy, off and on."""
+    ranks, options = len(slow), SPEED + ["--heads", str(heads)]
+    healthy = run(args, f"speed-{ranks}-{heads}", ranks, options)[0][-1]["measured_ms"]
+    name = f"speed-{ranks}-{heads}-" + "-".join(f"{x:g}" for x in slow)
+    log = run(args, name, ranks, options + ["--balance", "migrate", "--straggle", straggle(slow)])[0]
+    return healthy, log[2]["measured_ms"], log[-1]["measured_ms"]
+
+
+SPEED_COLUMNS = ["heads", "slow ranks", "ms healthy", "ms off", "ms on", "times faster", "least ms",
+                 "of the bound with c", "slowdown removed", "bound allows"]
+
+
+def speed_row(args, heads, slow):
+    healthy, off, on = speed(args, heads, slow)
+    least = bound_ms(slow, healthy, off)
+    words = ", ".join(f"{x:g}" for x in slow if x > 1) + f" of {len(slow)}"
+    return row([str(heads), words, f"{healthy:.1f}", f"{off:.1f}", f"{on:.1f}", f"{off / on:.2f}", f"{least:.1f}",
+                f"{least / on:.1%}", f"{(off - on) / (off - healthy):.1%}", f"{(off - least) / (off - healthy):.1%}"])
 
 
 def bound_table(args):
-    return table(COLUMNS) + one_straggler(args, 4, "emulated_ms") + one_straggler(args, 8, "emulated_ms")
+    return table(SPEED_COLUMNS) + [speed_row(args, heads, [1, chi] + [1] * (ranks - 2))
+                                   for ranks in (4, 8) for heads in (16, 32) for chi in (2, 4, 8)]
 
 
-def wall_table(args):
-    return table(COLUMNS) + one_straggler(args, 2, "measured_ms")
+def several_table(args):
+    cases = [[1, 4, 1, 2], [8, 1, 6, 1, 1, 4, 1, 2], [2, 2, 1, 1, 1, 1, 1, 1], [8, 8, 1, 1, 1, 1, 1, 1]]
+    return table(SPEED_COLUMNS) + [speed_row(args, 32, slow) for slow in cases]
 
 
-STEPS = 300
-TEXT = ["--dtype", "fp32", "--steps", str(STEPS), "--eval-every", "25", "--eval-tokens", "65536", "--refresh", "20"]
-STRAGGLER = ["--straggle", "rank=1,x=4,from=2"]
-RUNS = [
-    ("no straggler", []),
-    ("unmitigated", STRAGGLER),
-    ("resize, priority", STRAGGLER + ["--balance", "resize"]),
-    ("resize, random", STRAGGLER + ["--balance", "resize", "--experiment", "priority=random"]),
-    ("resize, slices (our variant)", STRAGGLER + ["--balance", "resize", "--experiment", "shed=slices"]),
-    ("migrate", STRAGGLER + ["--balance", "migrate"]),
-    ("semi", STRAGGLER + ["--balance", "semi"]),
-]
+# ---- loss: a small model, whose matmuls and attention stand for those of the machine's
+
+STEPS, MOVES = 160, 40
+TEXT = ["--device", "virtual-cpu", "--dtype", "fp32", "--layers", "2", "--width", "64", "--heads", "16", "--context",
+        "128", "--batch-tokens", "2048", "--capacity", "2048", "--lr", "4e-3", "--warmup", "20", "--steps", str(STEPS),
+        "--eval-every", "10", "--eval-tokens", "32768", "--refresh", "10"]
+SEEDS = (1, 2, 3)
+
+
+def moving(chi):
+    return ";".join(straggle([chi if r == i % 4 else 1 for r in range(4)], 1 + i * MOVES, (i + 1) * MOVES)
+                    for i in range(STEPS // MOVES))
+
+
+SLOW = [("2", straggle([1, 2, 1, 1])), ("4", straggle([1, 4, 1, 1])), ("8", straggle([1, 8, 1, 1])),
+        ("4 and 2", straggle([1, 4, 1, 2])), ("4, moving", moving(4))]
+MODES = ["migrate", "resize", "semi"]
 
 
 def loss_at_time(steps, evaluations, ms):
-    """Validation loss when so much emulated time has passed: between two evaluations, a straight line."""
+    """Validation loss when so much time has passed: between two evaluations, a straight line."""
     passed, clock = 0, {0: 0}
     for x in steps:
-        passed += x["emulated_ms"]
+        passed += x["measured_ms"]
         clock[x["step"]] = passed
     before = None
     for e in evaluations:
@@ -131,44 +138,47 @@ def loss_at_time(steps, evaluations, ms):
             share = (ms - before[0]) / (point[0] - before[0])
             return before[1] + share * (point[1] - before[1])
         before = point
-    return before[1] if before and before[0] >= 0.98 * ms else None
+    return before[1]
+
+
+def accuracy_row(args, slow, mode, name, options, budget):
+    losses, times, same, left_out = [], [], [], []
+    for seed in SEEDS:
+        steps, evaluations = run(args, f"loss-{name}-{seed}", 4, TEXT + ["--seed", str(seed)] + options)
+        times.append(sum(x["measured_ms"] for x in steps))
+        budget.setdefault(seed, times[-1])
+        losses.append(evaluations[-1]["val_loss"])
+        same.append(loss_at_time(steps, evaluations, budget[seed]))
+        left_out.append(statistics.mean(max(x["ranks"]["gamma"]) for x in steps))
+    cells = [f"{x:.4f}" for x in losses] + [f"{statistics.mean(times) / 1e3:.2f}"]
+    return row([slow, mode] + cells + [f"{x:.4f}" for x in same] +
+               [f"{statistics.mean(same):.4f}", f"{statistics.mean(left_out):.0%}"])
 
 
 def accuracy_table(args):
-    lines = table(["setting", f"loss after {STEPS} steps, seed 1", "seed 2", "emulated s, seed 1", "seed 2",
-                   "loss after the same time, seed 1", "seed 2", "left out of the slow rank"])
+    lines = table(["slow by", "mode"] + [f"loss after {STEPS} steps, seed {s}" for s in SEEDS] + ["virtual s, mean"] +
+                  [f"loss after the same time, seed {s}" for s in SEEDS] + ["mean", "left out of the slow rank"])
     budget = {}
-    for number, (name, options) in enumerate(RUNS):
-        found = {"loss": [], "time": [], "same": [], "gamma": []}
-        for seed in (1, 2):
-            steps, evaluations = run(args, f"accuracy-{number}-{seed}", 4, TEXT + options + ["--seed", str(seed)])
-            total = sum(x["emulated_ms"] for x in steps)
-            budget.setdefault(seed, total)
-            same = loss_at_time(steps, evaluations, budget[seed])
-            found["loss"].append(f"{evaluations[-1]['val_loss']:.4f}")
-            found["time"].append(f"{total / 1e3:.1f}")
-            found["same"].append("-" if same is None else f"{same:.4f}")
-            found["gamma"].append(statistics.mean(max(x["ranks"]["gamma"]) for x in steps))
-        lines.append(row([name] + found["loss"] + found["time"] + found["same"] +
-                         [f"{statistics.mean(found['gamma']):.0%}"]))
+    lines.append(accuracy_row(args, "-", "-", "healthy", [], budget))
+    for i, (slow, spec) in enumerate(SLOW):
+        for mode in MODES + args.more.split():
+            options = ["--straggle", spec, "--balance", mode.split(":")[0]]
+            if ":" in mode:
+                options += ["--semi-lambda", mode.split(":")[1]]
+            lines.append(accuracy_row(args, slow, mode, f"{i}-{mode}", options, budget))
     return lines
-
-
-def where(parts):
-    model = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")][:1]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True).stdout.strip()
-    return f"`dev/stragglers.py --parts {parts}`, {', '.join(model)}, {os.cpu_count()} cores, program of {commit}."
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", default="./train")
-    parser.add_argument("--parts", default="bound,wall,accuracy")
+    parser.add_argument("--parts", default="bound,several,accuracy")
     parser.add_argument("--work", default="build/stragglers")
+    parser.add_argument("--data", default="/usr/include/linux")
+    parser.add_argument("--more", default="", help="more modes in the accuracy table: semi:LAMBDA ...")
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
-    tables = {"bound": bound_table, "wall": wall_table, "accuracy": accuracy_table}
-    print(where(args.parts))
+    tables = {"bound": bound_table, "several": several_table, "accuracy": accuracy_table}
     for part in args.parts.split(","):
         print(f"\n## {part}\n\n" + "\n".join(tables[part](args)), flush=True)
 
