@@ -100,8 +100,8 @@ double published_ms(const Cost* cost, int ranks, double bytes);
 double published_token_ms(const Cost* cost, int d);
 
 double link_ms(const LinkTable* link, double bytes);
-// ms, before link_scale, that the residual stream of so many tokens takes from a rank to another, or its gradient back. A published machine
-// says token_bytes alone: four exchanges of a stream's size a layer and direction, in 32 layers.
+// ms, before link_scale, that the residual stream of so many tokens takes from a rank to another, or its gradient. A
+// published machine says token_bytes alone: four exchanges of a stream's size a layer and direction, in 32 layers.
 double stream_ms(const Cost* cost, double tokens, int across, int node_size);
 double link_sum_ms(const GroupCost* g, double tokens);  // of `communications`, before link_scale
 
