@@ -50,7 +50,8 @@ typedef struct Config {
     int threads;
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
-    int tp, pp, zero, capacity;
+    int tp, pp, zero, capacity, check_layout;
+    const char* layout;
     const char* plan;
     int cp_size;
     const char *kind, *attention, *machine;

@@ -43,7 +43,7 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
 // and another one where blocks are computed again.
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
-    double passes = m->recompute == RECOMPUTE_BLOCK ? 4 : 3, tokens = 0;
+    double tokens = 0;
     int across = m->world->size / t->stages >= run->limits.node_size * tp_size(m), P = t->stages;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->limits.ranks);
     for (int i = 0; i < b->plan.n_micro_batches; i++)
@@ -53,6 +53,7 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
         tokens = MAX(tokens, x->tokens);
         for (int s = 0; s < P; s++) {
             double* forward = &t->forward[s * t->rounds + round];
+            double passes = m->layout.stage[s].recompute == RECOMPUTE_BLOCK ? 4 : 3;
             double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
             *forward = MAX(*forward, ms / passes);
             t->backward[s * t->rounds + round] = (passes - 1) * *forward;
@@ -71,7 +72,7 @@ static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t 
     t->backward = t->forward + n, t->message = t->backward + n;
     memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
     if (t->stages == 1) return 0;
-    pipeline_shares(t->matmuls, t->layers, &run->model);
+    layout_shares(&run->model.layout, &run->model.whole, t->matmuls, t->layers);
     for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
     return 0;
 }

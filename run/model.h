@@ -6,6 +6,7 @@
 #include "kernels/comm.h"
 #include "kernels/group_attention.h"
 #include "kernels/kernels.h"
+#include "plan/layout.h"
 #include "plan/shape.h"
 #include "plan/split.h"
 #include "run/zero.h"
@@ -49,8 +50,6 @@ int own_units(const Shape* shape, SublayerId id);
 // Elements of both linears, of Column's bias too, in one unit.
 size_t unit_elems(const Shape* shape, SublayerId id);
 
-enum { MOST_STAGES = 64 };
-
 // Between the stages of a pipeline. Requests are 0 where nothing is under way.
 typedef struct Pipe {
     Comm* comm;  // the ranks with this one's place in all stages, by stage; NULL: there is one stage
@@ -65,8 +64,9 @@ struct Model {
     Recompute recompute;
     const Kernels* k;
     Stream s;
-    Comm* world;              // all ranks
-    Comm* comm;               // the data ranks: those that hold the same part of the model
+    Comm* world;  // all ranks
+    Comm* comm;   // the data ranks: those that hold the same part of the model
+    Layout layout;
     int stage, stages, slot;  // of a pipeline (run/pipeline.h); of activations, at work now
     Pipe pipe;
     Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model

@@ -1,43 +1,7 @@
 // pipeline.c - see pipeline.h.
 #include "run/pipeline.h"
 
-#include <math.h>
-
-// ---- who has which layers
-
-// Work of a token in layers [first, end) of the whole model, in weights.
-static double work_of(const Shape* whole, int first, int end) {
-    double head = (double)whole->V * whole->C, layers = shape_matmul_weights(whole) - head;
-    return layers / whole->L * (end - first) + (end == whole->L ? head : 0);
-}
-
-void pipeline_layers(int* first, const Shape* whole, int stages) {
-    double least = INFINITY;
-    // The most that a stage may have is the work of some stage: of k layers, or of k layers and the classifier.
-    for (int k = 1; k <= 2 * whole->L; k++) {
-        int n = (k + 1) / 2, at = 0, trial[MOST_STAGES + 1];
-        double most = k % 2 ? work_of(whole, whole->L - n, whole->L) : work_of(whole, -1, n - 1), worst = 0;
-        for (int s = 0; s < stages; s++) {
-            int end = s == stages - 1 ? whole->L : at + 1;
-            while (s < stages - 1 && end < whole->L - (stages - 1 - s) && work_of(whole, at, end + 1) <= most) end++;
-            worst = MAX(worst, work_of(whole, at, end));
-            trial[s] = at, at = end;
-        }
-        trial[stages] = whole->L;
-        if (worst >= least) continue;
-        least = worst;
-        memcpy(first, trial, sizeof *first * (size_t)(stages + 1));
-    }
-}
-
-void pipeline_shares(double* matmuls, double* layers, const Model* m) {
-    int first[MOST_STAGES + 1];
-    pipeline_layers(first, &m->whole, m->stages);
-    for (int s = 0; s < m->stages; s++) {
-        matmuls[s] = work_of(&m->whole, first[s], first[s + 1]) / work_of(&m->whole, 0, m->whole.L);
-        layers[s] = (double)(first[s + 1] - first[s]) / m->whole.L;
-    }
-}
+// ---- stages
 
 static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }
 
@@ -50,17 +14,17 @@ static void split_off(Model* m, Comm** part, int color) {
     (*part)->purpose = COMM_PIPELINE;
 }
 
-void pipeline_join(Model* m, int stages) {
-    int first[MOST_STAGES + 1], ranks = m->world->size / MAX(stages, 1), place = m->world->rank % MAX(ranks, 1);
-    m->stages = stages, m->stage = m->slot = 0;
-    if (stages == 1) return;
-    if (stages > m->whole.L)
-        die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", stages, m->whole.L,
-            m->whole.L);
+void pipeline_join(Model* m) {
+    const Layout* layout = &m->layout;
+    int ranks = m->world->size / layout->stages, place = m->world->rank % ranks;
+    m->stages = layout->stages;
+    m->slot = 0;
     m->stage = m->world->rank / ranks;
-    pipeline_layers(first, &m->whole, stages);
-    m->shape = shape_stage(&m->shape, first[m->stage], first[m->stage + 1]);
-    int is_end = m->stage == 0 || m->stage == stages - 1;
+    m->recompute = layout->stage[m->stage].recompute;
+    m->zero.stage = layout->stage[m->stage].zero;
+    if (m->stages == 1) return;
+    m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));
+    int is_end = m->stage == 0 || m->stage == m->stages - 1;
     split_off(m, &m->pipe.comm, place);
     split_off(m, &m->pipe.ends, is_tied(m) && is_end ? place : -1);
     if (m->pipe.ends) m->pipe.ends->purpose = COMM_GRADIENTS;
@@ -135,11 +99,10 @@ ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor) {
 }
 
 int pipeline_stage_of(const Model* m, const ParamTensor* tensor) {
-    int first[MOST_STAGES + 1], s = 0;
+    int s = 0;
     if (m->stages == 1 || tensor->id < LN1W) return 0;
     if (tensor->id >= LNFW) return m->stages - 1;
-    pipeline_layers(first, &m->whole, m->stages);
-    while (tensor->layer >= first[s + 1]) s++;
+    while (tensor->layer >= layout_first(&m->layout, s + 1)) s++;
     return s;
 }
 

@@ -8,18 +8,12 @@
 #include "plan/tasks.h"
 #include "run/model.h"
 
-// Cuts the layers so that the stage with most work has least: its layers' weights and the classifier's. first (stages +
-// 1): stage s has layers [first[s], first[s + 1]), at least one; stages at most L.
-void pipeline_layers(int* first, const Shape* whole, int stages);
-
-// Of each stage (stages): its share of what a token costs in matmuls, and of the layers.
-void pipeline_shares(double* matmuls, double* layers, const Model* m);
 // Rounds whose activations stage s keeps at a time: 1F1B needs so many.
 static inline int pipeline_slots(int stages, int s) { return stages - s; }
 
-// Makes the Comms of --pp and cuts m->shape, which is this rank's part of the whole model, to its stage. All ranks call
-// it. Ends the program where the stages cannot be.
-void pipeline_join(Model* m, int stages);
+// Makes the Comms of m->layout, cuts m->shape, which is this rank's part of the whole model, to its stage, and takes what
+// the layout says of that. All ranks call it.
+void pipeline_join(Model* m);
 void pipeline_close(Model* m);
 
 // Begins a message of the task list; memory is that of the task's slot.

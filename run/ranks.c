@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
+#include "data/disk.h"
 #include "run/run.h"
 
 void run_find_ranks(Run* run) {
@@ -79,12 +80,14 @@ static void check_same(Run* run) {
 }
 
 static void say_stages(const Model* m) {
-    int first[MOST_STAGES + 1];
-    pipeline_layers(first, &m->whole, m->stages);
-    printf("        pipeline: %d stages of %d rank%s, with", m->stages, m->world->size / m->stages,
-           m->world->size > m->stages ? "s" : "");
-    for (int s = 0; s < m->stages; s++) printf("%s %d", s ? "," : "", first[s + 1] - first[s]);
-    printf(" layers; the last one has the classifier\n");
+    static const char* const recomputes[] = {"", ", recompute activation", ", recompute block"};
+    const Layout* layout = &m->layout;
+    for (int s = 0; s < m->stages; s++) {
+        const StageLayout* stage = &layout->stage[s];
+        printf("%s stage %d: layers %d to %d%s, zero %d%s\n", s ? "                 " : "        pipeline:", s,
+               layout_first(layout, s), layout_first(layout, s + 1) - 1,
+               s == m->stages - 1 ? " and the classifier" : "", stage->zero, recomputes[stage->recompute]);
+    }
 }
 
 static void say_where(const Run* run) {
@@ -172,14 +175,46 @@ static void join_data_ranks(Model* m, int color) {
     m->comm->overlap = m->world->overlap;
 }
 
-static void check_divides(const Run* run) {
-    int ranks = run->model.world->size, R = run->config.tp, P = run->config.pp;
-    if (P == 1 && ranks % R)
-        die("--tp %d does not divide the %d ranks of this job; try --tp 1 or mpirun -n %d", R, ranks,
-            ROUND_UP(ranks, R));
-    if (ranks % (R * P))
-        die("--pp %d times --tp %d does not divide the %d ranks of this job; try mpirun -n %d", P, R, ranks,
-            ROUND_UP(ranks, R * P));
+// What rank 0 has read of --layout.
+typedef struct LayoutFile {
+    int failed;
+    Layout layout;
+    char words[ERR_BYTES];
+} LayoutFile;
+
+static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwise) {
+    enum { MOST = 1 << 16 };
+    size_t n = 0;
+    char why[ERR_BYTES];
+    const char* path = run->config.layout;
+    char* text = disk_read_file(path, MOST, &n, file->words, sizeof file->words);
+    file->failed = !text;
+    if (text && layout_parse(&file->layout, otherwise, text, n, why, sizeof why))
+        file->failed = fail(file->words, sizeof file->words, "%s: %s", path, why);
+    free(text);
+}
+
+// That of --layout, or what --tp, --pp, --zero and --recompute say.
+static void settle_layout(Run* run) {
+    static LayoutFile file;
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Model* m = &run->model;
+    Comm* world = m->world;
+    if (c->pp > m->whole.L)
+        die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
+            m->whole.L);
+    m->layout = layout_even(&m->whole, c->tp, c->pp, c->zero, m->recompute);
+    if (c->layout) {
+        if (world->rank == 0) read_layout(&file, run, &m->layout);
+        if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
+        if (file.failed) die("--layout: %s", file.words);
+        m->layout = file.layout;
+    }
+    if (layout_check(&m->layout, &m->whole, world->size, err, sizeof err))
+        die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
+    c->tp = m->layout.tp;
+    c->pp = m->layout.stages;
 }
 
 // Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
@@ -191,7 +226,6 @@ static void split_ranks(Run* run) {
     int R = run->config.tp, P = run->config.pp, t = world->rank % R;
     world->overlap = !strcmp(run->config.overlap, "yes");
     m->comm = world;
-    check_divides(run);
     if (P > 1 && run->config.probe)
         die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
     if (R * P > 1) join_data_ranks(m, world->rank / (world->size / P) * R + t);
@@ -225,9 +259,10 @@ void run_open_ranks(Run* run) {
 void run_join_ranks(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
+    settle_layout(run);
     split_ranks(run);
-    pipeline_join(m, c->pp);
-    m->zero.stage = m->comm->size > 1 ? c->zero : 1;
+    pipeline_join(m);
+    if (m->comm->size == 1) m->zero.stage = 1;
     m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;
     m->whole.shards = m->world->size;
