@@ -764,6 +764,7 @@ int main(int argc, char** argv) {
     else if (run.config.eval) run_eval(&run);
     else if (run.config.eval_choices) run_choices(&run);
     else if (run.config.probe) run_probe(&run);
+    else if (run.config.check_layout) run_check_layout(&run);
     else if (run.config.explain || run.config.dump_grads) plan_only(&run);
     else train(&run), finish(&run, started);
     run_close(&run);

@@ -272,6 +272,7 @@ MemoryPlan run_plan_memory(Run* run) {
         run->most_scratch = 1;
         plan = plan_rows_of(run, run->config.capacity);
     }
+    run->memory_bytes = plan.total;
     run->setting.limits = run->limits;
     run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;

@@ -294,3 +294,20 @@ void run_measure_limit(Run* run) {
     for (int r = 0; r < c->size; r++) run->matmul_limit += all[r];
     free(all);
 }
+
+void run_check_layout(Run* run) {
+    const Model* m = &run->model;
+    char text[MOST_STAGES * 64];
+    int ranks = m->world->size / m->stages;
+    size_t* bytes = (size_t*)run_ask_all(run, m->world, &run->memory_bytes, sizeof run->memory_bytes);
+    for (int s = 0; s < m->stages && m->world->rank == 0; s++) {
+        int first = layout_first(&m->layout, s), end = layout_first(&m->layout, s + 1);
+        size_t most = 0;
+        for (int r = 0; r < ranks; r++) most = MAX(most, bytes[s * ranks + r]);
+        printf("stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d rounds in flight\n", s, s * ranks,
+               (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), pipeline_slots(m->stages, s));
+    }
+    free(bytes);
+    layout_print(&m->layout, text, sizeof text);
+    printf("a layout that --layout takes:\n%s", text);
+}

@@ -89,6 +89,7 @@ struct Run {
     Agreement* agreed;     // (ranks) what all ranks said last
     Balance* balance;      // what is done about slow ranks
     int oversubscribed;    // ranks of this node share its cores
+    size_t memory_bytes;  // of the memory table
     void* work_memory;     // on the device, of work_bytes
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];
@@ -136,6 +137,7 @@ void run_find_origin(Run* run);  // claims the run directory; the checkpoint to 
 void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
 void run_open_ranks(Run* run);     // opens the Comm of all ranks
 void run_join_ranks(Run* run);     // divides them into groups and proves that all mean the same run
+void run_check_layout(Run* run);  // --check-layout: prints what every stage holds
 void run_measure_limit(Run* run);  // of all ranks together, each on its own
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);

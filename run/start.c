@@ -29,7 +29,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     if (c->resume_from) c->resume = 1;
     run->uses_model = c->sample || c->eval || c->eval_choices;
     run->training = !c->sample && !c->eval_choices;
-    run->claims = run->training && !run->uses_model && !c->probe && !c->explain && !c->dump_grads;
+    run->claims = run->training && !run->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
     run->state.val_loss = run->state.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!run->model.k) die("%s", err);
