@@ -11,8 +11,8 @@
 // Rounds whose activations stage s keeps at a time: 1F1B needs so many.
 static inline int pipeline_slots(int stages, int s) { return stages - s; }
 
-// Makes the Comms of m->layout, cuts m->shape, which is this rank's part of the whole model, to its stage, and takes what
-// the layout says of that. All ranks call it.
+// Makes the Comms of m->layout, cuts m->shape, which is this rank's part of the whole model, to its stage, and takes
+// what the layout says of that. All ranks call it.
 void pipeline_join(Model* m);
 void pipeline_close(Model* m);
 

@@ -50,6 +50,7 @@ typedef struct Arguments {
     char* text[MOST_ARGUMENTS];  // of this list, or of whoever added them
     char numbers[16][16];
     int n_numbers;
+    char path[600];
 } Arguments;
 
 static inline void add_argument(Arguments* a, const char* text) {
@@ -97,17 +98,37 @@ static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch)
     add_option_number(a, "--hidden", draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
 }
 
+// Every other pipeline goes by a file: stages of any numbers of layers, each with its own --zero and --recompute.
+static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, int layers) {
+    char path[600], text[MOST_STAGES * 64];
+    Layout layout = {.tp = tp, .stages = stages};
+    snprintf(path, sizeof path, "%s/layout", work);
+    for (int s = 0, left = layers; s < stages; s++) {
+        int behind = stages - 1 - s, n = behind ? 1 + draw_number(seed, 120 + (uint64_t)s, left - behind) : left;
+        layout.stage[s] = (StageLayout){n, 1 + draw_number(seed, 220 + (uint64_t)s, 3),
+                                        (Recompute)draw_number(seed, 320 + (uint64_t)s, 3)};
+        left -= n;
+    }
+    add_option_text(a, "--layout", strcpy(a->path, path));
+    if (rank > 0) return;  // rank 0 reads it
+    size_t n = layout_print(&layout, text, sizeof text);
+    FILE* file = fopen(path, "w");
+    if (!file || fwrite(text, 1, n, file) != n || fclose(file)) die("cannot write %s", path);
+}
+
 // A model, rows that hold little or much, whatever is recomputed. The options of the test come last and win.
 static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int any_arch, int n_options,
                                   char** options) {
-    int stages = option_number(n_options, options, "--pp", 1);
+    int stages = option_number(n_options, options, "--pp", 1),
+        layers = stages > 1 ? stages + draw_number(seed, 113, 4) : LAYERS;
     static const char* const recompute[] = {"none", "activation", "block"};
     int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);
     add_argument(a, "train");
     draw_model(a, seed, tp, any_arch);
     add_option_text(a, "--data", work);
-    add_option_number(a, "--layers", stages > 1 ? stages + draw_number(seed, 113, 4) : LAYERS);
+    add_option_number(a, "--layers", layers);
+    if (stages > 1 && draw_number(seed, 114, 2)) draw_layout(a, seed, tp, stages, layers);
     add_option_number(a, "--context", CONTEXT);
     add_option_number(a, "--vocab", 257 + draw_number(seed, 102, 300));
     add_option_number(a, "--batch-tokens", BATCH);
@@ -132,7 +153,8 @@ typedef struct Trainer {
 static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* arguments) {
     run_read_options(run, arguments->n, arguments->text);
     run_open_ranks(run);
-    if (run->identity.size == 1) run->config.tp = run->config.pp = 1, run->config.capacity = BATCH;
+    if (run->identity.size == 1)
+        run->config.tp = run->config.pp = 1, run->config.layout = NULL, run->config.capacity = BATCH;
     run_open_data(run);
     run_settle_model(run);
     run_join_ranks(run);

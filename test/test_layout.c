@@ -1,0 +1,124 @@
+// test_layout.c - the claims of plan/layout.h: even stages by brute force, files there and back, what is refused.
+#include "plan/layout.h"
+#include "test/test.h"
+
+static const Layout usual = {.tp = 2, .stages = 1, .stage = {{4, 2, RECOMPUTE_ACTIVATION}}};
+
+static double worst_share(const Layout* layout, const Shape* whole) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES], worst = 0, sum = 0;
+    layout_shares(layout, whole, matmuls, layers);
+    for (int s = 0; s < layout->stages; s++) {
+        worst = fmax(worst, matmuls[s]);
+        sum += matmuls[s];
+        CHECK_CLOSE(layers[s], (double)layout->stage[s].layers / whole->L, 1e-12);
+    }
+    CHECK_CLOSE(sum, 1, 1e-12);
+    return worst;
+}
+
+// The least of all ways to deal the layers from stage s on, `left` of them.
+static double brute_force(Layout* layout, const Shape* whole, int s, int left) {
+    double least = 2;
+    if (s == layout->stages - 1) {
+        layout->stage[s].layers = left;
+        return worst_share(layout, whole);
+    }
+    for (int n = 1; n <= left - (layout->stages - 1 - s); n++) {
+        layout->stage[s].layers = n;
+        least = fmin(least, brute_force(layout, whole, s + 1, left - n));
+    }
+    return least;
+}
+
+static void the_largest_stage_is_as_small_as_layers_allow(void) {
+    for (int L = 1; L <= 9; L++)
+        for (int P = 1; P <= L && P <= 5; P++)
+            for (int vocab = 64; vocab <= 40000; vocab = vocab * 5 + 3) {
+                Shape whole = shape_make(L, 48, 4, vocab, 64);
+                Layout even = layout_even(&whole, 1, P, 1, RECOMPUTE_NONE), any = even;
+                char err[ERR_BYTES];
+                CHECK(layout_check(&even, &whole, P, err, sizeof err) == 0);
+                CHECK_CLOSE(worst_share(&even, &whole), brute_force(&any, &whole, 0, L), 1e-12);
+            }
+}
+
+static int parse(Layout* layout, const char* text, char* err) {
+    err[0] = 0;
+    return layout_parse(layout, &usual, text, strlen(text), err, ERR_BYTES);
+}
+
+static void a_file_says_what_it_says_and_the_rest_is_as_usual(void) {
+    Layout l;
+    char err[ERR_BYTES];
+    CHECK(parse(&l, "# two\nstage layers 3 recompute block\n\n  stage zero 3 layers 2 # last", err) == 0);
+    CHECK(l.tp == 2 && l.stages == 2);
+    CHECK(l.stage[0].layers == 3 && l.stage[0].zero == 2 && l.stage[0].recompute == RECOMPUTE_BLOCK);
+    CHECK(l.stage[1].layers == 2 && l.stage[1].zero == 3 && l.stage[1].recompute == RECOMPUTE_ACTIVATION);
+    CHECK(layout_first(&l, 1) == 3 && layout_first(&l, 2) == 5);
+    CHECK(parse(&l, "tp 4\r\nstage layers 1\r\n", err) == 0 && l.tp == 4 && l.stage[0].layers == 1);
+}
+
+static void what_is_printed_reads_back(void) {
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        Layout a, b;
+        char text[MOST_STAGES * 64], err[ERR_BYTES];
+        memset(&a, 0, sizeof a);
+        a.tp = 1 + (int)(random_uniform(seed, 0) * 64), a.stages = 1 + (int)(random_uniform(seed, 1) * MOST_STAGES);
+        for (int s = 0; s < a.stages; s++)
+            a.stage[s] = (StageLayout){1 + (int)(random_uniform(seed, 2 + 3 * (uint64_t)s) * 99),
+                                       1 + (int)(random_uniform(seed, 3 + 3 * (uint64_t)s) * 3),
+                                       (Recompute)(random_uniform(seed, 4 + 3 * (uint64_t)s) * 3)};
+        size_t n = layout_print(&a, text, sizeof text);
+        CHECK(n < sizeof text && n == strlen(text));
+        CHECK(layout_parse(&b, &usual, text, n, err, sizeof err) == 0 && memcmp(&a, &b, sizeof a) == 0);
+        char small[20];
+        CHECK(layout_print(&a, small, sizeof small) == n && strlen(small) < sizeof small);
+    }
+}
+
+static void wrong_files_are_refused_by_line(void) {
+    const char* wrong[][2] = {
+        {"", "expected a line \"stage layers N ...\" for every stage, found none"},
+        {"tp 2\n", "found none"},
+        {"tp 2\nstages 3\n", "line 2: expected \"tp N\" or \"stage layers N ...\", found \"stages\""},
+        {"stage\n", "line 1: expected \"layers N\" of the stage, found none"},
+        {"stage layers\n", "line 1: expected \"layers N\""},
+        {"stage layers 0\n", "found \"layers 0\""},
+        {"stage layers 2x\n", "found \"layers 2x\""},
+        {"stage layers 2 zero 4\n", "found \"zero 4\""},
+        {"stage layers 2 recompute all\n", "found \"recompute all\""},
+        {"stage layers 2 cp 4\n", "found \"cp 4\""},
+        {"tp 65\n", "line 1: expected \"tp N\", N from 1 to 64"},
+        {"tp\n", "line 1: expected \"tp N\""},
+        {"a b c d e f g h i j k l m n o p q r\n", "line 1: expected a short line of text"},
+    };
+    for (int i = 0; i < COUNT(wrong); i++) {
+        Layout l;
+        char err[ERR_BYTES];
+        CHECK(parse(&l, wrong[i][0], err) == -1);
+        if (!strstr(err, wrong[i][1])) printf("    \"%s\": %s\n", wrong[i][0], err);
+        CHECK(strstr(err, wrong[i][1]) != NULL);
+    }
+}
+
+static void layouts_that_ranks_cannot_run_are_refused(void) {
+    Shape whole = shape_make(5, 48, 4, 300, 64);
+    Layout l;
+    char err[ERR_BYTES];
+    CHECK(parse(&l, "tp 2\nstage layers 3\nstage layers 2\n", err) == 0);
+    CHECK(layout_check(&l, &whole, 8, err, sizeof err) == 0);
+    CHECK(layout_check(&l, &whole, 6, err, sizeof err) == -1);
+    CHECK_STRING(err, "2 stages in tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8");
+    l.stage[1].layers = 3;
+    CHECK(layout_check(&l, &whole, 8, err, sizeof err) == -1);
+    CHECK_STRING(err, "expected stages of 5 layers together, as the model has, found 6");
+}
+
+int main(void) {
+    RUN(the_largest_stage_is_as_small_as_layers_allow);
+    RUN(a_file_says_what_it_says_and_the_rest_is_as_usual);
+    RUN(what_is_printed_reads_back);
+    RUN(wrong_files_are_refused_by_line);
+    RUN(layouts_that_ranks_cannot_run_are_refused);
+    return test_done();
+}
