@@ -8,6 +8,7 @@
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
 # make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of ten minutes there
 # make check                layering, line length, lists that must be complete: the house rules as greps
+# make install PREFIX=DIR     DIR/bin/ragged, its man page and completions (/usr/local)
 # make fuzz                 every reader under libFuzzer, a minute each (FUZZ_SECONDS=60); needs clang
 # make config=debug         no optimisation;  make config=sanitize: AddressSanitizer and UBSan;  config=race: TSan
 # make CUDA=yes             CUDA for a machine elsewhere, for CUDA_ARCHS="80 89 90 100 120"
@@ -101,6 +102,7 @@ emu_objects := $(patsubst %,$(build)/emu/%.o,$(cuda_files) attention_no_cudnn em
   $(if $(filter yes,$(MPI)),$(nccl_files) nccl,comm_no_nccl))
 
 all: report train $(if $(wildcard dev/simulate.c),simulate)
+	@echo 'next:     ./train       trains a small model;  ./train --help;  make test'
 
 # Compared, not dated: another config may have been here since.
 train: $(build)/train$(if $(filter yes,$(EMU)),_emu)
@@ -295,8 +297,18 @@ check:
 clean:
 	rm -rf build train
 
+# The program as PREFIX/bin/ragged, its man page and what bash completes, both made from the option table.
+PREFIX ?= /usr/local
+install: train
+	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	@cp train $(DESTDIR)$(PREFIX)/bin/ragged
+	@./train --help man > $(DESTDIR)$(PREFIX)/share/man/man1/ragged.1
+	@./train --help bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ragged
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/ragged; try: ragged --help, man ragged"
+
 -include $(shell find $(wildcard $(build)) -name '*.d' 2>/dev/null)
 always:
 .SECONDARY:
 .PHONY: all always report simulate test test-all test-long test-faults test-gpu test-programs run-tests emu-objects \
-  bench bench-gpu check fuzz clean
+  bench bench-gpu check fuzz clean install

@@ -5,7 +5,7 @@
 
 Reads documents of very different lengths, packed, through ours (--dump-grads) and one by one through the class that
 config.json names, and prints the largest difference. Byte-level checkpoints get pieces of this file, larger
-vocabularies random tokens. Needs torch, transformers and ./train.
+vocabularies random tokens. Needs torch, transformers (4 or 5), and the program beside this folder, or TRAIN=PATH.
 """
 import json
 import os
@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, logging
 
 LONGEST = 256  # tokens
+TRAIN = os.environ.get("TRAIN", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "train"))
 SHARDS = [(50256, 20240520, 1, "H"), (128000, 20240801, 7, "I")]  # end-of-text, magic, version, type of llm.c's
 
 
@@ -37,10 +38,13 @@ def write_text(path, context):
     return [[256, *d] for d in docs]
 
 
-def write_shard(path, context, vocabulary):
-    end, magic, version, letter = [s for s in SHARDS if s[0] < vocabulary][-1]
+def write_shard(path, context, vocabulary, begin):
+    end, magic, version, letter = ([s for s in SHARDS if s[0] < vocabulary] or SHARDS[:1])[-1]
+    if end >= vocabulary:
+        end = begin  # a vocabulary of one's own: config.json knows what stands between documents
     rng = np.random.default_rng(5)
-    docs = [[end, *(int(t) for t in rng.integers(0, end, n - 1))] for n in lengths(context)]
+    docs = [[end, *(int(end + 1 + t) % vocabulary for t in rng.integers(0, vocabulary - 1, n - 1))]
+            for n in lengths(context)]
     tokens = [t for d in docs for t in d]
     with open(path, "wb") as f:
         f.write(struct.pack("<256i", magic, version, len(tokens), *[0] * 253))
@@ -48,16 +52,16 @@ def write_shard(path, context, vocabulary):
     return docs
 
 
-def our_logits(checkpoint, context, vocabulary):
+def our_logits(checkpoint, context, vocabulary, begin):
     """The documents, and for each (tokens, vocabulary) of our logits."""
     with tempfile.TemporaryDirectory() as scratch:
-        is_text = vocabulary <= SHARDS[0][0]
+        is_text = vocabulary == 257
         data = os.path.join(scratch, "docs.jsonl" if is_text else "docs.bin")
-        docs = write_text(data, context) if is_text else write_shard(data, context, vocabulary)
+        docs = write_text(data, context) if is_text else write_shard(data, context, vocabulary, begin)
         dump, total = os.path.join(scratch, "dump"), sum(map(len, docs))
         options = ["--init", checkpoint, "--data", data, "--val", data, "--batch-tokens", str(total)]
         options += ["--context", str(context), "--dtype", "fp32", "--dump-grads", dump]
-        subprocess.run(["./train", *options], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([TRAIN, *options], check=True, stdout=subprocess.DEVNULL)
         found = load_file(dump)
     return docs, [found["logits"][found["documents"] == i] for i in range(len(docs))]
 
@@ -70,7 +74,7 @@ def check(checkpoint):
         sys.exit(f"{checkpoint}: expected a {config.architectures}, found a {name}")
     # A learned table of positions has one length; others go on.
     context = positions if config.model_type == "gpt2" else min(positions, LONGEST)
-    docs, ours = our_logits(checkpoint, context, config.vocab_size)
+    docs, ours = our_logits(checkpoint, context, config.vocab_size, config.bos_token_id)
     worst = largest = 0.0
     for tokens, found in zip(docs, ours):
         with torch.no_grad():

@@ -1,4 +1,4 @@
-// config.c - the option table and what is derived from it: parser, range check, help, echo. See config.h.
+// config.c - the option table and what is derived from it: parser, range check, echo. See config.h.
 #include "plan/config.h"
 
 #include <errno.h>
@@ -6,12 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum OptionType { FLAG, INT, INT64, REAL, TEXT, CHOICE, PATHS, TOPIC, KEYS } OptionType;
+#include "plan/config_table.h"
 
-// What --help NAME shows together. Keys of --experiment are shown below it.
-typedef enum Group { DATA, MODEL, OPTIMIZER, RHYTHM, SAMPLING, DEVICE, RANKS, SLOW, INSIDE, N_GROUPS, KEY } Group;
-
-static const char* const groups[N_GROUPS][2] = {
+const char* const config_groups[N_GROUPS][2] = {
     {"data", "text, tokenizer, run directory, resuming"},
     {"model", "layers, width, heads, context, vocabulary"},
     {"optimizer", "steps, learning rate, AdamW, seed"},
@@ -23,26 +20,10 @@ static const char* const groups[N_GROUPS][2] = {
     {"inside", "looking inside: costs, plans, gradients, --verbose"},
 };
 
-// A run consists of options that are saved with its checkpoints; the others say what one start of the program does.
-typedef enum Lifetime { RUN, START } Lifetime;
-
-typedef struct Option {
-    const char* name;
-    OptionType type;
-    Group group;
-    Lifetime lifetime;
-    size_t at;               // place in Config
-    const char* standard;    // default as it could be typed; NULL: none
-    double least, greatest;  // of numbers
-    const char* choices;     // of CHOICE: "a|b|c"; of others: what the help calls the value
-    const char* help;
-    const char* brief;  // in one line, of the options that a person needs first; NULL: of the others
-} Option;
-
 #define AT(field) offsetof(Config, field)
 
 // clang-format off
-static const Option options[] = {
+const Option config_options[] = {
     {"--data",          PATHS,  DATA,      RUN,   AT(data),          NULL,      0, 0,       "PATH...", "training text: directories (every text file below is a document), text files, *.jsonl (the string \"text\" of each line is a document; or \"prompt\" and \"completion\", or \"messages\", of which completions are learnt), both also as .gz or .zst, or token shards *.bin; NAME=WEIGHT:PATH gives a corpus a share of the tokens, as in code=0.3:src books=0.7:b.txt; shell patterns in quotes work; default: /usr/include, or this directory where there are no C headers", "text: directories, files, *.jsonl or token shards *.bin"},
     {"--val",           PATHS,  DATA,      RUN,   AT(val),           NULL,      0, 0,       "PATH...", "validation text; default: a twentieth of the training documents, chosen by a hash of their content, so that no copy of one is trained on; of a corpus too small for that, the end of its longest document", "validation text; default: a twentieth of --data"},
     {"--tokenizer",     TEXT,   DATA,      RUN,   AT(tokenizer),     NULL,      0, 0,       "FILE", "a Hugging Face tokenizer.json (byte-level BPE as of GPT-2, SmolLM2, Llama 3 and Qwen2 to 3), or llm.c's tokenizer file; default: what the checkpoint carries, or bytes (256 values and end-of-text)", "tokenizer.json or llm.c's file; default: bytes"},
@@ -136,7 +117,8 @@ static const Option options[] = {
     {"--help",          TOPIC,  INSIDE,    START, AT(help),          NULL,      0, 0,       "[all|GROUP]", "the options that a person needs first; all options; or one group of them", "this list; all options; or one group of them"},
 };
 // clang-format on
-_Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
+const int n_config_options = COUNT(config_options);
+_Static_assert(sizeof config_options / sizeof *config_options <= 128, "Config.given has 128 bits");
 
 // Names and values of the version before this one: understood, but in no help.
 static const char* const old_names[][2] = {
@@ -220,10 +202,10 @@ static const char* const other_words[][2] = {
     {"--continue", "--resume"},
 };
 
-static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
-static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - options) / 64]; }
+static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - config_options) % 64; }
+static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - config_options) / 64]; }
 static int was_given(const Config* config, const Option* o) {
-    return (config->given[(o - options) / 64] & given_bit(o)) != 0;
+    return (config->given[(o - config_options) / 64] & given_bit(o)) != 0;
 }
 
 typedef struct Preset {
@@ -257,14 +239,12 @@ static const Preset presets[] = {
 // ---- values
 
 static void* place(const Config* config, const Option* o) { return (char*)config + o->at; }
-static int is_number(const Option* o) { return o->type == INT || o->type == INT64 || o->type == REAL; }
-static const char* key_of(const Option* o) { return strchr(o->name, ' ') + 1; }  // of the group KEY
 
 static const Option* find(const char* name) {
     for (int i = 0; i < COUNT(old_names); i++)
         if (!strcmp(name, old_names[i][0])) name = old_names[i][1];
-    for (int i = 0; i < COUNT(options); i++)
-        if (!strcmp(options[i].name, name)) return &options[i];
+    for (int i = 0; i < COUNT(config_options); i++)
+        if (!strcmp(config_options[i].name, name)) return &config_options[i];
     return NULL;
 }
 
@@ -297,8 +277,8 @@ static int is_choice(const char* choices, const char* text) {
 
 static int check_topic(const char* text, char* err, size_t errlen) {
     char topics[128] = "all";
-    for (int g = 0; g < N_GROUPS; g++) append(topics, sizeof topics, "|", groups[g][0]);
-    if (!text[0] || is_choice(topics, text)) return 0;
+    for (int g = 0; g < N_GROUPS; g++) append(topics, sizeof topics, "|", config_groups[g][0]);
+    if (!text[0] || is_choice(topics, text) || is_choice("man|bash", text)) return 0;  // the latter for make install
     return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, text);
 }
 
@@ -339,8 +319,8 @@ static int set_keys(Config* config, const char* text, int saved, char* err, size
         snprintf(name, sizeof name, "--experiment %.*s", (int)MIN(n_key, sizeof name), text);
         const Option* o = n_key < n ? find(name) : NULL;
         if (saved && (!o || was_given(config, o))) continue;
-        for (int i = 0; i < COUNT(options) && !o; i++)
-            if (options[i].group == KEY) append(keys, sizeof keys, "|", key_of(&options[i]));
+        for (int i = 0; i < COUNT(config_options) && !o; i++)
+            if (config_options[i].group == KEY) append(keys, sizeof keys, "|", key_of(&config_options[i]));
         if (!o)
             return fail(err, errlen, "--experiment expects KEY=VALUE with KEY %s, found \"%.*s\"", keys, (int)n, text);
         if (!saved) *given_word(config, o) |= given_bit(o);
@@ -373,10 +353,10 @@ static void format(const Config* config, const Option* o, char* text, size_t byt
             for (int i = 0; i < list->n; i++) append(text, bytes, " ", list->paths[i]);
             break;
         case KEYS:
-            for (int i = 0; i < COUNT(options); i++)
-                if (options[i].group == KEY) {
-                    append(text, bytes, ",", key_of(&options[i]));
-                    append(text, bytes, "=", *(const char**)place(config, &options[i]));
+            for (int i = 0; i < COUNT(config_options); i++)
+                if (config_options[i].group == KEY) {
+                    append(text, bytes, ",", key_of(&config_options[i]));
+                    append(text, bytes, "=", *(const char**)place(config, &config_options[i]));
                 }
             break;
         case TOPIC: break;
@@ -405,13 +385,13 @@ static int edit_distance(const char* a, const char* b) {
 static const char* nearest_name(const char* name) {
     const char* meant = NULL;
     int least = 1 << 20;
-    for (int i = 0; i < COUNT(options) + COUNT(other_words); i++) {
-        int is_option = i < COUNT(options);
-        const char* known = is_option ? options[i].name : other_words[i - COUNT(options)][0];
+    for (int i = 0; i < COUNT(config_options) + COUNT(other_words); i++) {
+        int is_option = i < COUNT(config_options);
+        const char* known = is_option ? config_options[i].name : other_words[i - COUNT(config_options)][0];
         int distance = edit_distance(name, known);
         if (distance >= least || 2 * distance >= (int)strlen(known)) continue;
         least = distance;
-        meant = is_option ? known : other_words[i - COUNT(options)][1];
+        meant = is_option ? known : other_words[i - COUNT(config_options)][1];
     }
     return meant;
 }
@@ -438,8 +418,9 @@ static const char* value_of(const Option* o, const char* equals, const char* nex
 
 int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen) {
     memset(config, 0, sizeof *config);
-    for (int i = 0; i < COUNT(options); i++)
-        if (options[i].standard && set(config, &options[i], options[i].standard, err, errlen)) return -1;
+    for (int i = 0; i < COUNT(config_options); i++)
+        if (config_options[i].standard && set(config, &config_options[i], config_options[i].standard, err, errlen))
+            return -1;
     for (int i = 1; i < argc;) {
         char name[128];
         const char* equals = strchr(argv[i], '=');
@@ -499,8 +480,8 @@ int config_was_given(const Config* config, const char* name) {
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
                   void* context) {
     static char value[1 << 16];
-    for (int i = 0; i < COUNT(options); i++) {
-        const Option* o = &options[i];
+    for (int i = 0; i < COUNT(config_options); i++) {
+        const Option* o = &config_options[i];
         if (o->lifetime == START || o->group == KEY) continue;
         const PathList* list = (const PathList*)place(config, o);
         if (o->type == PATHS) {
@@ -519,71 +500,6 @@ int config_choice(const char* value, const char* choices) {
         if (!choices[length] || (length == n && !strncmp(choices, value, n))) return i;
         choices += length + 1;
     }
-}
-
-// ---- for people
-
-enum { HELP_COLUMN = 24, HELP_WIDTH = 80 };
-
-// Prints a word behind column `at`, or on a new line that begins at HELP_COLUMN; returns the column behind it.
-static int print_word(FILE* out, int at, const char* word, int n) {
-    if (at > HELP_COLUMN && at + 1 + n > HELP_WIDTH) fprintf(out, "\n%*s", HELP_COLUMN, ""), at = HELP_COLUMN;
-    return at + fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", n, word);
-}
-
-static void print_left(FILE* out, const char* left) {
-    if (strlen(left) < HELP_COLUMN) fprintf(out, "%-*s", HELP_COLUMN, left);
-    else fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
-}
-
-static void print_option(FILE* out, const Option* o, int brief) {
-    char left[128], range[64] = "", standard[128];
-    const char* value = o->choices ? o->choices : o->type == FLAG ? "" : o->type == REAL ? "X" : "N";
-    enum { MANY = 60 };  // choices that do not fit a line are in the help's words
-    if (o->type == CHOICE && (brief || strlen(value) > MANY)) value = "NAME";
-    if (o->group == KEY) snprintf(left, sizeof left, "    %s=%s", key_of(o), value);
-    else snprintf(left, sizeof left, "  %s %s", o->name, value);
-    print_left(out, left);
-    int at = HELP_COLUMN, n;
-    for (const char* text = brief ? o->brief : o->help; *text; text += n + (text[n] == ' '))
-        at = print_word(out, at, text, n = (int)strcspn(text, " "));
-    if (!brief && is_number(o)) snprintf(range, sizeof range, ", %.15g to %.15g", o->least, o->greatest);
-    snprintf(standard, sizeof standard, "[%s%s]", o->standard ? o->standard : "", range);
-    if (o->standard && !(brief && !strcmp(o->standard, "0"))) print_word(out, at, standard, (int)strlen(standard));
-    fputc('\n', out);
-}
-
-static void print_group(FILE* out, Group group) {
-    fprintf(out, "\n%s: %s\n\n", groups[group][0], groups[group][1]);
-    for (int i = 0; i < COUNT(options); i++)
-        if (options[i].group == group || (options[i].group == KEY && group == SLOW)) print_option(out, &options[i], 0);
-}
-
-static void print_first_options(FILE* out) {
-    fprintf(out,
-            "usage: train [options]\n\n"
-            "Trains a GPT-2, Llama or Qwen on documents of any length. Without options: a\n"
-            "small byte-level model on this machine's C headers, in two to four minutes on\n"
-            "two cores.\n\n");
-    for (int i = 0; i < COUNT(options); i++)
-        if (options[i].brief) print_option(out, &options[i], 1);
-    fprintf(out, "\nAll options by group: --help all. One group:\n\n");
-    for (int g = 0; g < N_GROUPS; g++) {
-        char left[64];
-        snprintf(left, sizeof left, "  --help %s", groups[g][0]);
-        print_left(out, left);
-        fprintf(out, "%s\n", groups[g][1]);
-    }
-    fprintf(out,
-            "\nFirst run   ./train                 Use it      ./train --sample \"int main(\"\n"
-            "Go on       ./train --resume        Own text    ./train --data my-texts/ a.jsonl\n"
-            "Ranks       mpirun -n 4 ./train     Clusters    scripts/many_nodes.sh, slurm.sh\n");
-}
-
-void config_help(FILE* out, const char* topic) {
-    if (!topic[0]) print_first_options(out);
-    for (int g = 0; g < N_GROUPS; g++)
-        if (!strcmp(topic, "all") || !strcmp(topic, groups[g][0])) print_group(out, (Group)g);
 }
 
 // ---- what goes together

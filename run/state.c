@@ -165,6 +165,28 @@ static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* al
     return -1;
 }
 
+// A text that was made for it; the writer frees it.
+static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, char* err, size_t errlen) {
+    int failed =
+        text ? checkpoint_write_file(w, name, text, n, err, errlen) : fail(err, errlen, "no memory for %s", name);
+    free(text);
+    return failed;
+}
+
+// The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
+static int write_tokenizer(const Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+    const Tokenizer* t = run->data.tokenizer;
+    const void* file;
+    size_t n;
+    const char* name = tokenizer_file(t, &file, &n);
+    if (checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
+    char* config = tokenizer_config_text(t, run->model.whole.positions, &n);
+    if (write_text(w, "tokenizer_config.json", config, n, err, errlen)) return -1;
+    if (!strcmp(name, "tokenizer.json")) return 0;
+    char* json = tokenizer_json_text(t, &n);
+    return write_text(w, "tokenizer.json", json, n, err, errlen);
+}
+
 // What is neither weights nor optimizer state.
 static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
@@ -172,9 +194,7 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
     size_t n;
-    const void* file;
-    const char* name = tokenizer_file(run->data.tokenizer, &file, &n);
-    if (describes_tokens && checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
+    if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
     n = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);

@@ -5,12 +5,11 @@
 #include "plan/config.h"
 #include "plan/text.h"
 #include "test/program.h"
+#include "test/vocabulary.h"
 
 #define TINY                                                                                                   \
     "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 2 --eval-every 0 --sample-every " \
     "0 "
-
-static char err[ERR_BYTES];
 
 static int refused(const char* options, const char* word1, const char* word2) {
     int status = sh("%s %s", program, options);
@@ -186,6 +185,55 @@ static void a_folder_that_is_no_model_is_told_what_it_is(void) {
     CHECK(sh("ls $W/run/step-000003") == 0);
 }
 
+// A vocabulary that was read from llm.c's file, or is bytes, comes back from tokenizer.json with the same tokens.
+static void check_export(const Tokenizer* t, const char* text) {
+    size_t n = 0, length = strlen(text);
+    char* json = tokenizer_json_text(t, &n);
+    Tokenizer* again = NULL;
+    int *a = malloc(4 * length + 4), *b = malloc(4 * length + 4);
+    CHECK(json && tokenizer_parse(&again, json, n, err, sizeof err) == 0);
+    if (!again) printf("    %s\n", err);
+    size_t n_a = tokenizer_encode(t, a, text, length), n_b = again ? tokenizer_encode(again, b, text, length) : 0;
+    CHECK(n_a == n_b && !memcmp(a, b, n_a * sizeof *a));
+    CHECK(again && tokenizer_vocab(again) == tokenizer_vocab(t));
+    CHECK(again && tokenizer_end_of_text(again) == tokenizer_end_of_text(t));
+    tokenizer_close(again);
+    free(json), free(a), free(b);
+}
+
+static void exports_carry_a_tokenizer_that_others_read(void) {
+    Tokenizer* bytes = NULL;
+    Words words = {0};
+    static char text[8192];
+    read_text("README.md", text, sizeof text);
+    CHECK(tokenizer_open(&bytes, NULL, err, sizeof err) == 0);
+    check_export(bytes, text);
+    check_export(bytes, "\x01\x7f\xc3\xa9\xf0\x9f\x98\x80 \"\\ \t\r\n");
+    tokenizer_close(bytes);
+    small_words(&words);
+    Tokenizer* small = tokenizer_of(&words);
+    check_export(small, "hello well, he held hell where the shell fell");
+    tokenizer_close(small);
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out $W/exported", program) == 0);
+    CHECK(sh("cd $W/exported/step-000002 && ls tokenizer.bin tokenizer.json && cat tokenizer_config.json") == 0);
+    CHECK(strstr(output, "PreTrainedTokenizerFast") && strstr(output, "\"eos_token\": \"<|endoftext|>\""));
+    CHECK(strstr(output, "\"model_max_length\": 64"));
+    if (sh("python3 -c 'import transformers'")) SKIP("transformers is not installed: AutoTokenizer was not asked");
+    CHECK(sh("python3 -c \"from transformers import AutoTokenizer as A; t = "
+             "A.from_pretrained('$W/exported/step-000002'); "
+             "s = 'int h\u00e9llo;\\n'; i = t(s).input_ids; print(i == list(s.encode()) and t.decode(i) == s)\"") == 0);
+    CHECK(strstr(output, "True"));
+}
+
+static void make_install_takes_man_page_and_completions_from_the_table(void) {
+    CHECK(sh("%s --help man", program) == 0 && strstr(output, ".TH RAGGED 1") && strstr(output, "batch\\-tokens"));
+    CHECK(sh("%s --help bash > $W/completion", program) == 0);
+    if (sh("command -v bash")) SKIP("no bash here");
+    CHECK(sh("bash -c '. $W/completion; COMP_WORDS=(train --schedule c); COMP_CWORD=2; _ragged; echo ${COMPREPLY[@]}; "
+             "COMP_WORDS=(train --resu); COMP_CWORD=1; _ragged; echo ${COMPREPLY[@]}'") == 0);
+    CHECK_STRING(output, "cosine constant\n--resume --resume-from\n");
+}
+
 // ---- what is said
 
 static void a_run_that_goes_on_sees_another_validation_text(void) {
@@ -230,6 +278,8 @@ int main(int argc, char** argv) {
     RUN(a_run_goes_on_with_the_tokenizer_that_it_carries);
     RUN(a_model_from_elsewhere_brings_its_training);
     RUN(a_folder_that_is_no_model_is_told_what_it_is);
+    RUN(exports_carry_a_tokenizer_that_others_read);
+    RUN(make_install_takes_man_page_and_completions_from_the_table);
     RUN(a_run_that_goes_on_sees_another_validation_text);
     RUN(the_log_begins_with_the_options_and_ends_with_how_it_ended);
     RUN(a_run_of_no_steps_says_what_it_saved);

@@ -1,0 +1,28 @@
+#!/bin/sh
+# recipes.sh TRAIN - every recipe of scripts/recipes runs from its beginning to its end, and says what it left out.
+export TRAIN=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+try() { # try SCRIPT WORDS: it ends well and prints the words
+    WORK=$work/$1 sh "scripts/recipes/$1" > "$work/out" 2>&1
+    if [ $? != 0 ] || ! grep -q "$2" "$work/out"; then
+        echo "  FAILED  $1"
+        sed 's/^/    /' "$work/out" | tail -n 20
+        failed=$((failed + 1))
+    elif grep -q '^left out: ' "$work/out"; then
+        echo "  skipped a part of $1: $(sed -n 's/^left out: //p' "$work/out")"
+        skipped=$((skipped + 1))
+    else
+        echo "  ok      $1"
+        passed=$((passed + 1))
+    fi
+}
+try own_text.sh 'bits per byte'
+try fine_tune.sh 'perplexity'
+try move_run.sh 'the same bits'
+try plot.sh 'both/report.html'
+printf '%s passed, %s failed' $passed $failed
+[ $skipped = 0 ] || printf ', %s skipped' $skipped
+echo
+[ $failed = 0 ]
