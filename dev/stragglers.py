@@ -4,8 +4,8 @@
     dev/stragglers.py [--train ./train] [--parts bound,several,accuracy] [--work DIR] [--data PATH]
 
 Runs ./train on virtual ranks (--device virtual, virtual-cpu: see run/README.md) with injected stragglers and prints
-tables, which dev/results/stragglers.md explains. Times are those of a machine file, the same digits in every run; losses
-are real. Needs mpirun; some ten minutes on two cores.
+tables, which dev/results/stragglers.md explains. Times are those of a machine file, the same digits in every run;
+losses are real. Needs mpirun; some ten minutes on two cores.
   bound     R = 4 and 8 ranks, one of them 2, 4 or 8 times as slow in its matmuls, for models of 16 and 32 heads.
   several   several stragglers, and one that moves from rank to rank.
   accuracy  validation loss after the same steps and after the same virtual time, three seeds.
@@ -108,11 +108,10 @@ def several_table(args):
 
 # ---- loss: a small model, whose matmuls and attention stand for those of the machine's
 
-STEPS, MOVES = 160, 40
-TEXT = ["--device", "virtual-cpu", "--dtype", "fp32", "--layers", "2", "--width", "64", "--heads", "16", "--context",
-        "128", "--batch-tokens", "2048", "--capacity", "2048", "--lr", "4e-3", "--warmup", "20", "--steps", str(STEPS),
-        "--eval-every", "10", "--eval-tokens", "32768", "--refresh", "10"]
-SEEDS = (1, 2, 3)
+STEPS, MOVES = 120, 30
+TEXT = ["--device", "virtual-cpu", "--dtype", "fp32", "--layers", "2", "--width", "128", "--heads", "16", "--context",
+        "64", "--batch-tokens", "1024", "--capacity", "1024", "--lr", "4e-3", "--warmup", "10", "--steps", str(STEPS),
+        "--eval-every", "10", "--eval-tokens", "8192", "--refresh", "10"]
 
 
 def moving(chi):
@@ -143,7 +142,7 @@ def loss_at_time(steps, evaluations, ms):
 
 def accuracy_row(args, slow, mode, name, options, budget):
     losses, times, same, left_out = [], [], [], []
-    for seed in SEEDS:
+    for seed in range(1, args.seeds + 1):
         steps, evaluations = run(args, f"loss-{name}-{seed}", 4, TEXT + ["--seed", str(seed)] + options)
         times.append(sum(x["measured_ms"] for x in steps))
         budget.setdefault(seed, times[-1])
@@ -156,8 +155,9 @@ def accuracy_row(args, slow, mode, name, options, budget):
 
 
 def accuracy_table(args):
-    lines = table(["slow by", "mode"] + [f"loss after {STEPS} steps, seed {s}" for s in SEEDS] + ["virtual s, mean"] +
-                  [f"loss after the same time, seed {s}" for s in SEEDS] + ["mean", "left out of the slow rank"])
+    seeds = range(1, args.seeds + 1)
+    lines = table(["slow by", "mode"] + [f"loss after {STEPS} steps, seed {s}" for s in seeds] + ["virtual s, mean"] +
+                  [f"loss after the same time, seed {s}" for s in seeds] + ["mean", "left out of the slow rank"])
     budget = {}
     lines.append(accuracy_row(args, "-", "-", "healthy", [], budget))
     for i, (slow, spec) in enumerate(SLOW):
@@ -175,6 +175,7 @@ def main():
     parser.add_argument("--parts", default="bound,several,accuracy")
     parser.add_argument("--work", default="build/stragglers")
     parser.add_argument("--data", default="/usr/include/linux")
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--more", default="", help="more modes in the accuracy table: semi:LAMBDA ...")
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
