@@ -44,9 +44,10 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     snprintf(fields[LOSS], 48, "loss %.4f", s->losses > 0 ? s->loss / s->losses : NAN);
     snprintf(fields[NORM], 48, "norm %.3f", r->grad_norm);
     snprintf(fields[LR], 48, "lr %.2e", r->lr);
-    if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk tok/s", speed / 1000);
-    else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk tok/s", speed / 1000);
-    else snprintf(fields[SPEED], 48, "%.0f tok/s", speed);
+    const char* unit = r->virtual_time ? "virtual tok/s" : "tok/s";
+    if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk %s", speed / 1000, unit);
+    else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk %s", speed / 1000, unit);
+    else snprintf(fields[SPEED], 48, "%.0f %s", speed, unit);
     if (!isnan(r->mfu)) snprintf(fields[LIMIT], 48, "%.1f%% of matmul limit", 100 * r->mfu);
     snprintf(fields[LEFT], 48, "%s left", runlog_duration(r->seconds_left, left));
 }

@@ -59,7 +59,7 @@ typedef struct RunLog {
     int is_late;      // lines could not be written, and somebody was told
     int is_terminal;  // stdout is one that lines can be rewritten on
     Smooth smooth;
-    int line_open;    // a progress line waits to be overwritten
+    int line_open;  // a progress line waits to be overwritten
     double last_print;
     void (*hear)(void* hearer, const char* line, size_t n);  // NULL, or told of every whole line
     void* hearer;
@@ -84,13 +84,14 @@ typedef struct StepRecord {
     int64_t tokens, targets;
     int micro_batches;
     double seconds, mfu;
+    int virtual_time;  // seconds are virtual
     const char* planner;
     const Plan* plan;  // NULL: not known
     double plan_us, plan_stall_us;
     double predicted_ms, measured_ms, gap;  // NaN: not known
     int stages, rounds, in_flight;          // of a pipeline; stages 1: there is none
     double bubble;
-    double emulated_ms;                     // 0 or NaN: not known
+    double emulated_ms;  // 0 or NaN: not known
     // bytes
     uint64_t ulysses, ring, gradients, parameters, tensor, slices, inside, across;
     const RankStep* ranks;  // (n_ranks); NULL: not known

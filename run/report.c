@@ -93,6 +93,7 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->planner = run->config.plan;
     r->plan = &b->plan;
     r->plan_us = b->plan_us;
+    r->virtual_time = run->model.k->virtual_time;
     r->measured_ms = 1e3 * seconds - (run->model.k->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
     r->stages = run->model.stages;
     r->rounds = b->n_passes;
