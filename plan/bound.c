@@ -38,6 +38,7 @@ typedef struct DensePart {
 } DensePart;
 
 typedef struct Search {
+    int hides;  // what a pass posts first counts as hidden
     int capacity, n_groups, n_others, n_wide;
     Group* groups;                 // (n_groups) by cp size; [0] is one rank
     int* first;                    // (ranks + 1) group of a cp size; of the next larger where it has none
@@ -65,19 +66,21 @@ static double least_byte_ms(const LinkTable* link, double bytes) {
 }
 
 // e_d: tokens of a micro-batch are not communicated for less, whatever else the micro-batch holds.
-static double least_token_ms(const GroupCost* g, double most_tokens) {
-    double ms = 0;
+static double least_token_ms(const GroupCost* g, double most_tokens, int hides) {
+    double ms = 0, hidden = hides ? g->first_linear[0] + g->first_linear[1] : 0;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];
+        double count = e->count - (hides ? g->first_count * ((g->first[0] == i) + (g->first[1] == i)) : 0);
         if (e->bytes_per_token > 0)
-            ms += e->count * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
+            ms += count * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
     }
-    return g->link_linear + g->link_scale * ms;
+    return g->link_linear - hidden + g->link_scale * ms;
 }
 
 // slow: V_d
 static void add_group(Search* x, const GroupCost* g, double fastest, double slow) {
-    double tokens = (double)g->cp_size * x->capacity, shared = least_token_ms(g, tokens) + g->micro_batch / tokens;
+    double tokens = (double)g->cp_size * x->capacity;
+    double shared = least_token_ms(g, tokens, x->hides) + g->micro_batch / tokens;
     x->groups[x->n_groups++] = (Group){.cost = g,
                                        .time2 = g->quadratic / fastest,
                                        .time1 = g->per_token / fastest,
@@ -355,6 +358,20 @@ static double raise_by_micro_batches(const Search* x, const int* sorted, int n, 
     return low;
 }
 
+static void find_bounds(Bounds* bounds, Search* x, const int* sorted, int n, const Setting* setting) {
+    double speeds = weigh_groups(x, setting);
+    // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
+    double down = 1 - (n + 16) * 0x1p-51;
+    bounds->l1 = sum_of_least_work(x, sorted, n) / speeds * down;
+    bounds->l2 = longest_least_time(x, sorted, n, &bounds->longest);
+    bounds->l3 = bisect(x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
+    if (!setting->speeds && x->groups[0].cost->micro_batch > dear_micro_batch * bounds->l3)
+        bounds->l3 = raise_by_micro_batches(x, sorted, n, setting->limits.ranks, setting->rounds, bounds->l3);
+    bounds->l3 *= down;
+    bounds->l2 *= down;
+    bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
+}
+
 int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
               size_t errlen) {
     int ranks = setting->limits.ranks;
@@ -371,17 +388,12 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
                 .above = TAKE(arena, Range, n),
                 .dense = TAKE(arena, DensePart, n)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    double speeds = weigh_groups(&x, setting);
-    // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
-    double down = 1 - (n + 16) * 0x1p-51;
-    bounds->l1 = sum_of_least_work(&x, sorted, n) / speeds * down;
-    bounds->l2 = longest_least_time(&x, sorted, n, &bounds->longest);
-    bounds->l3 = bisect(&x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
-    if (!setting->speeds && x.groups[0].cost->micro_batch > dear_micro_batch * bounds->l3)
-        bounds->l3 = raise_by_micro_batches(&x, sorted, n, ranks, setting->rounds, bounds->l3);
-    bounds->l3 *= down;
-    bounds->l2 *= down;
-    bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
+    find_bounds(bounds, &x, sorted, n, setting);
+    Bounds hiding = *bounds;
+    x.hides = !setting->no_overlap;
+    find_bounds(&hiding, &x, sorted, n, setting);
+    hiding.alone = MAX(bounds->l3, hiding.l3);
+    *bounds = hiding;
     arena_reset(arena, mark);
     return 0;
 }

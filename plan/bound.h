@@ -4,7 +4,8 @@
 // planner uses; with CP_CHOICE_AUTO also over all of group_ulysses_sizes. f is what a micro-batch costs by itself
 // (Cost.micro_batch), C the capacity of a rank. The documents of a micro-batch share these costs: at most d C tokens
 // share f, and no token is communicated for less than e_d, the sum over the group's collectives of the least time a
-// token in messages of up to d C tokens (on published machines all tokens cost the same). V_d is the sum of the d least
+// token in messages of up to d C tokens (on published machines all tokens cost the same), without what a pass posts
+// before it computes: other attention may hide that (timeline.h). V_d is the sum of the d least
 // speeds of ranks, d when all are 1. So a document occupies at least
 //   w(s, d) = d (T(s, d) - communication(d, s)) + V_d (e_d s + f s / (d C))     ms of a rank of speed 1,
 // and no makespan is less than
@@ -23,6 +24,7 @@
 
 typedef struct Bounds {
     double l1, l2, l3;  // ms
+    double alone;       // ms: L3 of plans that hide nothing, whose passes have one micro-batch: what searches aim at
     int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
 } Bounds;
 

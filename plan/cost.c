@@ -66,10 +66,13 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
         double channel = uneven * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
         add_communication(g, link, 2.0 * cost->layers, channel * (cost->channels + 2 * cost->kv_channels));
         add_communication(g, link, 2.0 * cost->layers, channel * cost->channels);
+        g->first_count = link->n ? cost->layers : 0;
+        g->first[1] = 1;
     }
     if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
         double channels = uneven * 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
+        if (ulysses_size == 1) g->first_count = link->n ? cost->layers : 0;
         add_communication(g, link, 2.0 * (ring_size - 1) * cost->layers, cost->elem_bytes * channels);
         add_communication(g, link, (double)ring_size * cost->layers, 4 * channels);
     }
@@ -97,16 +100,17 @@ double published_token_ms(const Cost* cost, int d) {
 }
 
 // ms a token of the micro-batch
-static double published_link(const GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
-                             double uneven) {
+static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank, double uneven) {
     int u = g->ulysses_size, ring_size = g->cp_size / u, between = limits->node_size * MAX(1, cost->tensor_ranks) + 1;
     double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, ms = 0;
     double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2;  // fp32, in elements
     double token = cost->token_bytes / g->cp_size, all = 2 + 2 * keys;
     if (u > 1) ms += uneven * published_ms(cost, ulysses_across(g, limits, first_rank) ? MAX(u, between) : u, token);
-    if (ring_size > 1)
-        ms += uneven * (2 * (ring_size - 1) + ring_size * gradient) *
-              published_ms(cost, g->across ? between : 2, token * keys / all);
+    g->first_linear[0] = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
+    g->first_linear[1] = cost->link_scale * ms / (2 * all);
+    double hop = uneven * published_ms(cost, g->across ? between : 2, token * keys / all);
+    if (u == 1 && ring_size > 1) g->first_linear[0] = g->first_linear[1] = cost->link_scale * hop;
+    if (ring_size > 1) ms += (2 * (ring_size - 1) + ring_size * gradient) * hop;
     if (cost->tensor_ranks > 1) {
         int t = cost->tensor_ranks, most = cost->tensor_across ? MAX(t, between) : t;
         ms += cost->tensor_exchanges * published_ms(cost, most, cost->tensor_bytes / g->cp_size);
@@ -129,6 +133,15 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, uneven);
     else add_measured(&g, cost, limits, first_rank, uneven);
     return g;
+}
+
+void group_first_ms(double ms[2], const GroupCost* g, double tokens) {
+    for (int k = 0; k < 2; k++) {
+        const Communication* first = &g->communications[g->first[k]];
+        ms[k] = g->first_linear[k] * tokens;
+        if (g->first_count > 0)
+            ms[k] += g->link_scale * g->first_count * link_ms(first->link, first->bytes_per_token * tokens);
+    }
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens) {

@@ -5,7 +5,7 @@
 //   (quadratic sum(s^2) uneven + per_token sum(s)) / d  +  communication(d, sum(s))  +  micro_batch     milliseconds,
 //
 // forward and backward of the whole model. uneven = ceil(K / ulysses_size) ulysses_size / K: of the K key/value heads
-// that ranks share the one with most sets the pace. Communication is not hidden under computing; what is hidden in
+// that ranks share the one with most sets the pace. Communication is not hidden under the computing of the same
 // practice, link_scale learns.
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
@@ -74,6 +74,10 @@ typedef struct GroupCost {
     double link_scale;
     int n_communications;
     Communication communications[GROUP_COMMUNICATIONS];
+    // Of all that, the exchanges that a pass posts before it computes, forward and backward: parts of link_linear, or
+    // so many of the communications first[k].
+    double first_linear[2], first_count;
+    int first[2];
     int64_t room;  // tokens that a ring rank holds: ring_rank_capacity
 } GroupCost;
 
@@ -115,6 +119,9 @@ static inline double group_ms(const GroupCost* g, double s2, double tokens) {
     return g->quadratic * s2 + g->per_token * tokens + group_communication_ms(g, tokens);
 }
 
+// ms of what a pass posts before it computes, forward and backward: other documents' attention can hide it.
+void group_first_ms(double ms[2], const GroupCost* g, double tokens);
+
 CostTerms group_terms(const GroupCost* g, double s2, double tokens);
 static inline double terms_ms(const CostTerms* t) {
     return t->quadratic + t->per_token + t->communication + t->micro_batch;
@@ -131,7 +138,8 @@ typedef struct Setting {
     const double* speeds;  // (ranks) 1: at the pace of cost, 0.5: half of it; a group goes at its slowest rank's. NULL:
                            // all 1
     CpChoice kind;
-    int context;  // no document is longer: what static systems size their groups for
-    int rounds;   // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
-    int cp_size;  // of every group of a static plan; 0: the least that holds the context
+    int context;     // no document is longer: what static systems size their groups for
+    int rounds;      // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
+    int cp_size;     // of every group of a static plan; 0: the least that holds the context
+    int no_overlap;  // exchanges hide under nothing
 } Setting;

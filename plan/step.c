@@ -100,7 +100,7 @@ static int try_target(Search* search, Best* b, Prediction* f, double target) {
 
 // The least target that this unit meets, between what is good enough and what was met before.
 static void search_unit(Search* search, Best* b, Prediction* f) {
-    double l3 = f->bounds.l3, low = l3, target = l3 * good_enough, step = 0.004;
+    double l3 = f->bounds.alone, low = l3, target = l3 * good_enough, step = 0.004;
     if (b->makespan < INFINITY) {
         if (!try_target(search, b, f, b->makespan * 0.999)) return;
     } else {
@@ -123,11 +123,11 @@ static int unit_divides(const PlanLimits* limits, int unit) {
 
 static void search_all(Search* search, Best* b, Prediction* f) {
     const PlanLimits* limits = &search->setting->limits;
-    int dear = search->setting->groups[1].micro_batch > dear_micro_batch * f->bounds.l3,
+    int dear = search->setting->groups[1].micro_batch > dear_micro_batch * f->bounds.alone,
         few = search->n <= 2 * limits->ranks;
     for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
         if (!unit_divides(limits, unit)) break;
-        if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.l3)) break;
+        if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
         search_set_unit(search, unit);
         for (search->levels = 0; search->levels <= dear; search->levels++) search_unit(search, b, f);
     }
@@ -192,7 +192,7 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     int better = !failed && other.makespan < f->makespan;
     if (f->n_tries < FLEX_TRIES && !failed)
         f->tries[f->n_tries++] =
-            (FlexTry){FLEX_ADAPTIVE, 1, f->bounds.l3, other.makespan, by_one.n_micro_batches, better};
+            (FlexTry){FLEX_ADAPTIVE, 1, f->bounds.alone, other.makespan, by_one.n_micro_batches, better};
     if (!better) return;
     for (int i = 0; i < f->n_tries - 1; i++) f->tries[i].chosen = 0;
     plan_copy(plan, &by_one);
@@ -206,11 +206,22 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths,
     Timeline timeline;
     int cut = plan->n_micro_batches;
     int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err, errlen);
-    if (f->makespan < INFINITY) f->tries[0] = (FlexTry){FLEX_CUT, 1, f->bounds.l3, f->makespan, cut, better == 0};
+    if (f->makespan < INFINITY) f->tries[0] = (FlexTry){FLEX_CUT, 1, f->bounds.alone, f->makespan, cut, better == 0};
     f->n_tries = f->makespan < INFINITY;
     if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0)) return -1;
     if (!better) return 0;
-    f->tries[f->n_tries++] = (FlexTry){FLEX_ROUNDS, 1, f->bounds.l3, timeline.makespan, plan->n_micro_batches, 1};
+    f->tries[f->n_tries++] = (FlexTry){FLEX_ROUNDS, 1, f->bounds.alone, timeline.makespan, plan->n_micro_batches, 1};
+    f->makespan = timeline.makespan;
+    f->critical = timeline.critical;
+    return 0;
+}
+
+// Of a free plan.
+static int merge(Plan* plan, Prediction* f, const int* lengths, const Setting* setting, Arena* arena, char* err,
+                 size_t errlen) {
+    Timeline timeline;
+    if (setting->rounds || plan->n_micro_batches == 0) return 0;
+    if (plan_merge(plan, &timeline, lengths, setting, arena, err, errlen) < 0) return -1;
     f->makespan = timeline.makespan;
     f->critical = timeline.critical;
     return 0;
@@ -240,8 +251,9 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     prediction->makespan = best.makespan;
     if (best.makespan < INFINITY && write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0)
         return -1;
-    if (prediction->makespan > poor * prediction->bounds.l3) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    if (prediction->makespan > poor * prediction->bounds.alone) try_adaptive(plan, prediction, &x, lengths, n, setting);
     if (setting->rounds && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
+    if (prediction->makespan < INFINITY && merge(plan, prediction, lengths, setting, arena, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,

@@ -49,6 +49,10 @@ int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double b
 // Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
               size_t errlen);
+// Puts micro-batches of a plan without rounds into passes together, where the step takes no longer, and sets rounds. Of
+// the timeline only makespan, critical and shares are left. 0, or -1 without memory.
+int plan_merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, char* err,
+               size_t errlen);
 // What any plan should take. Fills all but the tries, of which it says there are none.
 int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                  char* err, size_t errlen);

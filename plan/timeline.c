@@ -1,8 +1,8 @@
-// timeline.c - plays a plan micro-batch by micro-batch, in the order of its list; see timeline.h.
+// timeline.c - plays a plan pass by pass, in the order of rounds; without rounds every micro-batch is a pass, in the
+// order of the list. See timeline.h.
 //
-// With rounds the micro-batches are taken round by round, in the order of the list inside each. Every micro-batch
-// remembers the one whose end decided its start, so that the chain to the micro-batch that ends last can be followed
-// back.
+// Passes of several ranks that share micro-batches go together: they are known by the first of their micro-batches.
+// Each remembers the one whose end decided its start, so that the chain to the one that ends last can be followed back.
 #include "plan/timeline.h"
 
 typedef struct Play {
@@ -10,14 +10,24 @@ typedef struct Play {
     const int* lengths;
     const Setting* setting;
     const PlayRule* rule;
-    CostTerms* terms;  // (n_micro_batches)
-    int* before;       // (n_micro_batches) the micro-batch that decided the start, -1: nothing ran before
-    int* order;        // (n_micro_batches)
-    int* first;        // (n_micro_batches + 1) of a round in order
-    int* last;         // (ranks) last micro-batch of a rank, -1: none
-    GroupCost other;   // a group that is not one of the setting's
+    CostTerms* terms;       // (n_micro_batches) of each, and then of passes
+    double (*first_ms)[2];  // (n_micro_batches) of the communication what is posted first, forward and backward
+    int* before;            // (n_micro_batches) of passes: the one that decided the start, -1: nothing ran before
+    int* order;             // (n_micro_batches)
+    int* first;             // (n_micro_batches + 1) of a round in order
+    int *next, *pass;       // (n_micro_batches) of the same passes, -1: the last; the first of them
+    int* last;              // (ranks) last pass of a rank, -1: none
+    int* at;                // (ranks) a micro-batch of it in this round, -1: none
+    struct RankPart *parts, *longest;  // (ranks)
+    GroupCost other;                   // a group that is not one of the setting's
     int n_rounds;
+    double busy, communication;  // rank-ms so far
 } Play;
+
+// What one rank does in a pass, in ms.
+typedef struct RankPart {
+    double linear, local, shared, communication, first[2];  // local, shared: attention; first: of communication
+} RankPart;
 
 // ---- micro-batches
 
@@ -55,45 +65,139 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     if (x->rule->hidden_rings && x->setting->cost.n_groups > 0 && mb->cp_size > 1)
         t->communication = published_token_ms(&x->setting->cost, mb->cp_size) * tokens;
     if (g->across && x->rule->across_scale > 0) t->communication *= x->rule->across_scale;
+    x->first_ms[i][0] = x->first_ms[i][1] = 0;
+    if (!x->setting->no_overlap) group_first_ms(x->first_ms[i], g, tokens);
     return 0;
 }
 
 // Without rounds all are of one. 0, or -1 for rounds that no plan of so many micro-batches has.
 static int order_micro_batches(Play* x, char* err, size_t errlen) {
     const Plan* plan = x->plan;
+    int in_rounds = x->rule->in_rounds || plan->n_rounds > 0;
     memset(x->first, 0, sizeof(int) * ((size_t)plan->n_micro_batches + 1));
     x->n_rounds = plan->n_micro_batches > 0;
-    for (int i = 0; i < plan->n_micro_batches && x->rule->in_rounds; i++) {
+    for (int i = 0; i < plan->n_micro_batches && in_rounds; i++) {
         int round = plan->micro_batches[i].round;
         if (round < 0 || round >= plan->n_micro_batches)
             return fail(err, errlen, "micro-batch %d is in round %d of a plan of %d micro-batches", i, round,
                         plan->n_micro_batches);
         x->n_rounds = MAX(x->n_rounds, round + 1);
     }
-    for (int i = 0; i < plan->n_micro_batches; i++)
-        x->first[x->rule->in_rounds ? plan->micro_batches[i].round + 1 : 1]++;
+    for (int i = 0; i < plan->n_micro_batches; i++) x->first[in_rounds ? plan->micro_batches[i].round + 1 : 1]++;
     for (int r = 0; r < x->n_rounds; r++) x->first[r + 1] += x->first[r];
     for (int i = 0; i < plan->n_micro_batches; i++)
-        x->order[x->first[x->rule->in_rounds ? plan->micro_batches[i].round : 0]++] = i;
+        x->order[x->first[in_rounds ? plan->micro_batches[i].round : 0]++] = i;
     // Each first[r] has walked to the start of round r + 1: move them one place up.
     memmove(x->first + 1, x->first, sizeof(int) * (size_t)x->n_rounds);
     x->first[0] = 0;
     return 0;
 }
 
+// Puts the passes of micro-batches a and b together, which share a rank of this round.
+static void join_passes(Play* x, int a, int b) {
+    int keep = MIN(x->pass[a], x->pass[b]), other = MAX(x->pass[a], x->pass[b]), end = keep;
+    if (keep == other) return;
+    while (x->next[end] >= 0) end = x->next[end];
+    x->next[end] = other;
+    for (int i = other; i >= 0; i = x->next[i]) x->pass[i] = keep;
+}
+
+// Of one round, where the plan has rounds.
+static void find_passes(Play* x, int round) {
+    for (int j = x->first[round]; j < x->first[round + 1]; j++) x->pass[x->order[j]] = x->order[j];
+    for (int j = x->first[round]; j < x->first[round + 1]; j++) x->next[x->order[j]] = -1;
+    if (x->plan->n_rounds == 0) return;
+    for (int r = 0; r < x->plan->ranks; r++) x->at[r] = -1;
+    for (int j = x->first[round]; j < x->first[round + 1]; j++) {
+        const MicroBatch* mb = &x->plan->micro_batches[x->order[j]];
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+            if (x->at[r] >= 0) join_passes(x, x->at[r], x->order[j]);
+            x->at[r] = x->order[j];
+        }
+    }
+}
+
 // ---- playing
 
-// Ranks have ended micro-batches `last`; the micro-batch starts then, but not before `open`, which micro-batch `opener`
-// decided.
-static void play_micro_batch(Play* x, Timeline* t, int i, double open, int opener) {
-    const MicroBatch* mb = &x->plan->micro_batches[i];
-    t->start[i] = open;
-    x->before[i] = opener;
-    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
-        if (t->rank_end[r] > t->start[i]) t->start[i] = t->rank_end[r], x->before[i] = x->last[r];
-    t->end[i] = t->start[i] + terms_ms(&x->terms[i]);
-    t->communication[i] = x->terms[i].communication;
-    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) t->rank_end[r] = t->end[i], x->last[r] = i;
+// The first exchanges hide under the attention of documents that are not shared, forward a third of it.
+static double hidden_ms(const RankPart* part) {
+    return MIN(part->local / 3, part->first[0]) + MIN(2 * part->local / 3, part->first[1]);
+}
+
+static RankPart longer(RankPart a, const RankPart* b) {
+    return (RankPart){MAX(a.linear, b->linear),
+                      MAX(a.local, b->local),
+                      MAX(a.shared, b->shared),
+                      MAX(a.communication, b->communication),
+                      {MAX(a.first[0], b->first[0]), MAX(a.first[1], b->first[1])}};
+}
+
+// What each rank has to do of these passes, and of those that it shares documents with the most, which it waits for.
+static void add_parts(Play* x, int pass) {
+    const MicroBatch* all = x->plan->micro_batches;
+    for (int i = pass; i >= 0; i = x->next[i])
+        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
+            x->parts[r] = x->longest[r] = (RankPart){0};
+    for (int i = pass; i >= 0; i = x->next[i])
+        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++) {
+            RankPart* part = &x->parts[r];
+            const CostTerms* t = &x->terms[i];
+            part->linear += t->per_token, part->communication += t->communication;
+            *(all[i].cp_size > 1 ? &part->shared : &part->local) += t->quadratic;
+            for (int k = 0; k < 2 && all[i].cp_size > 1; k++) part->first[k] += x->first_ms[i][k];
+        }
+    for (int i = pass; i >= 0; i = x->next[i]) {
+        RankPart most = {0};
+        for (int r = 0; r < all[i].cp_size; r++) most = longer(most, &x->parts[all[i].first_rank + r]);
+        for (int r = 0; r < all[i].cp_size; r++)
+            x->longest[all[i].first_rank + r] = longer(most, &x->longest[all[i].first_rank + r]);
+    }
+}
+
+// Passes that go together, from their micro-batches: in every layer a rank waits for those that it shares documents
+// with, in the linear part, in the part where exchanges hide, and in what comes then. Leaves in the terms of each
+// micro-batch what the pass takes at that of its ranks which takes longest.
+static void weigh_passes(Play* x, int pass) {
+    add_parts(x, pass);
+    for (int i = pass; i >= 0; i = x->next[i]) {
+        CostTerms longest = {0}, *all = &x->terms[i];
+        for (int r = 0; r < x->plan->micro_batches[i].cp_size; r++) {
+            const RankPart* p = &x->longest[x->plan->micro_batches[i].first_rank + r];
+            CostTerms t = {p->local + p->shared, p->linear, p->communication - hidden_ms(p), all->micro_batch};
+            if (terms_ms(&t) > terms_ms(&longest)) longest = t;
+        }
+        *all = longest;
+    }
+}
+
+// Ranks have ended their passes `last`; these start then, but not before `open`, which pass `opener` decided.
+static void play_passes(Play* x, Timeline* t, int pass, double open, int opener) {
+    int before = opener, alone = x->next[pass] < 0;
+    double start = open;
+    if (!alone) weigh_passes(x, pass);
+    for (int i = pass; i >= 0; i = x->next[i]) {
+        const MicroBatch* mb = &x->plan->micro_batches[i];
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
+            if (t->rank_end[r] > start) start = t->rank_end[r], before = x->last[r];
+    }
+    for (int i = pass; i >= 0; i = x->next[i]) {
+        const MicroBatch* mb = &x->plan->micro_batches[i];
+        double end = start + terms_ms(&x->terms[i]);
+        x->before[i] = before;
+        t->start[i] = start, t->end[i] = end;
+        t->communication[i] = alone || mb->cp_size > 1 ? x->terms[i].communication : 0;
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+            RankPart* part = &x->parts[r];
+            if (alone) *part = (RankPart){.linear = end - start - x->terms[pass].communication};
+            if (alone) part->communication = x->terms[pass].communication;
+            else part->communication = MAX(part->communication - hidden_ms(part), 0);
+            x->communication += part->communication;
+            x->busy += part->linear + part->local + part->shared + part->communication;
+            if (!alone && (part->linear > 0 || part->local + part->shared > 0)) x->busy += x->terms[pass].micro_batch;
+            *part = (RankPart){0};  // counted once
+            if (end > t->rank_end[r]) t->rank_end[r] = end, x->last[r] = i;
+        }
+    }
 }
 
 static void play_rounds(Play* x, Timeline* t) {
@@ -102,13 +206,14 @@ static void play_rounds(Play* x, Timeline* t) {
     for (int round = 0; round < x->n_rounds; round++) {
         double end = open;
         int ended = opener;
+        find_passes(x, round);
         for (int j = x->first[round]; j < x->first[round + 1]; j++) {
             int i = x->order[j];
-            play_micro_batch(x, t, i, open, opener);
+            if (x->pass[i] != i) continue;
+            play_passes(x, t, i, open, opener);
             if (t->end[i] > end) end = t->end[i], ended = i;
         }
-        open = end;
-        opener = ended;
+        if (x->rule->in_rounds) open = end, opener = ended;
     }
 }
 
@@ -136,12 +241,8 @@ static void follow_back(const Play* x, Timeline* t, int i) {
 
 static void count_shares(const Play* x, Timeline* t, double linear) {
     const Plan* plan = x->plan;
-    double all = plan->ranks * t->makespan, busy = 0, communication = 0;
+    double all = plan->ranks * t->makespan, busy = x->busy, communication = x->communication;
     if (!(all > 0)) return;
-    for (int i = 0; i < plan->n_micro_batches; i++) {
-        busy += plan->micro_batches[i].cp_size * terms_ms(&x->terms[i]);
-        communication += plan->micro_batches[i].cp_size * x->terms[i].communication;
-    }
     for (int r = 0; r < plan->ranks && x->rule->even_linear; r++) {
         busy += x->rule->remap_ms + linear / (x->setting->speeds ? x->setting->speeds[r] : 1);
         communication += x->rule->remap_ms;
@@ -164,6 +265,12 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
               .setting = setting,
               .rule = rule,
               .terms = TAKE(arena, CostTerms, n),
+              .first_ms = (double(*)[2])TAKE(arena, double, 2 * n),
+              .next = TAKE(arena, int, n),
+              .pass = TAKE(arena, int, n),
+              .at = TAKE(arena, int, plan->ranks),
+              .parts = TAKE(arena, RankPart, plan->ranks),
+              .longest = TAKE(arena, RankPart, plan->ranks),
               .before = TAKE(arena, int, n),
               .order = TAKE(arena, int, n),
               .first = TAKE(arena, int, n + 1),

@@ -1,7 +1,12 @@
-// timeline.h - plays a plan in the cost model: when every micro-batch starts and ends on its ranks.
+// timeline.h - plays a plan in the cost model: when every pass starts and ends on its ranks.
 //
-// Without rounds a micro-batch starts when the last of its ranks has ended what it ran before. Systems with a barrier
-// play in rounds: every round starts when all ranks have ended the one before.
+// A plan without rounds has a pass for each micro-batch. A pass starts when the last of the ranks that it shares
+// documents with has ended what it ran before. Systems with a barrier play in rounds: every round starts when all ranks
+// have ended the one before.
+//
+// A pass costs Cost.micro_batch once. Of its shared micro-batches the first exchange, forward and backward, hides under
+// the attention of those of one rank: it takes max(attention, exchange), and the rest of the communication comes
+// behind. Ranks that share documents wait for each other in every layer, so that their passes end together.
 //
 // A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and per-token terms.
 // Communication and what a micro-batch costs by itself take the same time at any speed.

@@ -276,6 +276,7 @@ MemoryPlan run_plan_memory(Run* run) {
     run->setting.limits = run->limits;
     run->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
     run->setting.context = run->config.context;
+    run->setting.no_overlap = !strcmp(run->config.overlap, "no");
     run->setting.cp_size = run->config.cp_size;
     run->setting.rounds = run->model.zero.stage > 1 || run->model.stages > 1;
     return plan;

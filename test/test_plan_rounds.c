@@ -97,7 +97,9 @@ static void plans_for_rounds_hold_and_are_no_longer_than_plans_cut_into_them(voi
         CHECK((t.result == 0) == (cut >= 0));
         if (t.result == 0) {
             check_trial(&t, step.lengths, step.n, &world.setting);
-            CHECK(t.f.makespan <= cut * (1 + 1e-12));
+            // A free plan's passes may have come in another order.
+            int has_cut = t.f.n_tries > 0 && t.f.tries[0].kind == FLEX_CUT;
+            CHECK(t.f.makespan <= MAX(cut, has_cut ? t.f.tries[0].makespan : 0) * (1 + 1e-12));
             tried++, made += made_for_rounds(&t.f), several += t.plan.n_rounds > 1;
         }
         if (test_failures_in_claim) printf("    seed %d: %.200s\n", (int)seed, t.err);
