@@ -51,11 +51,14 @@ int layout_first(const Layout* layout, int s) {
     return first;
 }
 
+double layout_work(const Layout* layout, const Shape* whole, int s) {
+    return work_of(whole, layout_first(layout, s), layout_first(layout, s + 1)) / work_of(whole, 0, whole->L);
+}
+
 void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers) {
     for (int s = 0; s < layout->stages; s++) {
-        int first = layout_first(layout, s), end = layout_first(layout, s + 1);
-        matmuls[s] = work_of(whole, first, end) / work_of(whole, 0, whole->L);
-        layers[s] = (double)(end - first) / whole->L;
+        matmuls[s] = layout_work(layout, whole, s);
+        layers[s] = (double)layout->stage[s].layers / whole->L;
     }
 }
 
@@ -163,8 +166,11 @@ int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err,
     int P = layout->stages, R = layout->tp, layers = layout_first(layout, P);
     if (layers != whole->L)
         return fail(err, errlen, "expected stages of %d layers together, as the model has, found %d", whole->L, layers);
+    char stages[32] = "", groups[64] = "";
+    if (P > 1) snprintf(stages, sizeof stages, "%d stages", P);
+    if (R > 1) snprintf(groups, sizeof groups, "%stensor-parallel groups of %d", P > 1 ? " of " : "", R);
     if (ranks % (R * P))
-        return fail(err, errlen, "%d stages in tensor-parallel groups of %d do not divide %d ranks; try mpirun -n %d",
-                    P, R, ranks, ROUND_UP(ranks, R * P));
+        return fail(err, errlen, "%s%s do not divide %d rank%s; try mpirun -n %d", stages, groups, ranks,
+                    ranks > 1 ? "s" : "", ROUND_UP(ranks, R * P));
     return 0;
 }

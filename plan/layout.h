@@ -30,7 +30,9 @@ extern const char* const recompute_names;  // "none|activation|block"
 Layout layout_even(const Shape* whole, int tp, int stages, int zero, Recompute recompute);
 // Where stage s begins; s = stages: L.
 int layout_first(const Layout* layout, int s);
-// Of each stage (stages): its share of a token's matmuls, and of the layers.
+// The share of a token's matmuls that stage s has.
+double layout_work(const Layout* layout, const Shape* whole, int s);
+// Of each stage (stages): that, and its share of the layers.
 void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers);
 
 // `otherwise`: of what the text leaves out. 0, or -1 with the line, what was expected and found.

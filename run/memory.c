@@ -180,6 +180,31 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     return plan;
 }
 
+size_t run_memory_of(Run* run, const Layout* layout, int s, int N) {
+    Model *m = &run->model, saved = *m;
+    PlanLimits limits = run->limits;
+    size_t most = 0;
+    Comm tp = {.size = layout->tp}, data = {.size = m->world->size / (layout->tp * layout->stages)};
+    m->split = split_even(&m->whole, layout->tp);
+    m->tp = layout->tp > 1 ? &tp : NULL;
+    m->comm = &data;
+    m->stages = layout->stages, m->stage = s;
+    m->zero.stage = data.size > 1 ? layout->stage[s].zero : 1;
+    m->recompute = layout->stage[s].recompute;
+    run->limits.ranks = data.size;
+    run->limits.kv_heads = MAX(1, m->whole.NKV / layout->tp);
+    run->limits.max_ring_docs = MIN(MAX(run->config.batch_tokens, run->config.context), 4096);
+    for (tp.rank = 0; tp.rank < layout->tp; tp.rank++) {
+        Shape part = split_shape(&m->whole, &m->split, tp.rank);
+        m->shape = shape_stage(&part, layout_first(layout, s), layout_first(layout, s + 1));
+        m->shape.shards = data.size;
+        most = MAX(most, plan_rows_of(run, N).total);
+    }
+    *m = saved;
+    run->limits = limits;
+    return most;
+}
+
 // What one rank may take: ranks on the CPU share the memory of their node or container.
 static HostMemory available_memory(const Run* run) {
     const Model* m = &run->model;

@@ -175,6 +175,19 @@ static void join_data_ranks(Model* m, int color) {
     m->comm->overlap = m->world->overlap;
 }
 
+// --memory: a number of bytes, or of KiB, MiB or GiB.
+static void take_memory_limit(Run* run) {
+    const char* text = run->config.memory;
+    if (!text) return;
+    char *end, *units = "KMG";
+    double bytes = strtod(text, &end);
+    const char* unit = *end ? strchr(units, *end) : NULL;
+    for (const char* u = units; unit && u <= unit; u++) bytes *= 1024;
+    if (end == text || !(bytes >= 1) || bytes > 1e18 || (*end && (!unit || end[1])))
+        die("--memory %s: expected a size like 64M or 24G", text);
+    run->available = (HostMemory){(size_t)bytes, "of --memory"};
+}
+
 // What rank 0 has read of --layout.
 typedef struct LayoutFile {
     int failed;
@@ -206,7 +219,9 @@ static void settle_layout(Run* run) {
             m->whole.L);
     m->layout = layout_even(&m->whole, c->tp, c->pp, c->zero, m->recompute);
     if (c->layout) {
-        if (world->rank == 0) read_layout(&file, run, &m->layout);
+        int is_auto = !strcmp(c->layout, "auto");
+        if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
+        else if (world->rank == 0) read_layout(&file, run, &m->layout);
         if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
         if (file.failed) die("--layout: %s", file.words);
         m->layout = file.layout;
@@ -215,6 +230,7 @@ static void settle_layout(Run* run) {
         die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
     c->tp = m->layout.tp;
     c->pp = m->layout.stages;
+    if (c->layout && !strcmp(c->layout, "auto") && !c->capacity) c->capacity = c->context;  // as was searched for
 }
 
 // Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
@@ -259,6 +275,8 @@ void run_open_ranks(Run* run) {
 void run_join_ranks(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
+    if (m->world->size > 1) settle_threads(run);
+    take_memory_limit(run);
     settle_layout(run);
     split_ranks(run);
     pipeline_join(m);
@@ -275,7 +293,6 @@ void run_join_ranks(Run* run) {
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
     if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);
     if (m->world->size > 1) {
-        settle_threads(run);
         check_same(run);
         if (!run_is_brief(run)) say_where(run);
     }

@@ -137,6 +137,9 @@ void run_find_origin(Run* run);  // claims the run directory; the checkpoint to 
 void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
 void run_open_ranks(Run* run);     // opens the Comm of all ranks
 void run_join_ranks(Run* run);     // divides them into groups and proves that all mean the same run
+// --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
+// comes next. 0, or -1 with words.
+int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
 void run_check_layout(Run* run);  // --check-layout: prints what every stage holds
 void run_measure_limit(Run* run);  // of all ranks together, each on its own
 // Ends the program because ranks can no longer work together.
@@ -167,6 +170,8 @@ typedef struct MemoryPlan {
     size_t total;
 } MemoryPlan;
 
+// Bytes of the memory table of a rank of stage s, with rows of N tokens. Before ranks are joined.
+size_t run_memory_of(Run* run, const Layout* layout, int s, int N);
 MemoryPlan run_plan_memory(Run* run);  // settles --capacity
 void run_take_memory(Run* run, MemoryPlan* plan);
 

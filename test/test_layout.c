@@ -108,7 +108,7 @@ static void layouts_that_ranks_cannot_run_are_refused(void) {
     CHECK(parse(&l, "tp 2\nstage layers 3\nstage layers 2\n", err) == 0);
     CHECK(layout_check(&l, &whole, 8, err, sizeof err) == 0);
     CHECK(layout_check(&l, &whole, 6, err, sizeof err) == -1);
-    CHECK_STRING(err, "2 stages in tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8");
+    CHECK_STRING(err, "2 stages of tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8");
     l.stage[1].layers = 3;
     CHECK(layout_check(&l, &whole, 8, err, sizeof err) == -1);
     CHECK_STRING(err, "expected stages of 5 layers together, as the model has, found 6");

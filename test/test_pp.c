@@ -102,6 +102,40 @@ static void a_checkpoint_goes_on_in_any_other_division(void) {
     }
 }
 
+// MiB behind `word` in what the last command said; NaN without.
+static double said(const char* word) {
+    const char* at = strstr(output, word);
+    return at ? strtod(at + strlen(word), NULL) : NAN;
+}
+
+// A limit that ranks with all layers do not meet: a layout is found, its table is what was searched for, it trains, and
+// goes on under any other.
+static void a_layout_is_found_under_a_memory_limit(void) {
+    Curve c;
+    CHECK(sh(MPIRUN TINY "--check-layout --layout auto --memory 1G", 4, program) == 0);
+    double whole = said("stage 0: ranks 0 to 3, layers 0 to 4, ");
+    CHECK(whole > 1 && whole < 1000);
+    CHECK(sh(MPIRUN TINY "--check-layout --layout auto --memory %.1fM", 4, program, 0.8 * whole) == 0);
+    const char* chosen = strstr(output, " MiB, chosen");
+    while (chosen && chosen > output && chosen[-1] != ' ') chosen--;
+    double expected = chosen ? strtod(chosen, NULL) : NAN, most = 0;
+    CHECK(expected <= 0.8 * whole);
+    for (const char* at = output; (at = strstr(at, "\nstage ")) && strchr(at + 1, '\n'); at++) {
+        const char* mib = strstr(at, "layers ");
+        if (mib && (mib = strchr(mib, ','))) most = fmax(most, strtod(mib + 1, NULL));
+    }
+    CHECK_CLOSE(most, expected, 0.1);
+    char options[64];
+    snprintf(options, sizeof options, "--layout auto --memory %.1fM", 0.8 * whole);
+    if (run("found", 4, options, &c)) check_same(&c, &one, 0);
+    CHECK(sh(MPIRUN "--resume-from step-000004 --pp 5 --tp 1 --out %s/found", 5, program, work) == 0);
+    if (read_curve("found", &c)) check_same(&c, &one, HALF);
+    CHECK(sh(MPIRUN TINY "--layout auto --memory 1M", 4, program) != 0);
+    CHECK(strstr(errors, "expected a layout of at most 1.0 MiB a rank, found none below") != NULL);
+    CHECK(sh("%s " TINY "--memory 1M --out %s/refused", program, work) == 1);
+    CHECK(strstr(errors, "1 MiB available (of --memory)") != NULL);
+}
+
 static void the_log_tells_of_the_stages(void) {
     double stages[STEPS], bubble[STEPS], in_flight[STEPS];
     CHECK(log_values("five", "stages", stages, STEPS) == STEPS && stages[0] == 5);
@@ -116,8 +150,10 @@ static void what_cannot_be_is_refused_in_one_line(void) {
         const char *options, *words;
         int ranks;
     } refused[] = {{"--pp 6", "expected at most as many stages as layers, found 5 layers; try --pp 5", 6},
-                   {"--pp 2", "does not divide the 3 ranks of this job; try mpirun -n 4", 3},
+                   {"--pp 2", "--pp: 2 stages do not divide 3 ranks; try mpirun -n 4", 3},
                    {"--pp 2 --balance migrate", "knows no stages of a pipeline: expected --pp 1, found 2", 2},
+                   {"--layout auto", "expected --memory SIZE, found none", 2},
+                   {"--memory 3X", "--memory 3X: expected a size like 64M or 24G", 1},
                    {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
     for (int i = 0; i < COUNT(refused); i++) {
         int status = sh(MPIRUN TINY "%s --out %s/refused", refused[i].ranks, program, refused[i].options, work);
@@ -133,6 +169,7 @@ int main(int argc, char** argv) {
     write_corpus();
     RUN(a_pipeline_has_the_losses_and_samples_of_one_rank);
     RUN(a_checkpoint_goes_on_in_any_other_division);
+    RUN(a_layout_is_found_under_a_memory_limit);
     RUN(the_log_tells_of_the_stages);
     RUN(what_cannot_be_is_refused_in_one_line);
     return program_end();

@@ -386,8 +386,8 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
     const struct {
         int ranks;
         const char *options, *words;
-    } refused[] = {{3, "--tp 2", "rank 0: --tp 2 does not divide the 3 ranks of this job; try --tp 1 or mpirun -n 4"},
-                   {1, "--tp 2", "--tp 2 does not divide the 1 ranks of this job; try --tp 1 or mpirun -n 2"},
+    } refused[] = {{3, "--tp 2", "rank 0: --tp: tensor-parallel groups of 2 do not divide 3 ranks; try mpirun -n 4"},
+                   {1, "--tp 2", "--tp: tensor-parallel groups of 2 do not divide 1 rank; try mpirun -n 2"},
                    {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
                    {3, "--tp 3 --hidden 2", "rank 0: --tp 3: expected at most as many ranks as hidden units, found 2"},
                    {2, "--tp 0", "rank 0: --tp expects 1 to"}};
@@ -398,7 +398,7 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
         CHECK(sh("ls $W/refused") != 0);
     }
     curve_of("two");  // which has --tp 2 among its options
-    check_refused(sh(MPIRUN "--resume --threads 1 --out $W/two", 1, program), "--tp 2 does not divide the 1 ranks");
+    check_refused(sh(MPIRUN "--resume --threads 1 --out $W/two", 1, program), "groups of 2 do not divide 1 rank");
 }
 
 int main(int argc, char** argv) {
