@@ -1,5 +1,5 @@
-// layout_search.h - the layout (plan/layout.h) that is fastest under a memory limit: how many stages and tensor-parallel
-// ranks, which layers each stage has, what its ranks divide and compute again.
+// layout_search.h - the layout (plan/layout.h) that is fastest under a memory limit: how many stages and
+// tensor-parallel ranks, which layers each stage has, what its ranks divide and compute again.
 //
 // After Galvatron-BMW (Wang et al. 2024), whose pipelines balance memory and time at once, with a stage in place of a
 // layer as what has a strategy. For every number of stages P and of tensor-parallel ranks a dynamic program deals the
@@ -7,9 +7,9 @@
 //
 //   best(s, l) = min over n, strategy of max(best(s - 1, l - n), ms of n layers in stage s)
 //
-// over strategies whose bytes fit the limit. It is exact: no layout of this P has a shorter longest stage. Early stages
-// keep more rounds, so memory and time pull their borders apart; both are in the minimum. A step of v equal rounds takes
-// (v + P - 1) / v of the longest stage, the sum of its rounds.
+// over strategies whose bytes fit the limit. It is exact: no layout of this P has a shorter longest stage. Early
+// stages keep more rounds, so memory and time pull their borders apart; both are in the minimum. A step of v equal
+// rounds takes (v + P - 1) / v of the longest stage, the sum of its rounds.
 #pragma once
 #include "plan/layout.h"
 

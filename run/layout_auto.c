@@ -1,5 +1,5 @@
-// layout_auto.c - --layout auto: the search of plan/layout_search.h with this program's own memory table, which is exact,
-// and times that are estimated from FLOPs and bytes at nominal rates.
+// layout_auto.c - --layout auto: the search of plan/layout_search.h with this program's own memory table, which is
+// exact, and times that are estimated from FLOPs and bytes at nominal rates.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
