@@ -117,15 +117,20 @@ static size_t workspace_bytes(const KernelLimits* limits) {
     return need.shared_bytes + need.thread_bytes * (size_t)threads_wanted(limits);
 }
 
-// Huge pages where the system gives them: packed panels are walked end to end, and 4 KiB pages would miss the TLB.
-static char* map(size_t bytes) {
+// Zeroed memory; large blocks in huge pages where the system gives them: packed panels are walked end to end, and rows
+// of heads lie pages apart, so that 4 KiB pages would miss the TLB. All threads clear it: most of the time of a large
+// start.
+static void* zeroed(size_t bytes) {
+    enum { HUGE = 2 << 20 };
     void* p = NULL;
-    if (bytes == 0) return NULL;
-    if (posix_memalign(&p, 2 << 20, bytes)) return NULL;
+    int large = bytes >= HUGE;
+    if (posix_memalign(&p, large ? HUGE : 64, ROUND_UP(MAX(bytes, (size_t)1), (size_t)64))) return NULL;
 #ifdef MADV_HUGEPAGE
-    madvise(p, bytes, MADV_HUGEPAGE);
+    if (large) madvise(p, bytes / HUGE * HUGE, MADV_HUGEPAGE);
 #endif
-    return (char*)memset(p, 0, bytes);
+#pragma omp parallel for num_threads(MAX(1, cpu_threads())) schedule(static) if (large)
+    for (size_t begin = 0; begin < bytes; begin += HUGE) memset((char*)p + begin, 0, MIN((size_t)HUGE, bytes - begin));
+    return p;
 }
 
 static void release(void) {
@@ -152,8 +157,8 @@ static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
     start_threads(n_threads);
     if (!fits) {
         release();
-        scratch.shared = map(need.shared_bytes);
-        scratch.threads = map(need.thread_bytes * (size_t)n_threads);
+        scratch.shared = need.shared_bytes ? zeroed(need.shared_bytes) : NULL;
+        scratch.threads = need.thread_bytes ? zeroed(need.thread_bytes * (size_t)n_threads) : NULL;
         if ((need.shared_bytes && !scratch.shared) || (need.thread_bytes && !scratch.threads)) {
             release();
             return fail(err, errlen,
@@ -190,6 +195,7 @@ const Kernels* cpu_kernels(CpuIsa isa) {
         table->workspace_bytes = workspace_bytes;
         table->open = open_cpu;
         table->close = close_cpu;
+        table->alloc = table->alloc_host = zeroed;
         // Each set is complete but AMX, which replaces a few entries of the one below it.
         for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
             for (int f = 0; f < COUNT(families[base]); f++)

@@ -210,6 +210,15 @@ SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, siz
     }
 }
 
+// What `pre` a tile is multiplied by is fetched while its last sums are added: each row lies in a page of its own, where
+// the processor does not guess the next. Doing so for results costs more than it saves.
+static void fetch_pre(const Product* p, size_t m, size_t n) {
+    size_t bytes = min(NR, p->N - n) * dtype_bytes(p->dt);
+    for (size_t i = 0; i < MR && m + i < p->M; i++)
+        for (size_t byte = 0; byte < bytes; byte += 64)
+            __builtin_prefetch((const char*)element(p->pre, (m + i) * p->N + n, p->dt) + byte);
+}
+
 // Rows begin .. end of a finished tile become results.
 static void write_rows(const Product* p, const Finished* tile, size_t begin, size_t end) {
     for (size_t i = begin; i < end && tile->m + i < p->M; i++)
@@ -256,6 +265,7 @@ static void multiply_block(const Product* p, const Block* block, ThreadScratch* 
                 const float* b = block->b + (j * block->depth + k) * NR;
                 const char* next = (const char*)(b + block->depth * NR) + i * depth * 8;
                 size_t m = block->m + i * MR, n = block->n + j * NR;
+                if (last && p->pre) fetch_pre(p, m, n);
                 multiply_panels(sums, scratch->a + i * MR * depth, b, depth, add, next, p, &finished);
                 if (last) finished = (Finished){sums, m, n};
             }

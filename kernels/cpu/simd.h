@@ -41,7 +41,18 @@ SIMD_INLINE vf vf_max(vf a, vf b) {
 #endif
 }
 
-SIMD_INLINE vf vf_min(vf a, vf b) { return -vf_max(-a, -b); }  // b where either is NaN
+// The smaller; b where either is NaN.
+SIMD_INLINE vf vf_min(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vf)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return vf_select(a < b, a, b);
+#endif
+}
 
 SIMD_INLINE vf vf_sqrt(vf x) {
 #if defined(__AVX512F__)
@@ -214,15 +225,15 @@ SIMD_INLINE vf vf_exp2_bounded(vf x) {
 
 // With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no digits where x is
 // negative.
-SIMD_INLINE vf vf_exp_minus_2u(vf x) { return vf_exp(x * (x * x * -0.0713548163f - 1.59576912f)); }
+SIMD_INLINE vf vf_minus_2u(vf x) { return x * (x * x * -0.0713548163f - 1.59576912f); }
 
-SIMD_INLINE vf vf_gelu(vf x) { return x / (1.f + vf_exp_minus_2u(x)); }
+SIMD_INLINE vf vf_gelu(vf x) { return x / (1.f + vf_exp(vf_minus_2u(x))); }
 
 // With e = exp(-2u), s = 1 / (1 + e), 1 - s = e s:  GELU' = s + x s (e s) 2 du/dx. Beyond |x| = 10 that is 0 or 1, and
-// e would overflow.
+// e would overflow; up to there |2u| < 87.32.
 SIMD_INLINE vf vf_gelu_gradient(vf x) {
     x = vf_max(vf_set1(-10), vf_min(vf_set1(10), x));
-    vf e = vf_exp_minus_2u(x), s = 1.f / (1.f + e);
+    vf e = vf_exp_inside(vf_minus_2u(x)), s = 1.f / (1.f + e);
     return s + x * s * (e * s) * (x * x * 0.214064449f + 1.59576912f);
 }
 
