@@ -210,8 +210,8 @@ SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, siz
     }
 }
 
-// What `pre` a tile is multiplied by is fetched while its last sums are added: each row lies in a page of its own, where
-// the processor does not guess the next. Doing so for results costs more than it saves.
+// The part of `pre` that a tile will meet is fetched while its last sums are added: each row lies in a page of its own,
+// and the processor does not guess the next. Doing so for results costs more than it saves.
 static void fetch_pre(const Product* p, size_t m, size_t n) {
     size_t bytes = min(NR, p->N - n) * dtype_bytes(p->dt);
     for (size_t i = 0; i < MR && m + i < p->M; i++)
