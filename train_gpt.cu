@@ -326,8 +326,8 @@ static void classify_chunk(const Model* m, const Row* row, void* logits, int n, 
 }
 
 // Losses of all tokens of the row, logits = LNF W^T with the classifier's weights W (shape_head), and with train the
-// gradients of W and, in D_NORM, of LNF. The
-// row goes through in chunks, so that the logits of a whole row never exist. scale: 1 / targets of the whole step.
+// gradients of W and, in D_NORM, of LNF. The row goes through in chunks, so that the logits of a whole row never exist.
+// scale: 1 / targets of the whole step.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
     int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;  // nothing here belongs to a layer
