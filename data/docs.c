@@ -168,6 +168,21 @@ static int has_suffix(const char* name, const char* suffix) {
 
 static int is_shard_kind(FileKind kind) { return kind == FILE_SHARD16 || kind == FILE_SHARD32; }
 
+// All bytes of a file, where it would be indexed. Its name says how it is read.
+static int hash_file(Docs* docs, const DocsFile* file, int named, char* err, size_t errlen) {
+    char block[1 << 16];
+    const char *slash = strrchr(file->path, '/'), *name = slash ? slash + 1 : file->path;
+    uint64_t head[] = {(uint64_t)file->size, (uint64_t)named, hash_bytes(name, strlen(name), 0)};
+    docs_hash_content(docs, head, sizeof head);
+    for (int64_t at = 0; at < file->size; at += (int64_t)sizeof block) {
+        size_t n = (size_t)MIN(file->size - at, (int64_t)sizeof block);
+        if (docs_file_read(file, at, block, n, err, errlen)) return -1;
+        docs_hash_content(docs, block, n);
+    }
+    docs->keyed_bytes += file->size;
+    return 0;
+}
+
 // Adds a file that is open. A file that was not named is passed over (1) when it
 // is no text. 0, or -1.
 static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
@@ -182,6 +197,7 @@ static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t e
         return fail(err, errlen,
                     "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
                     docs->files[0].path, file->path);
+    if (docs->keying) return hash_file(docs, file, named, err, errlen);
     if (is_shard) return docs_index_shard(docs, file, err, errlen);
     docs->max_token = MAX(docs->max_token, tokenizer_vocab(docs->tokenizer) - 1);
     if (!has_suffix(name, ".jsonl")) return docs_index_text(docs, file, err, errlen);
@@ -329,11 +345,13 @@ static void divide_shares(Docs* docs) {
 int docs_corpora(const Docs* docs) { return docs->n_corpora; }
 const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->corpora[corpus]; }
 
-int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
+static int open_corpus(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, int keying,
+                       char* err, size_t errlen) {
     *out = NULL;
     if (n_paths < 1) return fail(err, errlen, "no corpus given");
     Docs* docs = calloc(1, sizeof *docs);
     if (!docs) return fail(err, errlen, "out of memory for the corpus");
+    docs->keying = keying;
     docs->tokenizer = tokenizer;
     docs->unpacked = -1;
     docs->encodes = !tokenizer_is_bytes(tokenizer);
@@ -342,12 +360,30 @@ int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer
     int status = 0;
     for (int i = 0; status == 0 && i < n_paths; i++) status = add_weighted(docs, paths[i], i == 0, err, errlen);
     divide_shares(docs);
-    if (status == 0 && docs_tokens(docs) == docs->n_docs)
+    if (status == 0 && !keying && docs_tokens(docs) == docs->n_docs)
         status = fail(err, errlen, "the corpus has no text: %lld documents in %lld files, each a single token",
                       (long long)docs->n_docs, (long long)docs->n_files);
     if (status) docs_close(docs);
     else *out = docs;
     return status;
+}
+
+int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
+    return open_corpus(out, paths, n_paths, tokenizer, 0, err, errlen);
+}
+
+int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
+             char* err, size_t errlen) {
+    Docs* docs;
+    const void* file;
+    size_t n;
+    if (open_corpus(&docs, paths, n_paths, tokenizer, 1, err, errlen)) return -1;
+    tokenizer_file(tokenizer, &file, &n);
+    docs_hash_content(docs, docs->corpora, (size_t)docs->n_corpora * sizeof *docs->corpora);
+    *key = hash_bytes(file, n, docs_finish_content(docs));
+    *bytes = docs->keyed_bytes;
+    docs_close(docs);
+    return 0;
 }
 
 void docs_close(Docs* docs) {
@@ -373,7 +409,7 @@ int64_t docs_tokens(const Docs* docs) { return docs->n_docs ? docs->start[docs->
 int64_t docs_length(const Docs* docs, int64_t doc) { return docs->start[doc + 1] - docs->start[doc]; }
 int64_t docs_skipped(const Docs* docs) { return docs->skipped; }
 int64_t docs_runs(const Docs* docs) { return docs->runs; }
-int64_t docs_files(const Docs* docs) { return docs->n_files; }
+int64_t docs_files(const Docs* docs) { return docs->shown_files ? docs->shown_files : docs->n_files; }
 int docs_max_token(const Docs* docs) { return docs->max_token; }
 int64_t docs_packed(const Docs* docs) { return docs->packed; }
 int64_t docs_plain_jsonl(const Docs* docs) { return docs->plain_jsonl; }

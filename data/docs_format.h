@@ -62,6 +62,9 @@ struct Docs {
     int n_corpora;
     int unpacked;  // a file without a name, -1: there is none
     int64_t unpacked_bytes;
+    int64_t shown_files;  // where a shard stands for them; 0: n_files
+    int keying;           // nothing is indexed: content becomes the hash of all files and of how they are read
+    int64_t keyed_bytes;
     int64_t packed, plain_jsonl;  // of the files: compressed ones passed over; .jsonl that is read as plain text
 };
 
@@ -82,6 +85,7 @@ int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t
 int64_t docs_last_at_most(const int64_t* first, size_t stride, int64_t n, int64_t key);
 // Bytes of the next document, for the hash of the whole content: piece by piece, in order, before docs_add.
 void docs_hash_content(Docs* docs, const void* bytes, size_t n);
+uint64_t docs_finish_content(Docs* docs);  // what was hashed is a document: the hash of all so far
 // Appends a document. head: what its own hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen);
 
@@ -105,6 +109,12 @@ int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen);
 // docs_chat.c: whether a line of JSONL is an instruction, and the document that it makes.
 int docs_is_instruction(const Json* json);
 int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen);
+
+// A hash of all text that these paths name, and of how it is read; *bytes: how much. 0, or -1 as docs_open.
+int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
+             char* err, size_t errlen);
+// tell is called now and then while text is encoded, with `total`. One corpus at a time; NULL: nobody is told.
+void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
 // Tokens at .. at + n of Docs.encoded.
 void docs_read_encoded(const Docs* docs, int64_t at, int n, int* out);

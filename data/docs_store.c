@@ -65,7 +65,7 @@ void docs_hash_content(Docs* docs, const void* bytes, size_t n) {
     if (n > 0) memcpy(h->held, p, n);
 }
 
-static void finish_content(Docs* docs) {
+uint64_t docs_finish_content(Docs* docs) {
     ContentHash* h = &docs->reading;
     size_t held = h->bytes % CONTENT_BLOCK;
     memset(h->held + held, 0, CONTENT_BLOCK - held);
@@ -73,6 +73,7 @@ static void finish_content(Docs* docs) {
     docs->content = hash64(docs->content ^ h->bytes);
     for (int i = 0; i < COUNT(h->lanes); i++) docs->content = hash64(docs->content ^ h->lanes[i]);
     *h = (ContentHash){.bytes = 0};
+    return docs->content;
 }
 
 int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, char* err, size_t errlen) {
@@ -87,7 +88,7 @@ int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, ch
     docs->hash[docs->n_docs] = hash_bytes(head, head_bytes, (uint64_t)length);
     docs->start[docs->n_docs + 1] = docs->start[docs->n_docs] + length;
     docs->n_docs++;
-    finish_content(docs);
+    docs_finish_content(docs);
     return 0;
 }
 

@@ -34,11 +34,28 @@ int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_
     return 0;
 }
 
+static void (*tell)(int64_t done, int64_t total);
+static int64_t encoded_bytes, told_bytes, total_bytes;
+
+void docs_on_progress(void (*listener)(int64_t done, int64_t total), int64_t total) {
+    tell = listener;
+    encoded_bytes = told_bytes = 0;
+    total_bytes = total;
+}
+
+static void count_encoded(size_t n) {
+    encoded_bytes += (int64_t)n;
+    if (!tell || encoded_bytes - told_bytes < BLOCK) return;
+    told_bytes = encoded_bytes;
+    tell(encoded_bytes, total_bytes);
+}
+
 int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen) {
     int* tokens = malloc(MAX(1, tokenizer_room(docs->tokenizer, n)) * sizeof *tokens);
     if (!tokens) return fail(err, errlen, "out of memory to encode %zu bytes of text", n);
     int status = docs_append_tokens(docs, tokens, tokenizer_encode(docs->tokenizer, tokens, text, n), err, errlen);
     free(tokens);
+    count_encoded(n);
     return status;
 }
 

@@ -9,7 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/docs_cache.h"
 #include "data/hf_files.h"
+#include "data/progress.h"
 #include "run/run.h"
 
 void run_threads_without_spinning(char** argv) {
@@ -30,6 +32,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     run->uses_model = c->sample || c->eval || c->eval_choices;
     run->training = !c->sample && !c->eval_choices;
     run->claims = run->training && !run->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
+    if (c->tokenize) run->claims = 0;
     run->state.val_loss = run->state.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!run->model.k) die("%s", err);
@@ -59,16 +62,57 @@ static void open_tokenizer(Run* run) {
     if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err)) die("%s", err);
 }
 
+static int rewrites_lines;  // of the progress below
+static void tell_encoding(int64_t done, int64_t total) {
+    static double last;
+    double now = now_seconds(), percent = 100 * (double)MIN(done, total) / (double)MAX(total, (int64_t)1);
+    int is_terminal = rewrites_lines;
+    if (now - last < (is_terminal ? 0.1 : 10)) return;
+    last = now;
+    printf("%stokens  %.0f %% of %.1f MB encoded%s", is_terminal ? "\r\033[K" : "", percent, (double)total / 1e6,
+           is_terminal ? "\r" : "\n");
+    fflush(stdout);
+}
+
+// Rank 0 encodes text, and all others find its tokens in the user's cache; where that cannot be they encode it, too.
+static void open_docs(Run* run, const char* option, const PathList* list, Docs** docs, const char* dir) {
+    char err[ERR_BYTES], words[ERR_BYTES];
+    Comm* world = run->model.world;
+    int rank = world->rank, takes_turns = world->size > 1 && !tokenizer_is_bytes(run->data.tokenizer);
+    DocsCache cache = {.dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
+    rewrites_lines = progress_is_terminal() && !strcmp(run->identity.source, "alone");
+    if (takes_turns && rank > 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
+    double started = now_seconds();
+    if (docs_open_cached(docs, list->paths, list->n, run->data.tokenizer, &cache, words, err, sizeof err))
+        die("%s: %s", option, err);
+    if (takes_turns && rank == 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
+    if (rank > 0) return;
+    if (words[0]) warn("tokens are not kept: %s", words);
+    else if (cache.path[0] && !cache.was_there)
+        say(stdout, "tokens  %s, made in %.1f s, for later runs", cache.path, now_seconds() - started);
+    else if (cache.path[0] && !run_is_brief(run)) say(stdout, "tokens  %s", cache.path);
+}
+
+// --tokenize does only that.
+static void tokenize_only(Run* run) {
+    const Config* c = &run->config;
+    if (tokenizer_is_bytes(run->data.tokenizer)) die("--tokenize: text needs a tokenizer; try --tokenizer FILE");
+    open_docs(run, "--data", &c->data, &run->data.docs, c->tokenize);
+    say(stdout, "%" PRId64 " tokens of %" PRId64 " documents in %s", docs_tokens(run->data.docs),
+        docs_count(run->data.docs), c->tokenize);
+    run_end_output();
+    exit(0);
+}
+
 void run_open_data(Run* run) {
-    char err[ERR_BYTES];
     Config* c = &run->config;
     Data* d = &run->data;
     open_tokenizer(run);
     if (!run->training) return;
     default_data(c);
-    if (docs_open(&d->docs, c->data.paths, c->data.n, d->tokenizer, err, sizeof err)) die("--data: %s", err);
-    if (c->val.n && docs_open(&d->val_docs, c->val.paths, c->val.n, d->tokenizer, err, sizeof err))
-        die("--val: %s", err);
+    if (c->tokenize) tokenize_only(run);
+    open_docs(run, "--data", &c->data, &d->docs, NULL);
+    if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
     uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs);
     int by_shape = run->state.corpus != corpus, by_content = run->state.content && run->state.content != content;
     if (c->resume && (by_shape || by_content))

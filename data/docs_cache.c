@@ -1,0 +1,226 @@
+// docs_cache.c - see docs_cache.h.
+//
+// The index, of 8-byte words, little-endian as all machines here: the header below, then the length of each document,
+// the hash of each, and the corpora.
+#include "data/docs_cache.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/docs_format.h"
+#include "data/user_cache.h"
+#include "plan/base.h"
+
+enum { LEAST = 1 << 20, SHARD_HEADER = 1024 };
+
+typedef struct Index {
+    char magic[8];
+    uint64_t key, content, tokens_hash, rest_hash;  // rest_hash: of the rest of the file
+    int64_t n_docs, n_tokens, token_bytes, max_token;
+    int64_t files, skipped, runs, packed, plain_jsonl, n_corpora;
+} Index;
+
+static const char magic[8] = "RAGTOK1";
+
+static uint64_t hash_of_rest(Index x, const void* rest, size_t n) {
+    x.rest_hash = 0;
+    return hash_bytes(rest, n, hash_bytes(&x, sizeof x, 0));
+}
+
+static size_t rest_bytes(const Index* x) { return (size_t)x->n_docs * 16 + (size_t)x->n_corpora * sizeof(DocsCorpus); }
+
+// ---- writing
+
+static void fill_header(int32_t header[256], const Index* x) {
+    memset(header, 0, SHARD_HEADER);
+    header[0] = x->token_bytes == 2 ? 20240520 : 20240801;
+    header[1] = x->token_bytes == 2 ? 1 : 7;
+    header[2] = (int32_t)x->n_tokens;
+}
+
+static Index index_of(const Docs* d, uint64_t key) {
+    Index x = {.key = key, .content = d->content, .n_docs = d->n_docs, .n_tokens = docs_tokens(d)};
+    memcpy(x.magic, magic, sizeof magic);
+    x.token_bytes = d->encoded_bytes, x.max_token = d->max_token, x.files = d->n_files, x.skipped = d->skipped;
+    x.runs = d->runs, x.packed = d->packed, x.plain_jsonl = d->plain_jsonl, x.n_corpora = d->n_corpora;
+    return x;
+}
+
+static int save(const char* dir, const char* name, const char* path, const void* bytes, size_t n, char* err,
+                size_t errlen) {
+    if (!dir) return user_cache_save(name, bytes, n, err, errlen);
+    return disk_make_dirs(dir, err, errlen) || disk_replace(path, bytes, n, err, errlen) ? -1 : 0;
+}
+
+// What is written: the shard whole, and the index.
+static int make(const Docs* d, Index* x, char** shard, char** index, char* err, size_t errlen) {
+    size_t n = (size_t)(x->n_tokens * x->token_bytes), rest = rest_bytes(x);
+    *shard = malloc(SHARD_HEADER + n);
+    *index = malloc(sizeof *x + rest);
+    if (!*shard || !*index) return fail(err, errlen, "no memory to keep %zu MiB of tokens", n >> 20);
+    fill_header((int32_t*)(void*)*shard, x);
+    memcpy(*shard + SHARD_HEADER, d->encoded, n);
+    char* at = *index + sizeof *x;
+    for (int64_t i = 0; i < d->n_docs; i++, at += 8) {
+        int64_t length = docs_length(d, i);
+        memcpy(at, &length, sizeof length);
+    }
+    memcpy(at, d->hash, 8 * (size_t)d->n_docs);
+    memcpy(at + 8 * (size_t)d->n_docs, d->corpora, (size_t)d->n_corpora * sizeof *d->corpora);
+    x->tokens_hash = hash_bytes(d->encoded, n, 0);
+    x->rest_hash = hash_of_rest(*x, *index + sizeof *x, rest);
+    memcpy(*index, x, sizeof *x);
+    return 0;
+}
+
+// Only what is encoded whole, without instructions, whose labels an index does not say.
+static int can_be_kept(const Docs* d) {
+    return d->n_spans == 0 && d->n_encoded == docs_tokens(d) && docs_tokens(d) <= INT32_MAX;
+}
+
+static int store(const Docs* d, uint64_t key, const DocsCache* c, const char* names[2], char paths[2][DISK_PATH],
+                 char* err, size_t errlen) {
+    char *shard = NULL, *index = NULL;
+    Index x = index_of(d, key);
+    int failed =
+        make(d, &x, &shard, &index, err, errlen) ||
+        save(c->dir, names[0], paths[0], shard, SHARD_HEADER + (size_t)(x.n_tokens * x.token_bytes), err, errlen) ||
+        save(c->dir, names[1], paths[1], index, sizeof x + rest_bytes(&x), err, errlen);
+    free(shard);
+    free(index);
+    return failed ? -1 : 0;
+}
+
+// ---- reading
+
+// Fills starts and hashes. 0, or -1.
+static int read_documents(Docs* d, const Index* x, const char* rest, const char* path, char* err, size_t errlen) {
+    d->start = malloc(((size_t)x->n_docs + 1) * sizeof *d->start);
+    d->hash = malloc((size_t)x->n_docs * sizeof *d->hash + 1);
+    if (!d->start || !d->hash) return fail(err, errlen, "%s: no memory for %lld documents", path, (long long)x->n_docs);
+    d->start[0] = 0;
+    for (int64_t i = 0; i < x->n_docs; i++) {
+        int64_t length;
+        memcpy(&length, rest + 8 * i, sizeof length);
+        if (length < 1 || length > x->n_tokens - d->start[i])
+            return fail(err, errlen, "%s: document %lld has %lld tokens", path, (long long)i, (long long)length);
+        d->start[i + 1] = d->start[i] + length;
+    }
+    memcpy(d->hash, rest + 8 * x->n_docs, 8 * (size_t)x->n_docs);
+    d->n_docs = x->n_docs;
+    if (docs_tokens(d) != x->n_tokens) return fail(err, errlen, "%s: its documents are not all of its tokens", path);
+    memcpy(d->corpora, rest + 16 * x->n_docs, (size_t)x->n_corpora * sizeof *d->corpora);
+    d->n_corpora = (int)x->n_corpora;
+    for (int i = 0; i < d->n_corpora; i++) {
+        const DocsCorpus* c = &d->corpora[i];
+        if (c->first < 0 || c->end < c->first || c->end > d->n_docs || !memchr(c->name, 0, CORPUS_NAME) ||
+            !(c->share > 0))
+            return fail(err, errlen, "%s: corpus %d has no range of documents", path, i);
+    }
+    return 0;
+}
+
+static int read_index(Docs* d, Index* x, const char* path, uint64_t key, char* err, size_t errlen) {
+    size_t n = 0;
+    char* bytes = disk_read_file(path, (size_t)1 << 33, &n, err, errlen);
+    if (!bytes) return -1;
+    int right = n >= sizeof *x;
+    if (right) memcpy(x, bytes, sizeof *x);
+    right = right && !memcmp(x->magic, magic, sizeof magic) && x->key == key && x->n_docs >= 1 &&
+            x->n_docs <= (int64_t)(n / 16) && x->n_corpora >= 0 && x->n_corpora <= MOST_CORPORA &&
+            x->n_tokens >= x->n_docs && x->n_tokens <= INT32_MAX && (x->token_bytes == 2 || x->token_bytes == 4) &&
+            n == sizeof *x + rest_bytes(x) && x->max_token >= 0 && x->max_token < 1 << 30 &&
+            hash_of_rest(*x, bytes + sizeof *x, n - sizeof *x) == x->rest_hash;
+    int status = right ? read_documents(d, x, bytes + sizeof *x, path, err, errlen)
+                       : fail(err, errlen, "%s: is no index of these documents", path);
+    free(bytes);
+    return status;
+}
+
+// Is the shard the one that the index was made with? Reads it once.
+static int check_shard(const DocsFile* file, const Index* x, char* err, size_t errlen) {
+    int32_t expected[256], found[256];
+    size_t n = (size_t)(x->n_tokens * x->token_bytes);
+    fill_header(expected, x);
+    if (file->size != (int64_t)(SHARD_HEADER + n) || docs_file_read(file, 0, found, sizeof found, err, errlen) ||
+        memcmp(expected, found, sizeof found))
+        return fail(err, errlen, "%s: is not the shard of its index", file->path);
+    char* tokens = malloc(n);
+    if (!tokens) return fail(err, errlen, "%s: no memory to check it", file->path);
+    int bad = docs_file_read(file, SHARD_HEADER, tokens, n, err, errlen);
+    if (!bad && hash_bytes(tokens, n, 0) != x->tokens_hash) bad = fail(err, errlen, "%s: is damaged", file->path);
+    free(tokens);
+    return bad;
+}
+
+int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, char* err,
+              size_t errlen) {
+    Index x;
+    *out = NULL;
+    Docs* d = calloc(1, sizeof *d);
+    if (!d) return fail(err, errlen, "out of memory for the corpus");
+    d->unpacked = -1;
+    d->tokenizer = tokenizer;
+    d->encodes = 1;
+    d->end_of_text = tokenizer_end_of_text(tokenizer);
+    d->files = calloc(1, sizeof *d->files);
+    char* path = strdup(shard);
+    int bad = !d->files || !path ? fail(err, errlen, "out of memory for the corpus") : 0;
+    if (d->files) d->files[0] = (DocsFile){.path = path, .fd = -1}, d->n_files = 1;
+    else free(path);
+    bad = bad || read_index(d, &x, index, key, err, errlen) || docs_file_open(&d->files[0], err, errlen) ||
+          check_shard(&d->files[0], &x, err, errlen);
+    if (bad) {
+        docs_close(d);
+        return -1;
+    }
+    d->files[0].kind = x.token_bytes == 2 ? FILE_SHARD16 : FILE_SHARD32;
+    d->encoded_bytes = (int)x.token_bytes, d->max_token = (int)x.max_token, d->content = x.content;
+    d->shown_files = x.files, d->skipped = x.skipped, d->runs = x.runs, d->packed = x.packed;
+    d->plain_jsonl = x.plain_jsonl;
+    *out = d;
+    return 0;
+}
+
+// ---- both
+
+int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
+                     char* words, char* err, size_t errlen) {
+    char files[2][DISK_PATH], names[2][64], why[ERR_BYTES];
+    const char* const list[] = {names[0], names[1]};
+    uint64_t key = 0;
+    int64_t bytes = 0;
+    words[0] = cache->path[0] = 0;
+    cache->was_there = 0;
+    int is_kept = !tokenizer_is_bytes(tokenizer);
+    if (is_kept && docs_key(&key, &bytes, paths, n_paths, tokenizer, err, errlen)) return -1;
+    if (!is_kept || (bytes < LEAST && !cache->dir)) return docs_open(out, paths, n_paths, tokenizer, err, errlen);
+    for (int i = 0; i < 2 && is_kept; i++) {
+        snprintf(names[i], sizeof names[i], "tokens-%016llx.%s", (unsigned long long)key, i ? "idx" : "bin");
+        if (cache->dir ? disk_join(files[i], cache->dir, names[i], words, ERR_BYTES)
+                       : user_cache_path(files[i], names[i], words, ERR_BYTES))
+            is_kept = 0;
+        else if (!cache->dir && user_cache_check(names[i], words, ERR_BYTES) < 0) is_kept = 0;
+    }
+    if (is_kept && docs_load(out, files[0], files[1], key, tokenizer, why, sizeof why) == 0) {
+        snprintf(cache->path, sizeof cache->path, "%s", files[0]);
+        cache->was_there = 1;
+        return 0;
+    }
+    docs_on_progress(cache->tell, bytes);
+    int status = docs_open(out, paths, n_paths, tokenizer, err, errlen);
+    docs_on_progress(NULL, 0);
+    if (status || !is_kept || !can_be_kept(*out)) return status;
+    const char* both[2] = {list[0], list[1]};
+    if (store(*out, key, cache, both, files, words, ERR_BYTES)) return 0;
+    snprintf(cache->path, sizeof cache->path, "%s", files[0]);
+    Docs* kept = NULL;  // from here on as every other rank and run has it
+    if (docs_load(&kept, files[0], files[1], key, tokenizer, words, ERR_BYTES)) return 0;
+    docs_close(*out);
+    *out = kept;
+    return 0;
+}

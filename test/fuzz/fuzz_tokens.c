@@ -1,0 +1,51 @@
+// fuzz_tokens.c - any bytes behind the head of an index of kept tokens: what opens can be read to its end.
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/docs_cache.h"
+#include "plan/base.h"
+
+static void put(const char* path, const void* bytes, size_t n) {
+    FILE* file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, n, file) != n || fclose(file)) abort();
+}
+
+// Tokens 0 to 7 in a shard; of an index whose hashes are right, so that what stands in it is what is tried.
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
+    static Tokenizer* tokenizer;
+    static char shard[64], index[64];
+    char err[256], bytes[4096] = "RAGTOK1";
+    int32_t header[260] = {20240520, 1, 8, 0};
+    uint16_t tokens[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const char* place = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+    if (n > 2000) return 0;
+    if (!tokenizer) {
+        if (tokenizer_open(&tokenizer, NULL, err, sizeof err)) abort();
+        snprintf(shard, sizeof shard, "%s/tokens_%ld.bin", place, (long)getpid());
+        snprintf(index, sizeof index, "%s/tokens_%ld.idx", place, (long)getpid());
+        memcpy(header + 256, tokens, sizeof tokens);
+        put(shard, header, sizeof header);
+    }
+    // key, content, hash of tokens, hash of the rest; then ten counts, the rest
+    uint64_t words[14] = {7, 0, hash_bytes(tokens, sizeof tokens, 0), 0, 2, 8, 2, 7};
+    size_t counts = n < 80 ? n : 80;
+    uint8_t changes[80] = {0};
+    memcpy(changes, data, counts);
+    for (int i = 0; i < 10; i++) words[4 + i] ^= changes[8 * i] & 15;
+    memcpy(bytes + 8, words, sizeof words);
+    words[3] = hash_bytes(data + counts, n - counts, hash_bytes(bytes, 8 + sizeof words, 0));
+    memcpy(bytes + 8, words, sizeof words);
+    memcpy(bytes + 8 + sizeof words, data + counts, n - counts);
+    put(index, bytes, 8 + sizeof words + n - counts);
+    Docs* docs = NULL;
+    if (docs_load(&docs, shard, index, 7, tokenizer, err, sizeof err)) return 0;
+    int found[8];
+    for (int64_t d = 0; d < docs_count(docs); d++)
+        if (docs_length(docs, d) > 8 || docs_read(docs, d, 0, (int)docs_length(docs, d), found, err, sizeof err))
+            abort();
+    docs_close(docs);
+    return 0;
+}
