@@ -29,7 +29,7 @@ static void mistaken_options_get_one_line(void) {
     refused("--capacity 100 --context 256", "--capacity 100", "--capacity 256");
     refused("--width 130 --heads 4", "--width 130", "--width 132");
     refused("--device cuda", "cuda", "--device cpu");
-    refused("--data $W/corpus --tp 2", "--tp 2", "mpirun -n 2");
+    refused("--data $W/corpus --tp 2", "--tp", "mpirun -n 2");
     refused("--data $W/corpus --straggle rank=1", "--straggle", "rank=1");
     refused("--plan flexible", "--plan", "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|random");
     refused("--data $W/corpus --plan flex --cp 2", "--plan flex", "--cp 2");
