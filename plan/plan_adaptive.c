@@ -11,6 +11,8 @@
 // the first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A
 // group that a border of nodes cuts is bounded as if it were inside: links across are taken not to be the faster
 // ones.
+#include <math.h>
+
 #include "plan/step.h"
 
 typedef struct Candidate {
@@ -109,8 +111,8 @@ static double play(Plan* plan, const int* lengths, const Setting* setting, Arena
     return step_play(&timeline, plan, lengths, setting, arena, NULL, 0) < 0 ? -1 : timeline.makespan;
 }
 
-int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-                  Arena* arena, char* err, size_t errlen) {
+int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
+                        const Setting* setting, Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     Work work = {0};
@@ -123,20 +125,27 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
     ArenaMark mark = arena_mark(arena);
     Candidate* list = TAKE(arena, Candidate, limits->ranks);
     if (arena_check(arena, err, errlen) < 0) return -1;
-    double best = -1;
+    double best = below;
+    int made = 0;
     ArenaMark untried = arena_mark(arena);
     for (int i = 0, candidates = list_candidates(list, setting, &work); i < candidates; i++) {
         Plan trial;
-        if (best >= 0 && list[i].bound >= best) break;
+        if (list[i].bound >= best) break;
         arena_reset(arena, untried);
         if (plan_static(&trial, step, lengths, n, limits, list[i].cp_size, setting->kind, arena, NULL, 0) < 0) continue;
         double makespan = play(&trial, lengths, setting, arena);
-        if (makespan < 0 || (best >= 0 && makespan >= best)) continue;
-        best = makespan;
+        if (makespan < 0 || makespan >= best) continue;
+        best = makespan, made = 1;
         plan_copy(plan, &trial);
     }
     arena_reset(arena, mark);
+    if (!made && below < INFINITY) return 1;
     // Where none of these can be, either some other cp size can or this says why not.
-    if (best < 0 && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err, errlen) < 0) return -1;
+    if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err, errlen) < 0) return -1;
     return predict_plan(prediction, plan, lengths, setting, arena, err, errlen);
+}
+
+int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
+                  Arena* arena, char* err, size_t errlen) {
+    return plan_adaptive_below(INFINITY, plan, prediction, step, lengths, n, setting, arena, err, errlen);
 }

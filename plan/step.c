@@ -16,7 +16,8 @@
 static const double good_enough = 1.003;  // of L3
 static const double resolution = 1.0015;  // of the target, where bisection ends
 static const double dear_micro_batch =
-    0.01;  // of L3: from here on wide micro-batches, which pack better, are worth a search
+    0.01;                               // of L3: from here on wide micro-batches, which pack better, are worth a search
+static const double dear_start = 1.03;  // of L3: the first target then, for hardly ever is less met
 static const double widest_target = 64;  // of L3, where a search gives up
 static const double poor = 1.05;         // of L3: from here on the best single cp size is looked at as well
 enum { BISECTIONS = 8, WIDEST_UNIT = 8 };
@@ -100,7 +101,8 @@ static int try_target(Search* search, Best* b, Prediction* f, double target) {
 
 // The least target that this unit meets, between what is good enough and what was met before.
 static void search_unit(Search* search, Best* b, Prediction* f) {
-    double l3 = f->bounds.alone, low = l3, target = l3 * good_enough, step = 0.004;
+    double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough),
+           step = search->levels ? dear_start - 1 : 0.004;
     if (b->makespan < INFINITY) {
         if (!try_target(search, b, f, b->makespan * 0.999)) return;
     } else {
@@ -129,7 +131,10 @@ static void search_all(Search* search, Best* b, Prediction* f) {
         if (!unit_divides(limits, unit)) break;
         if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
         search_set_unit(search, unit);
-        for (search->levels = 0; search->levels <= dear; search->levels++) search_unit(search, b, f);
+        for (int fullest = 0; fullest <= (dear && unit == 1); fullest++) {
+            search->levels = dear && !fullest;
+            search_unit(search, b, f);
+        }
     }
     if (b->makespan < INFINITY) f->tries[b->chosen].chosen = 1;
 }
@@ -188,12 +193,10 @@ static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, c
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
-    int failed = plan_adaptive(&by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0);
-    int better = !failed && other.makespan < f->makespan;
-    if (f->n_tries < FLEX_TRIES && !failed)
+    if (plan_adaptive_below(f->makespan, &by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0)) return;
+    if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
-            (FlexTry){FLEX_ADAPTIVE, 1, f->bounds.alone, other.makespan, by_one.n_micro_batches, better};
-    if (!better) return;
+            (FlexTry){FLEX_ADAPTIVE, 1, f->bounds.alone, other.makespan, by_one.n_micro_batches, 1};
     for (int i = 0; i < f->n_tries - 1; i++) f->tries[i].chosen = 0;
     plan_copy(plan, &by_one);
     f->makespan = other.makespan;

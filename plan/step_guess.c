@@ -163,32 +163,40 @@ static void keep_better(Window* best, Window w, double target) {
     if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
 }
 
-// Whether no unit of a node is better than w, where some units have room (joins) or none has.
-static int cannot_be_better(const Search* x, int node, const Window* w, double opening, int joins) {
-    if (joins) return w->joins && x->node_most[node] <= w->start;
-    if (w->joins || x->node_least[node] > opening) return 1;
-    return w->first >= 0 && (x->levels ? x->node_least[node] >= w->start : x->node_most[node] <= w->start);
+// The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room. -1:
+// none.
+static int fullest_unit(const Search* x, double most, int64_t tokens) {
+    int best = -1;
+    double load = -1;
+    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
+        if (x->node_least[n] > most || x->node_most[n] <= load || (tokens >= 0 && x->node_room[n] < tokens)) continue;
+        for (int u = first; u < MIN(first + x->node, x->units); u++)
+            if (x->load[u] <= most && x->load[u] > load && (tokens < 0 || x->local_room[u] >= tokens))
+                load = x->load[u], best = u;
+    }
+    return best;
 }
 
-// The same for one unit, if units are equally fast: where micro-batches cost something, the fullest that has a
-// micro-batch with room; else the fullest that has time, or the emptiest.
-static Window fullest_unit(const Search* x, const Task* task) {
-    Window w = {.first = -1, .start = -1};
+static int emptiest_unit(const Search* x, double most) {
+    int node = 0;
+    for (int n = 1; n < CEIL_DIV(x->units, x->node); n++)
+        if (x->node_least[n] < x->node_least[node]) node = n;
+    if (x->node_least[node] > most) return -1;
+    int u = node * x->node;
+    while (x->load[u] > x->node_least[node]) u++;
+    return u;
+}
+
+// The window of one unit, if units are equally fast: where micro-batches cost something, the fullest that has one with
+// room; else the fullest that has time for a new one, or the emptiest.
+static Window unit_window(const Search* x, const Task* task) {
     double own = task->g->micro_batch, joining = task->target - task->t, opening = joining - own;
-    int joins = 0, cares = own > small_change * task->target;
-    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
-        if (x->node_least[n] > joining || (!cares && x->node_most[n] <= w.start)) continue;
-        if (cares && cannot_be_better(x, n, &w, opening, x->node_room[n] >= task->tokens)) continue;
-        for (int u = first; u < MIN(first + x->node, x->units); u++) {
-            if (cares) joins = x->local_room[u] >= task->tokens;
-            if (x->load[u] > (joins ? joining : opening) || joins < w.joins) continue;
-            int emptiest = x->levels && cares && !joins;
-            if (joins == w.joins && w.first >= 0 && (emptiest ? x->load[u] >= w.start : x->load[u] <= w.start))
-                continue;
-            w.start = x->load[u], w.first = u, w.joins = joins;
-        }
-    }
-    if (w.first >= 0 && !cares) w.joins = x->local_room[w.first] >= task->tokens;
+    int cares = own > small_change * task->target, u = cares ? fullest_unit(x, joining, task->tokens) : -1;
+    Window w = {.first = u, .joins = u >= 0};
+    if (u < 0) w.first = cares && x->levels ? emptiest_unit(x, opening) : fullest_unit(x, opening, -1);
+    if (w.first < 0) return w;
+    if (!cares) w.joins = x->local_room[w.first] >= task->tokens;
+    w.start = x->load[w.first];
     w.waste = w.joins ? 0 : own;
     w.end = w.start + task->t + w.waste;
     return w;
@@ -199,7 +207,7 @@ static Window fullest_unit(const Search* x, const Task* task) {
 static Window inside_window(const Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
     int empty = 0, stride = 1;
-    if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return fullest_unit(x, task);
+    if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return unit_window(x, task);
     while (8 * stride <= task->cp_size) stride *= 2;
     for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
         if (x->node_least[n] + task->t > task->target && !x->speed) continue;
