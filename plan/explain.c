@@ -9,7 +9,7 @@ static double percent(double part, double whole) { return whole > 0 ? 100 * part
 typedef struct GroupSum {
     int micro_batches, docs, longest;
     int64_t tokens;
-    double rank_ms;  // time of its micro-batches times their ranks
+    double rank_ms;  // time of its micro-batches times their ranks, of a pass an equal part each
 } GroupSum;
 
 static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, int ulysses_size) {
@@ -19,7 +19,7 @@ static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, 
         if (mb->cp_size != cp_size || mb->ulysses_size != ulysses_size) continue;
         sum.micro_batches++;
         sum.docs += mb->n_docs;
-        sum.rank_ms += (shown->timeline->end[i] - shown->timeline->start[i]) * cp_size;
+        sum.rank_ms += (shown->timeline->end[i] - shown->timeline->start[i]) * cp_size / shown->timeline->beside[i];
         for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
             int s = lengths[shown->plan->docs[d]];
             sum.tokens += s;
@@ -71,6 +71,11 @@ static void print_time(FILE* out, const Explained* x) {
             percent(c->communication, f->makespan), percent(c->micro_batch, f->makespan));
     fprintf(out, "  all ranks: idle %.1f %%, communication %.1f %%\n", 100 * chosen->timeline->idle,
             100 * chosen->timeline->communication_share);
+    int together = 0;
+    for (int i = 0; i < chosen->plan->n_micro_batches; i++) together += chosen->timeline->beside[i] > 1;
+    if (together)
+        fprintf(out, "  passes: %d of %d micro-batches are in one pass with others, and hide exchanges of each other\n",
+                together, chosen->plan->n_micro_batches);
     fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,
             f->bounds.l2);
     if (x->n > 0) {

@@ -164,7 +164,8 @@ static const char page_foot[] =
     "  get('legend').append(span);\n"
     "}\n"
     "const note = document.createElement('span');\n"
-    "note.textContent = 'light end of a bar: communication; grey: idle; red line: lower bound';\n"
+    "note.textContent = 'light end of a bar: communication that shows; bars of half a height: in one pass; ' +\n"
+    "  'grey: idle; red line: lower bound';\n"
     "get('legend').append(note);\n"
     "const longest = Math.max(...x.plans.map(p => p.makespan)) || 1;\n"
     "const left = 46, foot = 20;\n"
@@ -174,13 +175,17 @@ static const char page_foot[] =
     "  const c = paper(canvas, height + foot), across = t => left + t / longest * (width - left - 8);\n"
     "  c.fillStyle = css('--idle');\n"
     "  c.fillRect(left, 0, across(p.makespan) - left, height);\n"
-    "  for (const [first, cpSize, , start, end, communication] of p.micro_batches) {\n"
-    "    const a = across(start), b = across(end), from = across(end - communication), tall = lane * cpSize;\n"
+    "  for (const [first, cpSize, , start, end, communication, , place, beside] of p.micro_batches) {\n"
+    "    const a = across(start), b = across(end), from = across(end - communication);\n"
+    "    const bars = beside > 1 ? cpSize : 1, tall = lane * cpSize / bars / beside;\n"
     "    const edge = Math.min(lane > 4 ? 1 : 0.25, tall / 4);\n"
-    "    c.fillStyle = colour(cpSize);\n"
-    "    c.fillRect(a, first * lane, Math.max(b - a - 0.5, 0.5), tall - edge);\n"
-    "    c.fillStyle = 'rgba(255,255,255,0.55)';\n"
-    "    c.fillRect(from, first * lane, Math.max(b - from - 0.5, 0), tall - edge);\n"
+    "    for (let i = 0; i < bars; i++) {\n"
+    "      const top = (first + i + place / beside) * lane;\n"
+    "      c.fillStyle = colour(cpSize);\n"
+    "      c.fillRect(a, top, Math.max(b - a - 0.5, 0.5), tall - edge);\n"
+    "      c.fillStyle = 'rgba(255,255,255,0.55)';\n"
+    "      c.fillRect(from, top, Math.max(b - from - 0.5, 0), tall - edge);\n"
+    "    }\n"
     "  }\n"
     "  c.strokeStyle = css('--line');\n"
     "  c.fillStyle = css('--soft');\n"
@@ -202,10 +207,12 @@ static const char page_foot[] =
     "  return { lane, across, height };\n"
     "}\n"
     "function describe(p, i) {\n"
-    "  const [first, cpSize, kind, start, end, communication, docs] = i, tokens = docs.reduce((a, b) => a + b, 0);\n"
+    "  const [first, cpSize, kind, start, end, communication, docs, , beside] = i;\n"
+    "  const tokens = docs.reduce((a, b) => a + b, 0);\n"
     "  const shown = [...docs].sort((a, b) => b - a).slice(0, 24).map(grouped).join(', ');\n"
     "  const ranks = cpSize === 1 ? 'rank ' + first : 'ranks ' + first + ' to ' + (first + cpSize - 1);\n"
-    "  return ranks + ', ' + kinds[kind] + '\\n' + ms(start) + ' to ' + ms(end) + ', of it communication ' +\n"
+    "  const pass = beside > 1 ? ', in one pass with other documents, whose attention hides its first exchange' : '';\n"
+    "  return ranks + ', ' + kinds[kind] + pass + '\\n' + ms(start) + ' to ' + ms(end) + ', of it communication ' +\n"
     "    ms(communication) + '\\n' + grouped(tokens) + ' tokens in ' + docs.length +\n"
     "    (docs.length === 1 ? ' document: ' : ' documents: ') + shown + (docs.length > 24 ? ', ...' : '');\n"
     "}\n"
@@ -221,9 +228,10 @@ static const char page_foot[] =
     "  always(() => { at = draw(canvas, p); });\n"
     "  canvas.addEventListener('mousemove', e => {\n"
     "    const box = canvas.getBoundingClientRect();\n"
-    "    const rank = Math.floor((e.clientY - box.top) / at.lane), px = e.clientX - box.left;\n"
-    "    const i = p.micro_batches.find(([first, cpSize, , start, end]) =>\n"
-    "      rank >= first && rank < first + cpSize && px >= at.across(start) && px < at.across(end));\n"
+    "    const y = (e.clientY - box.top) / at.lane, rank = Math.floor(y), px = e.clientX - box.left;\n"
+    "    const i = p.micro_batches.find(([first, cpSize, , start, end, , , place, beside]) =>\n"
+    "      rank >= first && rank < first + cpSize\n"
+    "      && Math.floor((y - rank) * beside) === place && px >= at.across(start) && px < at.across(end));\n"
     "    tell(e, i ? describe(p, i) : '');\n"
     "  });\n"
     "  canvas.addEventListener('mouseleave', e => tell(e, ''));\n"
@@ -244,14 +252,14 @@ static const char page_foot[] =
     "}\n";
 // clang-format on
 
-// [first rank, cp size, kind, start, end, communication, [lengths of its documents]]
+// [first rank, cp size, kind, start, end, communication, [lengths of its documents], place in the pass, how many there]
 static void put_micro_batch(FILE* out, const Explained* x, const Shown* s, int i) {
     const MicroBatch* mb = &s->plan->micro_batches[i];
     fprintf(out, "%s[%d,%d,%d,%.6g,%.6g,%.6g,[", i ? ",\n" : "", mb->first_rank, mb->cp_size, (int)cp_kind(mb),
             s->timeline->start[i], s->timeline->end[i], s->timeline->communication[i]);
     for (int d = 0; d < mb->n_docs; d++)
         fprintf(out, "%s%d", d ? "," : "", x->lengths[s->plan->docs[mb->first_doc + d]]);
-    fputs("]]", out);
+    fprintf(out, "],%d,%d]", s->timeline->place[i], s->timeline->beside[i]);
 }
 
 static void put_plan(FILE* out, const Explained* x, const Shown* s) {

@@ -170,11 +170,28 @@ static void weigh_passes(Play* x, int pass) {
     }
 }
 
+// Counts the micro-batches of a pass on each of its ranks, with x->at.
+static void number_places(Play* x, Timeline* t, int pass) {
+    for (int counted = 0; counted < 3; counted++)
+        for (int i = pass; i >= 0; i = x->next[i]) {
+            const MicroBatch* mb = &x->plan->micro_batches[i];
+            int most = 0;
+            for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+                if (counted == 0) x->at[r] = 0;
+                most = MAX(most, x->at[r]);
+            }
+            for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size && counted == 1; r++) x->at[r] = most + 1;
+            if (counted == 1) t->place[i] = most;
+            if (counted == 2) t->beside[i] = most;
+        }
+}
+
 // Ranks have ended their passes `last`; these start then, but not before `open`, which pass `opener` decided.
 static void play_passes(Play* x, Timeline* t, int pass, double open, int opener) {
     int before = opener, alone = x->next[pass] < 0;
     double start = open;
     if (!alone) weigh_passes(x, pass);
+    number_places(x, t, pass);
     for (int i = pass; i >= 0; i = x->next[i]) {
         const MicroBatch* mb = &x->plan->micro_batches[i];
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
@@ -258,6 +275,8 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
     *t = (Timeline){.start = TAKE(arena, double, n),
                     .end = TAKE(arena, double, n),
                     .communication = TAKE(arena, double, n),
+                    .place = TAKE(arena, int, n),
+                    .beside = TAKE(arena, int, n),
                     .rank_end = TAKE(arena, double, plan->ranks)};
     ArenaMark mark = arena_mark(arena);
     Play x = {.plan = plan,

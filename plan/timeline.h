@@ -29,6 +29,8 @@ static inline PlayRule play_as_executed(const PlayRule* rule) { return (PlayRule
 typedef struct Timeline {
     double *start, *end,
         *communication;                // (n_micro_batches) ms; communication: the part of end - start that is link time
+    int *place, *beside;               // (n_micro_batches) its place among the micro-batches of the pass, and how many
+                                       // those are on the rank with most: 0 and 1 alone
     double* rank_end;                  // (ranks) ms at which a rank has done its last micro-batch
     double makespan;                   // ms
     double idle, communication_share;  // shares of ranks * makespan
