@@ -124,6 +124,13 @@ static inline double bench_peak(BenchUnit unit, int threads) {
     return best;
 }
 
+// TFLOP/s of the fastest multiply-add instruction that takes the type.
+static inline double bench_limit(DType dt, int threads) {
+    double fp32 = MAX(bench_peak(BENCH_FMA_YMM, threads), bench_peak(BENCH_FMA_ZMM, threads));
+    if (dt == DT_F32) return fp32;
+    return MAX(fp32, MAX(bench_peak(BENCH_PAIRS_ZMM, threads), bench_peak(BENCH_TILES, threads)));
+}
+
 // A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at
 // least 8.
 static inline void bench_write_shard(const char* path, int mean, int n_tokens) {

@@ -6,7 +6,8 @@
 //
 // Bandwidth counts each tensor once for each time it must cross the memory bus and stands beside a copy of 32 MiB
 // on the same threads. Reads alone may pass 100 %, and so may everything that fits the last cache. Attention counts
-// the causal half of its 2 (forward) and 5 (backward) products; its limit is fp32 multiply-adds on registers alone.
+// the causal half of its 2 (forward) and 5 (backward) products; its limit is the best rate of any
+// multiply-add instruction that takes the type, on registers alone.
 #include "dev/bench.h"
 
 enum {
@@ -188,7 +189,8 @@ static void make_fp32_tensors(void) {
 }
 
 // Bytes: b is the size of an element, s of a tensor (N,C).
-static void bench_type(DType dt, double peak) {
+static void bench_type(DType dt, int threads) {
+    double peak = 1e3 * bench_limit(dt, threads);
     w.dt = dt;
     make_tensors();
     double b = (double)dtype_bytes(dt), s = b * (double)NC, f = 4 * (double)NC, weights = (double)WEIGHTS;
@@ -231,11 +233,10 @@ int main(int argc, char** argv) {
         return 1;
     }
     int threads = omp_get_max_threads();
-    double peak = 1e3 * bench_peak(cpu_has(CPU_AVX512) ? BENCH_FMA_ZMM : BENCH_FMA_YMM, threads);
     printf("%s, %d threads: ops at GPT-2 124M sizes, median of %d\n", w.k->name, threads, RUNS);
     make_fp32_tensors();
-    bench_type(DT_F32, peak);
-    bench_type(DT_BF16, peak);
+    bench_type(DT_F32, threads);
+    bench_type(DT_BF16, threads);
     w.k->close();
     return 0;
 }

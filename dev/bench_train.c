@@ -15,22 +15,20 @@
 enum { STEPS = 5, BATCH_TOKENS = 4096 };
 
 typedef struct Result {
-    double tokens_per_second, mfu;     // medians, the first step left out
+    double tokens_per_second;          // medians, the first step left out
     double peak_bytes, planned_bytes;  // resident memory of the process; the table's total
-    double limit_flops;
+    double flops;                      // a second
 } Result;
 
-// "  total    3456.7 MiB" and "matmul limit 350 GFLOP/s" of what the program printed.
-static void read_header(const char* path, Result* r) {
-    char line[512];
+// Bytes of "memory  3456.7 MiB", or GiB, of what the program printed.
+static double planned_bytes(const char* path) {
+    char line[512], unit[4];
+    double bytes = 0, size;
     FILE* file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) {
-        const char* limit = strstr(line, "matmul limit ");  // also in progress lines, without a figure
-        double gflops = 0;
-        if (limit && sscanf(limit, "matmul limit %lf GFLOP/s", &gflops) == 1) r->limit_flops = 1e9 * gflops;
-        if (sscanf(line, "  total %lf MiB", &r->planned_bytes) == 1) r->planned_bytes *= 1 << 20;
-    }
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "memory %lf %3s", &size, unit) == 2) bytes = size * (unit[0] == 'G' ? 1 << 30 : 1 << 20);
     if (file) fclose(file);
+    return bytes;
 }
 
 static Result run(const char* work, const char* dtype, const char* shard) {
@@ -52,10 +50,10 @@ static Result run(const char* work, const char* dtype, const char* shard) {
     if (status) exit((fprintf(stderr, "bench_train: %s ended with %d\n", command, status), 1));
     snprintf(path, sizeof path, "%s/run/log.jsonl", work);
     r.tokens_per_second = bench_median_of_log(path, "tokens_per_second", 1);
-    r.mfu = bench_median_of_log(path, "mfu", 1);
+    r.flops = 1e9 * bench_median_of_log(path, "mfu", 1) * bench_median_of_log(path, "matmul_gflops", 0);
     r.peak_bytes = 1024.0 * (double)usage.ru_maxrss;
     snprintf(path, sizeof path, "%s/out", work);
-    read_header(path, &r);
+    r.planned_bytes = planned_bytes(path);
     return r;
 }
 
@@ -77,9 +75,10 @@ static void bench(const char* work, const char* dtype) {
     char name[128];
     Result full = run(work, dtype, "full.bin"), ragged = run(work, dtype, "ragged.bin");
     double peer = run_peer(dtype);
-    double flops_per_token = full.limit_flops * full.mfu / full.tokens_per_second;
-    printf("  %s  full rows 4 x 1024  %7.0f tokens/s, %4.1f %% of the matmul limit of %.0f GFLOP/s\n", dtype,
-           full.tokens_per_second, 100 * full.mfu, full.limit_flops * 1e-9);
+    double limit = 1e12 * bench_limit(strcmp(dtype, "bf16") ? DT_F32 : DT_BF16, omp_get_max_threads());
+    double limit_tokens = full.flops > 0 ? limit / full.flops * full.tokens_per_second : 0;
+    printf("  %s  full rows 4 x 1024  %7.0f tokens/s, %.0f GFLOP/s, %4.1f %% of the registers' %.0f\n", dtype,
+           full.tokens_per_second, full.flops * 1e-9, 100 * full.flops / limit, limit * 1e-9);
     printf("        short documents    %7.0f tokens/s, %4.1f %% of full rows (mean length 300)\n",
            ragged.tokens_per_second, 100 * ragged.tokens_per_second / full.tokens_per_second);
     printf("        memory             %7.0f MiB resident at most, %.1f %% of the table's %.0f MiB\n",
@@ -88,13 +87,13 @@ static void bench(const char* work, const char* dtype) {
         printf("        PyTorch            %7.0f tokens/s; ratio %.2f\n", peer, full.tokens_per_second / peer);
     else printf("        PyTorch            not found (PYTHON=python3 without torch)\n");
     snprintf(name, sizeof name, "train_gpt2_124m_%s_4x1024", dtype);
-    bench_record(name, full.tokens_per_second, "tokens/s", full.limit_flops / flops_per_token);
+    bench_record(name, full.tokens_per_second, "tokens/s", limit_tokens);
     snprintf(name, sizeof name, "train_gpt2_124m_%s_mean300", dtype);
     bench_record(name, ragged.tokens_per_second, "tokens/s", full.tokens_per_second);
     snprintf(name, sizeof name, "memory_gpt2_124m_%s", dtype);
     bench_record(name, full.peak_bytes, "bytes", full.planned_bytes);
     snprintf(name, sizeof name, "pytorch_gpt2_124m_%s_4x1024", dtype);
-    if (peer > 0) bench_record(name, peer, "tokens/s", full.limit_flops / flops_per_token);
+    if (peer > 0) bench_record(name, peer, "tokens/s", limit_tokens);
 }
 
 int main(int argc, char** argv) {
