@@ -297,8 +297,7 @@ static double expected_ms(const BalanceDecision* d, const BalanceSetting* settin
     return ms;
 }
 
-// Whether the last decision is still possible and nearly as good as `now`. Its times become those expected of it now; v
-// stays, so that it is rounded as before.
+// Whether the last decision is still possible and nearly as good as `now`. Its times become those expected of it now.
 static int still_good(BalanceDecision* last, const BalanceDecision* now, const BalanceSetting* setting,
                       const RankSpeed* ranks, const UnitGroup* units) {
     int lossier = 0;
