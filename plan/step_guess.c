@@ -163,8 +163,8 @@ static void keep_better(Window* best, Window w, double target) {
     if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
 }
 
-// The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room. -1:
-// none.
+// The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
+// -1: none.
 static int fullest_unit(const Search* x, double most, int64_t tokens) {
     int best = -1;
     double load = -1;
