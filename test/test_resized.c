@@ -27,6 +27,7 @@ static void draw(int first, int tokens) {
     Batch* b = &run->batch;
     int64_t pieces = sampler_pieces(run->data.train, SPLIT_TRAIN);
     b->n_pieces = 0;
+    b->training = 1;
     for (int64_t i = first; tokens > 0; i++) {
         Piece piece = sampler_train_piece(run->data.train, (SamplerPosition){.index = i % pieces});
         if (piece.length > tokens) break;
