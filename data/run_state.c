@@ -53,7 +53,7 @@ char* run_state_text(const RunState* s, const Config* config) {
         const CorpusPosition* at = &s->position.corpora[c];
         fprintf(w.out, "%s[%" PRId64 ", %" PRId64 ", %" PRId64 "]", c ? ", " : "", at->epoch, at->index, at->tokens);
     }
-    fprintf(w.out, "],\n  \"balance\": [");
+    fprintf(w.out, "],\n  \"balance_units\": [");
     for (int r = 0; r < s->balanced; r++)
         fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->heads[r], s->tiles[r],
                 s->v[r], s->head_work[r]);
@@ -66,19 +66,19 @@ char* run_state_text(const RunState* s, const Config* config) {
     return NULL;
 }
 
-// Files of older versions have none.
+// Files of older versions have none, or "balance" in other units: the run decides anew.
 static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen) {
-    const JsonValue* rows = json_get(json, json->values, "balance");
+    const JsonValue* rows = json_get(json, json->values, "balance_units");
     if (!rows) return 0;
     if (rows->type != JSON_ARRAY || rows->n > MOST_TP)
-        return fail(err, errlen, "state.json: expected an array \"balance\" of at most %d ranks", MOST_TP);
+        return fail(err, errlen, "state.json: expected an array \"balance_units\" of at most %d ranks", MOST_TP);
     for (int r = 0; r < rows->n; r++) {
         const JsonValue* row = json_at(json, rows, r);
         double* const values[] = {&s->pruned[r], &s->heads[r], &s->tiles[r], &s->v[r], &s->head_work[r]};
         for (int i = 0; i < COUNT(values); i++)
             if (json_double(json_at(json, row, i), values[i]) || !(*values[i] >= 0) || *values[i] > 1e12)
-                return fail(err, errlen, "state.json: expected five numbers >= 0 in \"balance\" of rank %d", r);
-        if (s->pruned[r] >= 1) return fail(err, errlen, "state.json: \"balance\": rank %d leaves out everything", r);
+                return fail(err, errlen, "state.json: expected five numbers >= 0 in \"balance_units\" of rank %d", r);
+        if (s->pruned[r] >= 1) return fail(err, errlen, "state.json: \"balance_units\": rank %d leaves out everything", r);
     }
     s->balanced = rows->n;
     return 0;
