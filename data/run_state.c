@@ -78,7 +78,8 @@ static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen
         for (int i = 0; i < COUNT(values); i++)
             if (json_double(json_at(json, row, i), values[i]) || !(*values[i] >= 0) || *values[i] > 1e12)
                 return fail(err, errlen, "state.json: expected five numbers >= 0 in \"balance_units\" of rank %d", r);
-        if (s->pruned[r] >= 1) return fail(err, errlen, "state.json: \"balance_units\": rank %d leaves out everything", r);
+        if (s->pruned[r] >= 1)
+            return fail(err, errlen, "state.json: \"balance_units\": rank %d leaves out everything", r);
     }
     s->balanced = rows->n;
     return 0;

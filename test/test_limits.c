@@ -99,7 +99,7 @@ static void a_quota_of_one_core_counts_as_one_core(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
     int status = sh("echo 100000 > %s/cpu.cfs_period_us; echo 100000 > %s/cpu.cfs_quota_us; rm -rf $W/run; "
-                    "echo $$ > %s/cgroup.procs && exec " MPIRUN "%s " TINY "--out $W/run",
+                    "echo $$ > %s/cgroup.procs && exec " MPIRUN "%s " TINY "--verbose --out $W/run",
                     group, group, group, program);
     CHECK(status == 0 && strstr(output, "2 ranks of 1 threads share 1 cores"));
     if (test_failures_in_claim) printf("    status %d: %.600s\n", status, output);
