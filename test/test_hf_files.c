@@ -437,7 +437,7 @@ static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
         size_t n = hf_config_text(&shape, DT_BF16, 256, 257, text, sizeof text);
         CHECK(n == strlen(text) && n < HF_CONFIG_BYTES / 2);
         CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
-        CHECK(!memcmp(&found, &shape, sizeof shape));
+        CHECK(shape_hash(&found) == shape_hash(&shape));
         while (n > 0 && strchr("} \n", text[n - 1])) n--;
         for (size_t k = 0; k <= n; k++) {
             char* prefix = (char*)malloc(k ? k : 1);  // exactly this size: a sanitizer sees every byte too far
