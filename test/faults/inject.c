@@ -210,6 +210,7 @@ CALL(freopen, FILE*, (const char* path, const char* mode, FILE* file)) {
     return FAILS(OPEN) ? NULL : DONE(__real_freopen(path, mode, file));
 }
 CALL(mkstemp, int, (char* name)) { return FAILS(OPEN) ? -1 : DONE(__real_mkstemp(name)); }
+CALL(mkostemp, int, (char* name, int flags)) { return FAILS(OPEN) ? -1 : DONE(__real_mkostemp(name, flags)); }
 CALL(opendir, DIR*, (const char* path)) { return FAILS(OPEN) ? NULL : DONE(__real_opendir(path)); }
 CALL(scandir, int,
      (const char* path, struct dirent*** list, int (*wanted)(const struct dirent*),
