@@ -756,6 +756,7 @@ int main(int argc, char** argv) {
     run_find_origin(&run);
     run_open_data(&run);
     run_settle_model(&run);
+    run_settle_layout(&run);
     run_join_ranks(&run);
     run_open_virtual(&run);
     balance_open(&run);
@@ -768,7 +769,7 @@ int main(int argc, char** argv) {
     else if (run.config.explain || run.config.dump_grads) plan_only(&run);
     else train(&run), finish(&run, started);
     run_close(&run);
-    if (run.stopped_by != SIGPIPE && run.stopped_by != SIGHUP) run_end_output();  // these have closed it
+    if (run.stopped_by != SIGPIPE && run.stopped_by != SIGHUP) end_output();  // these have closed it
     if (run.failed) return 1;
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     return run.stopped_by && run.identity.size == 1 ? 128 + run.stopped_by : 0;

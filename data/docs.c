@@ -405,7 +405,6 @@ void docs_close(Docs* docs) {
 // ---- reading
 
 int64_t docs_count(const Docs* docs) { return docs->n_docs; }
-int64_t docs_tokens(const Docs* docs) { return docs->n_docs ? docs->start[docs->n_docs] : 0; }
 int64_t docs_length(const Docs* docs, int64_t doc) { return docs->start[doc + 1] - docs->start[doc]; }
 int64_t docs_skipped(const Docs* docs) { return docs->skipped; }
 int64_t docs_runs(const Docs* docs) { return docs->runs; }

@@ -126,3 +126,5 @@ int docs_file_open(DocsFile* file, char* err, size_t errlen) {
     file->size = st.st_size;
     return 0;
 }
+
+int64_t docs_tokens(const Docs* docs) { return docs->n_docs ? docs->start[docs->n_docs] : 0; }

@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "plan/text.h"
+
 int progress_is_terminal(void) {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb")) && !(no_color && *no_color);
@@ -49,7 +51,7 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk %s", speed / 1000, unit);
     else snprintf(fields[SPEED], 48, "%.0f %s", speed, unit);
     if (!isnan(r->mfu)) snprintf(fields[LIMIT], 48, "%.1f%% of matmul limit", 100 * r->mfu);
-    snprintf(fields[LEFT], 48, "%s left", runlog_duration(r->seconds_left, left));
+    snprintf(fields[LEFT], 48, "%s left", text_duration(r->seconds_left, left));
 }
 
 void progress_line(char* text, size_t room, const Smooth* smooth, const StepRecord* r, int columns) {

@@ -1,7 +1,7 @@
 // progress.h - the line of a step for eyes: no wider than the terminal, loss and speed smoothed; log.jsonl has
 // them raw.
 #pragma once
-#include "data/runlog.h"
+#include "data/step_record.h"
 
 // Means of the steps so far in which each step back counts 0.9 times the next.
 void progress_add(Smooth* smooth, const StepRecord* r);

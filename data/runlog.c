@@ -358,11 +358,3 @@ void runlog_strong(RunLog* log, const char* format, ...) {
     say_line(log, 1, format, args);
     va_end(args);
 }
-
-const char* runlog_duration(double seconds, char text[32]) {
-    long s = seconds > 0 ? (long)(seconds + 0.5) : 0;
-    if (s >= 3600) snprintf(text, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
-    else if (s >= 60) snprintf(text, 32, "%ldm%02lds", s / 60, s % 60);
-    else snprintf(text, 32, "%lds", s);
-    return text;
-}

@@ -43,12 +43,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "plan/plan.h"
-
-// What the line of a step shows instead of the step's own loss and speed, see progress.h.
-typedef struct Smooth {
-    double loss, losses, tokens, seconds;
-} Smooth;
+#include "data/step_record.h"
 
 typedef struct RunLog {
     int fd;           // -1: no log
@@ -65,41 +60,10 @@ typedef struct RunLog {
     void* hearer;
 } RunLog;
 
-// One rank in one step; NaN: not known.
-typedef struct RankStep {
-    float compute_ms, wait_ms;  // computing; standing still for others; not known in a step that was not timed
-    float gamma;                // fraction of its resizable matmuls that was left out
-    float sent, taken;          // work given away and taken over, counted in hidden units of the MLP
-    float speed;                // as plans see it, 1 being usual; of a tensor-parallel rank: hidden units a millisecond
-} RankStep;
-
 // Its fields by number, for code that treats them alike.
 enum { RANK_FIELDS = 6 };
 extern const char* const rank_field_names[RANK_FIELDS];
 float rank_field(const RankStep* rank, int field);
-
-typedef struct StepRecord {
-    int64_t step, steps;  // this one (from 1), and of the whole run
-    double loss, grad_norm, lr;
-    int64_t tokens, targets;
-    int micro_batches;
-    double seconds, mfu;
-    int virtual_time;  // seconds are virtual
-    const char* planner;
-    const Plan* plan;  // NULL: not known
-    double plan_us, plan_stall_us;
-    double predicted_ms, measured_ms, gap;  // NaN: not known
-    int stages, rounds, in_flight;          // of a pipeline; stages 1: there is none
-    double bubble;
-    double emulated_ms;  // 0 or NaN: not known
-    // bytes
-    uint64_t ulysses, ring, gradients, parameters, tensor, slices, inside, across;
-    const RankStep* ranks;  // (n_ranks); NULL: not known
-    int n_ranks;
-    double exposed_seconds;  // this rank stood still for other ranks
-    double seconds_left;
-    uint64_t loss_hash;
-} StepRecord;
 
 // Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines from the
 // first of a step after `last_step` on, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines
@@ -124,5 +88,3 @@ void runlog_strong(RunLog* log, const char* format, ...);  // in bold, where the
 
 // A number of JSON with so many digits: null when it is not finite, which JSON has no word for.
 const char* runlog_number(double x, int digits, char text[32]);
-// "1h02m", "3m05s", "42s"
-const char* runlog_duration(double seconds, char text[32]);

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "plan/base.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,6 +46,10 @@ void die_at(const char* file, int line, const char* format, ...) {
     snprintf(place, sizeof place, " (%s:%d)", file, line);
     va_start(args, format);
     end_with(place, format, args);
+}
+
+void end_output(void) {
+    if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));
 }
 
 void warn(const char* format, ...) {

@@ -89,6 +89,9 @@ void die_as_rank(int rank);
 // What die still does, as a rank too, once its line is out.
 void die_calls(void (*last)(void));
 
+// Ends the program where standard output could not be written.
+void end_output(void);
+
 // For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a
 // reader can end with `return fail(err, errlen, "...")`. Prints nothing.
 #if defined(__GNUC__)

@@ -124,3 +124,11 @@ const char* text_quoted(const char* text, char* word, size_t room) {
     word[n] = 0;
     return word;
 }
+
+const char* text_duration(double seconds, char text[32]) {
+    long s = seconds > 0 ? (long)(seconds + 0.5) : 0;
+    if (s >= 3600) snprintf(text, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else if (s >= 60) snprintf(text, 32, "%ldm%02lds", s / 60, s % 60);
+    else snprintf(text, 32, "%lds", s);
+    return text;
+}

@@ -32,6 +32,9 @@ void text_clean(char* text);
 // -_./:=,+@%. Cut where it is too long for the room.
 const char* text_quoted(const char* text, char* word, size_t room);
 
+// "1h02m", "3m05s", "42s"
+const char* text_duration(double seconds, char text[32]);
+
 // Print a line, or a part of one, as printf would; newlines in it become '?' too.
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))

@@ -136,6 +136,6 @@ void run_reports(Run* run) {
     run_page_table(stdout, pages, n);
     say(stdout, "the same with charts: %s", path);
     for (int i = 0; i < n; i++) run_page_close(pages[i]);
-    run_end_output();
+    end_output();
     exit(0);
 }

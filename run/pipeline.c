@@ -111,10 +111,3 @@ void pipeline_share(const Model* m, float* value, size_t n, int stage) {
     Comm* c = m->pipe.comm;
     if (c && c->table->broadcast_host(c, value, n * sizeof *value, stage, err, sizeof err)) die("%s", err);
 }
-
-void pipeline_sum_tied(Model* m) {
-    Comm* c = m->pipe.ends;
-    if (!c) return;
-    ParamTensor wte = shape_param(&m->shape, WTE, 0);
-    c->table->all_reduce(c, zero_grads(m, &wte), wte.elems, DT_F32, m->s);
-}

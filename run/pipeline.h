@@ -34,5 +34,3 @@ ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor);
 int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
 // value (n, host) from the rank of that stage to this one's place in all others. Collective in the pipeline.
 void pipeline_share(const Model* m, float* value, size_t n, int stage);
-// Where the first and the last stage have wte: its gradients become the sum of both.
-void pipeline_sum_tied(Model* m);

@@ -54,16 +54,6 @@ void run_unigram_loss(Run* run) {
 
 // ---- a step
 
-double run_median(double* x, int n) {
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
-            double swapped = x[j];
-            x[j] = x[j - 1];
-            x[j - 1] = swapped;
-        }
-    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
-}
-
 static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose, int link) {
     return c->sent[purpose][link] - before->sent[purpose][link];
 }
@@ -139,9 +129,9 @@ static void print_peak(const Run* run) {
            run->model.world->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
 }
 
-static const char* const purposes[N_PURPOSES] = {
-    "other",  "ulysses", "ring", "gradients", "parameters", "optimizer state", "pipeline", "tensor parallelism",
-    "slices", "agreement"};
+static const char* const purposes[N_PURPOSES] = {"other",      "ulysses",         "ring",     "gradients",
+                                                 "parameters", "optimizer state", "pipeline", "tensor parallelism",
+                                                 "slices",     "agreement"};
 
 static void add_sent(Comm* sum, const Comm* c) {
     for (int p = 0; p < N_PURPOSES; p++)
@@ -217,7 +207,7 @@ void run_print_end(Run* run, double seconds) {
     run_log_event(run, "end", "how", run->stopped_by ? "stopped" : "done");
     runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
                run->stopped_by ? "stopped" : "done", run->state.step, run->config.steps,
-               runlog_duration(seconds, elapsed), run->state.loss_hash);
+               text_duration(seconds, elapsed), run->state.loss_hash);
     print_next(run);
     if (!run->config.verbose) return;
     print_peak(run);

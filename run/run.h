@@ -89,7 +89,7 @@ struct Run {
     Agreement* agreed;     // (ranks) what all ranks said last
     Balance* balance;      // what is done about slow ranks
     int oversubscribed;    // ranks of this node share its cores
-    size_t memory_bytes;  // of the memory table
+    size_t memory_bytes;   // of the memory table
     void* work_memory;     // on the device, of work_bytes
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Straggler stragglers[MOST_STRAGGLERS];
@@ -122,7 +122,6 @@ void run_open_data(Run* run);                            // tokenizer, documents
 void run_settle_model(Run* run);                         // element type, shape; opens the samplers
 #define RUN_VERSION "1.0"
 void run_print_version(void);  // version.c
-void run_end_output(void);     // ends the program where standard output could not be written
 void run_close(Run* run);
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
@@ -134,20 +133,26 @@ void run_find_origin(Run* run);  // claims the run directory; the checkpoint to 
 
 // ---- ranks.c
 
-void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
-void run_open_ranks(Run* run);     // opens the Comm of all ranks
-void run_join_ranks(Run* run);     // divides them into groups and proves that all mean the same run
-// --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
-// comes next. 0, or -1 with words.
-int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
-void run_check_layout(Run* run);  // --check-layout: prints what every stage holds
-void run_measure_limit(Run* run);  // of all ranks together, each on its own
+void run_find_ranks(Run* run);        // who this process is among the ranks; all but rank 0 are silent from here on
+void run_open_ranks(Run* run);        // opens the Comm of all ranks
+void run_join_ranks(Run* run);        // divides them into groups and proves that all mean the same run
+double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
+void run_measure_limit(Run* run);     // of all ranks together, each on its own
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
 // What every rank of c says: (size) values of so many bytes in memory to be freed. The greatest of their numbers.
 // Collective; end the program where a rank is lost.
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
 double run_most(const Run* run, Comm* c, double mine);
+
+// ---- layout.c, layout_auto.c
+
+// m->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory.
+void run_settle_layout(Run* run);
+void run_check_layout(Run* run);  // --check-layout: prints what every stage holds
+// --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
+// comes next. 0, or -1 with words.
+int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
 
 // ---- memory.c
 
@@ -250,7 +255,6 @@ void run_remember_step(Run* run, const StepRecord* r);
 // At the end: how far it came and what to do next; with --verbose also what was really taken of the host's memory, and
 // with several ranks how planning went, what all of them sent and how long they waited for it. All ranks call it.
 void run_print_end(Run* run, double seconds);
-double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 
 // ---- events.c: lines of log.jsonl beside those of steps, on rank 0
 

@@ -25,9 +25,9 @@ void run_read_options(Run* run, int argc, char** argv) {
     Config* c = &run->config;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
-    if (c->help) config_help(stdout, c->help), run_end_output(), exit(0);
+    if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->report.n) run_reports(run);
-    if (c->version) run_print_version(), run_end_output(), exit(0);
+    if (c->version) run_print_version(), end_output(), exit(0);
     if (c->resume_from) c->resume = 1;
     run->uses_model = c->sample || c->eval || c->eval_choices;
     run->training = !c->sample && !c->eval_choices;
@@ -100,7 +100,7 @@ static void tokenize_only(Run* run) {
     open_docs(run, "--data", &c->data, &run->data.docs, c->tokenize);
     say(stdout, "%" PRId64 " tokens of %" PRId64 " documents in %s", docs_tokens(run->data.docs),
         docs_count(run->data.docs), c->tokenize);
-    run_end_output();
+    end_output();
     exit(0);
 }
 
@@ -186,10 +186,6 @@ void run_settle_model(Run* run) {
 }
 
 // ---- the end
-
-void run_end_output(void) {
-    if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));
-}
 
 void run_close(Run* run) {
     char err[ERR_BYTES];

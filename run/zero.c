@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "run/pipeline.h"
+#include "run/model.h"
 
 const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters in use", "master weights",
                                                    "gradients",     "gradients in use",  "gradients as bf16",
@@ -231,13 +231,20 @@ static void empty_place(Model* m, int b) {
     for (int other = b & 1; other <= last_bucket(m); other += 2) end_reduce(m, other);
 }
 
+// Where the first and the last stage of a pipeline have wte: its gradients become the sum of both.
+static void sum_tied(Model* m) {
+    Comm* c = m->pipe.ends;
+    ParamTensor wte = shape_param(&m->shape, WTE, 0);
+    if (c) c->table->all_reduce(c, zero_grads(m, &wte), wte.elems, DT_F32, m->s);
+}
+
 // Begins to sum a bucket over all ranks, whose gradients are complete.
 static void begin_reduce(Model* m, int b) {
     Comm* c = m->comm;
     ZeroBucket* x = &m->zero.bucket[b];
     char* copy = bf16_copy(m, b);
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
-    if (b == 0) pipeline_sum_tied(m);
+    if (b == 0) sum_tied(m);
     if (x->n_tensors) sum_replicated(m, x);
     if (c->size == 1) return;
     if (copy) {

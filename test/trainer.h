@@ -157,6 +157,7 @@ static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* argument
         run->config.tp = run->config.pp = 1, run->config.layout = NULL, run->config.capacity = BATCH;
     run_open_data(run);
     run_settle_model(run);
+    run_settle_layout(run);
     run_join_ranks(run);
     if (strcmp(run->config.balance, "off") != 0) balance_open(run);
     *memory = run_plan_memory(run);

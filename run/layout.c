@@ -1,0 +1,82 @@
+// layout.c - who runs which layers: what --layout or the options say, settled before ranks are joined.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/disk.h"
+#include "run/run.h"
+
+// --memory: a number of bytes, or of KiB, MiB or GiB.
+static void take_memory_limit(Run* run) {
+    const char* text = run->config.memory;
+    if (!text) return;
+    char *end, *units = "KMG";
+    double bytes = strtod(text, &end);
+    const char* unit = *end ? strchr(units, *end) : NULL;
+    for (const char* u = units; unit && u <= unit; u++) bytes *= 1024;
+    if (end == text || !(bytes >= 1) || bytes > 1e18 || (*end && (!unit || end[1])))
+        die("--memory %s: expected a size like 64M or 24G", text);
+    run->available = (HostMemory){(size_t)bytes, "of --memory"};
+}
+
+// What rank 0 has read of --layout.
+typedef struct LayoutFile {
+    int failed;
+    Layout layout;
+    char words[ERR_BYTES];
+} LayoutFile;
+
+static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwise) {
+    enum { MOST = 1 << 16 };
+    size_t n = 0;
+    char why[ERR_BYTES];
+    const char* path = run->config.layout;
+    char* text = disk_read_file(path, MOST, &n, file->words, sizeof file->words);
+    file->failed = !text;
+    if (text && layout_parse(&file->layout, otherwise, text, n, why, sizeof why))
+        file->failed = fail(file->words, sizeof file->words, "%s: %s", path, why);
+    free(text);
+}
+
+// That of --layout, or what --tp, --pp, --zero and --recompute say.
+void run_settle_layout(Run* run) {
+    static LayoutFile file;
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Model* m = &run->model;
+    Comm* world = m->world;
+    take_memory_limit(run);
+    if (c->pp > m->whole.L)
+        die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
+            m->whole.L);
+    m->layout = layout_even(&m->whole, c->tp, c->pp, c->zero, m->recompute);
+    if (c->layout) {
+        int is_auto = !strcmp(c->layout, "auto");
+        if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
+        else if (world->rank == 0) read_layout(&file, run, &m->layout);
+        if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
+        if (file.failed) die("--layout: %s", file.words);
+        m->layout = file.layout;
+    }
+    if (layout_check(&m->layout, &m->whole, world->size, err, sizeof err))
+        die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
+    c->tp = m->layout.tp;
+    c->pp = m->layout.stages;
+    if (c->layout && !strcmp(c->layout, "auto") && !c->capacity) c->capacity = c->context;  // as was searched for
+}
+
+void run_check_layout(Run* run) {
+    const Model* m = &run->model;
+    char text[MOST_STAGES * 64];
+    int ranks = m->world->size / m->stages;
+    size_t* bytes = (size_t*)run_ask_all(run, m->world, &run->memory_bytes, sizeof run->memory_bytes);
+    for (int s = 0; s < m->stages && m->world->rank == 0; s++) {
+        int first = layout_first(&m->layout, s), end = layout_first(&m->layout, s + 1);
+        size_t most = 0;
+        for (int r = 0; r < ranks; r++) most = MAX(most, bytes[s * ranks + r]);
+        printf("stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d rounds in flight\n", s, s * ranks,
+               (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), pipeline_slots(m->stages, s));
+    }
+    free(bytes);
+    layout_print(&m->layout, text, sizeof text);
+    printf("a layout that --layout takes:\n%s", text);
+}
