@@ -106,7 +106,7 @@ static void cudnn_works_or_is_refused_in_one_line(void) {
 }
 
 static void rows_are_longer_than_on_the_cpu(void) {
-    const char* rows = "--batch-tokens 40000 --steps 0 --save-every 0";
+    const char* rows = "--verbose --batch-tokens 40000 --steps 0 --save-every 0";
     CHECK(sh("rm -rf $W/rows && %s " MODEL " %s --out $W/rows", program, rows) == 0);
     CHECK(strstr(output, "in rows of at most 32768\n") != NULL);
     CHECK(sh("rm -rf $W/rows && %s " MODEL " %s --out $W/rows --device cpu", program, rows) == 0);
