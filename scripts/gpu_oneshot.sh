@@ -24,7 +24,7 @@ else
     model='--preset gpt2-124m --batch-tokens 131072'
     row=8192 long_row=32768 steps=12 patience=8 bench=
 fi
-options="--data plan run kernels data --dtype bf16 --eval-every 0 --sample-every 0 --save-every 0"
+options="--data plan run kernels data --dtype bf16 --eval-every 0 --sample-every 0 --save-every 0 --verbose"
 
 # ---- parts that are more than one command
 
