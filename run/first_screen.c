@@ -121,7 +121,8 @@ static void brief_device(const Run* run) {
         return;
     }
     char threads[32] = "";
-    if (m->k->on_host && run->config.threads) snprintf(threads, sizeof threads, ", %d threads", run->config.threads);
+    int n = run->config.threads;
+    if (m->k->on_host && n) snprintf(threads, sizeof threads, ", %d thread%s", n, n > 1 ? "s" : "");
     printf("device  %s%s, %s%s, %.0f GFLOP/s in a matmul%s\n", ranks, m->k->name, dtype_name(m->dt), threads,
            run->matmul_limit / 1e9, run->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
 }
