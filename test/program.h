@@ -97,7 +97,7 @@ static inline int log_values(const char* run, const char* member, double* values
             test_failures_in_claim++;
             break;
         }
-        const JsonValue* value = json_get(&json, json.values, member);
+        const JsonValue* value = json_get(&json, json.values, "event") ? NULL : json_get(&json, json.values, member);
         if (value && value->type == JSON_NUMBER && n < room) json_double(value, &values[n++]);
         json_free(&json);
     }

@@ -156,7 +156,7 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
 
 static void a_run_says_how_the_model_is_divided(void) {
     if (no_mpirun()) SKIP("mpirun is not here");
-    CHECK(sh(MPIRUN TINY "--steps 0 --tp 2 --out $W/none", 4, program) == 0);
+    CHECK(sh(MPIRUN TINY "--verbose --steps 0 --tp 2 --out $W/none", 4, program) == 0);
     const char* words =
         "2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 "
         "and 112";
@@ -322,8 +322,8 @@ static void samples_are_those_of_one_rank(void) {
 
 // ---- bytes
 
-// "tensor" of every step, which rank 0 has sent. Returns their number.
-static int tensor_bytes(const char* run, double* values) {
+// A kind of bytes of every step, which rank 0 has sent. Returns their number.
+static int step_bytes(const char* run, const char* kind, double* values) {
     char path[600];
     int n = 0;
     snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
@@ -332,8 +332,8 @@ static int tensor_bytes(const char* run, double* values) {
         Json json;
         if (!(end = strchr(line, '\n')) || json_parse(&json, line, (size_t)(end - line), NULL, 0)) break;
         const JsonValue *bytes = json_get(&json, json.values, "bytes"),
-                        *tensor = bytes ? json_get(&json, bytes, "tensor") : NULL;
-        if (tensor && tensor->type == JSON_NUMBER) json_double(tensor, &values[n++]);
+                        *sent = bytes ? json_get(&json, bytes, kind) : NULL;
+        if (sent && sent->type == JSON_NUMBER) json_double(sent, &values[n++]);
         json_free(&json);
     }
     return n;
@@ -345,13 +345,17 @@ static double sum_bytes(int R, int n) { return 2.0 * (R - 1) * CEIL_DIV(n, R) * 
 // What a rank sends the others of its group of R in a step whose only row has N tokens. A gather or a reduction is
 // ceil(N / R) tokens of every channel to each other rank: in a block 4 forward and 4 backward, 4 more where it is
 // computed again; the embedding and the classifier have one forward and one backward each. The classifier's parts are
-// three fp32 a token. Gradients of what is not cut are summed, tensors that are neighbours at once and with the gap
-// between them, 60 channels in 64: of ln1, of attprojb and ln2, of fcprojb, of wpe, of lnf.
-static double expected_bytes(int R, int N, int elem, int computed_again) {
+// three fp32 a token.
+static double tensor_bytes(int R, int N, int elem, int computed_again) {
     double share = (double)CEIL_DIV(N, R) * WIDTH * elem * (R - 1);
+    return share * (LAYERS * (computed_again ? 12 : 8) + 4) + 3.0 * 4 * N * (R - 1);
+}
+
+// Gradients of what is not cut are summed, tensors that are neighbours at once and with the gap between them, 60
+// channels in 64: of ln1, of attprojb and ln2, of fcprojb, of wpe, of lnf.
+static double gradient_bytes(int R) {
     double layers = LAYERS * (sum_bytes(R, 64 + WIDTH) + sum_bytes(R, 128 + WIDTH) + sum_bytes(R, WIDTH));
-    double ends = sum_bytes(R, CONTEXT * WIDTH) + sum_bytes(R, 64 + WIDTH);
-    return share * (LAYERS * (computed_again ? 12 : 8) + 4) + 3.0 * 4 * N * (R - 1) + layers + ends;
+    return layers + sum_bytes(R, CONTEXT * WIDTH) + sum_bytes(R, 64 + WIDTH);
 }
 
 static void activations_move_by_the_formula(void) {
@@ -361,14 +365,16 @@ static void activations_move_by_the_formula(void) {
     } runs[] = {{"two", 2, 4, 0}, {"three", 3, 4, 1}, {"three_bf16", 3, 2, 0}};
     if (no_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
-        double bytes[STEPS] = {0}, rows[STEPS] = {0};
+        double bytes[STEPS] = {0}, gradients[STEPS] = {0}, rows[STEPS] = {0};
         const Curve* c = curve_of(runs[i].name);
         CHECK(log_values(runs[i].name, "micro_batches", rows, STEPS) == STEPS);
-        CHECK(tensor_bytes(runs[i].name, bytes) == STEPS);
+        CHECK(step_bytes(runs[i].name, "tensor", bytes) == STEPS);
+        CHECK(step_bytes(runs[i].name, "gradients", gradients) == STEPS);
         for (int t = 0; t < STEPS; t++) {
             CHECK(rows[t] == 1);
-            CHECK_CLOSE(bytes[t],
-                        expected_bytes(runs[i].ranks, (int)c->tokens[t], runs[i].elem, runs[i].computed_again), 0);
+            CHECK_CLOSE(bytes[t], tensor_bytes(runs[i].ranks, (int)c->tokens[t], runs[i].elem, runs[i].computed_again),
+                        0);
+            CHECK_CLOSE(gradients[t], gradient_bytes(runs[i].ranks), 0);
         }
     }
 }
