@@ -112,7 +112,8 @@ static void plans_take_what_is_predicted(int ranks) {
         snprintf(options, sizeof options,
                  "--heads 16 --device virtual --overlap no --plan %s --machine $W/%s --data $W/%s", plans[i / 4],
                  machines[i % 2], data[i / 2 % 2]);
-        check_predicted(ranks, options, 0.002);
+        // Ranks that share a document of a pass meet in every layer; the model plays the passes of flex as wholes.
+        check_predicted(ranks, options, strcmp(plans[i / 4], "flex") ? 0.002 : 0.005);
     }
 }
 
