@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "data/json.h"
+#include "plan/base.h"
 #include "test/test.h"
 
 static const char* program = "./train";
@@ -80,6 +81,19 @@ static inline void write_text(const char* name, const void* bytes, size_t n) {
     FILE* file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, n, file) != n) printf("    cannot write %s\n", path), test_failures_in_claim++;
     if (file) fclose(file);
+}
+
+// W/corpus: documents of lengths spread evenly in their logarithm, up to exp(most) letters, most at most 8.2.
+static inline void write_ragged_corpus(int docs, double most, uint64_t seed) {
+    char name[64], text[4000];
+    CHECK(sh("mkdir -p %s/corpus", work) == 0);
+    for (int d = 0; d < docs; d++) {
+        int n = (int)exp(most * random_uniform(seed, (uint64_t)d)) + 1;
+        for (int i = 0; i < n; i++)
+            text[i] = (char)('a' + (int)(6 * random_uniform(seed + 1 + (uint64_t)d, (uint64_t)i)));
+        snprintf(name, sizeof name, "corpus/%02d.txt", d);
+        write_text(name, text, (size_t)n);
+    }
 }
 
 // The values of one member in a run's log.jsonl, in order; objects without it are passed over. Returns their number.

@@ -1,41 +1,12 @@
 // test_attention_amx.c - attention on emulated AMX tiles, so that every processor with AVX-512 can check it.
 //
-// It links a copy of attention_pairs.c that was compiled with TILES_EMULATED, and stands in for the backend's scratch
-// memory, in blocks of just the size that was asked for: a sanitizer sees a write beyond it.
+// It links a copy of attention_pairs.c that was compiled with TILES_EMULATED, and has scratch memory
+// of its own (test/exact_scratch.h).
 #define TEST_TABLE emulated
 #include "test/attention_checks.h"
 
-extern const CpuFamily attention_pairs_amx;
-
-static struct {
-    void *shared, *threads[8];
-    int n_threads;
-} scratch;
-
-void* cpu_shared_scratch(void) { return scratch.shared; }
-void* cpu_thread_scratch(int thread) { return scratch.threads[thread]; }
-int cpu_threads(void) { return scratch.n_threads; }
-
-// What is in scratch at the beginning must not matter.
-static void* block(size_t bytes) {
-    bytes = ROUND_UP(bytes, (size_t)64);
-    return memset(aligned_alloc(64, bytes), 0xff, bytes);
-}
-
-static int open_exact(const KernelLimits* limits, char* err, size_t errlen) {
-    CpuScratch need = attention_pairs_amx.scratch(limits);
-    if (limits->threads > COUNT(scratch.threads))
-        return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
-    scratch.n_threads = limits->threads;
-    scratch.shared = block(need.shared_bytes);
-    for (int t = 0; t < limits->threads; t++) scratch.threads[t] = block(need.thread_bytes);
-    return 0;
-}
-
-static void close_exact(void) {
-    free(scratch.shared);
-    for (int t = 0; t < scratch.n_threads; t++) free(scratch.threads[t]);
-}
+#define EXACT_FAMILY attention_pairs_amx
+#include "test/exact_scratch.h"
 
 static const Kernels* emulated(void) {
     static Kernels k;

@@ -1,36 +1,11 @@
 // test_matmul_amx.c - the matmuls of AMX on emulated tiles, so that every processor with AVX-512 can check them.
 //
-// It links a copy of matmul_amx.c that was compiled with TILES_EMULATED, and stands in for the backend's scratch
-// memory, in blocks of just the size that was asked for: a sanitizer sees a write beyond it.
+// It links a copy of matmul_amx.c that was compiled with TILES_EMULATED, and has scratch memory
+// of its own (test/exact_scratch.h).
 #include "test/matmul_checks.h"
 
-extern const CpuFamily matmul_amx;
-
-static struct {
-    void *shared, *threads[8];
-    int n_threads;
-} scratch;
-
-void* cpu_shared_scratch(void) { return scratch.shared; }
-void* cpu_thread_scratch(int thread) { return scratch.threads[thread]; }
-int cpu_threads(void) { return scratch.n_threads; }
-
-static void* block(size_t bytes) { return aligned_alloc(64, ROUND_UP(bytes, (size_t)64)); }
-
-static int open_exact(const KernelLimits* limits, char* err, size_t errlen) {
-    CpuScratch need = matmul_amx.scratch(limits);
-    if (limits->threads > COUNT(scratch.threads))
-        return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
-    scratch.n_threads = limits->threads;
-    scratch.shared = block(need.shared_bytes);
-    for (int t = 0; t < limits->threads; t++) scratch.threads[t] = block(need.thread_bytes);
-    return 0;
-}
-
-static void close_exact(void) {
-    free(scratch.shared);
-    for (int t = 0; t < scratch.n_threads; t++) free(scratch.threads[t]);
-}
+#define EXACT_FAMILY matmul_amx
+#include "test/exact_scratch.h"
 
 static int fp32_calls;
 static void count_call(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C, int OC,

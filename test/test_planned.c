@@ -15,17 +15,6 @@
 enum { STEPS = 8, MOST_STEPS = 64 };
 
 // Most documents are short, some are cut into pieces of the whole context.
-static void write_corpus(void) {
-    char name[64], text[4000];
-    CHECK(sh("mkdir -p %s/corpus", work) == 0);
-    for (int d = 0; d < 90; d++) {
-        int n = (int)exp(8.2 * random_uniform(15, (uint64_t)d)) + 1;
-        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(16 + (uint64_t)d, (uint64_t)i)));
-        snprintf(name, sizeof name, "corpus/%02d.txt", d);
-        write_text(name, text, (size_t)n);
-    }
-}
-
 static void write_machine(void) {
     static const char text[] =
         "name test\n"
@@ -330,7 +319,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    write_corpus();
+    write_ragged_corpus(90, 8.2, 15);
     write_machine();
     RUN(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank);
     RUN(a_machine_file_gives_the_same_plans_and_bits_in_every_run);

@@ -13,17 +13,6 @@ enum { STEPS = 8, HALF = 4 };
 #define LLAMA "--arch llama --kv-heads 2 --tie no "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
-static void write_corpus(void) {
-    char name[64], text[2400];
-    CHECK(sh("mkdir -p %s/corpus", work) == 0);
-    for (int d = 0; d < 60; d++) {
-        int n = (int)exp(7.6 * random_uniform(25, (uint64_t)d)) + 1;
-        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(26 + (uint64_t)d, (uint64_t)i)));
-        snprintf(name, sizeof name, "corpus/%02d.txt", d);
-        write_text(name, text, (size_t)n);
-    }
-}
-
 typedef struct Curve {
     double loss[STEPS], norm[STEPS], val[3];
     char sample[256];  // of the last step
@@ -166,7 +155,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    write_corpus();
+    write_ragged_corpus(60, 7.6, 25);
     RUN(a_pipeline_has_the_losses_and_samples_of_one_rank);
     RUN(a_checkpoint_goes_on_in_any_other_division);
     RUN(a_layout_is_found_under_a_memory_limit);

@@ -12,17 +12,6 @@
     "--eval-every 0 --sample-every 0 --dtype fp32 --threads 1 --check-plan "
 #define MPIRUN "mpirun --oversubscribe -n %d %s "
 
-static void write_corpus(void) {
-    char name[64], text[2400];
-    CHECK(sh("mkdir -p %s/corpus", work) == 0);
-    for (int d = 0; d < 80; d++) {
-        int n = (int)exp(7.6 * random_uniform(5, (uint64_t)d)) + 1;
-        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(6 + (uint64_t)d, (uint64_t)i)));
-        snprintf(name, sizeof name, "corpus/%02d.txt", d);
-        write_text(name, text, (size_t)n);
-    }
-}
-
 // Losses of a run of some steps; the run's directory is emptied before. Returns their number.
 static int losses(int ranks, const char* options, const char* run, double* values, int room) {
     sh("rm -rf %s/%s", work, run);
@@ -248,7 +237,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    write_corpus();
+    write_ragged_corpus(80, 7.6, 5);
     RUN(any_number_of_ranks_and_any_plan_give_the_same_losses);
     RUN(zero_1_2_and_3_give_the_same_losses);
     RUN(bf16_runs_agree_within_its_rounding);

@@ -29,17 +29,6 @@ typedef struct Step {
     double of[FIELDS][RANKS];  // NaN: not known
 } Step;
 
-static void write_corpus(void) {
-    char name[64], text[4000];
-    CHECK(sh("mkdir -p %s/corpus", work) == 0);
-    for (int d = 0; d < 60; d++) {
-        int n = (int)exp(8.2 * random_uniform(15, (uint64_t)d)) + 1;
-        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(16 + (uint64_t)d, (uint64_t)i)));
-        snprintf(name, sizeof name, "corpus/%02d.txt", d);
-        write_text(name, text, (size_t)n);
-    }
-}
-
 // ---- the log
 
 static double number(const JsonValue* value) {
@@ -554,7 +543,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    write_corpus();
+    write_ragged_corpus(60, 8.2, 15);
     RUN(a_rank_that_is_slowed_by_one_changes_no_bit);
     RUN(the_slowness_of_linears_is_measured_within_a_tenth);
     RUN(slices_that_move_for_a_step_leave_the_loss_curve_as_it_was);

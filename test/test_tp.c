@@ -20,17 +20,6 @@ enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
 
 static int no_mpirun(void) { return sh("command -v mpirun") != 0; }
 
-static void write_corpus(void) {
-    char name[64], text[2400];
-    CHECK(sh("mkdir -p %s/corpus", work) == 0);
-    for (int d = 0; d < 60; d++) {
-        int n = (int)exp(7.6 * random_uniform(25, (uint64_t)d)) + 1;
-        for (int i = 0; i < n; i++) text[i] = (char)('a' + (int)(6 * random_uniform(26 + (uint64_t)d, (uint64_t)i)));
-        snprintf(name, sizeof name, "corpus/%02d.txt", d);
-        write_text(name, text, (size_t)n);
-    }
-}
-
 // ---- runs
 
 typedef struct Curve {
@@ -411,7 +400,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    write_corpus();
+    write_ragged_corpus(60, 7.6, 25);
     RUN(ten_steps_are_those_of_one_rank_however_heads_divide);
     RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
     RUN(a_run_says_how_the_model_is_divided);
