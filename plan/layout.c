@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const char* const recompute_names = "none|activation|block";
+const char* const recompute_names[] = {"none", "activation", "block"};
 
 // ---- shares of work
 
@@ -100,14 +100,12 @@ static int read_number(int* value, const char* word, int least, int most) {
     return 0;
 }
 
-static const char* const recomputes[] = {"none", "activation", "block"};
-
 static int read_pair(StageLayout* stage, const char* key, const char* value) {
     if (!strcmp(key, "layers")) return read_number(&stage->layers, value, 1, 1 << 20);
     if (!strcmp(key, "zero")) return read_number(&stage->zero, value, 1, 3);
     if (strcmp(key, "recompute") != 0) return -1;
-    for (int i = 0; i < COUNT(recomputes); i++)
-        if (!strcmp(value, recomputes[i])) {
+    for (int i = 0; i < COUNT(recompute_names); i++)
+        if (!strcmp(value, recompute_names[i])) {
             stage->recompute = (Recompute)i;
             return 0;
         }
@@ -120,8 +118,10 @@ static int read_stage(Layout* layout, const Layout* otherwise, const Words* w, c
     if (layout->stages == MOST_STAGES) return fail(err, errlen, "expected at most %d stages", MOST_STAGES);
     for (int i = 1; i < w->n; i += 2)
         if (i + 1 == w->n || read_pair(&stage, w->word[i], w->word[i + 1]))
-            return fail(err, errlen, "expected \"layers N\", \"zero 1|2|3\" or \"recompute %s\", found \"%s%s%s\"",
-                        recompute_names, w->word[i], i + 1 < w->n ? " " : "", i + 1 < w->n ? w->word[i + 1] : "");
+            return fail(
+                err, errlen,
+                "expected \"layers N\", \"zero 1|2|3\" or \"recompute none|activation|block\", found \"%s%s%s\"",
+                w->word[i], i + 1 < w->n ? " " : "", i + 1 < w->n ? w->word[i + 1] : "");
     if (stage.layers == 0) return fail(err, errlen, "expected \"layers N\" of the stage, found none");
     layout->stage[layout->stages++] = stage;
     return 0;
@@ -158,7 +158,7 @@ size_t layout_print(const Layout* layout, char* text, size_t bytes) {
     for (int s = 0; s < layout->stages; s++)
         n += (size_t)snprintf(n < bytes ? text + n : NULL, n < bytes ? bytes - n : 0,
                               "stage layers %d zero %d recompute %s\n", layout->stage[s].layers, layout->stage[s].zero,
-                              recomputes[layout->stage[s].recompute]);
+                              recompute_names[layout->stage[s].recompute]);
     return n;
 }
 

@@ -23,7 +23,7 @@ typedef struct Layout {
     StageLayout stage[MOST_STAGES];
 } Layout;
 
-extern const char* const recompute_names;  // "none|activation|block"
+extern const char* const recompute_names[];  // by Recompute
 
 // `stages` stages, all with the same tp, zero and recompute, that have as even a share of the matmuls' work as whole
 // layers allow: the largest is least. The classifier counts; stages at most L.

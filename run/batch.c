@@ -171,6 +171,15 @@ static int chooses_rounds(const Batch* b, const Run* run) {
     return run->limits.ranks == 1 ? strcmp(run->config.plan, "random") != 0 : run_planner(run) == &planner_flex;
 }
 
+// The run's setting for rows of at most so many tokens; its groups lie in the arena.
+static int set_capacity(Setting* s, Batch* b, const Run* run, int capacity, char* err, size_t errlen) {
+    s->limits.capacity = capacity;
+    s->groups = TAKE(&b->arena, GroupCost, run->limits.ranks + 1);
+    if (arena_check(&b->arena, err, errlen)) return -1;
+    cost_groups(s->groups, &run->setting.cost, &s->limits, s->kind);
+    return 0;
+}
+
 // Few long rounds leave stages idle at the ends of a step, many short ones pay what a round costs in any case. With v
 // equal rounds of W ms in all, c ms more each, a step takes (W / v + c) (stages - 1 + v). So plans are made for rows
 // that hold 1/v of the tokens, v = 1, 2, 4 ..., and played. Returns the capacity of the best.
@@ -184,11 +193,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
     for (int64_t v = 1; v < b->n_tokens && worse < WORSE; v *= 2) {
         int64_t share = CEIL_DIV(b->n_tokens, v * run->limits.ranks);
         if (share >= 2 * (int64_t)run->limits.capacity) continue;
-        s.limits.capacity = (int)MIN(share, (int64_t)run->limits.capacity);
         arena_reset(&b->arena, mark);
-        s.groups = TAKE(&b->arena, GroupCost, run->limits.ranks + 1);
-        if (!s.groups) break;
-        cost_groups(s.groups, &run->setting.cost, &s.limits, s.kind);
+        if (set_capacity(&s, b, run, (int)MIN(share, (int64_t)run->limits.capacity), why, sizeof why)) break;
         if (plan_for(b, run, &s, step, why, sizeof why)) break;  // the longest document does not fit
         worse = b->schedule.makespan < least ? 0 : worse + 1;
         if (worse == 0) least = b->schedule.makespan, best = s.limits.capacity;
@@ -203,12 +209,7 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
     Setting s = run->setting;
     count_pieces(b);
     arena_reset(&b->arena, (ArenaMark){0});
-    if (chooses_rounds(b, run)) {
-        s.limits.capacity = best_capacity(b, run, step);
-        s.groups = TAKE(&b->arena, GroupCost, run->limits.ranks + 1);
-        if (arena_check(&b->arena, err, errlen)) return -1;
-        cost_groups(s.groups, &run->setting.cost, &s.limits, s.kind);
-    }
+    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err, errlen)) return -1;
     if (plan_for(b, run, &s, step, err, errlen)) return -1;
     if (run->config.check_plan &&
         plan_check(&b->plan, b->lengths, b->n_pieces, &run->limits, &b->arena, why, sizeof why))

@@ -191,9 +191,7 @@ size_t run_memory_of(Run* run, const Layout* layout, int s, int N) {
     m->stages = layout->stages, m->stage = s;
     m->zero.stage = data.size > 1 ? layout->stage[s].zero : 1;
     m->recompute = layout->stage[s].recompute;
-    run->limits.ranks = data.size;
-    run->limits.kv_heads = MAX(1, m->whole.NKV / layout->tp);
-    run->limits.max_ring_docs = MIN(MAX(run->config.batch_tokens, run->config.context), 4096);
+    run_set_limits(run, layout->tp, data.size);
     for (tp.rank = 0; tp.rank < layout->tp; tp.rank++) {
         Shape part = split_shape(&m->whole, &m->split, tp.rank);
         m->shape = shape_stage(&part, layout_first(layout, s), layout_first(layout, s + 1));

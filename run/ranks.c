@@ -79,13 +79,13 @@ static void check_same(Run* run) {
 }
 
 static void say_stages(const Model* m) {
-    static const char* const recomputes[] = {"", ", recompute activation", ", recompute block"};
     const Layout* layout = &m->layout;
     for (int s = 0; s < m->stages; s++) {
         const StageLayout* stage = &layout->stage[s];
-        printf("%s stage %d: layers %d to %d%s, zero %d%s\n", s ? "                 " : "        pipeline:", s,
-               layout_first(layout, s), layout_first(layout, s + 1) - 1,
-               s == m->stages - 1 ? " and the classifier" : "", stage->zero, recomputes[stage->recompute]);
+        printf("%s stage %d: layers %d to %d%s, zero %d, recompute %s\n",
+               s ? "                 " : "        pipeline:", s, layout_first(layout, s),
+               layout_first(layout, s + 1) - 1, s == m->stages - 1 ? " and the classifier" : "", stage->zero,
+               recompute_names[stage->recompute]);
     }
 }
 
@@ -224,6 +224,13 @@ void run_open_ranks(Run* run) {
     if (m->world->size > 1) settle_threads(run);
 }
 
+void run_set_limits(Run* run, int tp, int data_ranks) {
+    const Config* c = &run->config;
+    run->limits.ranks = data_ranks;
+    run->limits.kv_heads = MAX(1, run->model.whole.NKV / tp);
+    run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
+}
+
 void run_join_ranks(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
@@ -233,10 +240,8 @@ void run_join_ranks(Run* run) {
     m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;
     m->whole.shards = m->world->size;
-    run->limits.ranks = m->comm->size;
+    run_set_limits(run, c->tp, m->comm->size);
     run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
-    run->limits.kv_heads = MAX(1, m->whole.NKV / c->tp);
-    run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
     run->limits.quadratic = shape_quadratic(&m->whole);
     run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);

@@ -133,8 +133,9 @@ void run_find_origin(Run* run);  // claims the run directory; the checkpoint to 
 
 // ---- ranks.c
 
-void run_find_ranks(Run* run);        // who this process is among the ranks; all but rank 0 are silent from here on
-void run_open_ranks(Run* run);        // opens the Comm of all ranks
+void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
+void run_open_ranks(Run* run);  // opens the Comm of all ranks
+void run_set_limits(Run* run, int tp, int data_ranks);  // what plans must respect, apart from nodes and capacity
 void run_join_ranks(Run* run);        // divides them into groups and proves that all mean the same run
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 void run_measure_limit(Run* run);     // of all ranks together, each on its own
