@@ -249,8 +249,9 @@ static void block_backward(const Model* m, const Row* row, int l) {
 
 // Computes again what the forward pass of block l did not keep: see --recompute.
 static void recompute_block(const Model* m, const Row* row, int l) {
-    if (m->recompute == RECOMPUTE_ACTIVATION) activate(m, row, l);
-    if (m->recompute != RECOMPUTE_BLOCK) return;
+    Recompute again = layer_row(m, l)->recompute;
+    if (again == RECOMPUTE_ACTIVATION) activate(m, row, l);
+    if (again != RECOMPUTE_BLOCK) return;
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     block_forward(m, row, l);
 }

@@ -5,8 +5,9 @@
 
 // The best way to give l layers to the stages up to one of them.
 typedef struct Best {
-    double worst;       // ms of the longest stage; where bytes are searched for, bytes of the fullest
-    StageLayout stage;  // the last of them
+    double worst;     // ms of the longest stage; where bytes are searched for, bytes of the fullest
+    int layers;       // of the last of them,
+    LayerLayout row;  // which are alike
 } Best;
 
 typedef struct Search {
@@ -20,15 +21,16 @@ static Best* best_of(const Search* x, int s, int l) { return &x->best[s * (x->L 
 // The least ms of the stage under the limit, or with `by_bytes` its least bytes; infinite where nothing fits.
 static double best_strategy(const Search* x, Layout* layout, int s, int n, int by_bytes) {
     double least = INFINITY;
-    StageLayout found = {n, 1, RECOMPUTE_NONE};
+    LayerLayout found = {layout->tp, 1, RECOMPUTE_NONE};
     for (int zero = 1; zero <= 3; zero++)
         for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {
-            layout->stage[s] = (StageLayout){n, zero, (Recompute)r};
+            LayerLayout row = {layout->tp, zero, (Recompute)r};
+            layout_set_stage(layout, s, n, row);
             double bytes = x->p->bytes(x->p->context, layout, s);
             double value = by_bytes ? bytes : bytes > x->p->memory ? INFINITY : x->p->ms(x->p->context, layout, s);
-            if (value < least) least = value, found = layout->stage[s];
+            if (value < least) least = value, found = row;
         }
-    layout->stage[s] = found;
+    layout_set_stage(layout, s, n, found);
     return least;
 }
 
@@ -48,7 +50,7 @@ static void fill_stage(const Search* x, Layout* layout, int s, int by_bytes) {
             if (before >= best->worst) continue;
             set_first(layout, s, l - n);
             double worst = fmax(before, best_strategy(x, layout, s, n, by_bytes));
-            if (worst < best->worst) *best = (Best){worst, layout->stage[s]};
+            if (worst < best->worst) *best = (Best){worst, n, layout->layer[l - n]};
         }
     }
 }
@@ -58,10 +60,9 @@ static double search_one(Layout* layout, const Search* x, int by_bytes) {
     int P = layout->stages;
     for (int s = 0; s < P; s++) fill_stage(x, layout, s, by_bytes);
     double worst = best_of(x, P - 1, x->L)->worst;
-    for (int s = P - 1, l = x->L; s >= 0 && worst < INFINITY; s--) {
-        layout->stage[s] = best_of(x, s, l)->stage;
-        l -= layout->stage[s].layers;
-    }
+    const Best* last[MOST_STAGES];
+    for (int s = P - 1, l = x->L; s >= 0 && worst < INFINITY; s--) l -= (last[s] = best_of(x, s, l))->layers;
+    for (int s = 0; s < P && worst < INFINITY; s++) layout_set_stage(layout, s, last[s]->layers, last[s]->row);
     return worst;
 }
 

@@ -53,7 +53,7 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
         tokens = MAX(tokens, x->tokens);
         for (int s = 0; s < P; s++) {
             double* forward = &t->forward[s * t->rounds + round];
-            double passes = m->layout.stage[s].recompute == RECOMPUTE_BLOCK ? 4 : 3;
+            double passes = 3 + layout_again(&m->layout, s);
             double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
             *forward = MAX(*forward, ms / passes);
             t->backward[s * t->rounds + round] = (passes - 1) * *forward;

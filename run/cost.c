@@ -44,7 +44,7 @@ static void estimate(Machine* machine, const Run* run) {
     const PlanLimits* limits = &run->limits;
     int on_host = m->k->on_host;
     double rate = run->matmul_limit / limits->ranks / 1e3;  // FLOP a ms
-    double again = m->recompute == RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
+    double again = (3 + layout_again(&m->layout, m->stage)) / 3;
     double memory_gbps = on_host ? 8 : 2000;
     double elems = (double)shape_param_elems(&m->shape);
     memset(machine, 0, sizeof *machine);
@@ -176,7 +176,7 @@ static void use_elements(Cost* cost, const Model* m) {
 // the last norm, its gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
 static double exchanges_of_a_layer(const Model* m) {
     double ends = 4 + 3.0 * sizeof(float) * m->split.ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
-    return (m->recompute == RECOMPUTE_BLOCK ? 3.0 : 2.0) * N_LINEARS + ends / m->shape.L;
+    return (2 + layout_again(&m->layout, m->stage)) * N_LINEARS + ends / m->shape.L;
 }
 
 // A machine's constants are those of one rank that computes the whole model. Planners call a tensor-parallel group a

@@ -37,6 +37,17 @@ static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwis
     free(text);
 }
 
+// What layouts can say and this program cannot run.
+static void refuse_unlike(const Layout* layout) {
+    for (int l = 0; l < layout_first(layout, layout->stages); l++)
+        if (layout->layer[l].tp != layout->tp)
+            die("--layout: layer %d has tp %d in groups of %d: layers of unlike tp are not built; leave tp out", l,
+                layout->layer[l].tp, layout->tp);
+    for (int s = 0; s < layout->stages; s++)
+        if (layout_run(layout, layout_first(layout, s)) < layout->stage[s].layers)
+            die("--layout: stage %d has unlike layers, which are not built; give the stage one line", s);
+}
+
 // That of --layout, or what --tp, --pp, --zero and --recompute say.
 void run_settle_layout(Run* run) {
     static LayoutFile file;
@@ -48,7 +59,8 @@ void run_settle_layout(Run* run) {
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
             m->whole.L);
-    m->layout = layout_even(&m->whole, c->tp, c->pp, c->zero, m->recompute);
+    m->layout =
+        layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c->recompute, "none|activation|block"));
     if (c->layout) {
         int is_auto = !strcmp(c->layout, "auto");
         if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
@@ -57,6 +69,7 @@ void run_settle_layout(Run* run) {
         if (file.failed) die("--layout: %s", file.words);
         m->layout = file.layout;
     }
+    refuse_unlike(&m->layout);
     if (layout_check(&m->layout, &m->whole, world->size, err, sizeof err))
         die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
     c->tp = m->layout.tp;
@@ -66,7 +79,7 @@ void run_settle_layout(Run* run) {
 
 void run_check_layout(Run* run) {
     const Model* m = &run->model;
-    char text[MOST_STAGES * 64];
+    char text[LAYOUT_TEXT];
     int ranks = m->world->size / m->stages;
     size_t* bytes = (size_t*)run_ask_all(run, m->world, &run->memory_bytes, sizeof run->memory_bytes);
     for (int s = 0; s < m->stages && m->world->rank == 0; s++) {

@@ -46,15 +46,15 @@ static double messages_ms(const Known* x, double n, double bytes) {
 static double ms_of(void* context, const Layout* layout, int s) {
     const Known* x = (const Known*)context;
     const Model* m = &x->run->model;
-    const StageLayout* stage = &layout->stage[s];
+    int layers = layout->stage[s].layers, zero = layout->layer[layout_first(layout, s)].zero;
     double T = tokens(x, layout), v = rounds(context, layout), D = columns(x, layout), R = layout->tp;
-    double elem = (double)dtype_bytes(m->dt), again = stage->recompute == RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
+    double elem = (double)dtype_bytes(m->dt), again = (3 + layout_again(layout, s)) / 3;
     Shape part = shape_stage(&m->whole, layout_first(layout, s), layout_first(layout, s + 1));
     double elems = (double)shape_param_elems(&part) / R * (D - 1) / D;
     double ms = T * x->token_ms * again * layout_work(layout, &m->whole, s) / R;
-    if (R > 1) ms += messages_ms(x, 8 * again * stage->layers * v, T / v * m->whole.C * elem * (R - 1) / R);
-    if (D > 1 && stage->zero > 1) ms += messages_ms(x, stage->layers * v, 4 * elems / stage->layers);
-    if (D > 1 && stage->zero > 2) ms += messages_ms(x, 2 * stage->layers * v, elem * elems / stage->layers);
+    if (R > 1) ms += messages_ms(x, 8 * again * layers * v, T / v * m->whole.C * elem * (R - 1) / R);
+    if (D > 1 && zero > 1) ms += messages_ms(x, layers * v, 4 * elems / layers);
+    if (D > 1 && zero > 2) ms += messages_ms(x, 2 * layers * v, elem * elems / layers);
     return ms;
 }
 

@@ -75,7 +75,7 @@ static ActNeeds activation_needs(const Run* run, int N) {
     ActNeeds needs;
     needs.N = N;
     needs.classifier_N = run->training ? m->classifier_N : 1;
-    needs.recompute = m->recompute;
+    needs.recompute = layer_row(m, 0)->recompute;
     needs.training = run->training;
     needs.sampling = !run->training || run->config.sample_every > 0;
     needs.groups = run->limits.ranks > 1 && run->training;
@@ -190,7 +190,7 @@ size_t run_memory_of(Run* run, const Layout* layout, int s, int N) {
     m->comm = &data;
     m->stages = layout->stages, m->stage = s;
     m->zero.stage = data.size > 1 ? layout->stage[s].zero : 1;
-    m->recompute = layout->stage[s].recompute;
+    m->layout = *layout;
     run_set_limits(run, layout->tp, data.size);
     for (tp.rank = 0; tp.rank < layout->tp; tp.rank++) {
         Shape part = split_shape(&m->whole, &m->split, tp.rank);

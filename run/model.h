@@ -61,7 +61,6 @@ struct Model {
     Shape shape;  // of the part of the model that this rank holds
     Shape whole;  // of all of it, as files know it; its shards are all ranks
     DType dt;
-    Recompute recompute;
     const Kernels* k;
     Stream s;
     Comm* world;  // all ranks
@@ -104,6 +103,9 @@ typedef struct Row {
 // The activation `id` of layer l, of the slot at work; of the one copy when layers share it. NULL where the model has
 // none.
 void* model_act(const Model* m, ActId id, int l);
+
+// How layer l of this rank's stage runs.
+static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layout.layer[m->shape.first_layer + l]; }
 
 // Ranks of the tensor-parallel group, and this one's number among them.
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }

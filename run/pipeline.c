@@ -20,7 +20,6 @@ void pipeline_join(Model* m) {
     m->stages = layout->stages;
     m->slot = 0;
     m->stage = m->world->rank / ranks;
-    m->recompute = layout->stage[m->stage].recompute;
     m->zero.stage = layout->stage[m->stage].zero;
     if (m->stages == 1) return;
     m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));

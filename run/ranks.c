@@ -81,11 +81,12 @@ static void check_same(Run* run) {
 static void say_stages(const Model* m) {
     const Layout* layout = &m->layout;
     for (int s = 0; s < m->stages; s++) {
-        const StageLayout* stage = &layout->stage[s];
-        printf("%s stage %d: layers %d to %d%s, zero %d, recompute %s\n",
-               s ? "                 " : "        pipeline:", s, layout_first(layout, s),
-               layout_first(layout, s + 1) - 1, s == m->stages - 1 ? " and the classifier" : "", stage->zero,
-               recompute_names[stage->recompute]);
+        int first = layout_first(layout, s), end = layout_first(layout, s + 1);
+        const LayerLayout* row = &layout->layer[first];
+        printf("%s stage %d: layers %d to %d%s, ", s ? "                 " : "        pipeline:", s, first, end - 1,
+               s == m->stages - 1 ? " and the classifier" : "");
+        if (layout_run(layout, first) < end - first) printf("unlike each other\n");
+        else printf("zero %d, recompute %s\n", row->zero, recompute_names[row->recompute]);
     }
 }
 

@@ -168,7 +168,6 @@ void run_settle_model(Run* run) {
     if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
-    m->recompute = (Recompute)config_choice(c->recompute, "none|activation|block");
     if (!run->start_from[0]) m->whole = config_shape(c);
     m->shape = m->whole;
     if (!run->training) return;

@@ -223,7 +223,7 @@ typedef struct Bytes {
 static int layers(void) { return run->model.shape.L; }
 static int is_first(void) { return run->model.stage == 0; }
 static int is_last(void) { return run->model.stage == stages - 1; }
-static int is_recomputed(void) { return run->model.recompute == RECOMPUTE_BLOCK; }
+static int is_recomputed(void) { return layer_row(&run->model, 0)->recompute == RECOMPUTE_BLOCK; }
 
 // Tokens of ring rank a, from the borders alone.
 static int tokens_of(const Placement* p, const MicroBatch* mb, int a) {
@@ -366,9 +366,9 @@ static void one_case(uint64_t seed, int i) {
            " LAW_CASES=%d, rank %d: %s, %d heads for %d of %d, width %d, hidden %d, vocabulary %d, recompute %d, "
            "%d layers, capacity %d; bytes %.0f, %.0f, %.0f, %.0f, expected %.0f, %.0f, %.0f, %.0f\n",
            seed - (uint64_t)i, i + 1, rank, arch_table[s->arch].name, s->NH, s->NKV, s->HS, s->C, s->U, s->V,
-           run->model.recompute, s->L, run->limits.capacity, now.heads - before.heads, now.ring - before.ring,
-           now.tensor - before.tensor, now.pipeline - before.pipeline, expected.heads, expected.ring, expected.tensor,
-           expected.pipeline);
+           layer_row(&run->model, 0)->recompute, s->L, run->limits.capacity, now.heads - before.heads,
+           now.ring - before.ring, now.tensor - before.tensor, now.pipeline - before.pipeline, expected.heads,
+           expected.ring, expected.tensor, expected.pipeline);
 }
 
 static void take_reference(const Shape* shape) {

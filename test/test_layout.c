@@ -2,7 +2,7 @@
 #include "plan/layout.h"
 #include "test/test.h"
 
-static const Layout usual = {.tp = 2, .stages = 1, .stage = {{4, 2, RECOMPUTE_ACTIVATION}}};
+static const Layout usual = {.tp = 2, .stages = 1, .stage = {{4, 2}}, .layer = {{2, 2, RECOMPUTE_ACTIVATION}}};
 
 static double worst_share(const Layout* layout, const Shape* whole) {
     double matmuls[MOST_STAGES], layers[MOST_STAGES], worst = 0, sum = 0;
@@ -47,27 +47,55 @@ static int parse(Layout* layout, const char* text, char* err) {
     return layout_parse(layout, &usual, text, strlen(text), err, ERR_BYTES);
 }
 
+static int is_row(const Layout* layout, int l, int tp, int zero, Recompute recompute) {
+    const LayerLayout* row = &layout->layer[l];
+    return row->tp == tp && row->zero == zero && row->recompute == recompute;
+}
+
 static void a_file_says_what_it_says_and_the_rest_is_as_usual(void) {
     Layout l;
     char err[ERR_BYTES];
     CHECK(parse(&l, "# two\nstage layers 3 recompute block\n\n  stage zero 3 layers 2 # last", err) == 0);
     CHECK(l.tp == 2 && l.stages == 2);
-    CHECK(l.stage[0].layers == 3 && l.stage[0].zero == 2 && l.stage[0].recompute == RECOMPUTE_BLOCK);
-    CHECK(l.stage[1].layers == 2 && l.stage[1].zero == 3 && l.stage[1].recompute == RECOMPUTE_ACTIVATION);
+    CHECK(l.stage[0].layers == 3 && l.stage[0].zero == 2 && is_row(&l, 0, 2, 2, RECOMPUTE_BLOCK));
+    CHECK(l.stage[1].layers == 2 && l.stage[1].zero == 3 && is_row(&l, 4, 2, 3, RECOMPUTE_ACTIVATION));
     CHECK(layout_first(&l, 1) == 3 && layout_first(&l, 2) == 5);
     CHECK(parse(&l, "tp 4\r\nstage layers 1\r\n", err) == 0 && l.tp == 4 && l.stage[0].layers == 1);
+}
+
+static void layers_of_a_stage_have_lines_of_their_own(void) {
+    Layout l;
+    char err[ERR_BYTES];
+    const char* text =
+        "stage zero 3 tp 1\n  layers 1 tp 2 recompute block\n  layers 3 zero 1\n"
+        "stage layers 2\n  layers 1 tp 1\n  layers 1\n tp 4\n";
+    CHECK(parse(&l, text, err) == 0 && l.tp == 4 && l.stages == 2);
+    CHECK(l.stage[0].layers == 4 && l.stage[0].zero == 3 && l.stage[1].layers == 2 && l.stage[1].zero == 2);
+    CHECK(is_row(&l, 0, 2, 3, RECOMPUTE_BLOCK) && is_row(&l, 1, 1, 1, RECOMPUTE_ACTIVATION));
+    CHECK(is_row(&l, 3, 1, 1, RECOMPUTE_ACTIVATION) && is_row(&l, 4, 1, 2, RECOMPUTE_ACTIVATION));
+    CHECK(is_row(&l, 5, 4, 2, RECOMPUTE_ACTIVATION));
+    CHECK(layout_run(&l, 1) == 3 && layout_run(&l, 4) == 1 && layout_run(&l, 5) == 1);
+    CHECK_CLOSE(layout_again(&l, 0), 0.25, 0);
+}
+
+static LayerLayout draw_row(uint64_t seed, int l, int tp) {
+    uint64_t at = 3 * (uint64_t)l;
+    return (LayerLayout){random_uniform(seed, at) < 0.5 ? tp : 1, 1 + (int)(random_uniform(seed, at + 1) * 3),
+                         (Recompute)(random_uniform(seed, at + 2) * 3)};
 }
 
 static void what_is_printed_reads_back(void) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         Layout a, b;
-        char text[MOST_STAGES * 64], err[ERR_BYTES];
+        static char text[LAYOUT_TEXT];
+        char err[ERR_BYTES];
         memset(&a, 0, sizeof a);
         a.tp = 1 + (int)(random_uniform(seed, 0) * 64), a.stages = 1 + (int)(random_uniform(seed, 1) * MOST_STAGES);
-        for (int s = 0; s < a.stages; s++)
-            a.stage[s] = (StageLayout){1 + (int)(random_uniform(seed, 2 + 3 * (uint64_t)s) * 99),
-                                       1 + (int)(random_uniform(seed, 3 + 3 * (uint64_t)s) * 3),
-                                       (Recompute)(random_uniform(seed, 4 + 3 * (uint64_t)s) * 3)};
+        for (int s = 0; s < a.stages; s++) {
+            int first = layout_first(&a, s), n = 1 + (int)(random_uniform(seed, 2 + (uint64_t)s) * 15);
+            layout_set_stage(&a, s, n, draw_row(seed, 100 + first, a.tp));
+            for (int l = first; l < first + n && s % 2; l++) a.layer[l] = draw_row(seed, 100 + l, a.tp);
+        }
         size_t n = layout_print(&a, text, sizeof text);
         CHECK(n < sizeof text && n == strlen(text));
         CHECK(layout_parse(&b, &usual, text, n, err, sizeof err) == 0 && memcmp(&a, &b, sizeof a) == 0);
@@ -80,9 +108,14 @@ static void wrong_files_are_refused_by_line(void) {
     const char* wrong[][2] = {
         {"", "expected a line \"stage layers N ...\" for every stage, found none"},
         {"tp 2\n", "found none"},
-        {"tp 2\nstages 3\n", "line 2: expected \"tp N\" or \"stage layers N ...\", found \"stages\""},
-        {"stage\n", "line 1: expected \"layers N\" of the stage, found none"},
+        {"tp 2\nstages 3\n", "line 2: expected \"tp N\", \"stage ...\" or \"layers N ...\", found \"stages\""},
+        {"stage\n", "expected \"layers N\" of the stage before, found none"},
         {"stage layers\n", "line 1: expected \"layers N\""},
+        {"stage layers 3\nlayers 2\n", "expected lines of 3 layers together below stage 0, found 2"},
+        {"layers 2\n", "line 1: expected \"stage ...\" before \"layers\""},
+        {"stage zero 2\nstage layers 2\n", "line 2: expected \"layers N\" of the stage before, found none"},
+        {"stage layers 900\nstage layers 101\n", "expected at most 1000 layers, found 1001"},
+        {"stage tp 1\nlayers 2 tp 65\n", "line 2: expected \"layers N\", \"tp N\", \"zero 1|2|3\""},
         {"stage layers 0\n", "found \"layers 0\""},
         {"stage layers 2x\n", "found \"layers 2x\""},
         {"stage layers 2 zero 4\n", "found \"zero 4\""},
@@ -109,6 +142,9 @@ static void layouts_that_ranks_cannot_run_are_refused(void) {
     CHECK(layout_check(&l, &whole, 8, err, sizeof err) == 0);
     CHECK(layout_check(&l, &whole, 6, err, sizeof err) == -1);
     CHECK_STRING(err, "2 stages of tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8");
+    l.layer[4].tp = 3;
+    CHECK(layout_check(&l, &whole, 8, err, sizeof err) == -1);
+    CHECK_STRING(err, "layer 4 has tp 3: expected a divisor of the groups' tp 2");
     l.stage[1].layers = 3;
     CHECK(layout_check(&l, &whole, 8, err, sizeof err) == -1);
     CHECK_STRING(err, "expected stages of 5 layers together, as the model has, found 6");
@@ -117,6 +153,7 @@ static void layouts_that_ranks_cannot_run_are_refused(void) {
 int main(void) {
     RUN(the_largest_stage_is_as_small_as_layers_allow);
     RUN(a_file_says_what_it_says_and_the_rest_is_as_usual);
+    RUN(layers_of_a_stage_have_lines_of_their_own);
     RUN(what_is_printed_reads_back);
     RUN(wrong_files_are_refused_by_line);
     RUN(layouts_that_ranks_cannot_run_are_refused);

@@ -12,7 +12,7 @@ static double draw(const World* w, int i) { return 0.5 + random_uniform(w->seed,
 
 static double world_ms(void* context, const Layout* layout, int s) {
     const World* w = (const World*)context;
-    const StageLayout* stage = &layout->stage[s];
+    const LayerLayout* stage = &layout->layer[layout_first(layout, s)];
     double ms = 0;
     for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++) ms += 10 * draw(w, l);
     if (layout_first(layout, s + 1) == w->whole.L) ms += 15 * draw(w, 50);
@@ -22,11 +22,12 @@ static double world_ms(void* context, const Layout* layout, int s) {
 
 static double world_bytes(void* context, const Layout* layout, int s) {
     const World* w = (const World*)context;
-    const StageLayout* stage = &layout->stage[s];
+    const LayerLayout* stage = &layout->layer[layout_first(layout, s)];
     double states = 0, kept = stage->recompute == RECOMPUTE_BLOCK ? 0.2 : stage->recompute == RECOMPUTE_NONE ? 1 : 0.8;
     for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++) states += draw(w, 20 + l);
     if (s == 0 || s == layout->stages - 1) states += 2;
-    return 100 * (states / (layout->tp * stage->zero) + kept * stage->layers * (layout->stages - s) / layout->tp);
+    kept *= layout->stage[s].layers;
+    return 100 * (states / (layout->tp * stage->zero) + kept * (layout->stages - s) / layout->tp);
 }
 
 static double world_rounds(void* context, const Layout* layout) {
@@ -48,11 +49,11 @@ static double brute_force(const LayoutProblem* p, Layout* layout, int s, int at,
     }
     for (int n = 1; n <= p->whole->L - at - (layout->stages - 1 - s); n++)
         for (int i = 0; i < 9; i++) {
-            layout->stage[s] = (StageLayout){n, 1 + i / 3, (Recompute)(i % 3)};
+            layout_set_stage(layout, s, n, (LayerLayout){layout->tp, 1 + i / 3, (Recompute)(i % 3)});
             if (p->bytes(p->context, layout, s) > p->memory) continue;
             double ms = p->ms(p->context, layout, s);
             least = fmin(least, brute_force(p, layout, s + 1, at + n, fmax(worst, ms)));
-            layout->stage[s] = (StageLayout){n, 1 + i / 3, (Recompute)(i % 3)};
+            layout_set_stage(layout, s, n, (LayerLayout){layout->tp, 1 + i / 3, (Recompute)(i % 3)});
         }
     return least;
 }

@@ -128,13 +128,13 @@ static void run_cases(Planner make_plan, double tolerance) {
         make_plan((uint64_t)(100 * size + i));
         draw(5 * i, (i % 3 == 0 ? CONTEXT : BATCH / 4) * m->comm->size);
         accumulated += run->batch.n_passes > 1;
-        m->recompute = (Recompute)(i % 3);
+        for (int l = 0; l < m->shape.L; l++) m->layout.layer[l].recompute = (Recompute)(i % 3);
         set_plan(plan.active);
         check_case(tolerance);
         if (test_failures_in_claim > failures) printf("    rank %d: seed %d\n", rank, 100 * size + i);
     }
     CHECK(accumulated >= cases / 3);
-    m->recompute = RECOMPUTE_NONE;
+    for (int l = 0; l < m->shape.L; l++) m->layout.layer[l].recompute = RECOMPUTE_NONE;
     no_plan();
     set_plan(0);
 }

@@ -100,13 +100,15 @@ static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch)
 
 // Every other pipeline goes by a file: stages of any numbers of layers, each with its own --zero and --recompute.
 static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, int layers) {
-    char path[600], text[MOST_STAGES * 64];
+    static char text[LAYOUT_TEXT];
+    char path[600];
     Layout layout = {.tp = tp, .stages = stages};
     snprintf(path, sizeof path, "%s/layout", work);
     for (int s = 0, left = layers; s < stages; s++) {
         int behind = stages - 1 - s, n = behind ? 1 + draw_number(seed, 120 + (uint64_t)s, left - behind) : left;
-        layout.stage[s] = (StageLayout){n, 1 + draw_number(seed, 220 + (uint64_t)s, 3),
-                                        (Recompute)draw_number(seed, 320 + (uint64_t)s, 3)};
+        layout_set_stage(&layout, s, n,
+                         (LayerLayout){tp, 1 + draw_number(seed, 220 + (uint64_t)s, 3),
+                                       (Recompute)draw_number(seed, 320 + (uint64_t)s, 3)});
         left -= n;
     }
     add_option_text(a, "--layout", strcpy(a->path, path));

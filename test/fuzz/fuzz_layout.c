@@ -8,9 +8,10 @@ static void require(int holds) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-    static const Layout usual = {.tp = 1, .stages = 1, .stage = {{4, 1, RECOMPUTE_NONE}}};
+    static const Layout usual = {.tp = 1, .stages = 1, .stage = {{4, 1}}, .layer = {{1, 1, RECOMPUTE_NONE}}};
     Layout layout, again;
-    char err[ERR_BYTES] = "", text[MOST_STAGES * 64];
+    static char text[LAYOUT_TEXT];
+    char err[ERR_BYTES] = "";
     if (layout_parse(&layout, &usual, (const char*)bytes, size, err, sizeof err)) {
         require(err[0] && memchr(err, 0, sizeof err) && strstr(err, "expected"));
         return 0;
@@ -19,7 +20,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     for (int s = 0; s < layout.stages; s++) {
         const StageLayout* stage = &layout.stage[s];
         require(stage->layers >= 1 && stage->zero >= 1 && stage->zero <= 3);
-        require(stage->recompute >= RECOMPUTE_NONE && stage->recompute <= RECOMPUTE_BLOCK);
+    }
+    require(layout_first(&layout, layout.stages) <= MOST_LAYERS);
+    for (int l = 0; l < layout_first(&layout, layout.stages); l += layout_run(&layout, l)) {
+        const LayerLayout* row = &layout.layer[l];
+        require(row->tp >= 1 && row->zero >= 1 && row->zero <= 3);
+        require(row->recompute >= RECOMPUTE_NONE && row->recompute <= RECOMPUTE_BLOCK);
     }
     size_t n = layout_print(&layout, text, sizeof text);
     require(n < sizeof text && layout_parse(&again, &usual, text, n, err, sizeof err) == 0);
