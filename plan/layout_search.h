@@ -1,40 +1,46 @@
 // layout_search.h - the layout (plan/layout.h) that is fastest under a memory limit: how many stages and
-// tensor-parallel ranks, which layers each stage has, what its ranks divide and compute again.
+// tensor-parallel ranks, rows of how many tokens, which layers each stage has, and how each layer runs.
 //
-// After Galvatron-BMW (Wang et al. 2024), whose pipelines balance memory and time at once, with a stage in place of a
-// layer as what has a strategy. For every number of stages P and of tensor-parallel ranks a dynamic program deals the
-// layers: with l layers given to the first s stages, the least of the longest stage is
-//
-//   best(s, l) = min over n, strategy of max(best(s - 1, l - n), ms of n layers in stage s)
-//
-// over strategies whose bytes fit the limit. It is exact: no layout of this P has a shorter longest stage. Early
-// stages keep more rounds, so memory and time pull their borders apart; both are in the minimum. A step of v equal
-// rounds takes (v + P - 1) / v of the longest stage, the sum of its rounds.
+// After Galvatron-BMW (plan/galvatron.h). For every number of stages P, of tensor-parallel ranks and of tokens of a row
+// the layers are dealt exactly (plan/partition.h); a stage takes the least its layers can under the limit: all alike,
+// or, where the engine can run that, each by a strategy of its own (plan/layer_search.h). Bytes are the caller's and
+// exact: what was found with sums of bytes is measured as a whole, and searched for again under a lower limit where it
+// was too much.
 #pragma once
 #include "plan/layout.h"
+#include "plan/partition.h"
 
-// What the caller knows: of stage s of a layout whose stages before it are filled in. Bytes of a rank; ms of all rounds
-// of a step, one after another.
+enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 64 };
+
+// What the caller knows. Of stage s of a layout whose stages up to s are filled in, with rows of N tokens: bytes of a
+// rank; ms of all rounds of a step, of layer l and of what the stage has beside layers.
 typedef struct LayoutProblem {
     const Shape* whole;
     int ranks, most_tp;
-    double memory;  // bytes of a rank
-    double (*bytes)(void* context, const Layout* layout, int s);
-    double (*ms)(void* context, const Layout* layout, int s);
-    double (*rounds)(void* context, const Layout* layout);  // v, at least 1; of stages and tp alone
+    int n_rows, rows[LAYOUT_ROWS];  // tokens of a row, ascending
+    double memory;                  // bytes of a rank
+    int alike;                      // every layer of the model takes the same
+    int unlike;                     // a stage's layers may run by unlike strategies
+    double (*bytes)(void* context, const Layout* layout, int s, int N);
+    double (*layer_ms)(void* context, const Layout* layout, int s, int l, int N);
+    double (*ends_ms)(void* context, const Layout* layout, int s, int N);
+    double (*rounds)(void* context, const Layout* layout, int N);  // of a step, at least 1; of stages and tp alone
+    // Of a whole layout, as it is played; NULL: stages of t ms take (sum t + (rounds - 1) max t) / rounds.
+    double (*step_ms)(void* context, const Layout* layout, int N);
     void* context;
 } LayoutProblem;
 
 // The best of one P and tp.
 typedef struct LayoutTry {
     Layout layout;
-    int fits;
+    int N, fits;
     double ms;     // of a step; infinite where nothing fits
     double bytes;  // of its fullest rank; where nothing fits, of the layout that needs least
 } LayoutTry;
 
-enum { LAYOUT_TRIES = 64 };
-
 // Fills tries, the best first, then by time; those that do not fit last, by bytes. Returns how many; the first need not
 // fit. -1 without memory.
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, char* err, size_t errlen);
+// The bi-objective partition for what `found` has besides, and its own ms in the same formula. 0, or -1 without memory.
+int layout_compare(BiObjective* other, double* ms, const LayoutProblem* problem, const LayoutTry* found, Arena* arena,
+                   char* err, size_t errlen);

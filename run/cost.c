@@ -275,6 +275,33 @@ static void find(Found* found, const Run* run) {
     }
 }
 
+// As if the options were for ranks with all layers each; only what this needs is there before ranks are joined.
+int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen) {
+    Found found;
+    Config options = run->config;
+    PlanLimits limits = run->limits;
+    Model *m = &run->model, saved = *m;
+    memset(&found, 0, sizeof found);
+    run_set_limits(run, 1, m->world->size);
+    run->limits.node_size = options.node_size ? options.node_size : MAX(1, m->world->local_size);
+    run->config.tp = 1, run->config.recompute = "none";
+    m->comm = m->world, m->stages = 1, m->stage = 0, m->zero.stage = 1;
+    m->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
+    if (options.machine) {
+        found.failed = named_machine(&found.machine, options.machine, found.err, sizeof found.err);
+        snprintf(found.from, sizeof found.from, "of --machine %s", options.machine);
+    } else if (!find_measured(&found, run)) {
+        estimate(&found.machine, run);
+        snprintf(found.from, sizeof found.from, "estimated from the matmul limit; --probe measures them");
+    }
+    // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
+    if (!options.machine) found.machine.cost.step = 0;
+    *m = saved, run->limits = limits, run->config = options;
+    *machine = found.machine;
+    snprintf(from, ERR_BYTES, "%.500s", found.from);
+    return found.failed ? fail(err, errlen, "%s", found.err) : 0;
+}
+
 static void print_link(const LinkTable* link, const char* where) {
     if (link->n > 0) printf(", 1 MiB %s %.3g ms", where, link_ms(link, 1 << 20));
 }

@@ -20,7 +20,7 @@ static void take_memory_limit(Run* run) {
 
 // What rank 0 has read of --layout.
 typedef struct LayoutFile {
-    int failed;
+    int failed, capacity;
     Layout layout;
     char words[ERR_BYTES];
 } LayoutFile;
@@ -63,18 +63,20 @@ void run_settle_layout(Run* run) {
         layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c->recompute, "none|activation|block"));
     if (c->layout) {
         int is_auto = !strcmp(c->layout, "auto");
+        if (is_auto) run_measure_limit(run);
         if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
         else if (world->rank == 0) read_layout(&file, run, &m->layout);
+        file.capacity = c->capacity;
         if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
         if (file.failed) die("--layout: %s", file.words);
         m->layout = file.layout;
+        c->capacity = file.capacity;  // that auto has searched with
     }
     refuse_unlike(&m->layout);
     if (layout_check(&m->layout, &m->whole, world->size, err, sizeof err))
         die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
     c->tp = m->layout.tp;
     c->pp = m->layout.stages;
-    if (c->layout && !strcmp(c->layout, "auto") && !c->capacity) c->capacity = c->context;  // as was searched for
 }
 
 void run_check_layout(Run* run) {

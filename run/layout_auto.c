@@ -1,103 +1,193 @@
 // layout_auto.c - --layout auto: the search of plan/layout_search.h with this program's own memory table, which is
-// exact, and times that are estimated from FLOPs and bytes at nominal rates.
+// exact, and the times of plan/layout_cost.h on what is known of the machine.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plan/layout_cost.h"
 #include "plan/layout_search.h"
 #include "run/run.h"
 
-// What is assumed of a rank: FLOP/s of its matmuls, GB/s and ms of a message.
-typedef struct Assumed {
-    double flops, gbps, message_ms;
-} Assumed;
-
 typedef struct Known {
     Run* run;
-    int N;            // tokens of a row
-    double token_ms;  // of the whole model on one rank, attention at half of --context included
-    Assumed assumed;
+    LayoutCosts costs;
+    Arena arena;
 } Known;
 
-static double columns(const Known* x, const Layout* layout) {
-    return (double)x->run->model.world->size / (layout->tp * layout->stages);
+// ---- what the search asks
+
+static double rounds(void* context, const Layout* layout, int N) {
+    return layout_rounds(&((const Known*)context)->costs, layout, N);
 }
 
-// Of a step, of the ranks that have all layers between them.
-static double tokens(const Known* x, const Layout* layout) { return x->run->config.batch_tokens / columns(x, layout); }
-
-static double rounds(void* context, const Layout* layout) {
-    const Known* x = (const Known*)context;
-    return fmax(1, tokens(x, layout) / x->N);
+static double bytes_of(void* context, const Layout* layout, int s, int N) {
+    return (double)run_memory_of(((const Known*)context)->run, layout, s, N);
 }
 
-static double bytes_of(void* context, const Layout* layout, int s) {
-    const Known* x = (const Known*)context;
-    return (double)run_memory_of(x->run, layout, s, x->N);
-}
-
-// n messages of so many bytes.
-static double messages_ms(const Known* x, double n, double bytes) {
-    return n * (x->assumed.message_ms + bytes / (1e6 * x->assumed.gbps));
-}
-
-// Computing; eight exchanges a layer and round in a tensor-parallel group (run/model.h); what ZeRO moves in every round
-// rather than once (run/zero.c).
-static double ms_of(void* context, const Layout* layout, int s) {
-    const Known* x = (const Known*)context;
-    const Model* m = &x->run->model;
-    int layers = layout->stage[s].layers, zero = layout->layer[layout_first(layout, s)].zero;
-    double T = tokens(x, layout), v = rounds(context, layout), D = columns(x, layout), R = layout->tp;
-    double elem = (double)dtype_bytes(m->dt), again = (3 + layout_again(layout, s)) / 3;
-    Shape part = shape_stage(&m->whole, layout_first(layout, s), layout_first(layout, s + 1));
-    double elems = (double)shape_param_elems(&part) / R * (D - 1) / D;
-    double ms = T * x->token_ms * again * layout_work(layout, &m->whole, s) / R;
-    if (R > 1) ms += messages_ms(x, 8 * again * layers * v, T / v * m->whole.C * elem * (R - 1) / R);
-    if (D > 1 && zero > 1) ms += messages_ms(x, layers * v, 4 * elems / layers);
-    if (D > 1 && zero > 2) ms += messages_ms(x, 2 * layers * v, elem * elems / layers);
+static double sum_of(const double terms[N_LAYOUT_TERMS]) {
+    double ms = 0;
+    for (int i = 0; i < N_LAYOUT_TERMS; i++) ms += terms[i];
     return ms;
 }
 
-static double token_ms(const Run* run, const Assumed* assumed) {
-    const Model* m = &run->model;
-    double s = 0.5 * run->config.context;
-    return 1e3 * (shape_training_flops(&m->whole, 1, 0) + shape_training_flops(&m->whole, 0, 1) * s) / assumed->flops;
+static double layer_ms(void* context, const Layout* layout, int s, int l, int N) {
+    double terms[N_LAYOUT_TERMS] = {0};
+    layout_layer_ms(terms, &((const Known*)context)->costs, layout, s, l, N);
+    return sum_of(terms);
 }
 
-static void print_tries(const LayoutTry* tries, int n, double memory) {
+static double ends_ms(void* context, const Layout* layout, int s, int N) {
+    double terms[N_LAYOUT_TERMS] = {0};
+    layout_ends_ms(terms, &((const Known*)context)->costs, layout, s, N);
+    return sum_of(terms);
+}
+
+static double step_terms(Known* x, const Layout* layout, int N, double terms[N_LAYOUT_TERMS]) {
+    char err[ERR_BYTES];
+    double ms;
+    if (layout_step_ms(&ms, terms, &x->costs, layout, N, &x->arena, err, sizeof err)) die("--layout: auto: %s", err);
+    return ms;
+}
+
+static double step_ms(void* context, const Layout* layout, int N) {
+    double terms[N_LAYOUT_TERMS];
+    return step_terms((Known*)context, layout, N, terms);
+}
+
+// ---- what is known
+
+// Of the first pieces of the training text.
+static double mean_length(const Run* run) {
+    static int lengths[SAMPLED_LENGTHS];
+    double s2 = 0, sum = 0;
+    for (int i = 0, n = run_sample_lengths(run, lengths); i < n; i++)
+        s2 += (double)lengths[i] * lengths[i], sum += lengths[i];
+    return sum > 0 ? s2 / sum : 0.5 * run->config.context;
+}
+
+// A row that --capacity names, or those that hold a document of --context and up to 32 times as much.
+static void list_rows(LayoutProblem* p, const Run* run) {
+    const Config* c = &run->config;
+    int64_t most = MIN((int64_t)c->batch_tokens, run->model.k->on_host ? 8192 : 32768);
+    p->rows[p->n_rows++] = MAX(c->capacity, c->context);
+    for (int64_t N = 2 * (int64_t)c->context; !c->capacity && N <= most && p->n_rows < 6; N *= 2)
+        p->rows[p->n_rows++] = (int)N;
+}
+
+static LayoutProblem problem_of(Known* x) {
+    Run* run = x->run;
+    const Model* m = &run->model;
+    LayoutProblem p = {.whole = &m->whole,
+                       .ranks = m->world->size,
+                       .most_tp = MIN(MIN(m->whole.NH, m->whole.U), MOST_TP),
+                       .memory = (double)run->available.bytes,
+                       .alike = 1,
+                       .bytes = bytes_of,
+                       .layer_ms = layer_ms,
+                       .ends_ms = ends_ms,
+                       .rounds = rounds,
+                       .step_ms = step_ms,
+                       .context = x};
+    list_rows(&p, run);
+    return p;
+}
+
+static int know(Known* x, Run* run, char from[ERR_BYTES], char* err, size_t errlen) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    Machine machine;
+    if (run_machine_of_layouts(run, &machine, from, err, errlen)) return -1;
+    int node = c->node_size ? c->node_size : m->k->virtual_time ? 8 : m->world->local_size;
+    x->run = run;
+    x->costs = layout_costs(&m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt));
+    x->costs.links.cost = &x->costs.machine.cost;
+    x->costs.overlap = !strcmp(c->overlap, "yes") && !run->oversubscribed;
+    x->costs.tokens = c->batch_tokens;
+    x->costs.mean_length = mean_length(run);
+    return 0;
+}
+
+// ---- what is printed
+
+static void print_name(const LayoutTry* t) {
+    printf("        %d stage%s, tp %d, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "", t->layout.tp,
+           t->N);
+}
+
+// Where a layout that fits loses most against the chosen one.
+static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
+    double terms[N_LAYOUT_TERMS], best[N_LAYOUT_TERMS], most = 0;
+    int worst = 0;
+    step_terms(x, &t->layout, t->N, terms), step_terms(x, &chosen->layout, chosen->N, best);
+    for (int i = 0; i < N_LAYOUT_TERMS; i++)
+        if (terms[i] - best[i] > most) most = terms[i] - best[i], worst = i;
+    if (most > 0) printf("; %s take %.4g ms more", layout_term_names[worst], most);
+}
+
+static void print_tries(Known* x, const LayoutTry* tries, int n, double memory, const char* from, int all) {
     enum { SHOWN = 6 };
-    printf("layout  auto, %.1f MiB a rank; by estimate:\n", memory / (1 << 20));
-    for (int i = 0; i < n && i < SHOWN; i++) {
+    int shown = all ? n : MIN(n, SHOWN);
+    printf("layout  auto, %.1f MiB a rank; times %s\n", memory / (1 << 20), from);
+    for (int i = 0; i < shown; i++) {
         const LayoutTry* t = &tries[i];
-        printf("        %d stage%s, tp %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "", t->layout.tp);
-        if (t->fits) printf("%.4g ms, %.1f MiB%s\n", t->ms, t->bytes / (1 << 20), i ? "" : ", chosen");
-        else printf("does not fit, %.1f MiB at least\n", t->bytes / (1 << 20));
+        print_name(t);
+        if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / (1 << 20));
+        else printf("%.4g ms, %.1f MiB%s", t->ms, t->bytes / (1 << 20), i ? "" : ", chosen");
+        if (t->fits && i) print_why(x, t, &tries[0]);
+        printf("\n");
     }
-    if (n > SHOWN) printf("        and %d more\n", n - SHOWN);
+    if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
+}
+
+static void print_terms(Known* x, const LayoutTry* t) {
+    double terms[N_LAYOUT_TERMS], ms = step_terms(x, &t->layout, t->N, terms);
+    printf("        its %.4g ms, of the stage with most:", ms);
+    for (int i = 0, some = 0; i < N_LAYOUT_TERMS; i++)
+        if (fabs(terms[i]) > 1e-4 * ms)
+            printf("%s %s %.1f %%", some++ ? "," : "", layout_term_names[i], 100 * terms[i] / ms);
+    printf("\n");
+}
+
+// How the layers would be dealt by the bi-objective way.
+static void print_partitions(const LayoutProblem* p, const LayoutTry* t, Arena* arena) {
+    static BiObjective other;
+    char err[ERR_BYTES];
+    double exact;
+    if (t->layout.stages == 1 || layout_compare(&other, &exact, p, t, arena, err, sizeof err)) return;
+    printf("        layers of stages: exact");
+    for (int s = 0; s < t->layout.stages; s++) printf(" %d", t->layout.stage[s].layers);
+    printf("; bi-objective");
+    for (int s = 0; s < t->layout.stages; s++) printf(" %d", other.best.layers[s]);
+    if (other.best.ms < INFINITY)
+        printf(", %.2f %% longer, in %d steps:\n", 100 * (other.best.ms / exact - 1), other.n);
+    else printf(" does not fit, in %d steps:\n", other.n);
+    for (int i = 0; i < other.n; i++)
+        printf("          %.4g ms, balance of time %.3f, of memory %.3f\n", other.step[i].at.ms, other.step[i].alpha_t,
+               other.step[i].alpha_m);
 }
 
 int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen) {
     static LayoutTry tries[LAYOUT_TRIES];
-    const Config* c = &run->config;
-    const Model* m = &run->model;
-    Arena arena = {0};
-    if (!c->memory) return fail(err, errlen, "auto: expected --memory SIZE, found none; try --memory 4G");
-    Assumed assumed = m->k->on_host ? (Assumed){25e9, 2, 0.02} : (Assumed){400e12, 250, 0.02};
-    Known known = {run, MAX(c->capacity, c->context), token_ms(run, &assumed), assumed};
-    LayoutProblem p = {&m->whole,
-                       m->world->size,
-                       MIN(MIN(m->whole.NH, m->whole.U), MOST_TP),
-                       (double)run->available.bytes,
-                       bytes_of,
-                       ms_of,
-                       rounds,
-                       &known};
-    int n = layout_search(tries, &p, &arena, err, errlen);
-    arena_free(&arena);
+    static Known known;
+    char from[ERR_BYTES];
+    if (!run->config.memory) return fail(err, errlen, "auto: expected --memory SIZE, found none; try --memory 4G");
+    if (know(&known, run, from, err, errlen)) return -1;
+    run->most_scratch = 1;  // what is left where memory is short
+    LayoutProblem p = problem_of(&known);
+    double started = now_seconds();
+    int n = layout_search(tries, &p, &known.arena, err, errlen);
     if (n < 0) return -1;
-    if (n == 0) return fail(err, errlen, "auto: no layout of %d ranks for this model", m->world->size);
-    print_tries(tries, n, p.memory);
+    if (n == 0) return fail(err, errlen, "auto: no layout of %d ranks for this model", p.ranks);
+    double seconds = now_seconds() - started;
+    print_tries(&known, tries, n, p.memory, from, run->config.explain);
+    if (tries[0].fits && run->config.explain) {
+        print_terms(&known, &tries[0]);
+        print_partitions(&p, &tries[0], &known.arena);
+        printf("        searched for %.0f ms\n", 1e3 * seconds);
+    }
+    arena_free(&known.arena);
     *layout = tries[0].layout;
+    run->config.capacity = tries[0].N;
     if (tries[0].fits) return 0;
     return fail(err, errlen,
                 "auto: expected a layout of at most %.1f MiB a rank, found none below %.1f MiB; try more "

@@ -257,6 +257,7 @@ void run_join_ranks(Run* run) {
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
+    if (run->matmul_limit > 0) return;  // the search for a layout has asked already
     run->matmul_limit = NAN;
     if (run->model.k->virtual_time) return;
     double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);

@@ -2,68 +2,38 @@
 //
 // A machine knows its own model as a whole: ms of a token, of a token^2, bytes a token. The model that runs may be any:
 // its matmuls share the ms of a token by their weights, its layers those of a token^2 by their heads, and its messages
-// stand for those of the machine's model:
-//
-//   published machines   an all-to-all of b bytes, with what stays here, of the B a token that this model moves in one:
-//                        token_bytes b / B bytes at the GB/s of so many ranks. B = 2 L e (2 queries + 2 keys) channels
-//   measured machines    with l layers of c channels for our L of C: l / L messages of b c / C bytes
-//
-// Gradients and weights travel as the parameters that the machine names (memory), else as ours. They take no time of
-// their own where what was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3.
+// stand for those of the machine's model (plan/transfers.h). Gradients and weights take no time of their own where what
+// was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3.
 #include <math.h>
 #include <stdio.h>
 
 #include "kernels/virtual/virtual.h"
+#include "plan/transfers.h"
 #include "run/run.h"
-
-enum { LAYERS = 32 };  // of a 7B model, where a published machine says nothing
 
 static struct {
     Machine machine;
-    double token_scale;                      // published: bytes of the machine's model for one of ours
-    double stream_scale;                     // the same of the stream between two layers
-    double channel_scale, key_scale, count;  // measured
-    double weight_scale;
+    Transfers links;
     int fixed_has_weights;
 } cluster;
 
 // ---- time of a communication
 
-// As plan/cost.c has it: among so many ranks, between nodes as among more than a node has.
-static double by_ranks_ms(const VirtualTransfer* t, double bytes) {
-    const Cost* cost = &cluster.machine.cost;
-    int ranks = t->across ? MAX(t->ranks, virtual_node_size() + 1) : t->ranks;
-    return cost->link_scale * published_ms(cost, ranks, bytes);
+static double ms_of(const VirtualTransfer* t, TransferKind kind) {
+    return transfer_ms(&cluster.links, kind, t->ranks, t->across, t->sent, t->whole);
 }
 
-static double measured_ms(const VirtualTransfer* t, double bytes) {
-    const Cost* cost = &cluster.machine.cost;
-    return cost->link_scale * link_ms(&cost->link[t->across ? LINK_ACROSS : LINK_INSIDE], bytes);
-}
-
-static double transfer_ms(const void* context, const VirtualTransfer* t) {
+static double virtual_ms(const void* context, const VirtualTransfer* t) {
     (void)context;
-    int published = cluster.machine.cost.n_groups > 0;
-    double weights = cluster.weight_scale * t->sent;
     switch (t->purpose) {
-        case COMM_ULYSSES:
-            if (published) return by_ranks_ms(t, cluster.token_scale * t->whole);
-            return cluster.count * measured_ms(t, cluster.channel_scale * t->sent);
-        case COMM_TENSOR:
-            if (published) return by_ranks_ms(t, cluster.token_scale * t->sent);
-            return cluster.count * measured_ms(t, cluster.channel_scale * t->sent);
-        case COMM_RING:
-            if (published) return by_ranks_ms(t, cluster.token_scale * t->sent);
-            return cluster.count * measured_ms(t, cluster.key_scale * t->sent);
+        case COMM_ULYSSES: return ms_of(t, TRANSFER_ULYSSES);
+        case COMM_TENSOR: return ms_of(t, TRANSFER_TENSOR);
+        case COMM_RING: return ms_of(t, TRANSFER_RING);
         case COMM_GRADIENTS:
-        case COMM_PARAMETERS:
-            if (cluster.fixed_has_weights) return 0;
-            return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
-        case COMM_PIPELINE:
-            return published ? by_ranks_ms(t, cluster.stream_scale * t->sent)
-                             : measured_ms(t, cluster.channel_scale * t->sent);
+        case COMM_PARAMETERS: return cluster.fixed_has_weights ? 0 : ms_of(t, TRANSFER_WEIGHTS);
+        case COMM_PIPELINE: return ms_of(t, TRANSFER_STREAM);
         case COMM_STATE:
-        case COMM_SLICES: return published ? by_ranks_ms(t, weights) : measured_ms(t, weights);
+        case COMM_SLICES: return ms_of(t, TRANSFER_WEIGHTS);
         default: return 0;  // some numbers
     }
 }
@@ -114,7 +84,7 @@ static void take_limits(Run* run) {
             "or --capacity to go on as if they did",
             machine->cost.name, run->model.zero.stage, ranks, machine->memory_gb);
     if (!c->capacity) c->capacity = capacity;
-    if (!run->model.k->no_results) return;
+    if (!run->model.k->no_results || c->memory) return;
     run->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
     if (machine->gpu_mib > 0)
         run->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
@@ -126,14 +96,7 @@ void run_open_virtual(Run* run) {
     const Cost* cost = &cluster.machine.cost;
     if (!m->k->virtual_time || !run->training) return;
     run_read_machine(run, &cluster.machine);
-    double elem = (double)dtype_bytes(m->dt), queries = s->NH * s->HS, keys = s->NKV * s->HS;
-    cluster.token_scale = cost->token_bytes / (2 * s->L * elem * (2 * queries + 2 * keys));
-    cluster.stream_scale = cluster.token_scale * s->L / (cluster.machine.layers > 0 ? cluster.machine.layers : LAYERS);
-    cluster.channel_scale = cost->elem_bytes * cost->channels / (elem * queries);
-    cluster.key_scale = cost->elem_bytes * cost->kv_channels / (elem * keys);
-    cluster.count = (double)cost->layers / s->L;
-    cluster.weight_scale =
-        cluster.machine.parameters > 0 ? cluster.machine.parameters * (1 << 30) / (double)shape_param_count(s) : 1;
+    cluster.links = transfers_of(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
     cluster.fixed_has_weights = m->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
     VirtualMachine machine = {.token_ms = cost->per_token,
                               .pair_ms = cost->quadratic,
@@ -142,7 +105,7 @@ void run_open_virtual(Run* run) {
                               .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
                               .layers = s->L,
                               .heads = s->NH,
-                              .transfer_ms = transfer_ms};
+                              .transfer_ms = virtual_ms};
     virtual_use(&machine);
     take_limits(run);
 }

@@ -5,57 +5,112 @@
 // A made-up machine: layers of unlike weight, strategies that trade time for memory.
 typedef struct World {
     uint64_t seed;
+    int alike;  // all layers are as the first
     Shape whole;
 } World;
 
 static double draw(const World* w, int i) { return 0.5 + random_uniform(w->seed, (uint64_t)i); }
 
-static double world_ms(void* context, const Layout* layout, int s) {
+static double world_layer_ms(void* context, const Layout* layout, int s, int l, int N) {
     const World* w = (const World*)context;
-    const LayerLayout* stage = &layout->layer[layout_first(layout, s)];
-    double ms = 0;
-    for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++) ms += 10 * draw(w, l);
-    if (layout_first(layout, s + 1) == w->whole.L) ms += 15 * draw(w, 50);
-    ms *= stage->recompute == RECOMPUTE_BLOCK ? 4.0 / 3 : stage->recompute == RECOMPUTE_ACTIVATION ? 1.05 : 1;
-    return ms / layout->tp * (1 + 0.2 * draw(w, 60) * (layout->tp - 1)) + 2 * draw(w, 61) * (stage->zero - 1);
+    const LayerLayout* row = &layout->layer[l];
+    double ms = 10 * draw(w, w->alike ? 0 : l) + 0 * s + 1e-3 * N;
+    ms *= row->recompute == RECOMPUTE_BLOCK ? 4.0 / 3 : row->recompute == RECOMPUTE_ACTIVATION ? 1.05 : 1;
+    return ms / layout->tp * (1 + 0.2 * draw(w, 60) * (layout->tp - 1)) + draw(w, 61) * (row->zero - 1);
 }
 
-static double world_bytes(void* context, const Layout* layout, int s) {
+static double world_ends_ms(void* context, const Layout* layout, int s, int N) {
     const World* w = (const World*)context;
-    const LayerLayout* stage = &layout->layer[layout_first(layout, s)];
-    double states = 0, kept = stage->recompute == RECOMPUTE_BLOCK ? 0.2 : stage->recompute == RECOMPUTE_NONE ? 1 : 0.8;
-    for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++) states += draw(w, 20 + l);
-    if (s == 0 || s == layout->stages - 1) states += 2;
-    kept *= layout->stage[s].layers;
-    return 100 * (states / (layout->tp * stage->zero) + kept * (layout->stages - s) / layout->tp);
+    (void)N;
+    return (s == layout->stages - 1 ? 15 * draw(w, 50) : 0) / layout->tp;
 }
 
-static double world_rounds(void* context, const Layout* layout) {
-    return 1 + ((const World*)context)->seed % 4 * (uint64_t)layout->stages;
+// What a stage needs once depends on its layers: the most of them, so that bytes do not add up.
+static double world_bytes(void* context, const Layout* layout, int s, int N) {
+    const World* w = (const World*)context;
+    double bytes = s == 0 || s == layout->stages - 1 ? 2 : 0, scratch = 0;
+    for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++) {
+        const LayerLayout* row = &layout->layer[l];
+        double kept = row->recompute == RECOMPUTE_BLOCK ? 0.2 : row->recompute == RECOMPUTE_NONE ? 1 : 0.8;
+        bytes += draw(w, 20 + (w->alike ? 0 : l)) / (layout->tp * row->zero);
+        bytes += kept * (layout->stages - s) / layout->tp * N / 100;
+        scratch = fmax(scratch, row->recompute == RECOMPUTE_BLOCK ? 0.4 : row->zero == 3 ? 0.3 : 0);
+    }
+    return 100 * (bytes + scratch);
+}
+
+static double world_rounds(void* context, const Layout* layout, int N) {
+    return 1 + ((const World*)context)->seed % 4 * (uint64_t)layout->stages * 100 / (uint64_t)N;
 }
 
 static LayoutProblem problem_of(World* w, uint64_t seed, int L, int ranks, double memory) {
-    w->seed = seed;
+    w->seed = seed, w->alike = 0;
     w->whole = shape_make(L, 48, 4, 300, 64);
-    return (LayoutProblem){&w->whole, ranks, 4, memory, world_bytes, world_ms, world_rounds, w};
+    return (LayoutProblem){.whole = &w->whole,
+                           .ranks = ranks,
+                           .most_tp = 4,
+                           .n_rows = 2,
+                           .rows = {50, 100},
+                           .memory = memory,
+                           .bytes = world_bytes,
+                           .layer_ms = world_layer_ms,
+                           .ends_ms = world_ends_ms,
+                           .rounds = world_rounds,
+                           .context = w};
+}
+
+static double whole_ms(const LayoutProblem* p, const Layout* layout, int N) {
+    double most = 0, sum = 0, v = p->rounds(p->context, layout, N);
+    for (int s = 0; s < layout->stages; s++) {
+        double ms = p->ends_ms(p->context, layout, s, N);
+        for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
+            ms += p->layer_ms(p->context, layout, s, l, N);
+        if (p->bytes(p->context, layout, s, N) > p->memory) return INFINITY;
+        most = fmax(most, ms), sum += ms;
+    }
+    return (sum + (v - 1) * most) / v;
+}
+
+// The least ms of all rows for layers from l on; a stage's layers are alike, or not where the engine can run that.
+static double brute_rows(const LayoutProblem* p, Layout* layout, int s, int l, int N) {
+    double least = INFINITY;
+    if (s == layout->stages) return whole_ms(p, layout, N);
+    int D = p->ranks / (layout->tp * layout->stages), end = layout_first(layout, s + 1);
+    for (int i = 0; i < (D > 1 ? 9 : 3); i++) {
+        int many = p->unlike ? 1 : layout->stage[s].layers;
+        for (int k = l; k < l + many; k++) layout->layer[k] = (LayerLayout){layout->tp, 1 + i / 3, (Recompute)(i % 3)};
+        least = fmin(least, brute_rows(p, layout, l + many == end ? s + 1 : s, l + many, N));
+    }
+    return least;
 }
 
 // The least ms of all layouts from stage s on, whose layers before are `at`.
-static double brute_force(const LayoutProblem* p, Layout* layout, int s, int at, double worst) {
+static double brute_force(const LayoutProblem* p, Layout* layout, int s, int at) {
     double least = INFINITY;
+    int L = p->whole->L, behind = layout->stages - 1 - s;
     if (s == layout->stages) {
-        double v = p->rounds(p->context, layout);
-        return at == p->whole->L ? worst * (v + layout->stages - 1) / v : INFINITY;
+        for (int i = 0; i < p->n_rows; i++) least = fmin(least, brute_rows(p, layout, 0, 0, p->rows[i]));
+        return least;
     }
-    for (int n = 1; n <= p->whole->L - at - (layout->stages - 1 - s); n++)
-        for (int i = 0; i < 9; i++) {
-            layout_set_stage(layout, s, n, (LayerLayout){layout->tp, 1 + i / 3, (Recompute)(i % 3)});
-            if (p->bytes(p->context, layout, s) > p->memory) continue;
-            double ms = p->ms(p->context, layout, s);
-            least = fmin(least, brute_force(p, layout, s + 1, at + n, fmax(worst, ms)));
-            layout_set_stage(layout, s, n, (LayerLayout){layout->tp, 1 + i / 3, (Recompute)(i % 3)});
-        }
+    for (int n = behind ? 1 : L - at; n <= L - at - behind; n++) {
+        layout->stage[s].layers = n;
+        least = fmin(least, brute_force(p, layout, s + 1, at + n));
+    }
     return least;
+}
+
+static int same_try(const LayoutProblem* p, const LayoutTry* t) {
+    Layout any = {.tp = t->layout.tp, .stages = t->layout.stages};
+    char err[ERR_BYTES];
+    double ms = brute_force(p, &any, 0, 0);
+    CHECK(t->fits == (ms < INFINITY));
+    if (!t->fits) return 0;
+    CHECK_CLOSE(t->ms, ms, 1e-9 * ms);
+    CHECK_CLOSE(whole_ms(p, &t->layout, t->N), ms, 1e-9 * ms);
+    CHECK(layout_check(&t->layout, p->whole, p->ranks, err, sizeof err) == 0);
+    for (int s = 0; s < t->layout.stages; s++)
+        CHECK(p->bytes(p->context, &t->layout, s, t->N) <= fmin(p->memory, t->bytes));
+    return 1;
 }
 
 static void the_search_finds_what_brute_force_finds(void) {
@@ -69,25 +124,43 @@ static void the_search_finds_what_brute_force_finds(void) {
         LayoutProblem p = problem_of(&w, seed, L, ranks, 40 + 60 * (double)(seed % 11));
         int n = layout_search(tries, &p, &arena, err, sizeof err);
         CHECK(n > 0);
-        double least = INFINITY;
-        for (int i = 0; i < n; i++) {
-            Layout any = {.tp = tries[i].layout.tp, .stages = tries[i].layout.stages};
-            double ms = brute_force(&p, &any, 0, 0, 0);
-            least = fmin(least, ms);
-            CHECK(tries[i].fits == (ms < INFINITY));
-            if (!tries[i].fits) continue;
-            CHECK_CLOSE(tries[i].ms, ms, 1e-9 * ms);
-            CHECK(layout_check(&tries[i].layout, p.whole, ranks, err, sizeof err) == 0);
-            for (int s = 0; s < tries[i].layout.stages; s++)
-                CHECK(p.bytes(p.context, &tries[i].layout, s) <= fmin(p.memory, tries[i].bytes));
-        }
-        CHECK(tries[0].fits == (least < INFINITY));
-        if (tries[0].fits) CHECK_CLOSE(tries[0].ms, least, 1e-9 * least);
-        found += tries[0].fits, none += !tries[0].fits;
+        for (int i = 0; i < n; i++) same_try(&p, &tries[i]) ? found++ : none++;
+        for (int i = 0; i < n; i++) CHECK(tries[0].fits >= tries[i].fits && tries[0].ms <= tries[i].ms);
         arena_free(&arena);
     }
-    if (found <= 20 || none <= 3) printf("    %d found, %d none\n", found, none);
-    CHECK(found > 20 && none > 3);
+    if (found <= 100 || none <= 20) printf("    %d found, %d none\n", found, none);
+    CHECK(found > 100 && none > 20);
+}
+
+// Every layer of a stage by a strategy of its own, where all layers of the model cost the same.
+static void layers_by_strategies_of_their_own_are_those_of_brute_force(void) {
+    int same = 0, n_all = 0, gains = 0;
+    for (uint64_t seed = 0; seed < 150; seed++) {
+        static LayoutTry alike[LAYOUT_TRIES], unlike[LAYOUT_TRIES];
+        Arena arena = {0};
+        char err[ERR_BYTES];
+        World w;
+        LayoutProblem p = problem_of(&w, seed, 3 + (int)(seed % 3), 2, 100 + 50 * (double)(seed % 11));
+        p.most_tp = 2, p.n_rows = 1, p.rows[0] = 100;
+        p.alike = w.alike = 1;
+        int n = layout_search(alike, &p, &arena, err, sizeof err);
+        p.unlike = 1;
+        CHECK(layout_search(unlike, &p, &arena, err, sizeof err) == n);
+        for (int i = 0; i < n; i++) {
+            const LayoutTry* t = &unlike[i];
+            Layout any = {.tp = t->layout.tp, .stages = t->layout.stages};
+            if (p.ranks / (t->layout.tp * t->layout.stages) > 1 && p.whole->L > 4) continue;  // too many
+            double least = brute_force(&p, &any, 0, 0);
+            CHECK(t->fits ? t->ms >= least * (1 - 1e-9) : 1);
+            if (t->fits) CHECK_CLOSE(whole_ms(&p, &t->layout, t->N), t->ms, 1e-9 * t->ms);
+            if (least < INFINITY) n_all++, same += t->fits && t->ms <= least * (1 + 1e-9);
+        }
+        CHECK(unlike[0].ms <= alike[0].ms);
+        gains += unlike[0].ms < alike[0].ms * (1 - 1e-9);
+        arena_free(&arena);
+    }
+    printf("    %d of %d as brute force; better than alike layers in %d of 150\n", same, n_all, gains);
+    CHECK(same == n_all && n_all > 80 && gains > 10);
 }
 
 static void tries_are_in_order(void) {
@@ -127,6 +200,7 @@ static void memory_buys_time(void) {
 
 int main(void) {
     RUN(the_search_finds_what_brute_force_finds);
+    RUN(layers_by_strategies_of_their_own_are_those_of_brute_force);
     RUN(tries_are_in_order);
     RUN(memory_buys_time);
     return test_done();

@@ -1,0 +1,233 @@
+// layout_cost.c - see layout_cost.h.
+#include "plan/layout_cost.h"
+
+#include <math.h>
+
+#include "plan/split.h"
+#include "plan/tasks.h"
+
+const char* const layout_term_names[N_LAYOUT_TERMS] = {"matmuls",
+                                                       "attention",
+                                                       "recomputation",
+                                                       "tensor-parallel exchanges",
+                                                       "ZeRO in rounds",
+                                                       "what a round costs",
+                                                       "gradients, update, weights",
+                                                       "waiting of stages"};
+
+LayoutCosts layout_costs(const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes) {
+    LayoutCosts c = {.whole = whole,
+                     .machine = *machine,
+                     .ranks = ranks,
+                     .elem_bytes = elem_bytes,
+                     .overlap = 1,
+                     .slow_exchange = 1,
+                     .slow_computing = 1,
+                     .links = transfers_of(machine, whole, elem_bytes, node_size)};
+    return c;
+}
+
+enum { LINEARS = 4 };  // of a layer, whose matmuls a tensor-parallel group divides
+
+// ---- where ranks lie
+
+static int stage_ranks(const LayoutCosts* c, const Layout* layout) { return c->ranks / layout->stages; }
+// Groups of a stage, which have tokens of their own.
+static int groups_of(const LayoutCosts* c, const Layout* layout) { return stage_ranks(c, layout) / layout->tp; }
+
+// Whether runs of so many ranks, which begin at multiples of it, cross a node's border.
+static int is_across(const LayoutCosts* c, int run) {
+    int node = c->links.node_size;
+    return c->ranks > node && (run > node || node % run != 0);
+}
+
+double layout_rounds(const LayoutCosts* c, const Layout* layout, int N) {
+    return fmax(1, ceil(c->tokens / groups_of(c, layout) / N - 1e-9));
+}
+
+// Tokens of a group in a round.
+static double round_tokens(const LayoutCosts* c, const Layout* layout, int N) {
+    return c->tokens / groups_of(c, layout) / layout_rounds(c, layout, N);
+}
+
+// ---- parts of a layer, ms of a round
+
+typedef struct LayerRound {
+    double matmuls, attention, again;  // forward and backward
+    double tensor, gather, reduce;     // gather: once
+} LayerRound;
+
+// What the rank with most of a layer has of its matmuls, and of its heads.
+static void widest(const Shape* whole, int tp, double* matmuls, double* heads) {
+    Shape most = *whole;
+    *matmuls = *heads = 1;
+    if (tp == 1) return;
+    TpSplit split = split_even(whole, tp);
+    most = split_shape(whole, &split, 0);
+    for (int t = 1; t < tp; t++) {
+        Shape s = split_shape(whole, &split, t);
+        most.heads = MAX(most.heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
+        most.hidden = MAX(most.hidden, s.hidden);
+    }
+    double head = (double)whole->V * whole->C;
+    *matmuls = (shape_matmul_weights(&most) - head) / (shape_matmul_weights(whole) - head);
+    *heads = (double)most.heads / whole->NH;
+}
+
+static double weights_ms(const LayoutCosts* c, int ranks, int run, double bytes) {
+    return ranks > 1
+               ? transfer_ms(&c->links, TRANSFER_WEIGHTS, ranks, is_across(c, run), bytes * (ranks - 1) / ranks, bytes)
+               : 0;
+}
+
+static double layer_elems(const LayoutCosts* c, int tp) {
+    Shape one = shape_stage(c->whole, 0, 1);
+    return (double)shape_bucket(&one, 1).elems / tp;
+}
+
+static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l, int N) {
+    const LayerLayout* row = &layout->layer[l];
+    const Shape* s = c->whole;
+    const Cost* cost = &c->machine.cost;
+    LayerRound x = {0};
+    int R = layout->tp, D = groups_of(c, layout), run = stage_ranks(c, layout),
+        again = row->recompute == RECOMPUTE_BLOCK;
+    double n = round_tokens(c, layout, N), matmuls, heads, head = (double)s->V * s->C;
+    double weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    widest(s, R, &matmuls, &heads);
+    x.matmuls = n * cost->per_token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L;
+    x.attention = n * c->mean_length * cost->quadratic * heads / s->L;
+    x.again = again * (x.matmuls + x.attention) / 3;
+    double sent = n * s->C * c->elem_bytes * (R - 1) / R;
+    if (R > 1) x.tensor = (2 + again) * LINEARS * transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), sent, 0);
+    double elems = layer_elems(c, R);
+    if (row->zero > 1) x.reduce = weights_ms(c, D, run, 4 * elems);
+    if (row->zero > 2) x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
+    return x;
+}
+
+// What of a message is seen beside computing.
+static double exposed(const LayoutCosts* c, double message, double computing) {
+    if (!c->overlap) return message;
+    return overlapped_ms(message, c->slow_exchange, computing, c->slow_computing) - computing;
+}
+
+// ---- terms of a step
+
+static int measured_has_weights(const LayoutCosts* c, int zero) {
+    return zero == 1 ? c->machine.cost.step > 0 : c->machine.cost.round > 0;
+}
+
+// Gradients of zero 1 are reduced inside the last backward pass only where nothing else is in the way (run/zero.c).
+static double step_weights_ms(const LayoutCosts* c, const Layout* layout, double elems, int zero, double forward,
+                              double backward) {
+    int D = groups_of(c, layout), run = stage_ranks(c, layout), inside = layout->tp == 1 && layout->stages == 1;
+    if (measured_has_weights(c, zero)) return 0;
+    double reduce = weights_ms(c, D, run, 4 * elems), gather = weights_ms(c, D, run, c->elem_bytes * elems);
+    return (inside ? exposed(c, reduce, backward) : reduce) + exposed(c, gather, forward);
+}
+
+void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int l, int N) {
+    const LayerLayout* row = &layout->layer[l];
+    LayerRound x = layer_round(c, layout, l, N);
+    double v = layout_rounds(c, layout, N), computing = x.matmuls + x.attention;
+    double forward = computing / 3 + x.tensor / (row->recompute == RECOMPUTE_BLOCK ? 3 : 2),
+           backward = computing + x.again + x.tensor - forward;
+    (void)s;
+    ms[TERM_MATMULS] += v * x.matmuls, ms[TERM_ATTENTION] += v * x.attention, ms[TERM_AGAIN] += v * x.again;
+    ms[TERM_TENSOR] += v * x.tensor;
+    ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost) / c->whole->L;
+    if (!measured_has_weights(c, row->zero) && row->zero > 1)
+        ms[TERM_ROUNDS] += v * (exposed(c, x.gather, forward) + exposed(c, x.gather + x.reduce, backward));
+    // Zero 2 gathers its weights once a step.
+    double elems = layer_elems(c, layout->tp);
+    if (row->zero == 1) ms[TERM_STEP] += step_weights_ms(c, layout, elems, 1, forward, backward);
+    if (row->zero == 2 && !measured_has_weights(c, 2))
+        ms[TERM_STEP] +=
+            exposed(c, weights_ms(c, groups_of(c, layout), stage_ranks(c, layout), c->elem_bytes * elems), forward);
+    ms[TERM_STEP] += c->machine.cost.step / c->whole->L;
+}
+
+// Elements of the embeddings, or of the last norm and the classifier, that a rank has.
+static double bucket_elems(const Shape* part, int b, int tp) { return (double)shape_bucket(part, b).elems / tp; }
+
+void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N) {
+    const Shape* w = c->whole;
+    int R = layout->tp, P = layout->stages, D = groups_of(c, layout), run = stage_ranks(c, layout);
+    double v = layout_rounds(c, layout, N), n = round_tokens(c, layout, N);
+    double weights = shape_matmul_weights(w) + (double)(w->Vp - w->V) * w->C, head = n * c->machine.cost.per_token;
+    Shape part = shape_stage(w, layout_first(layout, s), layout_first(layout, s + 1));
+    head *= CEIL_DIV(w->Vp, R) * (double)w->C / weights;
+    if (s == P - 1) ms[TERM_MATMULS] += v * head;
+    // The embedding's sum and its gradient; the last norm, its gradient, and three numbers of each rank a token.
+    double sent = n * w->C * c->elem_bytes * (R - 1) / R, numbers = n * 3 * (double)sizeof(float) * (R - 1);
+    double one = R > 1 ? 2 * transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), sent, 0) : 0;
+    double three = R > 1 ? transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), numbers, 0) : 0;
+    ms[TERM_TENSOR] += v * ((s == 0) * one + (s == P - 1) * (one + three));
+    if (measured_has_weights(c, layout->stage[s].zero)) return;
+    for (int b = 0; b <= part.L + 1; b += part.L + 1) {
+        double elems = bucket_elems(&part, b, R);
+        ms[TERM_STEP] += weights_ms(c, D, run, 4 * elems) +
+                         exposed(c, weights_ms(c, D, run, c->elem_bytes * elems), b ? head / 3 * v : 0);
+    }
+    // Where the classifier is the embedding too, the first and the last stage add up its gradients.
+    double tied = (double)shape_param(w, WTE, 0).elems / R;
+    if (P > 1 && (s == 0 || s == P - 1) && !shape_has(w, HAS_HEAD))
+        ms[TERM_STEP] += transfer_ms(&c->links, TRANSFER_WEIGHTS, 2, is_across(c, c->ranks), 4 * tied, 0);
+}
+
+// ---- a step
+
+// Of all rounds of a stage, without what happens once a step.
+static double rounds_ms(const double terms[N_LAYOUT_TERMS]) {
+    double ms = 0;
+    for (int i = 0; i < N_LAYOUT_TERMS; i++) ms += i == TERM_STEP || i == TERM_STAGES ? 0 : terms[i];
+    return ms;
+}
+
+typedef struct StageTimes {
+    double terms[MOST_STAGES][N_LAYOUT_TERMS];
+    double *forward, *backward, *message;
+    int slots[MOST_STAGES];
+} StageTimes;
+
+static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout, int N, int v) {
+    int P = layout->stages, across = is_across(c, c->ranks) && stage_ranks(c, layout) >= c->links.node_size;
+    double n = round_tokens(c, layout, N), bytes = n * c->whole->C * c->elem_bytes / layout->tp;
+    for (int s = 0; s < P; s++) {
+        memset(t->terms[s], 0, sizeof t->terms[s]);
+        for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
+            layout_layer_ms(t->terms[s], c, layout, s, l, N);
+        layout_ends_ms(t->terms[s], c, layout, s, N);
+        double all = rounds_ms(t->terms[s]) / v, passes = 3 + layout_again(layout, s);
+        t->slots[s] = rounds_in_flight(P, s);
+        for (int r = 0; r < v; r++) t->forward[s * v + r] = all / passes, t->backward[s * v + r] = all - all / passes;
+    }
+    for (int r = 0; r < v; r++) t->message[r] = transfer_ms(&c->links, TRANSFER_STREAM, 2, across, bytes, bytes);
+}
+
+int layout_step_ms(double* ms, double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
+                   Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    int P = layout->stages, v = (int)layout_rounds(c, layout, N), longest = 0;
+    Schedule schedule;
+    StageTimes* t = TAKE(arena, StageTimes, 1);
+    double* times = TAKE(arena, double, (2 * P + 1) * v);
+    if (arena_check(arena, err, errlen)) return -1;
+    t->forward = times, t->backward = times + P * v, t->message = times + 2 * P * v;
+    fill_times(t, c, layout, N, v);
+    Pipeline pipeline = {P, v, 1, t->slots, t->forward, t->backward, P > 1 ? t->message : NULL};
+    if (schedule_tasks(&schedule, &pipeline, arena, err, errlen)) return -1;
+    *ms = 0;
+    for (int s = 0; s < P; s++) {
+        const TaskList* list = &schedule.stages[s];
+        *ms = fmax(*ms, list->tasks[list->n - 1].end + t->terms[s][TERM_STEP]);
+        if (rounds_ms(t->terms[s]) + t->terms[s][TERM_STEP] >
+            rounds_ms(t->terms[longest]) + t->terms[longest][TERM_STEP])
+            longest = s;
+    }
+    memcpy(terms, t->terms[longest], sizeof *terms * N_LAYOUT_TERMS);
+    terms[TERM_STAGES] = *ms - rounds_ms(terms) - terms[TERM_STEP];
+    arena_reset(arena, mark);
+    return 0;
+}

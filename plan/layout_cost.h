@@ -1,0 +1,49 @@
+// layout_cost.h - what a step of a layout (plan/layout.h) takes on a machine, by term: for the search, and to explain
+// what it found.
+//
+// Every stage runs v equal rounds of N tokens a group of R ranks: v = tokens of a step / (groups of a stage N), rounded
+// up. A layer computes its share of the machine's ms a token and token^2, a third more where it computes again; with
+// tp > 1 its group exchanges activations, a fixed number of times a round; with zero 2 and 3 gradients are reduced and
+// weights gathered in every round, which hides under the layer's computing (overlapped_ms of plan/galvatron.h); with
+// zero 1 both happen once a step, under the last backward and the first forward pass where the engine can. Times of
+// computing are those of the rank with most heads and hidden units, of messages those of plan/transfers.h.
+#pragma once
+#include "plan/galvatron.h"
+#include "plan/layout.h"
+#include "plan/transfers.h"
+
+typedef struct LayoutCosts {
+    const Shape* whole;
+    Machine machine;  // one rank that computes the whole model
+    Transfers links;  // of `machine`
+    int ranks, elem_bytes;
+    int overlap;                           // messages hide under computing
+    double slow_exchange, slow_computing;  // factors of both while they go on together
+    double tokens;                         // of a step, on all ranks
+    double mean_length;                    // sum of squares of documents' lengths / sum
+} LayoutCosts;
+
+typedef enum LayoutTerm {
+    TERM_MATMULS,
+    TERM_ATTENTION,
+    TERM_AGAIN,        // recomputation
+    TERM_TENSOR,       // exchanges of tensor-parallel groups
+    TERM_ROUNDS,       // gradients and weights in rounds, what is not hidden
+    TERM_MICRO_BATCH,  // what a round costs in any case
+    TERM_STEP,         // gradients and weights at the ends of the step, what is not hidden; the update
+    TERM_STAGES,       // what stages wait for each other and for messages between them
+    N_LAYOUT_TERMS
+} LayoutTerm;
+extern const char* const layout_term_names[N_LAYOUT_TERMS];
+
+// `machine` is copied.
+LayoutCosts layout_costs(const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes);
+// Rounds of a step with rows of N tokens a group, at least 1.
+double layout_rounds(const LayoutCosts* c, const Layout* layout, int N);
+// += ms of a step that layer l takes, and that stage s takes beside its layers.
+void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int l, int N);
+void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N);
+// A step as stages play it (plan/tasks.h), and the terms of the stage that takes longest: TERM_STAGES is what its step
+// lasts beyond them. 0, or -1 without memory.
+int layout_step_ms(double* ms, double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
+                   Arena* arena, char* err, size_t errlen);
