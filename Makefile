@@ -223,7 +223,7 @@ $(build)/dev/simulate: $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simula
 # Lists of document lengths, for simulations and for tests of planners.
 with_lengths := $(shell grep -lE 'dev/lengths.h|test/(rounds|slow_cluster).h' test/*.c)
 with_lengths := $(with_lengths:test/%.c=$(build)/test/%)
-$(with_lengths) $(build)/dev/bench_plan $(build)/dev/simulate: $(build)/dev/lengths.o
+$(with_lengths) $(build)/dev/bench_plan $(build)/dev/simulate $(build)/dev/draw_corpus: $(build)/dev/lengths.o
 $(build)/dev/lengths.o: KERNEL_FLAGS += $(PLAN_FLAGS)
 
 # Fuzzers: every reader of bytes, which clang must compile, with what it reads for (config=fuzz).

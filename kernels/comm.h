@@ -33,6 +33,7 @@ typedef enum CommPurpose {
     COMM_OTHER,
     COMM_ULYSSES,     // tokens to heads and back
     COMM_RING,        // keys, values and their gradients
+    COMM_REMAP,       // tokens of documents that one rank attends to, and back
     COMM_GRADIENTS,   // reduce-scatter
     COMM_PARAMETERS,  // all-gather
     COMM_STATE,       // optimizer state, where tensor-parallel shares change

@@ -177,6 +177,12 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
 
 // ---- tokens to heads, or back
 
+static int one_has_all_heads(const GroupAttention* ga) {
+    for (int b = 0; b < ga->ulysses_size; b++)
+        if (ga->head_border[b] == 0 && ga->head_border[b + 1] == ga->head_border[ga->ulysses_size]) return 1;
+    return 0;
+}
+
 typedef enum Direction { TO_HEADS, TO_TOKENS } Direction;
 
 // Begins the all-to-all of part p of M matrices between tokens, slice after slice of n rows, and heads, part after part
@@ -195,9 +201,10 @@ static Request begin_all_to_all(const Call* c, Direction direction, char* tokens
         token_side[i] = (Transfer){peer, tokens + first_unit * (size_t)c->n * row, n_units * (size_t)c->n * row};
         head_side[i] = (Transfer){peer, part_of(c, heads, p, M) + first_token * own_row, n_tokens * own_row};
     }
+    CommPurpose purpose = one_has_all_heads(ga) ? COMM_REMAP : COMM_ULYSSES;
     return direction == TO_HEADS
-               ? begin_send_receive_for(COMM_ULYSSES, x->row->comm, token_side, head_side, ga->ulysses_size, x->s)
-               : begin_send_receive_for(COMM_ULYSSES, x->row->comm, head_side, token_side, ga->ulysses_size, x->s);
+               ? begin_send_receive_for(purpose, x->row->comm, token_side, head_side, ga->ulysses_size, x->s)
+               : begin_send_receive_for(purpose, x->row->comm, head_side, token_side, ga->ulysses_size, x->s);
 }
 
 typedef void (*MoveHeads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,

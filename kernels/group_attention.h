@@ -22,6 +22,8 @@
 // rank, H its share of the NKV key/value heads, each with g = NH / NKV query heads, e the size of an element:
 //   Ulysses forward   e HS ((g + 2) n (NKV - H) + g (n_a - n) H)   (queries, keys, values out; output back)
 //   Ulysses backward  e HS (g n (NKV - H) + (g + 2) (n_a - n) H)
+//     counted as COMM_REMAP where one of the ulysses ranks has all heads (H = NKV there, 0 on the others): tokens of
+//     others travel to it and back
 //   ring forward      e HS 2 tokens(block) H, summed over the ring_size - 1 blocks that it passes on
 //   ring backward     the same again, and fp32 gradients of keys and values: 4 HS 2 tokens(block) H, summed over
 //                     ring_size blocks

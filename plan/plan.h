@@ -122,6 +122,9 @@ size_t placement_ints(const MicroBatch* mb);
 Placement micro_batch_placement(const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads, Arena* arena);
 // With plan->placed_at: where the plan's own lies, to be filled.
 Placement plan_placement(const Plan* plan, const MicroBatch* mb);
+// The one rank that computes all heads of a micro-batch that others hold tokens of (plan/remap.h); -1: heads are
+// divided, or chunks, or one rank has all.
+int remapped_to(const Plan* plan, const MicroBatch* mb);
 // Even heads, even tokens, and the zigzag, which share.c draws.
 void fill_usual_placement(const Placement* p, const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads);
 

@@ -82,6 +82,14 @@ Placement micro_batch_placement(const Plan* plan, const MicroBatch* mb, const in
     return p;
 }
 
+int remapped_to(const Plan* plan, const MicroBatch* mb) {
+    if (!plan->placed_at || mb->cp_size == 1 || mb->ulysses_size < mb->cp_size) return -1;
+    const int* border = plan_placement(plan, mb).head_border;
+    for (int b = 0; b < mb->cp_size; b++)
+        if (border[b] == 0 && border[b + 1] == border[mb->cp_size]) return mb->first_rank + b;
+    return -1;
+}
+
 // ---- what follows from them
 
 Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const Placement* p, int rank, Span* spans) {

@@ -18,6 +18,7 @@ typedef struct Play {
     int *next, *pass;       // (n_micro_batches) of the same passes, -1: the last; the first of them
     int* last;              // (ranks) last pass of a rank, -1: none
     int* at;                // (ranks) a micro-batch of it in this round, -1: none
+    int* attends;           // (n_micro_batches) remapped_to
     struct RankPart *parts, *longest;  // (ranks)
     GroupCost other;                   // a group that is not one of the setting's
     int n_rounds;
@@ -30,6 +31,18 @@ typedef struct RankPart {
 } RankPart;
 
 // ---- micro-batches
+
+// The tokens that a rank has of a remapped micro-batch.
+static int remapped_tokens(const Play* x, int i, int rank) {
+    const MicroBatch* mb = &x->plan->micro_batches[i];
+    const int* border = plan_placement(x->plan, mb).token_border + (rank - mb->first_rank);
+    return border[1] - border[0];
+}
+
+// Whether a rank of micro-batch i has anything to do in it.
+static int takes_part(const Play* x, int i, int rank) {
+    return x->attends[i] < 0 || x->attends[i] == rank || remapped_tokens(x, i, rank) > 0;
+}
 
 // Groups of the setting begin at rank 0: those that begin at a node, or are inside one, cost the same.
 static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
@@ -51,6 +64,7 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     double s2 = 0, tokens = 0, speed = x->setting->speeds ? slowest(x->setting->speeds, mb) : 1;
     const GroupCost* g = group_of(x, mb);
+    x->attends[i] = remapped_to(x->plan, mb);
     if (g->ulysses_size == 0)
         return fail(err, errlen, "micro-batch %d: the cost model knows no group of %d ranks of which %d share heads", i,
                     mb->cp_size, mb->ulysses_size);
@@ -111,6 +125,7 @@ static void find_passes(Play* x, int round) {
     for (int j = x->first[round]; j < x->first[round + 1]; j++) {
         const MicroBatch* mb = &x->plan->micro_batches[x->order[j]];
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+            if (!takes_part(x, x->order[j], r)) continue;
             if (x->at[r] >= 0) join_passes(x, x->at[r], x->order[j]);
             x->at[r] = x->order[j];
         }
@@ -132,25 +147,72 @@ static RankPart longer(RankPart a, const RankPart* b) {
                       {MAX(a.first[0], b->first[0]), MAX(a.first[1], b->first[1])}};
 }
 
+// ms that the queries, keys, values and outputs of so many remapped tokens take among the ranks of a micro-batch, as
+// plan/remap.h counts them; first: what is posted first, forward and backward.
+static double moved_ms(const Play* x, const MicroBatch* mb, double tokens, double first[2]) {
+    const Cost* cost = &x->setting->cost;
+    double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, out = 1 / (4 + 4 * keys), ms;
+    double channel = cost->elem_bytes * tokens, d = mb->cp_size;
+    int node = x->setting->limits.node_size;
+    int across = mb->first_rank / node != (mb->first_rank + mb->cp_size - 1) / node;
+    const LinkTable* link = &cost->link[across ? LINK_ACROSS : LINK_INSIDE];
+    if (tokens == 0) return first[0] = first[1] = 0;
+    if (cost->n_groups > 0) {  // whose speeds count what stays on a rank, a d-th
+        ms = cost->link_scale * published_ms(cost, across ? MAX(mb->cp_size, node + 1) : mb->cp_size,
+                                             cost->token_bytes * tokens * d / (d - 1));
+        first[0] = ms * (0.5 - out), first[1] = ms * out;
+    } else {
+        double layers = cost->link_scale * cost->layers;
+        first[0] = layers * link_ms(link, channel * (cost->channels + 2 * cost->kv_channels));
+        first[1] = layers * link_ms(link, channel * cost->channels);
+        ms = 2 * (first[0] + first[1]);
+    }
+    for (int k = 0; k < 2; k++) first[k] = x->setting->no_overlap ? 0 : first[k];
+    return ms;
+}
+
+// What one rank has of a remapped micro-batch.
+static void add_remapped(Play* x, int i, int rank) {
+    const MicroBatch* mb = &x->plan->micro_batches[i];
+    const Cost* cost = &x->setting->cost;
+    RankPart* part = &x->parts[rank];
+    double own = remapped_tokens(x, i, rank), speed = x->setting->speeds ? x->setting->speeds[rank] : 1, first[2];
+    double all = plan_placement(x->plan, mb).token_border[mb->cp_size], moved = x->attends[i] == rank ? all - own : own;
+    part->linear += cost->per_token * own / speed;
+    part->communication += moved_ms(x, mb, moved, first) + group_communication_ms(&x->setting->groups[1], own);
+    for (int k = 0; k < 2; k++) part->first[k] += first[k];
+    if (x->attends[i] == rank) part->shared += x->terms[i].quadratic;
+}
+
+// What one rank has of micro-batch i.
+static void add_part(Play* x, int i, int rank) {
+    RankPart* part = &x->parts[rank];
+    const CostTerms* t = &x->terms[i];
+    int is_shared = x->plan->micro_batches[i].cp_size > 1;
+    if (x->attends[i] >= 0) {
+        add_remapped(x, i, rank);
+        return;
+    }
+    part->linear += t->per_token, part->communication += t->communication;
+    *(is_shared ? &part->shared : &part->local) += t->quadratic;
+    for (int k = 0; k < 2 && is_shared; k++) part->first[k] += x->first_ms[i][k];
+}
+
 // What each rank has to do of these passes, and of those that it shares documents with the most, which it waits for.
 static void add_parts(Play* x, int pass) {
     const MicroBatch* all = x->plan->micro_batches;
     for (int i = pass; i >= 0; i = x->next[i])
         for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
-            x->parts[r] = x->longest[r] = (RankPart){0};
+            if (takes_part(x, i, r)) x->parts[r] = x->longest[r] = (RankPart){0};
     for (int i = pass; i >= 0; i = x->next[i])
-        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++) {
-            RankPart* part = &x->parts[r];
-            const CostTerms* t = &x->terms[i];
-            part->linear += t->per_token, part->communication += t->communication;
-            *(all[i].cp_size > 1 ? &part->shared : &part->local) += t->quadratic;
-            for (int k = 0; k < 2 && all[i].cp_size > 1; k++) part->first[k] += x->first_ms[i][k];
-        }
+        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
+            if (takes_part(x, i, r)) add_part(x, i, r);
     for (int i = pass; i >= 0; i = x->next[i]) {
         RankPart most = {0};
-        for (int r = 0; r < all[i].cp_size; r++) most = longer(most, &x->parts[all[i].first_rank + r]);
-        for (int r = 0; r < all[i].cp_size; r++)
-            x->longest[all[i].first_rank + r] = longer(most, &x->longest[all[i].first_rank + r]);
+        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
+            if (takes_part(x, i, r)) most = longer(most, &x->parts[r]);
+        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
+            if (takes_part(x, i, r)) x->longest[r] = longer(most, &x->longest[r]);
     }
 }
 
@@ -163,6 +225,7 @@ static void weigh_passes(Play* x, int pass) {
         CostTerms longest = {0}, *all = &x->terms[i];
         for (int r = 0; r < x->plan->micro_batches[i].cp_size; r++) {
             const RankPart* p = &x->longest[x->plan->micro_batches[i].first_rank + r];
+            if (!takes_part(x, i, x->plan->micro_batches[i].first_rank + r)) continue;
             CostTerms t = {p->local + p->shared, p->linear, p->communication - hidden_ms(p), all->micro_batch};
             if (terms_ms(&t) > terms_ms(&longest)) longest = t;
         }
@@ -188,14 +251,14 @@ static void number_places(Play* x, Timeline* t, int pass) {
 
 // Ranks have ended their passes `last`; these start then, but not before `open`, which pass `opener` decided.
 static void play_passes(Play* x, Timeline* t, int pass, double open, int opener) {
-    int before = opener, alone = x->next[pass] < 0;
+    int before = opener, alone = x->next[pass] < 0 && x->attends[pass] < 0;
     double start = open;
     if (!alone) weigh_passes(x, pass);
     number_places(x, t, pass);
     for (int i = pass; i >= 0; i = x->next[i]) {
         const MicroBatch* mb = &x->plan->micro_batches[i];
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
-            if (t->rank_end[r] > start) start = t->rank_end[r], before = x->last[r];
+            if (takes_part(x, i, r) && t->rank_end[r] > start) start = t->rank_end[r], before = x->last[r];
     }
     for (int i = pass; i >= 0; i = x->next[i]) {
         const MicroBatch* mb = &x->plan->micro_batches[i];
@@ -205,6 +268,7 @@ static void play_passes(Play* x, Timeline* t, int pass, double open, int opener)
         t->communication[i] = alone || mb->cp_size > 1 ? x->terms[i].communication : 0;
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
             RankPart* part = &x->parts[r];
+            if (!takes_part(x, i, r)) continue;
             if (alone) *part = (RankPart){.linear = end - start - x->terms[pass].communication};
             if (alone) part->communication = x->terms[pass].communication;
             else part->communication = MAX(part->communication - hidden_ms(part), 0);
@@ -288,6 +352,7 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
               .next = TAKE(arena, int, n),
               .pass = TAKE(arena, int, n),
               .at = TAKE(arena, int, plan->ranks),
+              .attends = TAKE(arena, int, n),
               .parts = TAKE(arena, RankPart, plan->ranks),
               .longest = TAKE(arena, RankPart, plan->ranks),
               .before = TAKE(arena, int, n),

@@ -8,6 +8,9 @@
 // the attention of those of one rank: it takes max(attention, exchange), and the rest of the communication comes
 // behind. Ranks that share documents wait for each other in every layer, so that their passes end together.
 //
+// Of a remapped micro-batch (plan/remap.h) each rank has the linear work of its tokens at its own pace and the exchange
+// of those that it sends or gets; ranks without tokens of it take no part. Other placements are played as even ones.
+//
 // A micro-batch goes at the pace of its slowest rank: the speed divides its quadratic and per-token terms.
 // Communication and what a micro-batch costs by itself take the same time at any speed.
 #pragma once

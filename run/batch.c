@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "plan/published/published.h"
+#include "plan/remap.h"
 #include "run/run.h"
 
 // ---- memory
@@ -156,10 +157,20 @@ int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
     return list_passes(b, run, err, errlen) ? -1 : batch_tasks(b, run, err, errlen);
 }
 
+// A plan with the tokens of some micro-batches elsewhere is another one: what was predicted is not of it.
+static int remap(Batch* b, const Run* run, const Setting* s, char* err, size_t errlen) {
+    RemapChoice choice = (RemapChoice)config_choice(run->config.remap, "no|yes|auto");
+    int changed;
+    if (plan_remap(&b->plan, &changed, b->lengths, s, choice, &b->arena, err, errlen)) return -1;
+    b->predicted &= !changed;
+    return 0;
+}
+
 // A plan, what it should take, and the tasks that follow from it.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
     b->predicted = 0;
-    if (make_plan(b, run, s, step, err, errlen) || predict(b, run, err, errlen)) return -1;
+    if (make_plan(b, run, s, step, err, errlen) || remap(b, run, s, err, errlen) || predict(b, run, err, errlen))
+        return -1;
     if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
     if (batch_list(b, run, err, errlen)) return -1;
     batch_predict_tasks(b, run);

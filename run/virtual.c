@@ -27,6 +27,9 @@ static double virtual_ms(const void* context, const VirtualTransfer* t) {
     (void)context;
     switch (t->purpose) {
         case COMM_ULYSSES: return ms_of(t, TRANSFER_ULYSSES);
+        case COMM_REMAP:  // the speeds of an all-to-all among d ranks count what stays on a rank, a d-th
+            return transfer_ms(&cluster.links, TRANSFER_ULYSSES, t->ranks, t->across, t->sent,
+                               t->sent * t->ranks / (t->ranks - 1));
         case COMM_TENSOR: return ms_of(t, TRANSFER_TENSOR);
         case COMM_RING: return ms_of(t, TRANSFER_RING);
         case COMM_GRADIENTS:

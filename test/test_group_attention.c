@@ -149,6 +149,9 @@ static uint64_t sent_in_all(void) {
     return bytes;
 }
 
+// Of borders that leave all heads on one rank, too.
+static uint64_t sent_heads(void) { return sent_for(COMM_ULYSSES) + sent_for(COMM_REMAP); }
+
 static int takes_part(const MicroBatch* mb) { return rank >= mb->first_rank && rank < mb->first_rank + mb->cp_size; }
 
 // What this rank has of micro-batches first .. end: where their tokens lie in the row, those without ulysses first; *n:
@@ -198,7 +201,7 @@ static GroupAttention group_of(Held* h, const MicroBatch* mb) {
 }
 
 static void check_sent(const uint64_t expected[2], const uint64_t before[3]) {
-    CHECK(sent_for(COMM_ULYSSES) == before[0] + expected[0] && sent_for(COMM_RING) == before[1] + expected[1] &&
+    CHECK(sent_heads() == before[0] + expected[0] && sent_for(COMM_RING) == before[1] + expected[1] &&
           sent_in_all() == before[2] + expected[0] + expected[1]);
     CHECK(world->purpose == COMM_STATE);
 }
@@ -239,7 +242,7 @@ static void run_row(Held* held, Case* c, int first, int end, const Whole* whole)
     free(own_qkv), free(own_dout);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {
-        uint64_t before[] = {sent_for(COMM_ULYSSES), sent_for(COMM_RING), sent_in_all()};
+        uint64_t before[] = {sent_heads(), sent_for(COMM_RING), sent_in_all()};
         if (backward) group_attention_backward(dqkv, dout, &saved, &row, kernels, c->dt, NULL);
         else group_attention_forward(&saved, &row, kernels, c->dt, NULL);
         check_sent(expected[backward], before);

@@ -12,6 +12,7 @@
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.
 #include "plan/published/published.h"
+#include "plan/remap.h"
 #include "test/trainer.h"
 
 enum { CASES_OF_A_MODEL = 3 };
@@ -110,6 +111,8 @@ static const Setting* random_setting(uint64_t seed) {
 }
 
 static int flex_plans, unlike_cp_sizes;  // plan_flex's plans, and those of them with groups of unlike cp sizes
+static int remapped_plans;
+enum { N_CHOICES = REMAP_AUTO + 1 };
 
 static const Planner* planner;  // of cases that are for one; NULL: flex in every other case, any plan in the others
 static int planned, refused, barriers;  // plans of it; those with barriers
@@ -132,7 +135,7 @@ static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why)
 static int plan_case(Batch* b, uint64_t seed) {
     char why[ERR_BYTES];
     const Setting* s = random_setting(seed);
-    int is_flex = !planner && seed & 1, is_random = !planner && !is_flex;
+    int remapped, is_flex = !planner && seed & 1, is_random = !planner && !is_flex;
     if (planner && plan_by_planner(b, s, seed, why)) return -1;
     if ((is_flex && plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)) ||
         (is_random &&
@@ -143,6 +146,12 @@ static int plan_case(Batch* b, uint64_t seed) {
         (seed & 2 ? plan_join_rounds(&b->plan, b->lengths, &s->limits, &joins, &b->arena, NULL, 0)
                   : plan_set_rounds(&b->plan, &b->arena, NULL, 0)))
         die("no memory");
+    Setting wide = *s;
+    if (is_random) wide.limits = run->limits;
+    if (plan_remap(&b->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena, why,
+                   sizeof why))
+        die("seed %" PRIu64 ": %s", seed, why);
+    remapped_plans += remapped > 0;
     int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_random ? &run->limits : &s->limits, &b->arena, why,
                            sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
@@ -217,7 +226,7 @@ static double compare_gradients(int i) {
 
 // What this rank should send in a forward and a backward pass of the plan.
 typedef struct Bytes {
-    double heads, ring, tensor, copies, pipeline;
+    double heads, remap, ring, tensor, copies, pipeline;
 } Bytes;
 
 static int layers(void) { return run->model.shape.L; }
@@ -235,6 +244,13 @@ static int tokens_of(const Placement* p, const MicroBatch* mb, int a) {
     return n;
 }
 
+// Whether one of the ulysses ranks computes all heads.
+static int has_all_heads(const Placement* p, int ulysses_size) {
+    int with_heads = 0;
+    for (int b = 0; b < ulysses_size; b++) with_heads += p->head_border[b + 1] > p->head_border[b];
+    return with_heads == 1;
+}
+
 // In attention: see kernels/group_attention.h. Returns pairs of token and head that this rank computes.
 static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p) {
     int NKV = run->model.shape.kv_heads, g = run->model.shape.heads / NKV, ring_size = share->ring_size;
@@ -244,7 +260,8 @@ static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Shar
     // Of a matrix of keys.
     double HS = run->model.shape.HS, out = share->n * (NKV - own) * HS, back = (share->ring_n - share->n) * own * HS;
     // Forward queries, keys and values there and outputs back, backward the other way round.
-    bytes->heads += layers() * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
+    *(has_all_heads(p, share->ulysses_size) ? &bytes->remap : &bytes->heads) +=
+        layers() * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
     for (int t = 0; t < ring_size && ring_size > 1; t++) {  // the block that is here after t turns is passed on
         double block = 2.0 * tokens_of(p, mb, (share->ring_rank - t + ring_size) % ring_size) * own * HS * 4;
         bytes->ring += layers() * block;                                         // its gradients
@@ -337,7 +354,8 @@ static double sent_copies(void) {
 }
 
 static Bytes sent_bytes(void) {
-    return (Bytes){sent(COMM_ULYSSES), sent(COMM_RING), sent(COMM_TENSOR), sent_copies(), sent(COMM_PIPELINE)};
+    return (Bytes){sent(COMM_ULYSSES), sent(COMM_REMAP), sent(COMM_RING),
+                   sent(COMM_TENSOR),  sent_copies(),    sent(COMM_PIPELINE)};
 }
 
 // ---- the law
@@ -352,6 +370,7 @@ static void one_case(uint64_t seed, int i) {
     double loss = step_loss(run);
     Bytes now = sent_bytes(), expected = expected_bytes();
     CHECK(now.heads - before.heads == expected.heads);
+    CHECK(now.remap - before.remap == expected.remap);
     CHECK(now.ring - before.ring == expected.ring);
     CHECK(now.tensor - before.tensor == expected.tensor);
     CHECK(now.copies - before.copies == expected.copies);
@@ -431,7 +450,9 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
     if (flex_plans >= 10 && ranks > 3) CHECK(unlike_cp_sizes >= flex_plans / 10);
     if (cases >= 20 && size > 1) CHECK(several > 0);
+    if (cases >= 30 && ranks > 2) CHECK(remapped_plans > 0);
     if (rank == 0) printf("    %d passes of rank 0 have several micro-batches\n", several);
+    if (rank == 0) printf("    %d plans are remapped\n", remapped_plans);
     if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
 }
 

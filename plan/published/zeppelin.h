@@ -2,6 +2,7 @@
 // No code of it is public; what is a reconstruction of ours says so.
 #pragma once
 #include "plan/published/published.h"
+#include "plan/remap.h"
 
 // Time of a transfer between nodes through `proxies` ranks on each side: dispatch, transfer, combine. In units of a
 // direct transfer; inside: that of a byte inside a node in the same units.
@@ -31,17 +32,3 @@ typedef struct ZeppelinWindow {
 // come back as they were in the end. 0, or -1 with a message (a document is too long for all ranks, no memory).
 int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const Sorted* documents, int n,
                        const PlanLimits* limits, Arena* arena, char* err, size_t errlen);
-
-// ---- remapping
-
-typedef struct RemapMove {
-    int from, to;
-    int64_t tokens;
-} RemapMove;
-
-// As even as whole tokens allow; one more for the ranks that have most, of equals the first.
-void remap_targets(int64_t* targets, const int64_t* tokens, int ranks);
-// Transfers that take every rank from tokens to targets (equal sums): inside nodes first, then across, the largest
-// surplus to the largest deficit. moves: room for 2 ranks. left (ranks) is scratch. Returns how many.
-int remap_moves(RemapMove* moves, const int64_t* tokens, const int64_t* targets, int64_t* left, int ranks,
-                int node_size);

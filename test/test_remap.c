@@ -1,0 +1,131 @@
+// test_remap.c - tokens that lie elsewhere than their attention: any plan stays a plan, nodes become as even as they
+// can, and what is chosen is no slower in the cost model.
+#include "plan/remap.h"
+#include "plan/step.h"
+#include "test/plans.h"
+
+enum { CASES = 600 };
+
+// What a case is drawn with: a machine without rounds' costs, links that are cheap or dear.
+static void any_setting(Setting* setting, const Step* step, uint64_t seed, GroupCost* groups) {
+    Setting s = {.limits = step->limits, .groups = groups, .context = 5000, .rounds = (int)(seed & 1)};
+    double link = random_uniform(seed, 50) * 1e-4;
+    s.cost.quadratic = 1e-4 * random_uniform(seed, 51), s.cost.per_token = 0.1, s.cost.link_scale = 1;
+    s.cost.layers = 2, s.cost.channels = 64, s.cost.kv_channels = 32, s.cost.elem_bytes = 2;
+    s.cost.link[LINK_INSIDE] = (LinkTable){2, {64, 1e6}, {0, link * 100}};
+    s.cost.link[LINK_ACROSS] = (LinkTable){2, {64, 1e6}, {0, link * 1000}};
+    *setting = s;
+    cost_groups(groups, &setting->cost, &setting->limits, CP_CHOICE_AUTO);
+}
+
+// Tokens of every rank in a round.
+static void count_tokens(PassLoad* loads, Step* step, const Plan* plan, int round) {
+    memset(loads, 0, sizeof(PassLoad) * MOST_RANKS);
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        if (plan->micro_batches[i].round == round)
+            CHECK(plan_add_load(loads, plan, i, step->lengths, &step->limits, &step->arena) == 0);
+}
+
+static double makespan(Step* step, Plan* plan, const Setting* s) {
+    Timeline t;
+    CHECK(step_play(&t, plan, step->lengths, s, &step->arena, step->err, sizeof step->err) == 0);
+    return t.makespan;
+}
+
+// Pairs of attention stay where they were: only tokens move.
+static void check_moved(Step* step, const Plan* before, const Plan* after, int* nodes_evened) {
+    PassLoad was[MOST_RANKS], is[MOST_RANKS];
+    int node = step->limits.node_size;
+    for (int round = 0; round < before->n_rounds; round++) {
+        count_tokens(was, step, before, round), count_tokens(is, step, after, round);
+        for (int first = 0; first < step->limits.ranks; first += node) {
+            int64_t all = 0, most = 0, most_before = 0;
+            for (int r = first; r < MIN(first + node, step->limits.ranks); r++) {
+                CHECK(was[r].pairs == is[r].pairs);
+                all += is[r].tokens - was[r].tokens;
+                most = MAX(most, is[r].tokens), most_before = MAX(most_before, was[r].tokens);
+            }
+            CHECK(all == 0 && most <= most_before);
+            *nodes_evened += most < most_before;
+        }
+    }
+}
+
+static void every_remapped_plan_is_a_plan_with_the_same_attention(void) {
+    int remapped = 0, evened = 0, cases = 0;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        Step step = random_step(seed);
+        GroupCost groups[MOST_RANKS + 1];
+        int changed = 0;
+        Setting s;
+        any_setting(&s, &step, seed, groups);
+        if (step_random(&step, seed) == 0) {
+            Plan before = step.plan;
+            cases++;
+            CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err,
+                             sizeof step.err) == 0);
+            int wrong = step_check(&step);
+            if (wrong) printf("    seed %d: %s\n", (int)seed, step.err);
+            CHECK(!wrong);
+            check_moved(&step, &before, &step.plan, &evened);
+            remapped += changed > 0;
+        }
+        free_step(&step);
+    }
+    CHECK(cases > CASES / 2 && remapped > cases / 4 && evened > 100);
+    printf("    %d of %d plans are remapped, %d nodes of a round more even\n", remapped, cases, evened);
+}
+
+static void what_is_chosen_is_no_slower(void) {
+    int chosen = 0;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        Step step = random_step(seed);
+        GroupCost groups[MOST_RANKS + 1];
+        int changed = 0;
+        Setting s;
+        any_setting(&s, &step, seed, groups);
+        if (step_random(&step, seed) == 0) {
+            double before = makespan(&step, &step.plan, &s);
+            CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_AUTO, &step.arena, step.err,
+                             sizeof step.err) == 0);
+            CHECK(step_check(&step) == 0);
+            double after = makespan(&step, &step.plan, &s);
+            CHECK(changed ? after < before : after == before);
+            chosen += changed > 0;
+        }
+        free_step(&step);
+    }
+    CHECK(chosen > 10);
+    printf("    %d of %d plans got shorter\n", chosen, CASES);
+}
+
+// Two ranks of a node: one attends to a long document, the other has four times as many tokens. 1000 of them move, and
+// a layer's linear work is that of 2500 tokens instead of 4000.
+static void even_tokens_take_the_time_of_the_formula(void) {
+    static const int lengths[] = {1000, 4000};
+    Step step = small_step(2, 4, 5000, 2, lengths);
+    GroupCost groups[MOST_RANKS + 1];
+    Setting s;
+    any_setting(&s, &step, 1, groups);
+    int changed;
+    s.cost.quadratic = 0, s.no_overlap = 1;
+    cost_groups(groups, &s.cost, &s.limits, CP_CHOICE_AUTO);
+    for (int i = 0; i < 2; i++) step.plan.docs[i] = i, step.plan.micro_batches[i] = (MicroBatch){i, 1, 1, i, 1, 0};
+    step.plan.ranks = step.plan.n_docs = step.plan.n_micro_batches = 2;
+    step_rounds(&step);
+    CHECK_CLOSE(makespan(&step, &step.plan, &s), 400, 1e-9);
+    CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err, sizeof step.err) == 0);
+    CHECK(changed == 1);
+    // 1500 tokens of 2 bytes a channel, 2 layers, both ways: queries, keys, values (128), outputs (64).
+    double moved =
+        4 * (link_ms(&s.cost.link[LINK_INSIDE], 1500 * 2 * 128.) + link_ms(&s.cost.link[LINK_INSIDE], 1500 * 2 * 64.));
+    CHECK_CLOSE(makespan(&step, &step.plan, &s), 250 + moved, 1e-9);
+    free_step(&step);
+}
+
+int main(void) {
+    RUN(every_remapped_plan_is_a_plan_with_the_same_attention);
+    RUN(what_is_chosen_is_no_slower);
+    RUN(even_tokens_take_the_time_of_the_formula);
+    return test_done();
+}
