@@ -282,6 +282,7 @@ int main(int argc, char** argv) {
     Simulation s;
     Options options = read_options(argc, argv);
     int played = 0;
+    if (options.layout) return simulate_layout(&options), 0;
     open_simulation(&s, &options);
     play_all(&s);
     const Tally* flex = find_flex(&s);

@@ -7,8 +7,9 @@
 enum { MOST_TALLIES = 32 };
 
 typedef struct Options {
-    const char *machine, *lengths;         // a name that the program knows, or a file
-    const char *plans, *speeds, *explain;  // NULL: not given
+    const char *machine, *lengths;                      // a name that the program knows, or a file
+    const char *plans, *speeds, *explain;               // NULL: not given
+    const char *layout, *memory, *model, *layout_file;  // of simulate_layout.c
     int ranks, node_size, docs, context, batches, capacity, zero, json;
     int64_t seed;
     double patience;  // seconds of planning that each planner gets; 0: no limit
@@ -47,6 +48,10 @@ typedef struct Simulation {
 
 // simulate_options.c: ends the program with a line where the command line is wrong, and for --help.
 Options read_options(int argc, char** argv);
+// The machine of that name, or in that file; the same end.
+void open_machine(Machine* machine, const char* name);
+// simulate_layout.c: --layout auto, instead of plans.
+void simulate_layout(const Options* options);
 // Opens all that the options name; the same end where something is wrong. close_simulation frees it.
 void open_simulation(Simulation* s, const Options* options);
 void close_simulation(Simulation* s);

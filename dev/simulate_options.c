@@ -54,13 +54,19 @@ static const OptionRow rows[] = {
     {"--patience", SECONDS, offsetof(Options, patience), "60",
      "seconds of planning before a planner is left out; 0: no end"},
     {"--json", FLAG, offsetof(Options, json), NULL, "one object for each planner instead of the table"},
+    {"--layout", TEXT, offsetof(Options, layout), NULL,
+     "auto: no plans, but the fastest layout of a model that fits --memory, beside other ways to divide it"},
+    {"--memory", TEXT, offsetof(Options, memory), NULL, "of a rank, as 16G: for --layout"},
+    {"--model", TEXT, offsetof(Options, model), NULL,
+     "\"OPTIONS\" of train that say what model and step: for --layout"},
+    {"--layout-file", TEXT, offsetof(Options, layout_file), NULL, "where the found layout is written"},
     {"--explain", TEXT, offsetof(Options, explain), NULL, "FILE.html: a page about the first batch"},
 };
 
 static void print_help(void) {
     printf("simulate - plays the planners of several systems on the same batches, in a cost model\n\n");
     for (int i = 0; i < COUNT(rows); i++) {
-        printf("  %-12s %s", rows[i].name, rows[i].words);
+        printf("  %-13s %s", rows[i].name, rows[i].words);
         if (rows[i].value) printf(" (%s)", rows[i].value);
         printf("\n");
     }
@@ -166,7 +172,7 @@ static char* read_whole(const char* path, size_t* bytes, const char* instead) {
     return text;
 }
 
-static void open_machine(Machine* machine, const char* name) {
+void open_machine(Machine* machine, const char* name) {
     char err[ERR_BYTES], unknown[ERR_BYTES];
     size_t n;
     const char* known = machine_builtin(name);

@@ -619,6 +619,15 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
     return 0;
 }
 
+double config_bytes(const char* text) {
+    const char* units = "KMG";
+    char* end;
+    double bytes = strtod(text, &end);
+    const char* unit = *end ? strchr(units, *end) : NULL;
+    for (const char* u = units; unit && u <= unit; u++) bytes *= 1024;
+    return end == text || !(bytes >= 1) || bytes > 1e18 || (*end && (!unit || end[1])) ? -1 : bytes;
+}
+
 // ---- the learning rate
 
 // How much of the way from lr down to min_lr * lr has been gone: 0 .. 1.

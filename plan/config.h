@@ -102,5 +102,7 @@ Shape config_shape(const Config* config);
 //   cosine    the same along half a cosine
 //   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
 double schedule_lr(const Config* config, int64_t t);
+// Bytes of "64M": a number of them, or of KiB, MiB or GiB. Negative where it is none.
+double config_bytes(const char* text);
 // Which of "a|b|c" an option's value is, from 0. It is one of them.
 int config_choice(const char* value, const char* choices);

@@ -15,16 +15,17 @@ const char* const layout_term_names[N_LAYOUT_TERMS] = {"matmuls",
                                                        "gradients, update, weights",
                                                        "waiting of stages"};
 
-LayoutCosts layout_costs(const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes) {
-    LayoutCosts c = {.whole = whole,
-                     .machine = *machine,
-                     .ranks = ranks,
-                     .elem_bytes = elem_bytes,
-                     .overlap = 1,
-                     .slow_exchange = 1,
-                     .slow_computing = 1,
-                     .links = transfers_of(machine, whole, elem_bytes, node_size)};
-    return c;
+void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes,
+                  Arena* arena) {
+    *c = (LayoutCosts){.whole = whole,
+                       .machine = *machine,
+                       .ranks = ranks,
+                       .elem_bytes = elem_bytes,
+                       .overlap = 1,
+                       .slow_exchange = 1,
+                       .slow_computing = 1,
+                       .arena = arena};
+    c->links = transfers_of(&c->machine, whole, elem_bytes, node_size);
 }
 
 enum { LINEARS = 4 };  // of a layer, whose matmuls a tensor-parallel group divides
@@ -206,28 +207,77 @@ static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout
     for (int r = 0; r < v; r++) t->message[r] = transfer_ms(&c->links, TRANSFER_STREAM, 2, across, bytes, bytes);
 }
 
-int layout_step_ms(double* ms, double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
-                   Arena* arena, char* err, size_t errlen) {
-    ArenaMark mark = arena_mark(arena);
+double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N) {
+    char err[ERR_BYTES];
+    ArenaMark mark = arena_mark(c->arena);
     int P = layout->stages, v = (int)layout_rounds(c, layout, N), longest = 0;
+    double ms = 0, most = 0;
     Schedule schedule;
-    StageTimes* t = TAKE(arena, StageTimes, 1);
-    double* times = TAKE(arena, double, (2 * P + 1) * v);
-    if (arena_check(arena, err, errlen)) return -1;
+    StageTimes* t = TAKE(c->arena, StageTimes, 1);
+    double* times = TAKE(c->arena, double, (2 * P + 1) * v);
+    if (!t || !times) return INFINITY;
     t->forward = times, t->backward = times + P * v, t->message = times + 2 * P * v;
     fill_times(t, c, layout, N, v);
     Pipeline pipeline = {P, v, 1, t->slots, t->forward, t->backward, P > 1 ? t->message : NULL};
-    if (schedule_tasks(&schedule, &pipeline, arena, err, errlen)) return -1;
-    *ms = 0;
+    if (schedule_tasks(&schedule, &pipeline, c->arena, err, sizeof err)) return INFINITY;
     for (int s = 0; s < P; s++) {
         const TaskList* list = &schedule.stages[s];
-        *ms = fmax(*ms, list->tasks[list->n - 1].end + t->terms[s][TERM_STEP]);
-        if (rounds_ms(t->terms[s]) + t->terms[s][TERM_STEP] >
-            rounds_ms(t->terms[longest]) + t->terms[longest][TERM_STEP])
-            longest = s;
+        double own = rounds_ms(t->terms[s]) + t->terms[s][TERM_STEP];
+        ms = fmax(ms, list->tasks[list->n - 1].end + t->terms[s][TERM_STEP]);
+        if (own > most) most = own, longest = s;
     }
     memcpy(terms, t->terms[longest], sizeof *terms * N_LAYOUT_TERMS);
-    terms[TERM_STAGES] = *ms - rounds_ms(terms) - terms[TERM_STEP];
-    arena_reset(arena, mark);
-    return 0;
+    terms[TERM_STAGES] = ms - most;
+    arena_reset(c->arena, mark);
+    return ms;
+}
+
+void layout_print_terms(FILE* out, const LayoutCosts* c, const Layout* layout, int N) {
+    double terms[N_LAYOUT_TERMS], ms = layout_step_ms(terms, c, layout, N);
+    for (int i = 0, some = 0; i < N_LAYOUT_TERMS; i++)
+        if (fabs(terms[i]) > 1e-4 * ms)
+            fprintf(out, "%s%s %.1f %%", some++ ? ", " : "", layout_term_names[i], 100 * terms[i] / ms);
+}
+
+// ---- for the search
+
+static double sum_of(const double terms[N_LAYOUT_TERMS]) {
+    double ms = 0;
+    for (int i = 0; i < N_LAYOUT_TERMS; i++) ms += terms[i];
+    return ms;
+}
+
+static double one_layer_ms(void* c, const Layout* layout, int s, int l, int N) {
+    double terms[N_LAYOUT_TERMS] = {0};
+    layout_layer_ms(terms, (const LayoutCosts*)c, layout, s, l, N);
+    return sum_of(terms);
+}
+
+static double both_ends_ms(void* c, const Layout* layout, int s, int N) {
+    double terms[N_LAYOUT_TERMS] = {0};
+    layout_ends_ms(terms, (const LayoutCosts*)c, layout, s, N);
+    return sum_of(terms);
+}
+
+static double all_rounds(void* c, const Layout* layout, int N) {
+    return layout_rounds((const LayoutCosts*)c, layout, N);
+}
+
+static double whole_step_ms(void* c, const Layout* layout, int N) {
+    double terms[N_LAYOUT_TERMS];
+    return layout_step_ms(terms, (const LayoutCosts*)c, layout, N);
+}
+
+LayoutProblem layout_problem(LayoutCosts* c) {
+    return (LayoutProblem){.whole = c->whole,
+                           .ranks = c->ranks,
+                           .tp = {1, MIN(MIN(c->whole->NH, c->whole->U), MOST_TP)},
+                           .stages = {1, MOST_STAGES},
+                           .zero = {1, 3},
+                           .alike = 1,
+                           .layer_ms = one_layer_ms,
+                           .ends_ms = both_ends_ms,
+                           .rounds = all_rounds,
+                           .step_ms = whole_step_ms,
+                           .times = c};
 }

@@ -8,8 +8,10 @@
 // zero 1 both happen once a step, under the last backward and the first forward pass where the engine can. Times of
 // computing are those of the rank with most heads and hidden units, of messages those of plan/transfers.h.
 #pragma once
+#include <stdio.h>
+
 #include "plan/galvatron.h"
-#include "plan/layout.h"
+#include "plan/layout_search.h"
 #include "plan/transfers.h"
 
 typedef struct LayoutCosts {
@@ -21,6 +23,7 @@ typedef struct LayoutCosts {
     double slow_exchange, slow_computing;  // factors of both while they go on together
     double tokens;                         // of a step, on all ranks
     double mean_length;                    // sum of squares of documents' lengths / sum
+    Arena* arena;                          // for what is played
 } LayoutCosts;
 
 typedef enum LayoutTerm {
@@ -36,14 +39,19 @@ typedef enum LayoutTerm {
 } LayoutTerm;
 extern const char* const layout_term_names[N_LAYOUT_TERMS];
 
-// `machine` is copied.
-LayoutCosts layout_costs(const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes);
+// *c is not to be moved. `machine` is copied, the arena is kept.
+void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes,
+                  Arena* arena);
+// A problem for layout_search whose times are these: layers up to all that the model and ranks allow. Rows, memory and
+// bytes are the caller's.
+LayoutProblem layout_problem(LayoutCosts* c);
 // Rounds of a step with rows of N tokens a group, at least 1.
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N);
 // += ms of a step that layer l takes, and that stage s takes beside its layers.
 void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int l, int N);
 void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N);
 // A step as stages play it (plan/tasks.h), and the terms of the stage that takes longest: TERM_STAGES is what its step
-// lasts beyond them. 0, or -1 without memory.
-int layout_step_ms(double* ms, double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
-                   Arena* arena, char* err, size_t errlen);
+// lasts beyond them. Infinite without memory.
+double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N);
+// "matmuls 80.1 %, ...": the terms of a step.
+void layout_print_terms(FILE* out, const LayoutCosts* c, const Layout* layout, int N);

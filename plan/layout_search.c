@@ -57,7 +57,7 @@ static double row_ms(Search* x, int s, int first, int l, int k) {
     set_first(&x->layout, s, first);
     layout_set_stage(&x->layout, s, 1, x->row[k]);
     x->layout.layer[l] = x->row[k];
-    return x->p->layer_ms(x->p->context, &x->layout, s, l, x->N);
+    return x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
 }
 
 // Of n layers that are alike in how they run.
@@ -67,7 +67,7 @@ static double like_ms(Search* x, int s, int first, int n, int k) {
     for (int l = first; l < first + n && !x->p->alike; l++) ms += row_ms(x, s, first, l, k);
     set_first(&x->layout, s, first);
     layout_set_stage(&x->layout, s, n, x->row[k]);
-    return ms + x->p->ends_ms(x->p->context, &x->layout, s, x->N);
+    return ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
 }
 
 // The least ms of the stage under the limit, or its least bytes; infinite where nothing fits. Leaves its layers' rows.
@@ -149,7 +149,7 @@ static double best_unlike(Search* x, int s, int first, int n) {
     }
     if (least < INFINITY) {
         set_rows(x, s, &t, best);
-        ends = x->p->ends_ms(x->p->context, &x->layout, s, x->N);
+        ends = x->p->ends_ms(x->p->times, &x->layout, s, x->N);
     }
     arena_reset(x->arena, mark);
     return least + ends;
@@ -182,7 +182,7 @@ static double plain_ms(void* context, int s, int first, int end) {
 }
 
 static PartitionProblem partition_of(Search* x) {
-    double v = x->p->rounds(x->p->context, &x->layout, x->N);
+    double v = x->p->rounds(x->p->times, &x->layout, x->N);
     return (PartitionProblem){
         x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, plain_bytes, plain_ms, x};
 }
@@ -191,7 +191,8 @@ static PartitionProblem partition_of(Search* x) {
 static void list_rows(Search* x) {
     int R = x->layout.tp, D = x->p->ranks / (R * x->layout.stages);
     x->n_rows = 0;
-    for (int zero = 1; zero <= (D > 1 ? 3 : 1); zero++)
+    int least = D > 1 ? x->p->zero[0] : 1, most = D > 1 ? x->p->zero[1] : 1;
+    for (int zero = least; zero <= most; zero++)
         for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
             x->row[x->n_rows++] = (LayerLayout){R, zero, (Recompute)r};
 }
@@ -246,7 +247,7 @@ static int search_row(LayoutTry* t, Search* x) {
     arena_reset(x->arena, mark);
     if (ms < 0) return -1;
     *t = (LayoutTry){x->layout, x->N, !x->by_bytes, INFINITY, fullest(x)};
-    if (t->fits) t->ms = x->p->step_ms ? x->p->step_ms(x->p->context, &t->layout, x->N) : ms;
+    if (t->fits) t->ms = x->p->step_ms ? x->p->step_ms(x->p->times, &t->layout, x->N) : ms;
     return 0;
 }
 
@@ -265,7 +266,7 @@ static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int sta
     for (int i = 0; i < p->n_rows; i++) {
         LayoutTry t;
         Search x = new_search(p, tp, stages, p->rows[i], arena);
-        double rounds = p->rounds(p->context, &x.layout, x.N);
+        double rounds = p->rounds(p->times, &x.layout, x.N);
         if (rounds == before && rounds == 1) break;  // a longer row holds no more
         before = rounds;
         if (search_row(&t, &x)) return -1;
@@ -277,8 +278,8 @@ static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int sta
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, char* err, size_t errlen) {
     int n = 0, L = p->whole->L;
     static LayoutTry t;
-    for (int tp = 1; tp <= p->most_tp; tp++)
-        for (int stages = 1; stages <= L && stages <= MOST_STAGES && n < LAYOUT_TRIES; stages++) {
+    for (int tp = p->tp[0]; tp <= p->tp[1]; tp++)
+        for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]) && n < LAYOUT_TRIES; stages++) {
             if (p->ranks % (tp * stages)) continue;
             if (try_all_rows(&t, p, tp, stages, arena)) return arena_check(arena, err, errlen);
             int at = n++;

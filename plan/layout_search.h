@@ -16,7 +16,8 @@ enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 64 };
 // rank; ms of all rounds of a step, of layer l and of what the stage has beside layers.
 typedef struct LayoutProblem {
     const Shape* whole;
-    int ranks, most_tp;
+    int ranks;
+    int tp[2], stages[2], zero[2];  // the least and the most that may be proposed
     int n_rows, rows[LAYOUT_ROWS];  // tokens of a row, ascending
     double memory;                  // bytes of a rank
     int alike;                      // every layer of the model takes the same
@@ -27,7 +28,7 @@ typedef struct LayoutProblem {
     double (*rounds)(void* context, const Layout* layout, int N);  // of a step, at least 1; of stages and tp alone
     // Of a whole layout, as it is played; NULL: stages of t ms take (sum t + (rounds - 1) max t) / rounds.
     double (*step_ms)(void* context, const Layout* layout, int N);
-    void* context;
+    void *context, *times;  // of bytes; of all others
 } LayoutProblem;
 
 // The best of one P and tp.

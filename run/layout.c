@@ -5,16 +5,11 @@
 #include "data/disk.h"
 #include "run/run.h"
 
-// --memory: a number of bytes, or of KiB, MiB or GiB.
 static void take_memory_limit(Run* run) {
     const char* text = run->config.memory;
     if (!text) return;
-    char *end, *units = "KMG";
-    double bytes = strtod(text, &end);
-    const char* unit = *end ? strchr(units, *end) : NULL;
-    for (const char* u = units; unit && u <= unit; u++) bytes *= 1024;
-    if (end == text || !(bytes >= 1) || bytes > 1e18 || (*end && (!unit || end[1])))
-        die("--memory %s: expected a size like 64M or 24G", text);
+    double bytes = config_bytes(text);
+    if (bytes < 0) die("--memory %s: expected a size like 64M or 24G", text);
     run->available = (HostMemory){(size_t)bytes, "of --memory"};
 }
 

@@ -16,42 +16,8 @@ typedef struct Known {
 
 // ---- what the search asks
 
-static double rounds(void* context, const Layout* layout, int N) {
-    return layout_rounds(&((const Known*)context)->costs, layout, N);
-}
-
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
     return (double)run_memory_of(((const Known*)context)->run, layout, s, N);
-}
-
-static double sum_of(const double terms[N_LAYOUT_TERMS]) {
-    double ms = 0;
-    for (int i = 0; i < N_LAYOUT_TERMS; i++) ms += terms[i];
-    return ms;
-}
-
-static double layer_ms(void* context, const Layout* layout, int s, int l, int N) {
-    double terms[N_LAYOUT_TERMS] = {0};
-    layout_layer_ms(terms, &((const Known*)context)->costs, layout, s, l, N);
-    return sum_of(terms);
-}
-
-static double ends_ms(void* context, const Layout* layout, int s, int N) {
-    double terms[N_LAYOUT_TERMS] = {0};
-    layout_ends_ms(terms, &((const Known*)context)->costs, layout, s, N);
-    return sum_of(terms);
-}
-
-static double step_terms(Known* x, const Layout* layout, int N, double terms[N_LAYOUT_TERMS]) {
-    char err[ERR_BYTES];
-    double ms;
-    if (layout_step_ms(&ms, terms, &x->costs, layout, N, &x->arena, err, sizeof err)) die("--layout: auto: %s", err);
-    return ms;
-}
-
-static double step_ms(void* context, const Layout* layout, int N) {
-    double terms[N_LAYOUT_TERMS];
-    return step_terms((Known*)context, layout, N, terms);
 }
 
 // ---- what is known
@@ -76,18 +42,9 @@ static void list_rows(LayoutProblem* p, const Run* run) {
 
 static LayoutProblem problem_of(Known* x) {
     Run* run = x->run;
-    const Model* m = &run->model;
-    LayoutProblem p = {.whole = &m->whole,
-                       .ranks = m->world->size,
-                       .most_tp = MIN(MIN(m->whole.NH, m->whole.U), MOST_TP),
-                       .memory = (double)run->available.bytes,
-                       .alike = 1,
-                       .bytes = bytes_of,
-                       .layer_ms = layer_ms,
-                       .ends_ms = ends_ms,
-                       .rounds = rounds,
-                       .step_ms = step_ms,
-                       .context = x};
+    LayoutProblem p = layout_problem(&x->costs);
+    p.memory = (double)run->available.bytes;
+    p.bytes = bytes_of, p.context = x;
     list_rows(&p, run);
     return p;
 }
@@ -99,8 +56,7 @@ static int know(Known* x, Run* run, char from[ERR_BYTES], char* err, size_t errl
     if (run_machine_of_layouts(run, &machine, from, err, errlen)) return -1;
     int node = c->node_size ? c->node_size : m->k->virtual_time ? 8 : m->world->local_size;
     x->run = run;
-    x->costs = layout_costs(&m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt));
-    x->costs.links.cost = &x->costs.machine.cost;
+    layout_costs(&x->costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
     x->costs.overlap = !strcmp(c->overlap, "yes") && !run->oversubscribed;
     x->costs.tokens = c->batch_tokens;
     x->costs.mean_length = mean_length(run);
@@ -118,7 +74,7 @@ static void print_name(const LayoutTry* t) {
 static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
     double terms[N_LAYOUT_TERMS], best[N_LAYOUT_TERMS], most = 0;
     int worst = 0;
-    step_terms(x, &t->layout, t->N, terms), step_terms(x, &chosen->layout, chosen->N, best);
+    layout_step_ms(terms, &x->costs, &t->layout, t->N), layout_step_ms(best, &x->costs, &chosen->layout, chosen->N);
     for (int i = 0; i < N_LAYOUT_TERMS; i++)
         if (terms[i] - best[i] > most) most = terms[i] - best[i], worst = i;
     if (most > 0) printf("; %s take %.4g ms more", layout_term_names[worst], most);
@@ -140,11 +96,8 @@ static void print_tries(Known* x, const LayoutTry* tries, int n, double memory, 
 }
 
 static void print_terms(Known* x, const LayoutTry* t) {
-    double terms[N_LAYOUT_TERMS], ms = step_terms(x, &t->layout, t->N, terms);
-    printf("        its %.4g ms, of the stage with most:", ms);
-    for (int i = 0, some = 0; i < N_LAYOUT_TERMS; i++)
-        if (fabs(terms[i]) > 1e-4 * ms)
-            printf("%s %s %.1f %%", some++ ? "," : "", layout_term_names[i], 100 * terms[i] / ms);
+    printf("        its %.4g ms, of the stage with most: ", t->ms);
+    layout_print_terms(stdout, &x->costs, &t->layout, t->N);
     printf("\n");
 }
 

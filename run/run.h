@@ -215,7 +215,7 @@ void run_open_planner(Run* run);  // where the cost model is known; ends the pro
 
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
-// --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured matmul limit; from: in words.
+// --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured matmul limit; from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen);
 void run_find_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks call it together
 void run_probe(Run* run);      // measures this machine into run->probed

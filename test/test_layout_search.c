@@ -48,7 +48,9 @@ static LayoutProblem problem_of(World* w, uint64_t seed, int L, int ranks, doubl
     w->whole = shape_make(L, 48, 4, 300, 64);
     return (LayoutProblem){.whole = &w->whole,
                            .ranks = ranks,
-                           .most_tp = 4,
+                           .tp = {1, 4},
+                           .stages = {1, MOST_STAGES},
+                           .zero = {1, 3},
                            .n_rows = 2,
                            .rows = {50, 100},
                            .memory = memory,
@@ -56,15 +58,16 @@ static LayoutProblem problem_of(World* w, uint64_t seed, int L, int ranks, doubl
                            .layer_ms = world_layer_ms,
                            .ends_ms = world_ends_ms,
                            .rounds = world_rounds,
-                           .context = w};
+                           .context = w,
+                           .times = w};
 }
 
 static double whole_ms(const LayoutProblem* p, const Layout* layout, int N) {
-    double most = 0, sum = 0, v = p->rounds(p->context, layout, N);
+    double most = 0, sum = 0, v = p->rounds(p->times, layout, N);
     for (int s = 0; s < layout->stages; s++) {
-        double ms = p->ends_ms(p->context, layout, s, N);
+        double ms = p->ends_ms(p->times, layout, s, N);
         for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
-            ms += p->layer_ms(p->context, layout, s, l, N);
+            ms += p->layer_ms(p->times, layout, s, l, N);
         if (p->bytes(p->context, layout, s, N) > p->memory) return INFINITY;
         most = fmax(most, ms), sum += ms;
     }
@@ -141,7 +144,7 @@ static void layers_by_strategies_of_their_own_are_those_of_brute_force(void) {
         char err[ERR_BYTES];
         World w;
         LayoutProblem p = problem_of(&w, seed, 3 + (int)(seed % 3), 2, 100 + 50 * (double)(seed % 11));
-        p.most_tp = 2, p.n_rows = 1, p.rows[0] = 100;
+        p.tp[1] = 2, p.n_rows = 1, p.rows[0] = 100;
         p.alike = w.alike = 1;
         int n = layout_search(alike, &p, &arena, err, sizeof err);
         p.unlike = 1;

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Layouts found by the search against ways with one idea, and against the virtual cluster (dev/results/layouts.md).
+
+    dev/layouts.py table            every machine, model, budget and number of ranks in the cost model (build/simulate)
+    dev/layouts.py play [RANKS]     layouts that were found, played by ./train --device virtual
+
+Machines are made here of constants that others measured or published; `machine` below says which.
+"""
+import os, re, subprocess, sys, tempfile
+
+# layers, width, hidden, matmul weights of a layer, vocabulary, context, options of the model
+MODELS = {
+    "bert-huge": (32, 1280, 12 * 1280**2, 30522, 512, "--layers 32 --width 1280 --heads 20 --vocab 30522 --context 512"),
+    "gpt2-1.5b": (48, 1600, 12 * 1600**2, 50257, 1024, "--preset gpt2-1558m --vocab 50257 --context 1024"),
+    "llama-7b": (32, 4096, 4 * 4096**2 + 3 * 4096 * 11008, 32000, 2048,
+                 "--arch llama --layers 32 --width 4096 --heads 32 --hidden 11008 --tie no --vocab 32000 --context 2048"),
+    # Equal layers, but a classifier as large as ten of them: stages of equal time have unlike numbers of layers.
+    "uneven": (24, 1024, 12 * 1024**2, 128256, 1024,
+               "--layers 24 --width 1024 --heads 16 --tie no --vocab 128256 --context 1024"),
+}
+MEMORY = [8, 12, 16, 20]  # GB of a rank
+SAMPLES = 16              # documents of a step for each rank
+
+
+def machine(name, model):
+    """Text of a machine file: one rank with the whole model, and links."""
+    layers, width, layer, vocabulary, context, _ = MODELS[model]
+    weights = layers * layer + vocabulary * width
+    if name == "titan":
+        # RTX TITAN over PCIe, Galvatron's released constants: a BERT-Huge layer of 512 tokens 55/24 ms forward (fp32),
+        # all-reduces of 8 ranks 0.215 ms/MB that a rank sends. Between nodes: our guess, 1.2 GB/s of a rank.
+        flops, inside, across, elem = 2 * 12 * 1280**2 * 512 / (55 / 24), 1e3 / 0.21530878, 1.2e3, 4
+    else:
+        # A100 over NVLink, Galvatron's shipped profile: a Llama2-7B layer of 2048 tokens 4 ms forward (bf16), 154 GB/s
+        # of 8 ranks' all-reduce, 20.8 GB/s between nodes.
+        forward = 2 * (4 * 4096**2 + 3 * 4096 * 11008) * 2048 + 2 * 4096 * 2048**2
+        flops, inside, across, elem = forward / 4, 154e3, 20.8e3, 2
+    token = 6 * weights / flops  # ms; flops: of a ms
+    pair = 6 * layers * width / flops
+    points = [1 << 12, 1 << 30]
+    lines = [f"name {name}-{model}", f"quadratic_ms {pair:.6g}", f"linear_ms {token:.6g}",
+             f"model {layers} {width} {elem}"]
+    for kind, latency, mb in (("inside", 0.02, inside), ("across", 0.03, across)):
+        lines += [f"link {kind} {b} {latency + b / (mb * 1e3):.6g}" for b in points]
+    return "\n".join(lines) + "\n"
+
+
+def options(name, model, ranks):
+    return f"{MODELS[model][5]} --batch-tokens {SAMPLES * ranks * MODELS[model][4]} " \
+           f"--dtype {'fp32' if name == 'titan' else 'bf16'} --overlap no"
+
+
+def simulate(work, name, model, ranks, gb, layout):
+    path = f"{work}/{name}-{model}"
+    with open(path, "w") as file:
+        file.write(machine(name, model))
+    command = ["build/simulate", "--layout", "auto", "--memory", f"{gb * 1e9:.0f}", "--machine", path, "--ranks",
+               str(ranks), "--model", options(name, model, ranks), "--layout-file", layout]
+    said = subprocess.run(command, capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(said.stderr)
+    ways = {}
+    for line in said.stdout.splitlines():
+        found = re.match(r"(\S+) +([0-9.]+)  +[0-9.]+ +[0-9.]+x +(.*)", line)
+        if found:
+            ways[found[1]] = (float(found[2]), found[3])
+    return ways, path
+
+
+NAMES = ["DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP"]
+
+
+def table(work):
+    print("| machine | model | ranks | GB | found, ms | " + " | ".join(NAMES) + " | found |")
+    print("|---|---|---|---|---|" + "---|" * len(NAMES) + "---|")
+    for name in ("titan", "a100"):
+        for model in MODELS:
+            for ranks in (8, 16, 32, 64):
+                for gb in MEMORY:
+                    ways, _ = simulate(work, name, model, ranks, gb, f"{work}/layout")
+                    if "found" not in ways:
+                        print(f"| {name} | {model} | {ranks} | {gb} | - |" + " - |" * (len(NAMES) + 1))
+                        continue
+                    ms = ways["found"][0]
+                    cells = [f"{ways[w][0] / ms:.2f}x" if w in ways else "-" for w in NAMES]
+                    print(f"| {name} | {model} | {ranks} | {gb} | {ms:.0f} | " + " | ".join(cells) +
+                          f" | {ways['found'][1]} |", flush=True)
+
+
+def play(work, most):
+    os.makedirs(f"{work}/corpus")
+    print("| machine | model | ranks | GB | predicted, ms | played, ms | off | layout |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in ("titan", "a100"):
+        for model in MODELS:
+            context = MODELS[model][4]
+            for i in range(40):
+                with open(f"{work}/corpus/{i}.txt", "w") as file:
+                    file.write(chr(97 + i % 26) * (20 * context - 1))
+            for ranks, gb in ((8, 12), (16, 8), (64, 20)):
+                if ranks > most:
+                    continue
+                ways, path = simulate(work, name, model, ranks, gb, f"{work}/layout")
+                if "found" not in ways:
+                    continue
+                capacity = re.search(r"rows of (\d+)", ways["found"][1])[1]
+                command = f"mpirun --oversubscribe --bind-to none -n {ranks} ./train --device virtual --machine {path} " \
+                          f"--data {work}/corpus --val {work}/corpus {options(name, model, ranks)} --layout " \
+                          f"{work}/layout --capacity {capacity} --steps 3 --threads 1 --plan static --out {work}/run"
+                subprocess.run(["rm", "-rf", f"{work}/run"])
+                said = subprocess.run(command.split(), capture_output=True, text=True)
+                if said.returncode:
+                    print(said.stderr[:300], file=sys.stderr)
+                    continue
+                with open(f"{work}/run/log.jsonl") as file:
+                    ms = [float(x) for x in re.findall(r'"measured_ms": ([0-9.]+)', file.read())]
+                predicted, layout = ways["found"]
+                print(f"| {name} | {model} | {ranks} | {gb} | {predicted:.1f} | {ms[-1]:.1f} | "
+                      f"{100 * (predicted / ms[-1] - 1):+.2f} % | {layout} |", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    with tempfile.TemporaryDirectory() as work:
+        if sys.argv[1:2] == ["play"]:
+            play(work, int(sys.argv[2]) if len(sys.argv) > 2 else 64)
+        elif sys.argv[1:] == ["table"]:
+            table(work)
+        else:
+            sys.exit(__doc__)

@@ -1,0 +1,180 @@
+// simulate_layout.c - build/simulate --layout auto: the search for a layout (plan/layout_search.h) beside the best that
+// single ways of dividing a model can do, in the cost model (plan/layout_cost.h).
+//
+//   build/simulate --layout auto --memory 16G --machine FILE --ranks 64 --model "--preset gpt2-1558m --batch-tokens 524288"
+//
+// Memory is what the engine's tables say of states and activations; kernel scratch and the host's buffers, which
+// depend on the device, are not in it. Documents have --context tokens each. Every way may recompute.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "dev/simulate.h"
+#include "plan/config.h"
+#include "plan/layout_cost.h"
+#include "plan/layout_search.h"
+#include "plan/split.h"
+
+typedef struct Searched {
+    LayoutCosts costs;
+    Shape whole;
+    DType dt;
+    Arena arena;
+} Searched;
+
+// ---- memory of a rank
+
+// As run/zero.c has it.
+static double state_bytes(const Searched* x, const Shape* part, int D, int zero) {
+    Shape s = *part;
+    s.shards = D;
+    double elems = (double)shape_param_elems(&s), owned = elems / D, elem = (double)dtype_bytes(x->dt);
+    double layer = (double)shape_bucket(&s, 1).elems;
+    double window = (double)shape_bucket(&s, 0).elems + 2 * layer + (double)shape_bucket(&s, s.L + 1).elems;
+    double weights = zero == 3 ? owned + window : elems, master = x->dt == DT_BF16 ? 4 * owned : 0;
+    double grads = zero > 1 ? owned + window + 2 * layer / D : elems;
+    return elem * weights + master + 4 * grads + 8 * owned;
+}
+
+static double bytes_of(void* context, const Layout* layout, int s, int N) {
+    Searched* x = (Searched*)context;
+    Activation acts[N_ACTS];
+    int first = layout_first(layout, s), R = layout->tp, D = x->costs.ranks / (R * layout->stages);
+    TpSplit split = split_even(&x->whole, R);
+    Shape rank = R > 1 ? split_shape(&x->whole, &split, 0) : x->whole;
+    Shape part = shape_stage(&rank, first, layout_first(layout, s + 1));
+    const LayerLayout* row = &layout->layer[first];
+    ActNeeds needs = {.N = N,
+                      .classifier_N = MIN(N, 8192),
+                      .recompute = row->recompute,
+                      .training = 1,
+                      .groups = D > 1,
+                      .slots = rounds_in_flight(layout->stages, s),
+                      .tp = R,
+                      .dt = x->dt};
+    return state_bytes(x, &part, D, D > 1 ? row->zero : 1) + (double)shape_activations(&part, &needs, acts);
+}
+
+// ---- the model
+
+// The words of --model as train's options.
+static Config read_model(const char* text) {
+    enum { MOST = 64 };
+    char err[ERR_BYTES], *words = (char*)need(strlen(text) + 1), *argv[MOST] = {(char*)"train"};
+    int argc = 1;
+    Config c;
+    strcpy(words, text);
+    for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
+    if (config_parse(&c, argc, argv, err, sizeof err) || config_complete(&c, 257, err, sizeof err))
+        refuse("--model: %s", err);
+    return c;
+}
+
+static void open_searched(Searched* x, const Options* o, const Config* c) {
+    static Machine machine;
+    open_machine(&machine, o->machine);
+    *x = (Searched){.whole = config_shape(c), .dt = strcmp(c->dtype, "fp32") ? DT_BF16 : DT_F32};
+    layout_costs(&x->costs, &x->whole, &machine, o->ranks, o->node_size, (int)dtype_bytes(x->dt), &x->arena);
+    x->costs.overlap = strcmp(c->overlap, "no") != 0;
+    x->costs.tokens = c->batch_tokens, x->costs.mean_length = c->context;
+}
+
+static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {
+    LayoutProblem p = layout_problem(&x->costs);
+    p.memory = memory, p.bytes = bytes_of, p.context = x;
+    for (int N = c->context; N <= 32768 && N <= c->batch_tokens && p.n_rows < 6; N *= 2) p.rows[p.n_rows++] = N;
+    return p;
+}
+
+// ---- ways to divide a model
+
+typedef struct Way {
+    const char* name;
+    int tp, stages;  // 1: none, 0: any, -1: all ranks
+    int zero[2];
+} Way;
+
+static const Way ways[] = {{"found", 0, 0, {1, 3}}, {"DP", 1, 1, {1, 1}},  {"ZeRO-3", 1, 1, {3, 3}},
+                           {"TP", -1, 1, {1, 1}},   {"PP", 1, -1, {1, 1}}, {"DP+TP", 0, 1, {1, 1}},
+                           {"DP+PP", 1, 0, {1, 1}}};
+
+static void set_range(int range[2], int wanted, int ranks, int most) {
+    range[0] = wanted < 0 ? ranks : 1, range[1] = wanted < 0 ? ranks : wanted ? wanted : most;
+    if (range[1] > most) range[0] = most + 1, range[1] = most;  // not this model
+}
+
+// The fastest of a way. Returns whether there is one.
+static int find_way(LayoutTry* found, const LayoutProblem* all, const Way* way, Arena* arena) {
+    static LayoutTry tries[LAYOUT_TRIES];
+    char err[ERR_BYTES];
+    LayoutProblem p = *all;
+    set_range(p.tp, way->tp, p.ranks, all->tp[1]);
+    set_range(p.stages, way->stages, p.ranks, MIN(all->whole->L, MOST_STAGES));
+    memcpy(p.zero, way->zero, sizeof p.zero);
+    int n = layout_search(tries, &p, arena, err, sizeof err);
+    if (n < 0) refuse("%s", err);
+    *found = tries[0];
+    return n > 0;
+}
+
+static void print_layers(const LayoutTry* t) {
+    const Layout* layout = &t->layout;
+    printf("tp %d, rows of %d, layers", layout->tp, t->N);
+    for (int s = 0; s < layout->stages; s++) {
+        int first = layout_first(layout, s), end = layout_first(layout, s + 1), more = 1;
+        for (int l = first; l < end; l += more) {
+            more = layout_run(layout, l);
+            printf("%s%d", l == first ? " " : "/", more);
+            if (layout->layer[l].zero > 1) printf("z%d", layout->layer[l].zero);
+            if (layout->layer[l].recompute) printf("%c", recompute_names[layout->layer[l].recompute][0]);
+        }
+    }
+}
+
+static void print_way(const char* name, const LayoutTry* t, int is_one, double found_ms) {
+    printf("%-7s ", name);
+    if (!is_one) printf("%10s\n", "no such layout of this model");
+    else if (!t->fits) printf("%10s  %7.2f GB at least\n", "-", t->bytes / 1e9);
+    else {
+        printf("%10.2f  %7.2f  %7.2fx  ", t->ms, t->bytes / 1e9, t->ms / found_ms);
+        print_layers(t);
+        printf("\n");
+    }
+}
+
+static void write_layout(const char* path, const LayoutTry* t) {
+    static char text[LAYOUT_TEXT];
+    FILE* file = fopen(path, "wb");
+    if (!file) refuse("--layout-file %s: cannot be written", path);
+    layout_print(&t->layout, text, sizeof text);
+    fprintf(file, "# for --capacity %d\n%s", t->N, text);
+    if (fclose(file)) refuse("--layout-file %s: could not be written whole", path);
+}
+
+void simulate_layout(const Options* o) {
+    static Searched x;
+    static LayoutTry found, other;
+    if (strcmp(o->layout, "auto") != 0) refuse("--layout %s: expected auto", o->layout);
+    double memory = o->memory ? config_bytes(o->memory) : -1;
+    if (memory < 0) refuse("--layout auto: expected --memory with a size like 24G");
+    Config config = read_model(o->model ? o->model : "");
+    open_searched(&x, o, &config);
+    LayoutProblem p = problem_of(&x, &config, memory);
+    int any = find_way(&found, &p, &ways[0], &x.arena);
+    printf("%s: %d ranks in nodes of %d, %s a rank; %d tokens a step, documents of %d\n\n", x.costs.machine.cost.name,
+           o->ranks, o->node_size, o->memory, config.batch_tokens, config.context);
+    printf("%-7s %10s  %7s  %8s\n", "way", "ms a step", "GB", "of found");
+    print_way(ways[0].name, &found, any, found.ms);
+    for (int i = 1; i < COUNT(ways); i++) {
+        int is_one = find_way(&other, &p, &ways[i], &x.arena);
+        print_way(ways[i].name, &other, is_one, found.ms);
+    }
+    if (found.fits) {
+        printf("found, of the stage with most: ");
+        layout_print_terms(stdout, &x.costs, &found.layout, found.N);
+        printf("\n");
+    }
+    if (found.fits && o->layout_file) write_layout(o->layout_file, &found);
+    arena_free(&x.arena);
+    config_free(&config);
+}
