@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 """Layouts found by the search against ways with one idea, and against the virtual cluster (dev/results/layouts.md).
 
-    dev/layouts.py table            every machine, model, budget and number of ranks in the cost model (build/simulate)
-    dev/layouts.py play [RANKS]     layouts that were found, played by ./train --device virtual
+    dev/layouts.py table yes|no     every machine, model, budget and number of ranks in the cost model (build/simulate)
+    dev/layouts.py play yes|no      layouts that were found, played by ./train --device virtual
+
+yes: communication goes on under computing (--overlap yes).
 
 Machines are made here of constants that others measured or published; `machine` below says which.
 """
 import os, re, subprocess, sys, tempfile
 
-# layers, width, hidden, matmul weights of a layer, vocabulary, context, options of the model
+# layers, width, matmul weights of a layer, vocabulary, context, options of the model
 MODELS = {
-    "bert-huge": (32, 1280, 12 * 1280**2, 30522, 512, "--layers 32 --width 1280 --heads 20 --vocab 30522 --context 512"),
+    "bert-huge": (32, 1280, 12 * 1280**2, 30522, 512,
+                  "--layers 32 --width 1280 --heads 20 --vocab 30522 --context 512"),
     "gpt2-1.5b": (48, 1600, 12 * 1600**2, 50257, 1024, "--preset gpt2-1558m --vocab 50257 --context 1024"),
     "llama-7b": (32, 4096, 4 * 4096**2 + 3 * 4096 * 11008, 32000, 2048,
-                 "--arch llama --layers 32 --width 4096 --heads 32 --hidden 11008 --tie no --vocab 32000 --context 2048"),
+                 "--arch llama --layers 32 --width 4096 --heads 32 --hidden 11008 --tie no --vocab 32000 "
+                 "--context 2048"),
     # Equal layers, but a classifier as large as ten of them: stages of equal time have unlike numbers of layers.
     "uneven": (24, 1024, 12 * 1024**2, 128256, 1024,
                "--layers 24 --width 1024 --heads 16 --tie no --vocab 128256 --context 1024"),
@@ -45,9 +49,12 @@ def machine(name, model):
     return "\n".join(lines) + "\n"
 
 
+OVERLAP = "no"
+
+
 def options(name, model, ranks):
     return f"{MODELS[model][5]} --batch-tokens {SAMPLES * ranks * MODELS[model][4]} " \
-           f"--dtype {'fp32' if name == 'titan' else 'bf16'} --overlap no"
+           f"--dtype {'fp32' if name == 'titan' else 'bf16'} --overlap {OVERLAP}"
 
 
 def simulate(work, name, model, ranks, gb, layout):
@@ -87,7 +94,7 @@ def table(work):
                           f" | {ways['found'][1]} |", flush=True)
 
 
-def play(work, most):
+def play(work):
     os.makedirs(f"{work}/corpus")
     print("| machine | model | ranks | GB | predicted, ms | played, ms | off | layout |")
     print("|---|---|---|---|---|---|---|---|")
@@ -98,15 +105,14 @@ def play(work, most):
                 with open(f"{work}/corpus/{i}.txt", "w") as file:
                     file.write(chr(97 + i % 26) * (20 * context - 1))
             for ranks, gb in ((8, 12), (16, 8), (64, 20)):
-                if ranks > most:
-                    continue
                 ways, path = simulate(work, name, model, ranks, gb, f"{work}/layout")
                 if "found" not in ways:
                     continue
                 capacity = re.search(r"rows of (\d+)", ways["found"][1])[1]
-                command = f"mpirun --oversubscribe --bind-to none -n {ranks} ./train --device virtual --machine {path} " \
-                          f"--data {work}/corpus --val {work}/corpus {options(name, model, ranks)} --layout " \
-                          f"{work}/layout --capacity {capacity} --steps 3 --threads 1 --plan static --out {work}/run"
+                command = f"mpirun --oversubscribe --bind-to none -n {ranks} ./train --device virtual " \
+                          f"--machine {path} --data {work}/corpus --val {work}/corpus --layout {work}/layout " \
+                          f"{options(name, model, ranks)} --capacity {capacity} --steps 3 --threads 1 " \
+                          f"--plan static --out {work}/run"
                 subprocess.run(["rm", "-rf", f"{work}/run"])
                 said = subprocess.run(command.split(), capture_output=True, text=True)
                 if said.returncode:
@@ -123,9 +129,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     with tempfile.TemporaryDirectory() as work:
-        if sys.argv[1:2] == ["play"]:
-            play(work, int(sys.argv[2]) if len(sys.argv) > 2 else 64)
-        elif sys.argv[1:] == ["table"]:
-            table(work)
-        else:
+        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play"):
             sys.exit(__doc__)
+        OVERLAP = sys.argv[2]
+        (table if sys.argv[1] == "table" else play)(work)

@@ -1,7 +1,7 @@
 // simulate_layout.c - build/simulate --layout auto: the search for a layout (plan/layout_search.h) beside the best that
 // single ways of dividing a model can do, in the cost model (plan/layout_cost.h).
 //
-//   build/simulate --layout auto --memory 16G --machine FILE --ranks 64 --model "--preset gpt2-1558m --batch-tokens 524288"
+//   build/simulate --layout auto --memory 16G --machine FILE --model "--preset gpt2-1558m --batch-tokens 524288"
 //
 // Memory is what the engine's tables say of states and activations; kernel scratch and the host's buffers, which
 // depend on the device, are not in it. Documents have --context tokens each. Every way may recompute.

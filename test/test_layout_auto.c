@@ -1,0 +1,213 @@
+// test_layout_auto.c - --layout auto in whole runs: a limit that no single way of dividing a model meets, what virtual
+// ranks take against what was predicted, files that read back; and build/simulate --layout auto. Arguments: the
+// program, the simulator, ranks (4).
+#include <signal.h>
+
+#include "plan/base.h"
+#include "test/program.h"
+
+enum { STEPS = 8, HALF = 4 };
+
+#define TINY                                                                                                         \
+    "--data $W/corpus --layers 6 --width 96 --heads 8 --context 128 --capacity 256 --batch-tokens 1024 --lr 0.0003 " \
+    "--warmup 0 --schedule constant --steps 8 --save-every 4 --sample-every 0 --keep 0 --eval-every 0 --threads 1 "  \
+    "--dtype fp32 "                                                                                                  \
+    "--check-plan --machine h200-8b "
+#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d "
+
+static const char* simulator;
+static int ranks = 4;
+
+// The fullest rank's MiB as --check-layout says; NaN without.
+static double checked_mib(void) {
+    double most = NAN;
+    for (const char* at = output; (at = strstr(at, "\nstage ")); at++) {
+        const char* layers = strstr(at, "layers ");
+        const char* comma = layers ? strchr(layers, ',') : NULL;
+        if (comma) most = fmax(isnan(most) ? 0 : most, strtod(comma + 1, NULL));
+    }
+    return most;
+}
+
+static double needs(const char* options) {
+    int status = sh(MPIRUN "%s " TINY "--check-layout %s", ranks, program, options);
+    if (status) printf("    %s: %.300s\n", options, errors);
+    return status ? NAN : checked_mib();
+}
+
+// What every single way needs; the limit lies below the least of them.
+static double limit_of_single_ways(void) {
+    static double known;
+    char tp[32], pp[32];
+    if (known > 0) return known;
+    const char* ways[] = {"--zero 1", "--zero 2", "--zero 3", "--recompute block", tp, pp};
+    double least = INFINITY;
+    snprintf(tp, sizeof tp, "--tp %d", ranks), snprintf(pp, sizeof pp, "--pp %d", MIN(ranks, 6));
+    for (int i = 0; i < COUNT(ways); i++) {
+        if (i == COUNT(ways) - 1 && ranks > 6) continue;  // fewer layers than ranks
+        double mib = needs(ways[i]);
+        CHECK(mib > 1);
+        least = fmin(least, mib);
+    }
+    return known = least - 0.1;
+}
+
+static double one_loss[STEPS];
+
+static void check_losses(const char* run, int from) {
+    double loss[STEPS];
+    CHECK(log_values(run, "loss", loss, STEPS) == STEPS);
+    for (int i = from; i < STEPS; i++) CHECK_CLOSE(loss[i], one_loss[i], 1e-6 * one_loss[i]);
+}
+
+// Killed behind the checkpoint of step 4, as by kill -9, and continued under another layout.
+static void check_killed(double limit) {
+    char path[700];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/killed/step-000004/DONE", work);
+    pid_t pid = start(MPIRUN "%s " TINY "--steps 1000 --layout auto --memory %.1fM --out %s/killed", ranks, program,
+                      limit, work);
+    for (int i = 0; i < 600 && stat(path, &st); i++) sleep_ms(50);
+    CHECK(stat(path, &st) == 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    sleep_ms(500);  // ranks notice that their launcher is gone
+    CHECK(sh(MPIRUN "%s --resume-from step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --out %s/killed", 2, program,
+             work) == 0);
+    check_losses("killed", HALF);
+}
+
+static void a_limit_that_no_single_way_meets_is_met_and_trains(void) {
+    CHECK(sh("%s " TINY "--out %s/one", program, work) == 0);
+    CHECK(log_values("one", "loss", one_loss, STEPS) == STEPS);
+    double limit = limit_of_single_ways();
+    CHECK(limit > 1);
+    int status =
+        sh(MPIRUN "%s " TINY "--verbose --layout auto --memory %.1fM --out %s/found", ranks, program, limit, work);
+    if (status) printf("    %.1f MiB: %.800s\n", limit, errors);
+    CHECK(status == 0);
+    if (status) return;
+    check_losses("found", 0);
+    check_killed(limit);
+}
+
+static void a_found_layout_reads_back(void) {
+    char mib[64];
+    double limit = limit_of_single_ways();
+    CHECK(sh(MPIRUN "%s " TINY "--check-layout --layout auto --memory %.1fM", ranks, program, limit) == 0);
+    double found = checked_mib();
+    CHECK(found <= limit);
+    const char* text = strstr(output, "a layout that --layout takes:\n");
+    CHECK(text != NULL);
+    if (!text) return;
+    text = strchr(text, '\n') + 1;
+    static char first[1 << 14];
+    snprintf(first, sizeof first, "%s", text);
+    write_text("layout", first, strlen(first));
+    CHECK(sh(MPIRUN "%s " TINY "--check-layout --layout $W/layout --memory %.1fM", ranks, program, limit) == 0);
+    text = strstr(output, "a layout that --layout takes:\n");
+    CHECK(text && !strcmp(strchr(text, '\n') + 1, first));
+    snprintf(mib, sizeof mib, "%.1f", found);
+    CHECK_CLOSE(checked_mib(), found, 1e-9);
+}
+
+// ---- virtual ranks
+
+#define MACHINE                                                                                     \
+    "name m\nlinear_ms 0.05\nquadratic_ms 1e-6\nmodel 8 256 4\nlink inside 4096 0.02\nlink inside " \
+    "1073741824 200\nlink across 4096 0.05\nlink across 1073741824 900\n"
+#define MIDDLE \
+    "--layers 8 --width 256 --heads 8 --vocab 2048 --context 512 --batch-tokens 65536 --dtype fp32 --overlap no "
+
+// A step of virtual ranks by the layout that the simulator has found takes what it predicted.
+static void virtual_ranks_take_what_is_predicted(void) {
+    const struct {
+        const char* memory;
+        int ranks;
+    } jobs[] = {{"2G", 8}, {"75M", 8}, {"90M", 16}};
+    char documents[20 * 512];
+    write_text("machine", MACHINE, strlen(MACHINE));
+    memset(documents, 'a', sizeof documents);
+    CHECK(sh("mkdir -p %s/even", work) == 0);
+    for (int i = 0; i < 20; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "even/%d.txt", i);
+        documents[0] = (char)('a' + i);
+        write_text(name, documents, sizeof documents - 1);
+    }
+    for (int i = 0; i < COUNT(jobs); i++) {
+        double ms[3], predicted, capacity;
+        int status = sh("%s --layout auto --memory %s --machine $W/machine --ranks %d --model '" MIDDLE
+                        "' --layout-file $W/played",
+                        simulator, jobs[i].memory, jobs[i].ranks);
+        const char *found = strstr(output, "\nfound "), *rows = found ? strstr(found, "rows of ") : NULL;
+        if (status || !rows) printf("    %s: %.900s\n", jobs[i].memory, output);
+        CHECK(status == 0 && rows);
+        if (!rows) continue;
+        predicted = strtod(found + 7, NULL), capacity = strtod(rows + 8, NULL);
+        sh("rm -rf %s/virtual", work);
+        status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
+                           "--layout $W/played --capacity %.0f --steps 3 --threads 1 --plan static --out $W/virtual",
+                    jobs[i].ranks, program, capacity);
+        if (status) printf("    %.600s\n", errors);
+        CHECK(status == 0 && log_values("virtual", "measured_ms", ms, 3) == 3);
+        CHECK_CLOSE(predicted, ms[2], 0.05 * ms[2]);
+    }
+}
+
+// Of every way; NaN for those that do not fit.
+static double way_ms(const char* way) {
+    char name[32];
+    snprintf(name, sizeof name, "\n%-7s ", way);
+    const char* at = strstr(output, name);
+    char* end;
+    double ms = at ? strtod(at + strlen(name), &end) : NAN;
+    return at && end > at + strlen(name) ? ms : NAN;
+}
+
+static void no_single_way_is_faster_than_what_is_found(void) {
+    const char *memory[] = {"60M", "75M", "110M", "400M", "4G"},
+               *ways[] = {"DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP"};
+    double before = INFINITY;
+    int only_found = 0;
+    write_text("machine", MACHINE, strlen(MACHINE));
+    for (int i = 0; i < COUNT(memory); i++) {
+        CHECK(sh("%s --layout auto --memory %s --machine $W/machine --ranks 16 --model '" MIDDLE "'", simulator,
+                 memory[i]) == 0);
+        double found = way_ms("found");
+        int fit = 0;
+        for (int w = 0; w < COUNT(ways); w++) {
+            double ms = way_ms(ways[w]);
+            CHECK(isnan(ms) || ms >= found);
+            fit += !isnan(ms);
+        }
+        only_found += !isnan(found) && fit < COUNT(ways);
+        CHECK(isnan(found) || found <= before);
+        if (!isnan(found)) before = found;
+    }
+    CHECK(only_found > 0 && before < INFINITY);
+    CHECK(sh("%s --layout auto --ranks 8", simulator) == 1 && strstr(errors, "expected --memory"));
+    CHECK(sh("%s --layout auto --memory 3X --ranks 8", simulator) == 1 && strstr(errors, "expected --memory"));
+    CHECK(sh("%s --layout auto --memory 3G --model '--layerz 3'", simulator) == 1 && strstr(errors, "--layerz"));
+}
+
+static void the_choice_is_explained(void) {
+    CHECK(sh(MPIRUN "%s " TINY "--explain --layout auto --memory 2G --out %s/why", ranks, program, work) == 0);
+    CHECK(strstr(output, "chosen") && strstr(output, " ms more") && strstr(output, "of the stage with most: matmuls"));
+    CHECK(strstr(output, "times of --machine h200-8b"));
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    simulator = argc > 2 ? argv[2] : "build/simulate";
+    ranks = argc > 3 ? atoi(argv[3]) : 4;
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    write_ragged_corpus(60, 7.6, 25);
+    RUN(a_limit_that_no_single_way_meets_is_met_and_trains);
+    RUN(a_found_layout_reads_back);
+    RUN(virtual_ranks_take_what_is_predicted);
+    RUN(no_single_way_is_faster_than_what_is_found);
+    RUN(the_choice_is_explained);
+    return program_end();
+}
