@@ -322,15 +322,16 @@ static int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, d
     return 1;
 }
 
-// Least work of all documents at tau, without the micro-batches' own; also of each, into dense unless it is NULL.
-static double work_at(const Search* x, const int* sorted, int n, double tau, DensePart* dense) {
-    double sum = 0, work = 0, micro_batch = x->groups[0].cost->micro_batch;
+// Of documents that look at all groups, the least work at tau, without the micro-batches' own; also of each, into dense
+// unless it is NULL. The others, from n on, do theirs alone at any tau from l3 on.
+static double wide_work_at(const Search* x, const int* sorted, int n, double tau, DensePart* dense) {
+    double sum = 0, work = 0;
     for (int i = 0; i < n; i++) {
         double s = sorted[i];
         if (i == 0 || sorted[i] != sorted[i - 1]) {
             int narrow = fits_one(x, sorted[i]) && time_on(&x->groups[0], s) <= tau;
             work = narrow ? work_on(&x->groups[0], s) : first_range(x, sorted[i], tau).work;
-            work -= micro_batch * s / x->capacity;
+            work -= x->groups[0].cost->micro_batch * s / x->capacity;
         }
         if (dense) dense[i] = (DensePart){s, work};
         sum += work;
@@ -338,21 +339,45 @@ static double work_at(const Search* x, const int* sorted, int n, double tau, Den
     return sum;
 }
 
+// Least work at l3 into dense, denser ones first. Returns how many documents look at all groups; *narrow: the work of
+// the others. These are shorter and less dense, but for links that send longer messages faster.
+static int weigh_dense(const Search* x, const int* sorted, int n, double l3, double* narrow) {
+    const Group* one = &x->groups[0];
+    int wide = 0;
+    while (wide < n && !(fits_one(x, sorted[wide]) && time_on(one, sorted[wide]) <= l3)) wide++;
+    wide_work_at(x, sorted, wide, l3, x->dense);
+    *narrow = 0;
+    for (int i = wide; i < n; i++) {
+        double s = sorted[i], work = work_on(one, s) - one->cost->micro_batch * s / x->capacity;
+        x->dense[i] = (DensePart){s, work};
+        *narrow += work;
+    }
+    qsort(x->dense, (size_t)wide, sizeof(DensePart), denser_first);
+    for (int i = 1; i < n; i++)
+        if (denser_first(&x->dense[i - 1], &x->dense[i]) > 0) {
+            qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
+            break;
+        }
+    return wide;
+}
+
 // The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
 static double raise_by_micro_batches(const Search* x, const int* sorted, int n, int ranks, int in_rounds, double l3) {
     const GroupCost* one = x->groups[0].cost;
-    double low = l3, high = l3, step = 0.01, work = work_at(x, sorted, n, l3, x->dense), tokens = 0;
+    double low = l3, high = l3, step = 0.01, tokens = 0, narrow;
+    int wide = weigh_dense(x, sorted, n, l3, &narrow);
+    double work = narrow + wide_work_at(x, sorted, wide, l3, NULL);
     for (int i = 0; i < n; i++) tokens += sorted[i];
     double rounds = in_rounds ? ceil(tokens / ((double)ranks * x->capacity)) : 0;
     WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, one->micro_batch, one->per_token, x->dense, n};
-    qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
-        work = work_at(x, sorted, n, high, NULL);
+        work = narrow + wide_work_at(x, sorted, wide, high, NULL);
     }
     while (high - low > 1e-4 * low) {
         double tau = low + (high - low) / 2;
-        if (whole_micro_batches_suffice(&micro_batches, tau, work_at(x, sorted, n, tau, NULL))) high = tau;
+        work = narrow + wide_work_at(x, sorted, wide, tau, NULL);
+        if (whole_micro_batches_suffice(&micro_batches, tau, work)) high = tau;
         else low = tau;
     }
     return low;

@@ -150,6 +150,7 @@ CostTerms group_terms(const GroupCost* g, double s2, double tokens) {
 
 int group_holds(const GroupCost* g, int s) {
     if (g->ulysses_size == 0) return 0;
+    if (g->ulysses_size == g->cp_size) return s <= g->room;
     int ring_size = g->cp_size / g->ulysses_size;
     // Exact sizes of all ring ranks take a division each; only a length within a token or two of the room needs them.
     if (CEIL_DIV((int64_t)s, ring_size) > g->room) return 0;

@@ -99,12 +99,18 @@ static int try_target(Search* search, Best* b, Prediction* f, double target) {
     return fits;
 }
 
-// The least target that this unit meets, between what is good enough and what was met before.
+// The least target that this unit meets, between what is good enough and what was met before. Most that was met before
+// is hard to beat: steps below it grow from a small one.
 static void search_unit(Search* search, Best* b, Prediction* f) {
     double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough),
            step = search->levels ? dear_start - 1 : 0.004;
     if (b->makespan < INFINITY) {
-        if (!try_target(search, b, f, b->makespan * 0.999)) return;
+        double less = 0.001;
+        for (low = MAX(b->makespan * (1 - less), l3); try_target(search, b, f, low);) {
+            if (b->makespan <= l3 * good_enough) return;
+            less *= 2;
+            low = MAX(b->makespan * (1 - less), l3);
+        }
     } else {
         while (!try_target(search, b, f, target)) {
             low = target;

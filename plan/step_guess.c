@@ -38,6 +38,9 @@ Search search_take(const int* sorted, int n, const Setting* setting, Arena* aren
                 .n = n,
                 .alone = TAKE(arena, double, n),
                 .rest = TAKE(arena, double, n + 1),
+                .least_rest = TAKE(arena, double, n + 1),
+                .least2 = TAKE(arena, double, ranks + 2),
+                .least1 = TAKE(arena, double, ranks + 2),
                 .load = TAKE(arena, double, ranks),
                 .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
                 .last = TAKE(arena, int, ranks),
@@ -50,6 +53,8 @@ Search search_take(const int* sorted, int n, const Setting* setting, Arena* aren
                 .wide = TAKE(arena, int, ranks + 1),
                 .next_wide = TAKE(arena, int, n),
                 .wide_sizes = TAKE(arena, int, ranks),
+                .takes = TAKE(arena, double, ranks + 1),
+                .free_from = TAKE(arena, double, ranks + 1),
                 .sure = TAKE(arena, int64_t, ranks + 1),
                 .tasks = TAKE(arena, Task, ranks + 1),
                 .task_of = TAKE(arena, int, ranks + 1)};
@@ -74,6 +79,26 @@ static int holds(const Search* x, int cp_size, int s) {
     return s <= sure || (s <= sure + 4 * (int64_t)d && group_holds(&x->setting->groups[d], s));
 }
 
+// Least unit-ms of each document. A group computes at least this, whatever it has to exchange by tables.
+static void weigh_rest(Search* x) {
+    int64_t room = (int64_t)x->setting->limits.capacity * x->unit;
+    x->least2[x->units + 1] = x->least1[x->units + 1] = INFINITY;
+    for (int d = x->units; d > 0; d--) {
+        const GroupCost* g = group_of(x, d);
+        int used = g->ulysses_size && g->canonical;
+        x->least2[d] = MIN(x->least2[d + 1], used ? d * g->quadratic : INFINITY);
+        x->least1[d] = MIN(x->least1[d + 1], used ? d * (g->per_token + g->link_linear) : INFINITY);
+    }
+    x->rest[x->n] = x->least_rest[x->n] = x->tokens = 0;
+    for (int k = x->n - 1; k >= 0; k--) {
+        double s = x->sorted[k];
+        int d = (int)MIN(CEIL_DIV(x->sorted[k], room), x->units + 1);
+        x->rest[k] = x->rest[k + 1] + x->alone[k];
+        x->least_rest[k] = x->least_rest[k + 1] + (x->least2[d] * s + x->least1[d]) * s;
+        x->tokens += s;
+    }
+}
+
 void search_set_unit(Search* x, int unit) {
     const PlanLimits* limits = &x->setting->limits;
     x->unit = unit;
@@ -82,8 +107,7 @@ void search_set_unit(Search* x, int unit) {
     const GroupCost* g = group_of(x, 1);
     for (int k = 0; k < x->n; k++)
         x->alone[k] = g->ulysses_size && group_holds(g, x->sorted[k]) ? time_on(g, x->sorted[k]) : INFINITY;
-    x->rest[x->n] = 0;
-    for (int k = x->n - 1; k >= 0; k--) x->rest[k] = x->rest[k + 1] + x->alone[k];
+    weigh_rest(x);
     x->fastest = x->speed ? 0 : 1;
     for (int u = 0; x->speed && u < x->units; u++) {
         x->speed[u] = x->setting->speeds[u * unit];
@@ -95,9 +119,10 @@ void search_set_unit(Search* x, int unit) {
 static void clear(Search* x, Guess* guess) {
     guess->makespan = 0;
     guess->n_micro_batches = x->n_wide_sizes = 0;
+    x->loaded = x->opened = 0;
     for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
     for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
-    for (int d = 0; d <= x->units; d++) x->task_of[d] = x->wide[d] = -1;
+    for (int d = 0; d <= x->units; d++) x->task_of[d] = x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
 }
 
 // Tokens that a document takes of a rank of the ring. On a ring a bound: chunks are rounded down.
@@ -202,19 +227,50 @@ static Window unit_window(const Search* x, const Task* task) {
     return w;
 }
 
+// The windows of a node, at every stride-th place, but those where some unit is busy for too long.
+static void look_inside(const Search* x, const Guess* guess, const Task* task, int first, int stride, Window* best) {
+    int end = MIN(first + x->node, x->units);
+    for (int u = first, from = first; u < end; u++) {
+        if (x->load[u] + task->t > task->target && !x->speed) from = u + 1;
+        int begin = u + 1 - task->cp_size;
+        if (begin >= from && (begin - first) % stride == 0)
+            keep_better(best, look_at(x, guess, task, begin), task->target);
+    }
+}
+
+// What a micro-batch costs by itself, if the document can join none of this cp size.
+static double own_of(const Search* x, const Task* task) {
+    if (task->cp_size == 1 || task->g->micro_batch == 0) return 0;  // those of one unit are not listed
+    if (x->wide[task->cp_size] >= 0 && task->s <= x->takes[task->cp_size]) return 0;
+    return task->g->micro_batch;
+}
+
+// Loads only grow: before this no window of so many units is free.
+static void note_free_from(Search* x, int cp_size, int stride) {
+    double least = INFINITY;
+    for (int first = 0; first < x->units; first += x->node)
+        for (int u = first; u + cp_size <= MIN(first + x->node, x->units); u += stride) {
+            double most = 0;
+            for (int i = u; i < u + cp_size; i++) most = MAX(most, x->load[i]);
+            least = MIN(least, most);
+        }
+    x->free_from[cp_size] = least;
+}
+
 // Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
 // of many units begin at coarser places, so that looking stays in proportion to the units.
-static Window inside_window(const Search* x, const Guess* guess, const Task* task) {
+static Window inside_window(Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
     int empty = 0, stride = 1;
     if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return unit_window(x, task);
+    if (!x->speed && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
     while (8 * stride <= task->cp_size) stride *= 2;
     for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
         if (x->node_least[n] + task->t > task->target && !x->speed) continue;
         if (x->node_most[n] == 0 && !x->speed && first + x->node <= x->units && empty++) continue;
-        for (int u = first; u + task->cp_size <= MIN(first + x->node, x->units); u += stride)
-            keep_better(&best, look_at(x, guess, task, u), task->target);
+        look_inside(x, guess, task, first, stride, &best);
     }
+    if (best.first < 0) note_free_from(x, task->cp_size, stride);
     return best;
 }
 
@@ -271,12 +327,14 @@ static void list_wide(Search* x, int cp_size, int id) {
     while (*link >= 0) link = &x->next_wide[*link];
     *link = id;
     x->next_wide[id] = -1;
+    x->takes[cp_size] = INFINITY;
 }
 
 static int open_micro_batch(Search* x, Guess* guess, const GroupCost* g, int first, int cp_size, double start) {
     int id = guess->n_micro_batches++, older = cp_size == 1 ? x->last[first] : -1;
     if (older >= 0 && guess->micro_batches[older].cp_size > 1) older = -1;
     guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, start};
+    x->opened += (double)g->cp_size * x->setting->limits.capacity;
     for (int u = first; u < first + cp_size; u++) x->last[u] = id;
     for (int u = first; u < first + cp_size && cp_size > 1; u++) note_local_room(x, guess, u);
     if (cp_size > 1 && g->micro_batch > 0) list_wide(x, cp_size, id);
@@ -299,7 +357,7 @@ static void put_at(Search* x, Guess* guess, const Task* task, int k, const Windo
     else if (w->joins) id = x->last[w->first];
     if (id < 0) id = open_micro_batch(x, guess, task->g, w->first, task->cp_size, w->start);
     put_in(x, guess, task->g, k, id, task->tokens);
-    for (int u = w->first; u < w->first + task->cp_size; u++) x->load[u] = w->end;
+    for (int u = w->first; u < w->first + task->cp_size; u++) x->loaded += w->end - x->load[u], x->load[u] = w->end;
     note_node_loads(x, w->first, task->cp_size);
     guess->makespan = MAX(guess->makespan, w->end);
 }
@@ -315,12 +373,27 @@ static Task task_at(const Search* x, int k, int cp_size, double target) {
     return x->tasks[cp_size];
 }
 
+// No micro-batch of this cp size takes a longer document: by its room, or by the time until the target, in which
+// s tokens compute quadratic s^2 + linear s.
+static double longest_taken(const Search* x, const Guess* guess, const Task* task) {
+    const GroupCost* g = task->g;
+    double longest = 0, linear = g->per_token + g->link_linear, places = (double)g->cp_size / g->ulysses_size;
+    for (int id = x->wide[task->cp_size]; id >= 0; id = x->next_wide[id]) {
+        const OpenMicroBatch* mb = &guess->micro_batches[id];
+        double ms = task->target - x->load[mb->first], by_room = places * (double)mb->room;
+        double by_time = 1 + 2 * ms / (linear + sqrt(linear * linear + 4 * g->quadratic * MAX(ms, 0)));
+        longest = MAX(longest, x->speed ? by_room : MIN(by_room, by_time));
+    }
+    return longest;
+}
+
 // The first micro-batch of a cp size that the document can join, -1: none. Those that something has followed or that
-// are full leave the list.
+// have no room for any document leave the list.
 static int join_of_size(Search* x, const Guess* guess, const Task* task, Window* window) {
+    int64_t shortest = tokens_of_place(task->g, x->sorted[x->n - 1]);
     for (int *link = &x->wide[task->cp_size], id; (id = *link) >= 0;) {
         const OpenMicroBatch* mb = &guess->micro_batches[id];
-        if (x->last[mb->first] != id || mb->room < 1) {
+        if (x->last[mb->first] != id || mb->room < shortest) {
             *link = x->next_wide[id];
             continue;
         }
@@ -329,6 +402,7 @@ static int join_of_size(Search* x, const Guess* guess, const Task* task, Window*
         *window = look_at(x, guess, task, mb->first);
         if (window->first >= 0 && window->joins && window->end <= task->target) return id;
     }
+    x->takes[task->cp_size] = longest_taken(x, guess, task);
     return -1;
 }
 
@@ -339,7 +413,7 @@ static double best_join(Search* x, const Guess* guess, int k, double target, Tas
     int found = -1;
     for (int i = 0; i < x->n_wide_sizes; i++) {
         int cp_size = x->wide_sizes[i];
-        if (x->wide[cp_size] < 0 || !holds(x, cp_size, x->sorted[k])) continue;
+        if (x->wide[cp_size] < 0 || x->sorted[k] > x->takes[cp_size] || !holds(x, cp_size, x->sorted[k])) continue;
         Window w;
         Task t = task_at(x, k, cp_size, target);
         double work = t.cp_size * t.t;
@@ -377,6 +451,16 @@ static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
     return 0;
 }
 
+// ---- giving up
+
+// Whether the documents from k on cannot all end before the target: they take more time than is free, counting that
+// what fits no micro-batch that is open needs others.
+static int is_hopeless(const Search* x, int k, double target) {
+    double room = (double)x->setting->limits.capacity * x->unit, more = MAX(x->tokens - x->opened, 0) / room;
+    double needed = x->least_rest[k] + more * group_of(x, 1)->micro_batch;
+    return !x->speed && needed > (x->units * target - x->loaded) * (1 + 1e-9);
+}
+
 // ---- fillers
 
 static int less_loaded(const Search* x, int a, int b) {
@@ -412,7 +496,7 @@ static int choose_place(const Search* x, const Guess* guess, const Task* task, i
 static int place_fillers(Search* x, Guess* guess, int k, double target) {
     double free_ms = 0;
     for (int u = 0; u < x->units; u++) free_ms += MAX(target - x->load[u], 0);
-    if (!x->speed && x->rest[k] > free_ms) return 0;
+    if (is_hopeless(x, k, target) || (!x->speed && x->rest[k] > free_ms)) return 0;
     for (int u = 0; u < x->units; u++) x->heap[u] = u;
     for (int i = x->units / 2 - 1; i >= 0; i--) sift_down(x, i);
     for (; k < x->n; k++) {
@@ -435,6 +519,6 @@ void search_guess(Search* x, Guess* guess, double target) {
     // A unit that is a ring may be full of documents: only best fit looks at that.
     int rings = group_of(x, 1)->ulysses_size < x->unit;
     for (; k < x->n && fits && (rings || !(x->alone[k] <= filler * target)); k++)
-        fits = place_by_best_fit(x, guess, k, target);
+        fits = !is_hopeless(x, k, target) && place_by_best_fit(x, guess, k, target);
     if (!fits || !place_fillers(x, guess, k, target)) guess->makespan = INFINITY;
 }
