@@ -9,6 +9,8 @@
 //        best[j] = min over i of best[i] + ms of a round of the documents between cuts i and j
 //    A round is only planned where it could still be part of the best: best[i], its own lower bound and that of the
 //    documents behind j are less than what is known (round_bound).
+//    In a round a rank has one micro-batch, or one that it shares and one of its own beside it in the same pass
+//    (round.c).
 // 2. Levelling: two rounds are cut anew, or documents move or change places between them, as long as the sum falls.
 //
 // The ms of a round are the least target that round_pack meets, by bisection. Guesses are bounded by the number of
@@ -212,6 +214,19 @@ static void level(Rounds* x, int* kept) {
 
 // ---- the plan
 
+// The local micro-batches of the round beside shared ones. Returns the place behind the last document.
+static int write_locals(Plan* plan, const Rounds* x, int n, int doc, int round, const int* order) {
+    const RoundSearch* s = &x->search;
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        int first = doc;
+        for (int i = 0; i < n; i++)
+            if (s->rank_of[i] == rank) plan->docs[doc++] = order[x->docs[i]];
+        if (doc > first)
+            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){rank, 1, 1, first, doc - first, round};
+    }
+    return doc;
+}
+
 static void write_rounds(Plan* plan, Rounds* x, const int* order) {
     const Setting* setting = x->search.setting;
     int doc = 0;
@@ -221,17 +236,18 @@ static void write_rounds(Plan* plan, Rounds* x, const int* order) {
     plan->n_rounds = x->n_rounds;
     for (int r = 0; r < x->n_rounds; r++) {
         const Round* round = &x->rounds[r];
-        int n = list_round(x, r, x->docs), first = plan->n_micro_batches, *at = x->other;
+        int n = list_round(x, r, x->docs), *at = x->other;
         round_pack(&x->search, x->docs, n, round->way, round->target);
         for (int i = 0; i < x->search.n_bins; i++) {
             const Bin* bin = &x->search.bins[i];
-            plan->micro_batches[first + i] =
+            plan->micro_batches[plan->n_micro_batches++] =
                 (MicroBatch){bin->first, bin->cp_size, setting->groups[bin->cp_size].ulysses_size, doc, bin->docs, r};
             at[i] = doc;
             doc += bin->docs;
         }
-        for (int i = 0; i < n; i++) plan->docs[at[x->search.bin_of[i]]++] = order[x->docs[i]];
-        plan->n_micro_batches += x->search.n_bins;
+        for (int i = 0; i < n; i++)
+            if (x->search.rank_of[i] < 0) plan->docs[at[x->search.bin_of[i]]++] = order[x->docs[i]];
+        doc = write_locals(plan, x, n, doc, r, order);
     }
 }
 

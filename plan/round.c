@@ -3,8 +3,9 @@
 // All ranks wait for the last one, so what a micro-batch costs by itself is paid once for the round, and a rank that
 // nothing has begun on is free to take. Longest first, each document takes the least cp size d with which it ends by
 // the target; there the micro-batch that ends last of those that still have time and room (best fit). Where none has,
-// it joins a wider group at the least work beyond its own, or begins one on ranks that are free: the price of a free
-// rank says which.
+// a document that fits one rank goes beside what ranks share, into the same pass (timeline.h): there its attention hides
+// their exchange, and it has none of its own. Where that does not fit either, it joins a wider group at the least work
+// beyond its own, or begins one on ranks that are free: the price of a free rank says which.
 #include "plan/round.h"
 
 #include <math.h>
@@ -37,6 +38,11 @@ RoundSearch round_take(const int* sorted, int n, const Setting* setting, Arena* 
                      .node = MIN(limits->node_size, ranks),
                      .bins = TAKE(arena, Bin, ranks),
                      .bin_of = TAKE(arena, int, n),
+                     .rank_of = TAKE(arena, int, n),
+                     .wide = TAKE(arena, int, ranks),
+                     .attention = TAKE(arena, double, ranks),
+                     .linear = TAKE(arena, double, ranks),
+                     .local_tokens = TAKE(arena, int64_t, ranks),
                      .begin = TAKE(arena, int, ranks + 1),
                      .n_of_size = TAKE(arena, int, ranks),
                      .node_free = TAKE(arena, int, ranks),
@@ -72,13 +78,16 @@ void round_begin(RoundSearch* x, int n) {
 }
 
 double round_bound(const RoundSearch* x, int longest, double tokens, double work) {
-    double s = x->sorted[longest], own = x->setting->groups[1].micro_batch, least = INFINITY;
+    double s = x->sorted[longest], own = x->setting->groups[1].micro_batch, least = INFINITY, first[2];
     if (tokens > x->room) return INFINITY;
     if (x->alone[longest] < INFINITY && x->alone[longest] / x->fastest <= work / x->speeds)
         return own + work / x->speeds;
     for (int i = 0; i < x->n_sizes; i++) {
         const GroupCost* g = &x->setting->groups[x->sizes[i]];
-        if (group_holds(g, x->sorted[longest])) least = MIN(least, time_at(g, s, time_on(g, s), x->fastest));
+        if (!group_holds(g, x->sorted[longest])) continue;
+        group_first_ms(first, g, s);
+        double hidden = x->setting->no_overlap ? 0 : first[0] + first[1];
+        least = MIN(least, time_at(g, s, time_on(g, s), x->fastest) - hidden);
     }
     return own + MAX(work / x->speeds, least);
 }
@@ -125,25 +134,45 @@ static int find_bin(const RoundSearch* x, const Task* task, double target) {
     int rings = task->g->ulysses_size < task->g->cp_size;
     for (; low < n; low++) {
         const Bin* bin = &x->bins[list[low]];
-        if (bin->room < task->tokens || (rings && bin->docs >= x->setting->limits.max_ring_docs)) continue;
+        if (bin->room - bin->kept < task->tokens || (rings && bin->docs >= x->setting->limits.max_ring_docs)) continue;
         if (bin->end + time_at(task->g, task->s, task->t, bin->pace) <= target) return low;
     }
     return -1;
 }
 
-// The bin takes the document and moves to where it stands in its list now. shortest: of the round.
-static int put_in(RoundSearch* x, const Task* task, int at, int shortest) {
-    int *list = x->of_size + x->begin[task->size], *n = &x->n_of_size[task->size], id = list[at];
-    Bin* bin = &x->bins[id];
-    bin->docs++;
-    bin->room -= task->tokens;
-    bin->end += time_at(task->g, task->s, task->t, bin->pace);
-    if (bin->room < MAX(shortest / (task->g->cp_size / task->g->ulysses_size), 1)) {
+// When the pass ends: the exchanges of shared documents hide under the attention of local ones (timeline.h).
+static double end_of(const RoundSearch* x, const Bin* bin) {
+    double first[2];
+    if (bin->linear == 0) return bin->shared;
+    group_first_ms(first, &x->setting->groups[bin->cp_size], bin->tokens);
+    double hidden = MIN(bin->attention / 3, first[0]) + MIN(2 * bin->attention / 3, first[1]);
+    return bin->shared + bin->linear + bin->attention - (x->setting->no_overlap ? 0 : hidden);
+}
+
+// A bin whose documents or times have changed moves to where it stands in its list now, or leaves it. shortest: of the
+// round.
+static void move_in_list(RoundSearch* x, int size, int at, int shortest) {
+    int *list = x->of_size + x->begin[size], *n = &x->n_of_size[size], id = list[at];
+    const Bin* bin = &x->bins[id];
+    const GroupCost* g = &x->setting->groups[bin->cp_size];
+    if (bin->room - bin->kept < MAX(shortest / (g->cp_size / g->ulysses_size), 1)) {
         memmove(list + at, list + at + 1, sizeof(int) * (size_t)(--*n - at));
-        return id;
+        return;
     }
     for (; at > 0 && x->bins[list[at - 1]].end < bin->end; at--) list[at] = list[at - 1];
     list[at] = id;
+}
+
+// The bin takes the document.
+static int put_in(RoundSearch* x, const Task* task, int at, int shortest) {
+    int id = x->of_size[x->begin[task->size] + at];
+    Bin* bin = &x->bins[id];
+    bin->docs++;
+    bin->room -= task->tokens;
+    bin->tokens += task->s;
+    bin->shared += time_at(task->g, task->s, task->t, bin->pace);
+    bin->end = end_of(x, bin);
+    move_in_list(x, task->size, at, shortest);
     return id;
 }
 
@@ -180,8 +209,14 @@ static int find_ranks(const RoundSearch* x, const Task* task, double target, dou
 // A new bin, at the end of its list, where those that end first stand.
 static int open_bin(RoundSearch* x, const Task* task, int first, double pace) {
     int d = task->g->cp_size, *n = &x->n_of_size[task->size];
-    x->bins[x->n_bins] = (Bin){first, d, 0, task->g->room, pace, task->g->micro_batch};
-    for (int r = first; r < first + d; r++) x->taken[r] = 1, x->node_free[r / x->node]--;
+    double own = task->g->micro_batch;
+    x->bins[x->n_bins] =
+        (Bin){.first = first, .cp_size = d, .room = task->g->room, .pace = pace, .end = own, .shared = own};
+    for (int r = first; r < first + d; r++) {
+        x->taken[r] = 1, x->node_free[r / x->node]--;
+        x->attention[r] = x->linear[r] = 0, x->local_tokens[r] = 0;
+    }
+    if (d > 1) x->wide[x->n_wide++] = x->n_bins;
     x->of_size[x->begin[task->size] + *n] = x->n_bins++;
     return (*n)++;
 }
@@ -200,12 +235,74 @@ static int find_wider(const RoundSearch* x, int k, const Task* own, double most,
     return found;
 }
 
-static int place(RoundSearch* x, int k, RoundWay way, double target, int shortest) {
+// ---- local documents beside shared ones
+
+// Most tokens of local documents that a rank of the bin may have; a token for shares that are rounded.
+static int64_t most_local(const RoundSearch* x, const Bin* bin) {
+    int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
+    return bin->room * of_rank / heads - 1;
+}
+
+// The rank of the bin that has least to do by itself.
+static int idlest(const RoundSearch* x, const Bin* bin) {
+    int best = bin->first;
+    for (int r = best + 1; r < bin->first + bin->cp_size; r++)
+        if (x->attention[r] + x->linear[r] < x->attention[best] + x->linear[best]) best = r;
+    return best;
+}
+
+// The bin with this document beside it on the rank.
+static Bin with_local(const RoundSearch* x, const Bin* bin, int k, int rank) {
+    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s;
+    int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
+    Bin more = *bin;
+    more.attention = MAX(bin->attention, x->attention[rank] + attention);
+    more.linear = MAX(bin->linear, x->linear[rank] + x->alone[k] - attention);
+    more.kept = MAX(bin->kept, CEIL_DIV((x->local_tokens[rank] + x->sorted[k] + 1) * heads, of_rank));
+    more.end = end_of(x, &more);
+    return more;
+}
+
+// The bin of several ranks beside which the document is local and which then ends last; -1: none.
+static int put_beside(RoundSearch* x, int k, double target, int shortest, int* rank) {
+    int found = -1, kept = 0;
+    Bin best = {0};
+    for (int i = 0; i < x->n_wide; i++) {
+        const Bin* bin = &x->bins[x->wide[i]];
+        int r = idlest(x, bin);
+        int64_t room = most_local(x, bin) - x->local_tokens[r];
+        if (room < shortest || bin->docs == 0) continue;  // full for good
+        x->wide[kept++] = x->wide[i];
+        if (room < x->sorted[k]) continue;
+        Bin more = with_local(x, bin, k, r);
+        if (more.end <= target && (found < 0 || more.end > best.end)) found = x->wide[kept - 1], *rank = r, best = more;
+    }
+    x->n_wide = kept;
+    if (found < 0) return -1;
+    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s;
+    x->attention[*rank] += attention, x->linear[*rank] += x->alone[k] - attention;
+    x->local_tokens[*rank] += x->sorted[k];
+    x->bins[found] = best;
+    int size = 0;
+    while (x->sizes[size] != best.cp_size) size++;
+    for (int at = 0; at < x->n_of_size[size]; at++)
+        if (x->of_size[x->begin[size] + at] == found) {
+            move_in_list(x, size, at, shortest);
+            break;
+        }
+    return found;
+}
+
+// The bin that takes the document, -1: none. *rank: see rank_of.
+static int place(RoundSearch* x, int k, RoundWay way, double target, int shortest, int* rank) {
     Task own, wider;
     double pace = 1;
+    *rank = -1;
     if (!least_task(x, k, way.least, target, &own)) return -1;
-    int at = find_bin(x, &own, target);
+    int at = find_bin(x, &own, target), beside = -1;
     if (at >= 0) return put_in(x, &own, at, shortest);
+    if (x->alone[k] < INFINITY && !x->setting->speeds) beside = put_beside(x, k, target, shortest, rank);
+    if (beside >= 0) return beside;
     int first = find_ranks(x, &own, target, &pace);
     double most = first < 0 ? INFINITY : way.price * target * own.g->cp_size;
     at = most > 0 ? find_wider(x, k, &own, most, target, &wider) : -1;
@@ -216,12 +313,12 @@ static int place(RoundSearch* x, int k, RoundWay way, double target, int shortes
 double round_pack(RoundSearch* x, const int* docs, int n, RoundWay way, double target) {
     int ranks = x->setting->limits.ranks;
     double end = 0;
-    x->n_bins = 0;
+    x->n_bins = x->n_wide = 0;
     memset(x->n_of_size, 0, sizeof(int) * (size_t)x->n_sizes);
     memset(x->taken, 0, (size_t)ranks);
     for (int i = 0; i < x->nodes; i++) x->node_free[i] = MIN(x->node, ranks - i * x->node);
     for (int i = 0; i < n; i++) {
-        int bin = place(x, docs[i], way, target, x->sorted[docs[n - 1]]);
+        int bin = place(x, docs[i], way, target, x->sorted[docs[n - 1]], &x->rank_of[i]);
         x->placed++;
         if (bin < 0) return INFINITY;
         x->bin_of[i] = bin;

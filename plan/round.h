@@ -1,15 +1,18 @@
-// round.h - the documents of one round: can all end before a target time when no rank gets two micro-batches?
+// round.h - the documents of one round: can all end before a target time when no rank gets two passes?
 // Private to plan_rounds.c.
 #pragma once
 #include "plan/cost.h"
 
-// A micro-batch of the round.
+// A micro-batch of the round, and the local ones of its ranks in the same pass.
 typedef struct Bin {
     int first, cp_size;  // ranks
     int docs;
-    int64_t room;  // tokens of a ring rank
-    double pace;   // of its slowest rank
-    double end;    // ms
+    int64_t room;              // tokens of a ring rank
+    int64_t kept;              // of these, what local documents of the fullest rank take
+    double pace;               // of its slowest rank
+    double end;                // ms
+    double shared, tokens;     // of its documents alone: ms, tokens
+    double attention, linear;  // ms of local documents, each of the rank that has most
 } Bin;
 
 // One way to pack.
@@ -30,7 +33,11 @@ typedef struct RoundSearch {
     int node, nodes;
     Bin* bins;  // (ranks)
     int n_bins;
-    int* bin_of;           // (n) of each document of the list
+    int* bin_of;                 // (n) of each document of the list
+    int* rank_of;                // (n) the rank that has it to itself beside what the bin shares, -1: the bin shares it
+    int *wide, n_wide;           // (ranks) bins of several ranks that may take local documents
+    double *attention, *linear;  // (ranks) ms of local documents beside a bin
+    int64_t* local_tokens;       // (ranks)
     int *of_size, *begin;  // bins of a cp size that have room, the one that ends last first; where those of each of
                            // `sizes` begin
     int *n_of_size, *node_free;  // (sizes) (nodes)
