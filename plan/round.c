@@ -2,8 +2,8 @@
 //
 // All ranks wait for the last one, so what a micro-batch costs by itself is paid once for the round, and a rank that
 // nothing has begun on is free to take. Longest first, each document takes the least cp size d with which it ends by
-// the target; there the micro-batch that ends last of those that still have time and room (best fit). Where none has,
-// a document that fits one rank goes beside what ranks share, into the same pass (timeline.h): there its attention hides
+// the target; there the micro-batch that ends last of those that still have time and room (best fit). Where none has, a
+// document that fits one rank goes beside what ranks share, into the same pass (timeline.h): there its attention hides
 // their exchange, and it has none of its own. Where that does not fit either, it joins a wider group at the least work
 // beyond its own, or begins one on ranks that are free: the price of a free rank says which.
 #include "plan/round.h"
