@@ -62,34 +62,44 @@ int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* fi
 }
 
 // Where a rank's part of a run begins in the whole run.
-static size_t first_of(const Shape* whole, const TpSplit* split, int t, Axis axis, int run) {
+static int first_of(const Shape* whole, const TpSplit* split, int t, Axis axis, int run) {
     int first, end, HS = whole->HS;
     kv_heads(whole, split, t, &first, &end);
     switch (axis) {
-        case VOCABULARY: return (size_t)split->vocab_row[t];
-        case QKV_OUTPUTS: return (size_t)(run == 0 ? split->head[t] : first) * (size_t)HS;
-        case HEADS: return (size_t)split->head[t] * (size_t)HS;
+        case VOCABULARY: return split->vocab_row[t];
+        case QKV_OUTPUTS: return (run == 0 ? split->head[t] : first) * HS;
+        case HEADS: return split->head[t] * HS;
         case FC_OUTPUTS:
-        case HIDDEN: return (size_t)split->hidden[t];
+        case HIDDEN: return split->hidden[t];
         default: return 0;
     }
 }
 
-// Copies between rank t's part of a tensor and the whole. Runs of rows come one after another; of columns there is one
-// run in a matrix, and those of a bias are rows of one element. Ascending, so that a part may be taken in place.
-static void copy(float* part, float* whole, int take, const Shape* shape, const TpSplit* split, int t, ParamId id) {
-    Shape own = split_shape(shape, split, t);
+int split_boxes(Box boxes[MOST_RUNS], const Shape* whole, const TpSplit* split, int rank, ParamId id) {
+    Shape own = split_shape(whole, split, rank);
     Axis rows = param_table[id].rows, cols = param_table[id].cols;
-    if (!shape_has(shape, param_table[id].needs)) return;
-    if (rows == ONE) rows = cols, cols = ONE;
-    Runs all = shape_runs(shape, rows), mine = shape_runs(&own, rows);
-    size_t width = (size_t)shape_runs(shape, cols).size[0], n = (size_t)shape_runs(&own, cols).size[0];
-    float* run = whole + first_of(shape, split, t, cols, 0);
-    for (int i = 0; i < all.n; run += (size_t)all.size[i++] * width) {
-        float* from = run + first_of(shape, split, t, rows, i) * width;
-        for (int r = 0; r < mine.size[i]; r++, part += n, from += width)
-            memmove(take ? part : from, take ? from : part, n * sizeof(float));
+    int is_vector = rows == ONE;
+    if (!shape_has(whole, param_table[id].needs)) return 0;
+    Runs all = shape_runs(whole, is_vector ? cols : rows), mine = shape_runs(&own, is_vector ? cols : rows);
+    for (int i = 0, run = 0; i < all.n; run += all.size[i++]) {
+        int first = run + first_of(whole, split, rank, is_vector ? cols : rows, i);
+        boxes[i] = is_vector ? (Box){0, first, 1, mine.size[i]}
+                             : (Box){first, first_of(whole, split, rank, cols, 0), mine.size[i],
+                                     shape_runs(&own, cols).size[0]};
     }
+    return all.n;
+}
+
+// Copies between rank t's part of a tensor and the whole. Ascending, so that a part may be taken in place.
+static void copy(float* part, float* whole, int take, const Shape* shape, const TpSplit* split, int t, ParamId id) {
+    Box boxes[MOST_RUNS];
+    size_t width = (size_t)runs_sum(shape_runs(shape, param_table[id].cols));
+    int n = split_boxes(boxes, shape, split, t, id);
+    for (const Box* box = boxes; box < boxes + n; box++)
+        for (int r = 0; r < box->rows; r++, part += box->cols) {
+            float* at = whole + (size_t)(box->row + r) * width + (size_t)box->col;
+            memmove(take ? part : at, take ? at : part, (size_t)box->cols * sizeof(float));
+        }
 }
 
 void split_take(float* part, const float* whole, const Shape* shape, const TpSplit* split, int rank, ParamId id) {

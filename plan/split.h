@@ -29,6 +29,15 @@ static inline int split_shares_kv(const Shape* whole, const TpSplit* split) { re
 // Ranks that share the key/value heads of `rank`: *first .. *first + n of the group; n is returned, 1 usually.
 int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first);
 
+// A range of rows and of columns of a tensor of the whole model.
+typedef struct Box {
+    int row, col, rows, cols;
+} Box;
+
+// The boxes that a rank has of a tensor, one behind another in its part, each of rows without gaps. Returns how many,
+// at most MOST_RUNS; 0 where the model has no such tensor.
+int split_boxes(Box boxes[MOST_RUNS], const Shape* whole, const TpSplit* split, int rank, ParamId id);
+
 // Between a tensor of the whole model and this rank's part of it, fp32 in host memory.
 void split_take(float* part, const float* whole, const Shape* shape, const TpSplit* split, int rank, ParamId id);
 void split_put(float* whole, const float* part, const Shape* shape, const TpSplit* split, int rank, ParamId id);

@@ -1,0 +1,157 @@
+// mover.c - see mover.h.
+#include "run/mover.h"
+
+#include <stdlib.h>
+
+// A move at work.
+typedef struct Moving {
+    const Mover* mover;
+    Comm* world;
+    char* to;
+    const char* from;
+    char* scratch;
+    size_t elem;
+    DType dt;
+    const Kernels* k;
+    Stream s;
+    Transfer* list;        // (2 ranks) messages of a wave
+    Request under_way[2];  // of even and of odd waves
+} Moving;
+
+// ---- scratch: what leaves and what comes of two waves, and two slices on their way into a sum
+
+static size_t wave_elems(const Mover* mover) { return mover->transfers.most_send + mover->transfers.most_receive; }
+
+size_t mover_scratch(const Mover* mover) {
+    return mover->is_plain ? 0 : 2 * (wave_elems(mover) + mover->transfers.most_slice);
+}
+
+static char* buffer(const Moving* x, int w, int comes) {
+    size_t first = (size_t)(w & 1) * wave_elems(x->mover) + (comes ? x->mover->transfers.most_send : 0);
+    return x->scratch + first * x->elem;
+}
+
+static char* slice_buffer(const Moving* x, int i) {
+    return x->scratch + (2 * wave_elems(x->mover) + (size_t)i * x->mover->transfers.most_slice) * x->elem;
+}
+
+// ---- slices
+
+static size_t slice_bytes(const Moving* x, const Slice* slice) {
+    return (size_t)slice->rows * (size_t)slice->cols * x->elem;
+}
+
+static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int ldx, const Slice* slice) {
+    x->k->gather_rows(to, from, NULL, slice->rows, slice->cols, ldo, ldx, x->dt, x->s);
+}
+
+// to += from, which is packed. Where rows have gaps between them, by way of a packed copy.
+static void add_rows(const Moving* x, char* to, const char* from, const Slice* slice) {
+    int is_tight = slice->rows == 1 || slice->cols == slice->stride;
+    char* sum = is_tight ? to : slice_buffer(x, 0);
+    if (!is_tight) copy_rows(x, sum, slice->cols, to, slice->stride, slice);
+    x->k->add(sum, sum, from, (size_t)slice->rows * (size_t)slice->cols, x->dt, x->s);
+    if (!is_tight) copy_rows(x, to, slice->stride, sum, slice->cols, slice);
+}
+
+// A packed slice to where it belongs.
+static void put(const Moving* x, const char* packed, const Slice* slice) {
+    char* to = x->to + slice->at * x->elem;
+    if (x->mover->kind == RESHARD_SUM) add_rows(x, to, packed, slice);
+    else copy_rows(x, to, slice->stride, packed, slice->cols, slice);
+}
+
+// What this rank has and keeps, message by message to itself.
+static void put_own(const Moving* x, const Message* sent, const Message* received) {
+    const Slice *from = x->mover->transfers.slices + sent->first, *to = x->mover->transfers.slices + received->first;
+    for (int i = 0; i < sent->n; i++) {
+        const char* here = x->from + from[i].at * x->elem;
+        if (x->mover->kind == RESHARD_COPY) {
+            copy_rows(x, x->to + to[i].at * x->elem, to[i].stride, here, from[i].stride, &to[i]);
+            continue;
+        }
+        copy_rows(x, slice_buffer(x, 1), from[i].cols, here, from[i].stride, &from[i]);
+        put(x, slice_buffer(x, 1), &to[i]);
+    }
+}
+
+// ---- waves
+
+// The messages with others; at: their packed slices.
+static int list_messages(const Moving* x, Transfer* list, const Message* messages, int n, char* packed) {
+    int count = 0;
+    for (const Message* m = messages; m < messages + n; m++) {
+        if (m->peer == x->world->rank) continue;
+        list[count++] = (Transfer){m->peer, packed, m->elems * x->elem};
+        packed += m->elems * x->elem;
+    }
+    return count;
+}
+
+static void begin_wave(Moving* x, int w) {
+    const Transfers* t = &x->mover->transfers;
+    const Wave* wave = &t->wave[w];
+    char* packed = buffer(x, w, 0);
+    for (const Message* m = wave->sends; m < wave->sends + wave->n_sends; m++)
+        for (const Slice* s = t->slices + m->first; m->peer != x->world->rank && s < t->slices + m->first + m->n; s++) {
+            copy_rows(x, packed, s->cols, x->from + s->at * x->elem, s->stride, s);
+            packed += slice_bytes(x, s);
+        }
+    Transfer* receives = x->list + x->world->size;
+    int n_sends = list_messages(x, x->list, wave->sends, wave->n_sends, buffer(x, w, 0));
+    int n_receives = list_messages(x, receives, wave->receives, wave->n_receives, buffer(x, w, 1));
+    x->under_way[w & 1] = 0;
+    if (n_sends + n_receives > 0)
+        x->under_way[w & 1] =
+            x->world->table->begin_send_receive(x->world, x->list, n_sends, receives, n_receives, x->s);
+}
+
+static void end_wave(Moving* x, int w) {
+    const Transfers* t = &x->mover->transfers;
+    const Wave* wave = &t->wave[w];
+    const char* packed = buffer(x, w, 1);
+    const Message* own = wave->sends;
+    if (x->under_way[w & 1]) x->world->table->end(x->world, x->under_way[w & 1], x->s);
+    while (own < wave->sends + wave->n_sends && own->peer != x->world->rank) own++;
+    for (const Message* m = wave->receives; m < wave->receives + wave->n_receives; m++) {
+        if (m->peer == x->world->rank) put_own(x, own, m);
+        for (const Slice* s = t->slices + m->first; m->peer != x->world->rank && s < t->slices + m->first + m->n; s++) {
+            put(x, packed, s);
+            packed += slice_bytes(x, s);
+        }
+    }
+}
+
+// Pieces of a bucket stand at offset / ranks where ranks own them, all of them at offset where they compute.
+static void run_collectives(const Moving* x, const Shape* whole) {
+    const CommTable* table = x->world->table;
+    size_t ranks = (size_t)x->world->size;
+    for (int b = 0; b < shape_buckets(whole); b++) {
+        Bucket bucket = shape_bucket(whole, b);
+        size_t all = bucket.offset * x->elem, own = all / ranks, n = bucket.elems / ranks;
+        Request request =
+            x->mover->kind == RESHARD_SUM
+                ? table->begin_reduce_scatter(x->world, x->to + own, x->from + all, n, x->dt, x->s)
+                : table->begin_all_gather(x->world, x->to + all, x->from + own, n, x->dt, x->s);
+        table->end(x->world, request, x->s);
+    }
+}
+
+void mover_run(const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from, char* scratch, DType dt,
+               const Kernels* k, Stream s) {
+    Moving x = {mover, world, to, from, scratch, dtype_bytes(dt), dt, k, s, NULL, {0, 0}};
+    CommPurpose before = world->purpose;
+    int waves = mover->transfers.waves;
+    world->purpose = mover->purpose;
+    if (mover->is_plain) run_collectives(&x, whole);
+    else {
+        x.list = (Transfer*)malloc(2 * sizeof(Transfer) * (size_t)world->size);
+        if (!x.list) die("no memory for messages to %d ranks", world->size);
+        for (int w = 0; w <= waves; w++) {
+            if (w < waves) begin_wave(&x, w);
+            if (w > 0) end_wave(&x, w - 1);
+        }
+        free(x.list);
+    }
+    world->purpose = before;
+}

@@ -1,0 +1,24 @@
+// mover.h - moves the model between two layouts over the ranks (plan/holding.h): weights from those who own them to
+// where a step computes with them, gradients back, summed.
+//
+// A wave moves one bucket: its slices are packed, sent and received at once, and unpacked or added. The next wave
+// travels while this one is unpacked. Sums are taken in the order of ranks, so that they have the same bits in every
+// run. Where every rank computes the whole model the two layouts are those of ZeRO-1, and a wave is an all-gather or a
+// reduce-scatter.
+#pragma once
+#include "plan/holding.h"
+#include "run/model.h"
+
+typedef struct Mover {
+    Transfers transfers;
+    ReshardKind kind;
+    CommPurpose purpose;
+    int is_plain;  // all ranks have the whole model: collectives
+} Mover;
+
+// Elements of scratch: two waves on their way, and a slice that is added.
+size_t mover_scratch(const Mover* mover);
+// From one array of this rank to another, both of dt. scratch: mover_scratch elements of dt. With RESHARD_SUM `to` is
+// added to. All ranks of `world` call it; whole: of the model, its shards are the ranks.
+void mover_run(const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from, char* scratch, DType dt,
+               const Kernels* k, Stream s);
