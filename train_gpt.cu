@@ -22,7 +22,7 @@ extern "C" {
 #include "data/disk.h"
 #include "kernels/kernels.h"
 #include "plan/base.h"
-#include "run/run.h"
+#include "run/strategies.h"
 #ifdef __cplusplus
 }
 #endif
@@ -409,12 +409,13 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     if (m->work) work_end(m);
     zero_reduce(m);
     m->k->clear(m->grad_norm2, sizeof *m->grad_norm2, m->s);
-    zero_sum_of_squares(m);
+    Model* owner = model_owner(m);
+    zero_sum_of_squares(owner);
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
-    for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        Segment segment = shape_segment(&m->shape, i, m->comm->rank);
-        if (segment.n) update_segment(m, config, &segment, lr, t);
+    for (int i = 0; i < shape_tensors(&owner->shape); i++) {
+        Segment segment = shape_segment(&owner->shape, i, owner->comm->rank);
+        if (segment.n) update_segment(owner, config, &segment, lr, t);
     }
     zero_clear_grads(m);
 }
@@ -563,9 +564,10 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 static void agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
+    uint64_t made = plan_hash(&run->ahead.plan, run->ahead.lengths), job = run->strategies ? made : 0;
     uint64_t plan = hash_bytes(run->calibration.theta, sizeof run->calibration.theta,
-                               plan_hash(&run->ahead.plan, run->ahead.lengths) ^ balance_state_hash(run));
-    Agreement mine = {plan, (uint64_t)interrupted, run->last_ms, *report};
+                               (job ? run->ahead.dispatch_hash : made) ^ balance_state_hash(run));
+    Agreement mine = {plan, job, (uint64_t)interrupted, run->last_ms, *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
     run->agreed[0] = mine;
@@ -590,6 +592,8 @@ static void plan_now(Run* run) {
     ahead_start(run, run->state.step + 1);
     ahead_wait(run);
     agree(run, &none);
+    if (run->strategies) zero_gather(&run_under(run, run->ahead.strategy)->model);
+    strategies_turn(run, run->ahead.strategy);
 }
 
 // The planned batch becomes the one at work.
@@ -611,7 +615,7 @@ static void plan_next(Run* run) {
 static void train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     Model* m = &run->model;
-    Comm before = run_sent(m);
+    Comm before = run_sent(run);
     double started = run_seconds(run), sums[2];
     RankReport report;
     begin_step(run);
@@ -628,7 +632,7 @@ static void train_step(Run* run, StepRecord* r) {
     r->plan_stall_us = 1e6 * ahead_wait(run);
     agree(run, &report);
     balance_hear(run, r);
-    zero_gather(m);
+    zero_gather(&run_under(run, run->ahead.strategy)->model);  // where the next step wants them
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
     r->grad_norm = sqrt(sums[1]);
@@ -642,6 +646,7 @@ static void train_step(Run* run, StepRecord* r) {
     r->loss_hash = run->state.loss_hash;
     if (!m->k->no_results)
         run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
+    strategies_turn(run, run->ahead.strategy);
 }
 
 // --explain, --dump-grads: the next step is planned, and not taken.

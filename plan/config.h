@@ -51,7 +51,7 @@ typedef struct Config {
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
     int tp, pp, zero, capacity, check_layout;
-    const char *layout, *memory;
+    const char *layout, *memory, *strategies;
     const char *plan, *remap;
     int cp_size;
     const char *kind, *attention, *machine;

@@ -13,6 +13,7 @@
 #include "kernels/straggle.h"
 #include "kernels/virtual/virtual.h"
 #include "run/balance_parts.h"
+#include "run/strategies.h"
 
 // ---- files
 
@@ -79,24 +80,23 @@ void balance_open(Run* run) {
     char err[ERR_BYTES];
     const Config* c = &run->config;
     Model* m = &run->model;
-    int world = m->world->size;
+    int world = m->world->size, ranks = run->strategies ? world : m->comm->size;
     if (run->training && straggle_parse(run->stragglers, &run->n_stragglers, c->straggle, world, err, sizeof err))
         die("%s", err);
     Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
     m->timer = (Timer*)calloc(1, sizeof *m->timer);
     if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
-    m->world->timer = m->comm->timer = m->timer;
-    if (m->tp) m->tp->timer = m->timer;
-    if (m->pipe.comm) m->pipe.comm->timer = m->timer;
+    if (run->strategies) strategies_time(run, m->timer);
+    else model_set_timer(m, m->timer);
     m->timer->on = world > 1;
-    b->setting = make_setting(c, tp_size(m));
+    b->setting = make_setting(c, run->strategies ? 1 : tp_size(m));
     b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
     b->plan.shed = (Shed)config_choice(c->shed, "columns|slices");
     b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
-    int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, m->comm->size, &b->arena);
+    int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, ranks, &b->arena);
     if (failed) die("no memory for what is known of %d ranks", world);
     if (b->setting.mode != BALANCE_OFF && m->stages > 1)
         die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
@@ -203,7 +203,7 @@ void balance_measure(Run* run, RankReport* mine) {
         mine->sent = balance_slices(b, own[tp_rank(m)]) - kept_here;
         mine->slices = balance_running(b, own, tp_rank(m));
         mine->taken = mine->slices - kept_here;
-        if (run->oversubscribed && b->is_timed) mine->emulated = slowest_segments(run);
+        if (run->oversubscribed && b->is_timed && !run->strategies) mine->emulated = slowest_segments(run);
     }
 }
 
@@ -260,10 +260,10 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->first_step;
     double emulated = 0;
     if (!m->timer->on) return;
-    if (!is_first && b->is_timed) sample(run), learn_speeds(run);  // the first step also pays for first touches
+    if (!is_first && b->is_timed && !run->strategies) sample(run), learn_speeds(run);  // the first step also pays for first touches
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->agreed[r].report;
-        double pace = m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];
+        double pace = run->strategies ? NAN : m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
         b->steps[r] = (RankStep){(float)compute, (float)wait,     (float)x->pruned,
                                  (float)x->sent, (float)x->taken, pace > 0 ? (float)pace : NAN};

@@ -13,7 +13,7 @@
 
 #include "plan/published/published.h"
 #include "plan/remap.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 // ---- memory
 
@@ -217,9 +217,11 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
     char why[ERR_BYTES];
     double started = now_seconds();
-    Setting s = run->setting;
     count_pieces(b);
     arena_reset(&b->arena, (ArenaMark){0});
+    if (run->strategies && strategies_dispatch(b, run, step, err, errlen)) return -1;
+    run = run_under((Run*)run, b->strategy);
+    Setting s = run->setting;
     if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err, errlen)) return -1;
     if (plan_for(b, run, &s, step, err, errlen)) return -1;
     if (run->config.check_plan &&
@@ -305,6 +307,7 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, RankPass*
 }
 
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
+    run = run_under((Run*)run, b->strategy);
     const Model* m = &run->model;
     b->n_own = b->n_cu = 0;
     b->attention = TAKE(&b->arena, GroupAttention, b->n_groups);

@@ -44,7 +44,7 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
     double tokens = 0;
-    int across = m->world->size / t->stages >= run->limits.node_size * tp_size(m), P = t->stages;
+    int across = m->job->size / t->stages >= run->limits.node_size * tp_size(m), P = t->stages;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->limits.ranks);
     for (int i = 0; i < b->plan.n_micro_batches; i++)
         if (b->plan.micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &b->plan.micro_batches[i]);

@@ -14,7 +14,7 @@
 
 #include "data/disk.h"
 #include "data/user_cache.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 enum { MOST_BYTES = 1 << 20 };  // of a machine file
 
@@ -196,8 +196,8 @@ static void divide_among_group(Cost* cost, const Model* m) {
     int bytes_known = cost->n_groups > 0;
     cost->tensor_ranks = ranks;
     cost->tensor_exchanges = exchanges_of_a_layer(m);
-    for (int r = 0; r < m->world->size; r++)
-        cost->tensor_across |= m->world->node[r] != m->world->node[r / ranks * ranks];
+    for (int r = 0; r < m->job->size; r++)
+        cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
     if (bytes_known)
         cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
     else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
@@ -324,10 +324,10 @@ void run_set_cost(Run* run) {
     run->setting.groups = run->groups;
 }
 
-void run_find_cost(Run* run) {
+static void find_cost(Run* run) {
     Found found;
     char err[ERR_BYTES];
-    Comm* comm = run->model.world;
+    Comm* comm = run->model.job;
     memset(&found, 0, sizeof found);
     if (comm->rank == 0) find(&found, run);
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
@@ -341,4 +341,19 @@ void run_find_cost(Run* run) {
     if (run_is_brief(run)) return;
     if (run->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))
         print_cost(run, found.from);
+}
+
+void run_find_cost(Run* run) {
+    if (!run->strategies) {
+        find_cost(run);
+        return;
+    }
+    for (int s = 0; s < run->strategies->list.n; s++) {
+        Run* as = run->strategies->as[s];
+        as->matmul_limit = run->matmul_limit;
+        find_cost(as);
+    }
+    calibration_start(&run->calibration);
+    strategies_ready(run);
+    strategies_turn(run, run->strategies->now);
 }

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "kernels/straggle.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
 
@@ -162,6 +162,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     KernelLimits limits = kernel_limits(run, N);
     zero_sizes(m, train, states);
     for (int i = 0; i < N_ZERO_PARTS; i++) plan_entry(&plan, zero_part_names[i], states[i], ON_DEVICE);
+    if (m->owner) plan_entry(&plan, "weights, gradients on the move", strategies_scratch(run), ON_DEVICE);
     plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
     size_t group = group_attention_scratch(N, limits.NH, limits.NKV, limits.HS, run->limits.ranks, m->dt);
     plan_entry(&plan, "group attention", needs.groups ? group : 0, ON_DEVICE);
@@ -176,7 +177,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     size_t schedules = (train ? 2 : 1) * batch_schedule_bytes(run, max_tokens);
     plan_entry(&plan, "planning, at most", run_planning_bytes(run, max_tokens) + schedules, AS_NEEDED);
     plan_entry(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
-    plan_entry(&plan, "file staging", (m->tp ? 3 : 1) * largest, ON_HOST);
+    plan_entry(&plan, "file staging", (m->tp || m->owner ? 3 : 1) * largest, ON_HOST);
     return plan;
 }
 
@@ -234,7 +235,20 @@ static int settle_capacity(Run* run) {
     const Config* c = &run->config;
     if (!run->training) return c->context;
     int mine = c->capacity ? MIN(c->capacity, MAX(c->batch_tokens, c->context)) : longest_row(run);
-    return (int)-run_most(run, run->model.world, -mine);
+    return (int)-run_most(run, run->model.job, -mine);
+}
+
+// For whatever strategy is at work.
+static KernelLimits widest_limits(const Run* run) {
+    KernelLimits most = kernel_limits(run, run->limits.capacity);
+    for (int s = 0; run->strategies && s < run->strategies->list.n; s++) {
+        const Run* as = run->strategies->as[s];
+        KernelLimits other = kernel_limits(as, as->limits.capacity);
+        most.N = MAX(most.N, other.N), most.spread = MAX(most.spread, other.spread);
+        most.C = MAX(most.C, other.C), most.OC = MAX(most.OC, other.OC);
+        most.NH = MAX(most.NH, other.NH), most.NKV = MAX(most.NKV, other.NKV);
+    }
+    return most;
 }
 
 static void allocate(Run* run, MemoryPlan* plan) {
@@ -244,7 +258,7 @@ static void allocate(Run* run, MemoryPlan* plan) {
         die("expected %zu MiB of memory as in the table above, found %zu MiB available (%s); try a smaller --capacity, "
             "--recompute block, or a smaller model",
             plan->total >> 20, run->available.bytes >> 20, run->available.whose);
-    KernelLimits limits = kernel_limits(run, run->config.capacity);
+    KernelLimits limits = widest_limits(run);
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {
         MemoryEntry* entry = &plan->entries[i];
@@ -268,6 +282,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     carve_work(run, plan, run->config.capacity);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");
+    m->moving = (char*)planned(plan, "weights, gradients on the move");
     m->rope = (float*)planned(plan, "rotary positions");
     if (m->rope && !m->k->no_results) fill_rope(m);
     m->loss_sum = (double*)planned(plan, "sums");
@@ -281,11 +296,12 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->staging = (float*)planned(plan, "file staging");
-    run->part = m->tp ? run->staging + largest_tensor(&m->whole) : run->staging;
-    run->others = m->tp ? run->part + largest_tensor(&m->whole) : NULL;
+    run->part = m->tp || m->owner ? run->staging + largest_tensor(&m->whole) : run->staging;
+    run->others = m->tp || m->owner ? run->part + largest_tensor(&m->whole) : NULL;
+    strategies_carve(run);
 }
 
-MemoryPlan run_plan_memory(Run* run) {
+static MemoryPlan plan_memory(Run* run) {
     // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine.
     if (!run->available.bytes) run->available = available_memory(run);
     run->most_scratch = run->available.bytes / 8;
@@ -302,6 +318,36 @@ MemoryPlan run_plan_memory(Run* run) {
     run->setting.no_overlap = !strcmp(run->config.overlap, "no");
     run->setting.cp_size = run->config.cp_size;
     run->setting.rounds = run->model.zero.stage > 1 || run->model.stages > 1;
+    return plan;
+}
+
+// Strategies take turns in the same memory: of every entry what the one takes that takes most.
+static void widen(MemoryPlan* plan, const MemoryPlan* other) {
+    for (int i = 0; i < other->n; i++) {
+        const MemoryEntry* entry = &other->entries[i];
+        int at = 0;
+        while (at < plan->n && strcmp(plan->entries[at].name, entry->name) != 0) at++;
+        if (at == plan->n) plan_entry(plan, entry->name, entry->bytes, entry->where);
+        else if (plan->entries[at].bytes < entry->bytes) {
+            plan->total += entry->bytes - plan->entries[at].bytes;
+            plan->entries[at].bytes = entry->bytes;
+        }
+    }
+}
+
+MemoryPlan run_plan_memory(Run* run) {
+    MemoryPlan plan = {0};
+    if (!run->strategies) return plan_memory(run);
+    if (!run->available.bytes) run->available = available_memory(run);
+    for (int s = 0; s < run->strategies->list.n; s++) {
+        Run* as = run->strategies->as[s];
+        as->available = run->available;
+        MemoryPlan one = plan_memory(as);
+        run->most_scratch = as->most_scratch;
+        widen(&plan, &one);
+    }
+    run->memory_bytes = plan.total;
+    strategies_turn(run, run->strategies->now);
     return plan;
 }
 

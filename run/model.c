@@ -139,3 +139,9 @@ void tp_share_logits(const Model* m, float* logits) {
             die("%s", err);
     }
 }
+
+void model_set_timer(Model* m, Timer* timer) {
+    m->timer = m->world->timer = m->comm->timer = timer;
+    if (m->tp) m->tp->timer = timer;
+    if (m->pipe.comm) m->pipe.comm->timer = timer;
+}

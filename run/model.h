@@ -11,7 +11,8 @@
 #include "plan/split.h"
 #include "run/zero.h"
 
-typedef struct Work Work;  // run/work.h
+typedef struct Work Work;    // run/work.h
+typedef struct Mover Mover;  // run/mover.h
 
 // ---- a block as a table: two sublayers of one form, x += Row(core(Column(norm(x))))
 //
@@ -64,6 +65,7 @@ struct Model {
     const Kernels* k;
     Stream s;
     Comm* world;  // all ranks
+    Comm* job;    // those that run like pipelines: all ranks, with --strategies some (run/strategies.h)
     Comm* comm;   // the data ranks: those that hold the same part of the model
     Layout layout;
     int stage, stages, slot;  // of a pipeline (run/pipeline.h); of activations, at work now
@@ -73,6 +75,11 @@ struct Model {
     TpSplit split;  // how the group divides the model; shape is this rank's part of it
     Work* work;     // what this rank computes of its part, and of others'; NULL: what it owns, always
     Zero zero;      // who holds what of the following: see run/zero.h
+    // With --strategies: what this rank owns of the whole model, for the optimizer; gradients to there, weights to here.
+    // NULL elsewhere: it owns a part of what it computes.
+    Model* owner;
+    const Mover *reduce, *gather;
+    char* moving;  // their scratch
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
     double* barrier;                // (1) what ranks sum that only wait for each other
     float* grad_scale;              // (1) on the device
@@ -107,9 +114,15 @@ void* model_act(const Model* m, ActId id, int l);
 // How layer l of this rank's stage runs.
 static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layout.layer[m->shape.first_layer + l]; }
 
+// Timed: what this rank computes, and waits in its Comms.
+void model_set_timer(Model* m, Timer* timer);
+
 // Ranks of the tensor-parallel group, and this one's number among them.
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
 static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
+
+// Where optimizer state is.
+static inline Model* model_owner(Model* m) { return m->owner ? m->owner : m; }
 
 // master lies apart from params only when params are not fp32 themselves.
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }

@@ -7,19 +7,19 @@ static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }
 
 static void split_off(Model* m, Comm** part, int color) {
     char err[ERR_BYTES];
-    if (m->world->table->split(m->world, part, color, m->world->rank, err, sizeof err))
+    if (m->job->table->split(m->job, part, color, m->job->rank, err, sizeof err))
         die("--pp %d: %s", m->stages, err);
     if (!*part) return;
-    (*part)->overlap = m->world->overlap;
+    (*part)->overlap = m->job->overlap;
     (*part)->purpose = COMM_PIPELINE;
 }
 
 void pipeline_join(Model* m) {
     const Layout* layout = &m->layout;
-    int ranks = m->world->size / layout->stages, place = m->world->rank % ranks;
+    int ranks = m->job->size / layout->stages, place = m->job->rank % ranks;
     m->stages = layout->stages;
     m->slot = 0;
-    m->stage = m->world->rank / ranks;
+    m->stage = m->job->rank / ranks;
     m->zero.stage = layout->stage[m->stage].zero;
     if (m->stages == 1) return;
     m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));

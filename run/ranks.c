@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 void run_find_ranks(Run* run) {
     char err[ERR_BYTES];
@@ -171,8 +171,8 @@ static int ranks_of_first_node(const Comm* c) {
 // Those with the same number in the tensor-parallel groups of one stage: `color` says which.
 static void join_data_ranks(Model* m, int color) {
     char err[ERR_BYTES];
-    if (m->world->table->split(m->world, &m->comm, color, m->world->rank, err, sizeof err)) die("%s", err);
-    m->comm->overlap = m->world->overlap;
+    if (m->job->table->split(m->job, &m->comm, color, m->job->rank, err, sizeof err)) die("%s", err);
+    m->comm->overlap = m->job->overlap;
 }
 
 // Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
@@ -180,13 +180,13 @@ static void join_data_ranks(Model* m, int color) {
 static void split_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
-    Comm* world = m->world;
-    int R = run->config.tp, P = run->config.pp, t = world->rank % R;
-    world->overlap = !strcmp(run->config.overlap, "yes");
-    m->comm = world;
+    Comm* job = m->job;
+    int R = run->config.tp, P = run->config.pp, t = job->rank % R;
+    job->overlap = !strcmp(run->config.overlap, "yes");
+    m->comm = job;
     if (P > 1 && run->config.probe)
         die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
-    if (R * P > 1) join_data_ranks(m, world->rank / (world->size / P) * R + t);
+    if (R * P > 1) join_data_ranks(m, job->rank / (job->size / P) * R + t);
     if (R == 1) return;
     if (R > m->whole.NH)
         die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
@@ -194,14 +194,14 @@ static void split_ranks(Run* run) {
     if (R > m->whole.U)
         die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
             m->whole.U);
-    if (world->table->split(world, &m->tp, world->rank / R, world->rank, err, sizeof err)) die("--tp %d: %s", R, err);
-    m->tp->overlap = world->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
+    if (job->table->split(job, &m->tp, job->rank / R, job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
+    m->tp->overlap = job->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
     m->tp->purpose = COMM_TENSOR;
     m->split = split_even(&m->whole, R);
     m->shape = split_shape(&m->whole, &m->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->split)) return;
-    if (world->table->split(world, &m->kv, (world->rank - t + first), world->rank, err, sizeof err))
+    if (job->table->split(job, &m->kv, (job->rank - t + first), job->rank, err, sizeof err))
         die("--tp %d: %s", R, err);
     m->kv->purpose = COMM_TENSOR;
     if (sharers == 1) m->kv->table->close(m->kv), m->kv = NULL;
@@ -232,21 +232,42 @@ void run_set_limits(Run* run, int tp, int data_ranks) {
     run->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
 }
 
-void run_join_ranks(Run* run) {
-    Config* c = &run->config;
+void run_join_job(Run* run) {
+    const Config* c = &run->config;
     Model* m = &run->model;
     split_ranks(run);
     pipeline_join(m);
     if (m->comm->size == 1) m->zero.stage = 1;
     m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;
-    m->whole.shards = m->world->size;
     run_set_limits(run, c->tp, m->comm->size);
     run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
     run->limits.quadratic = shape_quadratic(&m->whole);
-    run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
-    if (!run->agreed || !run->groups) die("no memory for %d ranks", m->world->size);
+    if (!run->groups) die("no memory for %d ranks", m->comm->size);
+}
+
+void run_leave_job(Run* run) {
+    Model* m = &run->model;
+    zero_close(&m->zero);
+    pipeline_close(m);
+    if (m->kv) m->kv->table->close(m->kv);
+    if (m->tp) m->tp->table->close(m->tp);
+    if (m->comm != m->job) m->comm->table->close(m->comm);
+    if (m->job != m->world) m->job->table->close(m->job);
+    arena_free(&run->settled_in);
+    free(run->groups);
+}
+
+void run_join_ranks(Run* run) {
+    Model* m = &run->model;
+    m->job = m->world;
+    strategies_read(run);
+    if (run->strategies) strategies_join(run);
+    else run_join_job(run);
+    m->whole.shards = m->world->size;
+    run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
+    if (!run->agreed) die("no memory for %d ranks", m->world->size);
     if (m->world->size > 1) {
         check_same(run);
         if (!run_is_brief(run)) say_where(run);

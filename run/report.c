@@ -12,7 +12,7 @@
 #include "data/disk.h"
 #include "plan/explain.h"
 #include "plan/published/published.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 // ---- the beginning
 
@@ -74,14 +74,14 @@ static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
 
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before) {
     const Batch* b = &run->batch;
-    Comm now = run_sent(&run->model);
+    Comm now = run_sent(run);
     const Comm* c = &now;
     r->exposed_seconds = c->exposed_seconds - before->exposed_seconds;
     r->seconds = seconds;
     r->tokens = b->n_tokens;
     r->targets = b->n_targets;
     r->micro_batches = b->plan.n_micro_batches;
-    r->mfu = shape_training_flops(&run->model.shape, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
+    r->mfu = shape_training_flops(&run->model.whole, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
     r->planner = run->config.plan;
     r->plan = &b->plan;
     r->plan_us = b->plan_us;
@@ -105,6 +105,7 @@ void run_remember_step(Run* run, const StepRecord* r) {
     sum->gap += b->predicted ? r->gap : 0;
     if (sum->steps++ == 0 || !b->predicted) return;
     if (run->model.k->virtual_time) return;  // there the model is the machine
+    if (run->strategies) return;             // jobs have unlike terms
     run->last_ms = r->measured_ms;
     memcpy(run->last_terms, b->terms, sizeof run->last_terms);
 }
@@ -142,13 +143,20 @@ static void add_sent(Comm* sum, const Comm* c) {
     sum->exposed_seconds += c->exposed_seconds;
 }
 
-Comm run_sent(const Model* m) {
-    Comm sum = *m->world;
-    if (m->comm != m->world) add_sent(&sum, m->comm);
-    if (m->tp) add_sent(&sum, m->tp);
-    if (m->pipe.comm) add_sent(&sum, m->pipe.comm);
-    if (m->pipe.ends) add_sent(&sum, m->pipe.ends);
-    if (m->kv) add_sent(&sum, m->kv);
+static void add_comms(Comm* sum, const Model* m) {
+    if (m->comm != m->job) add_sent(sum, m->comm);
+    if (m->job != m->world) add_sent(sum, m->job);
+    if (m->tp) add_sent(sum, m->tp);
+    if (m->pipe.comm) add_sent(sum, m->pipe.comm);
+    if (m->pipe.ends) add_sent(sum, m->pipe.ends);
+    if (m->kv) add_sent(sum, m->kv);
+}
+
+Comm run_sent(const Run* run) {
+    Comm sum = *run->model.world;
+    if (!run->strategies) add_comms(&sum, &run->model);
+    for (int s = 0; run->strategies && s < run->strategies->list.n; s++)
+        add_comms(&sum, &run->strategies->as[s]->model);
     return sum;
 }
 
@@ -163,7 +171,7 @@ static void print_communication(Run* run) {
     if (c->size == 1) return;
     Sent mine, sum, *all = (Sent*)calloc((size_t)c->size, sizeof mine);
     memset(&sum, 0, sizeof sum);
-    Comm total = run_sent(&run->model);
+    Comm total = run_sent(run);
     memcpy(mine.bytes, total.sent, sizeof mine.bytes);
     mine.exposed = total.exposed_seconds;
     if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) {

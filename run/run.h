@@ -32,6 +32,7 @@ typedef struct Data {
 // What one rank tells all others before the first communication of a step.
 typedef struct Agreement {
     uint64_t plan;      // hash of the plan and of what the cost model has learnt
+    uint64_t job_plan;  // with --strategies, where that is of what all jobs have in common: the plan of this job
     uint64_t signal;    // that asks for an end, 0 none
     double ms;          // of the last step; 0: nothing to learn from
     RankReport report;  // of this one
@@ -49,7 +50,8 @@ typedef struct Saving {
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
 } Saving;
 
-typedef struct Ahead Ahead;  // ahead.c
+typedef struct Ahead Ahead;            // ahead.c
+typedef struct Strategies Strategies;  // strategies.h
 
 struct Run {
     Config config;
@@ -83,6 +85,7 @@ struct Run {
     void* settled;     // what the planner of --plan settled before the first step, see planner.c; NULL: none is asked
     Arena settled_in;  // where it lies
     Ahead* planner;
+    Strategies* strategies;                // NULL: every step has the same layout
     double last_ms;                        // of the step before, 0 when it is not to be learnt from
     double last_terms[CALIBRATION_TERMS];  // its terms
     PlanningSums planning;
@@ -136,6 +139,8 @@ void run_find_origin(Run* run);  // claims the run directory; the checkpoint to 
 void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
 void run_open_ranks(Run* run);  // opens the Comm of all ranks
 void run_set_limits(Run* run, int tp, int data_ranks);  // what plans must respect, apart from nodes and capacity
+void run_join_job(Run* run);          // divides the ranks of m->job into stages, groups and data ranks
+void run_leave_job(Run* run);         // gives back what that has made, and what planning has settled
 void run_join_ranks(Run* run);        // divides them into groups and proves that all mean the same run
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 void run_measure_limit(Run* run);     // of all ranks together, each on its own
@@ -250,7 +255,7 @@ void run_print(const Run* run, const MemoryPlan* plan);
 void run_unigram_loss(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
-Comm run_sent(const Model* m);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
+Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
 // Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched

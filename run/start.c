@@ -12,7 +12,7 @@
 #include "data/docs_cache.h"
 #include "data/hf_files.h"
 #include "data/progress.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 void run_threads_without_spinning(char** argv) {
     if (getenv("OMP_WAIT_POLICY")) return;
@@ -199,19 +199,14 @@ void run_close(Run* run) {
     run->model.k->close();
     work_close(m->work);
     run_page_close(run->page);
-    zero_close(&m->zero);
     balance_close(run->balance);
-    pipeline_close(m);
-    if (m->kv) m->kv->table->close(m->kv);
-    if (m->tp) m->tp->table->close(m->tp);
-    if (m->comm != m->world) m->comm->table->close(m->comm);
+    if (run->strategies) strategies_close(run);
+    else run_leave_job(run);
     m->world->table->close(m->world);
     arena_free(&run->batch.arena);
     arena_free(&run->ahead.arena);
-    arena_free(&run->settled_in);
     run_dir_release(&run->dir);
     free(m->timer);  // Comms tell it until they are closed
     free(run->agreed);
-    free(run->groups);
     config_free(&run->config);
 }

@@ -22,13 +22,17 @@
 // ---- the model's side of files
 
 // Whether whole tensors lie on several ranks, apart from --zero.
-static int is_divided(const Model* m) { return m->tp || m->stages > 1; }
+static int is_divided(const Model* m) { return !m->owner && (m->tp || m->stages > 1); }
 // Whether this stage of the pipeline has the tensor: its ranks join it together, also one that owns no head.
 static int is_here(const Model* m, const ParamTensor* tensor) { return pipeline_stage_of(m, tensor) == m->stage; }
 
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
     Run* run = (Run*)context;
     Model* m = &run->model;
+    if (m->owner && kind == STATE_GRADS) {
+        zero_fetch_grads(m->owner, tensor, value);
+        return;
+    }
     ParamTensor own = pipeline_part(m, tensor);
     float* part = m->tp ? run->part : value;
     if (own.elems && kind == STATE_GRADS) zero_fetch_grads(m, &own, part);
@@ -38,8 +42,10 @@ static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor
 }
 
 static void put_weights(void* context, const ParamTensor* tensor, float* value) {
-    Model* m = &((Run*)context)->model;
+    Run* run = (Run*)context;
+    Model* m = &run->model;
     ParamTensor own = pipeline_part(m, tensor);
+    if (m->owner) zero_put_weights(m->owner, tensor, memcpy(run->part, value, tensor->elems * sizeof(float)));
     if (!own.elems) return;
     if (m->tp) split_take(value, value, &m->whole, &m->split, tp_rank(m), tensor->id);
     zero_put_weights(m, &own, value);
@@ -55,7 +61,7 @@ static void put_owned(void* context, StateKind kind, const Segment* segment, con
     Run* run = (Run*)context;
     const Model* m = &run->model;
     if (!is_divided(m)) {
-        upload_owned(m, kind, segment, value);
+        upload_owned(model_owner(&run->model), kind, segment, value);
         return;
     }
     ParamTensor part = pipeline_part(m, &segment->tensor);
@@ -72,7 +78,7 @@ static void fetch_owned(void* context, StateKind kind, const Segment* segment, f
     size_t owned = shape_param_elems(&m->whole) / (size_t)m->whole.shards;
     if (is_divided(m))
         memcpy(value, run->collected + (size_t)(kind - STATE_MASTER) * owned + segment->at, segment->n * sizeof(float));
-    else m->k->download(value, zero_owned(m, kind, segment), segment->n * sizeof(float), m->s);
+    else m->k->download(value, zero_owned(m->owner ? m->owner : m, kind, segment), segment->n * sizeof(float), m->s);
 }
 
 // In tensor-parallel groups and pipelines: this rank's segments of whole tensors, put together of the parts that all
@@ -333,17 +339,17 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
 // The model's own initial values; masters first, because putting weights rounds them in the staging buffer.
 static void init_weights(Run* run) {
     enum { PIECE = 1 << 14 };
-    Model* m = &run->model;
-    for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        Segment own = shape_segment(&m->shape, i, m->comm->rank);
-        ParamTensor whole = shape_param(&m->whole, own.tensor.id, pipeline_layer(m, &own.tensor)), *tensor = &whole;
+    Shape alone;
+    ModelState state = reading_state(run, &alone);
+    for (int i = 0; i < shape_tensors(&run->model.whole); i++) {
+        Segment own = shape_segment(state.shape, i, state.rank);
+        const ParamTensor* tensor = &own.tensor;
 #pragma omp parallel for
         for (size_t first = 0; first < tensor->elems; first += PIECE)
-            shape_init_param(&m->whole, tensor, (uint64_t)run->config.seed, first,
+            shape_init_param(&run->model.whole, tensor, (uint64_t)run->config.seed, first,
                              MIN((size_t)PIECE, tensor->elems - first), run->staging);
-        if (m->tp) split_take(run->staging, run->staging, &m->whole, &m->split, tp_rank(m), tensor->id);
-        if (keeps_master(m) && own.n) upload_owned(m, STATE_MASTER, &own, run->staging + own.first);
-        zero_put_weights(m, &own.tensor, run->staging);
+        if (keeps_master(&run->model) && own.n) put_owned(run, STATE_MASTER, &own, run->staging + own.first);
+        put_weights(run, tensor, run->staging);
     }
 }
 

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "run/model.h"
+#include "run/mover.h"
 
 const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters in use", "master weights",
                                                    "gradients",     "gradients in use",  "gradients as bf16",
@@ -29,6 +29,13 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
            fp32 = sizeof(float);
     int stage = m->zero.stage, as_bf16 = m->comm->size > 1 && m->zero.grad_dtype == DT_BF16;
     memset(bytes, 0, N_ZERO_PARTS * sizeof *bytes);
+    if (m->owner) {
+        zero_sizes(m->owner, training, bytes);
+        bytes[ZERO_WEIGHTS_IN_USE] = elems * elem;
+        bytes[ZERO_GRADS_IN_USE] = training ? elems * fp32 : 0;
+        return;
+    }
+    if (m->zero.holds == ZERO_OWNED) elems = owned, stage = 1;
     bytes[ZERO_WEIGHTS] = (stage == 3 ? owned : elems) * elem;
     bytes[ZERO_WEIGHTS_IN_USE] = stage == 3 ? in_use * elem : 0;
     if (!training) return;
@@ -59,6 +66,15 @@ static void open_bucket(const Model* m, int b) {
     char* owned;
     x->offset = in_block.offset, x->elems = in_block.elems;
     x->piece = x->elems / shards, x->at = x->offset / shards;
+    if (z->holds != ZERO_BOTH) {
+        int owns = z->holds == ZERO_OWNED;
+        size_t at = owns ? x->at : x->offset;
+        char* weights = (char*)z->part[owns ? ZERO_WEIGHTS : ZERO_WEIGHTS_IN_USE] + at * dtype_bytes(m->dt);
+        float* grads = (float*)z->part[owns ? ZERO_GRADS : ZERO_GRADS_IN_USE];
+        *(owns ? &x->owned_weights : &x->weights) = weights;
+        if (grads) *(owns ? &x->owned_grads : &x->grads) = grads + at;
+        return;
+    }
     x->weights = place(m, b, (char*)z->part[ZERO_WEIGHTS], (char*)z->part[ZERO_WEIGHTS_IN_USE], dtype_bytes(m->dt),
                        &x->owned_weights);
     if (!z->part[ZERO_GRADS]) return;
@@ -154,8 +170,19 @@ void zero_use_layer(Model* m, int l, int direction) {
     if (m->zero.stage == 3 && direction) want_layer(m, l + direction);
 }
 
+// Between the whole model as its owners have it and what the ranks of this strategy compute with.
+static void move(Model* m, const Mover* mover) {
+    const Zero* z = &m->zero;
+    int sums = mover->kind == RESHARD_SUM;
+    char *in_use = (char*)z->part[sums ? ZERO_GRADS_IN_USE : ZERO_WEIGHTS_IN_USE],
+         *owned = (char*)z->part[sums ? ZERO_GRADS : ZERO_WEIGHTS];
+    mover_run(mover, m->world, &m->owner->shape, sums ? owned : in_use, sums ? in_use : owned, m->moving,
+              sums ? DT_F32 : m->dt, m->k, m->s);
+}
+
 void zero_gather(Model* m) {
-    if (m->comm->size == 1) return;
+    if (m->owner) move(m, m->gather);
+    if (m->owner || m->comm->size == 1) return;
     int only_embedding_head = m->zero.stage == 3;
     for (int b = 0; b <= last_bucket(m); b++)
         if (!only_embedding_head || b == 0 || b == last_bucket(m)) begin_gather(m, b);
@@ -276,7 +303,7 @@ void zero_end_round(Model* m) {
 
 int zero_can_reduce_inside(const Model* m) {
     const Zero* z = &m->zero;
-    return z->stage == 1 && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
+    return z->stage == 1 && !m->owner && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
            !z->part[ZERO_GRADS_BF16];
 }
 
@@ -284,6 +311,10 @@ void zero_last_row(Model* m) { m->zero.in_last_row = 1; }
 
 // Stages 2 and 3 have embedding and head left, whose gradients are complete only now.
 void zero_reduce(Model* m) {
+    if (m->owner) {
+        move(m, m->reduce);
+        return;
+    }
     for (int b = last_bucket(m); b >= 0 && !m->zero.in_last_row; b--)
         if (!m->zero.bucket[b].reduced) begin_reduce(m, b);
     for (int b = last_bucket(m); b >= 0; b--) end_reduce(m, b);
@@ -311,7 +342,7 @@ void zero_sum_of_squares(Model* m) {
         sum_of_own_squares(m);
         return;
     }
-    if (!has_whole_grads(m) || m->shape.shards == 1) {  // all that is owned lies together
+    if (m->zero.holds == ZERO_OWNED || !has_whole_grads(m) || m->shape.shards == 1) {  // all that is owned lies together
         size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
         m->k->sum_of_squares(m->grad_norm2, x->owned_grads, owned, m->s);
         return;
@@ -322,6 +353,15 @@ void zero_sum_of_squares(Model* m) {
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->zero;
     const ZeroBucket *embedding = &z->bucket[0], *head = &z->bucket[last_bucket(m)];
+    if (m->owner) {
+        zero_clear_grads(m->owner);
+        m->k->clear(z->part[ZERO_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
+        return;
+    }
+    if (z->holds == ZERO_OWNED) {
+        m->k->clear(z->part[ZERO_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float), m->s);
+        return;
+    }
     size_t elems = shape_param_elems(&m->shape) / (size_t)(has_whole_grads(m) ? 1 : m->shape.shards);
     m->k->clear(z->part[ZERO_GRADS], elems * sizeof(float), m->s);
     if (has_whole_grads(m)) return;
@@ -339,9 +379,25 @@ void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
     if (m->dt == DT_BF16) bf16_widen_in_place(value, tensor->elems);
 }
 
+// Piece by piece from those who own them.
+static void fetch_owned_grads(Model* m, const ParamTensor* tensor, float* value) {
+    char err[ERR_BYTES];
+    int index = shape_index(&m->shape, tensor);
+    for (int r = 0; r < m->comm->size; r++) {
+        Segment s = shape_segment(&m->shape, index, r);
+        size_t bytes = s.n * sizeof(float);
+        if (r == m->comm->rank) m->k->download(value + s.first, zero_owned_grads(m, &s), bytes, m->s);
+        if (s.n && m->comm->table->broadcast_host(m->comm, value + s.first, bytes, r, err, sizeof err)) die("%s", err);
+    }
+}
+
 // The piece is gathered back to where the whole bucket was summed.
 void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
     const ZeroBucket* x = bucket_of(m, tensor);
+    if (m->zero.holds == ZERO_OWNED) {
+        fetch_owned_grads(m, tensor, value);
+        return;
+    }
     if (m->comm->size > 1) comm_all_gather(m->comm, x->grads, x->owned_grads, x->piece, DT_F32, m->s);
     m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
 }
@@ -362,7 +418,7 @@ void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value) {
 
 void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     size_t elem = dtype_bytes(m->dt);
-    int in_part = m->zero.stage == 3;
+    int in_part = m->zero.stage == 3 || m->zero.holds == ZERO_OWNED;
     Segment own = {*tensor, 0, tensor->elems, 0};
     if (in_part) own = shape_segment(&m->shape, shape_index(&m->shape, tensor), m->comm->rank);
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);

@@ -44,8 +44,16 @@ typedef struct ZeroBucket {
     int is_leaving;
 } ZeroBucket;
 
+// What a Model has of weights and gradients. With --strategies one Model computes and another owns.
+typedef enum ZeroHolds {
+    ZERO_BOTH,
+    ZERO_IN_USE,  // those of its part, whole
+    ZERO_OWNED    // what this rank owns of every bucket, and optimizer state
+} ZeroHolds;
+
 typedef struct Zero {
     int stage;
+    ZeroHolds holds;
     DType grad_dtype;  // of gradients that travel
     void* part[N_ZERO_PARTS];
     ZeroBucket* bucket;  // (L + 2), see plan/shape.h

@@ -1,0 +1,49 @@
+// strategies.h - every step its own layout: pipelines of unlike degrees side by side, chosen for the documents of the
+// step (Hydraulis, arXiv 2412.07894).
+//
+// With --strategies the ranks of one group of like pipelines (plan/strategies.h) are a job of their own in the step:
+// Model.job. They plan, share documents, run tasks and tensor parallelism as a run without strategies does. What the
+// jobs have in common are the documents of the step, which are dispatched among them, one loss and one norm.
+//
+// Optimizer state never moves. Rank r owns piece r of every bucket of the whole model: Model.owner. After a step the
+// gradients of all jobs are summed there, and the new weights go to where the next step computes with them, whose
+// strategy is known by then: two moves, compiled once a strategy (run/mover.h).
+//
+// For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
+// one whose weights are there.
+#pragma once
+#include "plan/published/hydraulis.h"
+#include "plan/strategies.h"
+#include "run/mover.h"
+#include "run/run.h"
+
+struct Strategies {
+    StrategyList list;
+    int now;                   // the strategy whose weights are in place
+    Run* as[MOST_STRATEGIES];  // the run under each
+    Model owner;
+    Mover gather[MOST_STRATEGIES], reduce[MOST_STRATEGIES];
+    Arena arena;  // of the movers
+    // For the planner: every kind of pipeline is a scheme.
+    SchemePool pool;
+    PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
+    Strategy choices[MOST_STRATEGIES];
+};
+
+// The run under a strategy; itself where there are none.
+Run* run_under(Run* run, int strategy);
+
+size_t strategies_scratch(const Run* run);  // bytes that weights and gradients take on the move
+
+void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
+
+// In the order of main. Each ends the program with one line where it cannot go on.
+void strategies_read(Run* run);   // of --strategies; before ranks are joined
+void strategies_join(Run* run);   // makes all Comms, and the movers; run is then the first strategy's
+void strategies_carve(Run* run);  // once run->model has memory: that of all others
+void strategies_ready(Run* run);  // once memory is known: costs, and what is chosen from
+// The pieces of the step in b: chooses b->strategy (in evaluation it is the one in place) and leaves those of this
+// rank's job. 0, or -1 with a message. On the planner's thread.
+int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
+void strategies_turn(Run* run, int strategy);  // the run becomes that under this strategy, whose weights are in place
+void strategies_close(Run* run);
