@@ -567,10 +567,12 @@ static void agree(Run* run, const RankReport* report) {
     uint64_t made = plan_hash(&run->ahead.plan, run->ahead.lengths), job = run->strategies ? made : 0;
     uint64_t plan = hash_bytes(run->calibration.theta, sizeof run->calibration.theta,
                                (job ? run->ahead.dispatch_hash : made) ^ balance_state_hash(run));
-    Agreement mine = {plan, job, (uint64_t)interrupted, run->last_ms, *report};
+    double expected = calibration_predict(&run->calibration, run->ahead.terms);
+    Agreement mine = {plan, job, (uint64_t)interrupted, run->last_ms, run->ahead.predicted ? expected : NAN, *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
     run->agreed[0] = mine;
+    run->ahead.expected_ms = mine.predicted;
     if (c->size > 1 && c->table->all_gather_host(c, run->agreed, &mine, sizeof mine, err, sizeof err))
         run_lost(run, err);
     for (int r = 0; r < c->size && c->size > 1; r++) {
@@ -579,8 +581,12 @@ static void agree(Run* run, const RankReport* report) {
             die("step %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
                 ": expected the same on all ranks; is it the same program with the same data everywhere?",
                 run->ahead.plan.step, r, other->plan, run->agreed[0].plan);
+        if (strategies_same_job(run, run->ahead.strategy, r, c->rank) && other->job_plan != mine.job_plan)
+            die("step %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same",
+                run->ahead.plan.step, r, c->rank);
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         ms = MAX(ms, other->ms);
+        if (run->strategies) run->ahead.expected_ms = fmax(run->ahead.expected_ms, other->predicted);
     }
     if (ms > 0 && balance_explains_step(run)) calibration_learn(&run->calibration, run->last_terms, ms);
     run->last_ms = 0;
@@ -621,7 +627,9 @@ static void train_step(Run* run, StepRecord* r) {
     begin_step(run);
     balance_change(run);
     plan_next(run);
-    r->predicted_ms = run->batch.predicted ? calibration_predict(&run->calibration, run->batch.terms) : NAN;
+    r->predicted_ms = run->strategies        ? run->batch.expected_ms
+                      : run->batch.predicted ? calibration_predict(&run->calibration, run->batch.terms)
+                                             : NAN;
     r->step = run->state.step + 1;
     r->steps = c->steps;
     r->lr = schedule_lr(c, r->step);

@@ -8,6 +8,7 @@
 //   seconds           that the step took on this rank, the one that writes
 //   tokens_per_second, mfu    mfu: fraction of the measured matmul limit
 //   plan              the planner
+//   strategy          of --strategies: that of this step
 //   plan_us           what planning took, on a thread beside the step before
 //   plan_stall_us     what the step before waited for it
 //   predicted_ms      what the cost model predicted before the step ran, with all that it had learnt by then

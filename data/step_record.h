@@ -18,6 +18,7 @@ typedef struct StepRecord {
     double seconds, mfu;
     int virtual_time;  // seconds are virtual
     const char* planner;
+    const char* strategy;  // of --strategies; NULL: there are none
     const Plan* plan;  // NULL: not known
     double plan_us, plan_stall_us;
     double predicted_ms, measured_ms, gap;  // NaN: not known

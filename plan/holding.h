@@ -67,8 +67,8 @@ typedef struct Wave {
 
 typedef struct Transfers {
     int waves;
-    Wave* wave;     // one for each bucket of the whole model
-    Slice* slices;  // of all messages
+    Wave* wave;                                  // one for each bucket of the whole model
+    Slice* slices;                               // of all messages
     size_t most_send, most_receive, most_slice;  // elements, of any wave; of any slice
     size_t* sent;                                // (ranks) elements that each rank sends to others in all
 } Transfers;

@@ -49,7 +49,8 @@ static int read_number(Reader* r) {
 static int unexpected(const Reader* r, char* err, size_t errlen) {
     int n = 0;
     while (r->at + n < r->end && n < 20 && isgraph((unsigned char)r->at[n])) n++;
-    return fail(err, errlen, "line %d: expected pipelines like 2xtp2pp3, joined by +, found \"%.*s\"", r->line, n, r->at);
+    return fail(err, errlen, "line %d: expected pipelines like 2xtp2pp3, joined by +, found \"%.*s\"", r->line, n,
+                r->at);
 }
 
 // A word with a number behind it.

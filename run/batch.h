@@ -36,6 +36,7 @@ typedef struct Batch {
                             // n_targets and sum_s2 stay those of all
     double strategy_ms;     // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
+    double expected_ms;     // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
     SamplerPosition after;  // where the next step's documents begin
     Plan plan;
     double plan_us;                   // what planning took, all of it

@@ -129,10 +129,9 @@ static void run_collectives(const Moving* x, const Shape* whole) {
     for (int b = 0; b < shape_buckets(whole); b++) {
         Bucket bucket = shape_bucket(whole, b);
         size_t all = bucket.offset * x->elem, own = all / ranks, n = bucket.elems / ranks;
-        Request request =
-            x->mover->kind == RESHARD_SUM
-                ? table->begin_reduce_scatter(x->world, x->to + own, x->from + all, n, x->dt, x->s)
-                : table->begin_all_gather(x->world, x->to + all, x->from + own, n, x->dt, x->s);
+        Request request = x->mover->kind == RESHARD_SUM
+                              ? table->begin_reduce_scatter(x->world, x->to + own, x->from + all, n, x->dt, x->s)
+                              : table->begin_all_gather(x->world, x->to + all, x->from + own, n, x->dt, x->s);
         table->end(x->world, request, x->s);
     }
 }

@@ -83,6 +83,7 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->micro_batches = b->plan.n_micro_batches;
     r->mfu = shape_training_flops(&run->model.whole, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
     r->planner = run->config.plan;
+    r->strategy = run->strategies ? strategies_name(run, b->strategy) : NULL;
     r->plan = &b->plan;
     r->plan_us = b->plan_us;
     r->virtual_time = run->model.k->virtual_time;

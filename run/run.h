@@ -35,6 +35,7 @@ typedef struct Agreement {
     uint64_t job_plan;  // with --strategies, where that is of what all jobs have in common: the plan of this job
     uint64_t signal;    // that asks for an end, 0 none
     double ms;          // of the last step; 0: nothing to learn from
+    double predicted;   // ms of the plan; NaN: not known
     RankReport report;  // of this one
 } Agreement;
 

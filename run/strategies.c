@@ -7,6 +7,8 @@
 
 #include "data/disk.h"
 
+const char* strategies_name(const Run* run, int strategy) { return run->strategies->name[strategy]; }
+
 Run* run_under(Run* run, int strategy) { return run->strategies ? run->strategies->as[strategy] : run; }
 
 // ---- before the run
@@ -54,6 +56,7 @@ void strategies_read(Run* run) {
     run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
     if (!run->strategies) die("no memory for %d strategies", found.list.n);
     run->strategies->list = found.list;
+    for (int s = 0; s < found.list.n; s++) strategy_print(&found.list.strategy[s], run->strategies->name[s]);
 }
 
 // ---- who does what
@@ -96,6 +99,11 @@ static Part part_of(const Run* run, const TpSplit* splits, int s, int r) {
     Layout layout = layout_of(run, g);
     int stage = place / (g->copies * g->tp);
     return (Part){&splits[g->tp], place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
+}
+
+int strategies_same_job(const Run* run, int s, int a, int b) {
+    int place;
+    return run->strategies && group_of(run, s, a, &place) == group_of(run, s, b, &place);
 }
 
 static int computes_all(const Run* run, int s) {

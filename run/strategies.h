@@ -21,6 +21,7 @@ struct Strategies {
     StrategyList list;
     int now;                   // the strategy whose weights are in place
     Run* as[MOST_STRATEGIES];  // the run under each
+    char name[MOST_STRATEGIES][STRATEGY_TEXT];
     Model owner;
     Mover gather[MOST_STRATEGIES], reduce[MOST_STRATEGIES];
     Arena arena;  // of the movers
@@ -33,6 +34,8 @@ struct Strategies {
 // The run under a strategy; itself where there are none.
 Run* run_under(Run* run, int strategy);
 
+const char* strategies_name(const Run* run, int strategy);            // as it could be typed; lives as long as the run
+int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether two ranks are; 0 without strategies
 size_t strategies_scratch(const Run* run);  // bytes that weights and gradients take on the move
 
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies

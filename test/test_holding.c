@@ -1,0 +1,318 @@
+// test_holding.c - transfers between layouts of the model: every element arrives where it is wanted, once, from whom it
+// should; played in memory for random models, ranks and ways to divide them among pipelines.
+#include "plan/base.h"
+#include "plan/holding.h"
+#include "plan/layout.h"
+#include "plan/strategies.h"
+#include "test/shapes.h"
+#include "test/test.h"
+
+enum { MOST_RANKS = 9, CASES = 60 };
+
+static char err[ERR_BYTES];
+static TpSplit splits[MOST_RANKS + 1];
+static int node[MOST_RANKS];
+
+static int draw(uint64_t seed, uint64_t i, int n) { return (int)(random_uniform(seed, i) * n); }
+
+// ---- layouts of one model over some ranks
+
+typedef struct Case {
+    Shape whole;
+    int ranks;
+    Arena arena;
+    RankStrategy strategy[2];
+    Part parts[2][MOST_RANKS];
+    Holdings pieces, held[2];
+} Case;
+
+// Any pipelines for all ranks: as many as there is room for, each of any degrees that fit.
+static RankStrategy draw_strategy(const Shape* whole, int ranks, uint64_t seed) {
+    RankStrategy s = {0};
+    for (uint64_t i = 0; ranks > 0; i += 3) {
+        int tp = 1 + draw(seed, i, MIN(ranks, MIN(whole->NH, 4))),
+            pp = 1 + draw(seed, i + 1, MIN(ranks / tp, whole->L)), known = 0;
+        int copies = s.n == MOST_PIPELINE_GROUPS - 1 ? 0 : 1 + draw(seed, i + 2, ranks / (tp * pp));
+        for (int g = 0; g < s.n; g++) known |= s.group[g].tp == tp && s.group[g].pp == pp;
+        if (known && i < 60) continue;
+        if (known || !copies) tp = pp = 1, copies = ranks;
+        s.group[s.n++] = (PipelineGroup){copies, tp, pp};
+        ranks -= copies * tp * pp;
+    }
+    return s;
+}
+
+static void divide(Case* c, int which) {
+    RankStrategy* s = &c->strategy[which];
+    for (int r = 0; r < c->ranks; r++) {
+        int place;
+        const PipelineGroup* g = &s->group[strategy_group(s, r, &place)];
+        Layout layout = layout_even(&c->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
+        int stage = place / (g->copies * g->tp);
+        c->parts[which][r] =
+            (Part){&splits[g->tp], place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
+    }
+    CHECK(holdings_of_parts(&c->held[which], &c->whole, c->parts[which], c->ranks, &c->arena, err, sizeof err) == 0);
+}
+
+static void open_case(Case* c, uint64_t seed) {
+    memset(c, 0, sizeof *c);
+    int heads = 1 + draw(seed, 1000, 5);
+    c->whole = shape_like((Arch)draw(seed, 1001, N_ARCHS), 1 + draw(seed, 1002, 5), 8 * heads, heads,
+                          257 + draw(seed, 1003, 200), 16);
+    c->ranks = 1 + draw(seed, 1004, MOST_RANKS);
+    c->whole.shards = c->ranks;
+    for (int r = 0; r < c->ranks; r++) node[r] = r / (1 + draw(seed, 1005, 4));
+    for (int tp = 1; tp <= MIN(4, c->whole.NH); tp++) splits[tp] = split_even(&c->whole, tp);
+    for (int i = 0; i < 2; i++) {
+        c->strategy[i] = draw_strategy(&c->whole, c->ranks, seed + (uint64_t)i * 77);
+        CHECK(strategy_ranks(&c->strategy[i]) == c->ranks);
+        divide(c, i);
+    }
+    CHECK(holdings_of_pieces(&c->pieces, &c->whole, &c->arena, err, sizeof err) == 0);
+}
+
+// ---- memory of all ranks
+
+typedef struct Memory {
+    size_t elems;
+    double* of[MOST_RANKS];
+} Memory;
+
+static Memory take_memory(const Case* c) {
+    Memory m = {.elems = shape_param_elems(&c->whole) + 4096};
+    for (int r = 0; r < c->ranks; r++) m.of[r] = (double*)calloc(m.elems, sizeof(double));
+    return m;
+}
+
+static void free_memory(Memory* m) {
+    for (int r = 0; r < MOST_RANKS; r++) free(m->of[r]);
+}
+
+static double value_of(int tensor, int row, int col) { return 1 + tensor + 1e3 * row + 1e-3 * col; }
+
+typedef double (*ValueOf)(int rank, int tensor, int row, int col);
+static double same_everywhere(int rank, int tensor, int row, int col) {
+    (void)rank;
+    return value_of(tensor, row, col);
+}
+static double by_rank(int rank, int tensor, int row, int col) { return (rank + 1) * value_of(tensor, row, col); }
+
+// Fills what is held; returns elements of each rank in counts.
+static void fill(const Memory* m, const Holdings* h, ValueOf value) {
+    for (int t = 0; t < h->tensors; t++)
+        for (const Holding* x = h->list + h->first[t]; x < h->list + h->first[t + 1]; x++)
+            for (int i = 0; i < x->box.rows; i++)
+                for (int j = 0; j < x->box.cols; j++)
+                    m->of[x->rank][x->at + (size_t)i * (size_t)x->stride + (size_t)j] =
+                        value(x->rank, t, x->box.row + i, x->box.col + j);
+}
+
+// Elements that two lists share on the same rank, and those of the second one.
+static int holds(const Holdings* h, int rank, int t, int row, int col) {
+    int n = 0;
+    for (const Holding* x = h->list + h->first[t]; x < h->list + h->first[t + 1]; x++)
+        n += x->rank == rank && row >= x->box.row && row < x->box.row + x->box.rows && col >= x->box.col &&
+             col < x->box.col + x->box.cols;
+    return n;
+}
+
+// ---- transfers played
+
+typedef struct Played {
+    Transfers of[MOST_RANKS];
+    size_t sent;  // by all ranks to others
+} Played;
+
+static const Message* message_to(const Message* list, int n, int peer) {
+    while (n > 0 && list->peer != peer) list++, n--;
+    return n > 0 ? list : NULL;
+}
+
+// One message: slices of both sides go through in the same order.
+static void carry(const Transfers* a, const Message* sent, const double* from, const Transfers* b, const Message* got,
+                  double* to, int sums) {
+    CHECK(sent->n == got->n && sent->elems == got->elems);
+    for (int i = 0; i < MIN(sent->n, got->n); i++) {
+        const Slice *x = &a->slices[sent->first + i], *y = &b->slices[got->first + i];
+        CHECK(x->rows == y->rows && x->cols == y->cols);
+        for (int r = 0; r < MIN(x->rows, y->rows); r++)
+            for (int k = 0; k < MIN(x->cols, y->cols); k++) {
+                double v = from[x->at + (size_t)(r * x->stride + k)], *z = &to[y->at + (size_t)(r * y->stride + k)];
+                *z = sums ? *z + v : v;
+            }
+    }
+}
+
+static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, ReshardKind kind, const Memory* source,
+                 const Memory* target) {
+    memset(p, 0, sizeof *p);
+    for (int r = 0; r < c->ranks; r++) {
+        int failed = reshard(&p->of[r], &c->whole, from, to, kind, r, c->ranks, node, &c->arena, err, sizeof err);
+        if (failed) printf("    %s\n", err);
+        CHECK(!failed);
+        if (failed) return;
+        CHECK(memcmp(p->of[r].sent, p->of[0].sent, sizeof(size_t) * (size_t)c->ranks) == 0);
+    }
+    for (int w = 0; w < p->of[0].waves; w++)
+        for (int r = 0; r < c->ranks; r++) {
+            const Wave* here = &p->of[r].wave[w];
+            size_t elems = 0;
+            for (const Message* got = here->receives; got < here->receives + here->n_receives; got++) {
+                const Wave* there = &p->of[got->peer].wave[w];
+                const Message* sent = message_to(there->sends, there->n_sends, r);
+                CHECK(sent != NULL);
+                if (sent)
+                    carry(&p->of[got->peer], sent, source->of[got->peer], &p->of[r], got, target->of[r],
+                          kind == RESHARD_SUM);
+                if (got->peer != r) elems += got->elems;
+            }
+            CHECK(elems == here->receive_elems && elems <= p->of[r].most_receive);
+            p->sent += elems;
+        }
+}
+
+// ---- claims
+
+static void weights_arrive_at_every_rank_of_every_pipeline(void) {
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        Case c;
+        Played p;
+        open_case(&c, seed);
+        Memory from = take_memory(&c), to = take_memory(&c), wanted = take_memory(&c);
+        fill(&from, &c.pieces, same_everywhere);
+        fill(&wanted, &c.held[0], same_everywhere);
+        play(&p, &c, &c.pieces, &c.held[0], RESHARD_COPY, &from, &to);
+        for (int r = 0; r < c.ranks; r++) CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
+        // What a rank owns of its part stays at home; all else is sent once.
+        size_t expected = 0;
+        for (int t = 0; t < c.held[0].tensors; t++)
+            for (const Holding* h = c.held[0].list + c.held[0].first[t]; h < c.held[0].list + c.held[0].first[t + 1];
+                 h++)
+                for (int i = 0; i < h->box.rows; i++)
+                    for (int j = 0; j < h->box.cols; j++)
+                        expected += !holds(&c.pieces, h->rank, t, h->box.row + i, h->box.col + j);
+        CHECK(p.sent == expected);
+        free_memory(&from), free_memory(&to), free_memory(&wanted);
+        arena_free(&c.arena);
+    }
+}
+
+static void gradients_of_all_copies_are_summed_once_at_their_owner(void) {
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        Case c;
+        Played p;
+        open_case(&c, seed + 1000);
+        Memory from = take_memory(&c), to = take_memory(&c);
+        fill(&from, &c.held[1], by_rank);
+        play(&p, &c, &c.held[1], &c.pieces, RESHARD_SUM, &from, &to);
+        for (int t = 0; t < c.pieces.tensors; t++)
+            for (const Holding* h = c.pieces.list + c.pieces.first[t]; h < c.pieces.list + c.pieces.first[t + 1]; h++)
+                for (int i = 0; i < h->box.rows; i++)
+                    for (int j = 0; j < h->box.cols; j++) {
+                        int row = h->box.row + i, col = h->box.col + j, copies = 0;
+                        double sum = 0;
+                        for (int r = 0; r < c.ranks; r++)
+                            if (holds(&c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
+                        CHECK(copies > 0);
+                        CHECK_CLOSE(to.of[h->rank][h->at + (size_t)(i * h->stride + j)], sum, 1e-9 * sum);
+                    }
+        free_memory(&from), free_memory(&to);
+        arena_free(&c.arena);
+    }
+}
+
+// The lowest rank that has a row sends it, as a program without a choice would have it.
+static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdings* to) {
+    size_t sent[MOST_RANKS] = {0}, most = 0;
+    for (int t = 0; t < to->tensors; t++)
+        for (const Holding* h = to->list + to->first[t]; h < to->list + to->first[t + 1]; h++)
+            for (int i = 0; i < h->box.rows; i++)
+                for (int j = 0; j < h->box.cols; j++) {
+                    int row = h->box.row + i, col = h->box.col + j, r = 0;
+                    if (holds(from, h->rank, t, row, col)) continue;
+                    while (!holds(from, r, t, row, col)) r++;
+                    sent[r]++;
+                }
+    for (int r = 0; r < c->ranks; r++) most = MAX(most, sent[r]);
+    return most;
+}
+
+static void copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them(void) {
+    int spread = 0, compared = 0;
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        Case c;
+        Played p;
+        open_case(&c, seed + 2000);
+        if (seed % 2) memset(node, 0, sizeof node);
+        Memory from = take_memory(&c), to = take_memory(&c), wanted = take_memory(&c);
+        fill(&from, &c.held[0], same_everywhere);
+        fill(&wanted, &c.held[1], same_everywhere);
+        play(&p, &c, &c.held[0], &c.held[1], RESHARD_COPY, &from, &to);
+        size_t most = 0, at_home = 0, wants = 0;
+        for (int r = 0; r < c.ranks; r++) {
+            CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
+            most = MAX(most, p.of[0].sent[r]);
+        }
+        for (int t = 0; t < c.held[1].tensors; t++)
+            for (const Holding* h = c.held[1].list + c.held[1].first[t]; h < c.held[1].list + c.held[1].first[t + 1];
+                 h++)
+                for (int i = 0; i < h->box.rows; i++)
+                    for (int j = 0; j < h->box.cols; j++, wants++)
+                        at_home += holds(&c.held[0], h->rank, t, h->box.row + i, h->box.col + j) > 0;
+        CHECK(p.sent == wants - at_home);
+        size_t lowest = lowest_rank_sends(&c, &c.held[0], &c.held[1]);
+        if (node[c.ranks - 1] == 0 && lowest > 0) {
+            CHECK(most <= lowest);
+            compared++, spread += most < lowest;
+        }
+        free_memory(&from), free_memory(&to), free_memory(&wanted);
+        arena_free(&c.arena);
+    }
+    CHECK(compared >= 10 && spread >= 5);
+}
+
+static void what_nobody_has_is_an_error(void) {
+    Case c;
+    Transfers t;
+    open_case(&c, 7);
+    Holdings none = c.pieces;
+    none.first = (int*)calloc((size_t)none.tensors + 1, sizeof(int));
+    CHECK(reshard(&t, &c.whole, &none, &c.held[0], RESHARD_COPY, 0, c.ranks, node, &c.arena, err, sizeof err) == -1);
+    CHECK(strstr(err, "nobody has all of wte") != NULL);
+    free(none.first);
+    arena_free(&c.arena);
+}
+
+static void strategies_are_read_and_printed(void) {
+    StrategyList list;
+    char text[STRATEGY_TEXT];
+    const char* good = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
+    CHECK(strategies_parse(&list, good, strlen(good), err, sizeof err) == 0);
+    CHECK(list.n == 4);
+    CHECK_STRING(strategy_print(&list.strategy[0], text), "tp4+2xtp2");
+    CHECK_STRING(strategy_print(&list.strategy[1], text), "tp2pp2+2xtp1pp2");
+    CHECK_STRING(strategy_print(&list.strategy[3], text), "2xtp1pp4");
+    for (int i = 0; i < list.n; i++) CHECK(strategy_ranks(&list.strategy[i]) == 8);
+    Shape shape = shape_make(3, 32, 4, 300, 16);
+    list.n = 3;
+    CHECK(strategies_check(&list, &shape, 8, err, sizeof err) == 0);
+    CHECK(strategies_check(&list, &shape, 6, err, sizeof err) == -1);
+    CHECK_STRING(err, "tp4+2xtp2: expected pipelines for all 6 ranks, found some for 8");
+    const char* bad[] = {"",      "tp",    "tp0",  "2tp1",       "x2tp1",  "tp2+",
+                         "tp2 2", "tp1pp", "tp-1", "tp99999999", "pp2tp2", "tp2+tp2"};
+    for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
+        int failed = strategies_parse(&list, bad[i], strlen(bad[i]), err, sizeof err);
+        if (!failed) printf("    \"%s\" is taken\n", bad[i]);
+        CHECK(failed == -1 && strstr(err, "expected"));
+    }
+}
+
+int main(void) {
+    RUN(weights_arrive_at_every_rank_of_every_pipeline);
+    RUN(gradients_of_all_copies_are_summed_once_at_their_owner);
+    RUN(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them);
+    RUN(what_nobody_has_is_an_error);
+    RUN(strategies_are_read_and_printed);
+    return test_done();
+}
