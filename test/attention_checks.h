@@ -66,7 +66,7 @@ static void fill(Tensor t, uint64_t seed, double scale) {
 static double largest(Tensor t) {
     double most = 0;
     for (size_t r = 0; r < t.rows; r++)
-        for (size_t c = 0; c < t.width; c++) most = fmax(most, fabs(get(t, r, c)));
+        for (size_t c = 0; c < t.width; c++) most = MAX(most, fabs(get(t, r, c)));
     return most;
 }
 
@@ -76,7 +76,7 @@ static double largest_norm(Tensor t, int HS) {
         for (size_t c = 0; c < t.width; c += HS) {
             double sum = 0;
             for (int j = 0; j < HS; j++) sum += get(t, r, c + j) * get(t, r, c + j);
-            most = fmax(most, sqrt(sum));
+            most = MAX(most, sqrt(sum));
         }
     return most;
 }

@@ -184,7 +184,7 @@ static void compare_with_whole(Parts* t, const Result* found, const Result* expe
            L = 0;
     for (size_t h = 0; h < expected->lse.rows; h++)
         for (size_t n = 0; n < expected->lse.width; n++)
-            if (!isinf(get(expected->lse, h, n))) L = fmax(L, fabs(get(expected->lse, h, n)));
+            if (!isinf(get(expected->lse, h, n))) L = MAX(L, fabs(get(expected->lse, h, n)));
     double l = dS + (4 + L) * E, V = largest(p->v);
     double g = largest_norm(p->dout, p->a.HS) * fmax(largest_norm(p->v, p->a.HS), largest_norm(expected->out, p->a.HS));
     double t_dS = (2 * r + 2 * (HS + 3 + P) * E) * 2 * g, s = p->a.NH / p->a.NKV, more = (s - 1) * p->longest * E;

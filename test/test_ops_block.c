@@ -29,7 +29,7 @@ static void set_row_size(int i) {
 
 static double largest(int buffer) {
     double most = 0;
-    for (size_t i = 0; i < world.b[buffer].n; i++) most = fmax(most, fabs(get(buffer, i)));
+    for (size_t i = 0; i < world.b[buffer].n; i++) most = MAX(most, fabs(get(buffer, i)));
     return most;
 }
 
@@ -339,8 +339,8 @@ static void find_most_xhat(size_t at, int n, int h) {
     double square = 0, most = 0;
     size_t raw = ((size_t)n * (k.NH + k.NKV) + h) * k.HS;
     for (int j = 0; j < k.HS; j++)
-        square += pow(get(k.raw, raw + j), 2) / k.HS, most = fmax(most, fabs(get(k.raw, raw + j)));
-    most_xhat = fmax(most_xhat, most / sqrt(square + 1e-6));
+        square += pow(get(k.raw, raw + j), 2) / k.HS, most = MAX(most, fabs(get(k.raw, raw + j)));
+    most_xhat = MAX(most_xhat, most / sqrt(square + 1e-6));
     (void)at;
 }
 
@@ -351,7 +351,7 @@ static void set_back_tolerance(size_t at, int n, int h) {
     for (int j = 0; j < k.HS; j++) {
         double w = k.qk_norm ? fabs(get(h < k.NH ? k.weight : k.k_weight, j)) : 1;
         double d = fabs(get_from(start, k.dt, at + j)) + fabs(get_from(start, k.dt, at + (j + k.HS / 2) % k.HS));
-        G = fmax(G, d * w), D = fmax(D, d);
+        G = MAX(G, d * w), D = MAX(D, d);
         if (k.qk_norm) square += pow(get(k.raw, raw + j), 2) / k.HS;
     }
     if (k.qk_norm) rstd = 1 / sqrt(square + 1e-6);
@@ -373,7 +373,7 @@ static void rotary_backward_matches(int qk_norm) {
         tolerate(k.dx), most_xhat = 0;
         double D = 2 * largest(k.dx), *dq = qk_norm ? tolerate(k.dweight) : NULL,
                *dk = qk_norm ? tolerate(k.dk_weight) : NULL;
-        for (size_t j = 0; j < world.b[k.dx].n; j++) D = fmax(D, 2 * fabs(get_from(world.b[k.dx].start, k.dt, j)));
+        for (size_t j = 0; j < world.b[k.dx].n; j++) D = MAX(D, 2 * fabs(get_from(world.b[k.dx].start, k.dt, j)));
         if (qk_norm) for_heads(find_most_xhat);
         for_heads(set_back_tolerance);
         for (int j = 0; j < k.HS && qk_norm; j++) {

@@ -147,5 +147,5 @@ SIMD_INLINE void store_pairs(float* to, vf_bits even, vf_bits odd) {
     vf_store(to, (vf)(even >> 16 | (odd & ~0xffffu)));
 }
 SIMD_INLINE void store_halves(bf16* to, vf_bits x) {
-    *(vf_bf16*)to = (vf_bf16)_mm512_cvtepi32_epi16((__m512i)(x >> 16));
+    *(vf_bf16_unaligned*)to = (vf_bf16)_mm512_cvtepi32_epi16((__m512i)(x >> 16));
 }

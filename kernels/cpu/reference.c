@@ -17,6 +17,9 @@ static double load(const void* p, size_t i, DType dt) {
     return dt == DT_F32 ? ((const float*)p)[i] : bf16_to_float(((const bf16*)p)[i]);
 }
 
+// a where b is NaN. With fmax gcc 12 for ARM ends in an internal error at -O3.
+static double greater(double a, double b) { return b > a ? b : a; }
+
 static void store(void* p, size_t i, double x, DType dt) {
     if (dt == DT_F64) ((double*)p)[i] = x;
     else if (dt == DT_F32) ((float*)p)[i] = (float)x;
@@ -305,7 +308,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
                 size_t query = (size_t)a->cu_q[b] + i;
                 visible_keys(a, b, i, &k0, &k1);
                 double max = -INFINITY, total = 0;
-                for (size_t k = k0; k < k1; k++) max = fmax(max, score(a, query, k, h, dt));
+                for (size_t k = k0; k < k1; k++) max = greater(max, score(a, query, k, h, dt));
                 for (size_t k = k0; k < k1; k++) total += exp(score(a, query, k, h, dt) - max);
                 lse[h * Nq + query] = k0 < k1 ? (float)(max + log(total)) : -INFINITY;
                 for (int j = 0; j < a->HS; j++) {
@@ -373,7 +376,7 @@ static void attention_merge(float* out, float* lse, const float* part, const flo
                             Stream s) {
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t h = 0; h < (size_t)NH; h++) {
-            double x = lse[h * N + n], y = part_lse[h * N + n], max = fmax(x, y), a = exp(x - max), b = exp(y - max);
+            double x = lse[h * N + n], y = part_lse[h * N + n], max = greater(x, y), a = exp(x - max), b = exp(y - max);
             if (x == -INFINITY && y == -INFINITY) continue;
             lse[h * N + n] = (float)(max + log(a + b));
             for (size_t i = (n * NH + h) * HS; i < (n * NH + h + 1) * HS; i++)
@@ -460,7 +463,7 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
                        int Vp, DType dt, Stream s) {
     for (size_t n = 0; n < (size_t)N; n++) {
         double max = -INFINITY, total = 0;
-        for (size_t v = 0; v < (size_t)V; v++) max = fmax(max, load(logits, n * Vp + v, dt));
+        for (size_t v = 0; v < (size_t)V; v++) max = greater(max, load(logits, n * Vp + v, dt));
         for (size_t v = 0; v < (size_t)V; v++) total += exp(load(logits, n * Vp + v, dt) - max);
         int target = targets[n];
         losses[n] = target < 0 ? 0 : (float)(max + log(total) - load(logits, n * Vp + target, dt));
@@ -476,7 +479,7 @@ static void classifier_part(float* stats, const void* logits, const int* targets
     for (size_t n = 0; n < (size_t)N; n++) {
         double max = -INFINITY, total = 0;
         int target = targets[n] - first, mine = targets[n] >= first && target < V;
-        for (size_t v = 0; v < (size_t)V; v++) max = fmax(max, load(logits, n * Vp + v, dt));
+        for (size_t v = 0; v < (size_t)V; v++) max = greater(max, load(logits, n * Vp + v, dt));
         for (size_t v = 0; v < (size_t)V; v++) {
             double x = load(logits, n * Vp + v, dt);
             if (x != -INFINITY) total += exp(x - max);  // with max = -infinity too it would be a NaN
@@ -490,7 +493,7 @@ static void classifier_part(float* stats, const void* logits, const int* targets
 // Sums in rank order. A part without any logit, or of hidden ones only, adds 0 exp(-infinity).
 CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
     double max = -INFINITY, total = 0, at_target = 0;
-    for (size_t p = 0; p < (size_t)parts; p++) max = fmax(max, stats[(p * N + n) * 3]);
+    for (size_t p = 0; p < (size_t)parts; p++) max = greater(max, stats[(p * N + n) * 3]);
     for (size_t p = 0; p < (size_t)parts; p++) {
         const float* part = stats + (p * N + n) * 3;
         total += part[1] * exp(part[0] - max);
