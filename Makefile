@@ -48,11 +48,12 @@ endif
 # Warnings stop the build where they can be mended (continuous integration sets WERROR=-Werror), not elsewhere.
 WERROR   ?=
 WARNINGS := -Wall -Wextra $(WERROR)
-COMMON   := -std=gnu11 $(CFLAGS_$(config)) $(WARNINGS) -I. -MMD -MP $(CFLAGS) $(if $(filter yes,$(OPENMP)),\
-  -fopenmp,-Wno-unknown-pragmas -Ikernels/cpu/single)
-# The planner must reach the same result with every compiler: no contraction of a * b + c.
-PLAN_FLAGS   := -ffp-contract=off
+# The planner must reach the same result with every compiler, in functions of its headers too: no contraction of
+# a * b + c but in the kernels that are compiled for each instruction set.
+COMMON   := -std=gnu11 $(CFLAGS_$(config)) $(WARNINGS) -I. -MMD -MP -ffp-contract=off $(CFLAGS) \
+  $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas -Ikernels/cpu/single)
 KERNEL_FLAGS := -fno-math-errno
+FAMILY_FLAGS := $(KERNEL_FLAGS) -ffp-contract=fast
 DEFINES      := $(if $(filter yes,$(ISAS)),-DHAVE_X86_ISAS) $(if $(filter yes,$(AMX)),-DHAVE_AMX) \
   $(if $(filter yes,$(CUDA)),-DHAVE_CUDA)
 
@@ -137,10 +138,7 @@ $(build)/train_gpt.o: train_gpt.cu $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) -x c -c $< -o $@)
 
 $(build)/plan/%.o: plan/%.c $(build)/flags
-	$(call step,CC $<,$(CC) $(COMMON) $(PLAN_FLAGS) -c $< -o $@)
-
-# Virtual times are the same digits on every machine.
-$(build)/kernels/virtual/%.o: KERNEL_FLAGS += $(PLAN_FLAGS)
+	$(call step,CC $<,$(CC) $(COMMON) -c $< -o $@)
 
 $(build)/%.o: %.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(DEFINES) $(KERNEL_FLAGS) $(MPI_COMPILE) -c $< -o $@)
@@ -150,7 +148,7 @@ $(build)/kernels/cuda/%.o: kernels/cuda/%.cu $(build)/flags
 
 define family_rule
 $(build)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(build)/flags
-	$$(call step,CC $$< $(1),$$(CC) $$(COMMON) $$(KERNEL_FLAGS) $$(FLAGS_$(1)) -DISA=$(1) -c $$< -o $$@)
+	$$(call step,CC $$< $(1),$$(CC) $$(COMMON) $$(FAMILY_FLAGS) $$(FLAGS_$(1)) -DISA=$(1) -c $$< -o $$@)
 endef
 $(foreach s,$(sets) amx,$(eval $(call family_rule,$(s))))
 
@@ -213,7 +211,7 @@ $(build)/test/test_library: test/test_library.cc kernels/cuda/library.cu $(build
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
 $(build)/test/test_attention_amx: $(build)/kernels/cpu/attention_pairs_emulated.o
 $(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
-	$(call step,CC $< emulated,$(CC) $(COMMON) $(KERNEL_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
+	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
 $(build)/dev/%: $(build)/dev/%.o $(build)/ragged.a
@@ -224,7 +222,6 @@ $(build)/dev/simulate: $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simula
 with_lengths := $(shell grep -lE 'dev/lengths.h|test/(rounds|slow_cluster).h' test/*.c)
 with_lengths := $(with_lengths:test/%.c=$(build)/test/%)
 $(with_lengths) $(build)/dev/bench_plan $(build)/dev/simulate $(build)/dev/draw_corpus: $(build)/dev/lengths.o
-$(build)/dev/lengths.o: KERNEL_FLAGS += $(PLAN_FLAGS)
 
 # Fuzzers: every reader of bytes, which clang must compile, with what it reads for (config=fuzz).
 build/fuzz/fuzz_%: LIBRARIES := -lm

@@ -121,8 +121,8 @@ static Rotary rotary_of(const Model* m, const Row* row, int l) {
     r.N = row->N;
     r.NH = a.NH;
     r.NKV = a.NKV;
-    r.HS = a.HS;
-    r.ld = (a.NH + 2 * a.NKV) * a.HS;
+    r.HS = m->shape.HS;  // row->attention is none where keys are cached
+    r.ld = (a.NH + 2 * a.NKV) * r.HS;
     r.q_weight = W(QNORMW);
     r.k_weight = W(KNORMW);
     r.eps = (float)m->shape.eps;

@@ -9,6 +9,7 @@ writes for each (default: all), into a folder of that folder,
     golden.json           losses of ten training steps and the gradient norms, as doubles
 and beside them
     docs.jsonl            the documents, of very different lengths
+    choices.jsonl         questions with several endings; what each model says of them: choices.json in its folder
 
 The models are written out here from their definitions, document by document, so that they share nothing with the
 trainer: no packing, no masks but the causal one, no kernels. Needs torch and numpy only. Where transformers is
@@ -240,6 +241,28 @@ def train(arch, p, docs):
     return losses, norms, first_grads
 
 
+# ---- endings
+
+
+def questions():
+    """HellaSwag's format; a context that is empty, endings of unlike lengths, letters of several bytes."""
+    return [{"ctx": "the ragged edge", "endings": ["of every text", "is", "where it ends and ends"], "label": 0},
+            {"ctx": "", "endings": ["text", "edge of the text", "zzzz"], "label": 1},
+            {"ctx": "it ends where every text", "endings": ["ends", "qqq qq q", "\u00e9\u00fc\u20ac"], "label": 2},
+            {"ctx": "of the edge and", "endings": ["the", "where every", "ragged"], "label": 1}]
+
+
+def mean_likelihoods(logits, question):
+    """Of each ending: the mean of log p over its tokens, a space before it, after end-of-text and the context."""
+    context, means = [END_OF_TEXT] + list(question["ctx"].encode()), []
+    for ending in question["endings"]:
+        tokens = context + list((" " + ending).encode())
+        scores = torch.log_softmax(logits(torch.tensor(tokens)), -1).detach()
+        means.append(float(sum(scores[i - 1, tokens[i]] for i in range(len(context), len(tokens)))
+                           / (len(tokens) - len(context))))
+    return means
+
+
 # ---- the same by transformers
 
 
@@ -326,6 +349,13 @@ def write_golden(arch, out, docs):
     print(f"    {compare(init, docs, losses[0], grads)}")
 
 
+def write_choices(arch, out):
+    logits = logits_of(arch, parameters(arch))
+    means = [mean_likelihoods(logits, q) for q in questions()]
+    right = sum(int(np.argmax(m)) == q["label"] for m, q in zip(means, questions()))
+    write_json(os.path.join(out, "choices.json"), {"right": right, "means": means})
+
+
 def main():
     archs = sys.argv[2:] or list(MODELS)
     if len(sys.argv) < 2 or not set(archs) <= set(MODELS):
@@ -335,8 +365,12 @@ def main():
     with open(os.path.join(sys.argv[1], "docs.jsonl"), "w") as f:
         for text in docs:
             f.write(json.dumps({"text": text}) + "\n")
+    with open(os.path.join(sys.argv[1], "choices.jsonl"), "w") as f:
+        for question in questions():
+            f.write(json.dumps(question) + "\n")
     for arch in archs:
         write_golden(arch, os.path.join(sys.argv[1], arch), docs)
+        write_choices(arch, os.path.join(sys.argv[1], arch))
 
 
 if __name__ == "__main__":

@@ -87,6 +87,37 @@ static double loss_of(const char* text) {
     return printed("loss") * (at ? atof(at + 1) : NAN);
 }
 
+// choices.json is by PyTorch in double (dev/reference.py).
+static void endings_are_as_likely_as_pytorch_says(void) {
+    static const char* const archs[] = {"gpt2", "llama", "qwen2", "qwen3"};
+    static char text[1 << 14];
+    for (int i = 0; i < COUNT(archs); i++) {
+        char path[128], right[64];
+        int64_t expected = -1, endings = 0;
+        Json json;
+        snprintf(path, sizeof path, "test/golden/%s/choices.json", archs[i]);
+        CHECK(json_parse(&json, text, read_text(path, text, sizeof text), err, sizeof err) == 0);
+        CHECK(json_int64(json_get(&json, json.values, "right"), &expected) == 0);
+        CHECK(sh("%s --eval-choices test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose",
+                 program, archs[i]) == 0);
+        snprintf(right, sizeof right, ": %d of 4 right", (int)expected);
+        CHECK(strstr(output, right));
+        const JsonValue* means = json_get(&json, json.values, "means");
+        const char* at = output;
+        for (int q = 0; means && q < means->n; q++) {
+            const JsonValue* mean = json_at(&json, means, q);
+            for (int e = 0; e < mean->n && at; e++, endings++) {
+                double wanted = NAN;
+                CHECK(json_double(json_at(&json, mean, e), &wanted) == 0);
+                if ((at = strstr(at, " ending "))) at = strchr(at, ':');
+                CHECK_CLOSE(at ? atof(at + 1) : NAN, wanted, 1e-5 * fabs(wanted));
+            }
+        }
+        CHECK(endings == 12);
+        json_free(&json);
+    }
+}
+
 static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void) {
     const char *context = "static int", *endings[] = {"the end(void);", "zzqqx", "int n, int m) {"};
     double mean[3];
@@ -163,6 +194,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(losses_are_those_of_pytorch_on_any_ranks);
     RUN(a_run_is_evaluated_on_its_own_validation_text_or_on_others);
+    RUN(endings_are_as_likely_as_pytorch_says);
     RUN(the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens);
     RUN(long_contexts_lose_their_beginning_and_long_endings_are_refused);
     RUN(questions_that_are_none_are_named);
