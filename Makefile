@@ -294,14 +294,17 @@ check:
 clean:
 	rm -rf build train
 
-# The program as PREFIX/bin/ragged, its man page and what bash completes, both made from the option table.
+# The program as PREFIX/bin/ragged, its man page and what shells complete, all made from the option table.
 PREFIX ?= /usr/local
+share   = $(DESTDIR)$(PREFIX)/share
 install: train
-	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
-	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(share)/man/man1 $(share)/bash-completion/completions \
+	  $(share)/zsh/site-functions $(share)/fish/vendor_completions.d
 	@cp train $(DESTDIR)$(PREFIX)/bin/ragged
-	@./train --help man > $(DESTDIR)$(PREFIX)/share/man/man1/ragged.1
-	@./train --help bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ragged
+	@./train --help man > $(share)/man/man1/ragged.1
+	@./train --help bash > $(share)/bash-completion/completions/ragged
+	@./train --help zsh > $(share)/zsh/site-functions/_ragged
+	@./train --help fish > $(share)/fish/vendor_completions.d/ragged.fish
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/ragged; try: ragged --help, man ragged"
 
 -include $(shell find $(wildcard $(build)) -name '*.d' 2>/dev/null)

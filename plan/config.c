@@ -282,7 +282,8 @@ static int is_choice(const char* choices, const char* text) {
 static int check_topic(const char* text, char* err, size_t errlen) {
     char topics[128] = "all";
     for (int g = 0; g < N_GROUPS; g++) append(topics, sizeof topics, "|", config_groups[g][0]);
-    if (!text[0] || is_choice(topics, text) || is_choice("man|bash", text)) return 0;  // the latter for make install
+    // The latter for make install.
+    if (!text[0] || is_choice(topics, text) || is_choice("man|bash|zsh|fish", text)) return 0;
     return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, text);
 }
 

@@ -85,14 +85,18 @@ static void print_man(FILE* out) {
 }
 
 // Of a CHOICE its values are completed, of all else files.
-static void print_completion(FILE* out) {
+static void print_values(FILE* out, const Option* o) {
+    for (const char* c = o->choices; *c; c++) fputc(*c == '|' ? ' ' : *c, out);
+}
+
+static void print_bash(FILE* out) {
     fputs("_ragged() {\n    local last=${COMP_WORDS[COMP_CWORD-1]} word=${COMP_WORDS[COMP_CWORD]}\n    case $last in\n",
           out);
     for (int i = 0; i < n_config_options; i++) {
         const Option* o = &config_options[i];
         if (o->type != CHOICE || o->group == KEY) continue;
         fprintf(out, "        %s) COMPREPLY=($(compgen -W \"", o->name);
-        for (const char* c = o->choices; *c; c++) fputc(*c == '|' ? ' ' : *c, out);
+        print_values(out, o);
         fputs("\" -- \"$word\")); return ;;\n", out);
     }
     fputs("    esac\n    [[ $word == -* ]] && COMPREPLY=($(compgen -W \"", out);
@@ -101,10 +105,49 @@ static void print_completion(FILE* out) {
     fputs("\" -- \"$word\"))\n}\ncomplete -o default -F _ragged ragged train ./train\n", out);
 }
 
+// The help up to its first semicolon, as text inside quotes (and brackets of zsh).
+static void print_what(FILE* out, const Option* o) {
+    for (const char* c = o->brief ? o->brief : o->help; *c && *c != ';'; c++)
+        if (*c == '\'') fputs("'\\''", out);
+        else if (!strchr("[]\\", *c)) fputc(*c, out);
+}
+
+static void print_zsh(FILE* out) {
+    fputs("#compdef ragged train\n_arguments -S", out);
+    for (int i = 0; i < n_config_options; i++) {
+        const Option* o = &config_options[i];
+        if (o->group == KEY) continue;
+        fprintf(out, " \\\n    '%s%s[", o->type == PATHS ? "*" : "", o->name);
+        print_what(out, o);
+        fputc(']', out);
+        if (o->type == CHOICE) fputs(":value:(", out), print_values(out, o), fputc(')', out);
+        else if (o->type == TOPIC) fputs("::topic:", out);
+        else if (o->type != FLAG) fputs(is_number(o) ? ":number:" : ":file:_files", out);
+        fputc('\'', out);
+    }
+    fputs(" \\\n    '*:file:_files'\n", out);
+}
+
+static void print_fish(FILE* out) {
+    for (int i = 0; i < n_config_options; i++) {
+        const Option* o = &config_options[i];
+        if (o->group == KEY) continue;
+        fprintf(out, "complete -c ragged -l %s -d '", o->name + 2);
+        print_what(out, o);
+        fputc('\'', out);
+        if (o->type == CHOICE) fputs(" -x -a '", out), print_values(out, o), fputc('\'', out);
+        else if (is_number(o)) fputs(" -x", out);
+        else if (o->type != FLAG && o->type != TOPIC) fputs(" -r -F", out);
+        fputc('\n', out);
+    }
+}
+
 void config_help(FILE* out, const char* topic) {
     if (!topic[0]) print_first_options(out);
     if (!strcmp(topic, "man")) print_man(out);
-    if (!strcmp(topic, "bash")) print_completion(out);
+    if (!strcmp(topic, "bash")) print_bash(out);
+    if (!strcmp(topic, "zsh")) print_zsh(out);
+    if (!strcmp(topic, "fish")) print_fish(out);
     for (int g = 0; g < N_GROUPS; g++)
         if (!strcmp(topic, "all") || !strcmp(topic, config_groups[g][0])) print_group(out, (Group)g);
 }

@@ -296,6 +296,15 @@ static TpSplit split_of(const Model* m, const SliceCount* counts) {
     return split;
 }
 
+static void log_division(Run* run, const TpSplit* split) {
+    char words[512] = "divided anew: hidden units of a group's ranks";
+    for (int t = 0; t < split->ranks; t++) {
+        size_t n = strlen(words);
+        snprintf(words + n, sizeof words - n, "%s %d", t ? "," : "", split->hidden[t + 1] - split->hidden[t]);
+    }
+    run_log_event(run, "layout", "words", words);
+}
+
 // --moves keep: the model is divided anew where that gains a tenth. Nothing is left out, because moving costs nothing
 // afterwards; a rank that has recovered gets its share back.
 static void divide_anew(Run* run, RankSpeed* ranks, const UnitGroup* units) {
@@ -323,6 +332,7 @@ static void divide_anew(Run* run, RankSpeed* ranks, const UnitGroup* units) {
     d->active = b->plan.n_moves = 0;
     if (!memcmp(&split, &m->split, sizeof split)) return;
     run_reshard(run, &split);
+    log_division(run, &split);
     work_close(m->work);
     m->work = work_open(m, &run->work_needs, run->work_memory);
 }

@@ -5,6 +5,7 @@
 #include "plan/config.h"
 #include "plan/text.h"
 #include "test/program.h"
+#include "test/tensors.h"
 #include "test/vocabulary.h"
 
 #define TINY                                                                                                   \
@@ -173,6 +174,72 @@ static void a_model_from_elsewhere_brings_its_training(void) {
     CHECK(config.lr == 0.001 && config.batch_tokens == 2048 && config.warmup == 7);
 }
 
+// Weights of test/golden/gpt2 rounded to fp16 or below, where both types have them: as F32 in one file in $W/whole, as
+// F16 in two files with an index in $W/half.
+static void fill_half(void* context, int i, size_t first, size_t n, void* out) {
+    const SafeTensor* t = ((const SafeTensor* const*)context)[i];
+    for (size_t j = 0; j < n; j++) {
+        float x;
+        int e;
+        memcpy(&x, (const char*)t->data + 4 * (first + j), 4);
+        int m = (int)(frexpf(fabsf(x), &e) * 2048);  // normal numbers of fp16: eleven bits, no rounding
+        ((uint16_t*)out)[j] = (uint16_t)((x < 0) << 15 | (e < -13 || !m ? 0 : (e + 14) << 10 | (m & 1023)));
+    }
+}
+
+static void cut_to_half(SafeTensor* t) {
+    for (size_t j = 0; j < t->bytes / 4; j++) {
+        float x;
+        int e;
+        memcpy(&x, (const char*)t->data + 4 * j, 4);
+        float m = truncf(frexpf(x, &e) * 2048) / 2048;
+        x = e < -13 ? 0 : ldexpf(m, e);
+        memcpy((char*)t->data + 4 * j, &x, 4);
+    }
+}
+
+static void write_both(SafeTensors* file) {
+    char path[600];
+    static char index[1 << 15] = "{\"weight_map\": {";
+    for (int i = 0; i < file->n; i++) cut_to_half(&file->tensors[i]);
+    snprintf(path, sizeof path, "%s/whole/model.safetensors", work);
+    CHECK(safetensors_write(path, file->tensors, file->n, NULL, NULL, err, sizeof err) == 0);
+    for (int f = 0; f < 2; f++) {
+        SafeTensor part[64];
+        const SafeTensor* from[64];
+        int n = 0;
+        for (int i = f; i < file->n && n < 64; i += 2, n++) {
+            part[n] = *(from[n] = &file->tensors[i]);
+            part[n].dtype = DT_F16, part[n].bytes /= 2;
+            char* end = index + strlen(index);
+            sprintf(end, "%s\"%.64s\": \"part-%d.safetensors\"", f + n ? ", " : "", part[n].name, f);
+        }
+        snprintf(path, sizeof path, "%s/half/part-%d.safetensors", work, f);
+        CHECK(safetensors_write(path, part, n, fill_half, from, err, sizeof err) == 0);
+    }
+    strcat(index, "}}\n");
+    write_text("half/model.safetensors.index.json", index, strlen(index));
+}
+
+static void a_model_in_half_precision_and_several_files_begins_a_run(void) {
+    SafeTensors file;
+    char *bytes, hash[2][64] = {"", ""};
+    CHECK(sh("mkdir $W/whole $W/half && cp plan/base.h $W/b.txt && for d in whole half; do cp "
+             "test/golden/gpt2/init/config.json $W/$d || exit; done") == 0);
+    CHECK(tensors_load(&file, &bytes, "test/golden/gpt2/init/model.safetensors", err, sizeof err) == 0);
+    write_both(&file);
+    safetensors_close(&file), free(bytes);
+    for (int i = 0; i < 2; i++) {
+        const char* from = i ? "half" : "whole";
+        CHECK(sh("%s --init $W/%s --data $W/b.txt --steps 3 --batch-tokens 256 --eval-every 0 --sample-every 0 --dtype "
+                 "fp32 --out $W/from-%s",
+                 program, from, from) == 0);
+        const char* at = strstr(output, "loss hash ");
+        CHECK(at && sscanf(at, "%63[^\n]", hash[i]) == 1);
+    }
+    CHECK_STRING(hash[0], hash[1]);
+}
+
 static void a_folder_that_is_no_model_is_told_what_it_is(void) {
     CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out $W/run", program) == 0);
     CHECK(refused("--init $W/run --data $W/b.txt", "is a run", "step-000002"));
@@ -226,11 +293,22 @@ static void exports_carry_a_tokenizer_that_others_read(void) {
 }
 
 static void make_install_takes_man_page_and_completions_from_the_table(void) {
-    CHECK(sh("%s --help man", program) == 0 && strstr(output, ".TH RAGGED 1") && strstr(output, "batch\\-tokens"));
-    CHECK(sh("%s --help bash > $W/completion", program) == 0);
+    CHECK(sh("%s --help man > $W/ragged.1", program) == 0);
+    CHECK(sh("grep -q '^.TH RAGGED 1' $W/ragged.1 && grep -q 'batch..tokens' $W/ragged.1") == 0);
+    CHECK(sh("for s in bash zsh fish; do %s --help $s > $W/complete.$s || exit; done", program) == 0);
+    CHECK(sh("grep -c '^complete -c ragged -l schedule .*cosine linear' $W/complete.fish") == 0 && atoi(output) == 1);
+    CHECK(sh("head -n 1 $W/complete.zsh; grep -c -- '--schedule.*(cosine linear' $W/complete.zsh") == 0);
+    CHECK(!strncmp(output, "#compdef ragged", 15) && strstr(output, "\n1\n"));
+    // What is not installed is not asked.
+    CHECK(sh("! command -v mandoc || ! mandoc -T lint -W warning $W/ragged.1") == 0);
+    CHECK(sh("! command -v zsh || zsh -n $W/complete.zsh") == 0);
+    if (sh("command -v fish") == 0) {
+        CHECK(sh("fish -c 'source $W/complete.fish; complete -C \"ragged --schedule c\"'") == 0);
+        CHECK(strstr(output, "constant") && strstr(output, "cosine") && !strstr(output, "linear"));
+    }
     if (sh("command -v bash")) SKIP("no bash here");
-    CHECK(sh("bash -c '. $W/completion; COMP_WORDS=(train --schedule c); COMP_CWORD=2; _ragged; echo ${COMPREPLY[@]}; "
-             "COMP_WORDS=(train --resu); COMP_CWORD=1; _ragged; echo ${COMPREPLY[@]}'") == 0);
+    CHECK(sh("bash -c '. $W/complete.bash; COMP_WORDS=(train --schedule c); COMP_CWORD=2; _ragged; echo "
+             "${COMPREPLY[@]}; COMP_WORDS=(train --resu); COMP_CWORD=1; _ragged; echo ${COMPREPLY[@]}'") == 0);
     CHECK_STRING(output, "cosine constant\n--resume --resume-from\n");
 }
 
@@ -277,6 +355,7 @@ int main(int argc, char** argv) {
     RUN(hints_paste_into_a_shell);
     RUN(a_run_goes_on_with_the_tokenizer_that_it_carries);
     RUN(a_model_from_elsewhere_brings_its_training);
+    RUN(a_model_in_half_precision_and_several_files_begins_a_run);
     RUN(a_folder_that_is_no_model_is_told_what_it_is);
     RUN(exports_carry_a_tokenizer_that_others_read);
     RUN(make_install_takes_man_page_and_completions_from_the_table);
