@@ -264,10 +264,10 @@ static void write_cp_sizes(RunLog* log, const Plan* plan) {
 }
 
 static void write_bytes(RunLog* log, const StepRecord* r) {
-    const char* const names[] = {"ulysses", "ring",   "remap",  "gradients", "parameters",
-                                 "tensor",  "slices", "inside", "across"};
-    const uint64_t bytes[] = {r->ulysses, r->ring,   r->remap,  r->gradients, r->parameters,
-                              r->tensor,  r->slices, r->inside, r->across};
+    const char* const names[] = {"ulysses",    "ring",   "routing", "remap",  "gradients",
+                                 "parameters", "tensor", "slices",  "inside", "across"};
+    const uint64_t bytes[] = {r->ulysses,    r->ring,   r->routing, r->remap,  r->gradients,
+                              r->parameters, r->tensor, r->slices,  r->inside, r->across};
     write_part(log, ", \"bytes\": {");
     for (int i = 0; i < COUNT(bytes); i++) write_part(log, "%s\"%s\": %" PRIu64, i ? ", " : "", names[i], bytes[i]);
     write_part(log, "}");

@@ -17,7 +17,8 @@
 //   stages, rounds, in_flight, bubble   of a pipeline (--pp): its stages, the rounds of the step, how many of them the
 //                     first stage keeps at most, and the part of the step in which stages compute nothing, as predicted
 //   cp_sizes          {"1": 12, "4": 2}: how many micro-batches are on so many ranks
-//   bytes             sent by this rank for "ulysses" and "ring" (attention of shared documents), "remap", "gradients",
+//   bytes             sent by this rank for "ulysses" and "ring" (attention of shared documents), "routing",
+//                     "remap", "gradients",
 //                     "parameters", "tensor" (activations inside a tensor-parallel group), "slices" (work that slow
 //                     ranks gave away); and the same bytes by where they went, "inside" its node or "across" nodes
 //   exposed_seconds   that this rank stood still for others

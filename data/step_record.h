@@ -26,7 +26,7 @@ typedef struct StepRecord {
     double bubble;
     double emulated_ms;  // 0 or NaN: not known
     // bytes
-    uint64_t ulysses, ring, remap, gradients, parameters, tensor, slices, inside, across;
+    uint64_t ulysses, ring, routing, remap, gradients, parameters, tensor, slices, inside, across;
     const RankStep* ranks;  // (n_ranks); NULL: not known
     int n_ranks;
     double exposed_seconds;  // this rank stood still for other ranks

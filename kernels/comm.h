@@ -33,6 +33,7 @@ typedef enum CommPurpose {
     COMM_OTHER,
     COMM_ULYSSES,     // tokens to heads and back
     COMM_RING,        // keys, values and their gradients
+    COMM_ROUTE,       // parts of messages between nodes: to proxies of the sender's node, from those of the receiver's
     COMM_REMAP,       // tokens of documents that one rank attends to, and back
     COMM_GRADIENTS,   // reduce-scatter
     COMM_PARAMETERS,  // all-gather
@@ -95,6 +96,10 @@ struct Comm {
     // Bytes that this rank has sent to other ranks: [purpose][0] to ranks of its own node, [1] to others. Counted as if
     // every rank sent each other rank its part directly: comm_transport.h has the formulas.
     uint64_t sent[N_PURPOSES][2];
+    size_t route_least;  // messages between nodes go through proxies from so many bytes on (route.h); 0: none do
+    int nics;            // of a node; 0: each rank has one
+    int at_once;         // ranks of this node that send outside at once in the calls that follow; 0: nobody says
+    Request after;       // what begins next waits for it. Where all run one after another there is nothing to do
     // Seconds that the host waited in entries of this table: communication that no computing hid. Not known for NCCL,
     // where the device waits: stays 0.
     double exposed_seconds;

@@ -11,6 +11,7 @@
 //
 //   A in 0, A in 1, B block 0 | local | (wait A in 0) compute, A out 0, (wait A in 1) compute, A out 1, B blocks 1 ..
 #include "kernels/ring_attention.h"
+#include "kernels/route.h"
 
 enum {
     MOST_PARTS = 2,
@@ -26,6 +27,7 @@ typedef struct Scratch {
     char *head_qkv, *head_out;
     char* kv[2];  // of all rings; the rest is RingAttention's, of one at a time
     float *sum, *block[3];
+    char* route;
 } Scratch;
 
 static char* take(char* base, size_t* used, size_t bytes) {
@@ -36,7 +38,7 @@ static char* take(char* base, size_t* used, size_t bytes) {
 
 // Lays scratch out from base (NULL: only counts) and returns its bytes, for `pairs` pairs of token and unit, of which
 // each is g query heads, in any of its parts.
-static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int ulysses, int ring, DType dt) {
+static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int ulysses, int ring, int routed, DType dt) {
     size_t used = 0, e = dtype_bytes(dt), kv = 2 * (size_t)HS, q = (size_t)(g * HS);
     if (ulysses) {
         m->token_qkv = take(base, &used, pairs * (q + kv) * e);
@@ -50,13 +52,14 @@ static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int uly
         m->block[0] = (float*)take(base, &used, pairs * MAX(kv, q) * sizeof(float));
         m->block[1] = (float*)take(base, &used, pairs * MAX(kv, (size_t)g) * sizeof(float));
         m->block[2] = (float*)take(base, &used, pairs * kv * sizeof(float));
+        m->route = take(base, &used, routed ? route_scratch(pairs * kv * sizeof(float)) : 0);
     }
     return used;
 }
 
-size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, DType dt) {
+size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, DType dt) {
     Scratch unused;
-    return carve(&unused, NULL, (size_t)N * (size_t)NKV, NH / NKV, HS, ranks > 1 && NKV > 1, ranks > 1, dt);
+    return carve(&unused, NULL, (size_t)N * (size_t)NKV, NH / NKV, HS, ranks > 1 && NKV > 1, ranks > 1, routed, dt);
 }
 
 // ---- one pass over a row, forward or backward
@@ -134,6 +137,7 @@ static RingAttention ring_of(const Call* c, int p) {
     ring.lse = (float*)part_of(c, (char*)c->lse, p, 0);
     memcpy(ring.kv, c->kv, sizeof ring.kv);
     memcpy(ring.block, x->m.block, sizeof ring.block);
+    ring.route = x->m.route;
     return ring;
 }
 
@@ -202,9 +206,14 @@ static Request begin_all_to_all(const Call* c, Direction direction, char* tokens
         head_side[i] = (Transfer){peer, part_of(c, heads, p, M) + first_token * own_row, n_tokens * own_row};
     }
     CommPurpose purpose = one_has_all_heads(ga) ? COMM_REMAP : COMM_ULYSSES;
-    return direction == TO_HEADS
-               ? begin_send_receive_for(purpose, x->row->comm, token_side, head_side, ga->ulysses_size, x->s)
-               : begin_send_receive_for(purpose, x->row->comm, head_side, token_side, ga->ulysses_size, x->s);
+    Comm* comm = x->row->comm;
+    for (int i = 0; i < ga->ulysses_size; i++)
+        comm->at_once += comm->node[token_side[i].peer] == comm->node[comm->rank];
+    Transfer *sends = direction == TO_HEADS ? token_side : head_side,
+             *receives = sends == head_side ? token_side : head_side;
+    Request request = begin_send_receive_for(purpose, comm, sends, receives, ga->ulysses_size, x->s);
+    comm->at_once = 0;
+    return request;
 }
 
 typedef void (*MoveHeads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
@@ -293,7 +302,7 @@ static Pass begin_pass(const SavedAttention* saved, const RowAttention* row, con
         else needs.tokens += (size_t)n * (size_t)row->NKV, needs.heads += (size_t)n_a * (size_t)own_units(row, ga);
     }
     carve(&x.m, (char*)row->scratch, MAX(MAX(needs.tokens, needs.heads), needs.kv), x.g, row->HS,
-          needs.tokens + needs.heads > 0, needs.kv > 0, dt);
+          needs.tokens + needs.heads > 0, needs.kv > 0, row->comm->route_least > 0, dt);
     return x;
 }
 

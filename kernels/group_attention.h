@@ -25,6 +25,7 @@
 //     counted as COMM_REMAP where one of the ulysses ranks has all heads (H = NKV there, 0 on the others): tokens of
 //     others travel to it and back
 //   ring forward      e HS 2 tokens(block) H, summed over the ring_size - 1 blocks that it passes on
+//     of which a message between nodes may go through proxies (route.h), which send its parts
 //   ring backward     the same again, and fp32 gradients of keys and values: 4 HS 2 tokens(block) H, summed over
 //                     ring_size blocks
 #pragma once
@@ -69,8 +70,8 @@ typedef struct SavedAttention {
 } SavedAttention;
 
 // Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens in a row, nor more than N
-// * NKV pairs of token and key/value head, in a ring counted at its widest rank.
-size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, DType dt);
+// * NKV pairs of token and key/value head, in a ring counted at its widest rank. routed: Comm.route_least may not be 0.
+size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, DType dt);
 
 // saved->qkv (N, NH + 2 NKV, HS) becomes what is saved; saved->out (N,NH,HS) =; N the tokens of this rank.
 void group_attention_forward(const SavedAttention* saved, const RowAttention* row, const Kernels* k, DType dt,

@@ -24,6 +24,9 @@
 // Backward, probabilities are exp(S - lse) with the merged lse, so each pair of chunks simply adds its share: dq stays
 // here, dk and dv travel behind their keys in fp32, one step late, and are home after ring_size steps.
 #include "kernels/ring_attention.h"
+#include "kernels/route.h"
+
+enum { MOST_RING = 4096 };
 
 typedef struct Chunk {
     const int* cu;  // where its documents begin
@@ -98,12 +101,18 @@ static size_t block_elems(const RingAttention* p, int x) { return (size_t)ring_t
 // Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
 static Request pass_on(const RingAttention* p, int t, void* send, void* receive, DType dt) {
     const GroupAttention* ga = p->ga;
-    int next = (ga->ring_rank + 1) % ga->ring_size, last = (ga->ring_rank + ga->ring_size - 1) % ga->ring_size;
-    Transfer to = {ga->first_rank + next * ga->ulysses_size + ga->ulysses_rank, send,
-                   block_elems(p, block_at(ga, t)) * dtype_bytes(dt)};
-    Transfer from = {ga->first_rank + last * ga->ulysses_size + ga->ulysses_rank, receive,
-                     block_elems(p, block_at(ga, t + 1)) * dtype_bytes(dt)};
-    return begin_send_receive_for(COMM_RING, p->row->comm, &to, &from, 1, p->s);
+    Comm* comm = p->row->comm;
+    CommPurpose before = comm->purpose;
+    RouteMessage messages[MOST_RING];
+    int R = ga->ring_size, first = ga->first_rank + ga->ulysses_rank;
+    if (R > MOST_RING) broken("a ring of %d ranks, at most %d can", R, MOST_RING);
+    for (int a = 0; a < R; a++)
+        messages[a] = (RouteMessage){first + a * ga->ulysses_size, first + (a + 1) % R * ga->ulysses_size,
+                                     block_elems(p, (a - t % R + R) % R) * dtype_bytes(dt)};
+    comm->purpose = COMM_RING;
+    Request request = begin_routed(comm, messages, R, ga->ulysses_size, send, receive, p->route, p->s);
+    comm->purpose = before;
+    return request;
 }
 
 // kv = the keys and values of this rank without the queries between them.

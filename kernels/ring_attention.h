@@ -19,6 +19,7 @@ typedef struct RingAttention {
     void* kv[2];      // largest n_x times 2 W of dt; in use from ring_attention_begin on
     float* sum;       // n_a Q
     float* block[3];  // largest n_x times 2 W; the first also n_a Q, the second n_a NH
+    void* route;      // route_scratch of a block
     Request keys;     // that ring_attention_begin has posted
 } RingAttention;
 

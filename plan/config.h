@@ -52,7 +52,7 @@ typedef struct Config {
     // ranks and plans
     int tp, pp, zero, capacity, check_layout;
     const char *layout, *memory, *strategies;
-    const char *plan, *remap;
+    const char *plan, *remap, *route;
     int cp_size;
     const char *kind, *attention, *machine;
     int node_size;

@@ -43,6 +43,7 @@ typedef struct Cost {
     int n_groups;        // 0: link tables instead
     int group_cp_size[COST_GROUPS];  // ascending; a cp size between two counts as the larger, beyond as the last
     double group_gbps[COST_GROUPS];  // 1e9 bytes/s of a rank
+    int nics;  // of a node, as plan/route.h counts them; 0: each rank has one
     // measured machines
     LinkTable link[N_LINKS];
     // Of the model whose messages these are; channels of queries, kv_channels of keys, and as many of values.
@@ -141,5 +142,6 @@ typedef struct Setting {
     int context;     // no document is longer: what static systems size their groups for
     int rounds;      // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
     int cp_size;     // of every group of a static plan; 0: the least that holds the context
+    size_t route_least;  // Comm.route_least, in bytes of the machine's model; 0: nothing is routed
     int no_overlap;  // exchanges hide under nothing
 } Setting;

@@ -17,6 +17,8 @@
 //   kv_channels 256                channels of keys, as many of values; those of queries when left out
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
 //   link_scale 1                   communication takes so much of what the tables say; 1 when left out
+//   nics 4                         of a node; as many as ranks when left out. Times between nodes are those of all
+//                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
 //   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c

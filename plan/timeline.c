@@ -5,6 +5,8 @@
 // Each remembers the one whose end decided its start, so that the chain to the one that ends last can be followed back.
 #include "plan/timeline.h"
 
+#include "plan/route.h"
+
 typedef struct Play {
     const Plan* plan;
     const int* lengths;
@@ -81,6 +83,9 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     if (g->across && x->rule->across_scale > 0) t->communication *= x->rule->across_scale;
     x->first_ms[i][0] = x->first_ms[i][1] = 0;
     if (!x->setting->no_overlap) group_first_ms(x->first_ms[i], g, tokens);
+    double saved[2];
+    t->communication -= route_saved_ms(saved, x->setting, g, mb->first_rank, tokens);
+    for (int k = 0; k < 2 && !x->setting->no_overlap; k++) x->first_ms[i][k] -= saved[k];
     return 0;
 }
 

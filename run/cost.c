@@ -14,6 +14,7 @@
 
 #include "data/disk.h"
 #include "data/user_cache.h"
+#include "plan/route.h"
 #include "run/strategies.h"
 
 enum { MOST_BYTES = 1 << 20 };  // of a machine file
@@ -324,6 +325,20 @@ void run_set_cost(Run* run) {
     run->setting.groups = run->groups;
 }
 
+// The same on all ranks, and for good: no message may be cut otherwise by who sends it than by who gets it.
+static void set_routing(Run* run) {
+    const Model* m = &run->model;
+    const Cost* cost = &run->probed.cost;
+    int is_auto = !strcmp(run->config.route, "auto");
+    double least = is_auto ? route_least_bytes(cost, &run->limits) : strcmp(run->config.route, "no") != 0;
+    // A message of the machine's model stands for one of this model.
+    double own = (double)m->shape.kv_heads * m->shape.HS * (double)dtype_bytes(m->dt),
+           its = (double)cost->kv_channels * cost->elem_bytes;
+    m->comm->nics = m->tp ? 0 : cost->nics;
+    run->setting.route_least = (size_t)least;
+    m->comm->route_least = (size_t)(is_auto && least > 0 && its > 0 ? MAX(1, least * own / its) : least);
+}
+
 static void find_cost(Run* run) {
     Found found;
     char err[ERR_BYTES];
@@ -333,6 +348,7 @@ static void find_cost(Run* run) {
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     run->probed = found.machine;
+    set_routing(run);
     if (run->config.probe) return;
     calibration_start(&run->calibration);
     run_set_cost(run);

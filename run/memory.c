@@ -164,7 +164,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     for (int i = 0; i < N_ZERO_PARTS; i++) plan_entry(&plan, zero_part_names[i], states[i], ON_DEVICE);
     if (m->owner) plan_entry(&plan, "weights, gradients on the move", strategies_scratch(run), ON_DEVICE);
     plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
-    size_t group = group_attention_scratch(N, limits.NH, limits.NKV, limits.HS, run->limits.ranks, m->dt);
+    size_t group = group_attention_scratch(N, limits.NH, limits.NKV, limits.HS, run->limits.ranks,
+                                           strcmp(run->config.route, "no") != 0, m->dt);
     plan_entry(&plan, "group attention", needs.groups ? group : 0, ON_DEVICE);
     plan_entry(&plan, "rotary positions", rope_elems(&m->shape) * sizeof(float), ON_DEVICE);
     plan_work(&plan, run, &widest, N);

@@ -59,10 +59,10 @@ static uint64_t sent_for(const Comm* c, const Comm* before, CommPurpose purpose,
 }
 
 static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
-    const CommPurpose purposes[] = {COMM_ULYSSES,    COMM_RING,   COMM_REMAP, COMM_GRADIENTS,
-                                    COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
-    uint64_t* const counts[] = {&r->ulysses,    &r->ring,   &r->remap, &r->gradients,
-                                &r->parameters, &r->tensor, &r->slices};
+    const CommPurpose purposes[] = {COMM_ULYSSES,   COMM_RING,       COMM_ROUTE,  COMM_REMAP,
+                                    COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
+    uint64_t* const counts[] = {&r->ulysses,   &r->ring,       &r->routing, &r->remap,
+                                &r->gradients, &r->parameters, &r->tensor,  &r->slices};
     r->inside = r->across = 0;
     for (int i = 0; i < COUNT(purposes); i++) {
         uint64_t inside = sent_for(c, before, purposes[i], 0), across = sent_for(c, before, purposes[i], 1);
@@ -133,10 +133,12 @@ static void print_peak(const Run* run) {
            run->model.world->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
 }
 
-static const char* const purposes[N_PURPOSES] = {"other",           "ulysses",   "ring",
-                                                 "remap",           "gradients", "parameters",
-                                                 "optimizer state", "pipeline",  "tensor parallelism",
-                                                 "slices",          "agreement"};
+static const char* const purposes[N_PURPOSES] = {"other",      "ulysses",
+                                                 "ring",       "routing",
+                                                 "remap",      "gradients",
+                                                 "parameters", "optimizer state",
+                                                 "pipeline",   "tensor parallelism",
+                                                 "slices",     "agreement"};
 
 static void add_sent(Comm* sum, const Comm* c) {
     for (int p = 0; p < N_PURPOSES; p++)

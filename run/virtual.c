@@ -31,6 +31,7 @@ static double virtual_ms(const void* context, const VirtualTransfer* t) {
             return transfer_ms(&cluster.links, TRANSFER_ULYSSES, t->ranks, t->across, t->sent,
                                t->sent * t->ranks / (t->ranks - 1));
         case COMM_TENSOR: return ms_of(t, TRANSFER_TENSOR);
+        case COMM_ROUTE:
         case COMM_RING: return ms_of(t, TRANSFER_RING);
         case COMM_GRADIENTS:
         case COMM_PARAMETERS: return cluster.fixed_has_weights ? 0 : ms_of(t, TRANSFER_WEIGHTS);

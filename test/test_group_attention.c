@@ -231,14 +231,15 @@ static void run_row(Held* held, Case* c, int first, int end, const Whole* whole)
     void *out = buffer(NULL, n * out_row), *dqkv = buffer(NULL, n * qkv_row);
     SavedAttention saved = {qkv, out, buffer(NULL, most * out_row / NKV),
                             (float*)buffer(NULL, most * ((size_t)c->NH / NKV) * sizeof(float))};
-    RowAttention row = {.comm = world,
-                        .groups = groups,
-                        .n_groups = n_groups,
-                        .NH = c->NH,
-                        .NKV = c->NKV,
-                        .HS = c->HS,
-                        .scale = (float)(1 / sqrt(c->HS)),
-                        .scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, c->dt))};
+    RowAttention row = {
+        .comm = world,
+        .groups = groups,
+        .n_groups = n_groups,
+        .NH = c->NH,
+        .NKV = c->NKV,
+        .HS = c->HS,
+        .scale = (float)(1 / sqrt(c->HS)),
+        .scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, world->route_least > 0, c->dt))};
     free(own_qkv), free(own_dout);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {

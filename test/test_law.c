@@ -111,7 +111,7 @@ static const Setting* random_setting(uint64_t seed) {
 }
 
 static int flex_plans, unlike_cp_sizes;  // plan_flex's plans, and those of them with groups of unlike cp sizes
-static int remapped_plans;
+static int remapped_plans, routed_messages;
 enum { N_CHOICES = REMAP_AUTO + 1 };
 
 static const Planner* planner;  // of cases that are for one; NULL: flex in every other case, any plan in the others
@@ -226,7 +226,7 @@ static double compare_gradients(int i) {
 
 // What this rank should send in a forward and a backward pass of the plan.
 typedef struct Bytes {
-    double heads, remap, ring, tensor, copies, pipeline;
+    double heads, remap, ring, route, tensor, copies, pipeline;
 } Bytes;
 
 static int layers(void) { return run->model.shape.L; }
@@ -251,6 +251,33 @@ static int has_all_heads(const Placement* p, int ulysses_size) {
     return with_heads == 1;
 }
 
+// The rank with ring rank a in this rank's ring, and those of the ring in its node, in their order from it on.
+static int ring_of_node(int* there, const MicroBatch* mb, const Share* share, int a) {
+    const int* node = run->model.comm->node;
+    int n = 0;
+    for (int i = 0; i < share->ring_size; i++) {
+        int r = mb->first_rank + (a + i) % share->ring_size * share->ulysses_size + share->ulysses_rank;
+        if (i == 0 || node[r] == node[there[0]]) there[n++] = r;
+    }
+    return n;
+}
+
+// What this rank sends so many times for the message of ring rank a to the next one: itself, or parts of it through
+// proxies, a multiple of 16 bytes each (kernels/route.h).
+static void add_message_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, int a, double times, size_t n) {
+    const Comm* c = run->model.comm;
+    int from[64], to[64];
+    int x = MIN(ring_of_node(from, mb, share, a), ring_of_node(to, mb, share, (a + 1) % share->ring_size));
+    if (c->node[from[0]] == c->node[to[0]] || n < c->route_least || c->route_least == 0) x = 1;
+    size_t part = x > 1 ? ROUND_UP(CEIL_DIV(n, (size_t)x), (size_t)16) : n;
+    for (int j = 0; j < x; j++) {
+        double sent = times * (double)(MIN(n, part * (size_t)(j + 1)) - MIN(n, part * (size_t)j));
+        if (from[j] == c->rank) bytes->ring += sent;
+        if (j > 0) bytes->route += sent * ((from[0] == c->rank) + (to[j] == c->rank));
+    }
+    routed_messages += x > 1;
+}
+
 // In attention: see kernels/group_attention.h. Returns pairs of token and head that this rank computes.
 static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p) {
     int NKV = run->model.shape.kv_heads, g = run->model.shape.heads / NKV, ring_size = share->ring_size;
@@ -262,10 +289,15 @@ static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Shar
     // Forward queries, keys and values there and outputs back, backward the other way round.
     *(has_all_heads(p, share->ulysses_size) ? &bytes->remap : &bytes->heads) +=
         layers() * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
+    int parts = run->model.comm->overlap && share->ulysses_size > 1 && NKV > share->ulysses_size ? 2 : 1;
     for (int t = 0; t < ring_size && ring_size > 1; t++) {  // the block that is here after t turns is passed on
-        double block = 2.0 * tokens_of(p, mb, (share->ring_rank - t + ring_size) % ring_size) * own * HS * 4;
-        bytes->ring += layers() * block;                                         // its gradients
-        if (t < ring_size - 1) bytes->ring += layers() * (forward + 1) * block;  // itself, forward and backward
+        // Its gradients, and itself, forward and backward.
+        double times = layers() * (1.0 + (t < ring_size - 1) * (forward + 1));
+        for (int a = 0; a < ring_size * parts; a++) {
+            int from = a / parts, i = a % parts, units = own * (i + 1) / parts - own * i / parts;
+            int tokens = tokens_of(p, mb, (from - t + ring_size) % ring_size);
+            add_message_bytes(bytes, mb, share, from, times, (size_t)(4 * 2 * tokens * units * run->model.shape.HS));
+        }
     }
     return (double)share->ring_n * own;
 }
@@ -354,7 +386,7 @@ static double sent_copies(void) {
 }
 
 static Bytes sent_bytes(void) {
-    return (Bytes){sent(COMM_ULYSSES), sent(COMM_REMAP), sent(COMM_RING),
+    return (Bytes){sent(COMM_ULYSSES), sent(COMM_REMAP), sent(COMM_RING),    sent(COMM_ROUTE),
                    sent(COMM_TENSOR),  sent_copies(),    sent(COMM_PIPELINE)};
 }
 
@@ -366,12 +398,14 @@ static void one_case(uint64_t seed, int i) {
     draw_pieces(run, seed);
     count_pieces(run, 1);
     if (plan_case(&run->batch, seed)) return;
+    run->model.comm->route_least = seed / 16 % 2;
     Bytes before = sent_bytes();
     double loss = step_loss(run);
     Bytes now = sent_bytes(), expected = expected_bytes();
     CHECK(now.heads - before.heads == expected.heads);
     CHECK(now.remap - before.remap == expected.remap);
     CHECK(now.ring - before.ring == expected.ring);
+    CHECK(now.route - before.route == expected.route);
     CHECK(now.tensor - before.tensor == expected.tensor);
     CHECK(now.copies - before.copies == expected.copies);
     CHECK(now.pipeline - before.pipeline == expected.pipeline);
@@ -452,7 +486,7 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     if (cases >= 20 && size > 1) CHECK(several > 0);
     if (cases >= 30 && ranks > 2) CHECK(remapped_plans > 0);
     if (rank == 0) printf("    %d passes of rank 0 have several micro-batches\n", several);
-    if (rank == 0) printf("    %d plans are remapped\n", remapped_plans);
+    if (rank == 0) printf("    %d plans are remapped, %d messages routed\n", remapped_plans, routed_messages);
     if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
 }
 
@@ -705,6 +739,13 @@ static void terms_are_those_of_the_model_before_it_learnt(void) {
     run_set_cost(run);
 }
 
+// Nodes of two or three tensor-parallel groups, so that rings cross from one to another.
+static const char* nodes_of_ranks(void) {
+    static char text[16];
+    snprintf(text, sizeof text, "%d", (ranks > 5 ? 3 : 2) * group);
+    return text;
+}
+
 int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     // Options come in pairs, then perhaps the program's path.
@@ -714,6 +755,7 @@ int main(int n_arguments, char** arguments) {
     stages = option_number(n_options, options, "--pp", 1);
     ranks = size / group / stages;
     make_corpus();
+    setenv("RAGGED_NODE_SIZE", nodes_of_ranks(), 0);
     run_find_ranks(run);
     identity = run->identity;
     if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced

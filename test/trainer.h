@@ -141,6 +141,7 @@ static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, i
     add_option_text(a, "--threads", "1");
     add_option_text(a, "--sample-every", "0");
     add_option_text(a, "--machine", "flexsp-7b");
+    if (data_ranks > 1) add_option_text(a, "--route", "yes");
     for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
 }
 

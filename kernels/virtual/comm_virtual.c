@@ -34,9 +34,23 @@ static double link_free[2];  // ms: when what was begun on links inside nodes, a
 
 static double ready_at(int across) { return MAX(virtual_now(), link_free[across]); }
 
-// The request of a communication that begins at `start`.
-static Request occupy(double start, const VirtualTransfer* t) {
-    double over = link_free[t->across] = start + virtual_transfer_ms(t);
+// What the communication at hand waits for.
+static double ready_after(const Comm* c, int across) {
+    double over = 0;
+    memcpy(&over, &c->after, sizeof over);
+    return MAX(over, ready_at(across));
+}
+
+// A machine's time between nodes is that of all ranks of a node at once. So a NIC takes nics / ranks of it for a rank's
+// message; ranks that share one in an exchange send one after another.
+static double nic_share(const Comm* c) {
+    int ranks = virtual_node_size(), nics = c->nics;
+    return nics > 0 && c->at_once > 0 ? (double)(CEIL_DIV(MIN(c->at_once, ranks), nics) * nics) / ranks : 1;
+}
+
+// The request of a communication that begins at `start`, and takes that share of the machine's time.
+static Request occupy(double start, const VirtualTransfer* t, double share) {
+    double over = link_free[t->across] = start + share * virtual_transfer_ms(t);
     Request request;
     memcpy(&request, &over, sizeof request);
     return request;
@@ -77,7 +91,7 @@ static double all_ready(VirtualComm* v) {
 static Request collective(Comm* c, double bytes, int times) {
     VirtualComm* v = of(c);
     VirtualTransfer t = {c->purpose, c->size, v->across, times * bytes * (c->size - 1), times * bytes * c->size};
-    return occupy(all_ready(v), &t);
+    return occupy(all_ready(v), &t, 1);
 }
 
 static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
@@ -94,7 +108,7 @@ static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
     if (bytes == 0) return;
     comm_count_broadcast(c, bytes, root);
     if (v->payload) v->real->table->broadcast(v->real, x, bytes, root, s);
-    end(c, occupy(all_ready(v), &t), s);
+    end(c, occupy(all_ready(v), &t, 1), s);
 }
 
 static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
@@ -169,9 +183,9 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
     double kept = 0, out = bytes_leaving(c, sends, n_sends), in = bytes_leaving(c, receives, n_receives);
     for (int i = 0; i < n_sends; i++) kept += leaves(c, &sends[i]) ? 0 : (double)sends[i].bytes;
     VirtualTransfer t = {c->purpose, MAX(MAX(n_sends, n_receives), 2), across, MAX(out, in), MAX(out, in) + kept};
-    double start = ready_at(across);
+    double start = ready_after(c, across);
     tell_peers(v, sends, n_sends, receives, n_receives, &start);
-    return begun(c, occupy(start, &t));
+    return begun(c, occupy(start, &t, across ? nic_share(c) : 1));
 }
 
 // ---- host values: real, and free

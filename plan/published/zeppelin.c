@@ -7,8 +7,8 @@
 // takes; the rest goes to further micro-batches. Ranks work through what is across nodes, then inside, then local.
 // Every cut document is a ring; only those for which ring documents have run out (PlanLimits.max_ring_docs) share
 // heads. There is no barrier between its rounds, so all micro-batches are one list without any.
-// Routing and remapping are not executed here: plans train without them. What they would be worth, where in doubt in
-// Zeppelin's favour (PlayRule):
+// Routing and remapping are the engine's, for any plan (plan/remap.h, plan/route.h). What they would be worth where a
+// plan is played as claimed, where in doubt in Zeppelin's favour (PlayRule):
 //   across_scale  routed / direct time of communication across nodes with as many NICs as ranks, at the best number of
 //                 proxies. A published machine's bandwidths are those of an all-to-all, which uses all NICs already:
 //                 there this flatters Zeppelin.
@@ -508,6 +508,6 @@ static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_
 const Planner planner_zeppelin = {.name = "zeppelin",
                                   .words =
                                       "documents cut by length across nodes, inside one or not, in rings "
-                                      "(Zeppelin, 2025; our reconstruction, without routing and remapping)",
+                                      "(Zeppelin, 2025; our reconstruction; its routing and remapping: --route, --remap)",
                                   .open = zeppelin_open,
                                   .plan = zeppelin_plan};
