@@ -372,7 +372,7 @@ static Bytes expected_bytes(void) {
 }
 
 static double sent(CommPurpose purpose) {
-    Comm sum = run_sent(&run->model);
+    Comm sum = run_sent(run);
     return (double)(sum.sent[purpose][0] + sum.sent[purpose][1]);
 }
 

@@ -508,6 +508,6 @@ static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_
 const Planner planner_zeppelin = {.name = "zeppelin",
                                   .words =
                                       "documents cut by length across nodes, inside one or not, in rings "
-                                      "(Zeppelin, 2025; our reconstruction; its routing and remapping: --route, --remap)",
+                                      "(Zeppelin, 2025; our reconstruction; routing, remapping: --route, --remap)",
                                   .open = zeppelin_open,
                                   .plan = zeppelin_plan};
