@@ -85,6 +85,7 @@ static Run* make_view(Run* run, int s) {
     if (world->table->split(world, &m->job, color, world->rank, err, sizeof err)) die("--strategies: %s", err);
     m->job->overlap = world->overlap;
     view->config.tp = g->tp, view->config.pp = g->pp;
+    view->config.capacity *= g->tp;  // of a rank
     m->layout = layout_of(run, g);
     m->owner = &run->strategies->owner;
     m->zero.holds = ZERO_IN_USE;

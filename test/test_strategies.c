@@ -1,0 +1,245 @@
+// test_strategies.c - the whole program with --strategies: pipelines of unlike degrees side by side, others every step,
+// have the losses, gradients, weights and samples of one rank. Started alone; it starts mpirun itself.
+#include "plan/base.h"
+#include "plan/holding.h"
+#include "plan/layout.h"
+#include "test/program.h"
+#include "test/tensors.h"
+
+enum { STEPS = 20, HALF = 10 };
+
+#define TINY                                                                                                         \
+    "--data $W/corpus --layers 4 --width 48 --heads 4 --context 320 --batch-tokens 1280 --lr 0.0003 --warmup 0 "     \
+    "--steps 20 --save-every 10 --sample-every 10 --keep 0 --eval-every 10 --temperature 0 --tokens 32 --threads 1 " \
+    "--dtype fp32 --check-plan --machine flexsp-7b "
+#define LLAMA "--arch llama --kv-heads 2 --tie no "
+#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
+
+typedef struct Curve {
+    double loss[STEPS], norm[STEPS], val[4];
+    int strategies;  // unlike ones that were chosen
+} Curve;
+
+// Distinct values of "strategy" in a run's log.
+static int count_strategies(const char* name) {
+    char path[700], seen[16][64], *line = NULL;
+    size_t bytes = 0;
+    int n = 0;
+    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, name);
+    FILE* file = fopen(path, "r");
+    while (file && getline(&line, &bytes, file) > 0) {
+        char word[64];
+        const char* at = strstr(line, "\"strategy\": \"");
+        int known = !at || sscanf(at, "\"strategy\": \"%63[^\"]", word) != 1;
+        for (int i = 0; i < n && !known; i++) known = !strcmp(seen[i], word);
+        if (!known && n < 16) strcpy(seen[n++], word);
+    }
+    free(line);
+    if (file) fclose(file);
+    return n;
+}
+
+static int run(const char* name, int ranks, const char* options, Curve* c) {
+    sh("rm -rf %s/%s", work, name);
+    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, name);
+    if (status) printf("    %d ranks, %s: status %d: %.900s\n", ranks, options, status, errors);
+    CHECK(status == 0);
+    c->strategies = count_strategies(name);
+    int whole = status == 0 && log_values(name, "loss", c->loss, STEPS) == STEPS &&
+                log_values(name, "grad_norm", c->norm, STEPS) == STEPS && log_values(name, "val_loss", c->val, 4) == 3;
+    CHECK(whole);
+    return whole;
+}
+
+static void check_same(const Curve* a, const Curve* b, int from) {
+    for (int i = from; i < STEPS; i++) {
+        CHECK_CLOSE(a->loss[i], b->loss[i], 1e-6 * b->loss[i]);
+        CHECK_CLOSE(a->norm[i], b->norm[i], 1e-5 * b->norm[i]);
+    }
+}
+
+static Curve one, llama_one, eight;
+
+static const struct {
+    const char* options;
+    int ranks, is_llama, least;  // strategies that its steps choose at least
+} jobs[] = {
+    {"--capacity 400 --strategies 'tp2+2xtp1'", 4, 0, 1},
+    {"--capacity 400 --strategies 'tp2pp2+tp3'", 7, 0, 1},
+    {"--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", 4, 0, 2},
+    {"--capacity 200 --strategies 'tp4+tp1; 5xtp1; 2xtp2+tp1' --plan static", 5, 1, 2},
+    {"--capacity 330 --strategies 'pp3; tp3; 3xtp1' --recompute block", 3, 1, 1},
+};
+
+static void unlike_pipelines_have_the_losses_of_one_rank(void) {
+    if (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one)) return;
+    for (int i = 0; i < COUNT(jobs); i++) {
+        char options[512], name[16];
+        Curve c;
+        const Curve* like = jobs[i].is_llama ? &llama_one : &one;
+        snprintf(options, sizeof options, "%s%s", jobs[i].is_llama ? LLAMA : "", jobs[i].options);
+        snprintf(name, sizeof name, "job%d", i);
+        if (!run(name, jobs[i].ranks, options, &c)) continue;
+        check_same(&c, like, 0);
+        for (int e = 0; e < 3; e++) CHECK_CLOSE(c.val[e], like->val[e], 1e-6 * like->val[e]);
+        if (c.strategies < jobs[i].least) printf("    %s: %d strategies\n", options, c.strategies);
+        CHECK(c.strategies >= jobs[i].least);
+    }
+}
+
+// Differences of all tensors of two files, as a share of the norm of each; -1 where they have not the same tensors.
+static double difference(const char* a, const char* b) {
+    char path[2][700], err[ERR_BYTES], *bytes[2] = {NULL, NULL};
+    SafeTensors t[2];
+    double worst = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s", work, i ? b : a);
+        if (tensors_load(&t[i], &bytes[i], path[i], err, sizeof err)) {
+            printf("    %s\n", err);
+            free(bytes[0]);
+            return -1;
+        }
+    }
+    for (int i = 0; i < t[1].n && worst >= 0; i++) {
+        const SafeTensor *y = &t[1].tensors[i], *x = safetensors_get(&t[0], y->name);
+        double square = 0, norm = 0;
+        if (!strcmp(y->name, "logits") || !strcmp(y->name, "documents")) continue;
+        if (!x || x->bytes != y->bytes) worst = -1;
+        for (size_t k = 0; worst >= 0 && k < y->bytes / sizeof(float); k++) {
+            float p, q;
+            memcpy(&p, (const char*)x->data + k * sizeof p, sizeof p);
+            memcpy(&q, (const char*)y->data + k * sizeof q, sizeof q);
+            square += (double)(p - q) * (p - q), norm += (double)q * q;
+        }
+        if (worst >= 0 && norm > 0) worst = fmax(worst, sqrt(square / norm));
+    }
+    for (int i = 0; i < 2; i++) safetensors_close(&t[i]), free(bytes[i]);
+    return worst;
+}
+
+static void every_gradient_is_that_of_one_rank(void) {
+    CHECK(sh("%s " TINY "--dump-grads $W/one.grads", program) == 0);
+    const struct {
+        const char* list;
+        int ranks;
+    } ways[] = {{"tp2+2xtp1", 4}, {"tp1pp2+2xtp2", 6}, {"tp4+tp1pp4", 8}};
+    for (int i = 0; i < COUNT(ways); i++) {
+        CHECK(sh(MPIRUN TINY "--capacity 400 --strategies '%s' --dump-grads $W/many.grads", ways[i].ranks, program,
+                 ways[i].list) == 0);
+        double d = difference("many.grads", "one.grads");
+        if (!(d >= 0 && d < 1e-5)) printf("    %s: %g: %.500s\n", ways[i].list, d, errors);
+        CHECK(d >= 0 && d < 1e-5);
+    }
+}
+
+// 20 steps that switch, beside 20 of one strategy. A Llama: a GPT-2's biases of keys have gradients of nothing but
+// rounding, which AdamW makes as large as any others.
+static void weights_after_switching_are_those_of_a_fixed_strategy(void) {
+    Curve fixed, switching;
+    if (!run("fixed", 4, LLAMA "--capacity 400 --strategies 'tp2+2xtp1'", &fixed)) return;
+    if (!run("switching", 4, LLAMA "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", &switching))
+        return;
+    CHECK(fixed.strategies == 1 && switching.strategies >= 2);
+    double d = difference("switching/step-000020/model.safetensors", "fixed/step-000020/model.safetensors");
+    if (!(d >= 0 && d < 1e-5)) printf("    %g\n", d);
+    CHECK(d >= 0 && d < 1e-5);
+}
+
+// What rank 0 sends in a step between the parts of a strategy and the pieces of owners.
+static double expected_bytes(int ranks, const Part* parts, ReshardKind kind) {
+    char err[ERR_BYTES];
+    Shape whole = shape_make(4, 48, 4, 257, 320);
+    Arena arena = {0};
+    Holdings pieces, held;
+    Transfers t;
+    double sum = 0;
+    int node[8] = {0}, sums = kind == RESHARD_SUM;
+    whole.shards = ranks;
+    CHECK(!holdings_of_pieces(&pieces, &whole, &arena, err, sizeof err) &&
+          !holdings_of_parts(&held, &whole, parts, ranks, &arena, err, sizeof err) &&
+          !reshard(&t, &whole, sums ? &held : &pieces, sums ? &pieces : &held, kind, 0, ranks, node, &arena, err,
+                   sizeof err));
+    sum = 4.0 * (double)t.sent[0];
+    arena_free(&arena);
+    return sum;
+}
+
+// Of all steps, of one rank.
+static double sum_of_bytes(const char* name, const char* purpose) {
+    char path[700], word[64], *line = NULL;
+    size_t bytes = 0;
+    double sum = 0;
+    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, name);
+    snprintf(word, sizeof word, "\"%s\": ", purpose);
+    FILE* file = fopen(path, "r");
+    while (file && getline(&line, &bytes, file) > 0) {
+        const char* at = strstr(line, "\"bytes\": {");
+        if (at) at = strstr(at, word);
+        if (at) sum += strtod(at + strlen(word), NULL);
+    }
+    free(line);
+    if (file) fclose(file);
+    return sum;
+}
+
+static void bytes_are_those_of_the_transfers_and_optimizer_state_stays(void) {
+    Shape whole = shape_make(4, 48, 4, 257, 320);
+    TpSplit two = split_even(&whole, 2), alone = split_even(&whole, 1);
+    Part parts[4] = {{&two, 0, 0, 4}, {&two, 1, 0, 4}, {&alone, 0, 0, 4}, {&alone, 0, 0, 4}};
+    Curve c;
+    if (!run("bytes", 4, "--capacity 400 --strategies 'tp2+2xtp1' --verbose", &c)) return;
+    double gradients = expected_bytes(4, parts, RESHARD_SUM), weights = expected_bytes(4, parts, RESHARD_COPY);
+    CHECK(gradients > 0 && weights > 0);
+    CHECK_CLOSE(sum_of_bytes("bytes", "gradients") / STEPS, gradients, 0.5);
+    CHECK_CLOSE(sum_of_bytes("bytes", "parameters") / STEPS, weights, 0.5);
+    CHECK(strstr(output, "sent by all ranks") && !strstr(output, "optimizer state"));
+}
+
+static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five(void) {
+    Curve rest;
+    const char* list = "--capacity 90 --strategies '8xtp1; tp4+4xtp1; tp4+2xtp2; tp4pp2; tp2pp2+tp4'";
+    if (!run("eight", 8, list, &eight)) return;
+    check_same(&eight, &one, 0);
+    CHECK(eight.strategies >= 2);
+    sh("rm -rf $W/eight/step-000020");
+    int status =
+        sh(MPIRUN "--resume --out $W/eight --threads 1 --capacity 100 --strategies '5xtp1; tp4+tp1; tp3+2xtp1'", 5,
+           program);
+    if (status) printf("    %.600s\n", errors);
+    CHECK(status == 0);
+    CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
+    CHECK(log_values("eight", "grad_norm", rest.norm, STEPS) == STEPS);
+    check_same(&rest, &one, HALF);
+}
+
+static void what_does_not_go_with_strategies_is_said(void) {
+    const struct {
+        const char *options, *words;
+    } wrong[] = {
+        {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout"},
+        {"--strategies tp3", "tp3: expected pipelines for all 2 ranks, found some for 3"},
+        {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3"},
+        {"--strategies tp2 --balance migrate", "--balance is not there"},
+        {"--strategies 2tp1", "line 1: expected pipelines like 2xtp2pp3, joined by +, found \"tp1\""},
+        {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of"},
+    };
+    for (int i = 0; i < COUNT(wrong); i++) {
+        CHECK(sh(MPIRUN TINY "%s --out $W/wrong", 2, program, wrong[i].options) != 0);
+        if (!strstr(errors, wrong[i].words)) printf("    %s: %.300s\n", wrong[i].options, errors);
+        CHECK(strstr(errors, wrong[i].words) != NULL);
+    }
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    write_ragged_corpus(60, 5.9, 3);
+    RUN(unlike_pipelines_have_the_losses_of_one_rank);
+    RUN(every_gradient_is_that_of_one_rank);
+    RUN(weights_after_switching_are_those_of_a_fixed_strategy);
+    RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
+    RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five);
+    RUN(what_does_not_go_with_strategies_is_said);
+    return program_end();
+}
