@@ -47,7 +47,7 @@ const Option config_options[] = {
     {"--vocab",         INT,    MODEL,     RUN,   AT(vocab),         "0",       0, 1 << 20, NULL, "vocabulary; 0: by preset, or the tokenizer's", NULL},
 
     {"--steps",         INT64,  OPTIMIZER, RUN,   AT(steps),         "3500",    0, 1e12,    NULL, "optimizer steps of the whole run; the learning rate's schedule ends there", "optimizer steps of the whole run"},
-    {"--batch-tokens",  INT,    OPTIMIZER, RUN,   AT(batch_tokens),  "0",       0, 1 << 28, NULL, "most tokens of a step, on all ranks together: documents are taken while they fit; 0: by the size of the model (tiny 1024, from 50M parameters on 524288, with --init at most 32768)", "most tokens of a step, on all ranks; 0: by model size"},
+    {"--batch-tokens",  INT,    OPTIMIZER, RUN,   AT(batch_tokens),  "0",       0, 1 << 28, NULL, "most tokens of a step, on all ranks together: documents are taken while they fit; 0: by the size of the model (tiny 1024, from 50M parameters on 524288, with --init at most 32768, with --explain at least 16 contexts)", "most tokens of a step, on all ranks; 0: by model size"},
     {"--lr",            REAL,   OPTIMIZER, RUN,   AT(lr),            "0",       0, 10,      NULL, "peak learning rate; 0: by the size of the model (tiny 0.004, gpt2-124m 0.0006, less for larger ones; with --init a twentieth)", "peak learning rate; 0: by model size"},
     {"--schedule",      CHOICE, OPTIMIZER, RUN,   AT(schedule),      "cosine",  0, 0,       "cosine|linear|constant|wsd", "how the learning rate falls after its warm-up; wsd: constant, then a fall over the last fifth", NULL},
     {"--warmup",        INT,    OPTIMIZER, RUN,   AT(warmup),        "-1",     -1, 1e9,     NULL, "steps in which the learning rate rises linearly to its peak; -1: by the size of the model, at most a tenth of --steps or 100", NULL},
@@ -591,11 +591,12 @@ static const struct Recipe {
 // Weights that are trained already want a smaller step, as nanoGPT's config/finetune_shakespeare.py takes for GPT-2:
 // 3e-5, a twentieth, with 32768 tokens and next to no warm-up.
 static void settle_recipe(Config* c) {
-    enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20 };
+    enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
     Shape shape = config_shape(c);
     int i = 0, tunes = c->init != NULL;
     while (shape_param_count(&shape) > recipes[i].parameters) i++;
     int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
+    if (c->explain) batch = MAX(batch, SHOWN * c->context);
     if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
     if (c->lr == 0) c->lr = recipes[i].lr / (tunes ? TUNED : 1);
     if (c->warmup >= 0) return;

@@ -221,6 +221,21 @@ static void write_both(SafeTensors* file) {
     write_text("half/model.safetensors.index.json", index, strlen(index));
 }
 
+static void bytes_in_a_vocabulary_made_for_words_are_said(void) {
+    const char* small =
+        "--preset gpt2-124m --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 1 "
+        "--eval-every 0 --sample-every 0 --data $W/b.txt";
+    CHECK(sh("cp plan/base.h $W/b.txt && %s %s --out $W/bytes", program, small) == 0);
+    CHECK(strstr(errors, "read as bytes, 257 of the 50257 tokens") && strstr(errors, "--vocab 257"));
+    CHECK(sh("%s %s --vocab 50257 --out $W/meant", program, small) == 0 && errors[0] == 0);  // who says so means it
+    CHECK(sh("%s %s --vocab 257 --out $W/small", program, small) == 0 && errors[0] == 0);
+    // The run goes on, and its model begins another, without a second word; a model without a tokenizer is refused.
+    CHECK(sh("%s --resume --steps 2 --out $W/bytes", program) == 0 && errors[0] == 0);
+    CHECK(sh("rm $W/bytes/step-000002/tokenizer.* $W/bytes/step-000002/DONE $W/bytes/step-000002/state.json") == 0);
+    CHECK(
+        refused("--init $W/bytes/step-000002 --data $W/b.txt", "expected a tokenizer of 50257 tokens", "--tokenizer"));
+}
+
 static void a_model_in_half_precision_and_several_files_begins_a_run(void) {
     SafeTensors file;
     char *bytes, hash[2][64] = {"", ""};
@@ -355,6 +370,7 @@ int main(int argc, char** argv) {
     RUN(hints_paste_into_a_shell);
     RUN(a_run_goes_on_with_the_tokenizer_that_it_carries);
     RUN(a_model_from_elsewhere_brings_its_training);
+    RUN(bytes_in_a_vocabulary_made_for_words_are_said);
     RUN(a_model_in_half_precision_and_several_files_begins_a_run);
     RUN(a_folder_that_is_no_model_is_told_what_it_is);
     RUN(exports_carry_a_tokenizer_that_others_read);

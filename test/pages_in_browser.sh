@@ -1,0 +1,53 @@
+#!/bin/sh
+# pages_in_browser.sh TRAIN - report.html of a run that was resumed, of two runs, and plan.html, run in a headless
+# Chromium: their scripts end without an error, and what they draw is in the document.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
+if [ -z "$browser" ]; then
+    echo "  skipped pages in a browser: no chromium here"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit
+fi
+claim() { # claim NAME COMMAND: it ends well
+    name=$1
+    shift
+    if "$@" > "$work/out" 2>&1; then
+        passed=$((passed + 1)) && echo "  ok      $name"
+    else
+        failed=$((failed + 1)) && echo "  FAILED  $name" && tail -n 5 "$work/out"
+    fi
+}
+dom() { # the document behind the scripts, to $work/dom; what they say, to $work/said
+    options="--headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=3000"
+    timeout 60 "$browser" $options --user-data-dir="$work/profile" --window-size="$2",2000 \
+        --dump-dom "file://$1" > "$work/dom" 2> "$work/said"
+    [ -s "$work/dom" ] && ! grep -E 'CONSOLE.*(Error|Uncaught)' "$work/said"
+}
+has() { # has COUNT WORDS: the document has them at least so often
+    [ "$(grep -oF "$2" "$work/dom" | wc -l)" -ge "$1" ] || { echo "expected $1 of: $2" && false; }
+}
+
+tiny="--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 2 --eval-tokens 512 --threads 1"
+cp plan/*.h "$work"
+claim "a run" "$1" $tiny --data "$work" --steps 4 --out "$work/a"
+claim "goes on with another rate" "$1" --resume --steps 6 --lr 0.002 --out "$work/a"
+claim "another run" "$1" $tiny --data "$work" --steps 4 --lr 0.001 --out "$work/b"
+claim "both" "$1" --report "$work/a" "$work/b" --out "$work/both"
+claim "a plan" "$1" $tiny --data "$work" --explain --out "$work/plan"
+for width in 1280 420; do
+    claim "report.html runs at $width pixels" dom "$work/a/report.html" $width
+    claim "and has charts with captions" has 6 "<figcaption>"
+    claim "and canvases that can be named aloud" has 6 'role="img"'
+    claim "and the events: the evaluation before the first step" has 1 '<td class="left">validation loss '
+    claim "and the resume with what changed" has 1 "resumed on 1 rank; --steps 4 to 6; --lr "
+    claim "and what was saved" has 2 '<td class="left">save: '
+    claim "and samples or the end" has 2 '<td class="left">end: done'
+    claim "two runs beside each other run at $width pixels" dom "$work/both/report.html" $width
+    claim "and name the option that differs" has 1 "<td>--lr</td>"
+    claim "plan.html runs at $width pixels" dom "$work/plan/plan.html" $width
+    claim "and draws the chosen plan" has 1 "flex: "
+done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
