@@ -20,7 +20,7 @@ tests=$(grep '^quick' test/suite | grep -vE "$here" | grep -oE 'build/release/te
 programs=$(for t in $tests build/release/test/test_golden; do echo "build/arm/test/${t##*/}"; done)
 mkdir -p build/arm
 compilers=$(ls /usr/bin/aarch64-linux-gnu-gcc-[0-9]* 2> /dev/null)
-[ -n "$compilers" ] || { skip "no gcc for ARM64 here; Debian, Ubuntu: apt-get install gcc-aarch64-linux-gnu" && finish; }
+[ -n "$compilers" ] || { skip "no gcc for ARM64 here (Debian, Ubuntu: gcc-aarch64-linux-gnu)" && finish; }
 for cc in $compilers; do
     words="gcc $($cc -dumpfullversion) compiles everything for ARM64"
     options="MPI=no CUDA=no WERROR=-Werror build=build/arm"
