@@ -14,7 +14,7 @@
 # make CUDA=yes             CUDA for a machine elsewhere, for CUDA_ARCHS="80 89 90 100 120"
 # make EMU=yes              ./train --device emu: the CUDA code on an emulated GPU, for tests; needs a C++ compiler
 #
-# Detections are few, printed once, and can be overridden (scripts/detect.mk): make CC=clang OPENMP=no ISAS=no CUDA=no
+# Detections are few, printed once, and can be overridden (scripts/detect.mk): make CC=clang ISAS=no CUDA=no
 
 CC     ?= cc
 config ?= release
@@ -50,8 +50,7 @@ WERROR   ?=
 WARNINGS := -Wall -Wextra $(WERROR)
 # The planner must reach the same result with every compiler, in functions of its headers too: no contraction of
 # a * b + c but in the kernels that are compiled for each instruction set.
-COMMON   := -std=gnu11 $(CFLAGS_$(config)) $(WARNINGS) -I. -MMD -MP -ffp-contract=off $(CFLAGS) \
-  $(if $(filter yes,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas -Ikernels/cpu/single)
+COMMON   := -std=gnu11 $(CFLAGS_$(config)) $(WARNINGS) -I. -MMD -MP -ffp-contract=off $(CFLAGS)
 KERNEL_FLAGS := -fno-math-errno
 FAMILY_FLAGS := $(KERNEL_FLAGS) -ffp-contract=fast
 DEFINES      := $(if $(filter yes,$(ISAS)),-DHAVE_X86_ISAS) $(if $(filter yes,$(AMX)),-DHAVE_AMX) \
@@ -72,7 +71,7 @@ EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(
 LIBRARIES := $(MPI_LINK) -lpthread -lm -ldl
 ifeq ($(CUDA),yes)
 # nvcc knows where its runtime lies; everything else is the C compiler's.
-link = $(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) $(if $(filter yes,$(OPENMP)),-Xcompiler -fopenmp)
+link = $(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS)
 else
 link = $(CC) $(COMMON)
 endif
@@ -86,7 +85,8 @@ families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
 plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/*/*.c data/*.c run/*.c \
-  kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/reference.c
+  kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/peak.c kernels/cpu/team.c \
+  kernels/cpu/reference.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs))

@@ -763,7 +763,6 @@ static void finish(Run* run, double started) {
 int main(int argc, char** argv) {
     static Run run;
     double started = now_seconds();
-    run_threads_without_spinning(argv);
     run_find_ranks(&run);
     run_read_options(&run, argc, argv);
     run_open_ranks(&run);

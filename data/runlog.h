@@ -6,7 +6,7 @@
 //   loss, grad_norm, lr, tokens, targets, loss_hash
 //   micro_batches     of the plan, on all ranks
 //   seconds           that the step took on this rank, the one that writes
-//   tokens_per_second, mfu    mfu: fraction of the measured matmul limit
+//   tokens_per_second, mfu    mfu: fraction of the measured peak
 //   plan              the planner
 //   strategy          of --strategies: that of this step
 //   plan_us           what planning took, on a thread beside the step before

@@ -5,7 +5,6 @@
 #pragma once
 #include <errno.h>
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 
 #include "data/json.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/peak.h"
 
 // Of this thread: other programs may share its core, which the clock would count.
 static inline double processor_seconds(void) {
@@ -20,6 +20,9 @@ static inline double processor_seconds(void) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+// For ops: processor time where there is one thread.
+static inline double bench_seconds(void) { return cpu_threads() > 1 ? now_seconds() : processor_seconds(); }
 
 static int bench_compare(const void* a, const void* b) {
     double x = *(const double*)a, y = *(const double*)b;
@@ -68,67 +71,6 @@ static inline double bench_median_of_log(const char* path, const char* member, i
     free(line);
     if (file) fclose(file);
     return n ? bench_median(values, n) : 0;
-}
-
-// ---- arithmetic on registers alone
-
-typedef enum BenchUnit { BENCH_FMA_YMM, BENCH_FMA_ZMM, BENCH_PAIRS_ZMM, BENCH_TILES } BenchUnit;
-
-// n rounds of 12 independent instructions, enough to hide their latency. Their values do not matter; only registers
-// that a call may destroy are written.
-#if defined(__x86_64__)
-#define BENCH_12(op) \
-    op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
-#define BENCH_TILE_4                                                 \
-    "tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\n" \
-    "tdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n"
-
-static __attribute__((noinline, unused)) void bench_rounds(BenchUnit unit, int n) {
-    static const uint8_t tiles[64] = {
-        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-        [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
-    if (unit == BENCH_TILES) __asm__ volatile("ldtilecfg %0" ::"m"(tiles));
-    else __asm__ volatile("vzeroall");  // else their contents might be subnormal, which is slow
-    for (int i = 0; i < n; i++) {
-        if (unit == BENCH_FMA_YMM) __asm__ volatile(BENCH_12("vfmadd231ps %ymm15, %ymm14, %ymm"));
-        else if (unit == BENCH_FMA_ZMM) __asm__ volatile(BENCH_12("vfmadd231ps %zmm15, %zmm14, %zmm"));
-        else if (unit == BENCH_PAIRS_ZMM) __asm__ volatile(BENCH_12("vdpbf16ps %zmm15, %zmm14, %zmm"));
-        else __asm__ volatile(BENCH_TILE_4 BENCH_TILE_4 BENCH_TILE_4);
-    }
-    if (unit == BENCH_TILES) __asm__ volatile("tilerelease");
-    else __asm__ volatile("vzeroupper");
-}
-#else
-static inline void bench_rounds(BenchUnit unit, int n) { (void)unit, (void)n; }
-#endif
-
-// TFLOP/s of all threads together, in processor time, because other programs may share the cores. The best of a few
-// tries; 0 where the processor lacks the instruction.
-static inline double bench_peak(BenchUnit unit, int threads) {
-    static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
-    // Of one instruction: 2 for each multiply-add of 8 lanes, 16 lanes, 16 lanes of pairs, and of 16 x 16 sums over a
-    // depth of 32 bf16 (64 bytes).
-    static const double flops[] = {2 * 8, 2 * 16, 2 * 16 * 2, 2 * 16 * 16 * 32};
-    int rounds = unit == BENCH_TILES ? 50000 : 1000000;
-    double best = 0;
-    for (int try = 0; try < 8 && cpu_has(needs[unit]); try++) {
-        double rate = 0;
-#pragma omp parallel num_threads(threads) reduction(+ : rate)
-        {
-            double start = processor_seconds();
-            bench_rounds(unit, rounds);
-            rate = 12 * flops[unit] * rounds / (processor_seconds() - start) * 1e-12;
-        }
-        best = MAX(best, rate);
-    }
-    return best;
-}
-
-// TFLOP/s of the fastest multiply-add instruction that takes the type.
-static inline double bench_limit(DType dt, int threads) {
-    double fp32 = MAX(bench_peak(BENCH_FMA_YMM, threads), bench_peak(BENCH_FMA_ZMM, threads));
-    if (dt == DT_F32) return fp32;
-    return MAX(fp32, MAX(bench_peak(BENCH_PAIRS_ZMM, threads), bench_peak(BENCH_TILES, threads)));
 }
 
 // A shard of llm.c's format: documents of the given mean length (0: all of 1024 tokens), lengths exponential, at

@@ -133,7 +133,7 @@ static void run_square(void) {
 static void bench_limits(void) {
     char err[ERR_BYTES];
     size_t n = copy_elems(), edge = options.quick ? 256 : (size_t)w.k->full_matmul, square = 2 * edge * edge;
-    double matmul = kernels_matmul_limit(w.k, DT_BF16, 0, err, sizeof err) * 1e-12;
+    double matmul = kernels_peak(w.k, DT_BF16, 0, err, sizeof err) * 1e-12;
     if (matmul < 0) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
     KernelLimits l = {.N = (int)edge, .C = (int)edge, .OC = (int)edge, .NH = 1, .NKV = 1, .HS = 64, .context = 64};
     l.dt = DT_BF16;
@@ -153,7 +153,7 @@ static void bench_limits(void) {
         "  memory limit  %8.1f GB/s     the better of add (%.1f) and cast from fp32 (%.1f), %zu M elements of bf16\n",
         limits->copy, add, cast, n >> 20);
     printf(
-        "  matmul limit  %8.4g TFLOP/s  kernels_matmul_limit, bf16; the same matmul many times in a row on random\n"
+        "  matmul limit  %8.4g TFLOP/s  kernels_peak, bf16; the same matmul many times in a row on random\n"
         "                                   numbers: %.4g\n",
         limits->matmul, again);
     record("limit", "memory", limits->copy, "GB/s", 0);

@@ -1,6 +1,8 @@
 // bench_matmul.c - the matmuls at the shapes of GPT-2 124M, beside the limit of the registers and beside libraries.
 //
-//   make bench, or  build/release/dev/bench_matmul [instruction set [rounds]]
+//   make bench, or  build/release/dev/bench_matmul [instruction set [rounds [threads]]]
+//
+// One thread is timed by its processor time, so that other programs on the machine do not count; more by the clock.
 //
 // Every round times our matmul, then the library's, on the same matrices, no bias, no GELU; the table shows the medians
 // and their ratio. OpenBLAS (fp32) is loaded at run time when it is installed; oneDNN (bf16) is linked in
@@ -150,10 +152,10 @@ typedef struct Limits {
     double fma, pairs, tiles;  // TFLOP/s on registers
 } Limits;
 
-static Limits measure_limits(int threads) {
-    return (Limits){.fma = MAX(bench_peak(BENCH_FMA_YMM, threads), bench_peak(BENCH_FMA_ZMM, threads)),
-                    .pairs = bench_peak(BENCH_PAIRS_ZMM, threads),
-                    .tiles = bench_peak(BENCH_TILES, threads)};
+static Limits measure_limits(void) {
+    return (Limits){.fma = 1e-12 * MAX(cpu_peak_of(PEAK_FMA_YMM), cpu_peak_of(PEAK_FMA_ZMM)),
+                    .pairs = 1e-12 * cpu_peak_of(PEAK_PAIRS_ZMM),
+                    .tiles = 1e-12 * cpu_peak_of(PEAK_TILES)};
 }
 
 static double limit_of(Limits l, DType dt) { return dt == DT_F32 ? l.fma : MAX(l.fma, MAX(l.pairs, l.tiles)); }
@@ -174,16 +176,16 @@ static void run(const Case* c, const Kernels* k) {
 // OpenBLAS has threads of its own. Before a timed product the other side's threads must have stopped spinning, and its
 // own must be awake and spread over the processors: hence a rest, and a smaller product first.
 static double time_one(const Case* c, const Kernels* k) {
-    if (c->dt == DT_F32 && sgemm) {
+    if (c->dt == DT_F32 && sgemm && cpu_threads() > 1) {
         struct timespec rest = {0, 10000000};
         nanosleep(&rest, NULL);
         Case smaller = *c;
         smaller.N = MIN(c->N, 1024);
         run(&smaller, k);
     }
-    double start = now_seconds();
+    double start = bench_seconds();
     run(c, k);
-    return now_seconds() - start;
+    return bench_seconds() - start;
 }
 
 static void bench_case(const Case* c, const Kernels* k, int rounds, double limit) {
@@ -229,15 +231,15 @@ int main(int argc, char** argv) {
     char err[ERR_BYTES];
     int rounds = argc > 2 ? MIN(MAX(atoi(argv[2]), 1), MOST_ROUNDS) : 5;
     const Kernels* k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
-    KernelLimits limits = {.N = 4096, .C = 3072, .OC = 50304};
+    KernelLimits limits = {.N = 4096, .C = 3072, .OC = 50304, .threads = argc > 3 ? atoi(argv[3]) : 0};
     if (!k || k->open(&limits, err, sizeof err)) {
         fprintf(stderr, "bench: %s\n", err);
         return 1;
     }
     int threads = cpu_threads();
     openblas_load(threads);
-    Limits limits_now = measure_limits(threads);
-    printf("%s, %d threads. Registers alone, TFLOP/s: fp32 FMA %.3f, bf16 pairs %.3f, bf16 tiles %.3f\n", k->name,
+    Limits limits_now = measure_limits();
+    printf("%s, threads: %d. Registers alone, TFLOP/s: fp32 FMA %.3f, bf16 pairs %.3f, bf16 tiles %.3f\n", k->name,
            threads, limits_now.fma, limits_now.pairs, limits_now.tiles);
     for (int d = 0; d < 2; d++) {
         DType dt = d ? DT_BF16 : DT_F32;
@@ -249,7 +251,7 @@ int main(int argc, char** argv) {
             c.dout = matrix(N * OC, dt, k);
             c.dweight = (float*)matrix(OC * C, DT_F32, k);
             c.result = matrix(N * MAX(C, OC), dt, k);
-            limits_now = measure_limits(threads);  // clocks change with heat and neighbours
+            limits_now = measure_limits();  // clocks change with heat and neighbours
             for (; c.direction <= WEIGHT; c.direction++) bench_case(&c, k, rounds, limit_of(limits_now, dt));
             void* all[] = {c.x, c.weight, c.dout, c.dweight, c.result};
             for (int j = 0; j < COUNT(all); j++) k->free_memory(all[j]);

@@ -2,8 +2,9 @@
 // channels, 12 heads, documents of 1024 tokens, 256 rows of logits; what GPT-2 has not, at the same: 4 key/value heads,
 // 1536 hidden units of an MLP with SwiGLU.
 //
-//   build/release/dev/bench_ops [instruction set]
+//   build/release/dev/bench_ops [instruction set [threads]]
 //
+// One thread is timed by its processor time, so that other programs on the machine do not count; more by the clock.
 // Bandwidth counts each tensor once for each time it must cross the memory bus and stands beside a copy of 32 MiB
 // on the same threads. Reads alone may pass 100 %, and so may everything that fits the last cache. Attention counts
 // the causal half of its 2 (forward) and 5 (backward) products; its limit is the best rate of any
@@ -75,11 +76,12 @@ static Attention attention(int heads) {
                        .scale = 0.125f};
 }
 
-static void run_copy(void) {
-    enum { PIECE = 1 << 14 };
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < (32 << 20) / PIECE; i++) memcpy((char*)w.m + i * PIECE, (char*)w.v + i * PIECE, PIECE);
+enum { COPIED = 32 << 20, PIECE = 1 << 14 };
+static void copy_piece(const void* job, size_t i, int thread) {
+    (void)job, (void)thread;
+    memcpy((char*)w.m + i * PIECE, (char*)w.v + i * PIECE, PIECE);
 }
+static void run_copy(void) { team_run(copy_piece, NULL, COPIED / PIECE, cpu_portion(COPIED / PIECE), 0); }
 
 static void run_embedding_forward(void) {
     w.k->embedding_forward(w.a, w.tokens, w.positions, w.wte, w.wpe, N, C, w.dt, NULL);
@@ -144,9 +146,9 @@ static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIG
 static void time_runs(double seconds[RUNS], void (*run)(void)) {
     run();
     for (int i = 0; i < RUNS; i++) {
-        double start = now_seconds();
+        double start = bench_seconds();
         run();
-        seconds[i] = now_seconds() - start;
+        seconds[i] = bench_seconds() - start;
     }
     bench_median(seconds, RUNS);
 }
@@ -189,15 +191,15 @@ static void make_fp32_tensors(void) {
 }
 
 // Bytes: b is the size of an element, s of a tensor (N,C).
-static void bench_type(DType dt, int threads) {
-    double peak = 1e3 * bench_limit(dt, threads);
+static void bench_type(DType dt) {
+    double peak = 1e-9 * cpu_peak(w.k, dt);
     w.dt = dt;
     make_tensors();
     double b = (double)dtype_bytes(dt), s = b * (double)NC, f = 4 * (double)NC, weights = (double)WEIGHTS;
     double flops = 4.0 * HS * NH * DOCS * ((double)T * (T + 1) / 2);
     double heads = b * N * (NH + NKV) * HS, hidden = b * N * U, runs[RUNS], copy;
     time_runs(runs, run_copy);
-    copy = 2 * (32 << 20) / runs[0] * 1e-9;  // a limit is the best of its runs
+    copy = 2.0 * COPIED / runs[0] * 1e-9;  // a limit is the best of its runs
     show("embedding_forward", run_embedding_forward, 3 * s, "GB/s", copy);
     show("embedding_backward", run_embedding_backward, s + 4 * f, "GB/s", copy);
     show("layernorm_forward", run_layernorm_forward, 2 * s, "GB/s", copy);
@@ -227,16 +229,16 @@ static void bench_type(DType dt, int threads) {
 int main(int argc, char** argv) {
     char err[ERR_BYTES];
     KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .NKV = NKV, .HS = HS, .context = T, .dt = DT_F32};
+    limits.threads = argc > 2 ? atoi(argv[2]) : 0;
     w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
     if (!w.k || w.k->open(&limits, err, sizeof err)) {
         fprintf(stderr, "bench_ops: %s\n", err);
         return 1;
     }
-    int threads = omp_get_max_threads();
-    printf("%s, %d threads: ops at GPT-2 124M sizes, median of %d\n", w.k->name, threads, RUNS);
+    printf("%s, threads: %d; ops at GPT-2 124M sizes, median of %d\n", w.k->name, cpu_threads(), RUNS);
     make_fp32_tensors();
-    bench_type(DT_F32, threads);
-    bench_type(DT_BF16, threads);
+    bench_type(DT_F32);
+    bench_type(DT_BF16);
     w.k->close();
     return 0;
 }

@@ -7,6 +7,7 @@
 // log.
 #define _GNU_SOURCE
 #include "dev/bench.h"
+#include "kernels/host.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -75,7 +76,9 @@ static void bench(const char* work, const char* dtype) {
     char name[128];
     Result full = run(work, dtype, "full.bin"), ragged = run(work, dtype, "ragged.bin");
     double peer = run_peer(dtype);
-    double limit = 1e12 * bench_limit(strcmp(dtype, "bf16") ? DT_F32 : DT_BF16, omp_get_max_threads());
+    char err[ERR_BYTES];
+    team_open(host_cores("", 0));
+    double limit = cpu_peak(kernels_find("cpu", "auto", err, sizeof err), strcmp(dtype, "bf16") ? DT_F32 : DT_BF16);
     double limit_tokens = full.flops > 0 ? limit / full.flops * full.tokens_per_second : 0;
     printf("  %s  full rows 4 x 1024  %7.0f tokens/s, %.0f GFLOP/s, %4.1f %% of the registers' %.0f\n", dtype,
            full.tokens_per_second, full.flops * 1e-9, 100 * full.flops / limit, limit * 1e-9);

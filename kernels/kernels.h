@@ -124,7 +124,7 @@ typedef struct Kernels {
     int prefers_bf16;
     // 1 when memory of alloc is ordinary host memory.
     int on_host;
-    // Edge of the square matmul that fills the device: what kernels_matmul_limit measures.
+    // Edge of the square matmul that fills the device: what kernels_peak measures.
     int full_matmul;
     // 1 when clock and events are of a virtual time, which ops and collectives advance: see kernels/virtual/virtual.h.
     int virtual_time;
@@ -320,7 +320,8 @@ typedef struct Kernels {
 // message when the device or the instruction set is missing. The table is constant and lives for ever.
 const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);
 
-// What speeds are compared with, measured: FLOP/s of a square matmul, forward, of random values, of edge
+// What speeds are compared with, measured, FLOP/s. Of x86-64 processors: the multiply-adds of all threads' registers,
+// by the fastest instruction that the set has for the type. Else a square matmul, forward, of random values, of edge
 // k->full_matmul, or as large as takes a quarter of a second on a slow device. Opens and closes the backend, so nothing
 // may be open. Negative with a message when that fails.
-double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen);
+double kernels_peak(const Kernels* k, DType dt, int threads, char* err, size_t errlen);

@@ -1,5 +1,5 @@
-// limit.c - the measured matmul limit, kernels_matmul_limit.
-#include "kernels/kernels.h"
+// limit.c - what speeds are compared with: kernels_peak.
+#include "kernels/cpu/peak.h"
 
 // Random values: a GPU multiplies zeros faster than it could anything else, because they take less power.
 static void fill_randomly(const Kernels* k, void* x, size_t bytes, DType dt) {
@@ -43,7 +43,7 @@ static int fits(const Kernels* k, int side, DType dt) {
     return 3 * (size_t)side * side * dtype_bytes(dt) <= k->memory_available() / 8;
 }
 
-double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, size_t errlen) {
+double kernels_peak(const Kernels* k, DType dt, int threads, char* err, size_t errlen) {
     enum { FIRST_SIDE = 256 };
     const double most_seconds = 0.25;
     int side = FIRST_SIDE, full = k->full_matmul;
@@ -52,12 +52,14 @@ double kernels_matmul_limit(const Kernels* k, DType dt, int threads, char* err, 
     limits.dt = dt;
     limits.attention = ATTENTION_OWN;
     if (k->open(&limits, err, errlen)) return -1;
+    double registers = cpu_peak(k, dt);
+    if (registers > 0) return k->close(), registers;
     double seconds = best_time(k, side, dt);
     // Twice the side is eight times the work: a slow device, such as the plain reference, stops before it takes long.
     // And four times the memory, for which ranks that share it ask at once.
     while (seconds > 0 && side < full && 8 * seconds < most_seconds && fits(k, 2 * side, dt))
         seconds = best_time(k, side *= 2, dt);
     k->close();
-    if (seconds < 0) return fail(err, errlen, "no memory to measure the matmul limit");
+    if (seconds < 0) return fail(err, errlen, "no memory to measure a matmul");
     return 2.0 * side * side * side / seconds;
 }

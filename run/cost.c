@@ -1,7 +1,7 @@
 // cost.c - what planners know of the machine, and where from: a file that was named, what --probe has measured earlier,
 // or an estimate. Rank 0 decides and tells all others, so that every rank plans with the same bits.
 //
-// The estimate: linear work at half of the measured matmul limit, attention at a quarter of it (both are what the CPU
+// The estimate: linear work at half of the measured peak, attention at a quarter of it (both are what the CPU
 // kernels reach, roughly); a micro-batch moves all weights and gradients once; links are what is usual for the
 // transport. Calibration (plan/calibration.h) corrects all of it within some steps, except how links differ
 // from each other.
@@ -39,12 +39,12 @@ static double estimated_step(const Run* run, const LinkTable* link, double memor
     return ms + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
 }
 
-// What the matmul limit and the transport of this machine suggest, without any measurement.
+// What the peak and the transport of this machine suggest, without any measurement.
 static void estimate(Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const PlanLimits* limits = &run->limits;
     int on_host = m->k->on_host;
-    double rate = run->matmul_limit / limits->ranks / 1e3;  // FLOP a ms
+    double rate = run->peak / limits->ranks / 1e3;  // FLOP a ms
     double again = (3 + layout_again(&m->layout, m->stage)) / 3;
     double memory_gbps = on_host ? 8 : 2000;
     double elems = (double)shape_param_elems(&m->shape);
@@ -272,7 +272,7 @@ static void find(Found* found, const Run* run) {
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
         estimate(&found->machine, run);
-        snprintf(found->from, sizeof found->from, "estimated from the matmul limit; --probe measures it");
+        snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures it");
     }
 }
 
@@ -293,7 +293,7 @@ int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], cha
         snprintf(found.from, sizeof found.from, "of --machine %s", options.machine);
     } else if (!find_measured(&found, run)) {
         estimate(&found.machine, run);
-        snprintf(found.from, sizeof found.from, "estimated from the matmul limit; --probe measures them");
+        snprintf(found.from, sizeof found.from, "estimated from the processor's peak; --probe measures them");
     }
     // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
     if (!options.machine) found.machine.cost.step = 0;
@@ -366,7 +366,7 @@ void run_find_cost(Run* run) {
     }
     for (int s = 0; s < run->strategies->list.n; s++) {
         Run* as = run->strategies->as[s];
-        as->matmul_limit = run->matmul_limit;
+        as->peak = run->peak;
         find_cost(as);
     }
     calibration_start(&run->calibration);

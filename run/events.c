@@ -65,7 +65,7 @@ void run_log_start(Run* run) {
             ", \"documents\": %" PRId64 ", \"version\": \"" RUN_VERSION "\", \"matmul_gflops\": %.4g, \"options\": {",
             dtype_name(m->dt), arch_table[m->whole.arch].title, (double)shape_param_count(&m->whole),
             sampler_tokens(run->data.train, SPLIT_TRAIN), sampler_documents(run->data.train, SPLIT_TRAIN),
-            isfinite(run->matmul_limit) ? run->matmul_limit / 1e9 : 0);
+            isfinite(run->peak) ? run->peak / 1e9 : 0);
     Options options = {.out = out};
     config_visit(c, put_option, &options);
     end_option(&options);

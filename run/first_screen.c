@@ -40,8 +40,8 @@ static void print_all(const Run* run) {
         say(stdout, "device  %s, %s, times of --machine %s%s", m->k->name, dtype_name(m->dt), c->machine,
             m->k->no_results ? "; nothing is computed, so there are no losses" : "");
     else
-        say(stdout, "device  %s, %s, matmul limit %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
-            run->matmul_limit / 1e9);
+        say(stdout, "device  %s, %s, peak %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
+            run->peak / 1e9);
     print_shape(&m->whole);
     if (!run->training) return;
     const Sampler* s = run->data.train;
@@ -123,8 +123,8 @@ static void brief_device(const Run* run) {
     char threads[32] = "";
     int n = run->config.threads;
     if (m->k->on_host && n) snprintf(threads, sizeof threads, ", %d thread%s", n, n > 1 ? "s" : "");
-    printf("device  %s%s, %s%s, %.0f GFLOP/s in a matmul%s\n", ranks, m->k->name, dtype_name(m->dt), threads,
-           run->matmul_limit / 1e9, run->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
+    printf("device  %s%s, %s%s, %.0f GFLOP/s at most%s\n", ranks, m->k->name, dtype_name(m->dt), threads,
+           run->peak / 1e9, run->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
 }
 
 static void brief_run(const Run* run) {

@@ -126,8 +126,8 @@ static void settle_threads(Run* run) {
     run->oversubscribed = run->model.k->on_host && local * c->threads > host_cores("", getppid());
 }
 
-// OpenMP and MPI end the program in words of their own where the system gives them no thread or no descriptor. So the
-// run takes as many first, on all ranks at once, and gives them back.
+// MPI ends the program in words of its own where the system gives it no thread or no descriptor. So the run takes as
+// many first, with its own threads, on all ranks at once, and gives them back.
 
 static void expect_threads(const Run* run, int wanted, int found) {
     if (found < wanted)
@@ -278,13 +278,13 @@ void run_join_ranks(Run* run) {
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    if (run->matmul_limit > 0) return;  // the search for a layout has asked already
-    run->matmul_limit = NAN;
+    if (run->peak > 0) return;  // the search for a layout has asked already
+    run->peak = NAN;
     if (run->model.k->virtual_time) return;
-    double mine = kernels_matmul_limit(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
+    double mine = kernels_peak(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
     if (mine < 0) die("%s", err);
     double* all = (double*)run_ask_all(run, c, &mine, sizeof mine);
-    run->matmul_limit = 0;
-    for (int r = 0; r < c->size; r++) run->matmul_limit += all[r];
+    run->peak = 0;
+    for (int r = 0; r < c->size; r++) run->peak += all[r];
     free(all);
 }

@@ -81,7 +81,7 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->tokens = b->n_tokens;
     r->targets = b->n_targets;
     r->micro_batches = b->plan.n_micro_batches;
-    r->mfu = shape_training_flops(&run->model.whole, (double)r->tokens, b->sum_s2) / seconds / run->matmul_limit;
+    r->mfu = shape_training_flops(&run->model.whole, (double)r->tokens, b->sum_s2) / seconds / run->peak;
     r->planner = run->config.plan;
     r->strategy = run->strategies ? strategies_name(run, b->strategy) : NULL;
     r->plan = &b->plan;

@@ -105,7 +105,7 @@ struct Run {
     HostMemory available;    // to this rank, before any rank took the table's
     size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     double resident_before;  // bytes of this process before the table's memory was taken
-    double matmul_limit;     // FLOP/s, measured, of all ranks together; NaN: not known
+    double peak;             // FLOP/s, measured, of all ranks together: kernels_peak; NaN: not known
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 };
@@ -117,10 +117,6 @@ static inline double run_seconds(const Run* run) {
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 
-// OpenMP threads that wait by spinning take a core from whoever has work on a machine that does anything else: step
-// times grew tenfold beside one busy process. The policy is read before main, so the program starts itself again with
-// it.
-void run_threads_without_spinning(char** argv);
 void run_read_options(Run* run, int argc, char** argv);  // --help ends here; finds the device
 void run_open_data(Run* run);                            // tokenizer, documents
 void run_settle_model(Run* run);                         // element type, shape; opens the samplers
@@ -221,7 +217,7 @@ void run_open_planner(Run* run);  // where the cost model is known; ends the pro
 
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
-// --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured matmul limit; from: words.
+// --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen);
 void run_find_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks call it together
 void run_probe(Run* run);      // measures this machine into run->probed

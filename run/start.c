@@ -14,12 +14,6 @@
 #include "data/progress.h"
 #include "run/strategies.h"
 
-void run_threads_without_spinning(char** argv) {
-    if (getenv("OMP_WAIT_POLICY")) return;
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv);  // returns only where there is no /proc: then threads spin
-}
-
 void run_read_options(Run* run, int argc, char** argv) {
     char err[ERR_BYTES];
     Config* c = &run->config;

@@ -17,6 +17,7 @@
 #include "data/hf_config.h"
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"
+#include "kernels/cpu/team.h"
 #include "run/run.h"
 
 // ---- the model's side of files
@@ -336,18 +337,32 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
 
 // ---- the beginning
 
+enum { INIT_PIECE = 1 << 14 };
+
+typedef struct InitialValues {
+    const Shape* shape;
+    const ParamTensor* tensor;
+    uint64_t seed;
+    float* to;
+} InitialValues;
+
+static void init_piece(const void* job, size_t piece, int thread) {
+    const InitialValues* j = (const InitialValues*)job;
+    size_t first = piece * INIT_PIECE, n = MIN((size_t)INIT_PIECE, j->tensor->elems - first);
+    (void)thread;
+    shape_init_param(j->shape, j->tensor, j->seed, first, n, j->to);
+}
+
 // The model's own initial values; masters first, because putting weights rounds them in the staging buffer.
 static void init_weights(Run* run) {
-    enum { PIECE = 1 << 14 };
     Shape alone;
     ModelState state = reading_state(run, &alone);
+    if (!run->model.k->on_host) team_open(host_cores("", 0));  // fewer threads take longer
     for (int i = 0; i < shape_tensors(&run->model.whole); i++) {
         Segment own = shape_segment(state.shape, i, state.rank);
         const ParamTensor* tensor = &own.tensor;
-#pragma omp parallel for
-        for (size_t first = 0; first < tensor->elems; first += PIECE)
-            shape_init_param(&run->model.whole, tensor, (uint64_t)run->config.seed, first,
-                             MIN((size_t)PIECE, tensor->elems - first), run->staging);
+        InitialValues job = {&run->model.whole, tensor, (uint64_t)run->config.seed, run->staging};
+        team_run(init_piece, &job, CEIL_DIV(tensor->elems, (size_t)INIT_PIECE), 1, 0);
         if (keeps_master(&run->model) && own.n) put_owned(run, STATE_MASTER, &own, run->staging + own.first);
         put_weights(run, tensor, run->staging);
     }

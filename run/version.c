@@ -12,8 +12,5 @@ void run_print_version(void) {
 #ifdef HAVE_MPI
            ", with MPI"
 #endif
-#ifdef _OPENMP
-           ", with OpenMP"
-#endif
            "\n");
 }

@@ -1,5 +1,5 @@
 # detect.mk - what this machine has, found once for each make and printed by `make report`. Each answer is a variable
-# that can be given instead: make CC=clang OPENMP=no ISAS=no AMX=no MPI=no CUDA=no CUDNN=no NCCL=no EMULATED=no
+# that can be given instead: make CC=clang ISAS=no AMX=no MPI=no CUDA=no CUDNN=no NCCL=no EMULATED=no
 
 ifeq ($(shell $(CC) --version 2>/dev/null | head -n 1),)
 $(error the C compiler "$(CC)" does not run; install one (Debian: apt-get install gcc) or name it: make CC=...)
@@ -11,7 +11,6 @@ x86     := $(findstring x86_64,$(machine))
 
 # ---- the C compiler. Sanitizers watch the generic kernels only: every set once more would take minutes to compile.
 
-OPENMP ?= $(if $(filter race,$(config)),no,$(call compiles,-fopenmp))
 ISAS   ?= $(if $(and $(x86),$(filter-out sanitize race,$(config))),$(call compiles,-mavx512bf16),no)
 AMX    ?= $(if $(filter yes,$(ISAS)),$(call compiles,-mamx-tile -mamx-bf16),no)
 
@@ -66,7 +65,6 @@ cuda_left_out = left out ($(if $(NVCC),nvcc found$(,) GPU: $(GPU)$(,) make CUDA=
 
 report:
 	@echo "compiler: $(CC) for $(machine), config $(config)"
-	@echo "OpenMP:   $(if $(filter yes,$(OPENMP)),found,not found$(,) one thread only)"
 	@echo "kernels:  $(sets)$(if $(filter yes,$(AMX)), amx), chosen by processor at run time"
 	@echo "CUDA:     $(if $(filter yes,$(CUDA)),$(cuda_built),$(cuda_left_out))"
 	@echo "emulator: $(if $(filter yes,$(EMU)),built in,left out)"

@@ -12,7 +12,6 @@ static struct {
 
 void* cpu_shared_scratch(void) { return scratch.shared; }
 void* cpu_thread_scratch(int thread) { return scratch.threads[thread]; }
-int cpu_threads(void) { return scratch.n_threads; }
 
 // What is in scratch at the beginning must not matter.
 static inline void* block(size_t bytes) {
@@ -24,6 +23,7 @@ static inline int open_exact(const KernelLimits* limits, char* err, size_t errle
     CpuScratch need = EXACT_FAMILY.scratch(limits);
     if (limits->threads > COUNT(scratch.threads))
         return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
+    if (team_open(limits->threads)) return fail(err, errlen, "cannot start %d threads", limits->threads);
     scratch.n_threads = limits->threads;
     scratch.shared = block(need.shared_bytes);
     for (int t = 0; t < limits->threads; t++) scratch.threads[t] = block(need.thread_bytes);

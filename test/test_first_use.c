@@ -37,7 +37,7 @@ static void a_progress_line_fits_the_terminal_by_leaving_out_fields(void) {
     progress_add(&s, &r);
     progress_line(line, sizeof line, &s, &r, 0);
     CHECK_STRING(line,
-                 "step   12/3500 | loss 2.0000 | norm 1.500 | lr 4.00e-05 | 20k tok/s | 48.3% of matmul limit | "
+                 "step   12/3500 | loss 2.0000 | norm 1.500 | lr 4.00e-05 | 20k tok/s | 48.3% of peak | "
                  "3m07s left");
     progress_line(line, sizeof line, &s, &r, 81);
     CHECK_STRING(line, "step   12/3500 | loss 2.0000 | norm 1.500 | lr 4.00e-05 | 20k tok/s | 3m07s left");

@@ -243,7 +243,7 @@ static void two_ranks_measure_once_and_plan_alike(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     sh("rm -rf $W/cache $W/run");
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 1 --out $W/run", 2, program) == 0);
-    CHECK(strstr(output, "cost    estimated from the matmul limit"));
+    CHECK(strstr(output, "cost    estimated from the processor's peak"));
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --out $W/run", 2, program) == 0);
     CHECK(find_cached() == 1);
     if (test_failures_in_claim) printf("    %.800s\n", errors);

@@ -10,8 +10,8 @@ enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16 };
 
 #include "kernels/cpu/attention_blocks.h"
 
-static void begin_tasks(void) {}
-static void end_tasks(void) {}
+static void begin_task(void) {}
+static void end_task(void) {}
 
 // ---- forward: the blocks of queries of a task share each packed block of keys
 

@@ -15,11 +15,11 @@ enum { BLOCK = 64, GROUP = 4, HEAD_UNIT = 32 };
 static const float LOG2_E = 1.44269504f;
 
 #ifdef __AMX_BF16__
-static void begin_tasks(void) { tiles_configure(); }
-static void end_tasks(void) { tiles_release(); }
+static void begin_task(void) { tiles_configure(); }
+static void end_task(void) { tiles_release(); }
 #else
-static void begin_tasks(void) {}
-static void end_tasks(void) {}
+static void begin_task(void) {}
+static void end_task(void) {}
 #endif
 
 static const bf16* rows_of(const void* x, size_t row, int ld, int h, int HS) {

@@ -11,7 +11,6 @@
 // come the functions declared under "the heart".
 #pragma once
 #include <float.h>
-#include <omp.h>
 
 #include "kernels/cpu/attention_rows.h"
 
@@ -67,9 +66,9 @@ static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h
 
 // ---- the heart
 
-// What a thread does before its first task and behind its last one.
-static void begin_tasks(void);
-static void end_tasks(void);
+// What a thread does before a task and behind it.
+static void begin_task(void);
+static void end_task(void);
 // Bytes of `scratch` that the two below need.
 static size_t task_scratch_bytes(const KernelLimits* limits);
 // out and lse of up to GROUP blocks of queries, from i0 on, of a document and head.
@@ -207,40 +206,56 @@ static inline int wakes_threads(const Work* w, const Attention* a) {
     return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
 }
 
+typedef struct Forward {
+    void* out;
+    float* lse;
+    const Attention* a;
+    DType dt;
+    Work work;
+} Forward;
+
+static void run_forward_task(const void* job, size_t t, int thread) {
+    const Forward* f = (const Forward*)job;
+    int h;
+    Task task = deal(&f->work, t, &h);
+    begin_task();
+    forward_task(f->out, f->lse, f->a, document(f->a, task.doc), h, task.begin, f->dt, cpu_thread_scratch(thread));
+    end_task();
+}
+
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     Task* tasks = (Task*)cpu_shared_scratch();
-    Work work = sort_tasks(tasks, list_forward(tasks, a), a->NH);
-    size_t n = (size_t)work.n * a->NH;
-#pragma omp parallel num_threads(cpu_threads()) if (wakes_threads(&work, a))
-    {
-        void* w = cpu_thread_scratch(omp_get_thread_num());
-        begin_tasks();
-#pragma omp for schedule(dynamic, 1)
-        for (size_t t = 0; t < n; t++) {
-            int h;
-            Task task = deal(&work, t, &h);
-            forward_task(out, lse, a, document(a, task.doc), h, task.begin, dt, w);
-        }
-        end_tasks();
-    }
+    Forward f = {out, lse, a, dt, sort_tasks(tasks, list_forward(tasks, a), a->NH)};
+    team_run(run_forward_task, &f, (size_t)f.work.n * (size_t)a->NH, 1, !wakes_threads(&f.work, a));
     blank_queries(out, lse, a->ldo, a, result_type(a, dt));
+}
+
+typedef struct RowDots {
+    float* D;
+    const void *dout, *out;
+    const Attention* a;
+    DType dt;
+} RowDots;
+
+static void dots_of_row(const void* job, size_t n, int thread) {
+    const RowDots* j = (const RowDots*)job;
+    const Attention* a = j->a;
+    for (int h = 0; h < a->NH; h++) {
+        vf sum = (vf){0};
+        size_t row = at(n, a->ldo, h, a->HS);
+        for (int c = 0; c < a->HS; c += SIMD_FLOATS) {
+            int count = MIN(SIMD_FLOATS, a->HS - c);
+            sum += vf_load_part(element(j->dout, row + c, j->dt), count, j->dt) *
+                   vf_load_part(element(j->out, row + c, j->dt), count, j->dt);
+        }
+        j->D[h * (size_t)a->cu_q[a->n_docs] + n] = vf_sum(sum);
+    }
 }
 
 // D (NH,Nq) = dout . out by row and head.
 static void row_dots(float* D, const void* dout, const void* out, const Attention* a, DType dt) {
     size_t Nq = (size_t)a->cu_q[a->n_docs];
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (Nq * a->NH * a->HS > 1 << 14)
-    for (size_t n = 0; n < Nq; n++)
-        for (int h = 0; h < a->NH; h++) {
-            vf sum = (vf){0};
-            size_t row = at(n, a->ldo, h, a->HS);
-            for (int c = 0; c < a->HS; c += SIMD_FLOATS) {
-                int count = MIN(SIMD_FLOATS, a->HS - c);
-                sum += vf_load_part(element(dout, row + c, dt), count, dt) *
-                       vf_load_part(element(out, row + c, dt), count, dt);
-            }
-            D[h * Nq + n] = vf_sum(sum);
-        }
+    team_run(dots_of_row, &(RowDots){D, dout, out, a, dt}, Nq, cpu_portion(Nq), Nq * a->NH * a->HS <= 1 << 14);
 }
 
 static Part part_of(Task task, Span d) {
@@ -249,29 +264,34 @@ static Part part_of(Task task, Span d) {
     return (Part){0, d.q_len, 0, d.k_len, 1, 1};
 }
 
+typedef struct Backward {
+    const Gradients* g;
+    const Attention* a;
+    DType dt;
+    Work work;
+} Backward;
+
+static void run_backward_task(const void* job, size_t t, int thread) {
+    const Backward* b = (const Backward*)job;
+    int kv, heads = heads_of_key(b->a);
+    Task task = deal(&b->work, t, &kv);
+    Span d = document(b->a, task.doc);
+    Part part = part_of(task, d);
+    begin_task();
+    for (int h = kv * heads; h < (kv + 1) * heads; h++)
+        backward_head(b->g, b->a, d, h, part, b->dt, cpu_thread_scratch(thread));
+    end_task();
+}
+
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
     float* D = (float*)cpu_shared_scratch();
     Task* tasks = (Task*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
     row_dots(D, dout, out, a, dt);
-    Work work = sort_tasks(tasks, list_backward(tasks, a), a->NKV);
-    size_t n = (size_t)work.n * a->NKV;
     Gradients g = {dq, dk, dv, a->ldq, a->ldkv, dout, lse, D};
     if (a->partial) g.ld_dq = a->ld_dq, g.ld_dkv = a->ld_dkv;
-#pragma omp parallel num_threads(cpu_threads()) if (wakes_threads(&work, a))
-    {
-        void* w = cpu_thread_scratch(omp_get_thread_num());
-        begin_tasks();
-#pragma omp for schedule(dynamic, 1)
-        for (size_t t = 0; t < n; t++) {
-            int kv;
-            Task task = deal(&work, t, &kv);
-            Part part = part_of(task, document(a, task.doc));
-            for (int h = kv * heads_of_key(a); h < (kv + 1) * heads_of_key(a); h++)
-                backward_head(&g, a, document(a, task.doc), h, part, dt, w);
-        }
-        end_tasks();
-    }
+    Backward b = {&g, a, dt, sort_tasks(tasks, list_backward(tasks, a), a->NKV)};
+    team_run(run_backward_task, &b, (size_t)b.work.n * (size_t)a->NKV, 1, !wakes_threads(&b.work, a));
     if (a->partial) return;  // nothing to add
     blank_queries(dq, NULL, a->ldq, a, dt);
     blank_keys(dk, dv, a, dt);

@@ -3,7 +3,7 @@
 // A table starts as a copy of the reference and is overridden family by family, each set on top of the ones below it
 // that it extends. All tables share one scratch memory, because ops run one at a time.
 #define _GNU_SOURCE
-#include <omp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -90,10 +90,9 @@ static struct {
 
 void* cpu_shared_scratch(void) { return scratch.shared; }
 void* cpu_thread_scratch(int thread) { return scratch.threads + (size_t)thread * scratch.thread_bytes; }
-int cpu_threads(void) { return scratch.n_threads; }
 
 static int threads_wanted(const KernelLimits* limits) {
-    return limits->threads > 0 ? limits->threads : MIN(omp_get_num_procs(), host_cores("", 0));
+    return limits->threads > 0 ? limits->threads : host_cores("", 0);
 }
 
 // The most that any op of any usable set needs, so that every table can be open at once.
@@ -120,16 +119,26 @@ static size_t workspace_bytes(const KernelLimits* limits) {
 // Zeroed memory; large blocks in huge pages where the system gives them: packed panels are walked end to end, and rows
 // of heads lie pages apart, so that 4 KiB pages would miss the TLB. All threads clear it: most of the time of a large
 // start.
+enum { HUGE = 2 << 20 };
+
+typedef struct Clearing {
+    char* p;
+    size_t bytes;
+} Clearing;
+
+static void clear_page(const void* job, size_t page, int thread) {
+    const Clearing* c = (const Clearing*)job;
+    memset(c->p + page * HUGE, 0, MIN((size_t)HUGE, c->bytes - page * HUGE));
+}
+
 static void* zeroed(size_t bytes) {
-    enum { HUGE = 2 << 20 };
     void* p = NULL;
     int large = bytes >= HUGE;
     if (posix_memalign(&p, large ? HUGE : 64, ROUND_UP(MAX(bytes, (size_t)1), (size_t)64))) return NULL;
 #ifdef MADV_HUGEPAGE
     if (large) madvise(p, bytes / HUGE * HUGE, MADV_HUGEPAGE);
 #endif
-#pragma omp parallel for num_threads(MAX(1, cpu_threads())) schedule(static) if (large)
-    for (size_t begin = 0; begin < bytes; begin += HUGE) memset((char*)p + begin, 0, MIN((size_t)HUGE, bytes - begin));
+    team_run(clear_page, &(Clearing){(char*)p, bytes}, CEIL_DIV(bytes, (size_t)HUGE), 1, 0);
     return p;
 }
 
@@ -139,22 +148,13 @@ static void release(void) {
     memset(&scratch, 0, sizeof scratch);
 }
 
-// OpenMP's threads start here and stay: later there might be no addresses left for their stacks, which would end the
-// program.
-static void start_threads(int n) {
-    omp_set_num_threads(n);
-#pragma omp parallel num_threads(n)
-    {
-#pragma omp barrier  // an empty region would be left out
-    }
-}
-
 static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
     CpuScratch need = scratch_needed(limits);
     int n_threads = threads_wanted(limits), users = scratch.users + 1;
     int fits = scratch.users > 0 && need.shared_bytes <= scratch.shared_bytes &&
                need.thread_bytes <= scratch.thread_bytes && n_threads <= scratch.n_threads;
-    start_threads(n_threads);
+    if (team_open(n_threads))
+        return fail(err, errlen, "cannot start %d threads (%s); try --threads 1", n_threads, strerror(errno));
     if (!fits) {
         release();
         scratch.shared = need.shared_bytes ? zeroed(need.shared_bytes) : NULL;

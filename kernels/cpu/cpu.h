@@ -7,6 +7,7 @@
 //
 // The fast tables take fp32 and bf16. DT_F64 is for the reference table alone, where finite differences use it.
 #pragma once
+#include "kernels/cpu/team.h"
 #include "kernels/kernels.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
@@ -41,10 +42,13 @@ extern const char* const cpu_isa_names[CPU_ISAS];
 int cpu_has(CpuIsa isa);                 // 1 when usable here; for AMX this also asks the kernel for the tiles
 const Kernels* cpu_kernels(CpuIsa isa);  // the table, or NULL when it is not usable here
 
-// The scratch memory, valid between open and close. Both are 2 MiB aligned; thread is omp_get_thread_num().
+// The scratch memory, valid between open and close. Both are 2 MiB aligned; thread is what a TeamTask is given.
 void* cpu_shared_scratch(void);
 void* cpu_thread_scratch(int thread);
-int cpu_threads(void);
+static inline int cpu_threads(void) { return team_threads(); }
+
+// How many of n tasks that cost about the same a thread takes at a time: eight portions a thread.
+static inline size_t cpu_portion(size_t n) { return n / (8 * (size_t)cpu_threads()) + 1; }
 
 // The part of n that thread t of nt works on, cut at multiples of `unit`: [*begin, *end).
 static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin, size_t* end) {

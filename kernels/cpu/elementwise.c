@@ -1,10 +1,8 @@
 // elementwise.c - ops that are limited by memory: embedding, activations, sums, conversions, merges of attention,
 // moves.
 //
-// Each reads its tensors once and computes in fp32. Rows, or chunks of a flat tensor, are dealt to threads in one
-// static piece each; no element depends on which thread has it.
-#include <omp.h>
-
+// Each reads its tensors once and computes in fp32. Threads take rows, or chunks of a flat tensor, in portions; no
+// element depends on which thread has it.
 #include "kernels/cpu/simd.h"
 
 enum { CHUNK = 1 << 12 };  // elements of a flat tensor handled at once
@@ -19,14 +17,26 @@ SIMD_INLINE void embed_row(void* out, const void* token, const void* position, s
     FOR_VECTORS(c, n, 0, C, vf_put(out, c, n, vf_get(token, c, n, dt) + vf_get(position, c, n, dt), dt););
 }
 
+typedef struct Embedding {  // forward; backward with out NULL
+    void* out;
+    const int *tokens, *positions;
+    const void *wte, *wpe, *dout;
+    float *dwte, *dwpe;
+    size_t N, C;
+    DType dt;
+} Embedding;
+
+static void embed_token(const void* job, size_t n, int thread) {
+    const Embedding* e = (const Embedding*)job;
+    const void* token = row_of(e->wte, (size_t)e->tokens[n], e->C, e->dt);
+    const void* position = e->wpe ? row_of(e->wpe, (size_t)e->positions[n], e->C, e->dt) : NULL;
+    WITH_DTYPE(e->dt, embed_row, (void*)row_of(e->out, n, e->C, e->dt), token, position, e->C);
+}
+
 static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++) {
-        const void* token = row_of(wte, (size_t)tokens[n], C, dt);
-        const void* position = wpe ? row_of(wpe, (size_t)positions[n], C, dt) : NULL;
-        WITH_DTYPE(dt, embed_row, (void*)row_of(out, n, C, dt), token, position, (size_t)C);
-    }
+    Embedding e = {out, tokens, positions, wte, wpe, NULL, NULL, NULL, (size_t)N, (size_t)C, dt};
+    team_run(embed_token, &e, e.N, cpu_portion(e.N), e.N * e.C < SERIAL);
 }
 
 SIMD_INLINE void add_gradient(float* to, const void* from, size_t begin, size_t end, DType dt) {
@@ -44,14 +54,17 @@ SIMD_INLINE void add_gradients(float* dwte, float* dwpe, const void* dout, const
 }
 
 // Threads share the columns, not the rows: tokens that occur twice need no atomics and are added in row order.
+static void embed_columns_backward(const void* job, size_t part, int thread) {
+    const Embedding* e = (const Embedding*)job;
+    size_t begin, end;
+    cpu_share(e->C, 16, (int)part, cpu_threads(), &begin, &end);
+    WITH_DTYPE(e->dt, add_gradients, e->dwte, e->dwpe, e->dout, e->tokens, e->positions, e->N, e->C, begin, end);
+}
+
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
-#pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
-    {
-        size_t begin, end;
-        cpu_share((size_t)C, 16, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
-        WITH_DTYPE(dt, add_gradients, dwte, dwpe, dout, tokens, positions, (size_t)N, (size_t)C, begin, end);
-    }
+    Embedding e = {NULL, tokens, positions, NULL, NULL, dout, dwte, dwpe, (size_t)N, (size_t)C, dt};
+    team_run(embed_columns_backward, &e, (size_t)cpu_threads(), 1, e.N * e.C < SERIAL);
 }
 
 // ---- activations, sums, conversions
@@ -83,18 +96,29 @@ SIMD_INLINE void activate_backward(void* dx, const void* dout, const void* x, Ac
     });
 }
 
-// Forward with dout NULL, where y is the output; backward into y.
+typedef struct Activation {  // forward with dout NULL, where y is the output; backward into y
+    void* y;
+    const void *dout, *x;
+    ActFunction f;
+    size_t units, chunks;  // of a row
+    DType dt;
+} Activation;
+
+static void activate_chunk(const void* job, size_t t, int thread) {
+    const Activation* j = (const Activation*)job;
+    size_t row = t / j->chunks, begin = t % j->chunks * CHUNK, end = MIN(begin + CHUNK, j->units),
+           runs = act_runs(j->f);
+    const void* x = row_of(j->x, row, runs * j->units, j->dt);
+    void* y = (void*)row_of(j->y, row, (j->dout ? runs : 1) * j->units, j->dt);
+    if (!j->dout) WITH_DTYPE(j->dt, activate, y, x, j->f, j->units, begin, end);
+    else WITH_DTYPE(j->dt, activate_backward, y, row_of(j->dout, row, j->units, j->dt), x, j->f, j->units, begin, end);
+}
+
 static void activation(void* y, const void* dout, const void* x, ActFunction f, size_t N, size_t U, DType dt) {
-    size_t rows = act_runs(f) == 1 ? 1 : N, units = N * U / MAX(rows, (size_t)1);
-    size_t chunks = CEIL_DIV(units, (size_t)CHUNK);
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (N * U >= SERIAL)
-    for (size_t t = 0; t < rows * chunks; t++) {
-        size_t row = t / chunks, begin = t % chunks * CHUNK, end = MIN(begin + CHUNK, units), runs = act_runs(f);
-        const void *x_row = row_of(x, row, runs * units, dt), *d_row = dout ? row_of(dout, row, units, dt) : NULL;
-        void* y_row = (void*)row_of(y, row, (dout ? runs : 1) * units, dt);
-        if (dout) WITH_DTYPE(dt, activate_backward, y_row, d_row, x_row, f, units, begin, end);
-        else WITH_DTYPE(dt, activate, y_row, x_row, f, units, begin, end);
-    }
+    size_t rows = act_runs(f) == 1 ? 1 : N, units = N * U / MAX(rows, (size_t)1),
+           chunks = CEIL_DIV(units, (size_t)CHUNK);
+    Activation job = {y, dout, x, f, units, chunks, dt};
+    team_run(activate_chunk, &job, rows * chunks, cpu_portion(rows * chunks), N * U < SERIAL);
 }
 
 static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
@@ -110,23 +134,45 @@ SIMD_INLINE void add_range(void* out, const void* a, const void* b, size_t begin
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(a, i, n, dt) + vf_get(b, i, n, dt), dt););
 }
 
+typedef struct Sum {
+    void* out;
+    const void *a, *b;
+    size_t n;
+    DType dt;
+} Sum;
+
+static void add_chunk(const void* job, size_t i, int thread) {
+    const Sum* j = (const Sum*)job;
+    WITH_DTYPE(j->dt, add_range, j->out, j->a, j->b, i * CHUNK, MIN((i + 1) * CHUNK, j->n));
+}
+
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
-    for (size_t i = 0; i < n; i += CHUNK) WITH_DTYPE(dt, add_range, out, a, b, i, MIN(i + CHUNK, n));
+    size_t chunks = CEIL_DIV(n, (size_t)CHUNK);
+    team_run(add_chunk, &(Sum){out, a, b, n, dt}, chunks, cpu_portion(chunks), n < SERIAL);
 }
 
 SIMD_INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin, size_t end, DType x_dt) {
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt), out_dt););
 }
 
+typedef struct Cast {
+    void* out;
+    const void* x;
+    size_t n;
+    DType out_dt, x_dt;
+} Cast;
+
+static void cast_chunk(const void* job, size_t chunk, int thread) {
+    const Cast* j = (const Cast*)job;
+    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n), bytes = (end - begin) * dtype_bytes(j->x_dt);
+    if (j->out_dt == j->x_dt) memcpy((void*)row_of(j->out, 1, begin, j->x_dt), row_of(j->x, 1, begin, j->x_dt), bytes);
+    else if (j->out_dt == DT_BF16) cast_range(j->out, DT_BF16, j->x, begin, end, DT_F32);
+    else cast_range(j->out, DT_F32, j->x, begin, end, DT_BF16);
+}
+
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
-    for (size_t i = 0; i < n; i += CHUNK) {
-        size_t bytes = (MIN(i + CHUNK, n) - i) * dtype_bytes(x_dt);
-        if (out_dt == x_dt) memcpy((void*)row_of(out, 1, i, x_dt), row_of(x, 1, i, x_dt), bytes);
-        else if (out_dt == DT_BF16) cast_range(out, DT_BF16, x, i, MIN(i + CHUNK, n), DT_F32);
-        else cast_range(out, DT_F32, x, i, MIN(i + CHUNK, n), DT_BF16);
-    }
+    size_t chunks = CEIL_DIV(n, (size_t)CHUNK);
+    team_run(cast_chunk, &(Cast){out, x, n, out_dt, x_dt}, chunks, cpu_portion(chunks), n < SERIAL);
 }
 
 // ---- parts of an attention become one
@@ -140,38 +186,64 @@ static void merge_head(float* out, float* lse, const float* part, float part_lse
     *lse = (d > 0 ? *lse : part_lse) + log1pf(e);
 }
 
+typedef struct Merge {
+    float *out, *lse;
+    const float *part, *part_lse;
+    size_t N, NH, HS;
+} Merge;
+
+static void merge_token(const void* job, size_t n, int thread) {
+    const Merge* j = (const Merge*)job;
+    for (size_t h = 0; h < j->NH; h++) {
+        size_t first = (n * j->NH + h) * j->HS, i = h * j->N + n;
+        if (j->part_lse[i] == -INFINITY) continue;
+        merge_head(j->out + first, j->lse + i, j->part + first, j->part_lse[i], j->HS);
+    }
+}
+
 static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
                             Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * NH * HS >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++)
-        for (size_t h = 0; h < (size_t)NH; h++) {
-            size_t first = (n * NH + h) * HS, i = h * N + n;
-            if (part_lse[i] != -INFINITY) merge_head(out + first, lse + i, part + first, part_lse[i], (size_t)HS);
-        }
+    Merge job = {out, lse, part, part_lse, (size_t)N, (size_t)NH, (size_t)HS};
+    team_run(merge_token, &job, job.N, cpu_portion(job.N), job.N * job.NH * job.HS < SERIAL);
 }
 
 // ---- moves of rows and heads
 
+typedef struct RowMove {
+    void* out;
+    const void* x;
+    const int* rows;
+    int n, C, ldo, ldx;
+    DType dt;
+} RowMove;
+
+static void gather_part(const void* job, size_t part, int thread) {
+    const RowMove* j = (const RowMove*)job;
+    size_t begin, end;
+    cpu_share((size_t)j->n, 1, (int)part, cpu_threads(), &begin, &end);
+    cpu_reference_kernels.gather_rows((void*)row_of(j->out, begin, (size_t)j->ldo, j->dt),
+                                      j->rows ? j->x : row_of(j->x, begin, (size_t)j->ldx, j->dt),
+                                      j->rows ? j->rows + begin : NULL, (int)(end - begin), j->C, j->ldo, j->ldx, j->dt,
+                                      NULL);
+}
+
+static void scatter_part(const void* job, size_t part, int thread) {
+    const RowMove* j = (const RowMove*)job;
+    size_t begin, end;
+    cpu_share((size_t)j->n, 1, (int)part, cpu_threads(), &begin, &end);
+    cpu_reference_kernels.scatter_rows(j->out, row_of(j->x, begin, (size_t)j->ldx, j->dt), j->rows + begin,
+                                       (int)(end - begin), j->C, j->ldo, j->ldx, j->dt, NULL);
+}
+
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
-#pragma omp parallel num_threads(cpu_threads()) if ((size_t)n * C >= SERIAL)
-    {
-        size_t begin, end;
-        cpu_share((size_t)n, 1, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
-        cpu_reference_kernels.gather_rows((void*)row_of(out, begin, (size_t)ldo, dt),
-                                          rows ? x : row_of(x, begin, (size_t)ldx, dt), rows ? rows + begin : NULL,
-                                          (int)(end - begin), C, ldo, ldx, dt, s);
-    }
+    RowMove job = {out, x, rows, n, C, ldo, ldx, dt};
+    team_run(gather_part, &job, (size_t)cpu_threads(), 1, (size_t)n * C < SERIAL);
 }
 
 static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
                          Stream s) {
-#pragma omp parallel num_threads(cpu_threads()) if ((size_t)n * C >= SERIAL)
-    {
-        size_t begin, end;
-        cpu_share((size_t)n, 1, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
-        cpu_reference_kernels.scatter_rows(out, row_of(x, begin, (size_t)ldx, dt), rows + begin, (int)(end - begin), C,
-                                           ldo, ldx, dt, s);
-    }
+    RowMove job = {out, x, rows, n, C, ldo, ldx, dt};
+    team_run(scatter_part, &job, (size_t)cpu_threads(), 1, (size_t)n * C < SERIAL);
 }
 
 typedef struct Heads {  // of a row: M matrices of border[d] heads, which are cut into d slices
@@ -194,11 +266,22 @@ static void move_row(char* slices, char* x, int split, size_t row, size_t N, con
         }
 }
 
+typedef struct HeadMove {
+    char *slices, *x;
+    int split;
+    size_t N;
+    Heads heads;
+} HeadMove;
+
+static void move_heads_of_row(const void* job, size_t row, int thread) {
+    const HeadMove* j = (const HeadMove*)job;
+    move_row(j->slices, j->x, j->split, row, j->N, &j->heads);
+}
+
 static void move_heads(char* slices, char* x, int split, int N, Heads h) {
     size_t bytes = (size_t)N * (size_t)h.border[h.d] * (h.first_bytes + (h.M - 1) * h.other_bytes);
-    (void)bytes;  // without OpenMP
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (bytes >= 2 * SERIAL)
-    for (size_t row = 0; row < (size_t)N; row++) move_row(slices, x, split, row, (size_t)N, &h);
+    HeadMove job = {slices, x, split, (size_t)N, h};
+    team_run(move_heads_of_row, &job, job.N, cpu_portion(job.N), bytes < 2 * SERIAL);
 }
 
 static void split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
@@ -222,11 +305,24 @@ SIMD_INLINE void gather_row(void* out, const void* x, const int* columns, size_t
     }
 }
 
+typedef struct ColumnMove {
+    void* out;
+    const void* x;
+    const int* columns;  // of x, or where scatter finds them
+    ColumnFill fill;
+    size_t ldo, ldx;
+    DType dt;
+} ColumnMove;
+
+static void gather_columns_of_row(const void* job, size_t i, int thread) {
+    const ColumnMove* j = (const ColumnMove*)job;
+    void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
+    WITH_DTYPE(j->dt, gather_row, out, row_of(j->x, i, j->ldx, j->dt), j->columns, j->ldo);
+}
+
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * n >= SERIAL)
-    for (size_t i = 0; i < (size_t)N; i++)
-        WITH_DTYPE(dt, gather_row, (void*)row_of(out, i, (size_t)n, dt), row_of(x, i, (size_t)ldx, dt), columns,
-                   (size_t)n);
+    ColumnMove job = {out, x, columns, FILL_ZERO, (size_t)n, (size_t)ldx, dt};
+    team_run(gather_columns_of_row, &job, (size_t)N, cpu_portion((size_t)N), (size_t)N * n < SERIAL);
 }
 
 SIMD_INLINE float row_mean(const void* x, size_t n_columns, DType dt) {
@@ -253,12 +349,16 @@ SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, Column
     }
 }
 
+static void scatter_columns_of_row(const void* job, size_t i, int thread) {
+    const ColumnMove* j = (const ColumnMove*)job;
+    void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
+    WITH_DTYPE(j->dt, scatter_row, out, row_of(j->x, i, j->ldx, j->dt), j->columns, j->fill, j->ldo, j->ldx);
+}
+
 static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                             Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * K >= SERIAL)
-    for (size_t i = 0; i < (size_t)N; i++)
-        WITH_DTYPE(dt, scatter_row, (void*)row_of(out, i, (size_t)K, dt), row_of(x, i, (size_t)n, dt), source, fill,
-                   (size_t)K, (size_t)n);
+    ColumnMove job = {out, x, source, fill, (size_t)K, (size_t)n, dt};
+    team_run(scatter_columns_of_row, &job, (size_t)N, cpu_portion((size_t)N), (size_t)N * K < SERIAL);
 }
 
 static void install(Kernels* table) {

@@ -1,14 +1,13 @@
 // loss.c - the classifier (softmax cross-entropy with its gradient, in place), AdamW and the norm of the gradient.
 #include <float.h>
 #include <math.h>
-#include <omp.h>
 
 #include "kernels/cpu/simd.h"
 
 enum {
-    CHUNK = 1 << 12,   // elements handled at once
-    PIECE = 1 << 9,    // weights updated at once
-    PARTS = 256,       // fixed pieces of sum_of_squares
+    CHUNK = 1 << 12,  // elements handled at once
+    PIECE = 1 << 9,   // weights updated at once
+    PARTS = 256,      // fixed pieces of sum_of_squares
 };
 
 // ---- classifier
@@ -63,13 +62,30 @@ SIMD_INLINE float classify_row(void* logits, int target, float scale, int write_
     return max - at_target + logf(total);
 }
 
+typedef struct Classifier {
+    float *losses, *stats;  // stats: what classifier_part writes and classifier_join reads
+    void* logits;
+    const int* targets;
+    float scale;
+    int write_gradient, parts, first;
+    size_t N, V, Vp;
+    DType dt;
+} Classifier;
+
+static void for_rows(TeamTask f, const Classifier* c) {
+    team_run(f, c, c->N, cpu_portion(c->N), c->N * c->Vp < SERIAL);
+}
+
+static void classify_token(const void* job, size_t n, int thread) {
+    const Classifier* c = (const Classifier*)job;
+    void* row = (void*)row_of(c->logits, n, c->Vp, c->dt);
+    c->losses[n] = WITH_DTYPE(c->dt, classify_row, row, c->targets[n], c->scale, c->write_gradient, c->V, c->Vp);
+}
+
 static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++) {
-        void* row = (char*)logits + n * Vp * dtype_bytes(dt);
-        losses[n] = WITH_DTYPE(dt, classify_row, row, targets[n], scale, write_gradient, V, Vp);
-    }
+    Classifier c = {losses, NULL, logits, targets, scale, write_gradient, 1, 0, (size_t)N, (size_t)V, (size_t)Vp, dt};
+    for_rows(classify_token, &c);
 }
 
 // ---- the classifier in parts of the vocabulary
@@ -84,28 +100,36 @@ SIMD_INLINE void summarize_row(float stats[3], const void* logits, int target, s
 // The target's column in a part that begins at `first`: below 0 or from V on where another part has it.
 static int column_of(int target, int first) { return target < first ? -1 : target - first; }
 
+static void summarize_token(const void* job, size_t n, int thread) {
+    const Classifier* c = (const Classifier*)job;
+    const void* row = row_of(c->logits, n, c->Vp, c->dt);
+    WITH_DTYPE(c->dt, summarize_row, c->stats + 3 * n, row, column_of(c->targets[n], c->first), c->V);
+}
+
 static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                             DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++) {
-        const void* row = (const char*)logits + n * Vp * dtype_bytes(dt);
-        WITH_DTYPE(dt, summarize_row, stats + 3 * n, row, column_of(targets[n], first), (size_t)V);
-    }
+    Classifier c = {NULL, stats, (void*)logits, targets, 0, 0, 1, first, (size_t)N, (size_t)V, (size_t)Vp, dt};
+    for_rows(summarize_token, &c);
+}
+
+static void join_token(const void* job, size_t n, int thread) {
+    const Classifier* c = (const Classifier*)job;
+    void* row = (void*)row_of(c->logits, n, c->Vp, c->dt);
+    CpuSoftmax all = cpu_join_softmax(c->stats, c->parts, c->N, n);
+    int target = c->targets[n];
+    c->losses[n] = target < 0 ? 0 : all.loss;
+    if (!c->write_gradient) return;
+    if (target < 0) memset(row, 0, c->Vp * dtype_bytes(c->dt));
+    else
+        WITH_DTYPE(c->dt, write_gradient_row, row, column_of(target, c->first), (float)all.max, (float)all.total,
+                   c->scale, c->V, c->Vp);
 }
 
 static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(dynamic, 1) if ((size_t)N * Vp >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++) {
-        void* row = (char*)logits + n * Vp * dtype_bytes(dt);
-        CpuSoftmax all = cpu_join_softmax(stats, parts, (size_t)N, n);
-        losses[n] = targets[n] < 0 ? 0 : all.loss;
-        if (!write_gradient) continue;
-        if (targets[n] < 0) memset(row, 0, (size_t)Vp * dtype_bytes(dt));
-        else
-            WITH_DTYPE(dt, write_gradient_row, row, column_of(targets[n], first), (float)all.max, (float)all.total,
-                       scale, (size_t)V, (size_t)Vp);
-    }
+    Classifier c = {losses, (float*)stats, logits,    targets,   scale,      write_gradient,
+                    parts,  first,         (size_t)N, (size_t)V, (size_t)Vp, dt};
+    for_rows(join_token, &c);
 }
 
 // ---- optimizer: reads 16 and writes 12 bytes a weight, 14 with bf16 weights
@@ -168,6 +192,17 @@ static void adamw_piece(const AdamW* a, AdamWStep k, size_t begin, size_t end, D
     if (a->freeze) WITH_DTYPE(dt, restore, &old, a, begin, end - begin);
 }
 
+typedef struct AdamWJob {
+    const AdamW* a;
+    AdamWStep k;
+    DType dt;
+} AdamWJob;
+
+static void adamw_task(const void* job, size_t piece, int thread) {
+    const AdamWJob* j = (const AdamWJob*)job;
+    adamw_piece(j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n), j->dt);
+}
+
 static void adamw(const AdamW* a, DType dt, Stream s) {
     if (!isfinite(*a->grad_scale)) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
@@ -180,8 +215,8 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
                    a->lr * a->weight_decay,
                    a->eps,
                    *a->grad_scale};
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (a->n >= SERIAL)
-    for (size_t i = 0; i < a->n; i += PIECE) adamw_piece(a, k, i, MIN(i + PIECE, a->n), dt);
+    size_t pieces = CEIL_DIV(a->n, (size_t)PIECE);
+    team_run(adamw_task, &(AdamWJob){a, k, dt}, pieces, cpu_portion(pieces), a->n < SERIAL);
 }
 
 // In double, because a gradient of 10^8 weights adds that many squares.
@@ -196,11 +231,21 @@ static double squares(const float* x, size_t begin, size_t end) {
     return total;
 }
 
+typedef struct Squares {
+    double* part;
+    const float* x;
+    size_t n, each;
+} Squares;
+
+static void squares_of_part(const void* job, size_t p, int thread) {
+    const Squares* j = (const Squares*)job;
+    j->part[p] = squares(j->x, p * j->each, MIN((p + 1) * j->each, j->n));
+}
+
 static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
     double part[PARTS], total = 0;
     size_t each = ROUND_UP(CEIL_DIV(n, (size_t)PARTS), (size_t)CHUNK), parts = n ? CEIL_DIV(n, each) : 0;
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (n >= SERIAL)
-    for (size_t p = 0; p < parts; p++) part[p] = squares(x, p * each, MIN((p + 1) * each, n));
+    team_run(squares_of_part, &(Squares){part, x, n, each}, parts, cpu_portion(parts), n < SERIAL);
     for (size_t p = 0; p < parts; p++) total += part[p];
     *result += total;
 }

@@ -56,11 +56,8 @@ static void multiply_panels(float* sums, const float* a, const float* b, size_t 
     else multiply_panels_as(sums, a, b, depth, add, next, FLOATS);
 }
 
-static void multiply(const Product* p) {
-    if (p->M == 0 || p->K == 0) return;
-#pragma omp parallel num_threads(cpu_threads())
-    multiply_part(p, omp_get_thread_num(), omp_get_num_threads());
-}
+static void begin_block(void) {}
+static void end_block(void) {}
 
 // The entries of the table, for one packing of bf16.
 #define ENTRIES(name, packing)                                                                                       \

@@ -83,15 +83,8 @@ static void multiply_panels(float* sums, const float* a, const float* b, size_t 
     tile_store(3, sums + LOWER + 16, SUMS_ROW);
 }
 
-static void multiply(const Product* p) {
-    if (p->M == 0 || p->K == 0) return;
-#pragma omp parallel num_threads(cpu_threads())
-    {
-        tiles_configure();
-        multiply_part(p, omp_get_thread_num(), omp_get_num_threads());
-        tiles_release();
-    }
-}
+static void begin_block(void) { tiles_configure(); }
+static void end_block(void) { tiles_release(); }
 
 // ---- the entries of the table
 

@@ -4,8 +4,6 @@
 // All are limited by memory, which each tensor crosses once: a row of C elements stays in the first cache while it is
 // normalised, in fp32. Rows are dealt to threads. Sums over rows (gradients of weights) are taken of a number of parts
 // that depends on the rows alone, and of these in order, so that the number of threads cannot be seen in the result.
-#include <omp.h>
-
 #include "kernels/cpu/simd.h"
 
 enum {
@@ -30,19 +28,30 @@ static float* clear_part(const Parts* p, size_t part) {
     return (float*)memset(p->sums + part * 2 * p->Cp, 0, 2 * p->Cp * sizeof(float));
 }
 
-// Adds the parts, in order, to a (C) and b (C), unless that is NULL. For all threads of a region together.
-static void add_parts(float* a, float* b, const Parts* p, size_t C) {
-#pragma omp for schedule(static)
-    for (size_t c = 0; c < C; c += SIMD_FLOATS) {
-        int n = (int)MIN((size_t)SIMD_FLOATS, C - c);
-        vf sum_a = {0}, sum_b = {0};
-        for (size_t part = 0; part < p->n; part++) {
-            sum_a += vf_load(p->sums + part * 2 * p->Cp + c);
-            sum_b += vf_load(p->sums + part * 2 * p->Cp + p->Cp + c);
-        }
-        vf_put(a, c, n, vf_get(a, c, n, DT_F32) + sum_a, DT_F32);
-        if (b) vf_put(b, c, n, vf_get(b, c, n, DT_F32) + sum_b, DT_F32);
+typedef struct PartSums {
+    float *a, *b;
+    Parts p;
+    size_t C;
+} PartSums;
+
+static void add_columns(const void* job, size_t vector, int thread) {
+    const PartSums* j = (const PartSums*)job;
+    const Parts* p = &j->p;
+    size_t c = vector * SIMD_FLOATS;
+    int n = (int)MIN((size_t)SIMD_FLOATS, j->C - c);
+    vf sum_a = {0}, sum_b = {0};
+    for (size_t part = 0; part < p->n; part++) {
+        sum_a += vf_load(p->sums + part * 2 * p->Cp + c);
+        sum_b += vf_load(p->sums + part * 2 * p->Cp + p->Cp + c);
     }
+    vf_put(j->a, c, n, vf_get(j->a, c, n, DT_F32) + sum_a, DT_F32);
+    if (j->b) vf_put(j->b, c, n, vf_get(j->b, c, n, DT_F32) + sum_b, DT_F32);
+}
+
+// Adds the parts, in order, to a (C) and b (C), unless that is NULL.
+static void add_parts(float* a, float* b, const Parts* p, size_t C) {
+    size_t vectors = CEIL_DIV(C, (size_t)SIMD_FLOATS);
+    team_run(add_columns, &(PartSums){a, b, *p, C}, vectors, cpu_portion(vectors), p->n * C < SERIAL);
 }
 
 // ---- norms of rows. `centred` is a constant: 1 for LayerNorm, 0 for RMSNorm, whose mean counts as 0
@@ -93,23 +102,49 @@ SIMD_INLINE Moments normalize_row(const NormRow* r, float* x, int centred, DType
     return m;
 }
 
+typedef struct Norm {  // forward: from a and b; backward: of x = a and dout = b
+    void *sum, *out, *dx;
+    float *mean, *rstd, *dweight, *dbias;
+    const void *a, *b, *weight, *bias;
+    float eps;
+    size_t N, C;
+    DType dt;
+    Parts parts;
+} Norm;
+
+static void norm_token(const void* job, size_t n, int thread) {
+    const Norm* j = (const Norm*)job;
+    float* x = (float*)cpu_thread_scratch(thread);
+    size_t C = j->C;
+    DType dt = j->dt;
+    NormRow row = {(void*)row_of(j->sum, n, C, dt),
+                   (void*)row_of(j->out, n, C, dt),
+                   row_of(j->a, n, C, dt),
+                   j->b ? row_of(j->b, n, C, dt) : NULL,
+                   j->weight,
+                   j->bias,
+                   C,
+                   j->eps};
+    Moments m = j->mean ? WITH_DTYPE(dt, normalize_row, &row, x, 1) : WITH_DTYPE(dt, normalize_row, &row, x, 0);
+    if (j->mean) j->mean[n] = m.mean;
+    j->rstd[n] = m.rstd;
+}
+
 static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                          const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if ((size_t)N * C >= SERIAL)
-    for (size_t n = 0; n < (size_t)N; n++) {
-        float* x = (float*)cpu_thread_scratch(omp_get_thread_num());
-        NormRow row = {(void*)row_of(sum, n, C, dt),
-                       (void*)row_of(out, n, C, dt),
-                       row_of(a, n, C, dt),
-                       b ? row_of(b, n, C, dt) : NULL,
-                       weight,
-                       bias,
-                       (size_t)C,
-                       eps};
-        Moments m = mean ? WITH_DTYPE(dt, normalize_row, &row, x, 1) : WITH_DTYPE(dt, normalize_row, &row, x, 0);
-        if (mean) mean[n] = m.mean;
-        rstd[n] = m.rstd;
-    }
+    Norm job = {.sum = sum,
+                .out = out,
+                .mean = mean,
+                .rstd = rstd,
+                .a = a,
+                .b = b,
+                .weight = weight,
+                .bias = bias,
+                .eps = eps,
+                .N = (size_t)N,
+                .C = (size_t)C,
+                .dt = dt};
+    team_run(norm_token, &job, job.N, cpu_portion(job.N), job.N * job.C < SERIAL);
 }
 
 // With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
@@ -131,25 +166,33 @@ SIMD_INLINE void norm_backward_row(void* dx, float* dweight, float* dbias, const
     });
 }
 
+static void norm_backward_part(const void* job, size_t part, int thread) {
+    const Norm* j = (const Norm*)job;
+    size_t C = j->C;
+    DType dt = j->dt;
+    float *dw = clear_part(&j->parts, part), *db = dw + j->parts.Cp;
+    for (size_t n = part * j->parts.rows; n < MIN((part + 1) * j->parts.rows, j->N); n++) {
+        void* dx = (void*)row_of(j->dx, n, C, dt);
+        const void *dout = row_of(j->b, n, C, dt), *x = row_of(j->a, n, C, dt);
+        if (j->mean) WITH_DTYPE(dt, norm_backward_row, dx, dw, db, dout, x, j->weight, j->mean[n], j->rstd[n], C, 1);
+        else WITH_DTYPE(dt, norm_backward_row, dx, dw, db, dout, x, j->weight, 0, j->rstd[n], C, 0);
+    }
+}
+
 static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
                           const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
-    Parts p = parts_of((size_t)N, (size_t)C);
-#pragma omp parallel num_threads(cpu_threads()) if ((size_t)N * C >= SERIAL)
-    {
-#pragma omp for schedule(dynamic, 1)
-        for (size_t part = 0; part < p.n; part++) {
-            float *dw = clear_part(&p, part), *db = dw + p.Cp;
-            for (size_t n = part * p.rows; n < MIN((part + 1) * p.rows, (size_t)N); n++) {
-                void* dx_row = (void*)row_of(dx, n, C, dt);
-                const void *d_row = row_of(dout, n, C, dt), *x_row = row_of(x, n, C, dt);
-                if (mean)
-                    WITH_DTYPE(dt, norm_backward_row, dx_row, dw, db, d_row, x_row, weight, mean[n], rstd[n], (size_t)C,
-                               1);
-                else WITH_DTYPE(dt, norm_backward_row, dx_row, dw, db, d_row, x_row, weight, 0, rstd[n], (size_t)C, 0);
-            }
-        }
-        add_parts(dweight, dbias, &p, (size_t)C);
-    }
+    Norm job = {.dx = dx,
+                .mean = (float*)mean,
+                .rstd = (float*)rstd,
+                .a = x,
+                .b = dout,
+                .weight = weight,
+                .N = (size_t)N,
+                .C = (size_t)C,
+                .dt = dt,
+                .parts = parts_of((size_t)N, (size_t)C)};
+    team_run(norm_backward_part, &job, job.parts.n, 1, job.N * job.C < SERIAL);
+    add_parts(dweight, dbias, &job.parts, job.C);
 }
 
 // ---- heads of queries and keys: normed (or not: weight NULL), then turned
@@ -164,8 +207,8 @@ static size_t head_floats(size_t heads, size_t HS) {
     return 2 * ROUND_UP(HS, (size_t)16) + ROUND_UP(heads, (size_t)16);
 }
 
-static HeadScratch head_scratch(const Rotary* r) {
-    float* turns = (float*)cpu_thread_scratch(omp_get_thread_num());
+static HeadScratch head_scratch(const Rotary* r, int thread) {
+    float* turns = (float*)cpu_thread_scratch(thread);
     size_t HSp = ROUND_UP((size_t)r->HS, (size_t)16);
     return (HeadScratch){turns, turns + HSp, turns + 2 * HSp};
 }
@@ -226,16 +269,27 @@ SIMD_INLINE void turn_row(void* x, const HeadScratch* w, const Rotary* r, DType 
                   dt);
 }
 
+typedef struct Rotation {  // forward of x, or backward of dx, in place
+    void *x, *raw;
+    const Rotary* r;
+    size_t width;
+    DType dt;
+    Parts parts;
+} Rotation;
+
+static void turn_token(const void* job, size_t n, int thread) {
+    const Rotation* j = (const Rotation*)job;
+    HeadScratch w = head_scratch(j->r, thread);
+    void* row = (void*)row_of(j->x, n, (size_t)j->r->ld, j->dt);
+    if (j->raw) memcpy((void*)row_of(j->raw, n, j->width, j->dt), row, j->width * dtype_bytes(j->dt));
+    load_turns(&w, j->r, n);
+    WITH_DTYPE(j->dt, turn_row, row, &w, j->r);
+}
+
 static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {
-    size_t width = (size_t)(r->NH + r->NKV) * (size_t)r->HS;
-#pragma omp parallel for num_threads(cpu_threads()) schedule(static) if (r->N * width >= SERIAL)
-    for (size_t n = 0; n < (size_t)r->N; n++) {
-        HeadScratch w = head_scratch(r);
-        void* row = (void*)row_of(x, n, (size_t)r->ld, dt);
-        if (raw) memcpy((void*)row_of(raw, n, width, dt), row, width * dtype_bytes(dt));
-        load_turns(&w, r, n);
-        WITH_DTYPE(dt, turn_row, row, &w, r);
-    }
+    size_t width = (size_t)(r->NH + r->NKV) * (size_t)r->HS, N = (size_t)r->N;
+    Rotation job = {.x = x, .raw = raw, .r = r, .width = width, .dt = dt};
+    team_run(turn_token, &job, N, cpu_portion(N), N * width < SERIAL);
 }
 
 // g = dx turned back. With a weight, h = g weight and xhat = raw rstd:  dx = rstd (h - xhat mean(h xhat)), dweight +=
@@ -280,24 +334,25 @@ SIMD_INLINE void turn_row_back(void* dx, float* dweights, size_t Cp, const HeadS
     }
 }
 
+static void turn_back_part(const void* job, size_t part, int thread) {
+    const Rotation* j = (const Rotation*)job;
+    const Rotary* r = j->r;
+    const Parts* p = &j->parts;
+    HeadScratch w = head_scratch(r, thread);
+    float* dweights = clear_part(p, part);
+    for (size_t n = part * p->rows; n < MIN((part + 1) * p->rows, (size_t)r->N); n++) {
+        load_turns(&w, r, n);
+        WITH_DTYPE(j->dt, turn_row_back, (void*)row_of(j->x, n, (size_t)r->ld, j->dt), dweights, p->Cp, &w,
+                   j->raw ? row_of(j->raw, n, j->width, j->dt) : NULL, r);
+    }
+}
+
 static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
                             Stream s) {
     size_t width = (size_t)(r->NH + r->NKV) * (size_t)r->HS;
-    Parts p = parts_of((size_t)r->N, (size_t)r->HS);
-#pragma omp parallel num_threads(cpu_threads()) if (r->N * width >= SERIAL)
-    {
-        HeadScratch w = head_scratch(r);
-#pragma omp for schedule(dynamic, 1)
-        for (size_t part = 0; part < p.n; part++) {
-            float* dweights = clear_part(&p, part);
-            for (size_t n = part * p.rows; n < MIN((part + 1) * p.rows, (size_t)r->N); n++) {
-                load_turns(&w, r, n);
-                WITH_DTYPE(dt, turn_row_back, (void*)row_of(dx, n, (size_t)r->ld, dt), dweights, p.Cp, &w,
-                           raw ? row_of(raw, n, width, dt) : NULL, r);
-            }
-        }
-        if (raw) add_parts(dq_weight, dk_weight, &p, (size_t)r->HS);
-    }
+    Rotation job = {dx, (void*)raw, r, width, dt, parts_of((size_t)r->N, (size_t)r->HS)};
+    team_run(turn_back_part, &job, job.parts.n, 1, r->N * width < SERIAL);
+    if (raw) add_parts(dq_weight, dk_weight, &job.parts, (size_t)r->HS);
 }
 
 static void install(Kernels* table) {

@@ -18,8 +18,6 @@
 // DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. After it come the three
 // functions declared under "the heart".
 #pragma once
-#include <omp.h>
-
 #include "kernels/cpu/simd.h"
 
 enum { TILE = MR * NR };
@@ -63,8 +61,9 @@ static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth
 // second cache.
 static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
                             const Product* p, const Finished* finished);
-// Runs multiply_part on all threads.
-static void multiply(const Product* p);
+// What a thread does before a block and behind it.
+static void begin_block(void);
+static void end_block(void);
 
 static inline size_t min(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t less(size_t a, size_t b) { return a > b ? a - b : 0; }
@@ -274,37 +273,63 @@ static void multiply_block(const Product* p, const Block* block, ThreadScratch* 
     for (size_t i = 0; block->with_row_sums && i < block->rows; i++) p->row_sums[block->m + i] += scratch->row_sums[i];
 }
 
-// What each of nt threads executes. Packed panels of B and blocks of rows are handed out as threads come for them. Sums
-// of a depth beyond DEPTH wait in shared scratch for the next block of B, but where the result is added to, each simply
-// adds its own.
-static void multiply_part(const Product* p, int t, int nt) {
+// One block of B against all rows of A: `panels` packed panels from column n on, `depth` from k on. Rows of C are cut
+// into row_blocks, columns into col_parts: 1 unless there are few rows.
+typedef struct Pass {
+    const Product* p;
+    size_t n, k, depth, panels, row_blocks, col_parts;
+    int whole, first, last;  // sums are finished, or added to C, in each pass; else in the last
+} Pass;
+
+static float* packed_b(void) { return (float*)cpu_shared_scratch(); }
+
+static void pack_some_of_b(const void* job, size_t task, int thread) {
+    const Pass* s = (const Pass*)job;
+    size_t j = task * PACK_PANELS;
+    pack_block_of_b(packed_b(), s->p, s->n, j, min(j + PACK_PANELS, s->panels), s->k, s->depth);
+}
+
+static void multiply_some(const void* job, size_t task, int thread) {
+    const Pass* s = (const Pass*)job;
+    const Product* p = s->p;
+    ThreadScratch* scratch = (ThreadScratch*)cpu_thread_scratch(thread);
+    size_t part = task % s->col_parts, m, m_end, begin, end;
+    cpu_share(p->M, MR, (int)(task / s->col_parts), (int)s->row_blocks, &m, &m_end);
+    cpu_share(s->panels, 1, (int)part, (int)s->col_parts, &begin, &end);
+    float* shared_sums = packed_b() + (size_t)DEPTH * NC;
+    // clang-format off
+    Block block = {.m = m, .rows = m_end - m, .n = s->n, .panel = begin, .panel_end = end, .b = packed_b(),
+                   .k = s->k, .depth = s->depth, .first = s->whole || s->first, .last = s->whole || s->last,
+                   .with_row_sums = p->row_sums && s->n == 0 && part == 0,
+                   .sums = s->whole ? scratch->sums : shared_sums + m / MR * s->panels * TILE};
+    // clang-format on
+    begin_block();
+    multiply_block(p, &block, scratch);
+    end_block();
+}
+
+// Blocks of rows: of at most MC; four a thread, so that none waits long for another, unless they become too small.
+static size_t count_row_blocks(size_t M, size_t threads) {
+    enum { LEAST = 4 };  // panels of a block
+    size_t panels = CEIL_DIV(M, (size_t)MR), most = min(4 * threads, CEIL_DIV(panels, (size_t)LEAST));
+    return min(panels, ROUND_UP(MAX(CEIL_DIV(M, (size_t)MC), most), threads));
+}
+
+// Sums of a depth beyond DEPTH wait in shared scratch for the next block of B, but where the result is added to, each
+// simply adds its own.
+static void multiply(const Product* p) {
+    if (p->M == 0 || p->K == 0) return;
     size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT);
-    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR);
-    size_t most_blocks = ROUND_UP(CEIL_DIV(p->M, (size_t)MC), (size_t)nt);  // as many for every thread
-    size_t mc = ROUND_UP(CEIL_DIV(p->M, most_blocks), (size_t)MR);
-    size_t row_blocks = CEIL_DIV(p->M, mc);
-    ThreadScratch* scratch = (ThreadScratch*)cpu_thread_scratch(t);
-    float *b = (float*)cpu_shared_scratch(), *shared_sums = b + (size_t)DEPTH * NC;
-    for (size_t n = 0; n < p->N; n += nc)
-        for (size_t k = 0; k < K; k += most_depth) {
-            size_t depth = min(most_depth, K - k), panels = CEIL_DIV(min(nc, p->N - n), NR);
-            size_t col_parts = min(panels, CEIL_DIV((size_t)nt, row_blocks));  // 1 unless there are few rows
-            int whole = p->add || depth == K;
-#pragma omp for schedule(dynamic)
-            for (size_t j = 0; j < panels; j += PACK_PANELS)
-                pack_block_of_b(b, p, n, j, min(j + PACK_PANELS, panels), k, depth);
-#pragma omp for schedule(dynamic)
-            for (size_t task = 0; task < row_blocks * col_parts; task++) {
-                size_t m = task / col_parts * mc, part = task % col_parts, begin, end;
-                cpu_share(panels, 1, (int)part, (int)col_parts, &begin, &end);
-                // clang-format off
-                Block block = {.m = m, .rows = min(mc, p->M - m), .n = n, .panel = begin, .panel_end = end, .b = b,
-                               .k = k, .depth = depth, .first = whole || k == 0, .last = whole || k + depth == K,
-                               .with_row_sums = p->row_sums && n == 0 && part == 0,
-                               .sums = whole ? scratch->sums : shared_sums + m / MR * panels * TILE};
-                // clang-format on
-                multiply_block(p, &block, scratch);
-            }
+    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR), threads = (size_t)cpu_threads();
+    int alone = p->M * p->N * p->K < 1 << 18;
+    Pass s = {.p = p, .row_blocks = count_row_blocks(p->M, threads)};
+    for (s.n = 0; s.n < p->N; s.n += nc)
+        for (s.k = 0; s.k < K; s.k += most_depth) {
+            s.depth = min(most_depth, K - s.k), s.panels = CEIL_DIV(min(nc, p->N - s.n), NR);
+            s.col_parts = min(s.panels, CEIL_DIV(threads, s.row_blocks));
+            s.whole = p->add || s.depth == K, s.first = s.k == 0, s.last = s.k + s.depth == K;
+            team_run(pack_some_of_b, &s, CEIL_DIV(s.panels, (size_t)PACK_PANELS), 1, alone);
+            team_run(multiply_some, &s, s.row_blocks * s.col_parts, 1, alone);
         }
 }
 
@@ -325,16 +350,20 @@ SIMD_INLINE float dot(const void* x, const void* y, size_t n, DType dt) {
     return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static void multiply_row(const Product* p) {
-#pragma omp parallel for num_threads(cpu_threads()) if (p->N * p->K > 1 << 16)
-    for (size_t n = 0; n < p->N; n += NR) {
-        float sums[NR] = {0};
-        for (size_t j = 0; j < min(NR, p->N - n); j++) {
-            const void* weight = element(p->b.p, (n + j) * p->b.ld, p->dt);
-            sums[j] = WITH_DTYPE(p->dt, dot, p->a.p, weight, p->K);
-        }
-        WITH_DTYPE(p->dt, write_row_as, p, sums, 0, n);
+static void multiply_some_of_row(const void* job, size_t task, int thread) {
+    const Product* p = (const Product*)job;
+    size_t n = task * NR;
+    float sums[NR] = {0};
+    for (size_t j = 0; j < min(NR, p->N - n); j++) {
+        const void* weight = element(p->b.p, (n + j) * p->b.ld, p->dt);
+        sums[j] = WITH_DTYPE(p->dt, dot, p->a.p, weight, p->K);
     }
+    WITH_DTYPE(p->dt, write_row_as, p, sums, 0, n);
+}
+
+static void multiply_row(const Product* p) {
+    size_t tasks = CEIL_DIV(p->N, (size_t)NR);
+    team_run(multiply_some_of_row, p, tasks, cpu_portion(tasks), p->N * p->K <= 1 << 16);
 }
 
 static CpuScratch product_scratch(const KernelLimits* limits) {

@@ -26,7 +26,7 @@ build() {
         case $o in $3.o) ;; *) others="$others build/$1/emu/$o" ;; esac
     done
     $cxx -std=c++17 $(flags "$1") -w -fno-math-errno -Itest/emu -I. -x c++ -c $work/$3.cu -o $work/$3.o &&
-        $cxx $(flags "$1") -fopenmp build/$1/test_on_emu/$2.o build/$1/emu/open.o $others $work/$3.o build/$1/ragged.a \
+        $cxx $(flags "$1") build/$1/test_on_emu/$2.o build/$1/emu/open.o $others $work/$3.o build/$1/ragged.a \
             -rdynamic -o $work/test $libraries
 }
 

@@ -8,7 +8,7 @@
 //   FAULT_RANK=R            only in rank R of a job
 //   FAULT_LOG=FILE          gets "RANK hit KIND N FUNCTION +ADDRESS" of each such call (addr2line -e train_faults), and
 //                           at a regular end "RANK count KIND CALLS"; rank -1 outside of jobs
-//   FAULT_LIMIT=X           FLOP/s that stand for the measured matmul limit, which takes most of a small run's time;
+//   FAULT_LIMIT=X           FLOP/s that stand for the measured peak, which takes most of a small run's time;
 //                           pauses before a second try take none either
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -315,7 +315,7 @@ CALL(getline, ssize_t, (char** line, size_t* room, FILE* file)) {
 // ---- time
 
 CALL(sleep, unsigned, (unsigned seconds)) { return getenv("FAULT_LIMIT") ? 0 : __real_sleep(seconds); }
-CALL(kernels_matmul_limit, double, (const Kernels* k, DType dt, int threads, char* err, size_t errlen)) {
+CALL(kernels_peak, double, (const Kernels* k, DType dt, int threads, char* err, size_t errlen)) {
     const char* given = getenv("FAULT_LIMIT");
-    return given ? atof(given) : __real_kernels_matmul_limit(k, dt, threads, err, errlen);
+    return given ? atof(given) : __real_kernels_peak(k, dt, threads, err, errlen);
 }
