@@ -15,7 +15,8 @@
 // (play_as_executed): Zeppelin's routing over all NICs, on bandwidths that may use them already, and its remapping of
 // linear work. For all others it is what they take.
 //
-// A gap is makespan / L3 - 1, where L3 is the lower bound of plan/bound.h for this batch.
+// A gap is makespan / L3 - 1, where L3 is the lower bound of plan/bound.h for this batch; over L4, the bound for any
+// shares of tokens and heads, in the column beside it.
 #include "dev/simulate.h"
 
 #include <errno.h>
@@ -93,7 +94,7 @@ static int play_plan(const Simulation* s, Plan* plan, PlayRule rule, Timeline* t
     return *claimed < 0 ? -1 : 0;
 }
 
-static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3) {
+static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3, double l4) {
     char err[ERR_BYTES];
     PlayRule rule = {0};
     Timeline timeline;
@@ -116,6 +117,7 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3
     t->ms += timeline.makespan, t->ms_worst = MAX(t->ms_worst, timeline.makespan);
     t->claimed_ms += claimed, t->rounds_ms += rounds;
     t->gap += gap, t->gap_worst = MAX(t->gap_worst, gap);
+    t->shares_gap += l4 > 0 ? timeline.makespan / l4 - 1 : 0;
     t->us += us, t->us_worst = MAX(t->us_worst, us);
     t->idle += timeline.idle, t->communication_share += timeline.communication_share;
 }
@@ -141,11 +143,13 @@ static void play_all(Simulation* s) {
         Bounds bounds;
         arena_reset(&arena, (ArenaMark){0});
         if (bounds_of(&bounds, s->sorted, n, &s->setting, &arena, err, sizeof err) < 0) refuse("%s", err);
-        s->l1 += bounds.l1, s->l3 += bounds.l3;
+        double l4;
+        if (bound_of_shares(&l4, s->sorted, n, &s->setting, &arena, err, sizeof err) < 0) refuse("%s", err);
+        s->l1 += bounds.l1, s->l3 += bounds.l3, s->l4 += l4;
         s->longest = MAX(s->longest, s->sorted[0]);
         for (int i = 0; i < n; i++) s->tokens += s->sorted[i];
         for (int i = 0; i < s->n_tallies; i++) {
-            if (!s->tallies[i].out) play_one(s, &s->tallies[i], &arena, b, bounds.l3);
+            if (!s->tallies[i].out) play_one(s, &s->tallies[i], &arena, b, bounds.l3, l4);
             look_at_patience(s->options, &s->tallies[i]);
         }
     }
@@ -245,16 +249,16 @@ static void print_head(const Simulation* s) {
     printf("%s: %d ranks in nodes of %d, %d tokens a rank; %d batches of %d documents, %s up to %d tokens\n\n",
            s->machine.cost.name, o->ranks, o->node_size, s->setting.limits.capacity, o->batches, o->docs, o->lengths,
            o->context);
-    printf("%-10s %19s  %15s %15s %6s %6s  %10s %10s %15s\n", "", "predicted, ms", "over L3, %", "planning, us", "idle",
-           "links", "as claimed", "in rounds,", "flex is faster");
-    printf("%-10s %9s %9s  %7s %7s %7s %7s %6s %6s  %10s %10s %6s %9s\n", "plan", "mean", "worst", "mean", "worst",
-           "mean", "worst", "%", "%", "ms", "ms", o->zero > 1 ? "" : "free", "in rounds");
+    printf("%-10s %19s  %15s %7s %15s %6s %6s  %10s %10s %15s\n", "", "predicted, ms", "over L3, %", "L4, %",
+           "planning, us", "idle", "links", "as claimed", "in rounds,", "flex is faster");
+    printf("%-10s %9s %9s  %7s %7s %7s %7s %7s %6s %6s  %10s %10s %6s %9s\n", "plan", "mean", "worst", "mean", "worst",
+           "mean", "mean", "worst", "%", "%", "ms", "ms", o->zero > 1 ? "" : "free", "in rounds");
 }
 
 static void print_row(const Tally* t, const Tally* flex) {
     int n = t->batches;
-    printf("%-10s %9.1f %9.1f  %7.2f %7.2f", t->planner->name, t->ms / n, t->ms_worst, 100 * t->gap / n,
-           100 * t->gap_worst);
+    printf("%-10s %9.1f %9.1f  %7.2f %7.2f %7.2f", t->planner->name, t->ms / n, t->ms_worst, 100 * t->gap / n,
+           100 * t->gap_worst, 100 * t->shares_gap / n);
     printf(" %7.0f %7.0f %6.1f %6.1f  %10.1f %10.1f", t->us / n, t->us_worst, 100 * t->idle / n,
            100 * t->communication_share / n, t->claimed_ms / n, t->rounds_ms / n);
     if (flex && flex->ms > 0) printf(" %5.2fx %8.2fx", t->ms / flex->ms, t->rounds_ms / flex->rounds_ms);
@@ -265,7 +269,8 @@ static void print_json(const Tally* t) {
     int n = t->batches;
     printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"claimed_ms\":%.9g,\"rounds_ms\":%.9g,",
            t->planner->name, t->ms / n, t->ms_worst, t->claimed_ms / n, t->rounds_ms / n);
-    printf("\"gap_mean\":%.9g,\"gap_worst\":%.9g,", t->gap / n, t->gap_worst);
+    printf("\"gap_mean\":%.9g,\"gap_worst\":%.9g,\"shares_gap_mean\":%.9g,", t->gap / n, t->gap_worst,
+           t->shares_gap / n);
     printf("\"plan_us_mean\":%.6g,\"plan_us_worst\":%.6g,\"idle\":%.9g,\"communication\":%.9g}\n", t->us / n,
            t->us_worst, t->idle / n, t->communication_share / n);
 }
@@ -273,9 +278,10 @@ static void print_json(const Tally* t) {
 static void print_foot(const Simulation* s) {
     double n = s->options->batches;
     printf(
-        "\nlower bounds, mean: work divided without limit L1 %.1f ms, whole documents L3 %.1f ms (L3/L1 %.3f); %.0f "
-        "tokens a batch, the longest document %d\n",
-        s->l1 / n, s->l3 / n, s->l1 > 0 ? s->l3 / s->l1 : 1, s->tokens / n, s->longest);
+        "\nlower bounds, mean: work divided without limit L1 %.1f ms, whole documents L3 %.1f ms (L3/L1 %.3f), any "
+        "shares "
+        "L4 %.1f ms; %.0f tokens a batch, the longest document %d\n",
+        s->l1 / n, s->l3 / n, s->l1 > 0 ? s->l3 / s->l1 : 1, s->l4 / n, s->tokens / n, s->longest);
 }
 
 int main(int argc, char** argv) {

@@ -26,6 +26,7 @@ typedef struct Tally {
     double claimed_ms;    // the same plans with what their system does besides
     double rounds_ms;     // the same plans in rounds
     double gap, gap_worst;
+    double shares_gap;    // over L4
     double us, us_worst;  // of planning
     double idle, communication_share;
 } Tally;
@@ -36,9 +37,9 @@ typedef struct Simulation {
     Setting setting;
     double* speeds;
     Lengths* lengths;
-    int* drawn;     // (docs) the batch
-    int* sorted;    // (docs) the same, descending
-    double l1, l3;  // sums over batches
+    int* drawn;         // (docs) the batch
+    int* sorted;        // (docs) the same, descending
+    double l1, l3, l4;  // sums over batches
     double tokens;
     int longest;
     int n_tallies;

@@ -32,11 +32,6 @@ typedef struct Wide {
     int length, count;  // so many documents of this length
 } Wide;
 
-// A document: tokens, and the least work of it in rank-milliseconds.
-typedef struct DensePart {
-    double tokens, work;
-} DensePart;
-
 typedef struct Search {
     int hides;  // what a pass posts first counts as hidden
     int capacity, n_groups, n_others, n_wide;
@@ -56,8 +51,8 @@ static int ascending(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Least time a byte of messages up to `bytes`: at a point or at the end, since each straight piece is p + q bytes.
-static double least_byte_ms(const LinkTable* link, double bytes) {
+// At a point or at the end, since each straight piece is p + q bytes.
+double least_byte_ms(const LinkTable* link, double bytes) {
     if (link->n == 0) return 0;
     double least = link_ms(link, bytes) / bytes;
     for (int i = 0; i < link->n && link->bytes[i] <= bytes; i++)
@@ -262,25 +257,18 @@ static double bisect(Search* x, const int* sorted, int n, double low, double spe
 // A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the capacity. For any j,
 // let n of the R ranks run j micro-batches or fewer. G(t) is the most work that t tokens of the step can be (those with
 // most work a token first), and b the least ms a token. Then
-//   work   <= min(n (tau - f), G(n j C)) + (R - n) (tau - (j + 1) f)
+//   work   <= min(n (tau - f), G(n j C) + A) + (R - n) (tau - (j + 1) f)
 //   tokens <= n j C + (R - n) max over m > j of min(m C, (tau - m f) / b)
+// A is work that any rank may do, whatever its tokens: none for L3, exchanges for L4 (bound_shares.c).
 // If for some j no n satisfies both, tau is too short. Ours; the idea is that of configuration bounds for bin packing
 // (Gilmore and Gomory 1961), relaxed to two kinds of ranks.
 //
 // In rounds a rank has at most C tokens a round, so there are at least M = ceil(tokens / (R C)); and each lasts f
 // beyond the work of any rank in it: work <= R (tau - M f).
 
-typedef struct WholeMicroBatches {
-    int ranks, capacity;
-    double rounds;               // at least, 0: there are none
-    double micro_batch, linear;  // ms a micro-batch; ms a token at least
-    DensePart* parts;            // (n) most work a token first
-    int n;
-} WholeMicroBatches;
-
 enum { MOST_MICRO_BATCHES = 4 };
 
-static int denser_first(const void* a, const void* b) {
+int denser_first(const void* a, const void* b) {
     const DensePart *x = (const DensePart*)a, *y = (const DensePart*)b;
     double p = x->work * y->tokens, q = y->work * x->tokens;
     if (p != q) return p > q ? -1 : 1;
@@ -305,14 +293,13 @@ static int some_share_suffices(const WholeMicroBatches* x, int j, double tau, do
         for (; i < x->n && taken + x->parts[i].tokens <= room; i++)
             taken += x->parts[i].tokens, dense += x->parts[i].work;
         double partly = i < x->n ? x->parts[i].work * (room - taken) / x->parts[i].tokens : 0;
-        double few = MIN(n * MAX(tau - x->micro_batch, 0), dense + partly);
+        double few = MIN(n * MAX(tau - x->micro_batch, 0), dense + partly + x->apart);
         if (few + (x->ranks - n) * many >= work && room + (x->ranks - n) * of_many >= tokens) return 1;
     }
     return 0;
 }
 
-// Whether ranks that run whole micro-batches can have done `work` by tau. No: no plan can.
-static int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work) {
+int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work) {
     double tokens = 0;
     work *= 1 - 1e-12;  // sums of parts in another order must not differ from it
     for (int i = 0; i < x->n; i++) tokens += x->parts[i].tokens;
@@ -369,7 +356,7 @@ static double raise_by_micro_batches(const Search* x, const int* sorted, int n, 
     double work = narrow + wide_work_at(x, sorted, wide, l3, NULL);
     for (int i = 0; i < n; i++) tokens += sorted[i];
     double rounds = in_rounds ? ceil(tokens / ((double)ranks * x->capacity)) : 0;
-    WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, one->micro_batch, one->per_token, x->dense, n};
+    WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, one->micro_batch, one->per_token, 0, x->dense, n};
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
         work = narrow + wide_work_at(x, sorted, wide, high, NULL);

@@ -31,3 +31,30 @@ typedef struct Bounds {
 // sorted (n): lengths, descending; each is held by some group. All are rounded down, L3 by less than
 // 2e-6 of itself. 0, or -1 without memory.
 int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err, size_t errlen);
+
+// L4: no plan of any shares can beat it, however many of a document's tokens and heads a rank has, even or not, while
+// each document stands in one pass of a rank. See bound_shares.c. 0, or -1 without memory.
+int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
+                    size_t errlen);
+
+// ---- private to bound.c and bound_shares.c
+
+// A document: tokens, and the least work of it in rank-milliseconds.
+typedef struct DensePart {
+    double tokens, work;
+} DensePart;
+
+typedef struct WholeMicroBatches {
+    int ranks, capacity;
+    double rounds;               // at least, 0: there are none
+    double micro_batch, linear;  // ms a micro-batch; ms a token at least
+    double apart;                // rank-ms of work that is not bound to tokens
+    DensePart* parts;            // (n) most work a token first
+    int n;
+} WholeMicroBatches;
+
+int denser_first(const void* a, const void* b);
+// Whether ranks that run whole micro-batches can have done `work`, with what is apart, by tau. No: no plan can.
+int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work);
+// Least time a byte of messages up to `bytes`.
+double least_byte_ms(const LinkTable* link, double bytes);

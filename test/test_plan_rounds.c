@@ -116,6 +116,10 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
         CHECK_CLOSE(sum_of_rounds(&t->plan, lengths, setting), ms, 1e-9 * ms);
         CHECK_CLOSE(terms_ms(&t->f.critical), ms, 1e-9 * ms);
         CHECK(ms >= t->f.bounds.l3);
+        int* sorted = TAKE(&t->arena, int, n);
+        double l4;
+        if (n) sort_descending(sorted, lengths, n);
+        CHECK(bound_of_shares(&l4, sorted, n, setting, &t->arena, t->err, sizeof t->err) == 0 && ms >= l4);
     }
     if (test_failures_in_claim && t->err[0]) printf("    %.200s\n", t->err);
 }
