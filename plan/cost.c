@@ -59,11 +59,12 @@ static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int firs
     return !runs_inside(first_rank, g->cp_size, g->ulysses_size, limits->node_size);
 }
 
-static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank, double uneven) {
+static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
+                         const GroupFactors* f) {
     int ulysses_size = g->ulysses_size, ring_size = g->cp_size / ulysses_size;
     if (ulysses_size > 1) {
         const LinkTable* link = &cost->link[ulysses_across(g, limits, first_rank) ? LINK_ACROSS : LINK_INSIDE];
-        double channel = uneven * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
+        double channel = f->exchange * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
         add_communication(g, link, 2.0 * cost->layers, channel * (cost->channels + 2 * cost->kv_channels));
         add_communication(g, link, 2.0 * cost->layers, channel * cost->channels);
         g->first_count = link->n ? cost->layers : 0;
@@ -71,14 +72,14 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
     }
     if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
-        double channels = uneven * 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
+        double channels = f->hop * 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
         if (ulysses_size == 1) g->first_count = link->n ? cost->layers : 0;
         add_communication(g, link, 2.0 * (ring_size - 1) * cost->layers, cost->elem_bytes * channels);
         add_communication(g, link, (double)ring_size * cost->layers, 4 * channels);
     }
     if (cost->tensor_ranks > 1)
         add_communication(g, &cost->link[cost->tensor_across ? LINK_ACROSS : LINK_INSIDE],
-                          cost->tensor_exchanges * cost->layers, cost->tensor_bytes / g->cp_size);
+                          cost->tensor_exchanges * cost->layers, f->linear * cost->tensor_bytes / g->cp_size);
 }
 
 double published_ms(const Cost* cost, int ranks, double bytes) {
@@ -100,39 +101,48 @@ double published_token_ms(const Cost* cost, int d) {
 }
 
 // ms a token of the micro-batch
-static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank, double uneven) {
+static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
+                             const GroupFactors* f) {
     int u = g->ulysses_size, ring_size = g->cp_size / u, between = limits->node_size * MAX(1, cost->tensor_ranks) + 1;
     double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, ms = 0;
     double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2;  // fp32, in elements
     double token = cost->token_bytes / g->cp_size, all = 2 + 2 * keys;
-    if (u > 1) ms += uneven * published_ms(cost, ulysses_across(g, limits, first_rank) ? MAX(u, between) : u, token);
+    if (u > 1)
+        ms += f->exchange * published_ms(cost, ulysses_across(g, limits, first_rank) ? MAX(u, between) : u, token);
     g->first_linear[0] = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
     g->first_linear[1] = cost->link_scale * ms / (2 * all);
-    double hop = uneven * published_ms(cost, g->across ? between : 2, token * keys / all);
+    double hop = f->hop * published_ms(cost, g->across ? between : 2, token * keys / all);
     if (u == 1 && ring_size > 1) g->first_linear[0] = g->first_linear[1] = cost->link_scale * hop;
     if (ring_size > 1) ms += (2 * (ring_size - 1) + ring_size * gradient) * hop;
     if (cost->tensor_ranks > 1) {
         int t = cost->tensor_ranks, most = cost->tensor_across ? MAX(t, between) : t;
-        ms += cost->tensor_exchanges * published_ms(cost, most, cost->tensor_bytes / g->cp_size);
+        ms += cost->tensor_exchanges * published_ms(cost, most, f->linear * cost->tensor_bytes / g->cp_size);
     }
     return cost->link_scale * ms;
 }
 
-GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size) {
+GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size,
+                               int ulysses_size, const GroupFactors* factors) {
     GroupCost g = {.cp_size = cp_size, .link_scale = cost->link_scale};
     if (ulysses_size < 1 || ulysses_size > limits->kv_heads || cp_size % ulysses_size != 0) return g;
     int node = limits->node_size;
     g.ulysses_size = ulysses_size;
     g.across = first_rank / node != (first_rank + cp_size - 1) / node;
     g.canonical = cp_size <= node || cp_size % node == 0 || cp_size == limits->ranks;
-    double uneven = (double)CEIL_DIV(limits->kv_heads, ulysses_size) * ulysses_size / limits->kv_heads;
-    g.quadratic = cost->quadratic * uneven / cp_size;
-    g.per_token = cost->per_token / cp_size;
+    g.quadratic = cost->quadratic * factors->attention / cp_size;
+    g.per_token = factors->linear * cost->per_token / cp_size;
     g.micro_batch = cost_micro_batch(cost);
     g.room = ring_rank_capacity(limits, ulysses_size);
-    if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, uneven);
-    else add_measured(&g, cost, limits, first_rank, uneven);
+    if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, factors);
+    else add_measured(&g, cost, limits, first_rank, factors);
     return g;
+}
+
+GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size) {
+    int heads = limits->kv_heads, u = MAX(ulysses_size, 1);
+    double uneven = (double)CEIL_DIV(heads, u) * u / heads;
+    GroupFactors factors = {1, uneven, uneven, uneven};
+    return cost_group_in_shares(cost, limits, first_rank, cp_size, ulysses_size, &factors);
 }
 
 void group_first_ms(double ms[2], const GroupCost* g, double tokens) {

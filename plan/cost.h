@@ -87,8 +87,16 @@ typedef struct CostTerms {
         micro_batch;  // ms; quadratic: attention, per_token: the rest of the model
 } CostTerms;
 
-// A group of `cp size` ranks that begins at first_rank and shares heads among `ulysses_size`. link tables are cost's
-// own.
+// How much more a group takes than if all its ranks had even shares of tokens and heads: linear layers, attention,
+// all-to-alls, hops of a ring. Each is of the rank that has most, for which all others wait in every layer.
+typedef struct GroupFactors {
+    double linear, attention, exchange, hop;
+} GroupFactors;
+
+GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size,
+                               int ulysses_size, const GroupFactors* factors);
+// A group of `cp size` ranks that begins at first_rank and shares heads among `ulysses_size`, as evenly as whole heads
+// do. link tables are cost's own.
 GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size);
 // groups (ranks + 1): [d] for a group of d ranks where planners would put one, with the ulysses_size of `kind` that
 // costs least for a row of d * capacity / 2 tokens in documents of that length. [0] is empty. Every d from 1 to ranks

@@ -46,10 +46,48 @@ static int takes_part(const Play* x, int i, int rank) {
     return x->attends[i] < 0 || x->attends[i] == rank || remapped_tokens(x, i, rank) > 0;
 }
 
+// Chunk j of a document of s tokens is e - b of them: as queries of a causal document they see e^2 - b^2 of its s^2. On
+// published machines an exchange counts what stays on a rank, too.
+static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
+    Placement p = plan_placement(x->plan, mb);
+    int u = mb->ulysses_size, ring_size = mb->cp_size / u, heads = x->setting->limits.kv_heads;
+    int counts_kept = x->setting->cost.n_groups > 0;
+    double s2 = 0, tokens = 0;
+    GroupFactors most = {0};
+    for (int i = 0; i < mb->n_docs; i++) {
+        double s = x->lengths[x->plan->docs[mb->first_doc + i]];
+        s2 += s * s, tokens += s;
+    }
+    for (int a = 0; a < ring_size; a++) {
+        const int* border = p.token_border + a * (u + 1);
+        double seen = 0, all = border[u];
+        for (int k = 0; k < mb->n_docs * p.n_chunks; k++) {
+            const int* chunk = p.chunk_border + k / p.n_chunks * (p.n_chunks + 1) + k % p.n_chunks;
+            double end = chunk[1], begin = chunk[0];
+            if (p.owner[k % p.n_chunks] == a) seen += end * end - begin * begin;
+        }
+        for (int b = 0; b < u; b++) {
+            double own = border[b + 1] - border[b], part = (double)(p.head_border[b + 1] - p.head_border[b]) / heads;
+            double moved = MAX(own * (1 - part), (all - own) * part) + (counts_kept ? own * part : 0);
+            most.linear = MAX(most.linear, own), most.attention = MAX(most.attention, seen * part);
+            most.exchange = MAX(most.exchange, moved), most.hop = MAX(most.hop, all * part);
+        }
+    }
+    most.linear *= mb->cp_size / tokens, most.attention *= mb->cp_size / s2, most.hop *= mb->cp_size / tokens;
+    most.exchange *= mb->cp_size / tokens / (counts_kept || u == 1 ? 1 : 1 - 1.0 / u);
+    return most;
+}
+
 // Groups of the setting begin at rank 0: those that begin at a node, or are inside one, cost the same.
 static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
     const PlanLimits* limits = &x->setting->limits;
     int at = mb->first_rank % limits->node_size;
+    if (x->plan->placed_at && mb->cp_size > 1 && remapped_to(x->plan, mb) < 0) {
+        GroupFactors factors = factors_of(x, mb);
+        x->other =
+            cost_group_in_shares(&x->setting->cost, limits, mb->first_rank, mb->cp_size, mb->ulysses_size, &factors);
+        return &x->other;
+    }
     const GroupCost* known = &x->setting->groups[mb->cp_size];
     if (known->ulysses_size == mb->ulysses_size && (at == 0 || at + mb->cp_size <= limits->node_size)) return known;
     x->other = cost_group(&x->setting->cost, limits, mb->first_rank, mb->cp_size, mb->ulysses_size);

@@ -150,21 +150,21 @@ static void what_zero_moves_in_a_round_takes_what_is_predicted(void) {
 }
 
 // Any groups anywhere: rings, heads, both. Ranks of a ring whose neighbours are of their own node end before those
-// beside another node, and may go on, and borders need not be even, of which the model knows nothing:
-// plans that chain such groups at random differed by up to 7 %.
+// beside another node, and may go on:
+// plans that chain such groups at random, in uneven shares, differ by up to 5 %.
 static void any_plan_takes_what_is_predicted(void) {
     static const struct {
         int ranks;
         const char *machine, *options;
         double tolerance;
-    } cases[] = {{24, "published", "--plan random --data $W/skewed", 0.1},
-                 {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.1},
+    } cases[] = {{24, "published", "--plan random --data $W/skewed", 0.05},
+                 {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.05},
                  {24, "published", "--plan flex --cp-kind ring --data $W/skewed", 0.002},
                  {24, "measured", "--cp 3 --cp-kind ring --capacity 8000 --data $W/skewed", 0.002},
                  {16, "published", "--plan flex --tp 4 --recompute gelu --data $W/even", 0.002},
                  {16, "measured", "--plan adaptive --tp 2 --data $W/even", 0.002},
-                 {12, "published", "--plan random --preset llama-tiny --width 64 --kv-heads 4 --data $W/skewed", 0.1},
-                 {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.1}};
+                 {12, "published", "--plan random --preset llama-tiny --width 64 --kv-heads 4 --data $W/skewed", 0.05},
+                 {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.05}};
     char options[256];
     for (int i = 0; i < COUNT(cases); i++) {
         snprintf(options, sizeof options, "--heads 16 --device virtual --overlap no --machine $W/%s %s",
