@@ -340,9 +340,9 @@ static void no_shares_of_a_document_end_before_their_bound(void) {
 }
 
 // By hand: 3 documents of 12000 tokens on 4 ranks of one node, q = 5.128e-6, p = 0.1839576 and C = 6451 of a100-7b.
-// Each computes w = 738.432 + 2207.491 = 2945.923 ms. At tau = 2310, rho = min(6451 / 12000 = 0.5376, tau w / (4 738.432
-// 2207.491) > 1) = 0.5376, so 0.4624 of its tokens move, at 2097152 / 119.66e6 = 0.0175259 ms each, half of which may
-// hide: 48.62 ms. tau = 3 (2945.923 + 48.62) / 4 = 2245.91.
+// Each computes w = 738.432 + 2207.491 = 2945.923 ms. At tau = 2246 tau w / (4 738.432 2207.491) is above 1, so rho =
+// 6451 / 12000 = 0.5376: 0.4624 of its tokens move, at 2097152 / 119.66e6 = 0.0175259 ms each, half of which may hide:
+// 48.62 ms. tau = 3 (2945.923 + 48.62) / 4 = 2245.91.
 static void shares_of_an_instance_by_hand(void) {
     int lengths[] = {12000, 12000, 12000};
     World world;

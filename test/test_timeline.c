@@ -279,6 +279,58 @@ static void ranks_spread_linear_work_at_their_own_pace(void) {
     free_played(&p);
 }
 
+// ---- shares that are not even
+
+// 100 tokens: rank 0 has 25 of them and 3 of 4 heads, rank 1 the rest. Linear 75 ms; attention 1e-3 100^2 3 / 4 = 7.5;
+// an all-to-all of the published kind counts what a rank has of tokens, or of heads over all tokens: 75 on both, at 2e6
+// bytes a token and 1 GB/s 150 ms. Nothing hides alone.
+static void uneven_shares_by_hand(void) {
+    int docs[] = {0}, length = 100, at = 0, placed[16];
+    World world = {.setting = {.limits = {2, 2, 1000, 4, 2, 0}, .groups = world.groups}};
+    MicroBatch mb = {0, 2, 2, 0, 1, 0};
+    Plan plan = {.ranks = 2, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
+    world.setting.cost = (Cost){.per_token = 1, .quadratic = 1e-3, .link_scale = 1, .token_bytes = 2e6, .n_groups = 1};
+    world.setting.cost.group_cp_size[0] = 2, world.setting.cost.group_gbps[0] = 1;
+    cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_AUTO);
+    Played even = played(&plan, &length, &world.setting, &(PlayRule){0});
+    CHECK_CLOSE(even.t.makespan, 50 + 5 + 100, 1e-9);
+    CHECK(placement_ints(&mb) <= COUNT(placed));
+    plan.placed = placed, plan.placed_at = &at, plan.n_placed = COUNT(placed);
+    Placement p = plan_placement(&plan, &mb);
+    fill_usual_placement(&p, &plan, &mb, &length, 4);
+    Played usual = played(&plan, &length, &world.setting, &(PlayRule){0});
+    CHECK_CLOSE(usual.t.makespan, even.t.makespan, 1e-9);
+    p.token_border[1] = 25, p.head_border[1] = 3;
+    Played uneven = played(&plan, &length, &world.setting, &(PlayRule){0});
+    CHECK_CLOSE(uneven.t.makespan, 75 + 7.5 + 150, 1e-9);
+    free_played(&even), free_played(&usual), free_played(&uneven);
+}
+
+// A ring of 2 with 4 chunks of 100 tokens: all on rank 0 but the last 10 tokens, whose queries see 100^2 - 90^2 of the
+// 100^2. Rank 0 computes 0.81 of the attention and has 90 tokens, whose keys and values travel, 1.8 times the usual.
+static void an_uneven_ring_by_hand(void) {
+    int docs[] = {0}, length = 100, at = 0, placed[32];
+    World world = {.setting = {.limits = {2, 2, 1000, 4, 2, 0}, .groups = world.groups, .kind = CP_CHOICE_RING}};
+    MicroBatch mb = {0, 2, 1, 0, 1, 0};
+    Plan plan = {.ranks = 2, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
+    world.setting.cost = (Cost){.per_token = 1, .quadratic = 1e-3, .link_scale = 1, .token_bytes = 2e6, .n_groups = 1};
+    world.setting.cost.group_cp_size[0] = 2, world.setting.cost.group_gbps[0] = 1;
+    cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_RING);
+    Played even = played(&plan, &length, &world.setting, &(PlayRule){0});
+    double sent = even.t.makespan - 50 - 5;
+    CHECK(sent > 0 && placement_ints(&mb) <= COUNT(placed));
+    plan.placed = placed, plan.placed_at = &at, plan.n_placed = COUNT(placed);
+    Placement p = plan_placement(&plan, &mb);
+    fill_usual_placement(&p, &plan, &mb, &length, 4);
+    CHECK(p.n_chunks == 4);
+    int owner[] = {0, 0, 0, 1}, border[] = {0, 30, 60, 90, 100};
+    memcpy(p.owner, owner, sizeof owner), memcpy(p.chunk_border, border, sizeof border);
+    p.token_border[1] = 90, p.token_border[3] = 10;
+    Played uneven = played(&plan, &length, &world.setting, &(PlayRule){0});
+    CHECK_CLOSE(uneven.t.makespan, 90 + 8.1 + 1.8 * sent, 1e-9);
+    free_played(&even), free_played(&uneven);
+}
+
 // ---- what cannot be played, and nothing to play
 
 static void what_cannot_be_played_is_said(void) {
@@ -318,6 +370,8 @@ int main(void) {
     RUN(exchanges_hide_under_the_attention_of_other_documents_in_a_pass);
     RUN(a_micro_batch_goes_at_the_pace_of_its_slowest_rank);
     RUN(ranks_spread_linear_work_at_their_own_pace);
+    RUN(uneven_shares_by_hand);
+    RUN(an_uneven_ring_by_hand);
     RUN(what_cannot_be_played_is_said);
     RUN(without_documents_nothing_takes_time);
     return test_done();
