@@ -47,11 +47,13 @@ static int takes_part(const Play* x, int i, int rank) {
 }
 
 // Chunk j of a document of s tokens is e - b of them: as queries of a causal document they see e^2 - b^2 of its s^2. On
-// published machines an exchange counts what stays on a rank, too.
+// published machines an exchange counts what stays on a rank, too. Ranks that share heads wait for each other between
+// linear layers and attention; those of a ring do not, so that the one with most of both together counts.
 static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
     Placement p = plan_placement(x->plan, mb);
     int u = mb->ulysses_size, ring_size = mb->cp_size / u, heads = x->setting->limits.kv_heads;
-    int counts_kept = x->setting->cost.n_groups > 0;
+    const Cost* c = &x->setting->cost;
+    int counts_kept = c->n_groups > 0;
     double s2 = 0, tokens = 0;
     GroupFactors most = {0};
     for (int i = 0; i < mb->n_docs; i++) {
@@ -60,7 +62,7 @@ static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
     }
     for (int a = 0; a < ring_size; a++) {
         const int* border = p.token_border + a * (u + 1);
-        double seen = 0, all = border[u];
+        double seen = 0, all = border[u], linear = 0, attention = 0;
         for (int k = 0; k < mb->n_docs * p.n_chunks; k++) {
             const int* chunk = p.chunk_border + k / p.n_chunks * (p.n_chunks + 1) + k % p.n_chunks;
             double end = chunk[1], begin = chunk[0];
@@ -69,9 +71,12 @@ static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
         for (int b = 0; b < u; b++) {
             double own = border[b + 1] - border[b], part = (double)(p.head_border[b + 1] - p.head_border[b]) / heads;
             double moved = MAX(own * (1 - part), (all - own) * part) + (counts_kept ? own * part : 0);
-            most.linear = MAX(most.linear, own), most.attention = MAX(most.attention, seen * part);
+            linear = MAX(linear, own), attention = MAX(attention, seen * part);
             most.exchange = MAX(most.exchange, moved), most.hop = MAX(most.hop, all * part);
         }
+        if (c->per_token * linear + c->quadratic * attention >
+            c->per_token * most.linear + c->quadratic * most.attention)
+            most.linear = linear, most.attention = attention;
     }
     most.linear *= mb->cp_size / tokens, most.attention *= mb->cp_size / s2, most.hop *= mb->cp_size / tokens;
     most.exchange *= mb->cp_size / tokens / (counts_kept || u == 1 ? 1 : 1 - 1.0 / u);

@@ -10,20 +10,21 @@ enum { MOST = 16 };
 
 typedef struct Row {
     char plan[32];
-    double mean_ms, worst_ms, claimed_ms, rounds_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication_share;
+    double mean_ms, worst_ms, claimed_ms, rounds_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication_share,
+        shares_gap;
 } Row;
 
 static Row rows[MOST];
 
-static const char* const fields[] = {"plan",          "gap_mean",   "gap_worst",    "mean_ms",
-                                     "worst_ms",      "claimed_ms", "rounds_ms",    "plan_us_mean",
-                                     "plan_us_worst", "idle",       "communication"};
+static const char* const fields[] = {"plan",          "gap_mean",   "gap_worst",     "mean_ms",
+                                     "worst_ms",      "claimed_ms", "rounds_ms",     "plan_us_mean",
+                                     "plan_us_worst", "idle",       "communication", "shares_gap_mean"};
 
 static int read_row(Row* row, const char* line, size_t n) {
     Json json;
-    double* values[] = {NULL,           &row->gap_mean,   &row->gap_worst,          &row->mean_ms,
-                        &row->worst_ms, &row->claimed_ms, &row->rounds_ms,          &row->us_mean,
-                        &row->us_worst, &row->idle,       &row->communication_share};
+    double* values[] = {NULL,           &row->gap_mean,   &row->gap_worst,           &row->mean_ms,
+                        &row->worst_ms, &row->claimed_ms, &row->rounds_ms,           &row->us_mean,
+                        &row->us_worst, &row->idle,       &row->communication_share, &row->shares_gap};
     int bad = 0;
     if (json_parse(&json, line, n, NULL, 0) < 0) return -1;
     bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != COUNT(fields);
@@ -90,7 +91,7 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
     Setting setting;
     Prediction prediction;
     const char* text = machine_builtin("h200-8b");
-    double ms = 0, worst = 0, gap = 0, gap_worst = 0, idle = 0, links = 0;
+    double ms = 0, worst = 0, gap = 0, gap_worst = 0, idle = 0, links = 0, l4, shares_gap = 0;
     CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
     CHECK(machine_setting(&setting, &machine, RANKS, 4, CONTEXT, groups, err, sizeof err) == 0);
     Lengths* source = lengths_open("prolong", CONTEXT, setting.limits.capacity, err, sizeof err);
@@ -104,6 +105,9 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
         double over = timeline.makespan / prediction.bounds.l3 - 1;
         ms += timeline.makespan / BATCHES, worst = MAX(worst, timeline.makespan);
         gap += over / BATCHES, gap_worst = MAX(gap_worst, over);
+        sort_lengths(lengths, DOCS);
+        CHECK(bound_of_shares(&l4, lengths, DOCS, &setting, &arena, err, sizeof err) == 0);
+        shares_gap += (timeline.makespan / l4 - 1) / BATCHES;
         idle += timeline.idle / BATCHES, links += timeline.communication_share / BATCHES;
     }
     arena_free(&arena), lengths_close(source);
@@ -116,6 +120,7 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
     CHECK_CLOSE(row->worst_ms / worst, 1, 1e-8);
     CHECK_CLOSE(row->gap_mean, gap, 1e-8);
     CHECK_CLOSE(row->gap_worst, gap_worst, 1e-8);
+    CHECK_CLOSE(row->shares_gap, shares_gap, 1e-8);
     CHECK_CLOSE(row->idle, idle, 1e-8);
     CHECK_CLOSE(row->communication_share, links, 1e-8);
     CHECK(row->us_mean > 0 && row->us_worst >= row->us_mean);
