@@ -50,45 +50,54 @@ static float* grad(const Model* m, ParamId id, int l) {
 
 // What the norm n of layer l reads, x = a + b, or with b NULL a, which lies there already; and the norm of it.
 static void norm_forward(const Model* m, const Row* row, const NormRow* n, int l, const void* a, const void* b) {
-    m->k->norm_forward(b ? ACT(n->x) : NULL, tp_own(m, ACT(n->out), row), STAT(n->mean), STAT(n->rstd), a, b,
+    m->k->norm_forward(b ? ACT(n->x) : NULL, tp_own(m, ACT(n->out), row, l), STAT(n->mean), STAT(n->rstd), a, b,
                        W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
 }
 
 // Adds to D_RESIDUAL; the gradient of what the norm has made is in D_NORM.
 static void norm_backward(const Model* m, const Row* row, const NormRow* n, int l) {
-    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), tp_own(m, ACT(D_NORM), row), ACT(n->x),
+    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), tp_own(m, ACT(D_NORM), row, l), ACT(n->x),
                         W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);
 }
 
 // ---- attention
 
+// Who shares the row's documents, and the heads of layer l that this rank computes now.
+static RowAttention attention_of(const Model* m, const Row* row, int l) {
+    RowAttention a = row->attention;
+    a.NKV = work_units(m, ATTENTION, l);
+    a.NH = a.NKV * shape_queries(&m->shape);
+    return a;
+}
+
 // Queries, keys and values of layer l, a row a token (QKV_OUTPUTS of plan/arch.h): in QKV, or in the KV cache behind
 // those of earlier tokens.
 static char* new_qkv(const Model* m, const Row* row, int l) {
-    size_t cached = (size_t)row->cached * (size_t)shape_qkv(&m->shape) * dtype_bytes(m->dt);
+    RowAttention a = attention_of(m, row, l);
+    size_t cached = (size_t)row->cached * (size_t)((a.NH + 2 * a.NKV) * m->shape.HS) * dtype_bytes(m->dt);
     return (char*)model_act(m, row->use_cache ? KV : QKV, l) + cached;
 }
 
 // New queries of one document, its keys so far in the cache.
 static Attention cached_attention(const Model* m, const Row* row, int l) {
-    const Shape* shape = &m->shape;
-    size_t head = (size_t)shape->HS * dtype_bytes(m->dt);
+    int heads = attention_of(m, row, l).NH, kv_heads = attention_of(m, row, l).NKV, HS = m->shape.HS;
+    size_t head = (size_t)HS * dtype_bytes(m->dt);
     char* first = (char*)model_act(m, KV, l);
     Attention a;
     memset(&a, 0, sizeof a);
     a.q = new_qkv(m, row, l);
-    a.k = first + (size_t)shape->heads * head;
-    a.v = first + (size_t)(shape->heads + shape->kv_heads) * head;
+    a.k = first + (size_t)heads * head;
+    a.v = first + (size_t)(heads + kv_heads) * head;
     a.cu_q = row->cu;
     a.cu_k = row->cu + 2;
     a.Nq = row->N;
     a.Nk = row->cached + row->N;
-    a.ldq = a.ldkv = shape_qkv(shape);
-    a.ldo = shape->heads * shape->HS;
+    a.ldq = a.ldkv = (heads + 2 * kv_heads) * HS;
+    a.ldo = heads * HS;
     a.n_docs = 1;
-    a.NH = shape->heads;
-    a.NKV = shape->kv_heads;
-    a.HS = shape->HS;
+    a.NH = heads;
+    a.NKV = kv_heads;
+    a.HS = HS;
     a.causal = 1;
     a.scale = 1 / sqrtf((float)a.HS);
     return a;
@@ -102,14 +111,6 @@ static SavedAttention saved_attention(const Model* m, int l) {
     saved.head_out = model_act(m, ATT_HEADS, l);
     saved.lse = (float*)model_act(m, LSE, l);
     return saved;
-}
-
-// Who shares the row's documents, and the heads of layer l that this rank computes now.
-static RowAttention attention_of(const Model* m, const Row* row, int l) {
-    RowAttention a = row->attention;
-    a.NKV = work_units(m, ATTENTION, l);
-    a.NH = a.NKV * shape_queries(&m->shape);
-    return a;
 }
 
 static Rotary rotary_of(const Model* m, const Row* row, int l) {
@@ -158,7 +159,8 @@ static void attention_backward(const Model* m, const Row* row, int l, void* d_qk
 static int is_fused(const Model* m, SublayerId id) { return id == MLP && shape_act(&m->shape) == ACT_GELU; }
 
 static void activate(const Model* m, const Row* row, int l) {
-    m->k->activation_forward(ACT(FC_ACT), ACT(FC), shape_act(&m->shape), row->N, work_units(m, MLP, l), m->dt, m->s);
+    m->k->activation_forward(ACT(FC_ACT), ACT(FC), shape_act(&m->shape), tp_tokens(m, row, l), work_units(m, MLP, l),
+                             m->dt, m->s);
 }
 
 static void mlp_forward(const Model* m, const Row* row, int l, void* fc) {
@@ -168,8 +170,8 @@ static void mlp_forward(const Model* m, const Row* row, int l, void* fc) {
 
 static void mlp_backward(const Model* m, const Row* row, int l, void* d_fc, const void* d_activated) {
     if (is_fused(m, MLP)) return;
-    m->k->activation_backward(d_fc, d_activated, ACT(FC), shape_act(&m->shape), row->N, work_units(m, MLP, l), m->dt,
-                              m->s);
+    m->k->activation_backward(d_fc, d_activated, ACT(FC), shape_act(&m->shape), tp_tokens(m, row, l),
+                              work_units(m, MLP, l), m->dt, m->s);
 }
 
 // ---- a block: two sublayers of one form
@@ -199,15 +201,18 @@ static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward},
 // Qwen3 an RMSNorm of each head of Q and K before it is rotated.
 //
 // In a tensor-parallel group cores see all tokens of the row, each rank with its units; norms and stream see only the
-// rank's own tokens.
+// rank's own tokens. In a layer of less tp than the group the linears and the MLP see those of a cut: run/model.h.
 static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
     void *column_out = i == ATTENTION ? new_qkv(m, row, l) : ACT(sub->column_out), *core_out = ACT(sub->core_out);
-    linear_forward_gathered(m, column_linear(i), l, column_out, is_fused(m, i) ? core_out : NULL, ACT(sub->norm.out),
-                            row);
+    int turns = turns_to_heads(m, i, l);
+    linear_forward_gathered(m, column_linear(i), l, turns ? ACT(EXCHANGED) : column_out,
+                            is_fused(m, i) ? core_out : NULL, ACT(sub->norm.out), row);
+    if (turns) tokens_to_heads(m, column_out, ACT(EXCHANGED), 3, row, l);
     cores[i].forward(m, row, l, column_out);
-    linear_forward(m, row_linear(i), l, ACT(PROJ), NULL, core_out, row->N);
-    tp_reduce_scatter(m, ACT(PROJ), row);
+    if (turns) heads_to_tokens(m, ACT(ATT_TOKENS), core_out, 1, row, l);
+    linear_forward(m, row_linear(i), l, ACT(PROJ), NULL, turns ? ACT(ATT_TOKENS) : core_out, tp_tokens(m, row, l));
+    tp_reduce_scatter(m, ACT(PROJ), row, l);
 }
 
 // The chain rule backwards through a sublayer; d_y is the gradient of the loss by y. On entry D_RESIDUAL (own, C) is
@@ -225,12 +230,15 @@ static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l
 //   d_V = P^T d_ATT     S = P * (d_ATT V^T - D) / sqrt(HS)     d_Q = S K     d_K = S^T Q
 static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
-    int fused = is_fused(m, i);
-    void *d_column = ACT(D_COLUMN), *d_core = fused ? d_column : ACT(D_NORM);
-    linear_backward_gathered(m, row_linear(i), l, d_core, ACT(D_RESIDUAL), ACT(D_FULL), ACT(sub->core_out),
-                             fused ? ACT(sub->column_out) : NULL, row);
+    int fused = is_fused(m, i), turns = turns_to_heads(m, i, l);
+    void *d_column = ACT(D_COLUMN), *d_core = fused ? d_column : ACT(D_NORM), *by_tokens = ACT(EXCHANGED);
+    linear_backward_gathered(m, row_linear(i), l, turns ? by_tokens : d_core, ACT(D_RESIDUAL), ACT(D_FULL),
+                             ACT(turns ? ATT_TOKENS : sub->core_out), fused ? ACT(sub->column_out) : NULL, row);
+    if (turns) tokens_to_heads(m, d_core, by_tokens, 1, row, l);
     cores[i].backward(m, row, l, d_column, d_core);
-    linear_backward_scattered(m, column_linear(i), l, ACT(D_NORM), d_column, ACT(sub->norm.out), row);
+    if (turns) heads_to_tokens(m, by_tokens, d_column, 3, row, l);
+    linear_backward_scattered(m, column_linear(i), l, ACT(D_NORM), turns ? by_tokens : d_column, ACT(sub->norm.out),
+                              row);
     norm_backward(m, row, &sub->norm, l);
 }
 
@@ -238,7 +246,7 @@ static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int 
 // norm.
 static void block_forward(const Model* m, const Row* row, int l) {
     sublayer_forward(m, row, ATTENTION, l);
-    norm_forward(m, row, &sublayers[MLP].norm, l, ACT(RESIDUAL), tp_own(m, ACT(PROJ), row));
+    norm_forward(m, row, &sublayers[MLP].norm, l, ACT(RESIDUAL), tp_own(m, ACT(PROJ), row, l));
     sublayer_forward(m, row, MLP, l);
 }
 
@@ -267,9 +275,9 @@ static void embed(const Model* m, const Row* row) {
         k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), row->N, C, m->dt, m->s);
         return;
     }
-    void *looked_up = tp_own(m, ACT(PROJ), row), *positions = ACT(LN1);
+    void *looked_up = tp_own(m, ACT(PROJ), row, ENDS), *positions = ACT(LN1);
     k->gather_rows(ACT(PROJ), W(WTE), row->vocab_rows, row->N, C, C, C, m->dt, m->s);
-    tp_reduce_scatter(m, ACT(PROJ), row);
+    tp_reduce_scatter(m, ACT(PROJ), row, ENDS);
     k->gather_rows(W(WPE) ? positions : ACT(RESIDUAL), W(WPE) ? W(WPE) : looked_up,
                    W(WPE) ? row->positions + row->first : NULL, row->own, C, C, C, m->dt, m->s);
     if (W(WPE)) k->add(ACT(RESIDUAL), looked_up, positions, (size_t)row->own * (size_t)C, m->dt, m->s);
@@ -279,7 +287,7 @@ static void embed(const Model* m, const Row* row) {
 static void embed_backward(const Model* m, const Row* row) {
     const Kernels* k = m->k;
     int C = m->shape.C, l = 0;
-    void *own = ACT(D_RESIDUAL), *all = tp_full(m, own, ACT(D_FULL), row);
+    void *own = ACT(D_RESIDUAL), *all = tp_full(m, own, ACT(D_FULL), row, ENDS);
     if (!m->tp) {
         k->embedding_backward(DW(WTE), DW(WPE), all, row->tokens, DW(WPE) ? row->positions : NULL, row->N, C, m->dt,
                               m->s);
@@ -298,14 +306,14 @@ void model_forward(Model* m, const Row* row) {
     if (!m->shape.no_embedding) embed(m, row);
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
-        void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row);
+        void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row, l);
         block_forward(m, row, l++);
         if (l < L) zero_use_layer(m, l, 1);
         if (l < L || !m->shape.no_head)
             norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
         else m->k->add(ACT(RESIDUAL), residual2, proj, (size_t)row->own * (size_t)m->shape.C, m->dt, m->s);
     }
-    if (!m->shape.no_head) tp_all_gather(m, ACT(LNF), row);
+    if (!m->shape.no_head) tp_all_gather(m, ACT(LNF), row, ENDS);
 }
 
 // Losses of tokens n .. n + N of the row, -log softmax(logits)[target]; with train their logits (N, vocab_rows) become
@@ -344,7 +352,7 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
         k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
-    if (train) tp_reduce_scatter(m, ACT(D_NORM), row);
+    if (train) tp_reduce_scatter(m, ACT(D_NORM), row, ENDS);
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads. In a stage of a pipeline D_RESIDUAL
@@ -414,7 +422,7 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
-        Segment segment = shape_segment(&owner->shape, i, owner->comm->rank);
+        Segment segment = zero_segment(owner, i);
         if (segment.n) update_segment(owner, config, &segment, lr, t);
     }
     zero_clear_grads(m);
@@ -641,7 +649,7 @@ static void train_step(Run* run, StepRecord* r) {
     agree(run, &report);
     balance_hear(run, r);
     zero_gather(&run_under(run, run->ahead.strategy)->model);  // where the next step wants them
-    m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
+    m->k->download(sums, m->loss_sum, sizeof sums, m->s);      // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
     r->grad_norm = sqrt(sums[1]);
     if (m->k->no_results) r->loss = r->grad_norm = NAN;

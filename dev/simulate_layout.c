@@ -46,7 +46,7 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
     const LayerLayout* row = &layout->layer[first];
     ActNeeds needs = {.N = N,
                       .classifier_N = MIN(N, 8192),
-                      .recompute = row->recompute,
+                      .layer = row,
                       .training = 1,
                       .groups = D > 1,
                       .slots = rounds_in_flight(layout->stages, s),

@@ -262,10 +262,16 @@ size_t layout_print(const Layout* layout, char* text, size_t bytes) {
     return n;
 }
 
-static int check_layer(const Layout* layout, int l, char* err, size_t errlen) {
+static int check_layer(const Layout* layout, const Shape* whole, int l, char* err, size_t errlen) {
     int tp = layout->layer[l].tp;
-    if (layout->tp % tp == 0) return 0;
-    return fail(err, errlen, "layer %d has tp %d: expected a divisor of the groups' tp %d", l, tp, layout->tp);
+    if (layout->tp % tp)
+        return fail(err, errlen, "layer %d has tp %d: expected a divisor of the groups' tp %d", l, tp, layout->tp);
+    if (tp < layout->tp && layout->tp > whole->NKV)
+        return fail(err, errlen,
+                    "layer %d has tp %d in groups of %d ranks: expected groups of at most %d there, one for each "
+                    "key/value head; leave its tp out, or try smaller groups",
+                    l, tp, layout->tp, whole->NKV);
+    return 0;
 }
 
 int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err, size_t errlen) {
@@ -274,7 +280,7 @@ int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err,
         return fail(err, errlen, "expected stages of %d layers together, as the model has, found %d", whole->L, layers);
     if (layers > MOST_LAYERS) return fail(err, errlen, "expected at most %d layers, found %d", MOST_LAYERS, layers);
     for (int l = 0; l < layers; l++)
-        if (check_layer(layout, l, err, errlen)) return -1;
+        if (check_layer(layout, whole, l, err, errlen)) return -1;
     char stages[32] = "", groups[64] = "";
     if (P > 1) snprintf(stages, sizeof stages, "%d stages", P);
     if (R > 1) snprintf(groups, sizeof groups, "%stensor-parallel groups of %d", P > 1 ? " of " : "", R);

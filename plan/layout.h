@@ -18,11 +18,6 @@
 
 enum { MOST_STAGES = 64, MOST_LAYERS = 1000, LAYOUT_TEXT = (MOST_STAGES + MOST_LAYERS) * 64 };
 
-typedef struct LayerLayout {
-    int tp, zero;
-    Recompute recompute;
-} LayerLayout;
-
 typedef struct StageLayout {
     int layers, zero;  // zero: of embedding and classifier
 } StageLayout;

@@ -36,6 +36,7 @@ Shape shape_stage(const Shape* shape, int first, int end) {
     s.L = end - first;
     s.no_embedding |= first > 0;
     s.no_head |= end < shape->L;
+    if (s.units) s.units += first;
     return s;
 }
 
@@ -87,18 +88,46 @@ static BucketRows bucket_rows(const Shape* shape, int b) {
     return b <= shape->L ? (BucketRows){LN1W, LNFW} : (BucketRows){LNFW, N_PARAMS};
 }
 
+LayerUnits shape_units(const Shape* s, int l) {
+    if (s->units) return s->units[l];
+    return (LayerUnits){s->heads, s->kv_heads, s->hidden, s->heads, s->kv_heads, s->shards};
+}
+
+static int is_layer(const Shape* shape, int b) { return b > 0 && b <= shape->L; }
+
+// With that of bucket b in place of what all layers are like.
+static Shape of_bucket(const Shape* shape, int b) {
+    Shape s = *shape;
+    if (!shape->units || !is_layer(shape, b)) return s;
+    LayerUnits u = shape->units[b - 1];
+    s.heads = u.heads, s.kv_heads = u.kv_heads, s.hidden = u.hidden, s.shards = u.shards;
+    return s;
+}
+
 static size_t bucket_elems(const Shape* shape, int b) {
+    Shape s = of_bucket(shape, b);
     BucketRows rows = bucket_rows(shape, b);
     size_t elems = 0;
-    for (int i = rows.first; i < rows.end; i++) elems += padded_elems(shape, (ParamId)i);
-    return ROUND_UP(elems, (size_t)ALIGN_ELEMS * (size_t)shape->shards);
+    for (int i = rows.first; i < rows.end; i++) elems += padded_elems(&s, (ParamId)i);
+    return ROUND_UP(elems, (size_t)ALIGN_ELEMS * (size_t)s.shards);
 }
 
 int shape_buckets(const Shape* shape) { return shape->L + 2; }
 
 Bucket shape_bucket(const Shape* shape, int b) {
-    Bucket bucket = {0, bucket_elems(shape, b)};
-    if (b > 0) bucket.offset = bucket_elems(shape, 0) + (size_t)(b - 1) * bucket_elems(shape, 1);
+    size_t all = (size_t)shape->shards;
+    Bucket bucket = {0, bucket_elems(shape, b), 0, 0};
+    if (b > 0) bucket.offset = bucket_elems(shape, 0);
+    bucket.at = bucket.offset / all;
+    for (int i = 1; i < b && shape->units; i++) {
+        size_t elems = bucket_elems(shape, i);
+        bucket.offset += elems, bucket.at += elems / (size_t)shape->units[i - 1].shards;
+    }
+    if (b > 0 && !shape->units) {
+        bucket.offset += (size_t)(b - 1) * bucket_elems(shape, 1);
+        bucket.at = bucket.offset / all;
+    }
+    bucket.piece = bucket.elems / (size_t)of_bucket(shape, b).shards;
     return bucket;
 }
 
@@ -108,11 +137,12 @@ int shape_bucket_of(const ParamTensor* tensor, const Shape* shape) {
 
 ParamTensor shape_param(const Shape* shape, ParamId id, int layer) {
     ParamTensor t = {.id = id, .layer = layer};
-    param_dims(shape, id, &t.rows, &t.cols);
-    t.elems = (size_t)t.rows * t.cols;
     int b = shape_bucket_of(&t, shape);
+    Shape s = of_bucket(shape, b);
+    param_dims(&s, id, &t.rows, &t.cols);
+    t.elems = (size_t)t.rows * t.cols;
     t.offset = shape_bucket(shape, b).offset;
-    for (int i = bucket_rows(shape, b).first; i < (int)id; i++) t.offset += padded_elems(shape, (ParamId)i);
+    for (int i = bucket_rows(shape, b).first; i < (int)id; i++) t.offset += padded_elems(&s, (ParamId)i);
     return t;
 }
 
@@ -120,12 +150,12 @@ Segment shape_segment(const Shape* shape, int i, int rank) {
     Segment segment = {.tensor = shape_tensor(shape, i)};
     const ParamTensor* t = &segment.tensor;
     Bucket bucket = shape_bucket(shape, shape_bucket_of(t, shape));
-    size_t piece = bucket.elems / (size_t)shape->shards, begin = bucket.offset + piece * (size_t)rank;
-    size_t low = MAX(begin, t->offset), high = MIN(begin + piece, t->offset + t->elems);
+    size_t begin = bucket.offset + bucket.piece * (size_t)rank;
+    size_t low = MAX(begin, t->offset), high = MIN(begin + bucket.piece, t->offset + t->elems);
     if (low >= high) return segment;
     segment.first = low - t->offset;
     segment.n = high - low;
-    segment.at = bucket.offset / (size_t)shape->shards + (low - begin);
+    segment.at = bucket.at + (low - begin);
     return segment;
 }
 
@@ -206,9 +236,10 @@ typedef struct ActRow {
     const char* name;
     int copies;  // -1: L, -2: L + 1
     // What there is of it a token. All tokens: 'C' channels; of own heads 'A' channels, 'Q' those of queries, keys and
-    // values, 'R' of queries and keys, 'H' heads; 'F' outputs of FC, 'U' own hidden units, 'D' the wider of Q and F,
-    // 'G' the widest of C, A and U; '1'. Own tokens: 'S' channels, 's' one. 'V' own rows of the vocabulary for a
-    // classifier chunk, 'T' what ranks tell each other of one, 'K' see KV.
+    // values, 'R' of queries and keys, 'H' heads; '1'. The tokens of the ranks that cut the layer's weights: 'N'
+    // channels, 'F' outputs of FC, 'U' own hidden units, 'B' channels of the weights' heads, 'X' twice those of their
+    // queries, keys and values. 'D' the more of Q and F, 'G' the most of C, A and U. Own tokens: 'S' channels, 's' one.
+    // 'V' own rows of the vocabulary for a classifier chunk, 'T' what ranks tell each other of one, 'K' see KV.
     char unit;
     int fp32;   // statistics stay fp32 whatever the model's type
     int needs;  // only where the model has these features
@@ -221,14 +252,14 @@ enum { PER_LAYER = -1, PER_BORDER = -2, NEVER_SHARED = 99 };
 // clang-format off
 static const ActRow act_table[N_ACTS] = {
     [RESIDUAL]   = {"residual",             PER_BORDER, 'S', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LN1]        = {"ln1",                  PER_LAYER,  'C', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1]        = {"ln1",                  PER_LAYER,  'N', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [LN1_MEAN]   = {"ln1 mean",             PER_LAYER,  's', 1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
     [LN1_RSTD]   = {"ln1 rstd",             PER_LAYER,  's', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [QKV]        = {"qkv",                  PER_LAYER,  'Q', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [ATT]        = {"attention",            PER_LAYER,  'A', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [LSE]        = {"log-sum-exp",          PER_LAYER,  'H', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [RESIDUAL2]  = {"residual2",            PER_LAYER,  'S', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2]        = {"ln2",                  PER_LAYER,  'C', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2]        = {"ln2",                  PER_LAYER,  'N', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [LN2_MEAN]   = {"ln2 mean",             PER_LAYER,  's', 1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
     [LN2_RSTD]   = {"ln2 rstd",             PER_LAYER,  's', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
     [FC]         = {"fc",                   PER_LAYER,  'F', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
@@ -246,29 +277,47 @@ static const ActRow act_table[N_ACTS] = {
     [D_FULL]     = {"d residual, gathered", 1,          'C', 0, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
     [STATS]      = {"classifier parts",     1,          'T', 1, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
     [ATT_HEADS]  = {"attention, heads",     PER_LAYER,  'A', 0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
+    [ATT_TOKENS] = {"attention, tokens",    PER_LAYER,  'B', 0, 0,             FOR_UNLIKE,   RECOMPUTE_BLOCK},
+    [EXCHANGED]  = {"tokens to heads",      1,          'X', 0, 0,             FOR_UNLIKE,   (Recompute)NEVER_SHARED},
     [KV]         = {"kv cache",             PER_LAYER,  'K', 0, 0,             FOR_SAMPLING, (Recompute)NEVER_SHARED},
 };
 // clang-format on
 
-// GELU is a part of the matmuls around it: its gradient never exists apart.
-static size_t widest_gradient(const Shape* s) {
-    int hidden = shape_act(s) == ACT_GELU ? 0 : s->hidden;
-    return (size_t)MAX(MAX(s->C, s->heads * s->HS), hidden);
+// What a rank computes of layer l, or of the layers that the whole group cuts alike; l = L: nothing.
+static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
+    LayerUnits u = {0};
+    int is_unlike = shape->units && l < shape->L && needs->layer[l].tp < needs->tp;
+    if (l < shape->L) u = (LayerUnits){shape->heads, shape->kv_heads, shape->hidden, shape->heads, shape->kv_heads, 0};
+    if (!is_unlike) return u;
+    u = shape->units[l];
+    int queries = u.core_heads / MAX(u.core_kv_heads, 1);
+    u.core_kv_heads = ROUND_UP(u.core_kv_heads, MAX(needs->places, 1));
+    u.core_heads = queries * u.core_kv_heads;
+    return u;
 }
 
-static size_t act_elems(const Shape* shape, const ActNeeds* needs, char unit) {
+static size_t act_elems(const Shape* shape, const ActNeeds* needs, char unit, int l) {
+    LayerUnits u = units_of(shape, needs, l);
+    int T = shape->units && l < shape->L ? needs->layer[l].tp : needs->tp, runs = act_runs(shape_act(shape));
     size_t R = (size_t)needs->tp, C = (size_t)shape->C, n = (size_t)token_share(needs->N, needs->tp), N = R * n,
-           qkv = (size_t)shape_qkv(shape), fc = (size_t)length(shape, FC_OUTPUTS);
+           cut = (size_t)T * n, HS = (size_t)shape->HS, heads = (size_t)u.core_heads, kv = (size_t)u.core_kv_heads,
+           weights = (size_t)u.heads, hidden = (size_t)u.hidden, qkv = (heads + 2 * kv) * HS,
+           fc = hidden * (size_t)runs;
+    // GELU is a part of the matmuls around it: its gradient never exists apart.
+    size_t activated = shape_act(shape) == ACT_GELU ? 0 : cut * hidden;
     switch (unit) {
         case 'C': return N * C;
-        case 'A': return N * (size_t)(shape->heads * shape->HS);
+        case 'N': return cut * C;
+        case 'A': return N * heads * HS;
         case 'Q': return N * qkv;
-        case 'R': return N * (size_t)((shape->heads + shape->kv_heads) * shape->HS);
-        case 'H': return N * (size_t)shape->heads;
-        case 'F': return N * fc;
-        case 'U': return N * (size_t)shape->hidden;
-        case 'D': return N * MAX(qkv, fc);
-        case 'G': return N * widest_gradient(shape);
+        case 'R': return N * (heads + kv) * HS;
+        case 'H': return N * heads;
+        case 'F': return cut * fc;
+        case 'U': return cut * hidden;
+        case 'B': return T < needs->tp ? cut * weights * HS : 0;
+        case 'X': return T < needs->tp ? 2 * cut * (weights + 2 * (size_t)u.kv_heads) * HS : 0;
+        case 'D': return MAX(N * qkv, cut * fc);
+        case 'G': return MAX(MAX(N * C, N * heads * HS), activated);
         case 'S': return n * C;
         case 's': return n;
         case 'V': return (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
@@ -284,30 +333,63 @@ static int is_of_head(ActId id) {
            id == D_RESIDUAL;
 }
 
+// Whether layer l keeps a copy of its own: for its backward pass, or of what generation knows of earlier tokens.
+static int is_kept(const ActRow* row, const ActNeeds* needs, int l) {
+    if (row->copies == 1 || (!needs->training && row->when != FOR_SAMPLING)) return 0;
+    return row->copies == PER_BORDER || needs->layer[l].recompute < row->shared_from;
+}
+
+static int is_needed(const Shape* shape, const ActNeeds* needs, ActId id) {
+    const ActRow* row = &act_table[id];
+    int unwanted[] = {[FOR_EVER] = 0,
+                      [FOR_TRAINING] = !needs->training,
+                      [FOR_SAMPLING] = !needs->sampling,
+                      [FOR_GROUPS] = !needs->groups,
+                      [FOR_TENSOR] = needs->tp == 1,
+                      [FOR_UNLIKE] = !shape->units};
+    return !(shape->no_head && is_of_head(id)) && shape_has(shape, row->needs) && !unwanted[row->when];
+}
+
+static size_t copy_bytes(const Activation* a, size_t elems) {
+    return ROUND_UP(elems * dtype_bytes(a->dtype), (size_t)ALIGN_BYTES);
+}
+
+// Layers that one may have copies for, or the end of the model.
+static int rows_of(const Shape* shape, const ActRow* row) { return shape->L + (row->copies == PER_BORDER); }
+
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]) {
     size_t bytes = 0;
     for (int i = 0; i < N_ACTS; i++) {
         const ActRow* row = &act_table[i];
-        Activation a = {.name = row->name, .offset = bytes};
-        a.copies = row->copies == PER_BORDER ? shape->L + 1 : row->copies == PER_LAYER ? shape->L : 1;
-        // Without a backward pass nothing is kept for one.
-        if (!needs->training && row->when == FOR_EVER) a.copies = 1;
-        int is_kept = needs->training && row->copies != 1 && row->when != FOR_SAMPLING;
-        if (needs->recompute >= row->shared_from) a.copies = 1, is_kept = 0;
-        a.slots = is_kept ? MAX(needs->slots, 1) : 1;
-        int unwanted[] = {[FOR_TRAINING] = !needs->training,
-                          [FOR_SAMPLING] = !needs->sampling,
-                          [FOR_GROUPS] = !needs->groups,
-                          [FOR_TENSOR] = needs->tp == 1};
-        if (shape->no_head && is_of_head((ActId)i)) a.copies = 0;
-        if (!shape_has(shape, row->needs) || (row->when != FOR_EVER && unwanted[row->when])) a.copies = 0;
-        a.dtype = row->fp32 ? DT_F32 : needs->dt;
-        a.elems = act_elems(shape, needs, row->unit);
-        a.copy_bytes = ROUND_UP(a.elems * dtype_bytes(a.dtype), (size_t)ALIGN_BYTES);
-        bytes += a.copy_bytes * (size_t)a.copies * (size_t)a.slots;
+        Activation a = {.name = row->name, .offset = bytes, .slots = 1, .dtype = row->fp32 ? DT_F32 : needs->dt};
+        for (int l = 0; l < rows_of(shape, row) && is_needed(shape, needs, (ActId)i); l++) {
+            size_t elems = act_elems(shape, needs, row->unit, l);
+            int keeps = is_kept(row, needs, l);
+            a.copies += keeps || !a.shared;
+            a.elems = MAX(a.elems, elems);
+            if (keeps) a.kept += copy_bytes(&a, elems);
+            else a.shared = MAX(a.shared, copy_bytes(&a, elems));
+        }
+        if (a.kept && row->when != FOR_SAMPLING) a.slots = MAX(needs->slots, 1);
+        bytes += a.shared + a.kept * (size_t)a.slots;
         acts[i] = a;
     }
     return bytes;
+}
+
+void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places) {
+    for (int i = 0; i < N_ACTS; i++) {
+        const ActRow* row = &act_table[i];
+        const Activation* a = &acts[i];
+        size_t kept = a->offset + a->shared;
+        for (int l = 0; l <= shape->L; l++) {
+            int keeps = l < rows_of(shape, row) && is_kept(row, needs, l);
+            ActPlace place = {a->offset, 0, a->copies > 0};
+            if (keeps) place.at = kept, place.slot = a->slots > 1 ? a->kept : 0;
+            if (keeps) kept += copy_bytes(a, act_elems(shape, needs, row->unit, l));
+            places[i * (shape->L + 1) + l] = place;
+        }
+    }
 }
 
 // ---- work

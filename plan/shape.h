@@ -9,6 +9,13 @@ typedef struct RopeScaling {
     double low, high, original;
 } RopeScaling;
 
+// What a rank has of a layer whose weights fewer ranks cut than its group has (run/model.h).
+typedef struct LayerUnits {
+    int heads, kv_heads, hidden;    // its weights': heads, their key/value heads, hidden units
+    int core_heads, core_kv_heads;  // of these, those that it computes in attention
+    int shards;                     // ranks that its parameters are divided among
+} LayerUnits;
+
 typedef struct Shape {
     Arch arch;
     int features;     // HAS_...: the architecture's, and HAS_HEAD
@@ -25,6 +32,7 @@ typedef struct Shape {
     // What a rank of a tensor-parallel group has of the model (plan/split.h); of the whole model NH, NKV, U, 0 and Vp.
     int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
     int first_vocab_row, vocab_rows;  // of wte and headw
+    const LayerUnits* units;          // (L) of layers, and `shards`, in place of those above; NULL: all are alike
     // What a stage of a pipeline has of the model: the L layers from first_layer on, and only the first stage the
     // embeddings, only the last one the final norm and the classifier. Both have wte where it is the classifier too.
     int first_layer, no_embedding, no_head;
@@ -38,6 +46,8 @@ static inline int shape_has(const Shape* s, int features) { return (s->features 
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
 // The stage of layers [first, end) of a model, or of a tensor-parallel rank's part of one.
 Shape shape_stage(const Shape* shape, int first, int end);
+// What stands in place of heads, kv_heads, hidden and shards in layer l.
+LayerUnits shape_units(const Shape* shape, int l);
 // The classifier's weights.
 static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
@@ -76,9 +86,10 @@ size_t shape_param_count(const Shape* shape);                    // parameters a
 // Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
 // Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns the piece of its
 // number in every bucket, and optimizer state exists for what it owns only. Arrays of owned elements hold the pieces of
-// all buckets one after another, bucket b at offset / shards.
+// all buckets one after another.
 typedef struct Bucket {
     size_t offset, elems;  // in the whole block
+    size_t piece, at;      // elements of a rank's piece; where it begins in arrays of owned elements
 } Bucket;
 
 int shape_buckets(const Shape* shape);
@@ -92,7 +103,7 @@ typedef struct Segment {
     size_t first, n, at;
 } Segment;
 
-Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tensor
+Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tensor; rank: among its bucket's
 
 // Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
 // tensor, index), so that threads may share the work.
@@ -106,6 +117,12 @@ void shape_rope(const Shape* shape, float* table);
 
 typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_ACTIVATION, RECOMPUTE_BLOCK } Recompute;
 
+// How a layer runs: ranks that cut its weights; what ranks with the same weights divide; see plan/layout.h.
+typedef struct LayerLayout {
+    int tp, zero;
+    Recompute recompute;
+} LayerLayout;
+
 // clang-format off
 typedef enum ActId {
     RESIDUAL,                                           // what enters each block, and what leaves the last
@@ -116,23 +133,26 @@ typedef enum ActId {
     D_RESIDUAL, D_NORM, D_COLUMN,                       // gradients, once; D_NORM also those by what a core makes
     D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
     ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
+    ATT_TOKENS, EXCHANGED,                              // layers of less tp than their group: att by tokens, per layer;
+                                                        // once, two places for what is exchanged between ranks
     KV,                                                 // generation: queries, keys and values of the tokens so far
     N_ACTS
 } ActId;
 // clang-format on
 
-typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR } ActWhen;
+typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR, FOR_UNLIKE } ActWhen;
 
 // What a program needs activations for.
 typedef struct ActNeeds {
-    int N;             // tokens of a row
-    int classifier_N;  // rows of one classifier chunk
-    Recompute recompute;
+    int N;                     // tokens of a row
+    int classifier_N;          // rows of one classifier chunk
+    const LayerLayout* layer;  // (L)
     int training, sampling;
     int groups;  // attention over several ranks
     int slots;   // micro-batches whose activations are kept at a time: see plan/tasks.h
     int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units are the most that one may
                  // compute
+    int places;  // attention has room for multiples of so many key/value heads in layers of less tp; 0: as they come
     DType dt;
 } ActNeeds;
 
@@ -140,19 +160,28 @@ typedef struct ActNeeds {
 // fewer: ceil(N / R).
 static inline int token_share(int N, int R) { return CEIL_DIV(N, R); }
 
-// copies 1: shared by all layers; L or L + 1: one for each. 0: not needed. What the backward pass needs has as many for
-// each slot.
+// First the one copy that is shared by layers that keep none, or by all; then, for each slot, those that layers keep
+// for the backward pass, L or L + 1 of them where all do.
 typedef struct Activation {
     const char* name;
-    int copies, slots;
-    size_t elems;       // of one copy
-    DType dtype;        // of its elements
-    size_t offset;      // of copy 0, in bytes from the start of the activations
-    size_t copy_bytes;  // from one copy to the next, a multiple of 64
+    int copies, slots;    // all copies of a slot, with the shared one; 0: not needed
+    size_t elems;         // of the largest copy
+    DType dtype;          // of its elements
+    size_t offset;        // in bytes from the start of the activations
+    size_t shared, kept;  // bytes of the shared copy, and of those of a slot: multiples of 64
 } Activation;
 
 // Fills acts[N_ACTS] and returns the bytes of all together.
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]);
+
+// Where an activation of a layer lies: in bytes from the start of the activations, and from one slot to the next.
+typedef struct ActPlace {
+    size_t at, slot;
+    int exists;
+} ActPlace;
+
+// Fills places[N_ACTS][L + 1], of layer l and of the end of the model, from acts as shape_activations has made them.
+void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places);
 
 // ---- work
 

@@ -102,6 +102,10 @@ void balance_open(Run* run) {
         die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
             m->stages);
     if (b->setting.mode == BALANCE_OFF || !m->tp) return;
+    if (m->n_groups)
+        die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
+            "out, or try --balance off",
+            c->balance, tp_size(m), m->groups[0].tp);
     if (m->zero.stage > 1)
         die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
             c->balance, m->zero.stage);

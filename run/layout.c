@@ -32,17 +32,6 @@ static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwis
     free(text);
 }
 
-// What layouts can say and this program cannot run.
-static void refuse_unlike(const Layout* layout) {
-    for (int l = 0; l < layout_first(layout, layout->stages); l++)
-        if (layout->layer[l].tp != layout->tp)
-            die("--layout: layer %d has tp %d in groups of %d: layers of unlike tp are not built; leave tp out", l,
-                layout->layer[l].tp, layout->tp);
-    for (int s = 0; s < layout->stages; s++)
-        if (layout_run(layout, layout_first(layout, s)) < layout->stage[s].layers)
-            die("--layout: stage %d has unlike layers, which are not built; give the stage one line", s);
-}
-
 // That of --layout, or what --tp, --pp, --zero and --recompute say.
 void run_settle_layout(Run* run) {
     static LayoutFile file;
@@ -67,7 +56,6 @@ void run_settle_layout(Run* run) {
         m->layout = file.layout;
         c->capacity = file.capacity;  // that auto has searched with
     }
-    refuse_unlike(&m->layout);
     if (layout_check(&m->layout, &m->whole, world->size, err, sizeof err))
         die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
     c->tp = m->layout.tp;

@@ -37,13 +37,25 @@ static Shape widest_shape(const Run* run) {
     return shape;
 }
 
-// The widest input or output of a linear.
-static size_t widest_linear(const Shape* shape) {
+// The widest input or output of a linear of a layer.
+static int widest_of(const Shape* shape) {
     int most = shape->C;
     for (int i = 0; i < N_SUBLAYERS; i++) {
         SublayerId id = (SublayerId)i;
         int units = own_units(shape, id);
         most = MAX(most, MAX(runs_sum(unit_rows(shape, id, units)), units * unit_columns(shape, id)));
+    }
+    return most;
+}
+
+// Of all layers.
+static size_t widest_linear(const Shape* shape) {
+    int most = widest_of(shape);
+    for (int l = 0; l < shape->L && shape->units; l++) {
+        Shape layer = *shape;
+        const LayerUnits* u = &shape->units[l];
+        layer.heads = u->heads, layer.kv_heads = u->kv_heads, layer.hidden = u->hidden;
+        most = MAX(most, widest_of(&layer));
     }
     return (size_t)most;
 }
@@ -53,6 +65,13 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     Shape widest = widest_shape(run);
     KernelLimits limits;
     memset(&limits, 0, sizeof limits);
+    for (int l = 0; l < m->shape.L && m->shape.units; l++) {
+        const LayerUnits* u = &m->shape.units[l];
+        int kv_heads = heads_of_places(run, u->core_kv_heads);
+        widest.kv_heads = MAX(widest.kv_heads, kv_heads);
+        widest.heads = MAX(widest.heads, kv_heads * shape_queries(&m->shape));
+        widest.hidden = MAX(widest.hidden, u->hidden);
+    }
     limits.N = MAX(N, m->shape.context);  // generation may see that many keys
     limits.spread = run->limits.ranks > 1 ? MIN(run->limits.ranks, widest.kv_heads) : 1;
     limits.C = MAX(MAX(widest.C, widest.heads * widest.HS), widest.hidden);
@@ -75,12 +94,13 @@ static ActNeeds activation_needs(const Run* run, int N) {
     ActNeeds needs;
     needs.N = N;
     needs.classifier_N = run->training ? m->classifier_N : 1;
-    needs.recompute = layer_row(m, 0)->recompute;
+    needs.layer = layer_row(m, 0);
     needs.training = run->training;
     needs.sampling = !run->training || run->config.sample_every > 0;
     needs.groups = run->limits.ranks > 1 && run->training;
     needs.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.tp = tp_size(m);
+    needs.places = run->limits.ranks > 1 ? run->limits.kv_heads : 0;
     needs.dt = m->dt;
     return needs;
 }
@@ -191,13 +211,14 @@ size_t run_memory_of(Run* run, const Layout* layout, int s, int N) {
     m->tp = layout->tp > 1 ? &tp : NULL;
     m->comm = &data;
     m->stages = layout->stages, m->stage = s;
-    m->zero.stage = data.size > 1 ? layout->stage[s].zero : 1;
     m->layout = *layout;
     run_set_limits(run, layout->tp, data.size);
     for (tp.rank = 0; tp.rank < layout->tp; tp.rank++) {
         Shape part = split_shape(&m->whole, &m->split, tp.rank);
         m->shape = shape_stage(&part, layout_first(layout, s), layout_first(layout, s + 1));
         m->shape.shards = data.size;
+        layers_plan(m);
+        m->zero.stage = zero_most(m);
         most = MAX(most, plan_rows_of(run, N).total);
     }
     *m = saved;
@@ -273,6 +294,16 @@ static void allocate(Run* run, MemoryPlan* plan) {
     }
 }
 
+// Where activations of each layer lie.
+void run_carve_activations(Run* run) {
+    Model* m = &run->model;
+    Shape widest = widest_shape(run);
+    ActNeeds needs = activation_needs(run, run->limits.capacity);
+    m->act_places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)m->shape.L + 1), sizeof *m->act_places);
+    if (!m->act_places) die("no memory for the places of %d layers", m->shape.L);
+    shape_act_places(&widest, &needs, m->act_table, m->act_places);
+}
+
 // Hands the planned memory to those who use it.
 static void carve(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
@@ -280,6 +311,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
     for (int i = 0; i < N_ZERO_PARTS; i++) m->zero.part[i] = planned(plan, zero_part_names[i]);
     zero_open(m);
+    if (!run->strategies) run_carve_activations(run);
     carve_work(run, plan, run->config.capacity);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");

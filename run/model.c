@@ -40,40 +40,184 @@ size_t unit_elems(const Shape* shape, SublayerId id) {
 }
 
 void* model_act(const Model* m, ActId id, int l) {
-    const Activation* a = &m->act_table[id];
     if (id == D_RESIDUAL && m->shape.no_head) return model_act(m, RESIDUAL, m->shape.L);
-    size_t copy = (a->copies > 1 ? (size_t)l : 0) + (a->slots > 1 ? (size_t)a->copies * (size_t)m->slot : 0);
-    return a->copies ? m->acts + a->offset + a->copy_bytes * copy : NULL;
+    const ActPlace* place = &m->act_places[id * (m->shape.L + 1) + l];
+    return place->exists ? m->acts + place->at + place->slot * (size_t)m->slot : NULL;
+}
+
+// ---- layers of less tp than their group
+
+const LayerGroup* layer_group(const Model* m, int l) {
+    for (int i = 0; i < m->n_groups && l >= 0 && l < m->shape.L; i++)
+        if (m->groups[i].tp == layer_row(m, l)->tp) return &m->groups[i];
+    return NULL;
+}
+
+// A cut's rank j has what the ranks [j G, (j + 1) G) of the group's split would have, G = R / T cuts in a group.
+static LayerGroup plan_group(const Model* m, int T) {
+    int G = tp_size(m) / T, j = tp_rank(m) % T, queries = m->whole.NH / m->whole.NKV;
+    LayerGroup g = {.tp = T, .split = {.ranks = T}, .core = j * G + tp_rank(m) / T};
+    for (int i = 0; i <= T; i++) {
+        g.split.head[i] = m->split.head[i * G];
+        g.split.hidden[i] = m->split.hidden[i * G];
+        g.split.vocab_row[i] = m->split.vocab_row[i * G];
+    }
+    for (int i = 0; i <= G; i++) g.heads_from[i] = (m->split.head[j * G + i] - m->split.head[j * G]) / queries;
+    return g;
+}
+
+static int is_used(const Layout* layout, int tp) {
+    for (int l = 0; l < layout_first(layout, layout->stages); l++)
+        if (layout->layer[l].tp == tp) return 1;
+    return 0;
+}
+
+static LayerUnits units_of(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    const Shape* own = &m->shape;
+    LayerUnits units = {own->heads, own->kv_heads, own->hidden, own->heads, own->kv_heads, own->shards};
+    if (!g) return units;
+    Shape weights = split_shape(&m->whole, &g->split, tp_rank(m) % g->tp),
+          core = split_shape(&m->whole, &m->split, g->core);
+    return (LayerUnits){weights.heads, weights.kv_heads, weights.hidden,
+                        core.heads,    core.kv_heads,    own->shards * (tp_size(m) / g->tp)};
+}
+
+void layers_plan(Model* m) {
+    int R = tp_size(m), is_unlike = 0;
+    m->n_groups = 0;
+    m->shape.units = NULL;
+    for (int T = 1; T < R; T++)
+        if (is_used(&m->layout, T)) m->groups[m->n_groups++] = plan_group(m, T);
+    for (int l = 0; l < m->shape.L && m->n_groups; l++) {
+        m->units[l] = units_of(m, l);
+        is_unlike |= layer_group(m, l) != NULL;
+    }
+    if (is_unlike) m->shape.units = m->units;
+}
+
+static Comm* join_layer_ranks(const Model* m, int color, CommPurpose purpose, int overlap) {
+    char err[ERR_BYTES];
+    Comm *job = m->job, *part;
+    if (job->table->split(job, &part, color, job->rank, err, sizeof err)) die("--layout: %s", err);
+    part->purpose = purpose;
+    part->overlap = overlap;
+    return part;
+}
+
+void layers_join(Model* m) {
+    int R = tp_size(m), rank = m->job->rank;
+    for (int i = 0; i < m->n_groups; i++) {
+        LayerGroup* g = &m->groups[i];
+        int T = g->tp, j = rank % T;
+        if (T > 1) g->cut = join_layer_ranks(m, rank / T, COMM_TENSOR, m->tp->overlap);
+        g->spread = join_layer_ranks(m, rank / R * T + j, COMM_ULYSSES, m->job->overlap);
+        g->data = join_layer_ranks(m, m->stage * T + j, COMM_OTHER, m->job->overlap);
+    }
+}
+
+void layers_close(Model* m) {
+    for (int i = 0; i < m->n_groups; i++) {
+        Comm* comms[] = {m->groups[i].cut, m->groups[i].spread, m->groups[i].data};
+        for (int j = 0; j < COUNT(comms); j++)
+            if (comms[j]) comms[j]->table->close(comms[j]);
+    }
 }
 
 // ---- a tensor-parallel group
 
+static Comm* cut_of(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->cut : m->tp;
+}
+
+// Of the tokens of a row, those of `cut`, the first of which is at cut T n.
+static int tokens_of_cut(const Row* row, int T, int cut) {
+    int first = MIN(row->N, cut * T * row->n);
+    return MIN(T * row->n, row->N - first);
+}
+
+int tp_tokens(const Model* m, const Row* row, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? tokens_of_cut(row, g->tp, tp_rank(m) / g->tp) : row->N;
+}
+
 static size_t share_elems(const Model* m, const Row* row) { return (size_t)row->n * (size_t)m->shape.C; }
 
-void* tp_own(const Model* m, void* x, const Row* row) {
-    return (char*)x + (size_t)tp_rank(m) * share_elems(m, row) * dtype_bytes(m->dt);
+void* tp_own(const Model* m, void* x, const Row* row, int l) {
+    return (char*)x + (size_t)layer_cut_rank(m, l) * share_elems(m, row) * dtype_bytes(m->dt);
 }
 
-void tp_all_gather(const Model* m, void* x, const Row* row) {
-    if (!m->tp) return;
-    comm_all_gather(m->tp, x, tp_own(m, x, row), share_elems(m, row), m->dt, m->s);
+void tp_all_gather(const Model* m, void* x, const Row* row, int l) {
+    Comm* c = cut_of(m, l);
+    if (c) comm_all_gather(c, x, tp_own(m, x, row, l), share_elems(m, row), m->dt, m->s);
 }
 
-Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row) {
-    if (!m->tp) return 0;
-    return m->tp->table->begin_reduce_scatter(m->tp, tp_own(m, x, row), x, share_elems(m, row), m->dt, m->s);
+Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
+    Comm* c = cut_of(m, l);
+    return c ? c->table->begin_reduce_scatter(c, tp_own(m, x, row, l), x, share_elems(m, row), m->dt, m->s) : 0;
 }
 
-void tp_end(const Model* m, Request request) {
-    if (m->tp) m->tp->table->end(m->tp, request, m->s);
+void tp_end(const Model* m, Request request, int l) {
+    Comm* c = cut_of(m, l);
+    if (c) c->table->end(c, request, m->s);
 }
 
-void tp_reduce_scatter(const Model* m, void* x, const Row* row) { tp_end(m, tp_begin_reduce_scatter(m, x, row)); }
+void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
+    tp_end(m, tp_begin_reduce_scatter(m, x, row, l), l);
+}
 
-void* tp_full(const Model* m, void* own, void* full, const Row* row) {
-    if (!m->tp) return own;
-    comm_all_gather(m->tp, full, own, share_elems(m, row), m->dt, m->s);
+void* tp_full(const Model* m, void* own, void* full, const Row* row, int l) {
+    Comm* c = cut_of(m, l);
+    if (!c) return own;
+    comm_all_gather(c, full, own, share_elems(m, row), m->dt, m->s);
     return full;
+}
+
+// ---- tokens to heads
+
+// What the ranks of a spread exchange: of each pair of them (tokens of the cut, heads of rank i). By heads it is
+// packed; by tokens it lies where it is used.
+typedef struct Exchange {
+    const LayerGroup* group;
+    int N, per_head,
+        first_head;  // tokens of the own cut; elements of a key/value head and its queries; M = 1: of these
+    int n;
+    Transfer by_heads[MOST_TP], by_tokens[MOST_TP];
+} Exchange;
+
+static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* row, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    int queries = m->whole.NH / m->whole.NKV, HS = m->shape.HS, rank = g->spread->rank;
+    Exchange x = {.group = g, .N = tp_tokens(m, row, l), .per_head = (queries + M - 1) * HS, .n = g->spread->size};
+    const Activation* a = &m->act_table[EXCHANGED];
+    char* packed = (char*)model_act(m, EXCHANGED, l) + a->elems / 2 * dtype_bytes(a->dtype);  // the second place
+    size_t head_bytes = (size_t)x.per_head * dtype_bytes(m->dt);
+    size_t own = head_bytes * (size_t)(g->heads_from[rank + 1] - g->heads_from[rank]);
+    for (int i = 0; i < x.n; i++) {
+        int heads = g->heads_from[i + 1] - g->heads_from[i];
+        size_t before = head_bytes * (size_t)g->heads_from[i] * (size_t)x.N;
+        size_t first = own * (size_t)MIN(row->N, i * g->tp * row->n);
+        x.by_heads[i] = (Transfer){i, packed + before, head_bytes * (size_t)heads * (size_t)x.N};
+        x.by_tokens[i] = (Transfer){i, (char*)spread + first, own * (size_t)tokens_of_cut(row, g->tp, i)};
+    }
+    return x;
+}
+
+void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
+    Exchange e = plan_exchange(m, out, M, row, l);
+    int HS = m->shape.HS;
+    int queries = e.per_head - (M - 1) * HS;
+    m->k->split_heads(e.by_heads[0].data, x, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+    comm_send_receive(e.group->spread, e.by_heads, e.n, e.by_tokens, e.n, m->s);
+}
+
+void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
+    Exchange e = plan_exchange(m, (void*)x, M, row, l);
+    int HS = m->shape.HS;
+    comm_send_receive(e.group->spread, e.by_tokens, e.n, e.by_heads, e.n, m->s);
+    int queries = e.per_head - (M - 1) * HS;
+    m->k->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
 }
 
 // ---- a gather by parts
@@ -89,44 +233,59 @@ static Request begin_part(const TpGather* g, Comm* c, int i, size_t bytes, Strea
 }
 
 // Matmuls sum in the same order for any number of rows but one (kernels/cpu/product.h).
-static int has_part_of_one_row(const Row* row) { return row->n <= 1 || row->N % row->n == 1; }
+static int has_part_of_one_row(const Row* row, int N) { return row->n <= 1 || N % row->n == 1; }
 
-TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row) {
-    TpGather g = {.row = row, .own = (char*)own, .full = (char*)full, .parts = 1};
+TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l) {
+    TpGather g = {.row = row, .l = l, .N = tp_tokens(m, row, l), .own = (char*)own, .full = (char*)full, .parts = 1};
+    Comm* c = cut_of(m, l);
     size_t bytes = share_elems(m, row) * dtype_bytes(m->dt);
-    if (!m->tp) g.full = g.own;
-    else if (m->tp->overlap && !has_part_of_one_row(row)) g.parts = m->tp->size;
-    else tp_full(m, own, full, row);
-    for (int i = 1; i < g.parts; i++) g.arriving[i] = begin_part(&g, m->tp, i, bytes, m->s);
+    if (!c) g.full = g.own;
+    else if (c->overlap && !has_part_of_one_row(row, g.N)) g.parts = c->size;
+    else tp_full(m, own, full, row, l);
+    for (int i = 1; i < g.parts; i++) g.arriving[i] = begin_part(&g, c, i, bytes, m->s);
     return g;
 }
 
 int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
-    int i = g->part++, N = g->row->N, n = g->row->n;
+    int i = g->part++, n = g->row->n;
     if (i >= g->parts) return 0;
-    *rows = (TpRows){g->full, 0, N};
+    *rows = (TpRows){g->full, 0, g->N};
     if (g->parts == 1) return 1;
-    int from = (m->tp->rank + g->parts - i) % g->parts;
-    tp_end(m, g->arriving[i]);
+    int from = (layer_cut_rank(m, g->l) + g->parts - i) % g->parts;
+    tp_end(m, g->arriving[i], g->l);
     rows->x = i == 0 ? g->own : g->full + (size_t)from * share_elems(m, g->row) * dtype_bytes(m->dt);
-    rows->first = MIN(from * n, N);
-    rows->n = MIN(n, N - rows->first);
+    rows->first = MIN(from * n, g->N);
+    rows->n = MIN(n, g->N - rows->first);
     return 1;
+}
+
+// ---- files
+
+// How the tensor is cut.
+static const TpSplit* split_of(const Model* m, const ParamTensor* tensor) {
+    const LayerGroup* g = param_is_per_layer(tensor->id) ? layer_group(m, tensor->layer) : NULL;
+    return g ? &g->split : &m->split;
+}
+
+void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole) {
+    int l = param_is_per_layer(tensor->id) ? tensor->layer : ENDS;
+    if (m->tp) split_take(part, whole, &m->whole, split_of(m, tensor), layer_cut_rank(m, l), tensor->id);
 }
 
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
     char err[ERR_BYTES];
-    if (!m->tp || split_is_replicated(tensor->id)) {
+    const TpSplit* split = split_of(m, tensor);
+    Comm* c = cut_of(m, param_is_per_layer(tensor->id) ? tensor->layer : ENDS);
+    if (!c || split_is_replicated(tensor->id)) {
         if (whole != part) memcpy(whole, part, tensor->elems * sizeof(float));
         return;
     }
-    Comm* c = m->tp;
     for (int t = 0; t < c->size; t++) {
-        Shape shape = split_shape(&m->whole, &m->split, t);
+        Shape shape = split_shape(&m->whole, split, t);
         ParamTensor theirs = shape_param(&shape, tensor->id, tensor->layer);
         float* value = t == c->rank ? part : others;
         if (c->table->broadcast_host(c, value, theirs.elems * sizeof(float), t, err, sizeof err)) die("%s", err);
-        split_put(whole, value, &m->whole, &m->split, t, tensor->id);
+        split_put(whole, value, &m->whole, split, t, tensor->id);
     }
 }
 
@@ -144,4 +303,8 @@ void model_set_timer(Model* m, Timer* timer) {
     m->timer = m->world->timer = m->comm->timer = timer;
     if (m->tp) m->tp->timer = timer;
     if (m->pipe.comm) m->pipe.comm->timer = timer;
+    for (int i = 0; i < m->n_groups; i++) {
+        m->groups[i].spread->timer = m->groups[i].data->timer = timer;
+        if (m->groups[i].cut) m->groups[i].cut->timer = timer;
+    }
 }

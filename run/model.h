@@ -58,6 +58,21 @@ typedef struct Pipe {
     Request sending[2][MOST_STAGES], receiving[2][MOST_STAGES];  // forward and backward, by slot
 } Pipe;
 
+// How the R ranks of a group run the layers of one tp T < R. T contiguous ranks, a cut, have the weights between them,
+// and tokens of their own; each other cut of the group has the same weights and other tokens. Ranks with the same
+// number in their cuts turn tokens into heads and back for attention, each with some of the heads of its weights.
+typedef struct LayerGroup {
+    int tp;
+    TpSplit split;                // of the model among the ranks of a cut
+    int core;                     // the rank of the group's split whose heads this one computes in attention
+    int heads_from[MOST_TP + 1];  // key/value heads of the weights that spread rank i computes: from [i] to [i + 1]
+    Comm* cut;                    // NULL: one rank
+    Comm* spread;                 // those with the same weights within the group
+    Comm* data;                   // those with the same weights: their optimizer state is divided among them
+} LayerGroup;
+
+enum { MOST_LAYER_GROUPS = 8 };  // divisors of a group's size that layers of a layout have, but for itself
+
 struct Model {
     Shape shape;  // of the part of the model that this rank holds
     Shape whole;  // of all of it, as files know it; its shards are all ranks
@@ -73,18 +88,22 @@ struct Model {
     Comm* tp;       // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
     Comm* kv;       // those of the group that share this rank's key/value heads (plan/split.h); NULL: nobody does
     TpSplit split;  // how the group divides the model; shape is this rank's part of it
-    Work* work;     // what this rank computes of its part, and of others'; NULL: what it owns, always
-    Zero zero;      // who holds what of the following: see run/zero.h
-    // With --strategies: what this rank owns of the whole model, for the optimizer; gradients to there, weights to here.
+    LayerGroup groups[MOST_LAYER_GROUPS];  // of layers of less tp; none usually
+    int n_groups;
+    LayerUnits units[MOST_LAYERS];  // of this stage's layers, where there are some: shape.units
+    Work* work;                     // what this rank computes of its part, and of others'; NULL: what it owns, always
+    Zero zero;                      // who holds what of the following: see run/zero.h
+    // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
     const Mover *reduce, *gather;
-    char* moving;  // their scratch
+    char* moving;                   // their scratch
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
     double* barrier;                // (1) what ranks sum that only wait for each other
     float* grad_scale;              // (1) on the device
     char* acts;
     Activation act_table[N_ACTS];
+    ActPlace* act_places;   // (N_ACTS, L + 1)
     int classifier_N;       // rows of one chunk of the classifier
     void* group_scratch;    // for attention over several ranks
     float* rope;            // (context, HS / 2, 2) of rotary positions; NULL where they are learned
@@ -124,6 +143,22 @@ static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
 // Where optimizer state is.
 static inline Model* model_owner(Model* m) { return m->owner ? m->owner : m; }
 
+// That of a layer of less tp than the group, NULL for others, and for the ends of the model: l = -1 or L.
+const LayerGroup* layer_group(const Model* m, int l);
+// Of m->layout: makes m->groups and m->units; tp and comm, or their sizes, m->split and m->shape are there.
+void layers_plan(Model* m);
+void layers_join(Model* m);  // and their Comms; collective
+void layers_close(Model* m);
+// The ranks that layer l's weights are divided among.
+static inline Comm* layer_data(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->data : m->comm;
+}
+static inline int layer_cut_rank(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? tp_rank(m) % g->tp : tp_rank(m);
+}
+
 // master lies apart from params only when params are not fp32 themselves.
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 
@@ -133,24 +168,41 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 // last ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next matmul:
 // together the bytes of one all-reduce. A row makes four of these pairs in each block, forward and backward together,
 // whichever ranks compute the slices of slow ones. In a group of one these functions do nothing.
+//
+// A layer of tp T < R does that among the T ranks of a cut, over their tokens alone: weights are larger, and exchanges
+// smaller. Attention needs all tokens: an all-to-all among the cuts turns tokens into heads, each rank computes as many
+// as if all R cut the weights, and another one turns back (as in kernels/group_attention.h).
+// The ends of the model, l = -1 and l = L, belong to the whole group.
 
-// The own rows of x (R n, C).
-void* tp_own(const Model* m, void* x, const Row* row);
-// x (R n, C): own rows to all ranks.
-void tp_all_gather(const Model* m, void* x, const Row* row);
-// x (R n, C): own rows become sums over ranks of those rows; the others are not to be read afterwards.
-void tp_reduce_scatter(const Model* m, void* x, const Row* row);
-// Own rows (n,C) gathered into full (R n, C), which is returned; in a group of one `own` itself.
-void* tp_full(const Model* m, void* own, void* full, const Row* row);
+enum { ENDS = -1 };
+
+// Tokens of a row that the ranks of a cut have between them: T n, the last cuts fewer.
+int tp_tokens(const Model* m, const Row* row, int l);
+// The own rows of x (T n, C).
+void* tp_own(const Model* m, void* x, const Row* row, int l);
+// x (T n, C): own rows to all ranks of the cut.
+void tp_all_gather(const Model* m, void* x, const Row* row, int l);
+// x (T n, C): own rows become sums over ranks of those rows; the others are not to be read afterwards.
+void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l);
+// Own rows (n,C) gathered into full (T n, C), which is returned; in a group of one `own` itself.
+void* tp_full(const Model* m, void* own, void* full, const Row* row, int l);
+
+static inline int turns_to_heads(const Model* m, SublayerId i, int l) { return i == ATTENTION && layer_group(m, l); }
+// Layers of tp T < R, attention: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
+// tokens of the row, and back. M = 3: a token has its heads' queries, keys and values; M = 1: what attention makes of
+// them. What is by tokens may lie at EXCHANGED.
+void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l);
+void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l);
 
 // The same all-gather, in the order in which a linear can use it. With Comm.overlap the rows of one rank after another
 // arrive, first this one's, which are there, and the others' while those before are multiplied; otherwise, in a group
-// of one, and where a rank has a single row, all rows are one part.
-//   TpGather g = tp_gather_begin(m, own, full, row);
+// of one, and where a rank has a single row, all rows are one part. The rows are those of the cut.
+//   TpGather g = tp_gather_begin(m, own, full, row, l);
 //   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
 // Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.
 typedef struct TpGather {
     const Row* row;
+    int l, N;  // tokens of the cut
     char *own, *full;
     int part, parts;
     Request arriving[MOST_TP];  // by part
@@ -161,13 +213,15 @@ typedef struct TpRows {
     int first, n;
 } TpRows;
 
-TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row);
+TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l);
 int tp_gather_next(const Model* m, TpGather* g, TpRows* rows);  // 0: that was all
 
 // tp_reduce_scatter, begun and ended.
-Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row);
-void tp_end(const Model* m, Request request);
+Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row, int l);
+void tp_end(const Model* m, Request request, int l);
 
+// part = this rank's of whole, both (elems, host, fp32) of a tensor of this stage; may be the same memory.
+void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
 // Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
 // scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);

@@ -20,7 +20,6 @@ void pipeline_join(Model* m) {
     m->stages = layout->stages;
     m->slot = 0;
     m->stage = m->job->rank / ranks;
-    m->zero.stage = layout->stage[m->stage].zero;
     if (m->stages == 1) return;
     m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));
     int is_end = m->stage == 0 || m->stage == m->stages - 1;
@@ -92,8 +91,9 @@ int pipeline_layer(const Model* m, const ParamTensor* own) {
 
 ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor) {
     int layer = tensor->layer - (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
-    ParamTensor part = shape_param(&m->shape, tensor->id, MAX(layer, 0));
-    if (param_is_per_layer(tensor->id) && (layer < 0 || layer >= m->shape.L)) part.elems = 0;
+    int is_elsewhere = layer < 0 || layer >= m->shape.L;
+    ParamTensor part = shape_param(&m->shape, tensor->id, is_elsewhere ? 0 : layer);
+    if (is_elsewhere) part.elems = 0;
     return part;
 }
 

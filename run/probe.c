@@ -225,7 +225,7 @@ static Buffer free_memory(const Run* run) {
     Buffer b = {m->acts, 0};
     for (int i = 0; i < N_ACTS; i++) {
         const Activation* a = &m->act_table[i];
-        if (a->copies) b.bytes = MAX(b.bytes, a->offset + a->copy_bytes * (size_t)a->copies);
+        b.bytes = MAX(b.bytes, a->offset + a->shared + a->kept * (size_t)a->slots);
     }
     return b;
 }

@@ -201,8 +201,7 @@ static void split_ranks(Run* run) {
     m->shape = split_shape(&m->whole, &m->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->split)) return;
-    if (job->table->split(job, &m->kv, (job->rank - t + first), job->rank, err, sizeof err))
-        die("--tp %d: %s", R, err);
+    if (job->table->split(job, &m->kv, (job->rank - t + first), job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
     m->kv->purpose = COMM_TENSOR;
     if (sharers == 1) m->kv->table->close(m->kv), m->kv = NULL;
 }
@@ -237,9 +236,11 @@ void run_join_job(Run* run) {
     Model* m = &run->model;
     split_ranks(run);
     pipeline_join(m);
-    if (m->comm->size == 1) m->zero.stage = 1;
     m->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
     m->shape.shards = m->comm->size;
+    layers_plan(m);
+    layers_join(m);
+    m->zero.stage = zero_most(m);
     run_set_limits(run, c->tp, m->comm->size);
     run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
     run->limits.quadratic = shape_quadratic(&m->whole);
@@ -251,6 +252,8 @@ void run_leave_job(Run* run) {
     Model* m = &run->model;
     zero_close(&m->zero);
     pipeline_close(m);
+    layers_close(m);
+    free(m->act_places);
     if (m->kv) m->kv->table->close(m->kv);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->job) m->comm->table->close(m->comm);

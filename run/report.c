@@ -153,6 +153,12 @@ static void add_comms(Comm* sum, const Model* m) {
     if (m->pipe.comm) add_sent(sum, m->pipe.comm);
     if (m->pipe.ends) add_sent(sum, m->pipe.ends);
     if (m->kv) add_sent(sum, m->kv);
+    for (int i = 0; i < m->n_groups; i++) {
+        const LayerGroup* g = &m->groups[i];
+        if (g->cut) add_sent(sum, g->cut);
+        add_sent(sum, g->spread);
+        add_sent(sum, g->data);
+    }
 }
 
 Comm run_sent(const Run* run) {

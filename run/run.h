@@ -178,6 +178,8 @@ typedef struct MemoryPlan {
     size_t total;
 } MemoryPlan;
 
+// When memory is taken: where the activations of each layer lie in m->acts, by run->limits.capacity.
+void run_carve_activations(Run* run);
 // Bytes of the memory table of a rank of stage s, with rows of N tokens. Before ranks are joined.
 size_t run_memory_of(Run* run, const Layout* layout, int s, int N);
 MemoryPlan run_plan_memory(Run* run);  // settles --capacity

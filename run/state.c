@@ -48,7 +48,7 @@ static void put_weights(void* context, const ParamTensor* tensor, float* value) 
     ParamTensor own = pipeline_part(m, tensor);
     if (m->owner) zero_put_weights(m->owner, tensor, memcpy(run->part, value, tensor->elems * sizeof(float)));
     if (!own.elems) return;
-    if (m->tp) split_take(value, value, &m->whole, &m->split, tp_rank(m), tensor->id);
+    tp_take(m, &own, value, value);
     zero_put_weights(m, &own, value);
 }
 
@@ -67,8 +67,8 @@ static void put_owned(void* context, StateKind kind, const Segment* segment, con
     }
     ParamTensor part = pipeline_part(m, &segment->tensor);
     if (!part.elems) return;
-    Segment own = shape_segment(&m->shape, shape_index(&m->shape, &part), m->comm->rank);
-    if (m->tp) split_take(run->part, value, &m->whole, &m->split, tp_rank(m), part.id);
+    Segment own = zero_segment(m, shape_index(&m->shape, &part));
+    if (m->tp) tp_take(m, &part, run->part, value);
     if (own.n) upload_owned(m, kind, &own, (m->tp ? run->part : value) + own.first);
 }
 

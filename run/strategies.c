@@ -207,6 +207,7 @@ void strategies_carve(Run* run) {
         other->moving = m->moving;
         other->slowed = m->slowed;
         zero_open(other);
+        run_carve_activations(x->as[s]);
     }
     strategies_turn(run, x->now);
 }

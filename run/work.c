@@ -23,7 +23,7 @@ static Linear owned_linear(const Model* m, LinearId id, int l) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
     ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l), b = shape_param(&m->shape, sub->bias[id % 2], l);
     Linear linear = {.w = zero_weights(m, &w), .dw = zero_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
-    int adds_bias = b.elems > 0 && (is_column(id) || tp_rank(m) == 0);
+    int adds_bias = b.elems > 0 && (is_column(id) || layer_cut_rank(m, l) == 0);
     if (adds_bias) linear.b = zero_weights(m, &b), linear.db = zero_grads(m, &b);
     return linear;
 }
@@ -53,7 +53,8 @@ Linear work_linear(const Model* m, LinearId id, int l) {
 
 int work_units(const Model* m, SublayerId id, int l) {
     const SublayerWork* w = changed(m, id, l);
-    return w ? w->stay + w->taken : own_units(&m->shape, id);
+    LayerUnits units = shape_units(&m->shape, l);
+    return w ? w->stay + w->taken : id == ATTENTION ? units.core_kv_heads : units.hidden;
 }
 
 int work_freezes(const Model* m) { return m->work && m->work->cut; }
@@ -338,7 +339,7 @@ static void* at_row(const Model* m, const void* x, int n, int width) {
 
 // Rows of a matmul do not depend on each other: those of one rank after another, as they come.
 void linear_forward_gathered(const Model* m, LinearId id, int l, void* out, void* gelu, void* x, const Row* row) {
-    TpGather g = tp_gather_begin(m, tp_own(m, x, row), x, row);
+    TpGather g = tp_gather_begin(m, tp_own(m, x, row, l), x, row, l);
     int OC = work_linear(m, id, l).OC;
     for (TpRows r; tp_gather_next(m, &g, &r);)
         linear_forward(m, id, l, at_row(m, out, r.first, OC), at_row(m, gelu, r.first, OC), r.x, r.n);
@@ -347,17 +348,18 @@ void linear_forward_gathered(const Model* m, LinearId id, int l, void* out, void
 // The gradient of the weights is one sum over all tokens, so that its order does not change.
 void linear_backward_gathered(const Model* m, LinearId id, int l, void* dx, void* dout, void* full, const void* x,
                               const void* pre, const Row* row) {
-    TpGather g = tp_gather_begin(m, dout, full, row);
+    TpGather g = tp_gather_begin(m, dout, full, row, l);
     int width = work_linear(m, id, l).width;
     for (TpRows r; tp_gather_next(m, &g, &r);)
         backward_input(m, id, l, at_row(m, dx, r.first, width), r.x, at_row(m, pre, r.first, width), r.n);
-    backward_weight(m, id, l, g.full, x, row->N);
+    backward_weight(m, id, l, g.full, x, g.N);
 }
 
 void linear_backward_scattered(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x,
                                const Row* row) {
-    backward_input(m, id, l, dx, dout, NULL, row->N);
-    Request sums = tp_begin_reduce_scatter(m, dx, row);
-    backward_weight(m, id, l, dout, x, row->N);
-    tp_end(m, sums);
+    int N = tp_tokens(m, row, l);
+    backward_input(m, id, l, dx, dout, NULL, N);
+    Request sums = tp_begin_reduce_scatter(m, dx, row, l);
+    backward_weight(m, id, l, dout, x, N);
+    tp_end(m, sums, l);
 }

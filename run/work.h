@@ -95,7 +95,7 @@ void linear_forward(const Model* m, LinearId id, int l, void* out, void* gelu, c
 void linear_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
                      int N);
 
-// In a tensor-parallel group, see run/model.h, with what moves between its ranks beside the matmuls:
+// Among the ranks that cut layer l, see run/model.h, with what moves between them beside the matmuls:
 // x (R n, width) has own rows only; all others come.
 void linear_forward_gathered(const Model* m, LinearId id, int l, void* out, void* gelu, void* x, const Row* row);
 // dout (n,OC): own rows, which are gathered into full (R n, OC).

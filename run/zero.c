@@ -16,56 +16,114 @@ const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters 
 
 static int last_bucket(const Model* m) { return m->shape.L + 1; }
 
-// Elements of embedding and head and of two layers, as they lie in memory for what is in use.
-static size_t elems_in_use(const Shape* s) {
-    return shape_bucket(s, 0).elems + 2 * shape_bucket(s, 1).elems + shape_bucket(s, s->L + 1).elems;
+static int is_layer(const Model* m, int b) { return b > 0 && b < last_bucket(m); }
+
+// Of a layer, or what the layout says of the ends of this stage of the pipeline.
+static int stage_of(const Model* m, int b) {
+    int shards = is_layer(m, b) ? shape_units(&m->shape, b - 1).shards : m->shape.shards;
+    if (shards == 1 || m->zero.holds != ZERO_BOTH) return 1;
+    return is_layer(m, b) ? layer_row(m, b - 1)->zero : m->layout.stage[m->stage].zero;
+}
+
+int zero_most(const Model* m) {
+    int most = 1;
+    for (int b = 0; b <= last_bucket(m); b++) most = MAX(most, stage_of(m, b));
+    return most;
+}
+
+// What lies in memory for what is in use of buckets of a stage from `least` on: the embedding's, the two places of
+// layers, the head's; elements.
+typedef struct Window {
+    size_t first, layer, last, piece;  // piece: of a layer
+} Window;
+
+static Window window_of(const Model* m, int least) {
+    Window w = {0, 0, 0, 0};
+    for (int b = 0; b <= last_bucket(m); b++) {
+        Bucket x = shape_bucket(&m->shape, b);
+        if (stage_of(m, b) < least) continue;
+        if (b == 0) w.first = x.elems;
+        else if (!is_layer(m, b)) w.last = x.elems;
+        else w.layer = MAX(w.layer, x.elems), w.piece = MAX(w.piece, x.piece);
+    }
+    return w;
+}
+
+static size_t window_elems(const Window* w) { return w->first + 2 * w->layer + w->last; }
+
+// Elements that lie in memory all the time of buckets of stages below `least`, whole, and of others, owned.
+static size_t resident_elems(const Model* m, int least) {
+    size_t elems = 0;
+    for (int b = 0; b <= last_bucket(m); b++) {
+        Bucket x = shape_bucket(&m->shape, b);
+        elems += stage_of(m, b) < least ? x.elems : x.piece;
+    }
+    return elems;
+}
+
+static size_t largest_bucket(const Model* m) {
+    size_t most = 0;
+    for (int b = 0; b <= last_bucket(m); b++) most = MAX(most, shape_bucket(&m->shape, b).elems);
+    return most;
+}
+
+static int is_divided(const Model* m) {
+    int most = m->shape.shards;
+    for (int l = 0; l < m->shape.L; l++) most = MAX(most, shape_units(&m->shape, l).shards);
+    return most > 1;
 }
 
 void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
-    const Shape* s = &m->shape;
-    size_t elems = shape_param_elems(s), owned = elems / (size_t)s->shards, in_use = elems_in_use(s),
-           elem = dtype_bytes(m->dt);
-    size_t first = shape_bucket(s, 0).elems, layer = shape_bucket(s, 1).elems, last = shape_bucket(s, s->L + 1).elems,
-           fp32 = sizeof(float);
-    int stage = m->zero.stage, as_bf16 = m->comm->size > 1 && m->zero.grad_dtype == DT_BF16;
+    size_t owned = resident_elems(m, 0), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
+    Window weights = window_of(m, 3), grads = window_of(m, 2);
+    int as_bf16 = is_divided(m) && m->zero.grad_dtype == DT_BF16;
     memset(bytes, 0, N_ZERO_PARTS * sizeof *bytes);
     if (m->owner) {
+        size_t elems = shape_param_elems(&m->shape);
         zero_sizes(m->owner, training, bytes);
         bytes[ZERO_WEIGHTS_IN_USE] = elems * elem;
         bytes[ZERO_GRADS_IN_USE] = training ? elems * fp32 : 0;
         return;
     }
-    if (m->zero.holds == ZERO_OWNED) elems = owned, stage = 1;
-    bytes[ZERO_WEIGHTS] = (stage == 3 ? owned : elems) * elem;
-    bytes[ZERO_WEIGHTS_IN_USE] = stage == 3 ? in_use * elem : 0;
+    int owns = m->zero.holds == ZERO_OWNED;
+    bytes[ZERO_WEIGHTS] = (owns ? owned : resident_elems(m, 3)) * elem;
+    bytes[ZERO_WEIGHTS_IN_USE] = window_elems(&weights) * elem;
     if (!training) return;
     bytes[ZERO_MASTER] = has_master(m) ? owned * fp32 : 0;
-    bytes[ZERO_GRADS] = (stage > 1 ? owned : elems) * fp32;
-    bytes[ZERO_GRADS_IN_USE] = stage > 1 ? (in_use + 2 * layer / (size_t)s->shards) * fp32 : 0;
-    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * MAX(MAX(first, layer), last) * sizeof(bf16) : 0;
+    bytes[ZERO_GRADS] = (owns ? owned : resident_elems(m, 2)) * fp32;
+    bytes[ZERO_GRADS_IN_USE] = (window_elems(&grads) + 2 * grads.piece) * fp32;
+    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * largest_bucket(m) * sizeof(bf16) : 0;
     bytes[ZERO_M] = bytes[ZERO_V] = owned * fp32;
 }
 
-// Bucket b: `all` has elements of `elem` bytes of all buckets, or of what this rank owns when `in_use` has whole ones.
-static char* place(const Model* m, int b, char* all, char* in_use, size_t elem, char** owned) {
+// Bucket b, where `resident` elements lie before it in `all`: whole, or this rank's piece of it and the whole in
+// `in_use`. Elements have `elem` bytes.
+static char* place(const Model* m, int b, char* all, size_t resident, char* in_use, const Window* w, int at,
+                   size_t elem, char** owned) {
     const ZeroBucket* x = &m->zero.bucket[b];
-    size_t rank = m->shape.shards > 1 ? (size_t)m->comm->rank : 0, first = shape_bucket(&m->shape, 0).elems,
-           layer = shape_bucket(&m->shape, 1).elems;
-    char* whole = all + x->offset * elem;
-    if (in_use)
-        whole = in_use + (b == 0 ? 0 : b == last_bucket(m) ? first + 2 * layer : first + (b - 1) % 2 * layer) * elem;
-    *owned = in_use ? all + x->at * elem : whole + rank * x->piece * elem;
-    return whole;
+    size_t rank = x->piece < x->elems ? (size_t)x->comm->rank : 0;
+    char* whole = all + resident * elem;
+    *owned = in_use ? whole : whole + rank * x->piece * elem;
+    if (!in_use) return whole;
+    return in_use + (b == 0 ? 0 : is_layer(m, b) ? w->first + (size_t)at * w->layer : w->first + 2 * w->layer) * elem;
 }
 
-static void open_bucket(const Model* m, int b) {
+// Elements that lie before those of a bucket in arrays of weights and of gradients; layers so far with a place in
+// windows.
+typedef struct Before {
+    size_t weights, grads;
+    int gathered, reduced;
+} Before;
+
+static void open_bucket(const Model* m, int b, Before* before) {
     const Zero* z = &m->zero;
     ZeroBucket* x = &z->bucket[b];
     Bucket in_block = shape_bucket(&m->shape, b);
-    size_t shards = (size_t)m->shape.shards;
-    char* owned;
-    x->offset = in_block.offset, x->elems = in_block.elems;
-    x->piece = x->elems / shards, x->at = x->offset / shards;
+    Window weights = window_of(m, 3), grads = window_of(m, 2);
+    char *owned, *grads_in_use = (char*)z->part[ZERO_GRADS_IN_USE];
+    x->offset = in_block.offset, x->elems = in_block.elems, x->piece = in_block.piece, x->at = in_block.at;
+    x->comm = layer_data(m, b - 1);
+    x->stage = stage_of(m, b);
     if (z->holds != ZERO_BOTH) {
         int owns = z->holds == ZERO_OWNED;
         size_t at = owns ? x->at : x->offset;
@@ -75,21 +133,29 @@ static void open_bucket(const Model* m, int b) {
         if (grads) *(owns ? &x->owned_grads : &x->grads) = grads + at;
         return;
     }
-    x->weights = place(m, b, (char*)z->part[ZERO_WEIGHTS], (char*)z->part[ZERO_WEIGHTS_IN_USE], dtype_bytes(m->dt),
-                       &x->owned_weights);
+    x->weights_place = before->gathered & 1;
+    x->place = before->reduced & 1;
+    before->gathered += is_layer(m, b) && x->stage == 3;
+    before->reduced += is_layer(m, b) && x->stage > 1;
+    x->weights = place(m, b, (char*)z->part[ZERO_WEIGHTS], before->weights,
+                       x->stage == 3 ? (char*)z->part[ZERO_WEIGHTS_IN_USE] : NULL, &weights, x->weights_place,
+                       dtype_bytes(m->dt), &x->owned_weights);
+    before->weights += x->stage == 3 ? x->piece : x->elems;
     if (!z->part[ZERO_GRADS]) return;
-    x->grads =
-        (float*)place(m, b, (char*)z->part[ZERO_GRADS], (char*)z->part[ZERO_GRADS_IN_USE], sizeof(float), &owned);
+    x->grads = (float*)place(m, b, (char*)z->part[ZERO_GRADS], before->grads, x->stage > 1 ? grads_in_use : NULL,
+                             &grads, x->place, sizeof(float), &owned);
     x->owned_grads = (float*)owned;
-    if (z->part[ZERO_GRADS_IN_USE] && b > 0 && b < last_bucket(m))
-        x->reduced = (float*)z->part[ZERO_GRADS_IN_USE] + elems_in_use(&m->shape) + (size_t)((b - 1) % 2) * x->piece;
+    before->grads += x->stage > 1 ? x->piece : x->elems;
+    if (is_layer(m, b) && x->stage > 1)
+        x->reduced = (float*)grads_in_use + window_elems(&grads) + (size_t)x->place * grads.piece;
 }
 
 void zero_open(Model* m) {
     Zero* z = &m->zero;
+    Before before = {0, 0, 0, 0};
     z->bucket = (ZeroBucket*)calloc((size_t)m->shape.L + 2, sizeof *z->bucket);
     if (!z->bucket) die("no memory for %d buckets", m->shape.L + 2);
-    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b);
+    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b, &before);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);
         ZeroBucket* x = &z->bucket[shape_bucket_of(&t, &m->shape)];
@@ -104,6 +170,12 @@ void zero_close(Zero* zero) { free(zero->bucket); }
 
 static ZeroBucket* bucket_of(const Model* m, const ParamTensor* tensor) {
     return &m->zero.bucket[shape_bucket_of(tensor, &m->shape)];
+}
+
+Segment zero_segment(const Model* m, int i) {
+    ParamTensor tensor = shape_tensor(&m->shape, i);
+    const ZeroBucket* x = bucket_of(m, &tensor);
+    return shape_segment(&m->shape, i, x->piece < x->elems ? x->comm->rank : 0);
 }
 
 char* zero_weights(const Model* m, const ParamTensor* tensor) {
@@ -138,8 +210,9 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
 // ---- weights
 
 static void begin_gather(Model* m, int b) {
-    Comm* c = m->comm;
     ZeroBucket* x = &m->zero.bucket[b];
+    Comm* c = x->comm;
+    if (c->size == 1) return;
     c->purpose = COMM_PARAMETERS;
     x->arriving = c->table->begin_all_gather(c, x->weights, x->owned_weights, x->piece, m->dt, m->s);
     c->purpose = COMM_OTHER;
@@ -147,7 +220,7 @@ static void begin_gather(Model* m, int b) {
 
 static void end_gather(Model* m, int b) {
     ZeroBucket* x = &m->zero.bucket[b];
-    if (x->arriving) m->comm->table->end(m->comm, x->arriving, m->s);
+    if (x->arriving) x->comm->table->end(x->comm, x->arriving, m->s);
     x->arriving = 0;
 }
 
@@ -158,16 +231,21 @@ void zero_use_embedding_and_head(Model* m) {
 
 // Stage 3: layer l is in its place of the window, or on its way there.
 static void want_layer(Model* m, int l) {
-    if (l < 0 || l >= m->shape.L || m->zero.layer_in[l & 1] == l) return;
+    Zero* z = &m->zero;
+    const ZeroBucket* x = &z->bucket[1 + l];
+    if (z->layer_in[x->weights_place] == l) return;
     begin_gather(m, 1 + l);
-    m->zero.layer_in[l & 1] = l;
+    z->layer_in[x->weights_place] = l;
 }
 
+static int is_gathered(const Model* m, int l) { return m->zero.bucket[1 + l].stage == 3; }
+
 void zero_use_layer(Model* m, int l, int direction) {
-    if (m->comm->size == 1) return;
-    if (m->zero.stage == 3) want_layer(m, l);
+    if (is_gathered(m, l)) want_layer(m, l);
     end_gather(m, 1 + l);
-    if (m->zero.stage == 3 && direction) want_layer(m, l + direction);
+    if (m->zero.stage < 3 || !direction) return;
+    for (l += direction; l >= 0 && l < m->shape.L && !is_gathered(m, l);) l += direction;
+    if (l >= 0 && l < m->shape.L) want_layer(m, l);
 }
 
 // Between the whole model as its owners have it and what the ranks of this strategy compute with.
@@ -182,10 +260,9 @@ static void move(Model* m, const Mover* mover) {
 
 void zero_gather(Model* m) {
     if (m->owner) move(m, m->gather);
-    if (m->owner || m->comm->size == 1) return;
-    int only_embedding_head = m->zero.stage == 3;
+    if (m->owner) return;
     for (int b = 0; b <= last_bucket(m); b++)
-        if (!only_embedding_head || b == 0 || b == last_bucket(m)) begin_gather(m, b);
+        if (!is_layer(m, b) || m->zero.bucket[b].stage < 3) begin_gather(m, b);
     m->zero.layer_in[0] = m->zero.layer_in[1] = -1;
 }
 
@@ -206,10 +283,12 @@ static size_t unshared_elems(const Model* m, const ParamTensor* t) {
 // tokens, and biases of the projections are rank 0's alone. Tensors that stand one after another are summed at once,
 // with the gaps between them, which are 0.
 static void sum_replicated(const Model* m, const ZeroBucket* x) {
+    const LayerGroup* g = layer_group(m, (int)(x - m->zero.bucket) - 1);
+    Comm* cut = g ? g->cut : m->tp;
     float* run = NULL;
     size_t n = 0;
-    if (!m->tp) return;
-    m->tp->purpose = COMM_GRADIENTS;
+    if (!cut) return;
+    cut->purpose = COMM_GRADIENTS;
     if (m->kv) m->kv->purpose = COMM_GRADIENTS;
     for (int i = 0; i <= x->n_tensors; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
@@ -218,7 +297,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         if (joins && !run) run = grads;
         if (joins) n = (size_t)(grads - run) + t.elems;
         if (joins || !run) continue;
-        m->tp->table->all_reduce(m->tp, run, n, DT_F32, m->s);
+        cut->table->all_reduce(cut, run, n, DT_F32, m->s);
         run = NULL;
     }
     for (int i = 0; i < x->n_tensors && m->kv; i++) {
@@ -226,16 +305,14 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         size_t own = unshared_elems(m, &t);
         if (own < t.elems) m->kv->table->all_reduce(m->kv, zero_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
     }
-    m->tp->purpose = COMM_TENSOR;
+    cut->purpose = COMM_TENSOR;
     if (m->kv) m->kv->purpose = COMM_TENSOR;
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
 static char* bf16_copy(const Model* m, int b) {
     char* copies = (char*)m->zero.part[ZERO_GRADS_BF16];
-    const ZeroBucket* x = m->zero.bucket;
-    size_t most = MAX(MAX(x[0].elems, x[1].elems), x[last_bucket(m)].elems);
-    return copies ? copies + (size_t)(b & 1) * most * sizeof(bf16) : NULL;
+    return copies ? copies + (size_t)(b & 1) * largest_bucket(m) * sizeof(bf16) : NULL;
 }
 
 // Where the sums of the owned piece come back to.
@@ -247,15 +324,17 @@ static void end_reduce(Model* m, int b) {
     char* copy = bf16_copy(m, b);
     float* out = destination(x);
     if (!x->is_leaving) return;
-    m->comm->table->end(m->comm, x->leaving, m->s);
-    if (copy) m->k->cast(out, DT_F32, copy + (size_t)m->comm->rank * x->piece * sizeof(bf16), DT_BF16, x->piece, m->s);
+    x->comm->table->end(x->comm, x->leaving, m->s);
+    if (copy) m->k->cast(out, DT_F32, copy + (size_t)x->comm->rank * x->piece * sizeof(bf16), DT_BF16, x->piece, m->s);
     if (x->reduced) m->k->add(x->owned_grads, x->owned_grads, x->reduced, x->piece, DT_F32, m->s);
     x->is_leaving = 0;
 }
 
-// The places of even and of odd buckets: nothing of b's place travels any more.
+// Nothing travels any more of what shares b's place in a window, or its bf16 copy.
 static void empty_place(Model* m, int b) {
-    for (int other = b & 1; other <= last_bucket(m); other += 2) end_reduce(m, other);
+    const ZeroBucket* x = m->zero.bucket;
+    for (int other = 0; other <= last_bucket(m); other++)
+        if ((other - b) % 2 == 0 || (x[other].reduced && x[other].place == x[b].place)) end_reduce(m, other);
 }
 
 // Where the first and the last stage of a pipeline have wte: its gradients become the sum of both.
@@ -267,8 +346,8 @@ static void sum_tied(Model* m) {
 
 // Begins to sum a bucket over all ranks, whose gradients are complete.
 static void begin_reduce(Model* m, int b) {
-    Comm* c = m->comm;
     ZeroBucket* x = &m->zero.bucket[b];
+    Comm* c = x->comm;
     char* copy = bf16_copy(m, b);
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
     if (b == 0) sum_tied(m);
@@ -321,14 +400,13 @@ void zero_reduce(Model* m) {
     m->zero.in_last_row = 0;
 }
 
-static int has_whole_grads(const Model* m) { return !m->zero.part[ZERO_GRADS_IN_USE]; }
-
 // Of what several ranks of a tensor-parallel group, or the two ends of a pipeline have, the first one's count alone.
 static void sum_of_own_squares(Model* m) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        Segment segment = shape_segment(&m->shape, i, m->comm->rank);
+        Segment segment = zero_segment(m, i);
         size_t counts = segment.first + segment.n;
-        if (tp_rank(m) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
+        int l = param_is_per_layer(segment.tensor.id) ? segment.tensor.layer : ENDS;
+        if (layer_cut_rank(m, l) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
         if (segment.tensor.id == WTE && m->shape.no_embedding) counts = 0;
         if (m->kv && m->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
         if (counts > segment.first)
@@ -342,8 +420,8 @@ void zero_sum_of_squares(Model* m) {
         sum_of_own_squares(m);
         return;
     }
-    if (m->zero.holds == ZERO_OWNED || !has_whole_grads(m) || m->shape.shards == 1) {  // all that is owned lies together
-        size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
+    size_t owned = resident_elems(m, 0);
+    if (m->zero.holds == ZERO_OWNED || resident_elems(m, 2) == owned) {  // all that is owned lies together
         m->k->sum_of_squares(m->grad_norm2, x->owned_grads, owned, m->s);
         return;
     }
@@ -352,7 +430,6 @@ void zero_sum_of_squares(Model* m) {
 
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->zero;
-    const ZeroBucket *embedding = &z->bucket[0], *head = &z->bucket[last_bucket(m)];
     if (m->owner) {
         zero_clear_grads(m->owner);
         m->k->clear(z->part[ZERO_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
@@ -362,11 +439,9 @@ void zero_clear_grads(Model* m) {
         m->k->clear(z->part[ZERO_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float), m->s);
         return;
     }
-    size_t elems = shape_param_elems(&m->shape) / (size_t)(has_whole_grads(m) ? 1 : m->shape.shards);
-    m->k->clear(z->part[ZERO_GRADS], elems * sizeof(float), m->s);
-    if (has_whole_grads(m)) return;
-    m->k->clear(embedding->grads, embedding->elems * sizeof(float), m->s);
-    m->k->clear(head->grads, head->elems * sizeof(float), m->s);
+    m->k->clear(z->part[ZERO_GRADS], resident_elems(m, 2) * sizeof(float), m->s);
+    for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
+        if (z->bucket[b].stage > 1) m->k->clear(z->bucket[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }
 
 // ---- whole tensors, for files
@@ -398,7 +473,7 @@ void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
         fetch_owned_grads(m, tensor, value);
         return;
     }
-    if (m->comm->size > 1) comm_all_gather(m->comm, x->grads, x->owned_grads, x->piece, DT_F32, m->s);
+    if (x->comm->size > 1) comm_all_gather(x->comm, x->grads, x->owned_grads, x->piece, DT_F32, m->s);
     m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
 }
 
@@ -406,10 +481,10 @@ void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
 void zero_gather_state(Model* m, StateKind kind, int b) {
     const ZeroBucket* x = &m->zero.bucket[b];
     const float* owned = state(m, kind) + x->at;
-    m->comm->purpose = COMM_STATE;
-    if (m->comm->size > 1) comm_all_gather(m->comm, x->grads, owned, x->piece, DT_F32, m->s);
+    x->comm->purpose = COMM_STATE;
+    if (x->comm->size > 1) comm_all_gather(x->comm, x->grads, owned, x->piece, DT_F32, m->s);
     else m->k->cast(x->grads, DT_F32, owned, DT_F32, x->piece, m->s);
-    m->comm->purpose = COMM_OTHER;
+    x->comm->purpose = COMM_OTHER;
 }
 
 void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value) {
@@ -418,9 +493,9 @@ void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value) {
 
 void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     size_t elem = dtype_bytes(m->dt);
-    int in_part = m->zero.stage == 3 || m->zero.holds == ZERO_OWNED;
+    int in_part = bucket_of(m, tensor)->stage == 3 || m->zero.holds == ZERO_OWNED;
     Segment own = {*tensor, 0, tensor->elems, 0};
-    if (in_part) own = shape_segment(&m->shape, shape_index(&m->shape, tensor), m->comm->rank);
+    if (in_part) own = zero_segment(m, shape_index(&m->shape, tensor));
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);
     m->k->upload(in_part ? zero_owned_weights(m, &own) : zero_weights(m, tensor), (char*)value + own.first * elem,
                  own.n * elem, m->s);

@@ -35,6 +35,10 @@ extern const char* const zero_part_names[N_ZERO_PARTS];
 typedef struct ZeroBucket {
     size_t offset, elems;  // in the whole block
     size_t piece, at;      // elements of a rank's piece; where this rank's begins in arrays of owned ones
+    Comm* comm;            // the ranks that divide it
+    int stage;             // of ZeRO; 1 where one rank has it all
+    int place;             // stages 2 and 3, layers: of gradients in use, 0 or 1
+    int weights_place;     // stage 3, layers: of weights in use
     int first_tensor, n_tensors;
     char *weights, *owned_weights;  // dt
     float *grads, *owned_grads;     // owned_grads: complete after zero_reduce
@@ -52,15 +56,19 @@ typedef enum ZeroHolds {
 } ZeroHolds;
 
 typedef struct Zero {
-    int stage;
+    int stage;  // the highest of any bucket
     ZeroHolds holds;
     DType grad_dtype;  // of gradients that travel
     void* part[N_ZERO_PARTS];
     ZeroBucket* bucket;  // (L + 2), see plan/shape.h
-    int layer_in[2];     // of even and of odd layers, stage 3: whose weights are in use, -1 none
+    int layer_in[2];     // stage 3, by place: the layer whose weights are in use, -1 none
     int in_last_row;     // stage 1: a bucket's gradients are reduced as soon as they are complete
 } Zero;
 
+// The highest stage of this rank's buckets, by m->layout.
+int zero_most(const Model* m);
+// The part of the i-th tensor that this rank owns.
+Segment zero_segment(const Model* m, int i);
 // Bytes of all parts, 0 for those that are not needed; without training neither gradients nor optimizer state are.
 void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]);
 // m->zero.part is filled: makes the buckets. Ends the program where there is no memory.

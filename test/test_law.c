@@ -222,154 +222,7 @@ static double compare_gradients(int i) {
     return worst;
 }
 
-// ---- bytes
-
-// What this rank should send in a forward and a backward pass of the plan.
-typedef struct Bytes {
-    double heads, remap, ring, route, tensor, copies, pipeline;
-} Bytes;
-
-static int layers(void) { return run->model.shape.L; }
-static int is_first(void) { return run->model.stage == 0; }
-static int is_last(void) { return run->model.stage == stages - 1; }
-static int is_recomputed(void) { return layer_row(&run->model, 0)->recompute == RECOMPUTE_BLOCK; }
-
-// Tokens of ring rank a, from the borders alone.
-static int tokens_of(const Placement* p, const MicroBatch* mb, int a) {
-    int n = 0;
-    for (int k = 0; k < mb->n_docs * p->n_chunks; k++) {
-        const int* border = p->chunk_border + k / p->n_chunks * (p->n_chunks + 1) + k % p->n_chunks;
-        n += p->owner[k % p->n_chunks] == a ? border[1] - border[0] : 0;
-    }
-    return n;
-}
-
-// Whether one of the ulysses ranks computes all heads.
-static int has_all_heads(const Placement* p, int ulysses_size) {
-    int with_heads = 0;
-    for (int b = 0; b < ulysses_size; b++) with_heads += p->head_border[b + 1] > p->head_border[b];
-    return with_heads == 1;
-}
-
-// The rank with ring rank a in this rank's ring, and those of the ring in its node, in their order from it on.
-static int ring_of_node(int* there, const MicroBatch* mb, const Share* share, int a) {
-    const int* node = run->model.comm->node;
-    int n = 0;
-    for (int i = 0; i < share->ring_size; i++) {
-        int r = mb->first_rank + (a + i) % share->ring_size * share->ulysses_size + share->ulysses_rank;
-        if (i == 0 || node[r] == node[there[0]]) there[n++] = r;
-    }
-    return n;
-}
-
-// What this rank sends so many times for the message of ring rank a to the next one: itself, or parts of it through
-// proxies, a multiple of 16 bytes each (kernels/route.h).
-static void add_message_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, int a, double times, size_t n) {
-    const Comm* c = run->model.comm;
-    int from[64], to[64];
-    int x = MIN(ring_of_node(from, mb, share, a), ring_of_node(to, mb, share, (a + 1) % share->ring_size));
-    if (c->node[from[0]] == c->node[to[0]] || n < c->route_least || c->route_least == 0) x = 1;
-    size_t part = x > 1 ? ROUND_UP(CEIL_DIV(n, (size_t)x), (size_t)16) : n;
-    for (int j = 0; j < x; j++) {
-        double sent = times * (double)(MIN(n, part * (size_t)(j + 1)) - MIN(n, part * (size_t)j));
-        if (from[j] == c->rank) bytes->ring += sent;
-        if (j > 0) bytes->route += sent * ((from[0] == c->rank) + (to[j] == c->rank));
-    }
-    routed_messages += x > 1;
-}
-
-// In attention: see kernels/group_attention.h. Returns pairs of token and head that this rank computes.
-static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p) {
-    int NKV = run->model.shape.kv_heads, g = run->model.shape.heads / NKV, ring_size = share->ring_size;
-    int forward = 1 + is_recomputed(), f = p->head_border[share->ulysses_size];
-    const int* border = p->head_border + share->ulysses_rank;
-    int own = border[1] * NKV / f - border[0] * NKV / f;  // of this rank's heads, in proportion
-    // Of a matrix of keys.
-    double HS = run->model.shape.HS, out = share->n * (NKV - own) * HS, back = (share->ring_n - share->n) * own * HS;
-    // Forward queries, keys and values there and outputs back, backward the other way round.
-    *(has_all_heads(p, share->ulysses_size) ? &bytes->remap : &bytes->heads) +=
-        layers() * 4.0 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
-    int parts = run->model.comm->overlap && share->ulysses_size > 1 && NKV > share->ulysses_size ? 2 : 1;
-    for (int t = 0; t < ring_size && ring_size > 1; t++) {  // the block that is here after t turns is passed on
-        // Its gradients, and itself, forward and backward.
-        double times = layers() * (1.0 + (t < ring_size - 1) * (forward + 1));
-        for (int a = 0; a < ring_size * parts; a++) {
-            int from = a / parts, i = a % parts, units = own * (i + 1) / parts - own * i / parts;
-            int tokens = tokens_of(p, mb, (from - t + ring_size) % ring_size);
-            add_message_bytes(bytes, mb, share, from, times, (size_t)(4 * 2 * tokens * units * run->model.shape.HS));
-        }
-    }
-    return (double)share->ring_n * own;
-}
-
-// Between the ranks of a tensor-parallel group for N tokens: see run/model.h. A block has four gathers and four
-// reductions, four more of either kind where it is computed again; each end of the model has one each way. Three
-// numbers a token join the parts of the classifier.
-static double row_bytes(int N) {
-    double share = 4.0 * CEIL_DIV(N, group) * run->model.shape.C;
-    int ends = 2 * is_first() + 2 * is_last();
-    return (group - 1) * (share * (layers() * (is_recomputed() ? 12 : 8) + ends) + 3 * 4.0 * N * is_last());
-}
-
-// To other stages: the stream of this rank's own tokens, and its gradient.
-static double stage_bytes(int N) {
-    int n = CEIL_DIV(N, group), own = MAX(0, MIN(n, N - tp_rank(&run->model) * n));
-    return 4.0 * own * run->model.shape.C * (!is_first() + !is_last());
-}
-
-// Sums of n gradients over R ranks.
-static double sum_bytes(int n, int R) { return (R - 1) * 2 * 4.0 * CEIL_DIV(n, R); }
-
-// In a bucket, rows [first, end) of param_table: of what the ranks of a group all have, each run of neighbours at once
-// with the gaps between them.
-static double bucket_sum_bytes(int first, int end) {
-    const Shape* s = &run->model.shape;
-    double bytes = 0;
-    int n = 0;
-    for (int id = first; id <= end; id++) {
-        if (id < end && !shape_param(s, (ParamId)id, 0).elems) continue;
-        if (id < end && split_is_replicated((ParamId)id))
-            n = ROUND_UP(n, 64) + (int)shape_param(s, (ParamId)id, 0).elems;
-        else bytes += sum_bytes(n, group), n = 0;
-    }
-    return bytes;
-}
-
-// In a layer: of key/value heads that several ranks have, weights and biases.
-static double kv_sum_bytes(void) {
-    const Model* m = &run->model;
-    int first, R = split_kv_sharers(&m->whole, &m->split, tp_rank(m), &first), n = 2 * m->shape.kv_heads * m->shape.HS;
-    return sum_bytes(n * m->shape.C, R) + (shape_has(&m->shape, HAS_QKV_BIAS) ? sum_bytes(n, R) : 0);
-}
-
-static int several;  // passes with several micro-batches
-
-static Bytes expected_bytes(void) {
-    const Batch* b = &run->batch;
-    Bytes bytes = {0};
-    int n_sums = run->model.zero.stage > 1 ? b->plan.n_rounds : 1;
-    Arena arena = {0};
-    for (int i = 0; i < b->n_passes; i++) {
-        double tokens = 0, pairs = 0;
-        for (int j = 0; j < b->passes[i].n_groups; j++) {
-            const MicroBatch* mb = b->groups[b->passes[i].first_group + j].mb;
-            Placement p = micro_batch_placement(&b->plan, mb, b->lengths, run->limits.kv_heads, &arena);
-            Share share = micro_batch_share(&b->plan, mb, &p, run->model.comm->rank, NULL);
-            pairs += add_attention_bytes(&bytes, mb, &share, &p);
-            tokens += share.n;
-        }
-        // They must fit: ranks of a tensor-parallel group may have more heads than the group has on average.
-        CHECK(pairs * (run->model.shape.heads / run->model.shape.kv_heads + 2) * run->model.shape.HS <=
-              (double)run->model.act_table[QKV].elems);
-        if (!b->passes[i].n_groups) continue;
-        bytes.tensor += row_bytes((int)tokens), bytes.pipeline += stage_bytes((int)tokens);
-        several += b->passes[i].n_groups > 1;
-    }
-    arena_free(&arena);
-    bytes.copies += n_sums * layers() * (bucket_sum_bytes(LN1W, LNFW) + kv_sum_bytes());
-    bytes.copies += bucket_sum_bytes(WTE, LN1W) + bucket_sum_bytes(LNFW, N_PARAMS);
-    return bytes;
-}
+#include "test/law_bytes.h"
 
 static double sent(CommPurpose purpose) {
     Comm sum = run_sent(run);
@@ -378,8 +231,9 @@ static double sent(CommPurpose purpose) {
 
 // Gradients that ranks of a tensor-parallel group have sent each other: of what several of them hold.
 static double sent_copies(void) {
-    const Comm* comms[] = {run->model.tp, run->model.kv};
+    const Comm* comms[2 + MOST_LAYER_GROUPS] = {run->model.tp, run->model.kv};
     double bytes = 0;
+    for (int i = 0; i < run->model.n_groups; i++) comms[2 + i] = run->model.groups[i].cut;
     for (int i = 0; i < COUNT(comms); i++)
         if (comms[i]) bytes += (double)(comms[i]->sent[COMM_GRADIENTS][0] + comms[i]->sent[COMM_GRADIENTS][1]);
     return bytes;
@@ -520,9 +374,11 @@ static void documents_on_single_ranks_move_nothing_in_attention(void) {
     plan_alone(run);
     for (int i = 0; i < b->plan.n_micro_batches; i++) b->plan.micro_batches[i].first_rank = i % ranks;
     if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
-    double before = sent(COMM_ULYSSES) + sent(COMM_RING);
+    const Comm* c = run->model.comm;  // of documents; a group's ranks exchange heads in layers of less tp
+    uint64_t before[2][2];
+    memcpy(before, c->sent + COMM_ULYSSES, sizeof before);
     step_loss(run);
-    CHECK(sent(COMM_ULYSSES) + sent(COMM_RING) == before);
+    CHECK(memcmp(before, c->sent + COMM_ULYSSES, sizeof before) == 0);
     zero_clear_grads(&run->model);
 }
 
@@ -614,7 +470,7 @@ static void own_rows_of_a_gather_are_there_while_others_are_late(void) {
     MPI_Barrier(MPI_COMM_WORLD);
     double started = now_seconds();
     if (t == R - 1) ranks_sleep(0.5);
-    TpGather g = tp_gather_begin(m, own, full, &row);
+    TpGather g = tp_gather_begin(m, own, full, &row, ENDS);
     for (TpRows r; tp_gather_next(m, &g, &r); seen += r.n) {
         if (seen == 0) CHECK(r.x == own && r.first == 3 * t && (t == R - 1 || now_seconds() - started < 0.4));
         else CHECK(r.x == full + (size_t)(r.first * C) * sizeof(float));

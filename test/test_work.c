@@ -86,7 +86,7 @@ static void close_group(Group* g) {
         g->k->free_memory(r->m.zero.part[ZERO_GRADS]);
         zero_close(&r->m.zero);
         free(r->grads), free(r->before);
-        for (int l = 0; l < MOST_LAYERS; l++) {
+        for (int l = 0; l < WORK_LAYERS; l++) {
             for (int i = 0; i < N_LINEARS; i++) free(r->kept[l].columns[i].index);
             free(r->kept[l].units[ATTENTION].index), free(r->kept[l].units[MLP].index);
         }
@@ -191,7 +191,7 @@ static void spoil(IndexList* list) {
 }
 
 static void set_work(Group* g, TestRank* r) {
-    PrunedLayer kept[MOST_LAYERS];
+    PrunedLayer kept[WORK_LAYERS];
     WorkPlan plan = r->plan;
     plan.kept = r->leaves_out ? kept : NULL;
     for (int l = 0; l < g->whole.L; l++) {
@@ -645,7 +645,7 @@ static void work_stays_within_its_memory(void) {
 // biases that no architecture has.
 static Shape random_model(uint64_t seed, int ranks) {
     int arch = (int)(seed % N_ARCHS), heads = ranks + (int)(random_uniform(seed, 91) * ranks),
-        HS = 2 + (int)(random_uniform(seed, 92) * 4), L = 1 + (int)(random_uniform(seed, 93) * MOST_LAYERS);
+        HS = 2 + (int)(random_uniform(seed, 92) * 4), L = 1 + (int)(random_uniform(seed, 93) * WORK_LAYERS);
     if (arch > ARCH_GPT2 && random_uniform(seed, 95) < 0.25) heads = CEIL_DIV(ranks, 1 + arch);
     Shape whole = model(arch, heads, HS, L);
     if (arch > ARCH_GPT2) {

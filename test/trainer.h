@@ -80,8 +80,8 @@ static inline int draw_number(uint64_t seed, uint64_t index, int n) { return (in
 
 // A model that tensor-parallel groups of tp ranks can have: heads, hidden units and rows of the vocabulary that do not
 // divide. A GPT-2, or with any_arch any architecture, half of them with grouped heads, perhaps with fewer key/value
-// heads than ranks, and with widths and hidden units that do not follow from the heads.
-static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch) {
+// heads than ranks, and with widths and hidden units that do not follow from the heads. Returns its key/value heads.
+static inline int draw_model(Arguments* a, uint64_t seed, int tp, int any_arch) {
     int HS = 4 + 4 * draw_number(seed, 101, 3),
         g = any_arch && draw_number(seed, 105, 2) ? draw_number(seed, 106, 4) + 2 : 1;
     int kv_heads = g == 1 ? tp + draw_number(seed, 100, 6) : MAX(CEIL_DIV(tp, g), 1 + draw_number(seed, 100, 2 * tp));
@@ -90,25 +90,35 @@ static inline void draw_model(Arguments* a, uint64_t seed, int tp, int any_arch)
     int width = any_arch && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
     add_option_number(a, "--width", width);
     add_option_number(a, "--heads", heads);
-    if (!any_arch) return;
+    if (!any_arch) return kv_heads;
     add_option_text(a, "--arch", arch_table[draw_number(seed, 109, N_ARCHS)].name);
     add_option_text(a, "--tie", draw_number(seed, 110, 2) ? "yes" : "no");
     add_option_number(a, "--kv-heads", kv_heads);
     add_option_number(a, "--head-size", HS);
     add_option_number(a, "--hidden", draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
+    return kv_heads;
+}
+
+// Whether all models go by a file in which layers are unlike.
+static inline int draws_layers(void) { return getenv("LAW_LAYOUTS") != NULL; }
+
+static inline LayerLayout draw_layer(uint64_t seed, uint64_t i, int tp, int kv_heads) {
+    LayerLayout row = {tp, 1 + draw_number(seed, 220 + i, 3), (Recompute)draw_number(seed, 320 + i, 3)};
+    while (draws_layers() && tp <= kv_heads && tp % (row.tp = 1 + draw_number(seed, 420 + i++, tp))) {}
+    return row;
 }
 
 // Every other pipeline goes by a file: stages of any numbers of layers, each with its own --zero and --recompute.
-static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, int layers) {
+static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, int layers, int kv_heads) {
     static char text[LAYOUT_TEXT];
     char path[600];
     Layout layout = {.tp = tp, .stages = stages};
     snprintf(path, sizeof path, "%s/layout", work);
     for (int s = 0, left = layers; s < stages; s++) {
         int behind = stages - 1 - s, n = behind ? 1 + draw_number(seed, 120 + (uint64_t)s, left - behind) : left;
-        layout_set_stage(&layout, s, n,
-                         (LayerLayout){tp, 1 + draw_number(seed, 220 + (uint64_t)s, 3),
-                                       (Recompute)draw_number(seed, 320 + (uint64_t)s, 3)});
+        layout_set_stage(&layout, s, n, draw_layer(seed, (uint64_t)s, tp, 0));
+        for (int l = layers - left; l < layers - left + n && draws_layers(); l++)
+            layout.layer[l] = draw_layer(seed, 70 + (uint64_t)l, tp, kv_heads);
         left -= n;
     }
     add_option_text(a, "--layout", strcpy(a->path, path));
@@ -122,15 +132,15 @@ static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, 
 static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int any_arch, int n_options,
                                   char** options) {
     int stages = option_number(n_options, options, "--pp", 1),
-        layers = stages > 1 ? stages + draw_number(seed, 113, 4) : LAYERS;
+        layers = stages > 1 || draws_layers() ? stages + draw_number(seed, 113, 4) : LAYERS;
     static const char* const recompute[] = {"none", "activation", "block"};
     int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);
     add_argument(a, "train");
-    draw_model(a, seed, tp, any_arch);
+    int kv_heads = draw_model(a, seed, tp, any_arch);
     add_option_text(a, "--data", work);
     add_option_number(a, "--layers", layers);
-    if (stages > 1 && draw_number(seed, 114, 2)) draw_layout(a, seed, tp, stages, layers);
+    if (draws_layers() || (stages > 1 && draw_number(seed, 114, 2))) draw_layout(a, seed, tp, stages, layers, kv_heads);
     add_option_number(a, "--context", CONTEXT);
     add_option_number(a, "--vocab", 257 + draw_number(seed, 102, 300));
     add_option_number(a, "--batch-tokens", BATCH);

@@ -6,18 +6,18 @@
 #include "test/rank_threads.h"
 #include "test/tables.h"
 
-enum { MOST_LAYERS = 3, MOST_CHANNELS = 512 };
+enum { WORK_LAYERS = 3, MOST_CHANNELS = 512 };
 
 typedef struct TestRank {
     Model m;
     void* work_memory;
     float *grads, *before;  // host copies after this step and the one before
-    PrunedLayer kept[MOST_LAYERS];
+    PrunedLayer kept[WORK_LAYERS];
     WorkPlan plan;  // its kept is not used: kept above, NULL unless leaves_out
     int leaves_out;
     // Of its last step, while it was at work.
     double flops[3];
-    int heads[MOST_LAYERS], in_place[MOST_LAYERS][N_LINEARS];
+    int heads[WORK_LAYERS], in_place[WORK_LAYERS][N_LINEARS];
 } TestRank;
 
 typedef struct Group {
