@@ -50,7 +50,8 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk %s", speed / 1000, unit);
     else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk %s", speed / 1000, unit);
     else snprintf(fields[SPEED], 48, "%.0f %s", speed, unit);
-    if (!isnan(r->mfu)) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * r->mfu);
+    // Above 1 the peak was measured beside other work: it is none.
+    if (r->mfu <= 1) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * r->mfu);
     snprintf(fields[LEFT], 48, "%s left", text_duration(r->seconds_left, left));
 }
 

@@ -133,7 +133,10 @@ static int refuse_init(const char* init, const char* why, Origin* o) {
                     init, text_quoted(newest, word, sizeof word));
     if (run_dir_is_marked(init))
         return fail(o->words, sizeof o->words, "--init: %s is a run that has saved no checkpoint yet", init);
-    if (!disk_is_dir(init) || disk_is_file(init, "state.json") || disk_is_file(init, "DONE"))
+    if (!disk_is_dir(init))
+        return fail(o->words, sizeof o->words,
+                    "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)", init);
+    if (disk_is_file(init, "state.json") || disk_is_file(init, "DONE"))
         return fail(o->words, sizeof o->words, "--init: %s", why);
     if (disk_is_file(init, "pytorch_model.bin") && !has_model)
         return fail(o->words, sizeof o->words,

@@ -51,6 +51,16 @@ static void a_progress_line_fits_the_terminal_by_leaving_out_fields(void) {
     CHECK_STRING(line, "step   12/3500 | loss 2.0000");
 }
 
+static void no_share_above_the_peak_is_shown(void) {
+    char line[256];
+    Smooth s = {0};
+    StepRecord r = record(12, 2);
+    r.mfu = 1.2;  // the peak was measured while others computed
+    progress_add(&s, &r);
+    progress_line(line, sizeof line, &s, &r, 0);
+    CHECK(!strstr(line, "peak") && strstr(line, "| 20k tok/s | 3m07s left"));
+}
+
 static void the_line_shows_means_and_the_log_each_step(void) {
     char line[256];
     Smooth s = {0};
@@ -258,6 +268,7 @@ static void a_model_in_half_precision_and_several_files_begins_a_run(void) {
 static void a_folder_that_is_no_model_is_told_what_it_is(void) {
     CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out $W/run", program) == 0);
     CHECK(refused("--init $W/run --data $W/b.txt", "is a run", "step-000002"));
+    CHECK(refused("--init gpt2 --data $W/b.txt", "no such directory: gpt2", "downloaded"));
     CHECK(refused("--init plan --data $W/b.txt", "Hugging Face", "config.json"));
     CHECK(sh("mkdir $W/bare && cp test/golden/gpt2/init/config.json $W/bare/") == 0);
     CHECK(refused("--init $W/bare --data $W/b.txt", "found no model.safetensors", ""));
@@ -363,6 +374,7 @@ static void a_run_of_no_steps_says_what_it_saved(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(a_progress_line_fits_the_terminal_by_leaving_out_fields);
+    RUN(no_share_above_the_peak_is_shown);
     RUN(the_line_shows_means_and_the_log_each_step);
     RUN(a_narrow_terminal_sees_no_line_that_wraps);
     RUN(the_words_that_people_use_lead_to_the_option);
