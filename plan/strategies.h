@@ -8,7 +8,7 @@
 #pragma once
 #include "plan/shape.h"
 
-enum { MOST_STRATEGIES = 16, MOST_PIPELINE_GROUPS = 8 };
+enum { MOST_RANK_STRATEGIES = 16, MOST_PIPELINE_GROUPS = 8 };
 
 typedef struct PipelineGroup {
     int copies, tp, pp;
@@ -21,7 +21,7 @@ typedef struct RankStrategy {
 
 typedef struct StrategyList {
     int n;
-    RankStrategy strategy[MOST_STRATEGIES];
+    RankStrategy strategy[MOST_RANK_STRATEGIES];
 } StrategyList;
 
 static inline int group_ranks(const PipelineGroup* g) { return g->copies * g->tp * g->pp; }

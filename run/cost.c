@@ -359,6 +359,26 @@ static void find_cost(Run* run) {
         print_cost(run, found.from);
 }
 
+void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out) {
+    Run stub = *run;
+    Model* m = &stub.model;
+    Comm tp = {.size = g->tp};
+    GroupCost groups[2];
+    Machine own = *machine;
+    m->tp = g->tp > 1 ? &tp : NULL;
+    m->job = m->world, m->stages = g->pp, m->stage = 0, m->zero.stage = 1;
+    m->split = split_even(&m->whole, g->tp);
+    m->shape = split_shape(&m->whole, &m->split, 0);
+    m->layout = layout_even(&m->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
+    run_set_limits(&stub, g->tp, 1);
+    stub.limits.node_size = 1, stub.limits.capacity = run->config.context;
+    if (own.cost.n_groups > 0) use_elements(&own.cost, m);
+    if (m->tp) divide_among_group(&own.cost, m);
+    divide_among_stages(&own.cost, m->stages);
+    cost_groups(groups, &own.cost, &stub.limits, CP_CHOICE_AUTO);
+    *out = group_pipeline_cost(&groups[1]);
+}
+
 void run_find_cost(Run* run) {
     if (!run->strategies) {
         find_cost(run);

@@ -45,7 +45,7 @@ void run_settle_layout(Run* run) {
             m->whole.L);
     m->layout =
         layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c->recompute, "none|activation|block"));
-    if (c->layout) {
+    if (c->layout && strcmp(c->layout, "hydraulis") != 0) {
         int is_auto = !strcmp(c->layout, "auto");
         if (is_auto) run_measure_limit(run);
         if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);

@@ -15,6 +15,7 @@
 #include "plan/config.h"
 #include "plan/machine.h"
 #include "plan/straggle.h"
+#include "plan/strategies.h"
 #include "plan/text.h"
 #include "run/balance.h"
 #include "run/batch.h"
@@ -221,6 +222,13 @@ void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 r
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
 // --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen);
+// What a pipeline of such degrees takes on that machine: ms a token^2, a token, a micro-batch, of a stage, as Hydraulis
+// counts (plan/published/hydraulis.h). Only what this needs of the run is there before ranks are joined.
+typedef struct PipelineCost {
+    double quadratic, linear, fixed;
+} PipelineCost;
+PipelineCost group_pipeline_cost(const GroupCost* g);
+void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
 void run_find_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks call it together
 void run_probe(Run* run);      // measures this machine into run->probed
 void run_set_cost(Run* run);   // setting.cost and groups: probed with what calibration has learnt

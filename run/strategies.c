@@ -28,7 +28,7 @@ static int read_list(StrategyList* list, const char* named, char* err, size_t er
 // What has no meaning, or is not there, while layouts change.
 static void refuse_others(const Run* run) {
     const Config* c = &run->config;
-    if (c->tp > 1 || c->pp > 1 || c->layout)
+    if (c->tp > 1 || c->pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
         die("--strategies: expected neither --tp, --pp nor --layout beside it; write them into the strategies");
     if (c->zero > 1)
         die("--strategies: expected --zero 1, found --zero %d; weights of a step are whole in every pipeline", c->zero);
@@ -46,10 +46,15 @@ void strategies_read(Run* run) {
         StrategyList list;
         char words[ERR_BYTES];
     } found;
-    if (!run->config.strategies || !run->training) return;
+    const Config* c = &run->config;
+    int searches = c->layout && !strcmp(c->layout, "hydraulis");
+    if ((!c->strategies && !searches) || !run->training) return;
     refuse_others(run);
     memset(&found, 0, sizeof found);
-    if (m->world->rank == 0) found.failed = read_list(&found.list, run->config.strategies, found.words, ERR_BYTES);
+    if (!c->strategies) run_measure_limit(run);
+    if (m->world->rank == 0)
+        found.failed = c->strategies ? read_list(&found.list, c->strategies, found.words, ERR_BYTES)
+                                     : strategies_find(run, &found.list, found.words, ERR_BYTES);
     if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("--strategies: %s", found.words);
     if (strategies_check(&found.list, &m->whole, m->world->size, err, sizeof err)) die("--strategies: %s", err);
@@ -216,21 +221,24 @@ void strategies_carve(Run* run) {
 
 // What a pipeline of this rank's group takes, and holds.
 typedef struct Measured {
-    double quadratic, linear, fixed;
+    PipelineCost cost;
     int64_t capacity;
 } Measured;
 
-static Measured measure(const Run* as) {
-    const GroupCost* g = &as->groups[1];
+PipelineCost group_pipeline_cost(const GroupCost* g) {
     CostTerms none = group_terms(g, 0, 0), token = group_terms(g, 0, 1), square = group_terms(g, 1, 0);
     double fixed = terms_ms(&none);
-    return (Measured){terms_ms(&square) - fixed, terms_ms(&token) - fixed, fixed, as->limits.capacity};
+    return (PipelineCost){terms_ms(&square) - fixed, terms_ms(&token) - fixed, fixed};
+}
+
+PipelineScheme strategies_scheme(const PipelineGroup* g, const PipelineCost* cost, int64_t capacity) {
+    return (PipelineScheme){g->tp * g->pp, g->pp, cost->quadratic, cost->linear, cost->fixed, capacity, 1, 1 << 30};
 }
 
 // Schemes in descending order of what a micro-batch holds; gpus in all of them, then the wider first.
 static void add_scheme(Strategies* x, const PipelineGroup* g, const Measured* m) {
     SchemePool* pool = &x->pool;
-    PipelineScheme scheme = {g->tp * g->pp, g->pp, m->quadratic, m->linear, m->fixed, m->capacity, 1, 1 << 30};
+    PipelineScheme scheme = strategies_scheme(g, &m->cost, m->capacity);
     int at = 0;
     for (int i = 0; i < pool->n; i++)
         if (x->kind[i].tp == g->tp && x->kind[i].pp == g->pp) return;
@@ -255,7 +263,8 @@ void strategies_ready(Run* run) {
     Comm* world = run->model.world;
     x->pool = (SchemePool){.ranks = world->size};
     for (int s = 0; s < x->list.n; s++) {
-        Measured mine = measure(x->as[s]), *all = (Measured*)run_ask_all(run, world, &mine, sizeof mine);
+        Measured mine = {group_pipeline_cost(&x->as[s]->groups[1]), x->as[s]->limits.capacity},
+                 *all = (Measured*)run_ask_all(run, world, &mine, sizeof mine);
         const RankStrategy* strategy = &x->list.strategy[s];
         for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++]))
             add_scheme(x, &strategy->group[g], &all[first]);

@@ -20,15 +20,15 @@
 struct Strategies {
     StrategyList list;
     int now;                   // the strategy whose weights are in place
-    Run* as[MOST_STRATEGIES];  // the run under each
-    char name[MOST_STRATEGIES][STRATEGY_TEXT];
+    Run* as[MOST_RANK_STRATEGIES];  // the run under each
+    char name[MOST_RANK_STRATEGIES][STRATEGY_TEXT];
     Model owner;
-    Mover gather[MOST_STRATEGIES], reduce[MOST_STRATEGIES];
+    Mover gather[MOST_RANK_STRATEGIES], reduce[MOST_RANK_STRATEGIES];
     Arena arena;  // of the movers
     // For the planner: every kind of pipeline is a scheme.
     SchemePool pool;
     PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
-    Strategy choices[MOST_STRATEGIES];
+    Strategy choices[MOST_RANK_STRATEGIES];
 };
 
 // The run under a strategy; itself where there are none.
@@ -41,6 +41,8 @@ size_t strategies_scratch(const Run* run);  // bytes that weights and gradients 
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
 // In the order of main. Each ends the program with one line where it cannot go on.
+int strategies_find(Run* run, StrategyList* list, char* err, size_t errlen);  // --layout hydraulis, on rank 0
+PipelineScheme strategies_scheme(const PipelineGroup* g, const PipelineCost* cost, int64_t capacity);
 void strategies_read(Run* run);   // of --strategies; before ranks are joined
 void strategies_join(Run* run);   // makes all Comms, and the movers; run is then the first strategy's
 void strategies_carve(Run* run);  // once run->model has memory: that of all others

@@ -6,6 +6,7 @@
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
 #include "plan/machine.h"
 #include "plan/published/hydraulis.h"
+#include "plan/strategy_search.h"
 #include "test/arenas.h"
 #include "test/hydraulis_cases.h"
 
@@ -498,6 +499,37 @@ static void published_constants_propose_published_strategies(void) {
     CHECK(published_ones >= 4);
 }
 
+// The published list beside the one that the search finds from documents of the same kind, on other steps of them.
+static void a_searched_list_is_no_slower_than_its_best_or_the_published_one(void) {
+    static const char* const names[] = {"TP16", "TP8PP4", "TP8PP3", "TP8PP2", "TP8", "TP4PP4", "TP4PP2", "TP4"};
+    enum { SAMPLE = 6000, STEPS = 6 };
+    static int sample[SAMPLE + 4000];
+    char err[ERR_BYTES];
+    SchemePool pool = pool_of(names, COUNT(names), 64);
+    Strategy list[16], published[4] = {{.copies = {4}},
+                                       {.copies = {1, 0, 0, 0, 6}},
+                                       {.copies = {1, 0, 0, 0, 0, 0, 0, 12}},
+                                       {.copies = {0, 0, 0, 0, 1, 0, 0, 14}}};
+    StrategyScore score;
+    for (int i = 0; i < COUNT(sample); i++)
+        sample[i] = (int)fmin(600 * exp(1.3 * random_normal(5, (uint64_t)i)) + 1, 32768);
+    StrategySearch search = {&pool, sample, SAMPLE, 32768, 200000, 16, FIXED_PER_MICRO_BATCH};
+    int n = strategies_search(list, &score, &search, &proposals, err, sizeof err);
+    CHECK(n >= 2 && score.proposed > n && score.batches > 10);
+    CHECK(score.ms > 0 && score.ms < score.single_ms);
+    double ours = 0, theirs = 0;
+    for (int b = 0, first = SAMPLE; b < STEPS; b++) {
+        int end = first, tokens = 0;
+        while (tokens + sample[end] <= 200000) tokens += sample[end++];
+        StepWork work = work_for(&pool, sample + first, end - first);
+        ours += hydraulis_choose(&work, list, n, 20, 1).ms;
+        theirs += hydraulis_choose(&work, published, COUNT(published), 20, 1).ms;
+        first = end;
+    }
+    printf("    %.1f ms, with published strategies %.1f\n", ours / STEPS, theirs / STEPS);
+    CHECK(ours < theirs);
+}
+
 // ---- the choice of a step
 
 static void the_strategy_is_the_one_whose_slowest_pipeline_ends_first(void) {
@@ -560,6 +592,7 @@ int main(void) {
     RUN(micro_batches_are_close_to_brute_force_and_never_above_the_cap);
     RUN(proposals_are_those_of_brute_force);
     RUN(published_constants_propose_published_strategies);
+    RUN(a_searched_list_is_no_slower_than_its_best_or_the_published_one);
     RUN(the_strategy_is_the_one_whose_slowest_pipeline_ends_first);
     return test_done();
 }

@@ -1,0 +1,141 @@
+// strategy_search.c - see strategy_search.h.
+#include "plan/strategy_search.h"
+
+#include <math.h>
+
+enum { MOST_BATCHES = 24, TRIAL_SHUFFLES = 5, MOST_PROPOSALS = 1024, ROUNDS = 4 };
+#define LEAST_GAIN 0.002
+#define UNSERVED 1e9  // ms of a batch that no strategy holds: above all others
+
+typedef struct Trials {
+    const StrategySearch* search;
+    Strategy proposed[MOST_PROPOSALS], of_lengths[HYDRAULIS_BINS];
+    double ms[MOST_PROPOSALS][MOST_BATCHES];
+    StepWork work[MOST_BATCHES];
+    int first[MOST_BATCHES + 1];  // where batches begin in the sample
+    int n, tried, batches;
+} Trials;
+
+// ---- proposals
+
+static void add(Trials* t, const Strategy* s) {
+    const SchemePool* pool = t->search->pool;
+    int ranks = 0;
+    for (int k = 0; k < pool->n; k++) ranks += s->copies[k] * pool->scheme[k].gpus;
+    if (ranks != pool->ranks || t->n == MOST_PROPOSALS) return;
+    for (int i = 0; i < t->n; i++)
+        if (!memcmp(t->proposed[i].copies, s->copies, sizeof s->copies)) return;
+    t->proposed[t->n++] = *s;
+}
+
+// As many pipelines of scheme k as there are ranks for.
+static void add_uniform(Trials* t, int k) {
+    const SchemePool* pool = t->search->pool;
+    Strategy s = {.longest = scheme_longest(&pool->scheme[k])};
+    s.copies[k] = pool->ranks / pool->scheme[k].gpus;
+    add(t, &s);
+}
+
+// The dynamic program knows what a pipeline waits for once: so it sees the documents of one step at a time.
+static int propose(Trials* t, Arena* arena, char* err, size_t errlen) {
+    const StrategySearch* s = t->search;
+    for (int k = 0; k < s->pool->n; k++) add_uniform(t, k);
+    for (int b = 0; b < t->batches; b++) {
+        const int* lengths = s->lengths + t->first[b];
+        int n = t->first[b + 1] - t->first[b], longest = 1;
+        for (int i = 0; i < n; i++) longest = MAX(longest, lengths[i]);
+        Proposal proposal = {longest, CEIL_DIV(longest, HYDRAULIS_BINS), 1, s->charge};
+        int found = strategies_propose(t->of_lengths, s->pool, &proposal, lengths, n, arena, err, errlen);
+        if (found < 0) return -1;
+        for (int i = 0; i < found; i++) add(t, &t->of_lengths[i]);
+    }
+    return 0;
+}
+
+// As `s`, but some pipelines of one scheme give their ranks to those of another.
+static void add_neighbours(Trials* t, const Strategy* s) {
+    const SchemePool* pool = t->search->pool;
+    for (int from = 0; from < pool->n; from++)
+        for (int to = 0; to < pool->n; to++) {
+            int a = pool->scheme[from].gpus, b = pool->scheme[to].gpus, copies = 1;
+            while (copies * a % b) copies++;
+            for (int times = 1; to != from && times * copies <= s->copies[from]; times *= 2) {
+                Strategy other = *s;
+                other.copies[from] -= times * copies;
+                other.copies[to] += times * copies * a / b;
+                add(t, &other);
+            }
+        }
+}
+
+// ---- batches
+
+static int open_batches(Trials* t, Arena* arena, char* err, size_t errlen) {
+    const StrategySearch* s = t->search;
+    for (int first = 0, end; first < s->n && t->batches < MOST_BATCHES; first = end) {
+        int64_t tokens = s->lengths[first];
+        for (end = first + 1; end < s->n && tokens + s->lengths[end] <= s->batch_tokens; end++)
+            tokens += s->lengths[end];
+        if (end == s->n && t->batches > 0) break;  // a short one at the end
+        if (step_work(&t->work[t->batches], s->pool, s->lengths + first, end - first, arena, err, errlen)) return -1;
+        t->first[++t->batches] = end;
+    }
+    return 0;
+}
+
+// What is new under every batch.
+static void try_new(Trials* t) {
+    for (; t->tried < t->n; t->tried++)
+        for (int b = 0; b < t->batches; b++) {
+            Choice choice =
+                hydraulis_choose(&t->work[b], &t->proposed[t->tried], 1, TRIAL_SHUFFLES, (uint64_t)t->first[b]);
+            t->ms[t->tried][b] = choice.strategy < 0 ? UNSERVED : choice.ms;
+        }
+}
+
+static double sum_with(const Trials* t, const double* best, int i) {
+    double sum = 0;
+    for (int b = 0; b < t->batches; b++) sum += MIN(best[b], t->ms[i][b]);
+    return sum;
+}
+
+static int take_best(Strategy* list, StrategyScore* score, const Trials* t, int most) {
+    double best[MOST_BATCHES], sum = UNSERVED * t->batches;
+    int n = 0;
+    for (int b = 0; b < t->batches; b++) best[b] = UNSERVED;
+    while (n < most) {
+        int pick = -1;
+        double least = sum * (1 - LEAST_GAIN);
+        for (int i = 0; i < t->n; i++) {
+            double with = sum_with(t, best, i);
+            if (with < least) least = with, pick = i;
+        }
+        if (pick < 0) break;
+        if (n == 0 && least < UNSERVED) score->single_ms = least / t->batches;
+        for (int b = 0; b < t->batches; b++) best[b] = MIN(best[b], t->ms[pick][b]);
+        list[n++] = t->proposed[pick];
+        sum = least;
+    }
+    score->ms = sum / MAX(t->batches, 1);
+    return sum < UNSERVED ? n : 0;
+}
+
+int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, char* err,
+                      size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Trials* t = TAKE(arena, Trials, 1);
+    if (arena_check(arena, err, errlen)) return -1;
+    memset(t, 0, sizeof *t);
+    t->search = search;
+    if (open_batches(t, arena, err, errlen) || propose(t, arena, err, errlen)) return -1;
+    int n = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        *score = (StrategyScore){.single_ms = INFINITY};
+        for (int i = 0; i < n; i++) add_neighbours(t, &list[i]);
+        try_new(t);
+        n = take_best(list, score, t, search->most);
+    }
+    score->batches = t->batches, score->proposed = t->n;
+    arena_reset(arena, mark);
+    return n;
+}
