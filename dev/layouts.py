@@ -104,7 +104,7 @@ def play(work):
             for i in range(40):
                 with open(f"{work}/corpus/{i}.txt", "w") as file:
                     file.write(chr(97 + i % 26) * (20 * context - 1))
-            for ranks, gb in ((8, 12), (16, 8), (64, 20)):
+            for ranks, gb in ((8, 12), (16, 8), (16, 16)) + (((64, 20),) if model in ("bert-huge", "llama-7b") else ()):
                 ways, path = simulate(work, name, model, ranks, gb, f"{work}/layout")
                 if "found" not in ways:
                     continue

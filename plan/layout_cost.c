@@ -192,19 +192,34 @@ typedef struct StageTimes {
     int slots[MOST_STAGES];
 } StageTimes;
 
+// The residual stream of a round from stage s to the next, or its gradient back.
+static double border_ms(const LayoutCosts* c, const Layout* layout, int s, int N) {
+    int run = stage_ranks(c, layout), node = c->links.node_size;
+    int across = c->ranks > node && (run >= node || (s + 1) * run % node == 0);
+    double bytes = round_tokens(c, layout, N) * c->whole->C * c->elem_bytes / layout->tp;
+    if (s < 0 || s == layout->stages - 1) return 0;
+    return transfer_ms(&c->links, TRANSFER_STREAM, 2, across, bytes, bytes);
+}
+
+// Without overlap a message keeps both its stages until it is through.
 static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout, int N, int v) {
-    int P = layout->stages, across = is_across(c, c->ranks) && stage_ranks(c, layout) >= c->links.node_size;
-    double n = round_tokens(c, layout, N), bytes = n * c->whole->C * c->elem_bytes / layout->tp;
+    int P = layout->stages;
+    double longest = 0;
     for (int s = 0; s < P; s++) {
         memset(t->terms[s], 0, sizeof t->terms[s]);
         for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
             layout_layer_ms(t->terms[s], c, layout, s, l, N);
         layout_ends_ms(t->terms[s], c, layout, s, N);
         double all = rounds_ms(t->terms[s]) / v, passes = 3 + layout_again(layout, s);
+        double kept = c->overlap ? 0 : border_ms(c, layout, s - 1, N) + border_ms(c, layout, s, N);
         t->slots[s] = rounds_in_flight(P, s);
-        for (int r = 0; r < v; r++) t->forward[s * v + r] = all / passes, t->backward[s * v + r] = all - all / passes;
+        longest = fmax(longest, border_ms(c, layout, s, N));
+        for (int r = 0; r < v; r++) {
+            t->forward[s * v + r] = all / passes + kept;
+            t->backward[s * v + r] = all - all / passes + kept;
+        }
     }
-    for (int r = 0; r < v; r++) t->message[r] = transfer_ms(&c->links, TRANSFER_STREAM, 2, across, bytes, bytes);
+    for (int r = 0; r < v; r++) t->message[r] = c->overlap ? longest : 0;
 }
 
 double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N) {
