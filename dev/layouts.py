@@ -3,6 +3,7 @@
 
     dev/layouts.py table yes|no     every machine, model, budget and number of ranks in the cost model (build/simulate)
     dev/layouts.py play yes|no      layouts that were found, played by ./train --device virtual
+    dev/layouts.py cpu no           4 ranks of this machine: predicted and measured processor time of computing
 
 yes: communication goes on under computing (--overlap yes).
 
@@ -94,16 +95,20 @@ def table(work):
                           f" | {ways['found'][1]} |", flush=True)
 
 
+def write_corpus(work, context):
+    """Documents that are cut into pieces of `context` tokens."""
+    os.makedirs(f"{work}/corpus", exist_ok=True)
+    for i in range(40):
+        with open(f"{work}/corpus/{i}.txt", "w") as file:
+            file.write(chr(97 + i % 26) * (20 * context - 1))
+
+
 def play(work):
-    os.makedirs(f"{work}/corpus")
     print("| machine | model | ranks | GB | predicted, ms | played, ms | off | layout |")
     print("|---|---|---|---|---|---|---|---|")
     for name in ("titan", "a100"):
         for model in MODELS:
-            context = MODELS[model][4]
-            for i in range(40):
-                with open(f"{work}/corpus/{i}.txt", "w") as file:
-                    file.write(chr(97 + i % 26) * (20 * context - 1))
+            write_corpus(work, MODELS[model][4])
             for ranks, gb in ((8, 12), (16, 8), (16, 16)) + (((64, 20),) if model in ("bert-huge", "llama-7b") else ()):
                 ways, path = simulate(work, name, model, ranks, gb, f"{work}/layout")
                 if "found" not in ways:
@@ -125,11 +130,63 @@ def play(work):
                       f"{100 * (predicted / ms[-1] - 1):+.2f} % | {layout} |", flush=True)
 
 
+# ---- computing on ranks of this machine, in processor time, since others use its cores
+
+CPU = "--layers 8 --width 192 --heads 4 --context 128 --batch-tokens 2048 --dtype fp32 --threads 1 " \
+      "--overlap no --plan static --cp 1 "
+LAYOUTS = ["", "--recompute block", "--zero 2", "--zero 3", "--tp 2", "--tp 4", "--pp 2", "--pp 4",
+           "--tp 2 --pp 2", "--pp 2 --recompute block", "--tp 4 --recompute block", "--pp 4 --recompute block"]
+
+
+def train(work, more):
+    command = f"mpirun --oversubscribe --bind-to none -n 4 ./train --data {work}/corpus --val {work}/corpus {CPU} {more}"
+    said = subprocess.run(command.split(), capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(said.stderr[:1000])
+    return said.stdout
+
+
+def computing_ms(work, more):
+    """Of the rank with most, the least of five steps."""
+    subprocess.run(["rm", "-rf", f"{work}/run"])
+    train(work, f"{more} --steps 6 --eval-every 0 --sample-every 0 --save-every 0 --out {work}/run")
+    with open(f"{work}/run/log.jsonl") as file:
+        steps = re.findall(r'"compute_ms": \[([0-9., ]+)\]', file.read())[1:]
+    ranks = zip(*[[float(x) for x in step.split(",")] for step in steps])
+    return max(min(rank) for rank in ranks)
+
+
+def predicted_ms(work, more):
+    said = train(work, f"{more} --machine {work}/machine --check-layout")
+    found = re.search(r"predicted ([0-9.e+]+) ms a step.*?: (matmuls.*)", said)
+    share = sum(float(x) for x in re.findall(r"(?:matmuls|attention|recomputation|what a round costs) ([0-9.]+) %",
+                                             found[2]))
+    return float(found[1]) * share / 100
+
+
+def cpu(work):
+    write_corpus(work, 128)
+    long, short = computing_ms(work, "--capacity 512"), computing_ms(work, "--capacity 128")
+    round_ms = max(0, (short - long) / 3)  # 4 rounds of 128 tokens in place of one of 512
+    with open(f"{work}/machine", "w") as file:
+        file.write(f"name here\nquadratic_ms 0\nlinear_ms {(long - round_ms) / 512:.6g}\n"
+                   f"micro_batch_ms {round_ms:.6g}\nmodel 8 192 4\nlink inside 1024 0.1\nlink inside 1048576 1\n")
+    print("| layout | predicted, ms | measured, ms | off |\n|---|---|---|---|")
+    off = []
+    for layout in LAYOUTS:
+        more = f"--capacity 256 {layout}"
+        predicted, measured = predicted_ms(work, more), computing_ms(work, more)
+        off.append(abs(predicted / measured - 1))
+        print(f"| `{layout or '--zero 1'}` | {predicted:.1f} | {measured:.1f} | "
+              f"{100 * (predicted / measured - 1):+.1f} % |", flush=True)
+    print(f"\nmedian {100 * sorted(off)[len(off) // 2]:.1f} %, worst {100 * max(off):.1f} %")
+
+
 if __name__ == "__main__":
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     with tempfile.TemporaryDirectory() as work:
-        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play"):
+        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "cpu"):
             sys.exit(__doc__)
         OVERLAP = sys.argv[2]
-        (table if sys.argv[1] == "table" else play)(work)
+        {"table": table, "play": play, "cpu": cpu}[sys.argv[1]](work)

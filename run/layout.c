@@ -75,6 +75,7 @@ void run_check_layout(Run* run) {
                (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), pipeline_slots(m->stages, s));
     }
     free(bytes);
+    if (m->world->rank == 0) run_predict_layout(run);
     layout_print(&m->layout, text, sizeof text);
     printf("a layout that --layout takes:\n%s", text);
 }

@@ -119,6 +119,19 @@ static void print_partitions(const LayoutProblem* p, const LayoutTry* t, Arena* 
                other.step[i].alpha_m);
 }
 
+void run_predict_layout(Run* run) {
+    static Known known;
+    char from[ERR_BYTES], err[ERR_BYTES];
+    double terms[N_LAYOUT_TERMS];
+    const Layout* layout = &run->model.layout;
+    if (know(&known, run, from, err, sizeof err)) die("%s", err);
+    double ms = layout_step_ms(terms, &known.costs, layout, run->config.capacity);
+    printf("predicted %.5g ms a step, times %s: ", ms, from);
+    layout_print_terms(stdout, &known.costs, layout, run->config.capacity);
+    printf("\n");
+    arena_free(&known.arena);
+}
+
 int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen) {
     static LayoutTry tries[LAYOUT_TRIES];
     static Known known;

@@ -156,6 +156,7 @@ void run_settle_layout(Run* run);
 void run_check_layout(Run* run);  // --check-layout: prints what every stage holds
 // --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
 // comes next. 0, or -1 with words.
+void run_predict_layout(Run* run);  // prints on rank 0 what a step of m->layout should take, by term
 int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
 
 // ---- memory.c
