@@ -139,7 +139,8 @@ LAYOUTS = ["", "--recompute block", "--zero 2", "--zero 3", "--tp 2", "--tp 4", 
 
 
 def train(work, more):
-    command = f"mpirun --oversubscribe --bind-to none -n 4 ./train --data {work}/corpus --val {work}/corpus {CPU} {more}"
+    command = f"mpirun --oversubscribe --bind-to none -n 4 ./train --data {work}/corpus --val {work}/corpus " \
+              f"{CPU} {more}"
     said = subprocess.run(command.split(), capture_output=True, text=True)
     if said.returncode:
         sys.exit(said.stderr[:1000])

@@ -137,7 +137,8 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     (void)s;
     ms[TERM_MATMULS] += v * x.matmuls, ms[TERM_ATTENTION] += v * x.attention, ms[TERM_AGAIN] += v * x.again;
     ms[TERM_TENSOR] += v * x.tensor;
-    ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost) / c->whole->L;
+    if (c->rounds_read_weights)
+        ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost) / c->whole->L / layout->tp;
     if (!measured_has_weights(c, row->zero) && row->zero > 1)
         ms[TERM_ROUNDS] += v * (exposed(c, x.gather, forward) + exposed(c, x.gather + x.reduce, backward));
     // Zero 2 gathers its weights once a step.
@@ -152,6 +153,16 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
 // Elements of the embeddings, or of the last norm and the classifier, that a rank has.
 static double bucket_elems(const Shape* part, int b, int tp) { return (double)shape_bucket(part, b).elems / tp; }
 
+// The residual stream of a round from stage s to the next, or its gradient back. Without overlap it keeps both stages
+// until it is through.
+static double border_ms(const LayoutCosts* c, const Layout* layout, int s, int N) {
+    int run = stage_ranks(c, layout), node = c->links.node_size;
+    int across = c->ranks > node && (run >= node || (s + 1) * run % node == 0);
+    double bytes = round_tokens(c, layout, N) * c->whole->C * c->elem_bytes / layout->tp;
+    if (s < 0 || s == layout->stages - 1) return 0;
+    return transfer_ms(&c->links, TRANSFER_STREAM, 2, across, bytes, bytes);
+}
+
 void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N) {
     const Shape* w = c->whole;
     int R = layout->tp, P = layout->stages, D = groups_of(c, layout), run = stage_ranks(c, layout);
@@ -160,6 +171,8 @@ void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layou
     Shape part = shape_stage(w, layout_first(layout, s), layout_first(layout, s + 1));
     head *= CEIL_DIV(w->Vp, R) * (double)w->C / weights;
     if (s == P - 1) ms[TERM_MATMULS] += v * head;
+    if (!c->overlap) ms[TERM_STAGES] += 2 * v * (border_ms(c, layout, s - 1, N) + border_ms(c, layout, s, N));
+    if (s == 0 && !c->rounds_read_weights) ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost);
     // The embedding's sum and its gradient; the last norm, its gradient, and three numbers of each rank a token.
     double sent = n * w->C * c->elem_bytes * (R - 1) / R, numbers = n * 3 * (double)sizeof(float) * (R - 1);
     double one = R > 1 ? 2 * transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), sent, 0) : 0;
@@ -192,16 +205,6 @@ typedef struct StageTimes {
     int slots[MOST_STAGES];
 } StageTimes;
 
-// The residual stream of a round from stage s to the next, or its gradient back.
-static double border_ms(const LayoutCosts* c, const Layout* layout, int s, int N) {
-    int run = stage_ranks(c, layout), node = c->links.node_size;
-    int across = c->ranks > node && (run >= node || (s + 1) * run % node == 0);
-    double bytes = round_tokens(c, layout, N) * c->whole->C * c->elem_bytes / layout->tp;
-    if (s < 0 || s == layout->stages - 1) return 0;
-    return transfer_ms(&c->links, TRANSFER_STREAM, 2, across, bytes, bytes);
-}
-
-// Without overlap a message keeps both its stages until it is through.
 static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout, int N, int v) {
     int P = layout->stages;
     double longest = 0;
@@ -211,7 +214,7 @@ static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout
             layout_layer_ms(t->terms[s], c, layout, s, l, N);
         layout_ends_ms(t->terms[s], c, layout, s, N);
         double all = rounds_ms(t->terms[s]) / v, passes = 3 + layout_again(layout, s);
-        double kept = c->overlap ? 0 : border_ms(c, layout, s - 1, N) + border_ms(c, layout, s, N);
+        double kept = t->terms[s][TERM_STAGES] / (2 * v);
         t->slots[s] = rounds_in_flight(P, s);
         longest = fmax(longest, border_ms(c, layout, s, N));
         for (int r = 0; r < v; r++) {

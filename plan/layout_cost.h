@@ -21,9 +21,10 @@ typedef struct LayoutCosts {
     int ranks, elem_bytes;
     int overlap;                           // messages hide under computing
     double slow_exchange, slow_computing;  // factors of both while they go on together
-    double tokens;                         // of a step, on all ranks
-    double mean_length;                    // sum of squares of documents' lengths / sum
-    Arena* arena;                          // for what is played
+    int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
+    double tokens;            // of a step, on all ranks
+    double mean_length;       // sum of squares of documents' lengths / sum
+    Arena* arena;             // for what is played
 } LayoutCosts;
 
 typedef enum LayoutTerm {

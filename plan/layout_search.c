@@ -2,6 +2,7 @@
 #include "plan/layout_search.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "plan/layer_search.h"
 
@@ -211,6 +212,20 @@ static int open_search(Search* x) {
     return 0;
 }
 
+// x->layout becomes that of stages with so many layers, each as it runs best. Returns whether all fit.
+static int assemble(Search* x, const int* layers) {
+    Layout whole = x->layout;
+    double worst = 0;
+    for (int s = 0, first = 0; s < whole.stages; first += layers[s++]) {
+        worst = fmax(worst, best_stage(x, s, first, layers[s]));
+        whole.stage[s] = x->layout.stage[s];
+        whole.stage[s].layers = layers[s];
+        for (int l = first; l < first + layers[s]; l++) whole.layer[l] = x->layout.layer[l];
+    }
+    x->layout = whole;
+    return worst < INFINITY;
+}
+
 // Fills x->layout with the best partition and its rows. Its ms by the formula; infinite where nothing fits; -1 without
 // memory.
 static double deal_layers(Search* x) {
@@ -220,14 +235,7 @@ static double deal_layers(Search* x) {
     size_t n = (size_t)x->layout.stages * (size_t)x->firsts * ((size_t)x->p->whole->L + 1);
     for (size_t i = 0; i < n; i++) x->known[i] = -1;
     if (partition_exact(&best, &p, x->arena, err, sizeof err) || x->out_of_memory) return -1;
-    if (best.ms == INFINITY) return best.ms;
-    Layout whole = x->layout;
-    for (int s = 0, first = 0; s < whole.stages; first += best.layers[s++]) {
-        best_stage(x, s, first, best.layers[s]);
-        whole.stage[s] = x->layout.stage[s];
-        for (int l = first; l < first + best.layers[s]; l++) whole.layer[l] = x->layout.layer[l];
-    }
-    x->layout = whole;
+    if (best.ms < INFINITY) assemble(x, best.layers);
     return best.ms;
 }
 
@@ -261,6 +269,30 @@ static Search new_search(const LayoutProblem* p, int tp, int stages, int N, Aren
     return x;
 }
 
+// The formula does not know which stage ends last, and what it still has to do then. So layers move one by one from
+// stage to stage as long as the played step gets shorter; of many stages between neighbours.
+enum { MOST_PAIRED = 8 };
+
+static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
+    ArenaMark mark = arena_mark(arena);
+    int P = t->layout.stages, layers[PARTITION_STAGES];
+    Search x = new_search(p, t->layout.tp, P, t->N, arena);
+    if (!t->fits || !p->step_ms || P == 1) return 0;
+    if (open_search(&x)) return -1;
+    for (int s = 0; s < P; s++) layers[s] = t->layout.stage[s].layers;
+    for (int i = 0, since = 0; since < P * P; i++, since++) {
+        int from = i / P % P, to = i % P;
+        if (from == to || layers[from] == 1 || (P > MOST_PAIRED && abs(from - to) > 1)) continue;
+        layers[from]--, layers[to]++;
+        int fits = assemble(&x, layers) && fullest(&x) <= p->memory;
+        double ms = fits ? p->step_ms(p->times, &x.layout, t->N) : INFINITY;
+        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x.layout, t->N, 1, ms, fullest(&x)}, since = -1;
+        else layers[from]++, layers[to]--;
+    }
+    arena_reset(arena, mark);
+    return x.out_of_memory ? -1 : 0;
+}
+
 static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int stages, Arena* arena) {
     double before = INFINITY;
     for (int i = 0; i < p->n_rows; i++) {
@@ -275,6 +307,14 @@ static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int sta
     return 0;
 }
 
+// Behind all of n that are not worse.
+static void insert(LayoutTry* tries, int n, const LayoutTry* t) {
+    for (; n > 0 && is_better(t, &tries[n - 1]); n--) tries[n] = tries[n - 1];
+    tries[n] = *t;
+}
+
+#define CLOSE 1.05  // so much longer than the best may become the best
+
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, char* err, size_t errlen) {
     int n = 0, L = p->whole->L;
     static LayoutTry t;
@@ -282,10 +322,14 @@ int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* 
         for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]) && n < LAYOUT_TRIES; stages++) {
             if (p->ranks % (tp * stages)) continue;
             if (try_all_rows(&t, p, tp, stages, arena)) return arena_check(arena, err, errlen);
-            int at = n++;
-            for (; at > 0 && is_better(&t, &tries[at - 1]); at--) tries[at] = tries[at - 1];
-            tries[at] = t;
+            insert(tries, n++, &t);
         }
+    double close = n ? CLOSE * tries[0].ms : 0;
+    for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
+        t = tries[i];
+        if (polish(&t, p, arena)) return arena_check(arena, err, errlen);
+        insert(tries, i, &t);
+    }
     return n;
 }
 

@@ -3,9 +3,9 @@
 //
 // After Galvatron-BMW (plan/galvatron.h). For every number of stages P, of tensor-parallel ranks and of tokens of a row
 // the layers are dealt exactly (plan/partition.h); a stage takes the least its layers can under the limit: all alike,
-// or, where the engine can run that, each by a strategy of its own (plan/layer_search.h). Bytes are the caller's and
-// exact: what was found with sums of bytes is measured as a whole, and searched for again under a lower limit where it
-// was too much.
+// or, where the engine can run that, each by a strategy of its own (plan/layer_search.h). In what is close to the best
+// layers then move between stages as long as the played step gets shorter. Bytes are the caller's and exact: what was
+// found with sums of bytes is measured as a whole, and searched for again under a lower limit where it was too much.
 #pragma once
 #include "plan/layout.h"
 #include "plan/partition.h"
