@@ -272,7 +272,7 @@ const char run_page_foot[] =
     "  ['bits per byte', r => best(r, 'bits_per_byte'), v => v.toFixed(4)],\n"
     "  ['tokens/s', r => median(r.series.tokens_per_second), v => grouped(Math.round(v))],\n"
     "  ['step', r => median(r.series.measured_ms), ms],\n"
-    "  ['of peak', r => median(r.series.mfu), share],\n"
+    "  ['of peak', r => median(r.series.mfu) <= 1 ? median(r.series.mfu) : null, share],\n"
     "  ['time', r => r.seconds, duration],\n"
     "].filter(([, value]) => runs.some(r => known(value(r), String) !== ''));\n"
     "row(get('facts'), ['run', ...results.map(q => q[0])], true);\n"
