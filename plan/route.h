@@ -7,13 +7,13 @@
 //   directly          b_out(n)
 //   with x proxies    b_in(n (x - 1) / x)  +  max(b_out(n / x), b_in(n))  +  b_in(n (x - 1) / x)
 //
-// since the ring's messages inside nodes go during the transfer. Zeppelin's 0.6, 0.4 and 0.3 with 2, 4 and 8 proxies
-// follow where b_in is a tenth of b_out and there are none of these.
+// since the ring's messages inside nodes go during the transfer; behind it without overlap. Zeppelin's 0.6, 0.4 and 0.3
+// with 2, 4 and 8 proxies follow where b_in is a tenth of b_out and there are none of these.
 #pragma once
 #include "plan/cost.h"
 
 // ms, before link_scale, of a message of `bytes` through x proxies, where `at_once` ranks of a node each send one.
-double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_once);
+double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_once, int overlap);
 // The least bytes from which a message through a node's proxies is sooner there than directly; 0: none is.
 double route_least_bytes(const Cost* cost, const PlanLimits* limits);
 // ms by which the rings of a group exchange sooner than the cost model says of direct messages, with `tokens` tokens;
