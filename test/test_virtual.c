@@ -138,9 +138,9 @@ static void every_planner_takes_what_is_predicted(void) {
 }
 
 // Tokens elsewhere than their attention; rings whose messages between nodes go through proxies, with a NIC for each
-// rank or fewer. There a receiver combines while the sender dispatches its next message, of which the model knows nothing:
-// steps ended up to 15 % sooner. Ranks that get tokens of several others meet them one after another, which it does not
-// know either: steps ended up to 13 % later where messages are dear.
+// rank or fewer. There a receiver combines while the sender dispatches its next message, of which the model knows
+// nothing: steps ended up to 15 % sooner. Ranks that get tokens of several others meet them one after another, which it
+// does not know either: steps ended up to 13 % later where messages are dear.
 static void remapped_and_routed_steps_take_what_is_predicted(void) {
     static const char* const cases[] = {"--plan zeppelin --remap yes --machine $W/published",
                                         "--plan zeppelin --remap yes --machine $W/measured",
