@@ -125,6 +125,23 @@ static void a_layout_is_found_under_a_memory_limit(void) {
     CHECK(strstr(errors, "1 MiB available (of --memory)") != NULL);
 }
 
+// Layers of one stage that differ in tp, in what ranks divide, and in what is computed again; a stage without cut
+// layers beside one with some. From its checkpoint one rank goes on.
+static void layers_of_a_stage_may_be_unlike(void) {
+    Curve c;
+    char options[600];
+    CHECK(
+        sh("printf 'tp 2\\nstage\\n layers 1 tp 1 zero 3 recompute block\\n layers 1 zero 2\\n layers 1 tp 1 zero 1\\n"
+           "stage layers 2 tp 1 zero 2\\n' >%s/unlike.txt",
+           work) == 0);
+    snprintf(options, sizeof options, "--layout %s/unlike.txt", work);
+    if (run("unlike", 4, options, &c)) check_same(&c, &one, 0);
+    CHECK(sh(MPIRUN "--resume-from step-000004 --pp 1 --tp 1 --zero 1 --out %s/unlike", 1, program, work) == 0);
+    if (read_curve("unlike", &c)) check_same(&c, &one, HALF);
+    CHECK(sh(MPIRUN TINY "%s --heads 2 --kv-heads 1 --arch llama --balance off", 4, program, options) != 0);
+    CHECK(strstr(errors, "expected groups of at most 1 there, one for each key/value head") != NULL);
+}
+
 static void the_log_tells_of_the_stages(void) {
     double stages[STEPS], bubble[STEPS], in_flight[STEPS];
     CHECK(log_values("five", "stages", stages, STEPS) == STEPS && stages[0] == 5);
@@ -159,6 +176,7 @@ int main(int argc, char** argv) {
     RUN(a_pipeline_has_the_losses_and_samples_of_one_rank);
     RUN(a_checkpoint_goes_on_in_any_other_division);
     RUN(a_layout_is_found_under_a_memory_limit);
+    RUN(layers_of_a_stage_may_be_unlike);
     RUN(the_log_tells_of_the_stages);
     RUN(what_cannot_be_is_refused_in_one_line);
     return program_end();
