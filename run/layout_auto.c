@@ -44,6 +44,7 @@ static LayoutProblem problem_of(Known* x) {
     Run* run = x->run;
     LayoutProblem p = layout_problem(&x->costs);
     p.memory = (double)run->available.bytes;
+    p.unlike = 1;
     p.bytes = bytes_of, p.context = x;
     list_rows(&p, run);
     return p;
