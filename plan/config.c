@@ -86,4 +86,569 @@ const Option config_options[] = {
     {"--pp",            INT,    RANKS,     RUN,   AT(pp),            "1",       1, 64,      NULL, "stages of a pipeline, which divide the layers; the first ranks are the first stage. All ranks of a stage run micro-batches in the same rounds, of which as many as stages are under way at a time (1F1B)", NULL},
     {"--strategies",    TEXT,   RANKS,     RUN,   AT(strategies),    NULL,      0, 0,       "LIST|FILE", "ways to divide all ranks among pipelines, like \"tp4+2xtp2; tp2pp2+2xtp1pp2; 8xtp1\", or a file with one a line: every step takes the one that its documents make fastest, and its pipelines of unlike degrees work side by side; a rank of a group of N holds rows of N times --capacity; instead of --tp, --pp and --layout", NULL},
     {"--layout",        TEXT,   RANKS,     START, AT(layout),        NULL,      0, 0,       "FILE|auto|hydraulis", "auto: the fastest that fits --memory, by estimate; hydraulis: --strategies that suit the lengths of the documents; or a file with a line for every stage of the pipeline: \"stage layers 3 zero 1 recompute block\", below it perhaps lines for its layers: \"layers 2 tp 1 zero 3\", and \"tp 2\" for tensor-parallel groups; instead of --pp and --tp", NULL},
-    {"--layout",        TEXT,   RANKS,     START, AT(layout),        NULL,      0, 0,       "FILE|auto", "auto: the fastest that fits --memory, by estimate; or a file with a line for every stage of the pipeline: \"stage layers 3 zero 1 recompute block\", below it perhaps lines for its layers: \"layers 2 tp 1 zero 3 recompute none\", and \"tp 2\" for tensor-parallel groups; instead of --pp and --tp", NULL},
+    {"--memory",        TEXT,   RANKS,     START, AT(memory),        NULL,      0, 0,       "SIZE", "most memory of a rank, as 64M or 24G: for --layout auto, and a limit for the memory table", NULL},
+    {"--check-layout",  FLAG,   RANKS,     START, AT(check_layout),  NULL,      0, 0,       NULL, "do not train: say what every stage holds, and what memory it takes", NULL},
+    {"--zero",          INT,    RANKS,     RUN,   AT(zero),          "1",       1, 3,       NULL, "what ranks divide among them. 1: optimizer state; 2: also gradients; 3: also weights. With 2 and 3 all ranks go through a step in the same rounds, because all join in each reduction", NULL},
+    {"--grad-dtype",    CHOICE, RANKS,     RUN,   AT(grad_dtype),    "fp32",    0, 0,       "fp32|bf16", "how gradients travel between ranks; the CPU still adds them in fp32, NCCL may round in between", NULL},
+    {"--overlap",       CHOICE, RANKS,     START, AT(overlap),       "yes",     0, 0,       "yes|no", "communicate while computing goes on", NULL},
+    {"--plan",          CHOICE, RANKS,     RUN,   AT(plan),          "flex",    0, 0,       "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|random", "which ranks share which documents. flex: groups of unlike sizes, chosen for each step by their cost; adaptive: groups of one size, the best for each step; static: groups of one size in all steps; other systems' planners, rebuilt (plan/README.md): flexsp and megatron with a barrier after each of their rounds, hydraulis, zeppelin, whose routing and remapping are --route and --remap; random: any valid plan, for tests", NULL},
+    {"--remap",         CHOICE, RANKS,     RUN,   AT(remap),         "no",      0, 0,       "no|yes|auto", "tokens of documents that one rank attends to lie on other ranks of its node, so that linear layers have even work. yes: wherever tokens are uneven; auto: where the cost model says that the step gets shorter", NULL},
+    {"--route",         CHOICE, RANKS,     RUN,   AT(route),         "no",      0, 0,       "no|yes|auto", "messages of a ring that go to another node travel in parts, by way of the NICs of other ranks. auto: those so long that the cost model says that it pays", NULL},
+    {"--machine",       TEXT,   RANKS,     RUN,   AT(machine),       NULL,      0, 0,       "FILE|NAME", "plan with the constants of a machine file or of a machine known by name (flexsp-7b, a100-7b, h200-8b, ...), and learn nothing: the same plans in every run; default: what --probe measured, else an estimate, and both are calibrated while training goes on", NULL},
+    {"--refresh",       INT,    RANKS,     RUN,   AT(refresh),       "20",      0, 1e9,     NULL, "steps between updates of what plans know: the cost model, speeds of ranks, what slow ranks give away; 0: never", NULL},
+    {"--cp",            INT,    RANKS,     RUN,   AT(cp_size),       "0",       0, 1 << 20, NULL, "context-parallel ranks: how many share a document; means --plan static; 0: with that plan the fewest that --capacity allows", NULL},
+    {"--cp-kind",       CHOICE, RANKS,     RUN,   AT(kind),          "auto",    0, 0,       "auto|ulysses|ring", "how ranks that share a document divide its attention: ulysses by heads, ring by keys and values that travel around; auto: what costs least; with --plan static: heads inside a node, rings across nodes", NULL},
+    {"--node-size",     INT,    RANKS,     START, AT(node_size),     "0",       0, 1 << 20, NULL, "ranks of a node, as plans see them; 0: detected", NULL},
+    {"--timeout",       REAL,   RANKS,     START, AT(timeout),       "600",     1, 1e6,     NULL, "seconds without a sign of another rank after which a run gives up", NULL},
+
+    {"--balance",       CHOICE, SLOW,      RUN,   AT(balance),       "off",     0, 0,       "off|resize|migrate|semi", "all but off: plans give slow ranks less, which loses nothing. In a tensor-parallel group also: with resize a slow rank leaves out a part of its matmuls, which is lossy; with migrate other ranks compute a part of its heads and hidden units, which is exact; semi does both, weighed by --semi-lambda", NULL},
+    {"--semi-lambda",   REAL,   SLOW,      RUN,   AT(semi_lambda),   "4",       0, 1e9,     NULL, "lambda of --balance semi, which chooses the step time T and the left-out fraction g of the group's work with the least T (1 + lambda g); 0: only time counts; large: nothing is left out", NULL},
+    {"--moves",         CHOICE, SLOW,      RUN,   AT(moves),         "step",    0, 0,       "step|keep", "how work migrates. step: anew in each step, weights go out and gradients come back; keep: for good, with the optimizer's state, so that a step costs nothing more", NULL},
+    {"--experiment",    KEYS,   SLOW,      RUN,   0,                 NULL,      0, 0,       "KEY=VALUE,...", "variants of resizing, only for comparison:", NULL},
+    {"--experiment shed",     CHOICE, KEY, RUN,   AT(shed),          "columns", 0, 0,       "columns|slices", "what is left out: columns of the matmuls' inputs, as published; or whole heads and hidden units", NULL},
+    {"--experiment fill",     CHOICE, KEY, RUN,   AT(fill),          "zero",    0, 0,       "zero|average|same", "gradients that were not computed: 0, and AdamW leaves their weights and moments alone; the mean of their row; those of the step before (harmful)", NULL},
+    {"--experiment priority", CHOICE, KEY, RUN,   AT(priority),      "change",  0, 0,       "change|random|inverse", "what is computed still: what changes most; any; what changes least (which starves the rest)", NULL},
+    {"--experiment ratios",   CHOICE, KEY, RUN,   AT(ratios),        "equal",   0, 0,       "equal|layers", "as much is left out of every layer; or more of layers that change less", NULL},
+    {"--straggle",      TEXT,   SLOW,      START, AT(straggle),      NULL,      0, 0,       "SPEC", "slow ranks down for a test: \"rank=1,x=4,from=20,to=80\" makes the matmuls of rank 1 take 4 times as long in these steps, with \",whole\" all that it computes; several with ; between them", NULL},
+
+    {"--probe",         FLAG,   INSIDE,    START, AT(probe),         NULL,      0, 0,       NULL, "do not train: measure what a micro-batch, a token and a message cost on these ranks, keep it in ~/.cache/ragged for plans, and print it beside rows that it was not fitted to", NULL},
+    {"--explain",       FLAG,   INSIDE,    START, AT(explain),       NULL,      0, 0,       NULL, "do not train: print the plan of the next step, its cost, its bounds and what other planners would do; with timelines also as a page, plan.html (in --out, if given)", NULL},
+    {"--check-plan",    FLAG,   INSIDE,    RUN,   AT(check_plan),    NULL,      0, 0,       NULL, "prove every plan before it runs", NULL},
+    {"--overfit",       FLAG,   INSIDE,    RUN,   AT(overfit),       NULL,      0, 0,       NULL, "train on the first batch only: its loss must go to zero", NULL},
+    {"--dump-grads",    TEXT,   INSIDE,    START, AT(dump_grads),    NULL,      0, 0,       "FILE", "write gradients and logits (up to 256 MiB of them) of the next step as safetensors, print its loss, and stop", NULL},
+    {"--report",        PATHS,  INSIDE,    START, AT(report),        NULL,      0, 0,       "RUN...", "do not train: make report.html of these runs side by side (in --out, if given; of one run in its directory), and print their results and the options in which they differ", "report.html of several runs side by side"},
+    {"--verbose",       FLAG,   INSIDE,    START, AT(verbose),       NULL,      0, 0,       NULL, "say at the start all that was understood: every option, memory by kind, kernels, cost model; at the end what planning and communication took", "say all that was understood: options, memory, kernels"},
+    {"--version",       FLAG,   INSIDE,    START, AT(version),       NULL,      0, 0,       NULL, "print the version and what this build has, and stop", NULL},
+    {"--help",          TOPIC,  INSIDE,    START, AT(help),          NULL,      0, 0,       "[all|GROUP]", "the options that a person needs first; all options; or one group of them", "this list; all options; or one group of them"},
+};
+// clang-format on
+const int n_config_options = COUNT(config_options);
+_Static_assert(sizeof config_options / sizeof *config_options <= 128, "Config.given has 128 bits");
+
+// Names and values of the version before this one: understood, but in no help.
+static const char* const old_names[][2] = {
+    {"-h", "--help"},
+    {"--degree", "--cp"},
+    {"--kind", "--cp-kind"},
+    {"--reduce", "--grad-dtype"},
+    {"--exchange-rate", "--semi-lambda"},
+    {"--shed", "--experiment shed"},
+    {"--fill", "--experiment fill"},
+    {"--priority", "--experiment priority"},
+    {"--ratios", "--experiment ratios"},
+};
+static const char* const old_values[][3] = {{"--cp-kind", "heads", "ulysses"}, {"--recompute", "gelu", "activation"}};
+
+// What others call it, or what people look for: not understood, but answered with the name.
+static const char* const other_words[][2] = {
+    {"--learning-rate", "--lr"},
+    {"--max-lr", "--lr"},
+    {"--batch-size", "--batch-tokens"},
+    {"--micro-batch-size", "--capacity"},
+    {"--total-batch-size", "--batch-tokens"},
+    {"--epochs", "--steps"},
+    {"--num-train-epochs", "--steps"},
+    {"--iters", "--steps"},
+    {"--max-iters", "--steps"},
+    {"--max-steps", "--steps"},
+    {"--num-iterations", "--steps"},
+    {"--block-size", "--context"},
+    {"--seq-len", "--context"},
+    {"--sequence-length", "--context"},
+    {"--max-seq-len", "--context"},
+    {"--n-layer", "--layers"},
+    {"--num-layers", "--layers"},
+    {"--depth", "--layers"},
+    {"--n-embd", "--width"},
+    {"--hidden-size", "--width"},
+    {"--n-head", "--heads"},
+    {"--num-heads", "--heads"},
+    {"--vocab-size", "--vocab"},
+    {"--dataset", "--data"},
+    {"--train", "--data"},
+    {"--train-data", "--data"},
+    {"--input-bin", "--data"},
+    {"--input-val-bin", "--val"},
+    {"--valid", "--val"},
+    {"--output-dir", "--out"},
+    {"--output", "--out"},
+    {"--out-dir", "--out"},
+    {"--model", "--preset"},
+    {"--pretrained", "--init"},
+    {"--init-from", "--init"},
+    {"--load", "--init"},
+    {"--checkpoint", "--init"},
+    {"--prompt", "--sample"},
+    {"--generate", "--sample"},
+    {"--max-new-tokens", "--tokens"},
+    {"--precision", "--dtype"},
+    {"--bf16", "--dtype"},
+    {"--fp16", "--dtype"},
+    {"--gpu", "--device"},
+    {"--gpus", "--device"},
+    {"--grad-clip", "--clip"},
+    {"--max-grad-norm", "--clip"},
+    {"--wd", "--weight-decay"},
+    {"--warmup-steps", "--warmup"},
+    {"--warmup-iters", "--warmup"},
+    {"--lr-scheduler", "--schedule"},
+    {"--decay", "--schedule"},
+    {"--eval-interval", "--eval-every"},
+    {"--val-every", "--eval-every"},
+    {"--save-interval", "--save-every"},
+    {"--save-steps", "--save-every"},
+    {"--eval-steps", "--eval-every"},
+    {"--gradient-checkpointing", "--recompute"},
+    {"--tensor-parallel", "--tp"},
+    {"--context-parallel", "--cp"},
+    {"--nproc", "--threads"},
+    {"--log-dir", "--out"},
+    {"--from-scratch", "--preset"},
+    {"--continue", "--resume"},
+};
+
+static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - config_options) % 64; }
+static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - config_options) / 64]; }
+static int was_given(const Config* config, const Option* o) {
+    return (config->given[(o - config_options) / 64] & given_bit(o)) != 0;
+}
+
+typedef struct Preset {
+    const char* name;
+    Arch arch;
+    int layers, width, heads, kv_heads, head_size, hidden, context,
+        vocab;  // 0: as options say; vocab 0: the tokenizer's
+    int tied;
+    double theta;
+    RopeScaling scaling;
+} Preset;
+
+// The models of others as their config.json says, with a context that a step holds; a checkpoint of one, given by
+// --init, knows its own dimensions.
+// clang-format off
+static const Preset presets[] = {
+    {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}},
+    {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}},
+    {"gpt2-124m",    ARCH_GPT2,  12,  768, 12, 12,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-350m",    ARCH_GPT2,  24, 1024, 16, 16,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-774m",    ARCH_GPT2,  36, 1280, 20, 20,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-1558m",   ARCH_GPT2,  48, 1600, 25, 25,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"smollm2-135m", ARCH_LLAMA, 30,  576,  9,  3, 64, 1536, 2048,  49152, 1,    1e5, {0, 0, 0, 0}},
+    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32,  8, 64, 8192, 4096, 128256, 1,    5e5, {32, 1, 4, 8192}},
+    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32,  8, 128, 14336, 4096, 128256, 0,  5e5, {8, 1, 4, 8192}},
+    {"qwen2.5-0.5b", ARCH_QWEN2, 24,  896, 14,  2, 64, 4864, 4096, 151936, 1,    1e6, {0, 0, 0, 0}},
+    {"qwen3-0.6b",   ARCH_QWEN3, 28, 1024, 16,  8, 128, 3072, 4096, 151936, 1,   1e6, {0, 0, 0, 0}},
+};
+// clang-format on
+
+// ---- values
+
+static void* place(const Config* config, const Option* o) { return (char*)config + o->at; }
+
+static const Option* find(const char* name) {
+    for (int i = 0; i < COUNT(old_names); i++)
+        if (!strcmp(name, old_names[i][0])) name = old_names[i][1];
+    for (int i = 0; i < COUNT(config_options); i++)
+        if (!strcmp(config_options[i].name, name)) return &config_options[i];
+    return NULL;
+}
+
+static void append(char* text, size_t bytes, const char* separator, const char* more) {
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s%s", used ? separator : "", more);
+}
+
+static int parse_number(double* out, const Option* o, const char* text, char* err, size_t errlen) {
+    char* end = NULL;
+    errno = 0;
+    double x = strtod(text, &end);
+    int whole = o->type == REAL || x == floor(x);
+    if (end == text || *end || errno || !isfinite(x) || !whole)
+        return fail(err, errlen, "%s expects %s number, found \"%s\"", o->name, o->type == REAL ? "a" : "a whole",
+                    text);
+    if (x < o->least || x > o->greatest)
+        return fail(err, errlen, "%s expects %.15g to %.15g, found %s", o->name, o->least, o->greatest, text);
+    *out = x;
+    return 0;
+}
+
+static int is_choice(const char* choices, const char* text) {
+    size_t n = strlen(text);
+    if (strchr(text, '|')) return 0;
+    for (const char* p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (n > 0 && !strncmp(p, text, n) && (p[n] == '|' || !p[n])) return 1;
+    return 0;
+}
+
+static int check_topic(const char* text, char* err, size_t errlen) {
+    char topics[128] = "all";
+    for (int g = 0; g < N_GROUPS; g++) append(topics, sizeof topics, "|", config_groups[g][0]);
+    // The latter for make install.
+    if (!text[0] || is_choice(topics, text) || is_choice("man|bash|zsh|fish", text)) return 0;
+    return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, text);
+}
+
+static int set(Config* config, const Option* o, const char* text, char* err, size_t errlen) {
+    double x = 0;
+    for (int i = 0; i < COUNT(old_values); i++)
+        if (!strcmp(o->name, old_values[i][0]) && !strcmp(text, old_values[i][1])) text = old_values[i][2];
+    if (is_number(o) && parse_number(&x, o, text, err, errlen)) return -1;
+    if (o->type == TOPIC && check_topic(text, err, errlen)) return -1;
+    if (o->type == CHOICE && !is_choice(o->choices, text))
+        return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
+    PathList* list = (PathList*)place(config, o);
+    switch (o->type) {
+        case FLAG: *(int*)place(config, o) = strcmp(text, "0") != 0; break;
+        case INT: *(int*)place(config, o) = (int)x; break;
+        case INT64: *(int64_t*)place(config, o) = (int64_t)x; break;
+        case REAL: *(double*)place(config, o) = x; break;
+        case TEXT:
+        case TOPIC:
+        case CHOICE: *(const char**)place(config, o) = text; break;
+        case PATHS:
+            if (list->n == MAX_PATHS)
+                return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", o->name, MAX_PATHS);
+            list->paths[list->n++] = text;
+            break;
+        case KEYS: break;  // set_keys
+    }
+    return 0;
+}
+
+// "KEY=VALUE,KEY=VALUE", each key an option of its own. saved: the text is of a checkpoint, where keys of another
+// version are passed over, and so are those that were given.
+static int set_keys(Config* config, const char* text, int saved, char* err, size_t errlen) {
+    char name[64], keys[128] = "";
+    for (size_t n; text; text = text[n] ? text + n + 1 : NULL) {
+        n = strcspn(text, ",");
+        size_t n_key = strcspn(text, "=,");
+        snprintf(name, sizeof name, "--experiment %.*s", (int)MIN(n_key, sizeof name), text);
+        const Option* o = n_key < n ? find(name) : NULL;
+        if (saved && (!o || was_given(config, o))) continue;
+        for (int i = 0; i < COUNT(config_options) && !o; i++)
+            if (config_options[i].group == KEY) append(keys, sizeof keys, "|", key_of(&config_options[i]));
+        if (!o)
+            return fail(err, errlen, "--experiment expects KEY=VALUE with KEY %s, found \"%.*s\"", keys, (int)n, text);
+        if (!saved) *given_word(config, o) |= given_bit(o);
+        char* value = config_string(config, n - n_key);
+        if (!value) return fail(err, errlen, "out of memory for options");
+        snprintf(value, n - n_key, "%s", text + n_key + 1);
+        if (set(config, o, value, err, errlen)) return -1;
+    }
+    return 0;
+}
+
+// The value as it could be typed; paths are joined by a blank. Empty when unset.
+static void format(const Config* config, const Option* o, char* text, size_t bytes) {
+    const PathList* list = (const PathList*)place(config, o);
+    const char* string = o->type == TEXT || o->type == CHOICE ? *(const char**)place(config, o) : NULL;
+    text[0] = 0;
+    switch (o->type) {
+        case FLAG:
+        case INT: snprintf(text, bytes, "%d", *(int*)place(config, o)); break;
+        case INT64: snprintf(text, bytes, "%lld", (long long)*(int64_t*)place(config, o)); break;
+        case REAL:
+            // 15 digits read best; 17 are needed where those do not read back to the same double
+            snprintf(text, bytes, "%.15g", *(double*)place(config, o));
+            if (strtod(text, NULL) != *(double*)place(config, o))
+                snprintf(text, bytes, "%.17g", *(double*)place(config, o));
+            break;
+        case TEXT:
+        case CHOICE: snprintf(text, bytes, "%s", string ? string : ""); break;
+        case PATHS:
+            for (int i = 0; i < list->n; i++) append(text, bytes, " ", list->paths[i]);
+            break;
+        case KEYS:
+            for (int i = 0; i < COUNT(config_options); i++)
+                if (config_options[i].group == KEY) {
+                    append(text, bytes, ",", key_of(&config_options[i]));
+                    append(text, bytes, "=", *(const char**)place(config, &config_options[i]));
+                }
+            break;
+        case TOPIC: break;
+    }
+}
+
+// ---- the command line
+
+// Levenshtein distance, two rows of its table at a time.
+static int edit_distance(const char* a, const char* b) {
+    int row[2][64], n = (int)MIN(strlen(b), (size_t)63);
+    for (int j = 0; j <= n; j++) row[0][j] = j;
+    int i = 0;
+    for (; a[i]; i++) {
+        int *last = row[i & 1], *next = row[(i + 1) & 1];
+        next[0] = i + 1;
+        for (int j = 0; j < n; j++) {
+            int change = last[j] + (a[i] != b[j]), cheaper = MIN(last[j + 1], next[j]) + 1;
+            next[j + 1] = MIN(change, cheaper);
+        }
+    }
+    return row[i & 1][n];
+}
+
+// The option whose name, or what others call it, is nearest; NULL: none is near.
+static const char* nearest_name(const char* name) {
+    const char* meant = NULL;
+    int least = 1 << 20;
+    for (int i = 0; i < COUNT(config_options) + COUNT(other_words); i++) {
+        int is_option = i < COUNT(config_options);
+        const char* known = is_option ? config_options[i].name : other_words[i - COUNT(config_options)][0];
+        int distance = edit_distance(name, known);
+        if (distance >= least || 2 * distance >= (int)strlen(known)) continue;
+        least = distance;
+        meant = is_option ? known : other_words[i - COUNT(config_options)][1];
+    }
+    return meant;
+}
+
+static int unknown_option(const char* name, char* err, size_t errlen) {
+    char plain[128];
+    snprintf(plain, sizeof plain, "%s", name);
+    for (char* c = plain; *c; c++)
+        if (*c == '_') *c = '-';
+    const char* meant = nearest_name(plain);
+    return fail(err, errlen, "unknown option %s; %s%s", name, meant ? "did you mean " : "try ",
+                meant ? meant : "--help all");
+}
+
+// The value of an option: behind its '=', or the next word. NULL with a message when there is none.
+static const char* value_of(const Option* o, const char* equals, const char* next, char* err, size_t errlen) {
+    // A value may begin with a dash (a prompt, a path); an option's name in its place is a forgotten value.
+    if (equals) return equals + 1;
+    if (next && !(find(next) && o->type != TOPIC)) return next;
+    if (o->type == TOPIC) return "";
+    fail(err, errlen, "%s expects a value, found %s", o->name, next ? next : "the end of the line");
+    return NULL;
+}
+
+int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen) {
+    memset(config, 0, sizeof *config);
+    for (int i = 0; i < COUNT(config_options); i++)
+        if (config_options[i].standard && set(config, &config_options[i], config_options[i].standard, err, errlen))
+            return -1;
+    for (int i = 1; i < argc;) {
+        char name[128];
+        const char* equals = strchr(argv[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - argv[i] : (long)MIN(strlen(argv[i]), sizeof name)),
+                 argv[i]);
+        if (strncmp(name, "--", 2) != 0 && !find(name))
+            return fail(err, errlen, "expected an option, found \"%s\"; a value follows its option, as in --data PATH",
+                        argv[i]);
+        const Option* o = find(name);
+        if (!o) return unknown_option(name, err, errlen);
+        *given_word(config, o) |= given_bit(o);
+        if (o->type == PATHS) ((PathList*)place(config, o))->n = 0;
+        i++;
+        if (o->type == FLAG) {
+            if (equals) return fail(err, errlen, "%s takes no value, found \"%s\"", name, equals + 1);
+            *(int*)place(config, o) = 1;
+            continue;
+        }
+        const char* value = value_of(o, equals, i < argc ? argv[i] : NULL, err, errlen);
+        if (!value) return -1;
+        i += !equals && i < argc;
+        if (o->type == KEYS ? set_keys(config, value, 0, err, errlen) : set(config, o, value, err, errlen)) return -1;
+        while (o->type == PATHS && i < argc && strncmp(argv[i], "--", 2) != 0)
+            if (set(config, o, argv[i++], err, errlen)) return -1;
+    }
+    return 0;
+}
+
+int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen) {
+    const Option* o = find(name);
+    if (!o || o->lifetime == START) return 0;
+    if (o->type == KEYS) return set_keys(config, value, 1, err, errlen);
+    return was_given(config, o) ? 0 : set(config, o, value, err, errlen);
+}
+
+char* config_string(Config* config, size_t n) {
+    void** block = (void**)malloc(sizeof(void*) + n);
+    if (!block) return NULL;
+    *block = config->strings;
+    config->strings = block;
+    return (char*)(block + 1);
+}
+
+void config_free(Config* config) {
+    while (config->strings) {
+        void** block = (void**)config->strings;
+        config->strings = *block;
+        free(block);
+    }
+}
+
+int config_was_given(const Config* config, const char* name) {
+    const Option* o = find(name);
+    return o && was_given(config, o);
+}
+
+void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
+                  void* context) {
+    static char value[1 << 16];
+    for (int i = 0; i < COUNT(config_options); i++) {
+        const Option* o = &config_options[i];
+        if (o->lifetime == START || o->group == KEY) continue;
+        const PathList* list = (const PathList*)place(config, o);
+        if (o->type == PATHS) {
+            for (int p = 0; p < list->n; p++) visit(context, o->name, list->paths[p]);
+            continue;
+        }
+        format(config, o, value, sizeof value);
+        if (value[0]) visit(context, o->name, value);
+    }
+}
+
+int config_choice(const char* value, const char* choices) {
+    size_t n = strlen(value);
+    for (int i = 0;; i++) {
+        size_t length = strcspn(choices, "|");
+        if (!choices[length] || (length == n && !strncmp(choices, value, n))) return i;
+        choices += length + 1;
+    }
+}
+
+// ---- what goes together
+
+// Only the static planner is told a cp size; the others choose it.
+static int settle_plan(Config* config, char* err, size_t errlen) {
+    if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
+    if (config_was_given(config, "--plan"))
+        return fail(err, errlen, "--plan %s chooses cp sizes by itself, found --cp %d; try --plan static or --cp 0",
+                    config->plan, config->cp_size);
+    config->plan = "static";
+    return 0;
+}
+
+int config_arch(const Config* config) {
+    int arch = 0;
+    while (arch < N_ARCHS - 1 && strcmp(arch_table[arch].name, config->arch) != 0) arch++;
+    return arch;
+}
+
+static const Preset* preset_of(const Config* config) {
+    const Preset* preset = presets;
+    while (strcmp(preset->name, config->preset) != 0) preset++;  // CHOICE has checked the name
+    return preset;
+}
+
+// What a preset or another dimension says where an option does not.
+static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
+    if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
+    const ArchRow* arch = &arch_table[config_arch(c)];
+    int is_preset = !c->width && !c->heads, same_mlp = arch->act == arch_table[preset->arch].act;
+    if (!c->layers) c->layers = preset->layers;
+    if (!c->width) c->width = preset->width;
+    if (!c->heads) c->heads = preset->heads;
+    if (!c->kv_heads) c->kv_heads = is_preset ? preset->kv_heads : c->heads;
+    if (!c->head_size && is_preset) c->head_size = preset->head_size;
+    if (!c->head_size && c->width % c->heads)
+        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d, or --head-size", c->width,
+                    c->heads, ROUND_UP(c->width, c->heads));
+    if (!c->head_size) c->head_size = c->width / c->heads;
+    if (!c->hidden && is_preset && same_mlp) c->hidden = preset->hidden;
+    if (!c->hidden) c->hidden = act_runs(arch->act) == 2 ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
+    if (!c->context) c->context = preset->context;
+    if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
+    if (!strcmp(c->tie, "preset")) c->tie = preset->tied ? "yes" : "no";
+    if (!c->vocab) c->vocab = preset->vocab ? preset->vocab : tokenizer_vocab;
+    if (c->heads % c->kv_heads)
+        return fail(err, errlen, "--kv-heads %d does not divide --heads %d; try --kv-heads %d", c->kv_heads, c->heads,
+                    c->heads);
+    if (!(arch->features & HAS_POSITIONS) && c->head_size % 2)
+        return fail(err, errlen, "--head-size %d: rotary positions turn pairs of channels; try --head-size %d",
+                    c->head_size, c->head_size + 1);
+    return 0;
+}
+
+Shape config_shape(const Config* c) {
+    const ArchRow* arch = &arch_table[config_arch(c)];
+    const Preset* preset = preset_of(c);
+    Shape s = {.arch = (Arch)config_arch(c), .L = c->layers, .C = c->width, .NH = c->heads, .V = c->vocab};
+    s.features = arch->features | (strcmp(c->tie, "no") ? 0 : HAS_HEAD);
+    s.NKV = c->kv_heads, s.HS = c->head_size, s.U = c->hidden;
+    s.context = s.positions = c->context;
+    s.eps = arch->eps;
+    if (shape_has(&s, HAS_POSITIONS)) return shape_whole(s);
+    s.theta = c->rope_theta;
+    if (s.theta == preset->theta) s.scaling = preset->scaling;
+    return shape_whole(s);
+}
+
+// What a model of so many parameters trains with where options do not say. From 50M on Brown et al. 2020, table 2.1
+// (batch and peak learning rate) and its appendix B (a linear warm-up over the first 375M tokens); below what this
+// program's own tiny models do well with, and a step between both.
+static const struct Recipe {
+    double parameters;  // at most
+    int batch_tokens, warmup;
+    double lr;
+} recipes[] = {
+    {2e7, 1024, 100, 4e-3},      {5e7, 65536, 200, 1e-3},      {2.5e8, 524288, 715, 6e-4},
+    {5.5e8, 524288, 715, 3e-4},  {1e9, 524288, 715, 2.5e-4},   {2e9, 1048576, 358, 2e-4},
+    {5e9, 1048576, 358, 1.6e-4}, {1e10, 2097152, 179, 1.2e-4}, {1e300, 2097152, 179, 1e-4},
+};
+
+// Weights that are trained already want a smaller step, as nanoGPT's config/finetune_shakespeare.py takes for GPT-2:
+// 3e-5, a twentieth, with 32768 tokens and next to no warm-up.
+static void settle_recipe(Config* c) {
+    enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
+    Shape shape = config_shape(c);
+    int i = 0, tunes = c->init != NULL;
+    while (shape_param_count(&shape) > recipes[i].parameters) i++;
+    int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
+    if (c->explain) batch = MAX(batch, SHOWN * c->context);
+    if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
+    if (c->lr == 0) c->lr = recipes[i].lr / (tunes ? TUNED : 1);
+    if (c->warmup >= 0) return;
+    c->warmup = (int)MIN((int64_t)recipes[i].warmup, MAX(c->steps / 10, (int64_t)100));
+    if (tunes) c->warmup = MIN(c->warmup, TUNED_WARMUP);
+}
+
+int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+    const Preset* preset = preset_of(config);
+    if (settle_plan(config, err, errlen) || settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
+    settle_recipe(config);
+    if (config->vocab < tokenizer_vocab)
+        return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
+                    tokenizer_vocab);
+    if (config->batch_tokens < config->context)
+        return fail(err, errlen,
+                    "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
+                    config->batch_tokens, config->context, config->context);
+    if (config->capacity && config->capacity < config->context && !config->several_ranks)
+        return fail(
+            err, errlen,
+            "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d",
+            config->capacity, config->context, config->context);
+    return 0;
+}
+
+double config_bytes(const char* text) {
+    const char* units = "KMG";
+    char* end;
+    double bytes = strtod(text, &end);
+    const char* unit = *end ? strchr(units, *end) : NULL;
+    for (const char* u = units; unit && u <= unit; u++) bytes *= 1024;
+    return end == text || !(bytes >= 1) || bytes > 1e18 || (*end && (!unit || end[1])) ? -1 : bytes;
+}
+
+// ---- the learning rate
+
+// How much of the way from lr down to min_lr * lr has been gone: 0 .. 1.
+static double descent(const Config* config, int64_t t) {
+    double after = (double)MAX(config->steps - config->warmup, (int64_t)1);
+    double x = (double)(t - config->warmup) / after;
+    x = x < 0 ? 0 : x > 1 ? 1 : x;
+    if (!strcmp(config->schedule, "linear")) return x;
+    if (!strcmp(config->schedule, "cosine")) return 0.5 * (1 - cos(3.141592653589793 * x));
+    if (!strcmp(config->schedule, "wsd")) {
+        double fall = 0.2 * (double)config->steps, y = ((double)t - ((double)config->steps - fall)) / MAX(fall, 1);
+        return y <= 0 ? 0 : sqrt(MIN(y, 1));
+    }
+    return 0;
+}
+
+double schedule_lr(const Config* config, int64_t t) {
+    if (t < config->warmup) return config->lr * (double)t / config->warmup;
+    return config->lr * (1 - (1 - config->min_lr) * descent(config, t));
+}
