@@ -99,7 +99,8 @@ int strategies_parse(StrategyList* list, const char* text, size_t n, char* err, 
             r.line += *r.at++ == '\n';
             continue;
         }
-        if (list->n == MOST_RANK_STRATEGIES) return fail(err, errlen, "expected at most %d strategies", MOST_RANK_STRATEGIES);
+        if (list->n == MOST_RANK_STRATEGIES)
+            return fail(err, errlen, "expected at most %d strategies", MOST_RANK_STRATEGIES);
         if (read_strategy(&list->strategy[list->n], &r, err, errlen)) return -1;
         list->n++;
     }

@@ -264,7 +264,8 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->first_step;
     double emulated = 0;
     if (!m->timer->on) return;
-    if (!is_first && b->is_timed && !run->strategies) sample(run), learn_speeds(run);  // the first step also pays for first touches
+    if (!is_first && b->is_timed && !run->strategies)
+        sample(run), learn_speeds(run);  // the first step also pays for first touches
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->agreed[r].report;
         double pace = run->strategies ? NAN : m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];

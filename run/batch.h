@@ -31,10 +31,10 @@ typedef struct Batch {
     int n_pieces, is_read;  // is_read: the tokens of the plan's micro-batches stand in indices
     int n_own, n_cu;        // then: how many tokens, and entries of cu
     int64_t n_tokens, n_targets;
-    double sum_s2;          // sum of squared lengths, for the FLOP count
-    int strategy;           // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
-                            // n_targets and sum_s2 stay those of all
-    double strategy_ms;     // what the step should take with it, by Hydraulis' cost of its slowest pipeline
+    double sum_s2;       // sum of squared lengths, for the FLOP count
+    int strategy;        // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
+                         // n_targets and sum_s2 stay those of all
+    double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
     double expected_ms;     // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
     SamplerPosition after;  // where the next step's documents begin
