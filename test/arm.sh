@@ -3,7 +3,7 @@
 # Debian 12's, 14 Debian 13's), and the quick tests of one process pass under qemu-user, and so does the whole program
 # against PyTorch's numbers. Left out: tests that take minutes there and compute in double only.
 cd "$(dirname "$0")/.." || exit 1
-slow='test_(plan_rounds|published|speeds|split|step|simulate|flexsp|pruner)$' # long searches
+slow='test_(plan_rounds|published|speeds|split|step|simulate|flexsp|pruner|host|timer)$' # long searches; the machine itself
 here='ranks\.sh|emu|amx|sanitize|race|fuzz|cudnn|cuda|library|launch|campaign|docs_cache|user_cache|build/release/train'
 passed=0 failed=0 skipped=0
 ok() { passed=$((passed + 1)) && echo "  ok      $1"; }
@@ -34,10 +34,10 @@ done
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static)
 [ -n "$qemu" ] || { skip "nothing of it ran: no qemu-aarch64 here (Debian, Ubuntu: qemu-user)" && finish; }
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu OMP_NUM_THREADS=1
-printf '#!/bin/sh\nexec %s %s "$@"\n' "$qemu" "$PWD/build/arm/train" > build/arm/run
-chmod +x build/arm/run
+printf '#!/bin/sh\nexec %s %s "$@"\n' "$qemu" "$PWD/build/arm/train" > build/arm/emulated
+chmod +x build/arm/emulated
 for program in $programs; do
-    if timeout 300 "$qemu" "$program" build/arm/run > build/arm/log 2>&1 < /dev/null; then
+    if timeout 300 "$qemu" "$program" build/arm/emulated > build/arm/log 2>&1 < /dev/null; then
         ok "${program##*/} under qemu: $(tail -n 1 build/arm/log)"
     else
         bad "$program under qemu" build/arm/log
