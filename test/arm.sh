@@ -3,7 +3,8 @@
 # Debian 12's, 14 Debian 13's), and the quick tests of one process pass under qemu-user, and so does the whole program
 # against PyTorch's numbers. Left out: tests that take minutes there and compute in double only.
 cd "$(dirname "$0")/.." || exit 1
-slow='test_(plan_rounds|published|speeds|split|step|simulate|flexsp|pruner|host|timer)$' # long searches; the machine itself
+# Long searches, and what asks the machine itself.
+slow='test_(plan_rounds|published|speeds|split|step|simulate|flexsp|pruner|host|timer)$'
 here='ranks\.sh|emu|amx|sanitize|race|fuzz|cudnn|cuda|library|launch|campaign|docs_cache|user_cache|build/release/train'
 passed=0 failed=0 skipped=0
 ok() { passed=$((passed + 1)) && echo "  ok      $1"; }
