@@ -34,6 +34,12 @@ static int boxes_of_run(Box boxes[3], const ParamTensor* t, size_t first, size_t
     return count;
 }
 
+static Box common(const Box* a, const Box* b) {
+    int row = MAX(a->row, b->row), col = MAX(a->col, b->col);
+    int rows = MIN(a->row + a->rows, b->row + b->rows) - row, cols = MIN(a->col + a->cols, b->col + b->cols) - col;
+    return rows > 0 && cols > 0 ? (Box){row, col, rows, cols} : (Box){0};
+}
+
 int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, char* err, size_t errlen) {
     int ranks = whole->shards;
     if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * 3, arena, err, errlen)) return -1;
@@ -71,15 +77,25 @@ int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ra
     return 0;
 }
 
+// Boxes of a part stand below one another; those of a vector beside one another.
+int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
+                    size_t first, size_t n, size_t at) {
+    Box runs[3];
+    int count = 0, n_runs = boxes_of_run(runs, part, first, n), is_vector = !param_is_matrix(part->id);
+    for (int i = 0; i < n_runs; i++)
+        for (int j = 0, row = 0, col = 0; j < n_boxes; row += is_vector ? 0 : boxes[j].rows, col += boxes[j++].cols) {
+            Box place = {row, is_vector ? col : 0, boxes[j].rows, boxes[j].cols}, both = common(&runs[i], &place);
+            if (!both.rows) continue;
+            size_t in_part = (size_t)both.row * (size_t)part->cols + (size_t)both.col;
+            both.row += boxes[j].row - place.row, both.col += boxes[j].col - place.col;
+            out[count++] = (Holding){rank, both, at + in_part - first, part->cols};
+        }
+    return count;
+}
+
 // ---- boxes
 
 static size_t elems_of(const Box* box) { return (size_t)box->rows * (size_t)box->cols; }
-
-static Box common(const Box* a, const Box* b) {
-    int row = MAX(a->row, b->row), col = MAX(a->col, b->col);
-    int rows = MIN(a->row + a->rows, b->row + b->rows) - row, cols = MIN(a->col + a->cols, b->col + b->cols) - col;
-    return rows > 0 && cols > 0 ? (Box){row, col, rows, cols} : (Box){0};
-}
 
 // What is left of `box` without `part`, which lies in it: above, below, left and right of it. Returns how many.
 static int without(Box rest[4], const Box* box, const Box* part) {

@@ -42,6 +42,12 @@ int holdings_of_pieces(Holdings* holdings, const Shape* whole, Arena* arena, cha
 int holdings_of_parts(Holdings* holdings, const Shape* whole, const Part* parts, int ranks, Arena* arena, char* err,
                       size_t errlen);
 
+// Elements [first, first + n) of a rank's part of a tensor, which consists of `boxes` of the whole one, as holdings of
+// it: they lie one behind another from `at` on. Returns how many, at most MOST_RUN_HOLDINGS.
+enum { MOST_RUN_HOLDINGS = 3 * MOST_RUNS };
+int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
+                    size_t first, size_t n, size_t at);
+
 // ---- transfers
 
 typedef enum ReshardKind { RESHARD_COPY, RESHARD_SUM } ReshardKind;

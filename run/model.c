@@ -272,6 +272,13 @@ void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float
     if (m->tp) split_take(part, whole, &m->whole, split_of(m, tensor), layer_cut_rank(m, l), tensor->id);
 }
 
+int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part) {
+    boxes[0] = (Box){0, 0, part->rows, part->cols};
+    if (!m->tp) return 1;
+    int l = param_is_per_layer(part->id) ? part->layer : ENDS;
+    return split_boxes(boxes, &m->whole, split_of(m, part), layer_cut_rank(m, l), part->id);
+}
+
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
     char err[ERR_BYTES];
     const TpSplit* split = split_of(m, tensor);

@@ -224,6 +224,8 @@ void tp_end(const Model* m, Request request, int l);
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
 // Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
 // scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
+// The boxes of the whole tensor that this rank's part of it consists of.
+int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part);
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
 
 // logits (Vp, host): the own rows are there, all others come. Collective in the group.

@@ -5,6 +5,8 @@
 // hidden unit, (4 C + 3) HS (w + 4) for a head.
 #include "run/reshard.h"
 
+#include "run/mover.h"
+
 // ---- slabs
 
 enum { ALIGN_ELEMS = 64 };
@@ -290,11 +292,7 @@ void slices_remember(Model* m) {
         }
 }
 
-// ---- another division, for good
-//
-// Tensor after tensor, every kind of state is put together of the parts that ranks have
-// under the old division and taken apart under the new one, in host memory. That moves more than has to change hands;
-// it happens when a rank becomes slow for good, not in steps.
+// ---- another division, for good: what changes hands moves, once (run/mover.h)
 
 static void* take(const Model* m, size_t bytes) {
     void* p = m->k->alloc(bytes);
@@ -317,37 +315,20 @@ static void give_back(Model* m) {
     zero_close(&m->zero);
 }
 
-// The whole tensor, of one kind, in run->staging.
-static void join(Run* run, StateKind kind, const ParamTensor* tensor) {
-    Model* m = &run->model;
-    ParamTensor own = shape_param(&m->shape, tensor->id, tensor->layer);
-    if (kind == STATE_WEIGHTS) zero_fetch_weights(m, &own, run->part);
-    else zero_fetch_state(m, &own, run->part);
-    tp_join(m, &own, run->staging, run->part, run->others);
-}
-
-static void store(Run* run, Model* next, StateKind kind, const ParamTensor* tensor) {
-    ParamTensor part = shape_param(&next->shape, tensor->id, tensor->layer);
-    split_take(run->staging, run->staging, &next->whole, &next->split, tp_rank(next), tensor->id);
-    if (kind == STATE_WEIGHTS) {
-        zero_put_weights(next, &part, run->staging);
-        return;
-    }
-    Segment own = shape_segment(&next->shape, shape_index(&next->shape, &part), next->comm->rank);
-    if (own.n == 0) return;
-    next->k->upload(zero_owned(next, kind, &own), run->staging + own.first, own.n * sizeof(float), next->s);
-    next->k->synchronize(next->s);
-}
-
-static void carry(Run* run, Model* next, StateKind kind) {
-    Model* m = &run->model;
-    for (int i = 0, gathered = -1; i < shape_tensors(&m->whole); i++) {
-        ParamTensor tensor = shape_tensor(&m->whole, i);
-        int b = shape_bucket_of(&tensor, &m->whole);
-        if (kind != STATE_WEIGHTS && b != gathered) zero_gather_state(m, kind, gathered = b);
-        join(run, kind, &tensor);
-        store(run, next, kind, &tensor);
-    }
+// What ranks own of a kind of state, into arrays of the other division.
+static void carry(const Model* m, const Model* next, StateKind kind) {
+    Arena arena = {0};
+    Mover mover;
+    Holdings from = mover_owned(m, kind, &arena), to = mover_owned(next, kind, &arena);
+    ZeroPart part = kind == STATE_WEIGHTS ? ZERO_WEIGHTS : zero_part_of(kind);
+    DType dt = kind == STATE_WEIGHTS ? m->dt : DT_F32;
+    mover_open(&mover, m, &from, &to, &arena);
+    char* scratch = (char*)take(m, mover_scratch(&mover) * dtype_bytes(dt) + 1);
+    mover_run(&mover, m->world, &m->whole, (char*)next->zero.part[part], (const char*)m->zero.part[part], scratch, dt,
+              m->k, m->s);
+    m->k->synchronize(m->s);
+    m->k->free_memory(scratch);
+    arena_free(&arena);
 }
 
 void run_reshard(Run* run, const TpSplit* split) {
@@ -355,16 +336,16 @@ void run_reshard(Run* run, const TpSplit* split) {
     Model next = *m;
     if (m->zero.stage != 1) die("a new division of the model needs ZeRO stage 1, found %d", m->zero.stage);
     zero_settle(m);
-    m->tp->purpose = COMM_STATE;
     next.split = *split;
     next.shape = split_shape(&m->whole, split, tp_rank(m));
     next.shape.shards = m->shape.shards;
     take_arrays(&next);
-    carry(run, &next, STATE_WEIGHTS);
-    if (m->zero.part[ZERO_MASTER]) carry(run, &next, STATE_MASTER);
-    carry(run, &next, STATE_M);
-    carry(run, &next, STATE_V);
+    carry(m, &next, STATE_WEIGHTS);
+    if (m->zero.part[ZERO_MASTER]) carry(m, &next, STATE_MASTER);
+    carry(m, &next, STATE_M);
+    carry(m, &next, STATE_V);
     give_back(m);
     *m = next;
-    m->tp->purpose = COMM_TENSOR;
+    zero_gather(m);
+    zero_settle(m);
 }

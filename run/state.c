@@ -18,6 +18,7 @@
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "kernels/cpu/team.h"
+#include "run/mover.h"
 #include "run/run.h"
 
 // ---- the model's side of files
@@ -72,37 +73,42 @@ static void put_owned(void* context, StateKind kind, const Segment* segment, con
     if (own.n) upload_owned(m, kind, &own, (m->tp ? run->part : value) + own.first);
 }
 
+static size_t collected_elems(const Shape* whole) { return shape_param_elems(whole) / (size_t)whole->shards; }
+
 // Where collect_state has put them, or straight from the device.
 static void fetch_owned(void* context, StateKind kind, const Segment* segment, float* value) {
     const Run* run = (const Run*)context;
     const Model* m = &run->model;
-    size_t owned = shape_param_elems(&m->whole) / (size_t)m->whole.shards;
-    if (is_divided(m))
-        memcpy(value, run->collected + (size_t)(kind - STATE_MASTER) * owned + segment->at, segment->n * sizeof(float));
+    const float* collected = run->collected + (size_t)(kind - STATE_MASTER) * collected_elems(&m->whole) + segment->at;
+    if (is_divided(m)) m->k->download(value, collected, segment->n * sizeof(float), m->s);
     else m->k->download(value, zero_owned(m->owner ? m->owner : m, kind, segment), segment->n * sizeof(float), m->s);
 }
 
-// In tensor-parallel groups and pipelines: this rank's segments of whole tensors, put together of the parts that all
-// ranks own. Collective; between steps. Overwrites the staging buffers.
+static void* take(const Model* m, size_t elems) {
+    void* p = m->k->alloc(MAX(elems, (size_t)1) * sizeof(float));
+    if (!p) die("no memory for %zu MiB of optimizer state on its way to a file", elems * sizeof(float) >> 20);
+    return p;
+}
+
+// In tensor-parallel groups and pipelines: this rank's segments of whole tensors, from those who own parts of them.
+// Collective; between steps.
 static void collect_state(Run* run, int with_master) {
-    Model* m = &run->model;
-    const Shape* whole = &m->whole;
-    size_t owned = shape_param_elems(whole) / (size_t)whole->shards;
-    run->collected = (float*)calloc(3 * owned, sizeof(float));
-    if (!run->collected) die("no memory for %zu MiB of optimizer state on its way to a file", 12 * owned >> 20);
+    const Model* m = &run->model;
+    Arena arena = {0};
+    char err[ERR_BYTES];
+    Holdings owned = mover_owned(m, STATE_M, &arena), pieces;
+    Mover mover;
+    const size_t elems = collected_elems(&m->whole);
+    if (holdings_of_pieces(&pieces, &m->whole, &arena, err, sizeof err)) die("%s", err);
+    mover_open(&mover, m, &owned, &pieces, &arena);
+    run->collected = (float*)take(m, 3 * elems);
+    char* scratch = (char*)take(m, mover_scratch(&mover));
     for (StateKind kind = with_master ? STATE_MASTER : STATE_M; kind <= STATE_V; kind = (StateKind)(kind + 1))
-        for (int i = 0, gathered = -1; i < shape_tensors(whole); i++) {
-            Segment segment = shape_segment(whole, i, m->world->rank);
-            ParamTensor own = pipeline_part(m, &segment.tensor);
-            int b = shape_bucket_of(&own, &m->shape);
-            if (own.elems && b != gathered) zero_gather_state(m, kind, gathered = b);
-            if (own.elems) zero_fetch_state(m, &own, run->part);
-            if (is_here(m, &segment.tensor)) tp_join(m, &own, run->staging, run->part, run->others);
-            pipeline_share(m, run->staging, segment.tensor.elems, pipeline_stage_of(m, &segment.tensor));
-            memcpy(run->collected + (size_t)(kind - STATE_MASTER) * owned + segment.at, run->staging + segment.first,
-                   segment.n * sizeof(float));
-        }
-    zero_clear_grads(m);
+        mover_run(&mover, m->world, &m->whole, (char*)(run->collected + (size_t)(kind - STATE_MASTER) * elems),
+                  (const char*)m->zero.part[zero_part_of(kind)], scratch, DT_F32, m->k, m->s);
+    m->k->synchronize(m->s);
+    m->k->free_memory(scratch);
+    arena_free(&arena);
 }
 
 // What is written: all ranks share in the whole model.
@@ -225,7 +231,7 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     int failed = unwritten || lost ||
                  optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
                  disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words);
-    free(run->collected);
+    if (run->collected) run->model.k->free_memory(run->collected);
     run->collected = NULL;
     if (failed) return -1;
     return is_first ? write_small_files(run, w, mine->words, sizeof mine->words) : 0;

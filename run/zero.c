@@ -198,8 +198,12 @@ float* zero_owned_grads(const Model* m, const Segment* segment) {
     return x->owned_grads + (segment->at - x->at);
 }
 
+ZeroPart zero_part_of(StateKind kind) {
+    return kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V;
+}
+
 static float* state(const Model* m, StateKind kind) {
-    return (float*)m->zero.part[kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V];
+    return (float*)m->zero.part[zero_part_of(kind)];
 }
 
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
@@ -474,20 +478,6 @@ void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
         return;
     }
     if (x->comm->size > 1) comm_all_gather(x->comm, x->grads, x->owned_grads, x->piece, DT_F32, m->s);
-    m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
-}
-
-// State goes through where gradients are summed, which is free between steps.
-void zero_gather_state(Model* m, StateKind kind, int b) {
-    const ZeroBucket* x = &m->zero.bucket[b];
-    const float* owned = state(m, kind) + x->at;
-    x->comm->purpose = COMM_STATE;
-    if (x->comm->size > 1) comm_all_gather(x->comm, x->grads, owned, x->piece, DT_F32, m->s);
-    else m->k->cast(x->grads, DT_F32, owned, DT_F32, x->piece, m->s);
-    x->comm->purpose = COMM_OTHER;
-}
-
-void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value) {
     m->k->download(value, zero_grads(m, tensor), tensor->elems * sizeof(float), m->s);
 }
 

@@ -84,6 +84,7 @@ float* zero_grads(const Model* m, const ParamTensor* tensor);
 char* zero_owned_weights(const Model* m, const Segment* segment);
 float* zero_owned_grads(const Model* m, const Segment* segment);
 // fp32: STATE_MASTER, STATE_M, STATE_V.
+ZeroPart zero_part_of(StateKind kind);
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 
 // ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
@@ -116,10 +117,6 @@ void zero_settle(Model* m);
 // value (elems) fp32 on the host. Collective: all ranks in the same order; every rank gets the whole tensor.
 void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value);
 void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value);  // after zero_reduce
-// Optimizer state of a kind (STATE_MASTER only where there is one), bucket after bucket: gathered to where gradients
-// are summed, then a tensor at a time. Collective; between steps; when all is done, zero_clear_grads.
-void zero_gather_state(Model* m, StateKind kind, int b);
-void zero_fetch_state(Model* m, const ParamTensor* tensor, float* value);
 // Stores a whole tensor of weights (value is overwritten) where this rank keeps it: all of it, or in stage 3 its own
 // part. Not collective; when all are stored, zero_gather.
 void zero_put_weights(Model* m, const ParamTensor* tensor, float* value);

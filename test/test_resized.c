@@ -13,6 +13,7 @@
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
 // blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
 // 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
+#include "run/mover.h"
 #include "run/reshard.h"
 #include "test/flops.h"
 #include "test/resized_plans.h"
@@ -543,18 +544,35 @@ typedef struct Wholes {
     double loss;
 } Wholes;
 
+// Every rank puts what it owns into the whole; copies are equal.
+static void join_owned(float* whole, StateKind kind) {
+    Arena arena = {0};
+    Holdings owned = mover_owned(m, kind, &arena);
+    const float* own = (const float*)m->zero.part[zero_part_of(kind)];
+    size_t n = shape_param_elems(&m->whole);
+    for (size_t i = 0; i < n; i++) whole[i] = -INFINITY;
+    for (int t = 0; t < owned.tensors; t++) {
+        ParamTensor tensor = shape_tensor(&m->whole, t);
+        for (const Holding* h = owned.list + owned.first[t]; h < owned.list + owned.first[t + 1]; h++)
+            for (int r = 0; h->rank == rank && r < h->box.rows; r++)
+                memcpy(whole + tensor.offset + (size_t)(h->box.row + r) * (size_t)tensor.cols + (size_t)h->box.col,
+                       own + h->at + (size_t)r * (size_t)h->stride, (size_t)h->box.cols * sizeof(float));
+    }
+    MPI_Allreduce(MPI_IN_PLACE, whole, (int)n, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+    arena_free(&arena);
+}
+
 static void join_all(float* whole, int kind) {
-    static const StateKind states[] = {[MOMENTS] = STATE_M, [SQUARES] = STATE_V};
-    for (int i = 0, gathered = -1; i < shape_tensors(&m->whole); i++) {
+    for (int i = 0; i < shape_tensors(&m->whole); i++) {
         ParamTensor tensor = shape_tensor(&m->whole, i), own = shape_param(&m->shape, tensor.id, tensor.layer);
-        int b = shape_bucket_of(&tensor, &m->whole);
-        if (kind >= MOMENTS && b != gathered) zero_gather_state(m, states[kind], gathered = b);
         if (kind == GRADIENTS) zero_fetch_grads(m, &own, run->part);
         else if (kind == WEIGHTS) zero_fetch_weights(m, &own, run->part);
-        else zero_fetch_state(m, &own, run->part);
+        else continue;
         tp_join(m, &own, whole + tensor.offset, run->part, run->others);
     }
-    if (kind != WEIGHTS) zero_clear_grads(m);
+    if (kind == GRADIENTS) zero_clear_grads(m);
+    if (kind == MOMENTS) join_owned(whole, STATE_M);
+    if (kind == SQUARES) join_owned(whole, STATE_V);
 }
 
 // And the loss of a step.
