@@ -36,12 +36,14 @@ static void skip(Reader* r) {
 
 static int ends(const Reader* r) { return r->at == r->end || *r->at == ';' || *r->at == '\n'; }
 
-// A number from 1 to 65536; 0: there is none.
+enum { MOST_COPIES = 16384, MOST_DEGREE = 64 };
+
+// A number from 1 to MOST_COPIES; 0: there is none.
 static int read_number(Reader* r) {
     int64_t value = 0;
     while (r->at < r->end && isdigit((unsigned char)*r->at)) {
         value = value * 10 + (*r->at++ - '0');
-        if (value > 65536) return 0;
+        if (value > MOST_COPIES) return 0;
     }
     return (int)value;
 }
@@ -53,13 +55,13 @@ static int unexpected(const Reader* r, char* err, size_t errlen) {
                 r->at);
 }
 
-// A word with a number behind it.
+// A word with a number up to MOST_DEGREE behind it.
 static int read_word(Reader* r, const char* word, int* value) {
     size_t n = strlen(word);
     if ((size_t)(r->end - r->at) < n || memcmp(r->at, word, n) != 0) return 0;
     r->at += n;
     *value = read_number(r);
-    return *value > 0 ? 1 : -1;
+    return *value > 0 && *value <= MOST_DEGREE ? 1 : -1;
 }
 
 static int read_group(PipelineGroup* g, Reader* r) {

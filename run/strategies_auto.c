@@ -1,9 +1,9 @@
-// strategies_auto.c - --layout hydraulis: the strategies of plan/strategy_search.h for this model, these ranks and the
-// lengths of the training pieces.
+// strategies_auto.c - --layout hydraulis: strategies for this model, these ranks and the lengths of the training pieces,
+// by plan/published/strategy_search.h.
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plan/strategy_search.h"
+#include "plan/published/strategy_search.h"
 #include "run/strategies.h"
 
 enum { MOST_KINDS = HYDRAULIS_SCHEMES, LISTED = 8 };  // strategies are few: each has Comms of its own

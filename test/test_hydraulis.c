@@ -6,7 +6,7 @@
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
 #include "plan/machine.h"
 #include "plan/published/hydraulis.h"
-#include "plan/strategy_search.h"
+#include "plan/published/strategy_search.h"
 #include "test/arenas.h"
 #include "test/hydraulis_cases.h"
 

@@ -1,7 +1,7 @@
 // strategy_search.h - which strategies a run should have to choose from: few, and such that every step finds one that
 // is fast for its documents.
 //
-// The dynamic program of plan/published/hydraulis.h proposes one for every longest document, from the documents of one
+// The dynamic program of hydraulis.h proposes one for every longest document, from the documents of one
 // step of a sample after another; each kind of pipeline alone is proposed as well. All are tried on these steps,
 // dispatched and packed as a run would, and taken one after another: always the one with which the steps, each under
 // its best strategy so far, take least in all; until that saves less than LEAST_GAIN of it. Then what differs from

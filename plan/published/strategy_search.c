@@ -1,5 +1,5 @@
 // strategy_search.c - see strategy_search.h.
-#include "plan/strategy_search.h"
+#include "plan/published/strategy_search.h"
 
 #include <math.h>
 
