@@ -1,5 +1,5 @@
-// strategies_auto.c - --layout hydraulis: strategies for this model, these ranks and the lengths of the training pieces,
-// by plan/published/strategy_search.h.
+// strategies_auto.c - --layout hydraulis: strategies for this model, these ranks and the lengths of the training
+// pieces, by plan/published/strategy_search.h.
 #include <stdio.h>
 #include <stdlib.h>
 
