@@ -531,6 +531,19 @@ static void hash_staging(Hashes* hashes, int kind, const ParamTensor* tensor) {
     *hash = hash_bytes(run->staging + first, (tensor->elems - first) * sizeof(float), *hash);
 }
 
+// The i-th tensor of this rank's part into the staging buffer, piece by piece from those who own it.
+static void stage_state(const Model* m, StateKind kind, int i) {
+    char why[ERR_BYTES];
+    ParamTensor tensor = shape_tensor(&m->shape, i);
+    Comm* c = m->zero.bucket[shape_bucket_of(&tensor, &m->shape)].comm;
+    for (int r = 0; r < c->size; r++) {
+        Segment s = shape_segment(&m->shape, i, r);
+        size_t bytes = s.n * sizeof(float);
+        if (s.n && r == c->rank) m->k->download(run->staging + s.first, zero_owned(m, kind, &s), bytes, m->s);
+        if (s.n && c->table->broadcast_host(c, run->staging + s.first, bytes, r, why, sizeof why)) die("%s", why);
+    }
+}
+
 static Hashes hash_shared(void) {
     Model* m = &run->model;
     Hashes hashes = {{0}, {0}};
@@ -539,12 +552,10 @@ static Hashes hash_shared(void) {
         zero_fetch_weights(m, &tensor, run->staging);
         hash_staging(&hashes, WEIGHTS, &tensor);
         for (int kind = M; kind <= V; kind++) {
-            zero_gather_state(m, kind == V ? STATE_V : STATE_M, shape_bucket_of(&tensor, &m->shape));
-            zero_fetch_state(m, &tensor, run->staging);
+            stage_state(m, kind == V ? STATE_V : STATE_M, i);
             hash_staging(&hashes, kind, &tensor);
         }
     }
-    zero_clear_grads(m);
     return hashes;
 }
 
