@@ -197,8 +197,7 @@ static void divide_among_group(Cost* cost, const Model* m) {
     int bytes_known = cost->n_groups > 0;
     cost->tensor_ranks = ranks;
     cost->tensor_exchanges = exchanges_of_a_layer(m);
-    for (int r = 0; r < m->job->size; r++)
-        cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
+    for (int r = 0; r < m->job->size; r++) cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
     if (bytes_known)
         cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
     else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
@@ -339,7 +338,7 @@ static void set_routing(Run* run) {
     m->comm->route_least = (size_t)(is_auto && least > 0 && its > 0 ? MAX(1, least * own / its) : least);
 }
 
-static void find_cost(Run* run) {
+void run_find_job_cost(Run* run) {
     Found found;
     char err[ERR_BYTES];
     Comm* comm = run->model.job;
@@ -377,19 +376,4 @@ void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGro
     divide_among_stages(&own.cost, m->stages);
     cost_groups(groups, &own.cost, &stub.limits, CP_CHOICE_AUTO);
     *out = group_pipeline_cost(&groups[1]);
-}
-
-void run_find_cost(Run* run) {
-    if (!run->strategies) {
-        find_cost(run);
-        return;
-    }
-    for (int s = 0; s < run->strategies->list.n; s++) {
-        Run* as = run->strategies->as[s];
-        as->peak = run->peak;
-        find_cost(as);
-    }
-    calibration_start(&run->calibration);
-    strategies_ready(run);
-    strategies_turn(run, run->strategies->now);
 }

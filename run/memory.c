@@ -331,10 +331,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->staging = (float*)planned(plan, "file staging");
     run->part = m->tp || m->owner ? run->staging + largest_tensor(&m->whole) : run->staging;
     run->others = m->tp || m->owner ? run->part + largest_tensor(&m->whole) : NULL;
-    strategies_carve(run);
 }
 
-static MemoryPlan plan_memory(Run* run) {
+MemoryPlan run_plan_job_memory(Run* run) {
     // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine.
     if (!run->available.bytes) run->available = available_memory(run);
     run->most_scratch = run->available.bytes / 8;
@@ -354,8 +353,7 @@ static MemoryPlan plan_memory(Run* run) {
     return plan;
 }
 
-// Strategies take turns in the same memory: of every entry what the one takes that takes most.
-static void widen(MemoryPlan* plan, const MemoryPlan* other) {
+void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
     for (int i = 0; i < other->n; i++) {
         const MemoryEntry* entry = &other->entries[i];
         int at = 0;
@@ -368,22 +366,6 @@ static void widen(MemoryPlan* plan, const MemoryPlan* other) {
     }
 }
 
-MemoryPlan run_plan_memory(Run* run) {
-    MemoryPlan plan = {0};
-    if (!run->strategies) return plan_memory(run);
-    if (!run->available.bytes) run->available = available_memory(run);
-    for (int s = 0; s < run->strategies->list.n; s++) {
-        Run* as = run->strategies->as[s];
-        as->available = run->available;
-        MemoryPlan one = plan_memory(as);
-        run->most_scratch = as->most_scratch;
-        widen(&plan, &one);
-    }
-    run->memory_bytes = plan.total;
-    strategies_turn(run, run->strategies->now);
-    return plan;
-}
-
 // Bytes of this process that are in memory now.
 static double resident_now(void) {
     long all = 0, pages = 0;
@@ -393,7 +375,7 @@ static double resident_now(void) {
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 
-void run_take_memory(Run* run, MemoryPlan* plan) {
+void run_take_job_memory(Run* run, MemoryPlan* plan) {
     run->resident_before = resident_now();
     allocate(run, plan);
     carve(run, plan);

@@ -16,11 +16,7 @@ typedef struct Mover {
     int is_plain;  // all ranks have the whole model: collectives
 } Mover;
 
-// What all ranks own of a kind of state, in elements of this model's array of it: masters and moments, or weights,
-// which lie in Zero.part[ZERO_WEIGHTS]. Collective. Between two of these, and to and from holdings_of_pieces,
-// optimizer state moves into any other layout. In the arena; ends the program where a rank is lost.
-Holdings mover_owned(const Model* m, StateKind kind, Arena* arena);
-// The transfers between them, COPY for COMM_STATE. Ends the program where there is no memory.
+// Makes a mover of optimizer state between two layouts. In the arena; ends the program where there is no memory.
 void mover_open(Mover* mover, const Model* m, const Holdings* from, const Holdings* to, Arena* arena);
 // Elements of scratch: two waves on their way, and a slice that is added.
 size_t mover_scratch(const Mover* mover);

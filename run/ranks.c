@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
-#include "run/strategies.h"
+#include "run/run.h"
 
 void run_find_ranks(Run* run) {
     char err[ERR_BYTES];
@@ -262,16 +262,11 @@ void run_leave_job(Run* run) {
     free(run->groups);
 }
 
-void run_join_ranks(Run* run) {
-    Model* m = &run->model;
-    m->job = m->world;
-    strategies_read(run);
-    if (run->strategies) strategies_join(run);
-    else run_join_job(run);
-    m->whole.shards = m->world->size;
-    run->agreed = (Agreement*)calloc((size_t)m->world->size, sizeof *run->agreed);
-    if (!run->agreed) die("no memory for %d ranks", m->world->size);
-    if (m->world->size > 1) {
+void run_compare_ranks(Run* run) {
+    int ranks = run->model.world->size;
+    run->agreed = (Agreement*)calloc((size_t)ranks, sizeof *run->agreed);
+    if (!run->agreed) die("no memory for %d ranks", ranks);
+    if (ranks > 1) {
         check_same(run);
         if (!run_is_brief(run)) say_where(run);
     }

@@ -6,6 +6,7 @@
 #include "run/reshard.h"
 
 #include "run/mover.h"
+#include "run/owned.h"
 
 // ---- slabs
 
@@ -319,7 +320,7 @@ static void give_back(Model* m) {
 static void carry(const Model* m, const Model* next, StateKind kind) {
     Arena arena = {0};
     Mover mover;
-    Holdings from = mover_owned(m, kind, &arena), to = mover_owned(next, kind, &arena);
+    Holdings from = owned_holdings(m, kind, &arena), to = owned_holdings(next, kind, &arena);
     ZeroPart part = kind == STATE_WEIGHTS ? ZERO_WEIGHTS : zero_part_of(kind);
     DType dt = kind == STATE_WEIGHTS ? m->dt : DT_F32;
     mover_open(&mover, m, &from, &to, &arena);

@@ -139,7 +139,7 @@ void run_open_ranks(Run* run);  // opens the Comm of all ranks
 void run_set_limits(Run* run, int tp, int data_ranks);  // what plans must respect, apart from nodes and capacity
 void run_join_job(Run* run);          // divides the ranks of m->job into stages, groups and data ranks
 void run_leave_job(Run* run);         // gives back what that has made, and what planning has settled
-void run_join_ranks(Run* run);        // divides them into groups and proves that all mean the same run
+void run_compare_ranks(Run* run);     // proves that all mean the same run
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
 void run_measure_limit(Run* run);     // of all ranks together, each on its own
 // Ends the program because ranks can no longer work together.
@@ -184,8 +184,17 @@ typedef struct MemoryPlan {
 void run_carve_activations(Run* run);
 // Bytes of the memory table of a rank of stage s, with rows of N tokens. Before ranks are joined.
 size_t run_memory_of(Run* run, const Layout* layout, int s, int N);
-MemoryPlan run_plan_memory(Run* run);  // settles --capacity
+MemoryPlan run_plan_job_memory(Run* run);  // settles --capacity
+// What both need, by turns in the same memory: of every entry what the one takes that takes most.
+void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
+void run_take_job_memory(Run* run, MemoryPlan* plan);
+
+// ---- strategies_open.c: phases of main, for every strategy
+
+void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
+MemoryPlan run_plan_memory(Run* run);
 void run_take_memory(Run* run, MemoryPlan* plan);
+void run_find_cost(Run* run);  // all ranks call it together
 
 // ---- state.c
 
@@ -230,9 +239,9 @@ typedef struct PipelineCost {
 } PipelineCost;
 PipelineCost group_pipeline_cost(const GroupCost* g);
 void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
-void run_find_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks call it together
-void run_probe(Run* run);      // measures this machine into run->probed
-void run_set_cost(Run* run);   // setting.cost and groups: probed with what calibration has learnt
+void run_find_job_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks of the job call it
+void run_probe(Run* run);          // measures this machine into run->probed
+void run_set_cost(Run* run);       // setting.cost and groups: probed with what calibration has learnt
 
 // Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
 int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen);

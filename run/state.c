@@ -19,6 +19,7 @@
 #include "data/optimizer_files.h"
 #include "kernels/cpu/team.h"
 #include "run/mover.h"
+#include "run/owned.h"
 #include "run/run.h"
 
 // ---- the model's side of files
@@ -96,7 +97,7 @@ static void collect_state(Run* run, int with_master) {
     const Model* m = &run->model;
     Arena arena = {0};
     char err[ERR_BYTES];
-    Holdings owned = mover_owned(m, STATE_M, &arena), pieces;
+    Holdings owned = owned_holdings(m, STATE_M, &arena), pieces;
     Mover mover;
     const size_t elems = collected_elems(&m->whole);
     if (holdings_of_pieces(&pieces, &m->whole, &arena, err, sizeof err)) die("%s", err);

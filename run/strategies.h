@@ -19,7 +19,7 @@
 
 struct Strategies {
     StrategyList list;
-    int now;                   // the strategy whose weights are in place
+    int now;                        // the strategy whose weights are in place
     Run* as[MOST_RANK_STRATEGIES];  // the run under each
     char name[MOST_RANK_STRATEGIES][STRATEGY_TEXT];
     Model owner;
@@ -40,13 +40,11 @@ size_t strategies_scratch(const Run* run);  // bytes that weights and gradients 
 
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
-// In the order of main. Each ends the program with one line where it cannot go on.
-int strategies_find(Run* run, StrategyList* list, char* err, size_t errlen);  // --layout hydraulis, on rank 0
+const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);
 PipelineScheme strategies_scheme(const PipelineGroup* g, const PipelineCost* cost, int64_t capacity);
-void strategies_read(Run* run);   // of --strategies; before ranks are joined
-void strategies_join(Run* run);   // makes all Comms, and the movers; run is then the first strategy's
-void strategies_carve(Run* run);  // once run->model has memory: that of all others
-void strategies_ready(Run* run);  // once memory is known: costs, and what is chosen from
+int strategies_scheme_of(const Strategies* x, const PipelineGroup* g);  // of the pool
+// --layout hydraulis, on rank 0: strategies_auto.c. 0, or -1 with words.
+int strategies_find(Run* run, StrategyList* list, char* err, size_t errlen);
 // The pieces of the step in b: chooses b->strategy (in evaluation it is the one in place) and leaves those of this
 // rank's job. 0, or -1 with a message. On the planner's thread.
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);

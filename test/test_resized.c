@@ -14,6 +14,7 @@
 // blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
 // 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
 #include "run/mover.h"
+#include "run/owned.h"
 #include "run/reshard.h"
 #include "test/flops.h"
 #include "test/resized_plans.h"
@@ -547,7 +548,7 @@ typedef struct Wholes {
 // Every rank puts what it owns into the whole; copies are equal.
 static void join_owned(float* whole, StateKind kind) {
     Arena arena = {0};
-    Holdings owned = mover_owned(m, kind, &arena);
+    Holdings owned = owned_holdings(m, kind, &arena);
     const float* own = (const float*)m->zero.part[zero_part_of(kind)];
     size_t n = shape_param_elems(&m->whole);
     for (size_t i = 0; i < n; i++) whole[i] = -INFINITY;
