@@ -26,6 +26,7 @@ static void refuse_others(const Run* run) {
     const Config* c = &run->config;
     if (c->tp > 1 || c->pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
         die("--strategies: expected neither --tp, --pp nor --layout beside it; write them into the strategies");
+    if (c->check_layout) die("--check-layout: expected one layout, found --strategies; try --explain");
     if (c->zero > 1)
         die("--strategies: expected --zero 1, found --zero %d; weights of a step are whole in every pipeline", c->zero);
     if (strcmp(c->balance, "off") || c->probe)
@@ -44,16 +45,18 @@ static void strategies_read(Run* run) {
     } found;
     const Config* c = &run->config;
     int searches = c->layout && !strcmp(c->layout, "hydraulis");
-    if ((!c->strategies && !searches) || !run->training) return;
+    int named = c->strategies && strcmp(c->strategies, "none") != 0;
+    if ((!named && !searches) || !run->training) return;
     refuse_others(run);
     memset(&found, 0, sizeof found);
-    if (!c->strategies) run_measure_limit(run);
+    if (!named) run_measure_limit(run);
     if (m->world->rank == 0)
-        found.failed = c->strategies ? read_list(&found.list, c->strategies, found.words, ERR_BYTES)
-                                     : strategies_find(run, &found.list, found.words, ERR_BYTES);
+        found.failed = named ? read_list(&found.list, c->strategies, found.words, ERR_BYTES)
+                             : strategies_find(run, &found.list, found.words, ERR_BYTES);
     if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("--strategies: %s", found.words);
-    if (strategies_check(&found.list, &m->whole, m->world->size, err, sizeof err)) die("--strategies: %s", err);
+    if (strategies_check(&found.list, &m->whole, m->world->size, err, sizeof err))
+        die("--strategies: %s; --strategies none goes on without", err);
     run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
     if (!run->strategies) die("no memory for %d strategies", found.list.n);
     run->strategies->list = found.list;

@@ -195,7 +195,7 @@ static void bytes_are_those_of_the_transfers_and_optimizer_state_stays(void) {
     CHECK(strstr(output, "sent by all ranks") && !strstr(output, "optimizer state"));
 }
 
-static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five(void) {
+static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one(void) {
     Curve rest;
     const char* list = "--capacity 90 --strategies '8xtp1; tp4+4xtp1; tp4+2xtp2; tp4pp2; tp2pp2+tp4'";
     if (!run("eight", 8, list, &eight)) return;
@@ -210,6 +210,12 @@ static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five(void) {
     CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
     CHECK(log_values("eight", "grad_norm", rest.norm, STEPS) == STEPS);
     check_same(&rest, &one, HALF);
+    sh("rm -rf $W/eight/step-000020");
+    CHECK(sh("%s --resume --out $W/eight --threads 1", program) != 0);
+    CHECK(strstr(errors, "--strategies none goes on without") != NULL);
+    CHECK(sh("%s --resume --out $W/eight --threads 1 --strategies none", program) == 0);
+    CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
+    check_same(&rest, &one, HALF);
 }
 
 static void what_does_not_go_with_strategies_is_said(void) {
@@ -217,7 +223,9 @@ static void what_does_not_go_with_strategies_is_said(void) {
         const char *options, *words;
     } wrong[] = {
         {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout"},
-        {"--strategies tp3", "tp3: expected pipelines for all 2 ranks, found some for 3"},
+        {"--strategies tp3",
+         "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without"},
+        {"--strategies tp2 --check-layout", "expected one layout, found --strategies"},
         {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3"},
         {"--strategies tp2 --balance migrate", "--balance is not there"},
         {"--strategies 2tp1", "line 1: expected pipelines like 2xtp2pp3, joined by +, found \"tp1\""},
@@ -239,7 +247,7 @@ int main(int argc, char** argv) {
     RUN(every_gradient_is_that_of_one_rank);
     RUN(weights_after_switching_are_those_of_a_fixed_strategy);
     RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
-    RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five);
+    RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one);
     RUN(what_does_not_go_with_strategies_is_said);
     return program_end();
 }
