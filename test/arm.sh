@@ -38,6 +38,7 @@ export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
 printf '#!/bin/sh\nexec %s %s "$@"\n' "$qemu" "$PWD/build/arm/train" > build/arm/emulated
 chmod +x build/arm/emulated
 for program in $programs; do
+    case $program in */test_golden) export TEST_ONLY=ten_steps ;; esac # without MPI; the last one
     timeout 1500 "$qemu" "$program" build/arm/emulated > build/arm/log 2>&1 < /dev/null
     status=$?
     if [ $status = 0 ]; then
