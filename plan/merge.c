@@ -157,9 +157,9 @@ static void join_locals(Merge* x) {
     }
 }
 
-int plan_merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, char* err,
-               size_t errlen) {
-    ArenaMark mark = arena_mark(arena);
+// Of the timeline only makespan, critical and shares are left.
+static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, char* err,
+                 size_t errlen) {
     int n = plan->n_micro_batches, n_shared = 0;
     if (plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
     Merge x = open_merge(plan, lengths, setting, arena);
@@ -184,7 +184,25 @@ int plan_merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting
         keep_or_undo(&x, keep);
         if (keep) *timeline = tried;
     }
-    if (tidy(&x, err, errlen) < 0) return -1;
+    return tidy(&x, err, errlen);
+}
+
+int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, char* err,
+               size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Timeline timeline;
+    Plan merged;
+    if (plan->n_docs == 0) return 0;
+    plan_take(&merged, plan->n_docs, arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    plan_copy(&merged, plan);
+    if (merge(&merged, &timeline, lengths, setting, arena, err, errlen) < 0) return -1;
+    if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err, errlen) < 0) return -1;
+    if (!setting->rounds || timeline.makespan < prediction->makespan) {
+        plan_copy(plan, &merged);
+        prediction->makespan = timeline.makespan;
+        prediction->critical = timeline.critical;
+    }
     arena_reset(arena, mark);
     return 0;
 }

@@ -142,7 +142,8 @@ int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_
     if (!made && below < INFINITY) return 1;
     // Where none of these can be, either some other cp size can or this says why not.
     if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err, errlen) < 0) return -1;
-    return predict_plan(prediction, plan, lengths, setting, arena, err, errlen);
+    if (predict_plan(prediction, plan, lengths, setting, arena, err, errlen) < 0) return -1;
+    return plan_merge(plan, prediction, lengths, setting, arena, err, errlen);
 }
 
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,

@@ -195,7 +195,7 @@ static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, c
     return 0;
 }
 
-// The best single cp size instead, where guesses found nothing (makespan infinite) or less than it.
+// The best single cp size instead, where guesses found nothing (makespan infinite) or more than it takes.
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
@@ -225,17 +225,6 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths,
     return 0;
 }
 
-// Of a free plan.
-static int merge(Plan* plan, Prediction* f, const int* lengths, const Setting* setting, Arena* arena, char* err,
-                 size_t errlen) {
-    Timeline timeline;
-    if (setting->rounds || plan->n_micro_batches == 0) return 0;
-    if (plan_merge(plan, &timeline, lengths, setting, arena, err, errlen) < 0) return -1;
-    f->makespan = timeline.makespan;
-    f->critical = timeline.critical;
-    return 0;
-}
-
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
               Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
@@ -258,11 +247,11 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
     search_all(&search, &best, prediction);
     prediction->makespan = best.makespan;
-    if (best.makespan < INFINITY && write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0)
+    if (best.makespan < INFINITY && (write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0 ||
+                                     plan_merge(plan, prediction, lengths, setting, arena, err, errlen) < 0))
         return -1;
     if (prediction->makespan > poor * prediction->bounds.alone) try_adaptive(plan, prediction, &x, lengths, n, setting);
     if (setting->rounds && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
-    if (prediction->makespan < INFINITY && merge(plan, prediction, lengths, setting, arena, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,

@@ -52,9 +52,10 @@ int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double b
 // Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
               size_t errlen);
-// Puts micro-batches of a plan without rounds into passes together, where the step takes no longer, and sets rounds. Of
-// the timeline only makespan, critical and shares are left. 0, or -1 without memory.
-int plan_merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, char* err,
+// Puts micro-batches of a plan that was not made for rounds into passes together, where a step of ranks that run freely
+// takes no longer, and sets rounds; with setting->rounds the plan is left as it is unless that takes less. Prediction:
+// of the plan, in makespan and critical. 0, or -1 without memory.
+int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, char* err,
                size_t errlen);
 // What any plan should take. Fills all but the tries, of which it says there are none.
 int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,

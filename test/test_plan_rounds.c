@@ -144,9 +144,7 @@ static void plans_for_rounds_hold_and_are_no_longer_than_plans_cut_into_them(voi
         CHECK((t.result == 0) == (cut >= 0));
         if (t.result == 0) {
             check_trial(&t, step.lengths, step.n, &world.setting);
-            // A free plan's passes may have come in another order.
-            int has_cut = t.f.n_tries > 0 && t.f.tries[0].kind == FLEX_CUT;
-            CHECK(t.f.makespan <= MAX(cut, has_cut ? t.f.tries[0].makespan : 0) * (1 + 1e-12));
+            CHECK(t.f.makespan <= cut * (1 + 1e-12));
             tried++, made += made_for_rounds(&t.f), several += t.plan.n_rounds > 1;
             beside += has_passes_of_several(&t.plan);
         }
@@ -415,9 +413,9 @@ static void plans_for_rounds_are_the_same_with_every_compiler(void) {
         const char* machine;
         int ranks, node_size;
         uint64_t hash;
-    } cases[] = {{"a100-7b", 8, 8, 0x6dfb15d2c1079268u},
-                 {"flexsp-7b", 12, 5, 0x730b299ef4b0ca0du},
-                 {"h200-8b", 16, 4, 0x186d60fd7ee693f2u}};
+    } cases[] = {{"a100-7b", 8, 8, 0x577220067dd684a9u},
+                 {"flexsp-7b", 12, 5, 0x04dc17fc991f4fdcu},
+                 {"h200-8b", 16, 4, 0x51b5cc23006afd1bu}};
     for (int i = 0; i < COUNT(cases); i++) {
         uint64_t hash = 0;
         World world;
