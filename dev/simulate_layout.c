@@ -24,35 +24,57 @@ typedef struct Searched {
 
 // ---- memory of a rank
 
-// As run/zero.c has it.
-static double state_bytes(const Searched* x, const Shape* part, int D, int zero) {
-    Shape s = *part;
-    s.shards = D;
-    double elems = (double)shape_param_elems(&s), owned = elems / D, elem = (double)dtype_bytes(x->dt);
-    double layer = (double)shape_bucket(&s, 1).elems;
-    double window = (double)shape_bucket(&s, 0).elems + 2 * layer + (double)shape_bucket(&s, s.L + 1).elems;
-    double weights = zero == 3 ? owned + window : elems, master = x->dt == DT_BF16 ? 4 * owned : 0;
-    double grads = zero > 1 ? owned + window + 2 * layer / D : elems;
-    return elem * weights + master + 4 * grads + 8 * owned;
+// What run/zero.c has in use beside states: of buckets that are divided the embedding's, two layers', the head's.
+typedef struct InUse {
+    size_t first, layer, last, piece;  // elements
+} InUse;
+
+static void use(InUse* w, const Bucket* x, int b, int last) {
+    if (b == 0) w->first = x->elems;
+    else if (b == last) w->last = x->elems;
+    else w->layer = MAX(w->layer, x->elems), w->piece = MAX(w->piece, x->piece);
+}
+
+static double state_bytes(const Searched* x, const Shape* part, const Layout* layout, int s) {
+    InUse weights = {0}, grads = {0};
+    size_t bytes = 0;
+    for (int b = 0, last = part->L + 1; b <= last; b++) {
+        Bucket bucket = shape_bucket(part, b);
+        int is_layer = b > 0 && b < last, shards = is_layer ? shape_units(part, b - 1).shards : part->shards;
+        int zero = is_layer ? layout->layer[part->first_layer + b - 1].zero : layout->stage[s].zero;
+        if (shards == 1) zero = 1;
+        bytes += shape_state_bytes(&bucket, zero, x->dt);
+        if (zero > 1) use(&grads, &bucket, b, last);
+        if (zero > 2) use(&weights, &bucket, b, last);
+    }
+    bytes += (weights.first + 2 * weights.layer + weights.last) * dtype_bytes(x->dt);
+    return (double)(bytes + (grads.first + 2 * grads.layer + grads.last + 2 * grads.piece) * sizeof(float));
 }
 
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
+    static LayerUnits units[MOST_LAYERS];
     Searched* x = (Searched*)context;
     Activation acts[N_ACTS];
-    int first = layout_first(layout, s), R = layout->tp, D = x->costs.ranks / (R * layout->stages);
+    int first = layout_first(layout, s), end = layout_first(layout, s + 1), R = layout->tp,
+        D = x->costs.ranks / (R * layout->stages), unlike = 0;
     TpSplit split = split_even(&x->whole, R);
     Shape rank = R > 1 ? split_shape(&x->whole, &split, 0) : x->whole;
-    Shape part = shape_stage(&rank, first, layout_first(layout, s + 1));
-    const LayerLayout* row = &layout->layer[first];
+    Shape part = shape_stage(&rank, first, end);
+    part.shards = D;
+    for (int l = first; l < end; l++) {
+        units[l - first] = split_units(&x->whole, &split, 0, layout->layer[l].tp, D);
+        unlike |= layout->layer[l].tp < R;
+    }
+    if (unlike) part.units = units;
     ActNeeds needs = {.N = N,
                       .classifier_N = MIN(N, 8192),
-                      .layer = row,
+                      .layer = &layout->layer[first],
                       .training = 1,
                       .groups = D > 1,
                       .slots = rounds_in_flight(layout->stages, s),
                       .tp = R,
                       .dt = x->dt};
-    return state_bytes(x, &part, D, D > 1 ? row->zero : 1) + (double)shape_activations(&part, &needs, acts);
+    return state_bytes(x, &part, layout, s) + (double)shape_activations(&part, &needs, acts);
 }
 
 // ---- the model
@@ -108,6 +130,7 @@ static int find_way(LayoutTry* found, const LayoutProblem* all, const Way* way, 
     static LayoutTry tries[LAYOUT_TRIES];
     char err[ERR_BYTES];
     LayoutProblem p = *all;
+    p.unlike = way == ways;  // ways have one idea for all layers of a stage
     set_range(p.tp, way->tp, p.ranks, all->tp[1]);
     set_range(p.stages, way->stages, p.ranks, MIN(all->whole->L, MOST_STAGES));
     memcpy(p.zero, way->zero, sizeof p.zero);
@@ -125,6 +148,7 @@ static void print_layers(const LayoutTry* t) {
         for (int l = first; l < end; l += more) {
             more = layout_run(layout, l);
             printf("%s%d", l == first ? " " : "/", more);
+            if (layout->layer[l].tp < layout->tp) printf("t%d", layout->layer[l].tp);
             if (layout->layer[l].zero > 1) printf("z%d", layout->layer[l].zero);
             if (layout->layer[l].recompute) printf("%c", recompute_names[layout->layer[l].recompute][0]);
         }

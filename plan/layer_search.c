@@ -49,6 +49,10 @@ static double cheapest_path(Layers* x, double price, double bytes_alone) {
     for (int l = p->layers - 1; l >= 0; l--)
         for (int s = 0; s < S; s++) {
             double least = l == p->layers - 1 ? 0 : INFINITY;
+            if (s > 0 && !p->change) {  // what comes behind is the same
+                x->rest[l * S + s] = x->rest[l * S], x->next[l * S + s] = x->next[l * S];
+                continue;
+            }
             for (int t = 0; t < S && l < p->layers - 1; t++) {
                 int i = (l + 1) * S + t;
                 double behind = bytes_alone ? (p->ms[i] < INFINITY ? p->bytes[i] : INFINITY)
@@ -139,19 +143,45 @@ static void keep_best(Front* front, double lower, double most, double* dropped) 
     front->n = kept;
 }
 
+// Where a change costs nothing, strategies of the layer do not matter any more: pairs by bytes, each faster than those
+// before it. The pairs of a strategy, which are by bytes already, lie from runs to ends.
+static void merge_faster(Front* to, const Front* from, int* runs, const int* ends, int strategies) {
+    double least = INFINITY;
+    for (to->n = 0;;) {
+        const Pair* next = NULL;
+        int of = 0;
+        for (int s = 0; s < strategies; s++)
+            if (runs[s] < ends[s] && (!next || by_bytes(&from->pairs[runs[s]], next) < 0))
+                next = &from->pairs[runs[s]], of = s;
+        if (!next) return;
+        runs[of]++;
+        if (next->ms < least) to->pairs[to->n++] = *next, least = next->ms;
+    }
+}
+
 // Finds what takes less than the best solution so far, if there is something. -1 without memory.
 static int search_fronts(Layers* x, LayerChoice* choice, Arena* arena) {
     const LayerProblem* p = x->p;
     double most = x->best_ms * (1 - 1e-12), dropped = INFINITY;
+    int S = p->strategies;
     Pair root = {0};
-    Front front = {&root, 1}, next = {TAKE(arena, Pair, (MOST_KEPT + 1) * p->strategies), 0};
+    Front front = {&root, 1}, next = {TAKE(arena, Pair, (MOST_KEPT + 1) * S), 0},
+          sorted = {TAKE(arena, Pair, (MOST_KEPT + 1) * S), 0};
     Pair** kept = TAKE(arena, Pair*, p->layers);
-    if (!next.pairs || !kept) return -1;
+    int* runs = TAKE(arena, int, 2 * S);
+    if (!next.pairs || !sorted.pairs || !kept || !runs) return -1;
     for (int l = 0; l < p->layers; l++) {
         next.n = 0;
-        for (int s = 0; s < p->strategies; s++) extend(x, &next, &front, l, s, most);
-        keep_best(&next, x->lower, most, &dropped);
-        qsort(next.pairs, (size_t)next.n, sizeof *next.pairs, by_bytes);
+        for (int s = 0; s < S; s++) runs[s] = next.n, extend(x, &next, &front, l, s, most), runs[S + s] = next.n;
+        if (p->change) {
+            keep_best(&next, x->lower, most, &dropped);
+            qsort(next.pairs, (size_t)next.n, sizeof *next.pairs, by_bytes);
+        } else {
+            merge_faster(&sorted, &next, runs, runs + S, S);
+            Front unsorted = next;
+            next = sorted, sorted = unsorted;
+            keep_best(&next, x->lower, most, &dropped);
+        }
         choice->pairs = MAX(choice->pairs, next.n);
         kept[l] = TAKE(arena, Pair, next.n + 1);
         if (!kept[l]) return -1;
@@ -186,7 +216,8 @@ static int relax(Layers* x, LayerChoice* choice) {
 int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, char* err, size_t errlen) {
     ArenaMark mark = arena_mark(arena);
     int n = p->layers * p->strategies;
-    Layers x = {.p = p, .best_ms = INFINITY, .best = choice->strategy};
+    double known = p->known > 0 ? p->known : INFINITY;
+    Layers x = {.p = p, .best_ms = known, .best = choice->strategy};
     x.rest = TAKE(arena, double, n), x.next = TAKE(arena, int, n), x.path = TAKE(arena, int, p->layers + 1);
     choice->ms = INFINITY, choice->slack = 0, choice->pairs = 0;
     if (arena_check(arena, err, errlen)) return -1;
@@ -197,9 +228,9 @@ int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, char*
         arena_reset(arena, pass);
     }
     arena_reset(arena, mark);
-    choice->ms = x.best_ms;
+    choice->ms = x.best_ms < known ? x.best_ms : INFINITY;
     if (x.best_ms < INFINITY && x.lower < x.best_ms * (1 - 1e-12)) choice->slack = 1 - x.lower / x.best_ms;
     double ignored;
-    if (x.best_ms < INFINITY) sums_of(p, x.best, &ignored, &choice->bytes);
+    if (choice->ms < INFINITY) sums_of(p, x.best, &ignored, &choice->bytes);
     return 0;
 }

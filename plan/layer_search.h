@@ -16,11 +16,12 @@ typedef struct LayerProblem {
     const double *ms, *bytes;  // (layers, strategies); infinite ms: this layer cannot run so
     const double* change;      // (strategies, strategies) [s][t]; NULL: none
     double memory;             // bytes
+    double known;              // ms: only what takes less is looked for; 0: all
 } LayerProblem;
 
 typedef struct LayerChoice {
     int* strategy;     // (layers), the caller's
-    double ms, bytes;  // infinite ms where nothing fits; then bytes are the least that all layers need
+    double ms, bytes;  // infinite ms where nothing fits or is faster; then bytes are the least that layers need
     double slack;      // 0: nothing is faster; else nothing is faster by more than this part
     int pairs;         // that were kept at most beside one another
 } LayerChoice;

@@ -10,6 +10,7 @@ const char* const layout_term_names[N_LAYOUT_TERMS] = {"matmuls",
                                                        "attention",
                                                        "recomputation",
                                                        "tensor-parallel exchanges",
+                                                       "sequence-parallel exchanges",
                                                        "ZeRO in rounds",
                                                        "what a round costs",
                                                        "gradients, update, weights",
@@ -54,25 +55,42 @@ static double round_tokens(const LayoutCosts* c, const Layout* layout, int N) {
 // ---- parts of a layer, ms of a round
 
 typedef struct LayerRound {
-    double matmuls, attention, again;  // forward and backward
-    double tensor, gather, reduce;     // gather: once
+    double matmuls, attention, again;         // forward and backward
+    double tensor, sequence, gather, reduce;  // gather: once
 } LayerRound;
 
-// What the rank with most of a layer has of its matmuls, and of its heads.
-static void widest(const Shape* whole, int tp, double* matmuls, double* heads) {
-    Shape most = *whole;
-    *matmuls = *heads = 1;
-    if (tp == 1) return;
-    TpSplit split = split_even(whole, tp);
-    most = split_shape(whole, &split, 0);
-    for (int t = 1; t < tp; t++) {
-        Shape s = split_shape(whole, &split, t);
+// The most heads, key/value heads and hidden units that one of T ranks has, where a group of R is split evenly.
+static Shape widest(const Shape* whole, int R, int T) {
+    TpSplit split = split_even(whole, R), cut = split_cut(&split, T);
+    Shape most = split_shape(whole, &cut, 0);
+    for (int t = 1; t < T; t++) {
+        Shape s = split_shape(whole, &cut, t);
         most.heads = MAX(most.heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
         most.hidden = MAX(most.hidden, s.hidden);
     }
+    return most;
+}
+
+// What the rank with most of a layer by tp T has of its matmuls, and of its heads.
+static void widest_work(const Shape* whole, int R, int T, double* matmuls, double* heads) {
+    *matmuls = *heads = 1;
+    if (R == 1) return;
+    Shape weights = widest(whole, R, T), core = widest(whole, R, R);
     double head = (double)whole->V * whole->C;
-    *matmuls = (shape_matmul_weights(&most) - head) / (shape_matmul_weights(whole) - head);
-    *heads = (double)most.heads / whole->NH;
+    *matmuls = (shape_matmul_weights(&weights) - head) / (shape_matmul_weights(whole) - head) * T / R;
+    *heads = (double)core.heads / whole->NH;
+}
+
+// Among the R / T cuts, n tokens of the group: forward queries, keys and values go to those who compute their heads,
+// and come back as attention; backward the gradients of both the other way.
+static double sequence_ms(const LayoutCosts* c, int R, int T, double n, int again) {
+    Shape core = widest(c->whole, R, R);
+    double head = n * c->whole->HS * c->elem_bytes * (1 - (double)T / R), queries = core.heads,
+           all = core.heads + 2 * core.kv_heads, with_own = 1 / (1 - (double)T / R);
+    int G = R / T, across = is_across(c, R);
+    return (2 + again) *
+           (transfer_ms(&c->links, TRANSFER_ULYSSES, G, across, head * all, head * all * with_own) +
+            transfer_ms(&c->links, TRANSFER_ULYSSES, G, across, head * queries, head * queries * with_own));
 }
 
 static double weights_ms(const LayoutCosts* c, int ranks, int run, double bytes) {
@@ -86,24 +104,30 @@ static double layer_elems(const LayoutCosts* c, int tp) {
     return (double)shape_bucket(&one, 1).elems / tp;
 }
 
+// Ranks with the same weights of a layer by this tp.
+static int shards_of(const LayoutCosts* c, const Layout* layout, int tp) {
+    return groups_of(c, layout) * (layout->tp / tp);
+}
+
 static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l, int N) {
     const LayerLayout* row = &layout->layer[l];
     const Shape* s = c->whole;
     const Cost* cost = &c->machine.cost;
     LayerRound x = {0};
-    int R = layout->tp, D = groups_of(c, layout), run = stage_ranks(c, layout),
+    int R = layout->tp, T = row->tp, D = shards_of(c, layout, T), run = stage_ranks(c, layout),
         again = row->recompute == RECOMPUTE_BLOCK;
     double n = round_tokens(c, layout, N), matmuls, heads, head = (double)s->V * s->C;
     double weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
-    widest(s, R, &matmuls, &heads);
+    widest_work(s, R, T, &matmuls, &heads);
     x.matmuls = n * cost->per_token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L;
     x.attention = n * c->mean_length * cost->quadratic * heads / s->L;
     x.again = again * (x.matmuls + x.attention) / 3;
-    double sent = n * s->C * c->elem_bytes * (R - 1) / R;
-    if (R > 1) x.tensor = (2 + again) * LINEARS * transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), sent, 0);
-    double elems = layer_elems(c, R);
+    double sent = n * s->C * c->elem_bytes * (T - 1) / R;
+    if (T > 1) x.tensor = (2 + again) * LINEARS * transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0);
+    if (T < R) x.sequence = sequence_ms(c, R, T, n, again);
+    double elems = layer_elems(c, T);
     if (row->zero > 1) x.reduce = weights_ms(c, D, run, 4 * elems);
-    if (row->zero > 2) x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
+    if (row->zero > 1) x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
     return x;
 }
 
@@ -120,9 +144,10 @@ static int measured_has_weights(const LayoutCosts* c, int zero) {
 }
 
 // Gradients of zero 1 are reduced inside the last backward pass only where nothing else is in the way (run/zero.c).
-static double step_weights_ms(const LayoutCosts* c, const Layout* layout, double elems, int zero, double forward,
+static double step_weights_ms(const LayoutCosts* c, const Layout* layout, int tp, int zero, double forward,
                               double backward) {
-    int D = groups_of(c, layout), run = stage_ranks(c, layout), inside = layout->tp == 1 && layout->stages == 1;
+    int D = shards_of(c, layout, tp), run = stage_ranks(c, layout), inside = layout->tp == 1 && layout->stages == 1;
+    double elems = layer_elems(c, tp);
     if (measured_has_weights(c, zero)) return 0;
     double reduce = weights_ms(c, D, run, 4 * elems), gather = weights_ms(c, D, run, c->elem_bytes * elems);
     return (inside ? exposed(c, reduce, backward) : reduce) + exposed(c, gather, forward);
@@ -132,21 +157,18 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     const LayerLayout* row = &layout->layer[l];
     LayerRound x = layer_round(c, layout, l, N);
     double v = layout_rounds(c, layout, N), computing = x.matmuls + x.attention;
-    double forward = computing / 3 + x.tensor / (row->recompute == RECOMPUTE_BLOCK ? 3 : 2),
-           backward = computing + x.again + x.tensor - forward;
+    double messages = x.tensor + x.sequence,
+           forward = computing / 3 + messages / (row->recompute == RECOMPUTE_BLOCK ? 3 : 2),
+           backward = computing + x.again + messages - forward, gathered = row->zero > 2 ? x.gather : 0;
     (void)s;
     ms[TERM_MATMULS] += v * x.matmuls, ms[TERM_ATTENTION] += v * x.attention, ms[TERM_AGAIN] += v * x.again;
-    ms[TERM_TENSOR] += v * x.tensor;
-    if (c->rounds_read_weights)
-        ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost) / c->whole->L / layout->tp;
+    ms[TERM_TENSOR] += v * x.tensor, ms[TERM_SEQUENCE] += v * x.sequence;
+    if (c->rounds_read_weights) ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost) / c->whole->L / row->tp;
     if (!measured_has_weights(c, row->zero) && row->zero > 1)
-        ms[TERM_ROUNDS] += v * (exposed(c, x.gather, forward) + exposed(c, x.gather + x.reduce, backward));
+        ms[TERM_ROUNDS] += v * (exposed(c, gathered, forward) + exposed(c, gathered + x.reduce, backward));
     // Zero 2 gathers its weights once a step.
-    double elems = layer_elems(c, layout->tp);
-    if (row->zero == 1) ms[TERM_STEP] += step_weights_ms(c, layout, elems, 1, forward, backward);
-    if (row->zero == 2 && !measured_has_weights(c, 2))
-        ms[TERM_STEP] +=
-            exposed(c, weights_ms(c, groups_of(c, layout), stage_ranks(c, layout), c->elem_bytes * elems), forward);
+    if (row->zero == 1) ms[TERM_STEP] += step_weights_ms(c, layout, row->tp, 1, forward, backward);
+    if (row->zero == 2 && !measured_has_weights(c, 2)) ms[TERM_STEP] += exposed(c, x.gather, forward);
     ms[TERM_STEP] += c->machine.cost.step / c->whole->L;
 }
 

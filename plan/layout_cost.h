@@ -3,10 +3,12 @@
 //
 // Every stage runs v equal rounds of N tokens a group of R ranks: v = tokens of a step / (groups of a stage N), rounded
 // up. A layer computes its share of the machine's ms a token and token^2, a third more where it computes again; with
-// tp > 1 its group exchanges activations, a fixed number of times a round; with zero 2 and 3 gradients are reduced and
-// weights gathered in every round, which hides under the layer's computing (overlapped_ms of plan/galvatron.h); with
-// zero 1 both happen once a step, under the last backward and the first forward pass where the engine can. Times of
-// computing are those of the rank with most heads and hidden units, of messages those of plan/transfers.h.
+// tp T > 1 the ranks of a cut exchange activations, a fixed number of times a round; with T < R the cuts turn tokens
+// into heads and back (run/model.h). Layers of unlike T have their tokens in the same places: between them nothing
+// moves. With zero 2 and 3 gradients are reduced and weights gathered in every round, which hides under the layer's
+// computing (overlapped_ms of plan/galvatron.h); with zero 1 both happen once a step, under the last backward and the
+// first forward pass where the engine can. Times of computing are those of the rank with most heads and hidden units,
+// of messages those of plan/transfers.h.
 #pragma once
 #include <stdio.h>
 
@@ -31,7 +33,8 @@ typedef enum LayoutTerm {
     TERM_MATMULS,
     TERM_ATTENTION,
     TERM_AGAIN,        // recomputation
-    TERM_TENSOR,       // exchanges of tensor-parallel groups
+    TERM_TENSOR,       // exchanges of ranks that cut the same weights
+    TERM_SEQUENCE,     // tokens to heads and back, in layers of less tp than their group
     TERM_ROUNDS,       // gradients and weights in rounds, what is not hidden
     TERM_MICRO_BATCH,  // what a round costs in any case
     TERM_STEP,         // gradients and weights at the ends of the step, what is not hidden; the update

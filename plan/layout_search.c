@@ -6,6 +6,13 @@
 
 #include "plan/layer_search.h"
 
+// Of a stage of so many layers: the least ms under the limit, or its least bytes, and how many of them run by each
+// strategy, in the order of the strategies.
+typedef struct StageBest {
+    double value;  // infinite: nothing fits; negative: not known yet
+    short* count;  // (strategies)
+} StageBest;
+
 // The search for one P, tp and N.
 typedef struct Search {
     const LayoutProblem* p;
@@ -14,14 +21,16 @@ typedef struct Search {
     int N, exact;   // exact 0: bytes of a stage are a straight line over its layers
     int n_rows;
     LayerLayout row[LAYOUT_STRATEGIES];
-    double* line[2];  // (stages, strategies) bytes of a stage of one layer and of the most
-    double* known;    // (stages, firsts, L + 1) ms of a stage; negative: not known yet
-    int firsts;       // places where a stage may begin that differ: 1 where layers are alike
-    int by_bytes;     // what is least: bytes in place of ms
+    double* line[2];   // (stages, strategies) bytes of a stage of one layer and of some
+    double* layer_ms;  // (stages, strategies) where layers are alike
+    StageBest* known;  // (stages, firsts, L + 1)
+    int firsts;        // places where a stage may begin that differ: 1 where layers are alike
+    int by_bytes;      // what is least: bytes in place of ms
     int out_of_memory;
 } Search;
 
-static int most_layers(const Search* x) { return x->p->whole->L - (x->layout.stages - 1); }
+// Layers of the longer of two stages whose bytes make a line.
+static int line_layers(const Search* x) { return MIN(x->p->whole->L - (x->layout.stages - 1), 3); }
 
 // ---- a stage
 
@@ -36,16 +45,16 @@ static double exact_bytes(Search* x, int s, int first, int n, LayerLayout row) {
     return x->p->bytes(x->p->context, &x->layout, s, x->N);
 }
 
-// Layers that are alike: measured of a stage with one and with the most, which begins or ends where the model does.
+// Layers that are alike: measured of a stage with one and with some, which begins or ends where the model does.
 static double line_bytes(Search* x, int s, int k, int end) {
     double* known = &x->line[end][s * x->n_rows + k];
-    int n = end ? most_layers(x) : 1, is_last = s == x->layout.stages - 1;
+    int n = end ? line_layers(x) : 1, is_last = s == x->layout.stages - 1;
     if (*known < 0) *known = exact_bytes(x, s, is_last ? x->p->whole->L - n : s, n, x->row[k]);
     return *known;
 }
 
 static double slope(Search* x, int s, int k) {
-    int most = most_layers(x);
+    int most = line_layers(x);
     return most > 1 ? (line_bytes(x, s, k, 1) - line_bytes(x, s, k, 0)) / (most - 1) : line_bytes(x, s, k, 0);
 }
 
@@ -55,10 +64,12 @@ static double stage_bytes(Search* x, int s, int first, int n, int k) {
 }
 
 static double row_ms(Search* x, int s, int first, int l, int k) {
+    double* known = &x->layer_ms[s * x->n_rows + k];
+    if (x->p->alike && *known >= 0) return *known;
     set_first(&x->layout, s, first);
     layout_set_stage(&x->layout, s, 1, x->row[k]);
     x->layout.layer[l] = x->row[k];
-    return x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
+    return *known = x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
 }
 
 // Of n layers that are alike in how they run.
@@ -71,106 +82,139 @@ static double like_ms(Search* x, int s, int first, int n, int k) {
     return ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
 }
 
-// The least ms of the stage under the limit, or its least bytes; infinite where nothing fits. Leaves its layers' rows.
-static double best_alike(Search* x, int s, int first, int n) {
-    double least = INFINITY;
-    LayerLayout found = x->row[0];
+static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
+    int found = 0;
+    best->value = INFINITY;
     for (int k = 0; k < x->n_rows; k++) {
         double bytes = stage_bytes(x, s, first, n, k);
         double value = x->by_bytes ? bytes : bytes > x->p->memory ? INFINITY : like_ms(x, s, first, n, k);
-        if (value < least) least = value, found = x->row[k];
+        if (value < best->value) best->value = value, found = k;
     }
-    set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, n, found);
-    return least;
+    memset(best->count, 0, sizeof *best->count * (size_t)x->n_rows);
+    best->count[found] = (short)n;
 }
 
-// What n layers of a stage take by each strategy: a layer, and beside all of them what the stage needs once.
-typedef struct StageRows {
-    int n, first;
-    double *ms, *bytes;  // (n, strategies)
-    double fixed[LAYOUT_STRATEGIES];
-} StageRows;
-
-static int list_stage_rows(StageRows* t, Search* x, int s) {
-    int K = x->n_rows;
-    t->ms = TAKE(x->arena, double, t->n* K), t->bytes = TAKE(x->arena, double, t->n* K);
-    if (!t->ms || !t->bytes) return -1;
-    for (int k = 0; k < K; k++) {
-        double each = slope(x, s, k), same = row_ms(x, s, t->first, t->first, k);
-        t->fixed[k] = stage_bytes(x, s, t->first, t->n, k) - t->n * each;
-        for (int l = 0; l < t->n; l++) {
-            t->bytes[l * K + k] = each;
-            t->ms[l * K + k] = x->p->alike ? same : row_ms(x, s, t->first, t->first + l, k);
+// Stage s of the layout has these layers.
+static void set_rows(Layout* layout, const Search* x, int s, int first, const short* count) {
+    int l = first, zero = 0;
+    for (int k = 0; k < x->n_rows; k++)
+        for (int i = 0; i < count[k]; i++) {
+            if (l == first) zero = x->row[k].zero;
+            layout->layer[l++] = x->row[k];
         }
-    }
-    return 0;
+    layout->stage[s] = (StageLayout){l - first, zero};
 }
 
-static double set_rows(Search* x, int s, const StageRows* t, const int* chosen) {
-    set_first(&x->layout, s, t->first);
-    layout_set_stage(&x->layout, s, t->n, x->row[chosen[0]]);
-    for (int l = 0; l < t->n; l++) x->layout.layer[t->first + l] = x->row[chosen[l]];
+static double measure_rows(Search* x, int s, int first, const short* count) {
+    set_first(&x->layout, s, first);
+    set_rows(&x->layout, x, s, first, count);
     return x->p->bytes(x->p->context, &x->layout, s, x->N);
 }
 
-// With the strategies that need no more than `fixed` once. Bytes that do not add up otherwise are measured, and taken
-// off the limit where they are too many.
-static double best_within(Search* x, int s, const StageRows* t, double fixed, int* chosen, double before) {
+// ---- a stage whose layers run by strategies of their own
+
+// A strategy in a stage: what a layer takes, and beside all layers what the stage needs once.
+typedef struct Kind {
+    int k;
+    double ms, bytes, fixed;
+} Kind;
+
+static int by_fixed(const void* a, const void* b) {
+    const Kind *x = (const Kind*)a, *y = (const Kind*)b;
+    return x->fixed != y->fixed ? (x->fixed > y->fixed) - (x->fixed < y->fixed) : x->k - y->k;
+}
+
+static int by_layer_bytes(const void* a, const void* b) {
+    const Kind *x = (const Kind*)a, *y = (const Kind*)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
+    return x->ms != y->ms ? (x->ms > y->ms) - (x->ms < y->ms) : x->k - y->k;
+}
+
+// Those of n kinds that no other beats in ms and bytes, by bytes. Returns how many.
+static int useful_kinds(Kind* useful, const Kind* kinds, int n) {
+    int kept = 0;
+    memcpy(useful, kinds, sizeof *kinds * (size_t)n);
+    qsort(useful, (size_t)n, sizeof *useful, by_layer_bytes);
+    for (int i = 0; i < n; i++)
+        if (kept == 0 || useful[i].ms < useful[kept - 1].ms) useful[kept++] = useful[i];
+    return kept;
+}
+
+// No layer takes less, in the mean, where the mean is to need no more than `bytes`.
+static double mixture_ms(const Kind* kinds, int n, double bytes) {
+    double least = bytes >= kinds[n - 1].bytes ? kinds[n - 1].ms : INFINITY;
+    for (int i = 0; i < n && kinds[i].bytes <= bytes; i++)
+        for (int j = i + 1; j < n; j++) {
+            if (kinds[j].bytes <= bytes) continue;
+            double part = (bytes - kinds[i].bytes) / (kinds[j].bytes - kinds[i].bytes);
+            least = fmin(least, kinds[i].ms + part * (kinds[j].ms - kinds[i].ms));
+        }
+    return least;
+}
+
+// Layers of a stage by these kinds, which need no more than `fixed` once, where that is faster than `best`; `ends`: ms
+// beside layers, by the plainest strategy. Bytes that do not add up otherwise are measured, and taken off the limit
+// where they are too many.
+static void find_within(StageBest* best, Search* x, int s, int first, int n, const Kind* kinds, int K, double fixed,
+                        double ends) {
     enum { AGAIN = 4 };
     char err[ERR_BYTES];
-    int K = x->n_rows, n = t->n * K;
-    double* ms = TAKE(x->arena, double, n);
-    if (!ms) return x->out_of_memory = 1, INFINITY;
-    for (int i = 0; i < n; i++) ms[i] = t->fixed[i % K] > fixed ? INFINITY : t->ms[i];
-    LayerProblem p = {t->n, K, ms, t->bytes, NULL, x->p->memory - fixed};
+    short count[LAYOUT_STRATEGIES];
+    double *ms = TAKE(x->arena, double, n*K), *bytes = TAKE(x->arena, double, n*K);
+    int* chosen = TAKE(x->arena, int, n);
+    x->out_of_memory |= !ms || !bytes || !chosen;
+    if (x->out_of_memory) return;
+    for (int i = 0; i < n * K; i++) ms[i] = kinds[i % K].ms, bytes[i] = kinds[i % K].bytes;
+    LayerProblem p = {n, K, ms, bytes, NULL, x->p->memory - fixed, best->value - ends};
     LayerChoice choice = {.strategy = chosen};
-    for (int i = 0; i < AGAIN; i++) {
-        if (layer_search(&choice, &p, x->arena, err, sizeof err)) return x->out_of_memory = 1, INFINITY;
-        if (choice.ms >= before) break;
-        double over = set_rows(x, s, t, chosen) - x->p->memory;
-        if (over <= 0) return choice.ms;
+    for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
+        x->out_of_memory |= layer_search(&choice, &p, x->arena, err, sizeof err) != 0;
+        if (x->out_of_memory || choice.ms == INFINITY) return;
+        memset(count, 0, sizeof count);
+        for (int l = 0; l < n; l++) count[kinds[chosen[l]].k]++;
+        double over = measure_rows(x, s, first, count) - x->p->memory;
+        if (over <= 0) {
+            double value = choice.ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
+            if (value >= best->value) return;
+            best->value = value;
+            memcpy(best->count, count, sizeof *count * (size_t)x->n_rows);
+            return;
+        }
         p.memory = fmin(p.memory, choice.bytes) - fmax(over, 1);
     }
-    return INFINITY;
 }
 
-// Layers by rows of their own; as best_alike.
-static double best_unlike(Search* x, int s, int first, int n) {
+// Improves what layers that run alike take.
+static void find_unlike(StageBest* best, Search* x, int s, int first, int n) {
+    Kind kinds[LAYOUT_STRATEGIES], useful[LAYOUT_STRATEGIES];
     ArenaMark mark = arena_mark(x->arena);
-    StageRows t = {.n = n, .first = first};
-    int *chosen = TAKE(x->arena, int, n), *best = TAKE(x->arena, int, n);
-    double least = INFINITY, ends = 0;
-    if (!chosen || !best || list_stage_rows(&t, x, s)) return x->out_of_memory = 1, INFINITY;
+    double ends = like_ms(x, s, first, n, 0) - n * row_ms(x, s, first, first, 0);
     for (int k = 0; k < x->n_rows; k++) {
-        ArenaMark level = arena_mark(x->arena);
-        double ms = best_within(x, s, &t, t.fixed[k], chosen, least);
-        if (ms < least) least = ms, memcpy(best, chosen, sizeof *best * (size_t)n);
-        arena_reset(x->arena, level);
+        double each = slope(x, s, k);
+        kinds[k] = (Kind){k, row_ms(x, s, first, first, k), each, stage_bytes(x, s, first, n, k) - n * each};
     }
-    if (least < INFINITY) {
-        set_rows(x, s, &t, best);
-        ends = x->p->ends_ms(x->p->times, &x->layout, s, x->N);
+    qsort(kinds, (size_t)x->n_rows, sizeof *kinds, by_fixed);
+    for (int m = 1; m <= x->n_rows && kinds[m - 1].fixed <= x->p->memory; m++) {
+        if (m < x->n_rows && kinds[m].fixed == kinds[m - 1].fixed) continue;
+        int K = useful_kinds(useful, kinds, m);
+        find_within(best, x, s, first, n, useful, K, kinds[m - 1].fixed, ends);
+        arena_reset(x->arena, mark);
     }
-    arena_reset(x->arena, mark);
-    return least + ends;
-}
-
-static double best_stage(Search* x, int s, int first, int n) {
-    if (!x->p->unlike || x->by_bytes) return best_alike(x, s, first, n);
-    double unlike = best_unlike(x, s, first, n), alike = best_alike(x, s, first, n);
-    return unlike < alike ? best_unlike(x, s, first, n) : alike;
 }
 
 // ---- all stages
 
+static StageBest* stage_best(Search* x, int s, int first, int n) {
+    size_t place = (size_t)s * (size_t)x->firsts + (size_t)(x->firsts > 1 ? first : 0);
+    StageBest* best = &x->known[place * ((size_t)x->p->whole->L + 1) + (size_t)n];
+    if (best->value >= 0) return best;
+    find_alike(best, x, s, first, n);
+    if (x->p->unlike && !x->by_bytes) find_unlike(best, x, s, first, n);
+    return best;
+}
+
 static double stage_ms(void* context, int s, int first, int end) {
-    Search* x = (Search*)context;
-    double* known =
-        &x->known[((size_t)s * (size_t)x->firsts + (size_t)(x->firsts > 1 ? first : 0)) * ((size_t)x->p->whole->L + 1) +
-                  (size_t)(end - first)];
-    if (*known < 0) *known = best_stage(x, s, first, end - first);
-    return *known;
+    return stage_best((Search*)context, s, first, end - first)->value;
 }
 
 static double plain_bytes(void* context, int s, int first, int end) {
@@ -188,41 +232,47 @@ static PartitionProblem partition_of(Search* x) {
         x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, plain_bytes, plain_ms, x};
 }
 
-// Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights.
+// Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights. Less tp
+// than the group needs a key/value head for each of its ranks (layout_check).
 static void list_rows(Search* x) {
-    int R = x->layout.tp, D = x->p->ranks / (R * x->layout.stages);
+    int R = x->layout.tp, least_tp = x->p->unlike && R <= x->p->whole->NKV ? 1 : R;
     x->n_rows = 0;
-    int least = D > 1 ? x->p->zero[0] : 1, most = D > 1 ? x->p->zero[1] : 1;
-    for (int zero = least; zero <= most; zero++)
-        for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
-            x->row[x->n_rows++] = (LayerLayout){R, zero, (Recompute)r};
+    for (int tp = R; tp >= least_tp; tp--) {
+        int shards = x->p->ranks / (tp * x->layout.stages);
+        int least = shards > 1 ? x->p->zero[0] : 1, most = shards > 1 ? x->p->zero[1] : 1;
+        for (int zero = least; zero <= most && R % tp == 0; zero++)
+            for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
+                x->row[x->n_rows++] = (LayerLayout){tp, zero, (Recompute)r};
+    }
+}
+
+static size_t places(const Search* x) {
+    return (size_t)x->layout.stages * (size_t)x->firsts * ((size_t)x->p->whole->L + 1);
 }
 
 static int open_search(Search* x) {
-    size_t L = (size_t)x->p->whole->L, P = (size_t)x->layout.stages;
     list_rows(x);
-    x->firsts = x->p->alike ? 1 : (int)L + 1;
+    x->firsts = x->p->alike ? 1 : x->p->whole->L + 1;
     x->exact = !x->p->alike;
-    size_t n = P * (size_t)x->firsts * (L + 1), lines = P * (size_t)x->n_rows;
-    x->known = TAKE(x->arena, double, n);
+    size_t n = places(x), lines = (size_t)x->layout.stages * (size_t)x->n_rows;
+    short* counts = TAKE(x->arena, short, n*(size_t)x->n_rows);
+    x->known = TAKE(x->arena, StageBest, n);
+    x->layer_ms = TAKE(x->arena, double, lines);
     for (int i = 0; i < 2; i++) x->line[i] = TAKE(x->arena, double, lines);
-    if (!x->known || !x->line[0] || !x->line[1]) return -1;
-    for (size_t i = 0; i < n; i++) x->known[i] = -1;
-    for (size_t i = 0; i < 2 * lines; i++) x->line[i / lines][i % lines] = -1;
+    if (!counts || !x->known || !x->layer_ms || !x->line[0] || !x->line[1]) return -1;
+    for (size_t i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * (size_t)x->n_rows};
+    for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = -1;
     return 0;
 }
 
 // x->layout becomes that of stages with so many layers, each as it runs best. Returns whether all fit.
 static int assemble(Search* x, const int* layers) {
-    Layout whole = x->layout;
     double worst = 0;
-    for (int s = 0, first = 0; s < whole.stages; first += layers[s++]) {
-        worst = fmax(worst, best_stage(x, s, first, layers[s]));
-        whole.stage[s] = x->layout.stage[s];
-        whole.stage[s].layers = layers[s];
-        for (int l = first; l < first + layers[s]; l++) whole.layer[l] = x->layout.layer[l];
-    }
-    x->layout = whole;
+    Layout* whole = &x->layout;
+    for (int s = 0, first = 0; s < whole->stages; first += layers[s++])
+        worst = fmax(worst, stage_best(x, s, first, layers[s])->value);
+    for (int s = 0, first = 0; s < whole->stages; first += layers[s++])
+        set_rows(whole, x, s, first, stage_best(x, s, first, layers[s])->count);
     return worst < INFINITY;
 }
 
@@ -232,8 +282,7 @@ static double deal_layers(Search* x) {
     char err[ERR_BYTES];
     Partition best;
     PartitionProblem p = partition_of(x);
-    size_t n = (size_t)x->layout.stages * (size_t)x->firsts * ((size_t)x->p->whole->L + 1);
-    for (size_t i = 0; i < n; i++) x->known[i] = -1;
+    for (size_t i = 0, n = places(x); i < n; i++) x->known[i].value = -1;
     if (partition_exact(&best, &p, x->arena, err, sizeof err) || x->out_of_memory) return -1;
     if (best.ms < INFINITY) assemble(x, best.layers);
     return best.ms;

@@ -6,11 +6,16 @@
 // or, where the engine can run that, each by a strategy of its own (plan/layer_search.h). In what is close to the best
 // layers then move between stages as long as the played step gets shorter. Bytes are the caller's and exact: what was
 // found with sums of bytes is measured as a whole, and searched for again under a lower limit where it was too much.
+//
+// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Tokens stay where they
+// are from layer to layer, so a change of strategy costs nothing, and where all layers of a model are alike only the
+// numbers of layers by each strategy count. A stage of n layers then takes no less than n times what a mixture of two
+// strategies takes that needs a layer's share of the limit: what that cannot make faster is not searched for.
 #pragma once
 #include "plan/layout.h"
 #include "plan/partition.h"
 
-enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 64 };
+enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
 
 // What the caller knows. Of stage s of a layout whose stages up to s are filled in, with rows of N tokens: bytes of a
 // rank; ms of all rounds of a step, of layer l and of what the stage has beside layers.
@@ -21,7 +26,7 @@ typedef struct LayoutProblem {
     int n_rows, rows[LAYOUT_ROWS];  // tokens of a row, ascending
     double memory;                  // bytes of a rank
     int alike;                      // every layer of the model takes the same
-    int unlike;                     // a stage's layers may run by unlike strategies
+    int unlike;                     // with that: a stage's layers may run by unlike strategies, and by less tp
     double (*bytes)(void* context, const Layout* layout, int s, int N);
     double (*layer_ms)(void* context, const Layout* layout, int s, int l, int N);
     double (*ends_ms)(void* context, const Layout* layout, int s, int N);

@@ -119,8 +119,10 @@ Bucket shape_bucket(const Shape* shape, int b) {
     Bucket bucket = {0, bucket_elems(shape, b), 0, 0};
     if (b > 0) bucket.offset = bucket_elems(shape, 0);
     bucket.at = bucket.offset / all;
+    size_t elems = 0;
     for (int i = 1; i < b && shape->units; i++) {
-        size_t elems = bucket_elems(shape, i);
+        const LayerUnits* u = &shape->units[i - 1];
+        if (i == 1 || memcmp(u, u - 1, sizeof *u)) elems = bucket_elems(shape, i);
         bucket.offset += elems, bucket.at += elems / (size_t)shape->units[i - 1].shards;
     }
     if (b > 0 && !shape->units) {
@@ -129,6 +131,12 @@ Bucket shape_bucket(const Shape* shape, int b) {
     }
     bucket.piece = bucket.elems / (size_t)of_bucket(shape, b).shards;
     return bucket;
+}
+
+size_t shape_state_bytes(const Bucket* b, int zero, DType dt) {
+    size_t fp32 = sizeof(float), moments = 2 * fp32, master = dt == DT_BF16 ? fp32 : 0;
+    return (zero > 2 ? b->piece : b->elems) * dtype_bytes(dt) + (zero > 1 ? b->piece : b->elems) * fp32 +
+           b->piece * (moments + master);
 }
 
 int shape_bucket_of(const ParamTensor* tensor, const Shape* shape) {
@@ -373,6 +381,18 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
         if (a.kept && row->when != FOR_SAMPLING) a.slots = MAX(needs->slots, 1);
         bytes += a.shared + a.kept * (size_t)a.slots;
         acts[i] = a;
+    }
+    return bytes;
+}
+
+size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, int l) {
+    Activation acts[N_ACTS];
+    size_t bytes = 0;
+    shape_activations(shape, needs, acts);
+    for (int i = 0; i < N_ACTS; i++) {
+        const ActRow* row = &act_table[i];
+        if (acts[i].copies && is_kept(row, needs, l))
+            bytes += copy_bytes(&acts[i], act_elems(shape, needs, row->unit, l)) * (size_t)acts[i].slots;
     }
     return bytes;
 }

@@ -95,6 +95,9 @@ typedef struct Bucket {
 int shape_buckets(const Shape* shape);
 Bucket shape_bucket(const Shape* shape, int b);
 int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
+// Bytes of its weights, gradients, moments, and masters where weights are bf16, that a rank has all the time by a stage
+// of ZeRO; what is in use for a layer comes beside them (run/zero.c).
+size_t shape_state_bytes(const Bucket* bucket, int zero, DType dt);
 
 // The part of a tensor that `rank` owns: elements [first, first + n) of it, n = 0 for none, at `at` in the arrays of
 // owned elements.
@@ -173,6 +176,9 @@ typedef struct Activation {
 
 // Fills acts[N_ACTS] and returns the bytes of all together.
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]);
+
+// Of these the copies that layer l keeps for its backward pass, in all slots.
+size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, int l);
 
 // Where an activation of a layer lies: in bytes from the start of the activations, and from one slot to the next.
 typedef struct ActPlace {

@@ -48,6 +48,23 @@ Shape split_shape(const Shape* whole, const TpSplit* split, int rank) {
     return part;
 }
 
+TpSplit split_cut(const TpSplit* split, int T) {
+    TpSplit cut = {.ranks = T};
+    int G = split->ranks / T;
+    for (int j = 0; j <= T; j++) {
+        cut.head[j] = split->head[j * G], cut.hidden[j] = split->hidden[j * G];
+        cut.vocab_row[j] = split->vocab_row[j * G];
+    }
+    return cut;
+}
+
+LayerUnits split_units(const Shape* whole, const TpSplit* split, int rank, int T, int data_ranks) {
+    TpSplit cut = split_cut(split, T);
+    int G = split->ranks / T, j = rank % T;
+    Shape weights = split_shape(whole, &cut, j), core = split_shape(whole, split, j * G + rank / T);
+    return (LayerUnits){weights.heads, weights.kv_heads, weights.hidden, core.heads, core.kv_heads, data_ranks * G};
+}
+
 int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first) {
     int n = 0;
     *first = rank;

@@ -22,6 +22,11 @@ typedef struct TpSplit {
 // and U.
 TpSplit split_even(const Shape* whole, int ranks);
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
+// Layers of tp T less than the group's: that of a cut, T ranks that have a layer's weights between them. Its rank j has
+// what the group's ranks j G .. (j + 1) G would have, G = ranks / T.
+TpSplit split_cut(const TpSplit* split, int T);
+// What `rank` of the group has of a layer of tp T, which `data_ranks` groups run.
+LayerUnits split_units(const Shape* whole, const TpSplit* split, int rank, int T, int data_ranks);
 // 1 where every rank holds the same values of this tensor: nothing of it is cut.
 static inline int split_is_replicated(ParamId id) { return param_cut(id) < 0; }
 // More ranks than key/value heads: copies of some lie on several ranks, and no unit of attention can move.

@@ -53,15 +53,9 @@ const LayerGroup* layer_group(const Model* m, int l) {
     return NULL;
 }
 
-// A cut's rank j has what the ranks [j G, (j + 1) G) of the group's split would have, G = R / T cuts in a group.
 static LayerGroup plan_group(const Model* m, int T) {
     int G = tp_size(m) / T, j = tp_rank(m) % T, queries = m->whole.NH / m->whole.NKV;
-    LayerGroup g = {.tp = T, .split = {.ranks = T}, .core = j * G + tp_rank(m) / T};
-    for (int i = 0; i <= T; i++) {
-        g.split.head[i] = m->split.head[i * G];
-        g.split.hidden[i] = m->split.hidden[i * G];
-        g.split.vocab_row[i] = m->split.vocab_row[i * G];
-    }
+    LayerGroup g = {.tp = T, .split = split_cut(&m->split, T)};
     for (int i = 0; i <= G; i++) g.heads_from[i] = (m->split.head[j * G + i] - m->split.head[j * G]) / queries;
     return g;
 }
@@ -72,17 +66,6 @@ static int is_used(const Layout* layout, int tp) {
     return 0;
 }
 
-static LayerUnits units_of(const Model* m, int l) {
-    const LayerGroup* g = layer_group(m, l);
-    const Shape* own = &m->shape;
-    LayerUnits units = {own->heads, own->kv_heads, own->hidden, own->heads, own->kv_heads, own->shards};
-    if (!g) return units;
-    Shape weights = split_shape(&m->whole, &g->split, tp_rank(m) % g->tp),
-          core = split_shape(&m->whole, &m->split, g->core);
-    return (LayerUnits){weights.heads, weights.kv_heads, weights.hidden,
-                        core.heads,    core.kv_heads,    own->shards * (tp_size(m) / g->tp)};
-}
-
 void layers_plan(Model* m) {
     int R = tp_size(m), is_unlike = 0;
     m->n_groups = 0;
@@ -90,8 +73,10 @@ void layers_plan(Model* m) {
     for (int T = 1; T < R; T++)
         if (is_used(&m->layout, T)) m->groups[m->n_groups++] = plan_group(m, T);
     for (int l = 0; l < m->shape.L && m->n_groups; l++) {
-        m->units[l] = units_of(m, l);
-        is_unlike |= layer_group(m, l) != NULL;
+        m->units[l] = shape_units(&m->shape, l);
+        if (!layer_group(m, l)) continue;
+        m->units[l] = split_units(&m->whole, &m->split, tp_rank(m), layer_row(m, l)->tp, m->shape.shards);
+        is_unlike = 1;
     }
     if (is_unlike) m->shape.units = m->units;
 }

@@ -64,14 +64,13 @@ typedef struct Pipe {
 typedef struct LayerGroup {
     int tp;
     TpSplit split;                // of the model among the ranks of a cut
-    int core;                     // the rank of the group's split whose heads this one computes in attention
     int heads_from[MOST_TP + 1];  // key/value heads of the weights that spread rank i computes: from [i] to [i + 1]
     Comm* cut;                    // NULL: one rank
     Comm* spread;                 // those with the same weights within the group
     Comm* data;                   // those with the same weights: their optimizer state is divided among them
 } LayerGroup;
 
-enum { MOST_LAYER_GROUPS = 8 };  // divisors of a group's size that layers of a layout have, but for itself
+enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
 
 struct Model {
     Shape shape;  // of the part of the model that this rank holds

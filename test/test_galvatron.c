@@ -162,7 +162,7 @@ static void four_layers_take_what_was_worked_out(void) {
     const double least[] = {INFINITY, 56, 56, 56, 54, 54, 54, 50, 50, 50, 46, 46, 46, 40, 40};  // of 11 to 25
     for (int i = 0; i < COUNT(least); i++) {
         int chosen[4];
-        LayerProblem p = {4, 2, ms, bytes, change, 11 + i};
+        LayerProblem p = {4, 2, ms, bytes, change, 11 + i, 0};
         LayerChoice c = search(&p, chosen);
         CHECK(c.ms == least[i]);
         CHECK(c.ms < INFINITY ? c.bytes <= p.memory : c.bytes == 12);
@@ -181,7 +181,7 @@ static void the_layer_search_finds_what_brute_force_finds(void) {
             if (random_uniform(seed, 200 + (uint64_t)i) < 0.05) ms[i] = INFINITY;
         }
         for (int i = 0; i < S * S; i++) change[i] = i % (S + 1) ? 3 * random_uniform(seed, 100 + (uint64_t)i) : 0;
-        LayerProblem p = {L, S, ms, bytes, seed % 2 ? change : NULL, L * (1 + 8 * random_uniform(seed, 300))};
+        LayerProblem p = {L, S, ms, bytes, seed % 2 ? change : NULL, L * (1 + 8 * random_uniform(seed, 300)), 0};
         LayerChoice c = search(&p, chosen);
         double least = brute_layers(&p, 0, 0, 0, 0);
         CHECK((c.ms < INFINITY) == (least < INFINITY) && c.slack == 0);
@@ -243,7 +243,7 @@ static void sixty_four_layers_of_fifty_strategies_take_milliseconds(void) {
         int chosen[L];
         draw_large(ms, bytes, change, L, S, uneven);
         for (int i = 0; i < 8; i++) {
-            LayerProblem p = {L, S, ms, bytes, change, 1600 + 450 * i};
+            LayerProblem p = {L, S, ms, bytes, change, 1600 + 450 * i, 0};
             double begin = processor_seconds();
             LayerChoice c = search(&p, chosen);
             slowest = fmax(slowest, processor_seconds() - begin);
@@ -266,7 +266,7 @@ static void more_memory_never_costs_time(void) {
     int chosen[L];
     draw_large(ms, bytes, change, L, S, 1);
     for (double memory = 400; memory < 2600; memory += 37) {
-        LayerProblem p = {L, S, ms, bytes, change, memory};
+        LayerProblem p = {L, S, ms, bytes, change, memory, 0};
         LayerChoice c = search(&p, chosen);
         CHECK(c.ms <= before);
         before = c.ms;
@@ -292,7 +292,7 @@ static double uneven_ms(void* context, int stage, int first, int end) {
             bytes[2 * l + again] =
                 u->states[first + l] + u->kept[first + l] * rounds_in_flight(u->stages, stage) * (again ? 0.2 : 1);
         }
-    LayerProblem p = {n, 2, ms, bytes, NULL, u->memory};
+    LayerProblem p = {n, 2, ms, bytes, NULL, u->memory, 0};
     return search(&p, chosen).ms;
 }
 

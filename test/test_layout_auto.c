@@ -124,12 +124,14 @@ static void a_found_layout_reads_back(void) {
 #define MIDDLE \
     "--layers 8 --width 256 --heads 8 --vocab 2048 --context 512 --batch-tokens 65536 --dtype fp32 --overlap no "
 
-// A step of virtual ranks by the layout that the simulator has found takes what it predicted.
+// A step of virtual ranks by the layout that the simulator has found takes what it predicted, also where layers of a
+// stage have unlike tp.
 static void virtual_ranks_take_what_is_predicted(void) {
     const struct {
         const char* memory;
         int ranks;
-    } jobs[] = {{"2G", 8}, {"75M", 8}, {"90M", 16}};
+    } jobs[] = {{"2G", 8}, {"65M", 8}, {"75M", 8}, {"35M", 16}};
+    int unlike = 0;
     char documents[20 * 512];
     write_text("machine", MACHINE, strlen(MACHINE));
     memset(documents, 'a', sizeof documents);
@@ -150,6 +152,7 @@ static void virtual_ranks_take_what_is_predicted(void) {
         CHECK(status == 0 && rows);
         if (!rows) continue;
         predicted = strtod(found + 7, NULL), capacity = strtod(rows + 8, NULL);
+        unlike += !sh("grep -q 'layers.* tp 2' $W/played && grep -q 'layers.* tp 1' $W/played");
         sh("rm -rf %s/virtual", work);
         status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
                            "--layout $W/played --capacity %.0f --steps 3 --threads 1 --plan static --out $W/virtual",
@@ -157,7 +160,9 @@ static void virtual_ranks_take_what_is_predicted(void) {
         if (status) printf("    %.600s\n", errors);
         CHECK(status == 0 && log_values("virtual", "measured_ms", ms, 3) == 3);
         CHECK_CLOSE(predicted, ms[2], 0.05 * ms[2]);
+        printf("    %s, %d ranks: predicted %.2f ms, played %.2f\n", jobs[i].memory, jobs[i].ranks, predicted, ms[2]);
     }
+    CHECK(unlike >= 2);
 }
 
 // Of every way; NaN for those that do not fit.
