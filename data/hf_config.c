@@ -123,6 +123,8 @@ size_t hf_config_text(const Shape* shape, DType dt, int begin, int end, char* by
         const char* name = name_of(&dimensions[i], shape->arch);
         if (name) put(&text, "  \"%s\": %d,\n", name, *place(&copy, &dimensions[i]));
     }
+    // A second name that llama.cpp's converter reads.
+    if (shape->arch == ARCH_GPT2) put(&text, "  \"n_ctx\": %d,\n", shape->positions);
     put(&text, "  "), put_real(&text, name_of_eps(shape->arch), shape->eps), put(&text, ",\n");
     if (!shape_has(shape, HAS_POSITIONS)) put_rotary(&text, shape);
     for (int i = 0; i < COUNT(fixed); i++)

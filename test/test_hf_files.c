@@ -435,6 +435,7 @@ static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
         use_model(i);
         if (i != ARCH_GPT2 && i != N_ARCHS) shape.context = shape.positions = 131072;
         size_t n = hf_config_text(&shape, DT_BF16, 256, 257, text, sizeof text);
+        CHECK((shape.arch == ARCH_GPT2) == (strstr(text, "\"n_ctx\": ") != NULL));  // of llama.cpp's converter
         CHECK(n == strlen(text) && n < HF_CONFIG_BYTES / 2);
         CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
         CHECK(shape_hash(&found) == shape_hash(&shape));

@@ -18,3 +18,5 @@ if ! python3 -c 'import torch, transformers' 2> /dev/null; then
     exit 0
 fi
 python3 "$here/export.py" "$work"/run/step-000040 "user: 3 + 3"
+[ "$LLAMA_CPP" ] || { echo "left out: LLAMA_CPP does not name a folder of llama.cpp"; exit 0; }
+python3 "$here/to_gguf.py" "$LLAMA_CPP" "$work"/run/step-000040 --outfile "$work/tuned.gguf"

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""to_gguf.py - a checkpoint as GGUF, by llama.cpp's own converter; a tokenizer of your own is understood, too.
+
+    python3 scripts/recipes/to_gguf.py path/to/llama.cpp runs/0/step-003500 [options of convert_hf_to_gguf.py]
+
+The converter knows in what way a tokenizer cuts text by a hash of one text's tokens, which no tokenizer of your own
+has. Here that way is read from tokenizer.json. Needs what the converter needs: torch, transformers, gguf.
+"""
+import json
+import os
+import runpy
+import sys
+
+
+def way_of(checkpoint):
+    """llama.cpp's name of the way in which this tokenizer cuts text; None: it has none."""
+    with open(os.path.join(checkpoint, "tokenizer.json"), encoding="utf-8") as f:
+        cut = json.load(f)["pre_tokenizer"]
+    first = cut.get("pretokenizers", [cut])[0]
+    if first["type"] == "ByteLevel":
+        return "gpt-2"
+    if first["type"] == "Digits":
+        return "smollm"
+    pattern = first["pattern"]["Regex"]
+    return "llama-bpe" if r"|\p{N}{1,3}|" in pattern else "qwen2" if r"|\p{N}|" in pattern else None
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    converter, checkpoint = os.path.join(sys.argv[1], "convert_hf_to_gguf.py"), sys.argv[2]
+    if not os.path.exists(os.path.join(checkpoint, "config.json")):
+        sys.exit(f"to_gguf.py: {checkpoint}: expected a checkpoint with a config.json; try runs/0/step-003500")
+    if not os.path.exists(os.path.join(sys.argv[1], "conversion")):
+        sys.exit(f"to_gguf.py: {sys.argv[1]}: expected llama.cpp with its folders conversion and gguf-py")
+    sys.path[:0] = [sys.argv[1], os.path.join(sys.argv[1], "gguf-py")]
+    from conversion.base import TextModel
+
+    known, vocabulary = TextModel.get_vocab_base_pre, TextModel._set_vocab_gpt2
+
+    def cut(self, tokenizer):
+        return way_of(checkpoint) or known(self, tokenizer)
+
+    def whole(self):
+        vocabulary(self)
+        keys = {key for part in self.gguf_writer.kv_data for key in part}
+        if "tokenizer.ggml.add_bos_token" not in keys:  # with which documents began where the model was trained
+            self.gguf_writer.add_add_bos_token(True)
+        if "tokenizer.ggml.merges" not in keys:  # bytes: llama.cpp wants one, and two NUL are in no text
+            self.gguf_writer.add_token_merges(["\u0100 \u0100"])
+
+    TextModel.get_vocab_base_pre, TextModel._set_vocab_gpt2 = cut, whole
+    sys.argv = [converter, *sys.argv[2:]]
+    runpy.run_path(converter, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
