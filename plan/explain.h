@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "plan/step.h"
+#include "plan/tasks.h"
 
 // A plan that was played.
 typedef struct Shown {
@@ -14,6 +15,21 @@ typedef struct Shown {
     int chosen;  // the one that would run
 } Shown;
 
+// A stage of a pipeline: what it does in the step as played, and what its ranks took in a step that was measured.
+typedef struct ShownStage {
+    const TaskList* list;
+    int first_rank, ranks, first_layer, end_layer, slots;
+    const double *compute_ms, *wait_ms;  // (ranks) NULL: nothing was measured
+} ShownStage;
+
+typedef struct ShownStages {
+    int n;  // 0: no pipeline
+    const ShownStage* stage;
+    double makespan, bubble;
+    int64_t step;        // that was measured
+    double measured_ms;  // its length
+} ShownStages;
+
 typedef struct Explained {
     const char* title;  // the run, in a line
     const int* lengths;
@@ -22,6 +38,7 @@ typedef struct Explained {
     const Prediction* prediction;  // of the chosen plan
     const Shown* shown;            // (n_shown), the chosen one first
     int n_shown;
+    ShownStages stages;
 } Explained;
 
 // The chosen plan (micro-batches by cp size and kind, tokens, time), its makespan by term, bounds and gap, searches

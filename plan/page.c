@@ -121,7 +121,9 @@ static const char page_head[] =
     "</head>\n"
     "<body>\n"
     "<h1 id='title'></h1>\n"
-    "<p id='about'></p>\n"
+    "<p id='about'></p>\n";
+
+static const char page_head_rest[] =
     "<div class='wide'><table id='plans'></table></div>\n"
     "<div id='legend'></div>\n"
     "<div id='timelines'></div>\n"
@@ -287,6 +289,8 @@ int explain_page(FILE* out, const Explained* x) {
     const PlanLimits* limits = &x->setting->limits;
     fputs(page_begin, out);
     fputs(page_head, out);
+    fputs(page_stages_elements, out);
+    fputs(page_head_rest, out);
     fputs(page_numbers, out);
     fputs("{\"title\":", out);
     page_string(out, x->title);
@@ -297,7 +301,9 @@ int explain_page(FILE* out, const Explained* x) {
     fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.per_token,
             f->critical.communication, f->critical.micro_batch);
     put_tries(out, f);
-    fputs("],\"plans\":[\n", out);
+    fputs("],\"stages\":", out);
+    page_stages(out, &x->stages);
+    fputs(",\"plans\":[\n", out);
     for (int i = 0; i < x->n_shown; i++) {
         if (i) fputs(",\n", out);
         put_plan(out, x, &x->shown[i]);
@@ -305,6 +311,7 @@ int explain_page(FILE* out, const Explained* x) {
     fputs("]}\n", out);
     fputs(page_functions, out);
     fputs(page_foot, out);
+    fputs(page_stages_script, out);
     fputs(page_end, out);
     return ferror(out) ? -1 : 0;
 }

@@ -14,5 +14,10 @@ extern const char page_numbers[];  // the box for what hovering says; then up to
 extern const char page_functions[];
 extern const char page_end[];
 
+// The part of plan.html about the stages of a pipeline (plan/page_stages.c): its elements, its script, its JSON.
+typedef struct ShownStages ShownStages;
+extern const char page_stages_elements[], page_stages_script[];
+void page_stages(FILE* out, const ShownStages* x);
+
 // A string as JSON inside a script element: quotes, backslashes, controls, and < so that nothing ends the element.
 void page_string(FILE* out, const char* text);

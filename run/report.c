@@ -323,7 +323,8 @@ void run_explain(const Run* run) {
     play_planners(&stage);
     snprintf(title, sizeof title, "step %" PRId64 ": %d documents, %" PRId64 " tokens on %d ranks", b->plan.step,
              b->n_pieces, b->n_tokens, run->limits.ranks);
-    Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n};
+    Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n, {0}};
+    run_show_stages(&x.stages, run, &stage.arena);
     explain_text(stdout, &x);
     write_page(run, &x);
     arena_free(&stage.arena);

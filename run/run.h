@@ -272,6 +272,9 @@ void run_print(const Run* run, const MemoryPlan* plan);
 void run_unigram_loss(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
+typedef struct ShownStages ShownStages;
+// Its stages, from the arena; none without a pipeline (run/explain_stages.c).
+void run_show_stages(ShownStages* stages, const Run* run, Arena* arena);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
 // Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);

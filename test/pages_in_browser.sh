@@ -36,6 +36,9 @@ claim "goes on with another rate" "$1" --resume --steps 6 --lr 0.002 --out "$wor
 claim "another run" "$1" $tiny --data "$work" --steps 4 --lr 0.001 --out "$work/b"
 claim "both" "$1" --report "$work/a" "$work/b" --out "$work/both"
 claim "a plan" "$1" $tiny --data "$work" --explain --out "$work/plan"
+staged="test/ranks.sh 2 $1 $tiny --layers 2 --pp 2 --data $work --out $work/staged"
+claim "a pipeline" $staged --steps 2
+claim "and a plan of it" $staged --explain
 for width in 1280 420; do
     claim "report.html runs at $width pixels" dom "$work/a/report.html" $width
     claim "and has charts with captions" has 6 "<figcaption>"
@@ -48,6 +51,9 @@ for width in 1280 420; do
     claim "and name the option that differs" has 1 "<td>--lr</td>"
     claim "plan.html runs at $width pixels" dom "$work/plan/plan.html" $width
     claim "and draws the chosen plan" has 1 "flex: "
+    claim "plan.html of a pipeline runs at $width pixels" dom "$work/staged/plan.html" $width
+    claim "and has a lane for each stage" has 1 "2 stages, played in the cost model"
+    claim "beside a step that was measured" has 1 "Step 2 of the run in this directory took"
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

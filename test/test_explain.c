@@ -39,7 +39,8 @@ static Case* open_case(int n, int same_length) {
         c->shown[p] = (Shown){
             p ? "static" : "flex", p ? "one cp size" : "groups", &c->plans[p], &c->timelines[p], &c->rule, 42, p == 0};
     }
-    c->x = (Explained){"a step </script><b>\"quoted\"", c->lengths, n, &c->world.setting, &c->prediction, c->shown, 2};
+    c->x = (Explained){
+        "a step </script><b>\"quoted\"", c->lengths, n, &c->world.setting, &c->prediction, c->shown, 2, {0}};
     return c;
 }
 
@@ -145,6 +146,50 @@ static void the_page_has_the_numbers_of_the_plan(void) {
     close_case(c);
 }
 
+// Every task with its times, and what ranks of the second stage took.
+static void the_page_has_a_lane_for_each_stage(void) {
+    enum { ROUNDS = 3 };
+    double forward[2 * ROUNDS], backward[2 * ROUNDS], measured[] = {7, 8, 1, 2};
+    int slots[] = {2, 1};
+    char err[ERR_BYTES];
+    Case* c = open_case(20, 0);
+    Json json;
+    Schedule schedule;
+    for (int i = 0; i < 2 * ROUNDS; i++) forward[i] = 1 + i, backward[i] = 2.5 + i;
+    Pipeline pipeline = {2, ROUNDS, 1, slots, forward, backward, NULL};
+    CHECK(schedule_tasks(&schedule, &pipeline, &c->arena, err, sizeof err) == 0);
+    ShownStage stages[] = {{&schedule.stages[0], 0, 2, 0, 5, 2, NULL, NULL},
+                           {&schedule.stages[1], 2, 2, 5, 9, 1, measured, measured + 2}};
+    c->x.stages = (ShownStages){2, stages, schedule.makespan, 0.25, 17, 99.5};
+    capture(c, 1);
+    if (!page_json(&json, c->text)) {
+        const JsonValue *shown = member(&json, json.values, "stages"), *lanes = member(&json, shown, "lanes");
+        CHECK_CLOSE(number(&json, shown, "makespan"), schedule.makespan, 1e-6 * schedule.makespan);
+        CHECK(number(&json, shown, "step") == 17 && number(&json, shown, "measured_ms") == 99.5);
+        CHECK(lanes && lanes->n == 2);
+        for (int s = 0; s < 2; s++) {
+            const JsonValue *lane = json_at(&json, lanes, s), *tasks = member(&json, lane, "tasks"),
+                            *took = member(&json, lane, "measured");
+            CHECK(tasks && tasks->n == schedule.stages[s].n);
+            CHECK_CLOSE(number(&json, lane, "busy"), schedule.stages[s].busy, 1e-4);
+            for (int i = 0; i < schedule.stages[s].n; i++) {
+                const Task* task = &schedule.stages[s].tasks[i];
+                double values[6],
+                    expected[] = {task->kind, task->backward, task->round, task->slot, task->start, task->end};
+                for (int j = 0; j < 6; j++) {
+                    CHECK(json_double(json_at(&json, json_at(&json, tasks, i), j), &values[j]) == 0);
+                    CHECK_CLOSE(values[j], expected[j], 1e-4);
+                }
+            }
+            CHECK(took && (s ? took->n == 2 : took->type == JSON_NULL));
+            double waited = 0;
+            CHECK(s == 0 || (!json_double(json_at(&json, json_at(&json, took, 1), 1), &waited) && waited == 2));
+        }
+        json_free(&json);
+    }
+    close_case(c);
+}
+
 static void the_page_needs_nothing_else_and_no_text_escapes_into_it(void) {
     Case* c = open_case(20, 0);
     capture(c, 1);
@@ -178,6 +223,7 @@ int main(void) {
     RUN(the_longest_document_may_be_the_first);
     RUN(the_groups_of_the_text_add_up);
     RUN(the_page_has_the_numbers_of_the_plan);
+    RUN(the_page_has_a_lane_for_each_stage);
     RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
     RUN(names_from_files_are_shown_in_a_page_as_text);
     RUN(one_document_and_equal_ones_can_be_shown);
