@@ -18,8 +18,9 @@ static const double resolution = 1.0015;  // of the target, where bisection ends
 static const double dear_micro_batch =
     0.01;                               // of L3: from here on wide micro-batches, which pack better, are worth a search
 static const double dear_start = 1.03;  // of L3: the first target then, for hardly ever is less met
-static const double widest_target = 64;  // of L3, where a search gives up
-static const double poor = 1.05;         // of L3: from here on the best single cp size is looked at as well
+static const double least_step = 0.0015;  // of L3: the first, where a guess says what it lacks
+static const double widest_target = 64;   // of L3, where a search gives up
+static const double poor = 1.05;          // of L3: from here on the best single cp size is looked at as well
 enum { BISECTIONS = 8, WIDEST_UNIT = 8 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
@@ -99,11 +100,16 @@ static int try_target(Search* search, Best* b, Prediction* f, double target) {
     return fits;
 }
 
+// What the last guess, which failed, says about the next target; 0: nothing. Of a few documents the first without a
+// place may be most of the work.
+static double lacking(const Search* search, const Best* b) {
+    return search->levels && search->n > 2 * search->setting->limits.ranks ? b->spare->lacking : 0;
+}
+
 // The least target that this unit meets, between what is good enough and what was met before. Most that was met before
-// is hard to beat: steps below it grow from a small one.
+// is hard to beat: steps below it grow from a small one. Targets rise by what a guess lacks, or by growing steps.
 static void search_unit(Search* search, Best* b, Prediction* f) {
-    double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough),
-           step = search->levels ? dear_start - 1 : 0.004;
+    double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough), next = 0;
     if (b->makespan < INFINITY) {
         double less = 0.001;
         for (low = MAX(b->makespan * (1 - less), l3); try_target(search, b, f, low);) {
@@ -111,17 +117,23 @@ static void search_unit(Search* search, Best* b, Prediction* f) {
             less *= 2;
             low = MAX(b->makespan * (1 - less), l3);
         }
+        next = low + lacking(search, b);
     } else {
+        double step = search->levels ? dear_start - 1 : 0.004, least = least_step;
         while (!try_target(search, b, f, target)) {
+            double lacks = lacking(search, b);
             low = target;
-            target += l3 * step;
-            step *= 2;
+            target += lacks > 0 ? MAX(lacks, least * l3) : step * l3;
+            step *= 2, least *= 1.5;
             if (target > widest_target * l3) return;
         }
     }
     for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > l3 * good_enough; i++) {
-        double middle = (low + b->makespan) / 2;
-        if (!try_target(search, b, f, middle)) low = middle;
+        double least = low * (1 + (resolution - 1) / 3), most = b->makespan * (1 - (resolution - 1) / 3);
+        target = next > least && next < most ? next : (low + b->makespan) / 2;
+        if (try_target(search, b, f, target)) continue;
+        low = target;
+        next = low + lacking(search, b);
     }
 }
 

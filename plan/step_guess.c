@@ -18,6 +18,8 @@
 // Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where
 // documents go.
 static const double filler = 0.01, small_change = 0.002;
+// A guess that is given up early lacks about this part of what the rest takes: there are gaps to fill.
+static const double of_hopeless = 0.7;
 // Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
 // of a unit likewise.
 enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
@@ -195,9 +197,11 @@ static int fullest_unit(const Search* x, double most, int64_t tokens) {
     double load = -1;
     for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
         if (x->node_least[n] > most || x->node_most[n] <= load || (tokens >= 0 && x->node_room[n] < tokens)) continue;
-        for (int u = first; u < MIN(first + x->node, x->units); u++)
-            if (x->load[u] <= most && x->load[u] > load && (tokens < 0 || x->local_room[u] >= tokens))
-                load = x->load[u], best = u;
+        // Any of them may be it: branches would be mispredicted.
+        for (int u = first, end = MIN(first + x->node, x->units); u < end; u++) {
+            int fuller = (x->load[u] <= most) & (x->load[u] > load) & (x->local_room[u] >= tokens);
+            load = fuller ? x->load[u] : load, best = fuller ? u : best;
+        }
     }
     return best;
 }
@@ -453,12 +457,15 @@ static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
 
 // ---- giving up
 
-// Whether the documents from k on cannot all end before the target: they take more time than is free, counting that
-// what fits no micro-batch that is open needs others.
-static int is_hopeless(const Search* x, int k, double target) {
+// Unit-ms that the documents from k on take at least, counting that what fits no micro-batch that is open needs others.
+static double needed_from(const Search* x, int k) {
     double room = (double)x->setting->limits.capacity * x->unit, more = MAX(x->tokens - x->opened, 0) / room;
-    double needed = x->least_rest[k] + more * group_of(x, 1)->micro_batch;
-    return !x->speed && needed > (x->units * target - x->loaded) * (1 + 1e-9);
+    return x->least_rest[k] + more * group_of(x, 1)->micro_batch;
+}
+
+// Whether that is more time than is free before the target.
+static int is_hopeless(const Search* x, int k, double target) {
+    return !x->speed && needed_from(x, k) > (x->units * target - x->loaded) * (1 + 1e-9);
 }
 
 // ---- fillers
@@ -493,32 +500,37 @@ static int choose_place(const Search* x, const Guess* guess, const Task* task, i
     return chosen;
 }
 
+// Returns how many of all documents have a place then, the fillers being those from k on.
 static int place_fillers(Search* x, Guess* guess, int k, double target) {
     double free_ms = 0;
     for (int u = 0; u < x->units; u++) free_ms += MAX(target - x->load[u], 0);
-    if (is_hopeless(x, k, target) || (!x->speed && x->rest[k] > free_ms)) return 0;
+    if (is_hopeless(x, k, target) || (!x->speed && x->rest[k] > free_ms)) return k;
     for (int u = 0; u < x->units; u++) x->heap[u] = u;
     for (int i = x->units / 2 - 1; i >= 0; i--) sift_down(x, i);
     for (; k < x->n; k++) {
         Task task = task_at(x, k, 1, target);
         double end = 0;
         int id = -1, place = choose_place(x, guess, &task, &id, &end), u = x->heap[place];
-        if (end > target) return 0;
+        if (end > target) return k;
         if (id < 0) id = open_micro_batch(x, guess, task.g, u, 1, x->load[u]);
         put_in(x, guess, task.g, k, id, task.tokens);
         x->load[u] = end;
         guess->makespan = MAX(guess->makespan, end);
         sift_down(x, place);
     }
-    return 1;
+    return k;
 }
 
 void search_guess(Search* x, Guess* guess, double target) {
-    int k = 0, fits = 1;
+    int k = 0, hopeless = 0;
     clear(x, guess);
     // A unit that is a ring may be full of documents: only best fit looks at that.
     int rings = group_of(x, 1)->ulysses_size < x->unit;
-    for (; k < x->n && fits && (rings || !(x->alone[k] <= filler * target)); k++)
-        fits = !is_hopeless(x, k, target) && place_by_best_fit(x, guess, k, target);
-    if (!fits || !place_fillers(x, guess, k, target)) guess->makespan = INFINITY;
+    for (; k < x->n && (rings || !(x->alone[k] <= filler * target)); k++)
+        if ((hopeless = is_hopeless(x, k, target)) || !place_by_best_fit(x, guess, k, target)) break;
+    if (k < x->n && !rings && x->alone[k] <= filler * target) k = place_fillers(x, guess, k, target);
+    guess->lacking = 0;
+    if (k == x->n) return;
+    guess->makespan = INFINITY;
+    guess->lacking = needed_from(x, k) / x->units * (hopeless ? of_hopeless : 1);
 }

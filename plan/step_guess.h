@@ -13,7 +13,8 @@ typedef struct OpenMicroBatch {
 
 // What a guess comes to.
 typedef struct Guess {
-    double makespan;  // ms; above the target: not all fit
+    double makespan;  // ms; infinite: not all fit
+    double lacking;   // ms by which the target is too short then, roughly
     int n_micro_batches;
     OpenMicroBatch* micro_batches;  // (n)
     int* micro_batch_of;            // (n) of each document of `sorted`
