@@ -140,6 +140,10 @@ $(build)/train_gpt.o: train_gpt.cu $(build)/flags
 $(build)/plan/%.o: plan/%.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) -c $< -o $@)
 
+# A square root that may set errno is no vector's.
+$(build)/plan/random.o: plan/random.c $(build)/flags
+	$(call step,CC $<,$(CC) $(COMMON) $(KERNEL_FLAGS) -c $< -o $@)
+
 $(build)/%.o: %.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(DEFINES) $(KERNEL_FLAGS) $(MPI_COMPILE) -c $< -o $@)
 

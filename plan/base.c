@@ -142,14 +142,6 @@ uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
     return hash64(h ^ tail);
 }
 
-double random_uniform(uint64_t seed, uint64_t index) { return (double)(hash64(hash64(seed) ^ index) >> 11) * 0x1p-53; }
-
-// Box-Muller; 1 - u keeps the logarithm's argument above zero.
-double random_normal(uint64_t seed, uint64_t index) {
-    double u = random_uniform(seed, 2 * index), v = random_uniform(seed, 2 * index + 1);
-    return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v);
-}
-
 static int descending(const void* a, const void* b) {
     float x = *(const float*)a, y = *(const float*)b;
     return (x < y) - (x > y);

@@ -149,9 +149,10 @@ static inline bf16 bf16_round(float x, uint64_t seed, uint64_t index) {
 // The same on every machine. Not cryptographic.
 uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed);
 
-// Uniform in [0, 1) and standard normal, both pure functions of (seed, index).
+// Uniform in [0, 1) and standard normal, both pure functions of (seed, index), the same on every processor.
 double random_uniform(uint64_t seed, uint64_t index);
 double random_normal(uint64_t seed, uint64_t index);
+void random_normals(double* value, uint64_t seed, uint64_t first, size_t n);  // of the indices from `first` on
 
 // Draws from softmax(logits / temperature) over the top_k largest logits (0: all V of them) with the uniform number u
 // in [0, 1). Temperature 0 takes the largest, the first of equals. Reorders nothing; scratch has room for V floats.

@@ -212,10 +212,13 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
         hash64(hash64(seed) ^ ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)tensor->layer));
     int has_padding = param_table[tensor->id].rows == VOCABULARY;  // rows that stay zero
     size_t used = has_padding ? (size_t)shape->V * shape->C : tensor->elems;
-    for (size_t i = first; i < first + n; i++) {
-        if (init == INIT_NORMAL || init == INIT_RESIDUAL)
-            value[i] = i < used ? (float)(std * random_normal(tensor_seed, i)) : 0;
-        else value[i] = init == INIT_ONE;
+    int is_random = init == INIT_NORMAL || init == INIT_RESIDUAL;
+    for (size_t i = first; i < first + n && !is_random; i++) value[i] = init == INIT_ONE;
+    for (size_t i = first, m; i < first + n && is_random; i += m) {
+        double normal[512];
+        m = MIN((size_t)COUNT(normal), first + n - i);
+        random_normals(normal, tensor_seed, i, m);
+        for (size_t j = 0; j < m; j++) value[i + j] = i + j < used ? (float)(std * normal[j]) : 0;
     }
 }
 

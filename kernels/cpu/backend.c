@@ -117,28 +117,18 @@ static size_t workspace_bytes(const KernelLimits* limits) {
 }
 
 // Zeroed memory; large blocks in huge pages where the system gives them: packed panels are walked end to end, and rows
-// of heads lie pages apart, so that 4 KiB pages would miss the TLB. All threads clear it: most of the time of a large
-// start.
-enum { HUGE = 2 << 20 };
-
-typedef struct Clearing {
-    char* p;
-    size_t bytes;
-} Clearing;
-
-static void clear_page(const void* job, size_t page, int thread) {
-    const Clearing* c = (const Clearing*)job;
-    memset(c->p + page * HUGE, 0, MIN((size_t)HUGE, c->bytes - page * HUGE));
-}
-
+// of heads lie pages apart, so that 4 KiB pages would miss the TLB. Pages given back read as zero: each is cleared
+// when, and near where, a thread first uses it.
 static void* zeroed(size_t bytes) {
+    enum { HUGE = 2 << 20 };
     void* p = NULL;
-    int large = bytes >= HUGE;
-    if (posix_memalign(&p, large ? HUGE : 64, ROUND_UP(MAX(bytes, (size_t)1), (size_t)64))) return NULL;
+    size_t pages = bytes / HUGE * HUGE;
+    if (posix_memalign(&p, pages ? HUGE : 64, ROUND_UP(MAX(bytes, (size_t)1), (size_t)64))) return NULL;
 #ifdef MADV_HUGEPAGE
-    if (large) madvise(p, bytes / HUGE * HUGE, MADV_HUGEPAGE);
+    if (pages) madvise(p, pages, MADV_HUGEPAGE);
 #endif
-    team_run(clear_page, &(Clearing){(char*)p, bytes}, CEIL_DIV(bytes, (size_t)HUGE), 1, 0);
+    if (pages && madvise(p, pages, MADV_DONTNEED)) pages = 0;
+    memset((char*)p + pages, 0, bytes - pages);
     return p;
 }
 
