@@ -6,18 +6,23 @@ static double hop_ms(const Cost* cost, int node_size, int across, double bytes) 
     return link_ms(&cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
 }
 
+// To the other proxies of a node, or from them.
+static double deal_ms(const Cost* cost, int x, double bytes) {
+    return cost->n_groups > 0 ? published_ms(cost, MAX(x - 1, 2), bytes) : link_ms(&cost->link[LINK_INSIDE], bytes);
+}
+
 static double nic_share(const Cost* cost, int node_size, int at_once) {
     if (cost->nics == 0) return 1;
     return (double)(CEIL_DIV(MIN(at_once, node_size), cost->nics) * cost->nics) / node_size;
 }
 
-double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_once, int overlap) {
+double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_once, int overlap, int in_turn) {
     double part = bytes * (x - 1) / x, out = nic_share(cost, node_size, x * at_once);
     if (x == 1) return out * hop_ms(cost, node_size, 1, bytes);
     double transfer = out * hop_ms(cost, node_size, 1, bytes / x);
     double inside = hop_ms(cost, node_size, 0, bytes);
-    double there = hop_ms(cost, node_size, 0, part);
-    return 2 * there + (overlap ? MAX(transfer, inside) : transfer + inside);
+    double there = deal_ms(cost, x, part), turn = hop_ms(cost, node_size, 0, bytes / x);
+    return there + (in_turn ? turn : there) + (overlap ? MAX(transfer, inside) : transfer + inside);
 }
 
 // As kernels/route.c chooses them, of `ranks` of a node.
@@ -30,7 +35,7 @@ double route_least_bytes(const Cost* cost, const PlanLimits* limits) {
     int x = proxies(cost, limits->node_size, 1);
     double bytes = 1;
     for (int i = 0; i < DOUBLINGS && x > 1; i++, bytes *= 2)
-        if (route_ms(cost, limits->node_size, bytes, x, 1, 1) < route_ms(cost, limits->node_size, bytes, 1, 1, 1))
+        if (route_ms(cost, limits->node_size, bytes, x, 1, 1, 0) < route_ms(cost, limits->node_size, bytes, 1, 1, 1, 0))
             return bytes;
     return 0;
 }
@@ -50,7 +55,7 @@ static double saved_of(const Setting* setting, double bytes, int x, int u) {
     int node = setting->limits.node_size;
     int routed = setting->route_least > 0 && bytes >= (double)setting->route_least ? x : 1;
     return hop_ms(&setting->cost, node, 1, bytes) -
-           route_ms(&setting->cost, node, bytes, routed, u, !setting->no_overlap);
+           route_ms(&setting->cost, node, bytes, routed, u, !setting->no_overlap, 1);
 }
 
 double route_saved_ms(double first[2], const Setting* setting, const GroupCost* g, int first_rank, double tokens) {
