@@ -62,6 +62,26 @@ void run_settle_layout(Run* run) {
     c->pp = m->layout.stages;
 }
 
+// What runs of like layers have of a rank's bytes, and what is left: buffers, scratch, what all layers share.
+static void print_layers(Run* run, int s, size_t all) {
+    static LayerBytes bytes[MOST_LAYERS + 1];
+    const Layout* layout = &run->model.layout;
+    int first = layout_first(layout, s), end = layout_first(layout, s + 1), L = end - first;
+    double mib = 1 << 20, left = (double)all;
+    run_layer_bytes(bytes, run, layout, s, run->config.capacity);
+    for (int l = first, n; l < end; l += n) {
+        const LayerLayout* row = &layout->layer[l];
+        const LayerBytes* each = &bytes[l - first];
+        n = layout_run(layout, l);
+        printf("  layers %d to %d, tp %d, zero %d, recompute %s: %d x (%.1f MiB of states, %.1f of activations)\n", l,
+               l + n - 1, row->tp, row->zero, recompute_names[row->recompute], n, (double)each->states / mib,
+               (double)each->activations / mib);
+        left -= n * (double)(each->states + each->activations);
+    }
+    if (bytes[L].states) printf("  embedding and classifier: %.1f MiB of states\n", (double)bytes[L].states / mib);
+    printf("  beside them: %.1f MiB\n", (left - (double)bytes[L].states) / mib);
+}
+
 void run_check_layout(Run* run) {
     const Model* m = &run->model;
     char text[LAYOUT_TEXT];
@@ -73,6 +93,7 @@ void run_check_layout(Run* run) {
         for (int r = 0; r < ranks; r++) most = MAX(most, bytes[s * ranks + r]);
         printf("stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d rounds in flight\n", s, s * ranks,
                (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), pipeline_slots(m->stages, s));
+        print_layers(run, s, bytes[s * ranks]);
     }
     free(bytes);
     if (m->world->rank == 0) run_predict_layout(run);

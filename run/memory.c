@@ -209,32 +209,58 @@ static uint64_t hash_of_part(const Model* m) {
     return hash_bytes(s->units, s->units ? sizeof *s->units * (size_t)s->L : 0, hash_bytes(own, sizeof own, 0));
 }
 
+// This rank as if it were number tp->rank of a group that runs stage s of a layout.
+static void imagine(Run* run, const Layout* layout, int s, Comm* tp, Comm* data) {
+    Model* m = &run->model;
+    *data = (Comm){.size = m->world->size / (layout->tp * layout->stages)};
+    m->split = split_even(&m->whole, layout->tp);
+    m->tp = layout->tp > 1 ? tp : NULL;
+    m->comm = data;
+    m->stages = layout->stages, m->stage = s;
+    m->layout = *layout;
+    run_set_limits(run, layout->tp, data->size);
+    Shape part = split_shape(&m->whole, &m->split, tp->rank);
+    m->shape = shape_stage(&part, layout_first(layout, s), layout_first(layout, s + 1));
+    m->shape.shards = data->size;
+    layers_plan(m);
+    m->zero.stage = zero_most(m);
+}
+
 size_t run_memory_of(Run* run, const Layout* layout, int s, int N) {
     uint64_t measured = 0;
     Model *m = &run->model, saved = *m;
     PlanLimits limits = run->limits;
     size_t most = 0;
-    Comm tp = {.size = layout->tp}, data = {.size = m->world->size / (layout->tp * layout->stages)};
-    m->split = split_even(&m->whole, layout->tp);
-    m->tp = layout->tp > 1 ? &tp : NULL;
-    m->comm = &data;
-    m->stages = layout->stages, m->stage = s;
-    m->layout = *layout;
-    run_set_limits(run, layout->tp, data.size);
+    Comm tp = {.size = layout->tp}, data;
     for (tp.rank = 0; tp.rank < layout->tp; tp.rank++) {
-        Shape part = split_shape(&m->whole, &m->split, tp.rank);
-        m->shape = shape_stage(&part, layout_first(layout, s), layout_first(layout, s + 1));
-        m->shape.shards = data.size;
-        layers_plan(m);
+        imagine(run, layout, s, &tp, &data);
         uint64_t own = hash_of_part(m);
         if (tp.rank > 0 && own == measured) continue;
         measured = own;
-        m->zero.stage = zero_most(m);
         most = MAX(most, plan_rows_of(run, N).total);
     }
     *m = saved;
     run->limits = limits;
     return most;
+}
+
+void run_layer_bytes(LayerBytes* bytes, Run* run, const Layout* layout, int s, int N) {
+    Model *m = &run->model, saved = *m;
+    PlanLimits limits = run->limits;
+    Comm tp = {.size = layout->tp}, data;
+    imagine(run, layout, s, &tp, &data);
+    plan_rows_of(run, N);  // settles rows of the classifier
+    ActNeeds needs = activation_needs(run, N);
+    Shape widest = widest_shape(run);
+    for (int b = 0; b <= m->shape.L + 1; b++) {
+        Bucket bucket = shape_bucket(&m->shape, b);
+        size_t states = shape_state_bytes(&bucket, zero_stage_of(m, b), m->dt);
+        int ends = b == 0 || b > m->shape.L;
+        bytes[ends ? m->shape.L : b - 1].states = states + (b > m->shape.L ? bytes[m->shape.L].states : 0);
+        bytes[ends ? m->shape.L : b - 1].activations = ends ? 0 : shape_layer_activations(&widest, &needs, b - 1);
+    }
+    *m = saved;
+    run->limits = limits;
 }
 
 // What one rank may take: ranks on the CPU share the memory of their node or container.

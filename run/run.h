@@ -184,6 +184,12 @@ typedef struct MemoryPlan {
 void run_carve_activations(Run* run);
 // Bytes of the memory table of a rank of stage s, with rows of N tokens. Before ranks are joined.
 size_t run_memory_of(Run* run, const Layout* layout, int s, int N);
+// Of it what each layer of a rank of stage s has to itself, and behind them the embedding and the classifier: weights,
+// gradients and optimizer state; what it keeps for its backward pass, of all rounds in flight.
+typedef struct LayerBytes {
+    size_t states, activations;
+} LayerBytes;
+void run_layer_bytes(LayerBytes* bytes, Run* run, const Layout* layout, int s, int N);
 MemoryPlan run_plan_job_memory(Run* run);  // settles --capacity
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);

@@ -18,8 +18,7 @@ static int last_bucket(const Model* m) { return m->shape.L + 1; }
 
 static int is_layer(const Model* m, int b) { return b > 0 && b < last_bucket(m); }
 
-// Of a layer, or what the layout says of the ends of this stage of the pipeline.
-static int stage_of(const Model* m, int b) {
+int zero_stage_of(const Model* m, int b) {
     int shards = is_layer(m, b) ? shape_units(&m->shape, b - 1).shards : m->shape.shards;
     if (shards == 1 || m->zero.holds != ZERO_BOTH) return 1;
     return is_layer(m, b) ? layer_row(m, b - 1)->zero : m->layout.stage[m->stage].zero;
@@ -27,7 +26,7 @@ static int stage_of(const Model* m, int b) {
 
 int zero_most(const Model* m) {
     int most = 1;
-    for (int b = 0; b <= last_bucket(m); b++) most = MAX(most, stage_of(m, b));
+    for (int b = 0; b <= last_bucket(m); b++) most = MAX(most, zero_stage_of(m, b));
     return most;
 }
 
@@ -41,7 +40,7 @@ static Window window_of(const Model* m, int least) {
     Window w = {0, 0, 0, 0};
     for (int b = 0; b <= last_bucket(m); b++) {
         Bucket x = shape_bucket(&m->shape, b);
-        if (stage_of(m, b) < least) continue;
+        if (zero_stage_of(m, b) < least) continue;
         if (b == 0) w.first = x.elems;
         else if (!is_layer(m, b)) w.last = x.elems;
         else w.layer = MAX(w.layer, x.elems), w.piece = MAX(w.piece, x.piece);
@@ -56,7 +55,7 @@ static size_t resident_elems(const Model* m, int least) {
     size_t elems = 0;
     for (int b = 0; b <= last_bucket(m); b++) {
         Bucket x = shape_bucket(&m->shape, b);
-        elems += stage_of(m, b) < least ? x.elems : x.piece;
+        elems += zero_stage_of(m, b) < least ? x.elems : x.piece;
     }
     return elems;
 }
@@ -123,7 +122,7 @@ static void open_bucket(const Model* m, int b, Before* before) {
     char *owned, *grads_in_use = (char*)z->part[ZERO_GRADS_IN_USE];
     x->offset = in_block.offset, x->elems = in_block.elems, x->piece = in_block.piece, x->at = in_block.at;
     x->comm = layer_data(m, b - 1);
-    x->stage = stage_of(m, b);
+    x->stage = zero_stage_of(m, b);
     if (z->holds != ZERO_BOTH) {
         int owns = z->holds == ZERO_OWNED;
         size_t at = owns ? x->at : x->offset;
@@ -198,13 +197,9 @@ float* zero_owned_grads(const Model* m, const Segment* segment) {
     return x->owned_grads + (segment->at - x->at);
 }
 
-ZeroPart zero_part_of(StateKind kind) {
-    return kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V;
-}
+ZeroPart zero_part_of(StateKind kind) { return kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V; }
 
-static float* state(const Model* m, StateKind kind) {
-    return (float*)m->zero.part[zero_part_of(kind)];
-}
+static float* state(const Model* m, StateKind kind) { return (float*)m->zero.part[zero_part_of(kind)]; }
 
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
     if (kind == STATE_MASTER && !state(m, kind)) return zero_owned_weights(m, segment);

@@ -65,6 +65,9 @@ typedef struct Zero {
     int in_last_row;     // stage 1: a bucket's gradients are reduced as soon as they are complete
 } Zero;
 
+// That of a bucket by m->layout: of a layer, or what it says of the ends of this stage of the pipeline. 1 where nobody
+// else has its weights.
+int zero_stage_of(const Model* m, int b);
 // The highest stage of this rank's buckets, by m->layout.
 int zero_most(const Model* m);
 // The part of the i-th tensor that this rank owns.

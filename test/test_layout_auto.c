@@ -116,6 +116,40 @@ static void a_found_layout_reads_back(void) {
     CHECK_CLOSE(checked_mib(), found, 1e-9);
 }
 
+// KiB of an entry of the memory table, which is rank 0's.
+static double table_kib(const char* name) {
+    char unit[8] = "";
+    double value = NAN;
+    const char* at = strstr(output, name);
+    if (at) sscanf(at + strlen(name), " %lf %7s", &value, unit);
+    return value * (strcmp(unit, "MiB") ? 1 : 1024);
+}
+
+// Of both stages they add up to all that a rank needs, of the first one states are those of rank 0's memory table.
+static void bytes_of_layers_add_up(void) {
+    const char* text = "tp 2\nstage layers 4\n  layers 1 tp 1 zero 3\n  layers 3 recompute block\nstage layers 2 zero 2\n";
+    double states = 0, table = 0;
+    int runs = 0, n, stage = -1;
+    write_text("runs", text, strlen(text));
+    CHECK(sh(MPIRUN "%s " TINY "--check-layout --layout $W/runs", 8, program) == 0);
+    const char* parts[] = {"\n  parameters  ", "\n  gradients  ", "\n  first moments  ", "\n  second moments  "};
+    for (int i = 0; i < COUNT(parts); i++) table += table_kib(parts[i]);
+    for (char* at = strstr(output, "\nstage "); at && at[8] == ':'; at = strstr(at + 1, "\nstage ")) {
+        double all = strtod(strchr(strstr(at, "layers "), ',') + 1, NULL), sum = 0, s, a, beside;
+        char* line = strchr(at + 1, '\n') + 1;
+        for (stage++; !strncmp(line, "  layers", 8); line = strchr(line, '\n') + 1, runs++) {
+            CHECK(sscanf(strchr(line, ':'), ": %d x (%lf MiB of states, %lf", &n, &s, &a) == 3);
+            sum += n * (s + a), states += stage == 0 ? n * s : 0;
+        }
+        CHECK(sscanf(line, "  embedding and classifier: %lf", &s) == 1);
+        sum += s, states += stage == 0 ? s : 0;
+        CHECK(sscanf(strchr(line, '\n'), "\n  beside them: %lf", &beside) == 1 && beside > 0);
+        CHECK_CLOSE(sum + beside, all, 0.05 * 16 + 0.1);  // tenths are written
+    }
+    CHECK(stage == 1 && runs == 3);
+    CHECK_CLOSE(states, table / 1024, 0.05 * 6);
+}
+
 // ---- virtual ranks
 
 #define MACHINE                                                                                     \
@@ -216,6 +250,7 @@ int main(int argc, char** argv) {
     write_ragged_corpus(60, 7.6, 25);
     RUN(a_limit_that_no_single_way_meets_is_met_and_trains);
     RUN(a_found_layout_reads_back);
+    RUN(bytes_of_layers_add_up);
     RUN(virtual_ranks_take_what_is_predicted);
     RUN(no_single_way_is_faster_than_what_is_found);
     RUN(the_choice_is_explained);
