@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -428,17 +429,20 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     zero_clear_grads(m);
 }
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted, tells_of_it;
 
 // The first Ctrl-C lets the step finish and saves; the second one ends the program as usual. A terminal that closes, or
 // a reader of a pipe that ends, says so more than once.
 static void on_signal(int number) {
+    static const char words[] = "\nends after this step, and saves; Ctrl-C again ends at once\n";
     interrupted = number;
+    if (tells_of_it && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0) tells_of_it = 0;
     signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
 }
 
 // Of those that end a run. nohup has one ignored; it stays so.
-static void catch_signals(void) {
+static void catch_signals(const Run* run) {
+    tells_of_it = isatty(STDERR_FILENO) && !strcmp(run->identity.source, "alone");
     const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
     for (int i = 0; i < COUNT(numbers); i++)
         if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
@@ -496,33 +500,17 @@ static double time_row(Run* run, const int* lengths, int n, int repeats) {
     return least;
 }
 
-// The sum of the losses of all ranks.
+// The sum of the losses of all ranks, between steps. A signal that any rank has seen all of them know of afterwards.
 double loss_sum(Run* run) {
     char err[ERR_BYTES];
-    double sum = 0;
+    double sums[2] = {0, interrupted ? 1.0 : 0.0};
     const Model* m = &run->model;
-    m->world->table->all_reduce(m->world, m->loss_sum, 1, DT_F64, m->s);
+    m->k->upload(m->grad_norm2, &sums[1], sizeof sums[1], m->s);  // stands behind the loss
+    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);
     if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
-    m->k->download(&sum, m->loss_sum, sizeof sum, m->s);
-    return sum;
-}
-
-// ---- evaluation
-
-// Mean loss a target over the validation pieces; *targets their number. Overwrites the batch.
-double evaluate(Run* run, int64_t* targets) {
-    char err[ERR_BYTES];
-    int64_t next = 0, tokens = 0;
-    double sum = 0;
-    *targets = 0;
-    while (batch_draw_val(&run->batch, run, &next, &tokens)) {
-        if (batch_plan(&run->batch, run, run->state.step, err, sizeof err))
-            die("validation after step %" PRId64 ": %s", run->state.step, err);
-        run_micro_batches(run, run->data.val, 0);
-        sum += loss_sum(run);
-        *targets += run->batch.n_targets;
-    }
-    return *targets ? sum / (double)*targets : NAN;
+    m->k->download(sums, m->loss_sum, sizeof sums, m->s);
+    if (sums[1] > 0 && !run->stopped_by) run->stopped_by = interrupted ? interrupted : SIGTERM;
+    return sums[0];
 }
 
 // ---- logits, for sampling and for --dump-grads
@@ -683,7 +671,9 @@ static void evaluate_now(Run* run) {
     int64_t targets = 0;
     double started = now_seconds();
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
-    run->state.val_loss = evaluate(run, &targets);
+    double loss = evaluate(run, &targets);
+    if (targets == 0) return;  // a signal came
+    run->state.val_loss = loss;
     runlog_strong(&run->log,
                   "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
                   run->state.step, run->state.val_loss, targets, run->unigram_loss, now_seconds() - started);
@@ -712,8 +702,9 @@ static void save_now(Run* run) {
         saving->wait = saving->again = 0;
         return;
     }
-    saving->wait = MAX(2 * saving->wait, 1);
-    saving->again = run->state.step + saving->wait;
+    int64_t every = run->config.save_every, next = every ? run->state.step / every * every + every : INT64_MAX;
+    saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
+    saving->again = MIN(run->state.step + saving->wait, MIN(next, run->config.steps));
     if (run->model.world->rank == 0)
         warn("cannot save step %" PRId64 ": %s; older checkpoints are untouched; trying again at step %" PRId64,
              run->state.step, err, saving->again);
@@ -725,7 +716,7 @@ static void start_training(Run* run) {
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
     run->unigram_loss = run->val_bytes = NAN;
     if (tells) run_unigram_loss(run);
-    catch_signals();
+    catch_signals(run);
     plan_now(run);
     run->log.fd = -1;
     if (run->model.world->rank == 0 && runlog_open(&run->log, run->out, c->resume, run->state.step, err, sizeof err))
@@ -752,7 +743,7 @@ static void train(Run* run) {
         record.seconds_left = (now_seconds() - started) / (double)done * (double)(c->steps - step);
         if (runlog_step(&run->log, &record)) interrupted = SIGTERM;
         if (is_due(step, c->eval_every) || (last && c->eval_every)) evaluate_now(run);
-        if (is_due(step, c->sample_every) || (last && c->sample_every)) sample_now(run);
+        if (c->sample_every && (last || is_due(step, c->sample_every)) && !is_stopped(run)) sample_now(run);
         if (is_due(step, c->eval_every)) run_write_report(run);
         if (!last && (is_due(step, c->save_every) || step == run->saving.again)) save_now(run);
     }

@@ -66,6 +66,8 @@ static int64_t unpack_gz(int fd, const char* path, unsigned char* out, char* err
     while ((n = read_file(file, out, PIECE)) > 0 && disk_write(fd, out, (size_t)n) == 0) total += n;
     if (n > 0) total = cannot_write(path, err, errlen);
     const char* why = words(file, &state);
+    size_t named = strlen(path);
+    if (!strncmp(why, path, named) && !strncmp(why + named, ": ", 2)) why += named + 2;  // said already
     // A file that is cut short is told by the error that reading leaves.
     if (n < 0 || (n == 0 && state != 0)) total = fail(err, errlen, "%s: damaged or cut short: %s", path, why);
     else if (total > 0 && is_plain(file)) total = fail(err, errlen, "%s: is no gzip file", path);

@@ -146,6 +146,8 @@ static const char* const other_words[][2] = {
     {"--batch-size", "--batch-tokens"},
     {"--micro-batch-size", "--capacity"},
     {"--total-batch-size", "--batch-tokens"},
+    {"--grad-accum", "--batch-tokens"},
+    {"--gradient-accumulation-steps", "--batch-tokens"},
     {"--epochs", "--steps"},
     {"--num-train-epochs", "--steps"},
     {"--iters", "--steps"},
@@ -395,7 +397,7 @@ static const char* nearest_name(const char* name) {
         int is_option = i < COUNT(config_options);
         const char* known = is_option ? config_options[i].name : other_words[i - COUNT(config_options)][0];
         int distance = edit_distance(name, known);
-        if (distance >= least || 2 * distance >= (int)strlen(known)) continue;
+        if (distance >= least || 3 * distance >= (int)strlen(known)) continue;
         least = distance;
         meant = is_option ? known : other_words[i - COUNT(config_options)][1];
     }
@@ -437,6 +439,7 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
                         argv[i]);
         const Option* o = find(name);
         if (!o) return unknown_option(name, err, errlen);
+        if (o->type == PATHS && was_given(config, o)) config->twice = o->name;
         *given_word(config, o) |= given_bit(o);
         if (o->type == PATHS) ((PathList*)place(config, o))->n = 0;
         i++;

@@ -68,6 +68,7 @@ typedef struct Config {
     int several_ranks;  // not an option: documents may be shared, so that one need not fit on a rank
     // not an option: bit i % 64 of word i / 64 is set when entry i of the table was given on the command line
     uint64_t given[2];
+    const char* twice;  // the option of paths that was given twice there, of which the last counts; NULL: none
     void* strings;  // values that were read from a file: a list of blocks, freed by config_free
 } Config;
 

@@ -8,7 +8,41 @@
 #include <stdlib.h>
 
 #include "data/choices.h"
+#include "data/progress.h"
 #include "run/run.h"
+
+// ---- the loss
+
+// How far an evaluation is, on a line that is taken back, for a person who has waited for a second.
+static void tell_part(Run* run, double started, double* last, double part) {
+    double now = now_seconds();
+    if (now - started < 1 || now - *last < 0.1 || run->model.world->size > 1 || !progress_is_terminal()) return;
+    if (run->log.line_open) printf("\n");
+    run->log.line_open = 0;
+    printf("\r\033[Kvalidation %.0f %%\r", 100 * part);
+    fflush(stdout);
+    *last = now;
+}
+
+// Mean loss a target over the validation pieces; *targets their number, 0 where a signal broke it off. Overwrites the
+// batch.
+double evaluate(Run* run, int64_t* targets) {
+    char err[ERR_BYTES];
+    int64_t next = 0, tokens = 0, pieces = sampler_pieces(run->data.val, SPLIT_VAL);
+    double sum = 0, started = now_seconds(), last = 0;
+    *targets = 0;
+    while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens)) {
+        if (batch_plan(&run->batch, run, run->state.step, err, sizeof err))
+            die("validation after step %" PRId64 ": %s", run->state.step, err);
+        run_micro_batches(run, run->data.val, 0);
+        sum += loss_sum(run);
+        *targets += run->batch.n_targets;
+        tell_part(run, started, &last, fmax((double)next / (double)pieces, (double)tokens / run->config.eval_tokens));
+    }
+    if (last > 0) printf("\033[K");
+    if (run->stopped_by) *targets = 0;
+    return *targets ? sum / (double)*targets : NAN;
+}
 
 // ---- --eval
 

@@ -39,9 +39,7 @@ static void print_all(const Run* run) {
     if (m->k->virtual_time)
         say(stdout, "device  %s, %s, times of --machine %s%s", m->k->name, dtype_name(m->dt), c->machine,
             m->k->no_results ? "; nothing is computed, so there are no losses" : "");
-    else
-        say(stdout, "device  %s, %s, peak %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt),
-            run->peak / 1e9);
+    else say(stdout, "device  %s, %s, peak %.0f GFLOP/s (measured)", m->k->name, dtype_name(m->dt), run->peak / 1e9);
     print_shape(&m->whole);
     if (!run->training) return;
     const Sampler* s = run->data.train;
@@ -77,8 +75,9 @@ static void print_memory(const MemoryPlan* plan) {
 static void brief_model(const Run* run) {
     const Shape* s = &run->model.whole;
     char n[32];
-    say(stdout, "model   %s, %s parameters: %d layers, width %d, %d heads, context %d, %s%d tokens",
-        arch_table[s->arch].title, count((int64_t)shape_param_count(s), n), s->L, s->C, s->NH, s->context,
+    say(stdout, "model   %s, %s parameters: %d layer%s, width %d, %d head%s, context %d, %s%d tokens",
+        arch_table[s->arch].title, count((int64_t)shape_param_count(s), n), s->L, s->L > 1 ? "s" : "", s->C, s->NH,
+        s->NH > 1 ? "s" : "", s->context,
         tokenizer_is_bytes(run->data.tokenizer) && run->data.guessed_bytes ? "bytes as " : "", s->V);
 }
 
@@ -95,8 +94,9 @@ static void brief_data(const Run* run) {
     const Docs* docs = run->data.docs;
     const Sampler *train = run->data.train, *val = run->data.val;
     char n[32], held[32];
-    printf("data    %s tokens in %" PRId64 " documents to train on, %s in %" PRId64 " to validate",
-           count(sampler_tokens(train, SPLIT_TRAIN), n), sampler_documents(train, SPLIT_TRAIN),
+    int64_t documents = sampler_documents(train, SPLIT_TRAIN);
+    printf("data    %s tokens in %" PRId64 " document%s to train on, %s in %" PRId64 " to validate",
+           count(sampler_tokens(train, SPLIT_TRAIN), n), documents, documents == 1 ? "" : "s",
            count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
     if (docs_skipped(docs))
         printf("; %" PRId64 " file%s passed over", docs_skipped(docs), docs_skipped(docs) > 1 ? "s" : "");

@@ -20,6 +20,8 @@ void run_read_options(Run* run, int argc, char** argv) {
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
+    if (c->twice && run->identity.rank == 0)
+        warn("%s stands there twice and the last one counts; name all paths behind one: %s A B", c->twice, c->twice);
     if (c->report.n) run_reports(run);
     if (c->version) run_print_version(), end_output(), exit(0);
     if (c->resume_from) c->resume = 1;
@@ -78,9 +80,12 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     if (takes_turns && rank > 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
     double started = now_seconds();
     if (docs_open_cached(docs, list->paths, list->n, run->data.tokenizer, &cache, words, err, sizeof err))
-        die("%s: %s", option, err);
+        die("%s: %s%s", option, err,
+            config_was_given(&run->config, option) || !run->start_from[0] ? ""
+                                                                          : "; the saved run has it so: name it anew");
     if (takes_turns && rank == 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
     if (rank > 0) return;
+    if (words[0] && dir) die("--tokenize: %s", words);
     if (words[0]) warn("tokens are not kept: %s", words);
     else if (cache.path[0] && !cache.was_there)
         say(stdout, "tokens  %s, made in %.1f s, for later runs", cache.path, now_seconds() - started);

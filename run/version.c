@@ -5,7 +5,11 @@
 
 void run_print_version(void) {
     printf("ragged " RUN_VERSION "\n");
-    printf("compiled by " __VERSION__
+    printf("compiled by "
+#ifndef __clang__
+           "gcc "
+#endif
+           __VERSION__
 #ifdef HAVE_CUDA
            ", with CUDA"
 #endif

@@ -144,6 +144,8 @@ static void ranks_and_runs_share_what_the_first_has_encoded(void) {
     CHECK(sh("%s " TINY "--data $W/bigger.txt --tokenize $W/shards && ls $W/shards/*.bin $W/shards/*.idx", program) ==
           0);
     CHECK(sh("%s --tokenize $W/shards --data $W/bigger.txt", program) == 1 && strstr(errors, "--tokenizer"));
+    CHECK(sh("touch $W/file && %s " TINY "--data $W/bigger.txt --tokenize $W/file", program) == 1);  // nothing is made
+    CHECK(strstr(errors, "--tokenize: ") && !strstr(output, "documents in"));
     if (sh("command -v mpirun")) SKIP("mpirun is not here");
     double one[3], two[3];
     CHECK(sh("rm -r $W/cache; mkdir -m 700 $W/cache; XDG_CACHE_HOME=$W/cache mpirun --oversubscribe -n 3 %s " TINY

@@ -114,6 +114,8 @@ static void the_words_that_people_use_lead_to_the_option(void) {
                                            {"--weight_decay", "--weight-decay"},
                                            {"--output_dir", "--out"},
                                            {"--gradient-checkpointing", "--recompute"},
+                                           {"--grad_accum", "--batch-tokens"},
+                                           {"--stpes", "--steps"},
                                            {"--prompt", "--sample"}};
     for (int i = 0; i < COUNT(pairs); i++) {
         Config config;
@@ -127,6 +129,9 @@ static void the_words_that_people_use_lead_to_the_option(void) {
     CHECK(sh("%s -h", program) == 0 && strstr(output, "--batch-tokens") && strstr(output, "usage:"));
     CHECK(sh("%s --version", program) == 0 && !strncmp(output, "ragged 1.", 9));
     CHECK(refused("--xyzzy", "unknown option --xyzzy; try --help all", ""));
+    CHECK(refused("--dropout 0.1", "unknown option --dropout; try --help all", ""));  // and is not --report
+    CHECK(sh("%s --data plan --steps 3 --data=$W/nowhere", program) == 1 &&
+          strstr(errors, "--data stands there twice"));
 }
 
 static void mistakes_of_people_name_no_place_in_the_code(void) {

@@ -179,6 +179,20 @@ static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
     for (int i = 0; i < 150; i++) CHECK(parts[i] == whole[i]);  // same ranks, same plans: the same bits
 }
 
+static void a_signal_breaks_an_evaluation_off_on_all_ranks(void) {
+    char path[600];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/evaluating/log.jsonl", work);
+    pid_t job = start(MPIRUN
+                      "--threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens "
+                      "999999999 --out $W/evaluating",
+                      3, program);
+    for (int i = 0; i < 300 && (stat(path, &st) || st.st_size == 0); i++) sleep_ms(100);  // it begins
+    kill(job, SIGUSR1);
+    CHECK(ended_within(job, 30) == 0);
+    CHECK(sh("grep -c val_loss %s", path) == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
+}
+
 static void ranks_that_mean_different_runs_end_with_words(void) {
     sh("rm -rf %s/x", work);
     CHECK(sh("mpirun --oversubscribe -n 1 %s " TINY "--steps 3 --out %s/x : -n 1 %s " TINY
@@ -244,6 +258,7 @@ int main(int argc, char** argv) {
     RUN(a_run_goes_on_with_another_number_of_ranks);
     RUN(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes);
     RUN(a_signal_to_the_launcher_saves_at_one_step_of_all);
+    RUN(a_signal_breaks_an_evaluation_off_on_all_ranks);
     RUN(ranks_that_mean_different_runs_end_with_words);
     RUN(ranks_that_see_other_bytes_of_a_document_end_with_words);
     RUN(plans_that_differ_end_the_run_with_both_hashes);

@@ -94,6 +94,22 @@ static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
     CHECK(sh("ls -d %s/interrupted/step-*", work) == 0);
 }
 
+static void an_interrupt_breaks_an_evaluation_off(void) {
+    char path[600];
+    struct stat st;
+    int status = 0;
+    snprintf(path, sizeof path, "%s/evaluating/log.jsonl", work);
+    pid_t pid = start(
+        "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens 999999999 "
+        "--out %s/evaluating",
+        program, work);
+    for (int i = 0; i < 300 && (stat(path, &st) || st.st_size == 0); i++) sleep_ms(100);  // it begins
+    kill(pid, SIGINT);
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+    CHECK(sh("grep -c val_loss %s", path) == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
+}
+
 static void a_run_does_not_overwrite_another(void) {
     CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 0);
     CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 1);
@@ -169,6 +185,7 @@ int main(int argc, char** argv) {
     RUN(a_resumed_run_repeats_losses_weights_and_log_in_bf16);
     RUN(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit);
     RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
+    RUN(an_interrupt_breaks_an_evaluation_off);
     RUN(a_run_does_not_overwrite_another);
     RUN(documents_with_one_changed_byte_are_not_resumed_with);
     RUN(a_corpus_that_holds_its_own_runs_can_be_resumed);
