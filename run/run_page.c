@@ -19,7 +19,7 @@
 #include "run/columns.h"
 #include "run/run_page_script.h"
 
-enum { SERIES = 9, MOST_EVENTS = 4000 };
+enum { SERIES = 9, MOST_EVENTS = 4000, MOST_STRATEGIES = 12 };
 
 static const char* const series[SERIES] = {"loss",        "grad_norm",    "lr",  "tokens_per_second", "mfu",
                                            "measured_ms", "predicted_ms", "gap", "exposed_seconds"};
@@ -34,7 +34,10 @@ struct RunPage {
     Columns* steps;
     Columns* ranks;  // NULL: one rank
     int n_ranks;
-    RankStep* before;   // (n_ranks) of the last step
+    RankStep* before;                       // (n_ranks) of the last step
+    Columns* strategies;                    // 1 for the strategy that a step chose, 0 for others; NULL: there are none
+    char* strategy_names[MOST_STRATEGIES];  // in the order in which they appeared; the last one stands for all behind
+    int n_strategies;
     Evaluation* evals;  // (n_evals)
     int64_t n_evals, evals_room;
     char** events;  // (n_events) JSON, after each other
@@ -61,6 +64,8 @@ void run_page_close(RunPage* page) {
     free(page->name);
     columns_close(page->steps);
     columns_close(page->ranks);
+    columns_close(page->strategies);
+    for (int i = 0; i < page->n_strategies; i++) free(page->strategy_names[i]);
     free(page);
 }
 
@@ -188,18 +193,20 @@ static int changed(float a, float b, float least) {
 static int note_decision(RunPage* page, int64_t step, const RankStep* now, int n) {
     for (int r = 0; r < n; r++) {
         const RankStep *a = &page->before[r], *b = &now[r];
-        if (changed(a->gamma, b->gamma, 0.005f) &&
-            make_event(page,
-                       "{\"event\": \"balance\", \"at\": %" PRId64 ", \"rank\": %d, \"words\": \"rank %d leaves out "
-                       "%.1f %% of its matmuls\"}",
-                       step, r, r, 100 * (double)b->gamma))
-            return -1;
-        if (changed(a->sent, b->sent, 0.5f) &&
-            make_event(page,
-                       "{\"event\": \"balance\", \"at\": %" PRId64 ", \"rank\": %d, \"words\": \"rank %d gives away "
-                       "%.0f hidden units\"}",
-                       step, r, r, (double)b->sent))
-            return -1;
+        char gamma[64] = "", sent[64] = "";
+        if (changed(a->gamma, b->gamma, 0.005f))
+            snprintf(gamma, sizeof gamma, b->gamma > 0 ? "leaves out %.1f %% of its matmuls" : "leaves nothing out",
+                     100 * (double)b->gamma);
+        if (changed(a->sent, b->sent, 0.5f))
+            snprintf(sent, sizeof sent, b->sent > 0 ? "gives away %.0f hidden units" : "gives nothing away",
+                     (double)b->sent);
+        const char* const words[] = {gamma, sent};
+        for (int i = 0; i < COUNT(words); i++)
+            if (words[i][0] &&
+                make_event(page,
+                           "{\"event\": \"balance\", \"at\": %" PRId64 ", \"rank\": %d, \"words\": \"rank %d %s\"}",
+                           step, r, r, words[i]))
+                return -1;
     }
     return 0;
 }
@@ -227,6 +234,28 @@ int run_page_ranks(RunPage* page, int64_t step, const RankStep* ranks, int n) {
     return 0;
 }
 
+// Which of its strategies a step chose.
+static int note_strategy(RunPage* page, int64_t step, const JsonValue* name) {
+    float chosen[MOST_STRATEGIES] = {0};
+    int i = 0;
+    if (!name || name->type != JSON_STRING) return 0;
+    if (!page->strategies) page->strategies = columns_open(MOST_STRATEGIES, RANK_COLUMNS);
+    char* text = (char*)malloc(name->length + 1);
+    if (text && json_string(name, text) < 0) text[0] = 0;
+    while (text && i < page->n_strategies && i < MOST_STRATEGIES - 1 && strcmp(page->strategy_names[i], text)) i++;
+    int is_new = i == page->n_strategies;
+    if (is_new && i == MOST_STRATEGIES - 1) free(text), text = strdup("others");
+    if (!text || !page->strategies) {
+        free(text);
+        return -1;
+    }
+    if (is_new) page->strategy_names[page->n_strategies++] = text;
+    else free(text);
+    chosen[i] = 1;
+    columns_add(page->strategies, step, chosen);
+    return 0;
+}
+
 static int note_step(RunPage* page, const Json* json, int64_t step) {
     float values[SERIES];
     const JsonValue* ranks = json_get(json, json->values, "ranks");
@@ -234,6 +263,7 @@ static int note_step(RunPage* page, const Json* json, int64_t step) {
     for (int i = 0; i < SERIES; i++) values[i] = (float)number_of(json, json->values, series[i]);
     columns_add(page->steps, step, values);
     if (seconds > 0) page->seconds += seconds;
+    if (note_strategy(page, step, json_get(json, json->values, "strategy"))) return -1;
     return ranks && ranks->type == JSON_OBJECT ? note_ranks(page, json, step, ranks) : 0;
 }
 
@@ -322,6 +352,26 @@ static void put_ranks(FILE* out, const RunPage* page) {
     fputs("]}", out);
 }
 
+static void put_strategies(FILE* out, const RunPage* page) {
+    if (!page->strategies) {
+        fputs("null", out);
+        return;
+    }
+    fputc('{', out);
+    put_columns(out, page->strategies);
+    fputs(",\"list\":[", out);
+    for (int i = 0; i < page->n_strategies; i++) {
+        fputs(i ? ",\n{\"name\":" : "\n{\"name\":", out);
+        page_string(out, page->strategy_names[i]);
+        fputc(',', out);
+        put_means(out, page->strategies, "share", i, 4);
+        fputs(",\"mean\":", out);
+        put_number(out, columns_total_mean(page->strategies, i), 6);
+        fputc('}', out);
+    }
+    fputs("]}", out);
+}
+
 // JSON inside a script element: nothing may end the element.
 static void put_json(FILE* out, const char* text) {
     for (; *text; text++)
@@ -357,6 +407,8 @@ static void put_page(FILE* out, const RunPage* page) {
     }
     fputs("],\n\"ranks\":", out);
     put_ranks(out, page);
+    fputs(",\n\"strategies\":", out);
+    put_strategies(out, page);
     fputc('}', out);
 }
 

@@ -227,6 +227,29 @@ static void steps_evaluations_and_events_of_the_log_stand_in_the_page(void) {
     run_page_close(page);
 }
 
+static void the_strategy_that_each_step_chose_is_counted(void) {
+    RunPage* page = run_page_open("x");
+    Json json;
+    for (int s = 1; s <= 10; s++)
+        line(page, "{\"step\": %d, \"loss\": 2, \"strategy\": \"%s\"}", s, s % 5 ? "tp2+2xtp1" : "4xtp1");
+    for (int s = 11; s <= 40; s++) line(page, "{\"step\": %d, \"loss\": 2, \"strategy\": \"kind%d\"}", s, s);
+    CHECK(run_page_write(&page, 1, "x", path_of("chosen.html"), err, sizeof err) == 0);
+    read_text(path_of("chosen.html"), text, sizeof text);
+    if (!page_json(&json, text)) {
+        const JsonValue* chosen = member(&json, json_at(&json, member(&json, json.values, "runs"), 0), "strategies");
+        const JsonValue* list = member(&json, chosen, "list");
+        CHECK(list && list->n == 12 && member(&json, chosen, "columns")->n == 40);  // the 12th stands for all others
+        const double means[] = {8.0 / 40, 2.0 / 40};
+        for (int i = 0; list && i < 12; i++) {
+            double x = 0;
+            CHECK(json_double(member(&json, json_at(&json, list, i), "mean"), &x) == 0);
+            CHECK_CLOSE(x, i < 2 ? means[i] : i < 11 ? 1.0 / 40 : 21.0 / 40, 1e-5);
+        }
+        json_free(&json);
+    }
+    run_page_close(page);
+}
+
 static void lines_that_are_no_log_change_nothing(void) {
     static const char* const bad[] = {"",
                                       "{",
@@ -406,6 +429,7 @@ int main(int argc, char** argv) {
     RUN(a_page_may_be_written_at_any_time_and_changes_nothing);
     RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
     RUN(steps_evaluations_and_events_of_the_log_stand_in_the_page);
+    RUN(the_strategy_that_each_step_chose_is_counted);
     RUN(lines_that_are_no_log_change_nothing);
     RUN(a_run_writes_its_page_and_several_are_laid_side_by_side);
     RUN(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why);
