@@ -317,14 +317,17 @@ void run_explain(const Run* run) {
     static Stage stage;
     char title[256];
     const Batch* b = &run->batch;
+    int64_t tokens = 0;  // of this job
+    for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
     if (!run->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
     stage.run = run;
     play_chosen(&stage);
     play_planners(&stage);
-    snprintf(title, sizeof title, "step %" PRId64 ": %d documents, %" PRId64 " tokens on %d ranks", b->plan.step,
-             b->n_pieces, b->n_tokens, run->limits.ranks);
+    snprintf(title, sizeof title, "step %" PRId64 ": %d documents, %" PRId64 " tokens on %d rank%s", b->plan.step,
+             b->n_pieces, tokens, run->limits.ranks, run->limits.ranks > 1 ? "s" : "");
     Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n, {0}};
     run_show_stages(&x.stages, run, &stage.arena);
+    if (run->strategies) run_explain_strategies(run);
     explain_text(stdout, &x);
     write_page(run, &x);
     arena_free(&stage.arena);

@@ -278,6 +278,8 @@ void run_print(const Run* run, const MemoryPlan* plan);
 void run_unigram_loss(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
+void run_explain_strategies(
+    const Run* run);  // which strategy it takes, what every pipeline gets (explain_strategies.c)
 typedef struct ShownStages ShownStages;
 // Its stages, from the arena; none without a pipeline (run/explain_stages.c).
 void run_show_stages(ShownStages* stages, const Run* run, Arena* arena);

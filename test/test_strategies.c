@@ -241,6 +241,33 @@ static void what_does_not_go_with_strategies_is_said(void) {
     }
 }
 
+// --explain says of the first step what the run then does, and its pipelines have all documents.
+static void explain_shows_the_choice_and_every_pipeline(void) {
+    static const char options[] = "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'";
+    char chosen[64] = "", word[64] = "", path[700], *line = output;
+    int documents = 0, tokens = 0, docs = 0, pipelines = 0, rated = 0;
+    CHECK(sh(MPIRUN TINY "%s --steps 1 --eval-every 0 --save-every 0 --out %s/first", 4, program, options, work) == 0);
+    snprintf(path, sizeof path, "%s/first/log.jsonl", work);
+    CHECK(sh("grep -o '\"strategy\": \"[^\"]*' %s", path) == 0 &&
+          sscanf(output, "\"strategy\": \"%63[^\n]", chosen) == 1);
+    CHECK(sh(MPIRUN TINY "%s --explain --out %s/explained", 4, program, options, work) == 0);
+    char* table = strstr(output, "\nstrategies: step 1: ");
+    CHECK(table && sscanf(table, "\nstrategies: step 1: %d documents, %d tokens on 4 ranks take %63[^;]", &documents,
+                          &tokens, word) == 3);
+    CHECK_STRING(word, chosen);
+    for (line = table ? strchr(table + 1, '\n') : NULL; line && strncmp(line, "\nthe job", 8);) {
+        char name[64], from[32];
+        int n, sum, longest, mbs;
+        double ms;
+        line++;
+        if (sscanf(line, "  %63s %31[0-9-] %d %d %d %d %lf", name, from, &n, &sum, &longest, &mbs, &ms) == 7)
+            docs += n, tokens -= sum, pipelines++;
+        rated += strstr(line, "chosen") && strcspn(line, "\n") > (size_t)(strstr(line, "chosen") - line);
+        line = strchr(line, '\n');
+    }
+    CHECK(docs == documents && tokens == 0 && pipelines >= 1 && rated == 1);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
@@ -251,6 +278,7 @@ int main(int argc, char** argv) {
     RUN(weights_after_switching_are_those_of_a_fixed_strategy);
     RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
     RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one);
+    RUN(explain_shows_the_choice_and_every_pipeline);
     RUN(what_does_not_go_with_strategies_is_said);
     return program_end();
 }
