@@ -158,7 +158,7 @@ def computing_ms(work, more):
 
 
 def predicted_ms(work, more):
-    said = train(work, f"{more} --machine {work}/machine --check-layout")
+    said = train(work, f"{more} --check-layout")
     found = re.search(r"predicted ([0-9.e+]+) ms a step.*?: (matmuls.*)", said)
     share = sum(float(x) for x in re.findall(r"(?:matmuls|attention|recomputation|what a round costs) ([0-9.]+) %",
                                              found[2]))
@@ -167,16 +167,14 @@ def predicted_ms(work, more):
 
 def cpu(work):
     write_corpus(work, 128)
-    long, short = computing_ms(work, "--capacity 512"), computing_ms(work, "--capacity 128")
-    round_ms = max(0, (short - long) / 3)  # 4 rounds of 128 tokens in place of one of 512
-    with open(f"{work}/machine", "w") as file:
-        file.write(f"name here\nquadratic_ms 0\nlinear_ms {(long - round_ms) / 512:.6g}\n"
-                   f"micro_batch_ms {round_ms:.6g}\nmodel 8 192 4\nlink inside 1024 0.1\nlink inside 1048576 1\n")
+    os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
+    train(work, "--probe")
+    cores = len(os.sched_getaffinity(0))
     print("| layout | predicted, ms | measured, ms | off |\n|---|---|---|---|")
     off = []
     for layout in LAYOUTS:
         more = f"--capacity 256 {layout}"
-        predicted, measured = predicted_ms(work, more), computing_ms(work, more)
+        predicted, measured = predicted_ms(work, more), computing_ms(work, more) * max(1, 4 / cores)
         off.append(abs(predicted / measured - 1))
         print(f"| `{layout or '--zero 1'}` | {predicted:.1f} | {measured:.1f} | "
               f"{100 * (predicted / measured - 1):+.1f} % |", flush=True)

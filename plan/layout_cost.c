@@ -23,8 +23,8 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
                        .ranks = ranks,
                        .elem_bytes = elem_bytes,
                        .overlap = 1,
-                       .slow_exchange = 1,
-                       .slow_computing = 1,
+                       .slow_exchange = fmax(machine->overlap, 1),
+                       .slow_computing = fmax(machine->overlap, 1),
                        .arena = arena};
     c->links = transfers_of(&c->machine, whole, elem_bytes, node_size);
 }
@@ -109,6 +109,9 @@ static int shards_of(const LayoutCosts* c, const Layout* layout, int tp) {
     return groups_of(c, layout) * (layout->tp / tp);
 }
 
+// Whether a layer's group was measured as it runs it.
+static int is_measured(const LayoutCosts* c, int R, int T) { return T == R && c->of_tp[R].token > 0; }
+
 static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l, int N) {
     const LayerLayout* row = &layout->layer[l];
     const Shape* s = c->whole;
@@ -118,12 +121,16 @@ static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l,
         again = row->recompute == RECOMPUTE_BLOCK;
     double n = round_tokens(c, layout, N), matmuls, heads, head = (double)s->V * s->C;
     double weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    double token = cost->per_token, pair = cost->quadratic;
+    int measured = is_measured(c, R, T);
     widest_work(s, R, T, &matmuls, &heads);
-    x.matmuls = n * cost->per_token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L;
-    x.attention = n * c->mean_length * cost->quadratic * heads / s->L;
-    x.again = again * (x.matmuls + x.attention) / 3;
+    if (measured) matmuls = heads = 1, token = c->of_tp[R].token, pair = c->of_tp[R].pair;
+    x.matmuls = n * token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L;
+    x.attention = n * c->mean_length * pair * heads / s->L;
+    x.again = again * (x.matmuls + x.attention) * (c->machine.again > 0 ? c->machine.again : 1.0 / 3);
     double sent = n * s->C * c->elem_bytes * (T - 1) / R;
-    if (T > 1) x.tensor = (2 + again) * LINEARS * transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0);
+    if (T > 1 && !measured)
+        x.tensor = (2 + again) * LINEARS * transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0);
     if (T < R) x.sequence = sequence_ms(c, R, T, n, again);
     double elems = layer_elems(c, T);
     if (row->zero > 1) x.reduce = weights_ms(c, D, run, 4 * elems);
@@ -163,7 +170,9 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     (void)s;
     ms[TERM_MATMULS] += v * x.matmuls, ms[TERM_ATTENTION] += v * x.attention, ms[TERM_AGAIN] += v * x.again;
     ms[TERM_TENSOR] += v * x.tensor, ms[TERM_SEQUENCE] += v * x.sequence;
-    if (c->rounds_read_weights) ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost) / c->whole->L / row->tp;
+    double read = cost_micro_batch(&c->machine.cost) / row->tp;
+    if (is_measured(c, layout->tp, row->tp)) read = c->of_tp[row->tp].row;
+    if (c->rounds_read_weights) ms[TERM_MICRO_BATCH] += v * read / c->whole->L;
     if (!measured_has_weights(c, row->zero) && row->zero > 1)
         ms[TERM_ROUNDS] += v * (exposed(c, gathered, forward) + exposed(c, gathered + x.reduce, backward));
     // Zero 2 gathers its weights once a step.
@@ -191,14 +200,16 @@ void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layou
     double v = layout_rounds(c, layout, N), n = round_tokens(c, layout, N);
     double weights = shape_matmul_weights(w) + (double)(w->Vp - w->V) * w->C, head = n * c->machine.cost.per_token;
     Shape part = shape_stage(w, layout_first(layout, s), layout_first(layout, s + 1));
+    int measured = is_measured(c, R, R);
     head *= CEIL_DIV(w->Vp, R) * (double)w->C / weights;
+    if (measured) head = n * c->of_tp[R].token * w->Vp * w->C / weights;
     if (s == P - 1) ms[TERM_MATMULS] += v * head;
     if (!c->overlap) ms[TERM_STAGES] += 2 * v * (border_ms(c, layout, s - 1, N) + border_ms(c, layout, s, N));
     if (s == 0 && !c->rounds_read_weights) ms[TERM_MICRO_BATCH] += v * cost_micro_batch(&c->machine.cost);
     // The embedding's sum and its gradient; the last norm, its gradient, and three numbers of each rank a token.
     double sent = n * w->C * c->elem_bytes * (R - 1) / R, numbers = n * 3 * (double)sizeof(float) * (R - 1);
-    double one = R > 1 ? 2 * transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), sent, 0) : 0;
-    double three = R > 1 ? transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), numbers, 0) : 0;
+    double one = R > 1 && !measured ? 2 * transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), sent, 0) : 0;
+    double three = R > 1 && !measured ? transfer_ms(&c->links, TRANSFER_TENSOR, R, is_across(c, R), numbers, 0) : 0;
     ms[TERM_TENSOR] += v * ((s == 0) * one + (s == P - 1) * (one + three));
     if (measured_has_weights(c, layout->stage[s].zero)) return;
     for (int b = 0; b <= part.L + 1; b += part.L + 1) {

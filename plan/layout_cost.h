@@ -14,6 +14,7 @@
 
 #include "plan/galvatron.h"
 #include "plan/layout_search.h"
+#include "plan/split.h"
 #include "plan/transfers.h"
 
 typedef struct LayoutCosts {
@@ -26,6 +27,11 @@ typedef struct LayoutCosts {
     int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
     double tokens;            // of a step, on all ranks
     double mean_length;       // sum of squares of documents' lengths / sum
+    // Of a group all of whose ranks cut a layer: ms of a row's token, of a token^2 and of any row, with its exchanges,
+    // as --probe --tp measures them. 0: not measured; then the machine's constants are divided, and exchanges added.
+    struct {
+        double token, pair, row;
+    } of_tp[MOST_TP + 1];
     Arena* arena;             // for what is played
 } LayoutCosts;
 

@@ -61,6 +61,8 @@ static const Key keys[] = {
         {WHOLE, AT(cost.elem_bytes), 1, 8}}, .occurs = OPTIONAL},
     {{"kv_channels"}, "channels of keys", 1, {{WHOLE, AT(cost.kv_channels), 1, 1 << 26}}, .occurs = OPTIONAL},
     {{"link_scale"}, "a factor", 1, {{REAL, AT(cost.link_scale), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"again"}, "a share", 1, {{REAL, AT(again), 0, LARGE}}, .occurs = OPTIONAL},
+    {{"overlap"}, "a factor", 1, {{REAL, AT(overlap), 1, LARGE}}, .occurs = OPTIONAL},
     {{"nics"}, "NICs of a node", 1, {{WHOLE, AT(cost.nics), 0, 1 << 20}}, .occurs = OPTIONAL},
     {{"token_bytes"}, "bytes a token", 1, {{REAL, AT(cost.token_bytes), 0, LARGE}}, .occurs = OPTIONAL},
     {{"group"}, "cp size, GB/s of a rank", 2, {

@@ -17,6 +17,8 @@
 //   kv_channels 256                channels of keys, as many of values; those of queries when left out
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
 //   link_scale 1                   communication takes so much of what the tables say; 1 when left out
+//   again 0.33                     computing the blocks again takes so much of what they take forward and backward
+//   overlap 1.3                    computing and exchanging take so many times as long while they go on together
 //   nics 4                         of a node; as many as ranks when left out. Times between nodes are those of all
 //                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory
@@ -38,6 +40,7 @@ typedef struct Machine {
     int heads;
     int capacity;                            // 0: from memory
     double memory_gb, parameters, token_mb;  // 0: unknown
+    double again, overlap;                   // 0: not measured
     int n_schemes;
     Scheme schemes[MACHINE_SCHEMES];
     // Hydraulis' memory formula; activation[i] bytes at tensor-parallel cp size 1 << i, 0: unknown

@@ -275,31 +275,49 @@ static void find(Found* found, const Run* run) {
     }
 }
 
-// As if the options were for ranks with all layers each; only what this needs is there before ranks are joined.
-int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen) {
-    Found found;
+// As if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there before ranks
+// are joined.
+static int find_measured_of(Found* found, Run* run, int tp) {
     Config options = run->config;
     PlanLimits limits = run->limits;
     Model *m = &run->model, saved = *m;
-    memset(&found, 0, sizeof found);
-    run_set_limits(run, 1, m->world->size);
-    run->limits.node_size = options.node_size ? options.node_size : MAX(1, m->world->local_size);
-    run->config.tp = 1, run->config.recompute = "none";
-    m->comm = m->world, m->stages = 1, m->stage = 0, m->zero.stage = 1;
+    int node = options.node_size ? options.node_size : MAX(1, m->world->local_size);
+    run_set_limits(run, tp, m->world->size / tp);
+    run->limits.node_size = MAX(1, node / tp);
+    run->config.tp = tp, run->config.recompute = "none";
+    m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->zero.stage = 1;
     m->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
-    if (options.machine) {
-        found.failed = named_machine(&found.machine, options.machine, found.err, sizeof found.err);
-        snprintf(found.from, sizeof found.from, "of --machine %s", options.machine);
-    } else if (!find_measured(&found, run)) {
-        estimate(&found.machine, run);
-        snprintf(found.from, sizeof found.from, "estimated from the processor's peak; --probe measures them");
+    int is_there = find_measured(found, run);
+    if (!is_there && tp == 1) {
+        estimate(&found->machine, run);
+        snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures them");
     }
-    // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
-    if (!options.machine) found.machine.cost.step = 0;
     *m = saved, run->limits = limits, run->config = options;
+    return is_there;
+}
+
+int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen) {
+    Found found;
+    const char* named = run->config.machine;
+    memset(&found, 0, sizeof found);
+    if (named) {
+        found.failed = named_machine(&found.machine, named, found.err, sizeof found.err);
+        snprintf(found.from, sizeof found.from, "of --machine %s", named);
+    } else {
+        find_measured_of(&found, run, 1);
+        // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
+        found.machine.cost.step = 0;
+    }
     *machine = found.machine;
     snprintf(from, ERR_BYTES, "%.500s", found.from);
     return found.failed ? fail(err, errlen, "%s", found.err) : 0;
+}
+
+int run_machine_of_groups(Run* run, Machine* machine, int tp) {
+    Found found;
+    if (run->config.machine || !find_measured_of(&found, run, tp)) return 0;
+    *machine = found.machine;
+    return 1;
 }
 
 static void print_link(const LinkTable* link, const char* where) {

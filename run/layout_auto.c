@@ -62,6 +62,13 @@ static int know(Known* x, Run* run, char from[ERR_BYTES], char* err, size_t errl
     x->costs.rounds_read_weights = !m->k->virtual_time;
     x->costs.tokens = c->batch_tokens;
     x->costs.mean_length = mean_length(run);
+    for (int tp = 2; tp <= MIN(MOST_TP, m->world->size); tp++) {
+        if (m->world->size % tp || tp > m->whole.NH || !run_machine_of_groups(run, &machine, tp)) continue;
+        x->costs.of_tp[tp].token = machine.cost.per_token, x->costs.of_tp[tp].pair = machine.cost.quadratic;
+        x->costs.of_tp[tp].row = cost_micro_batch(&machine.cost);
+        size_t n = strlen(from);
+        snprintf(from + n, ERR_BYTES - n, "%s %d", strstr(from, "--tp") ? "," : "; of --tp", tp);
+    }
     return 0;
 }
 

@@ -5,14 +5,20 @@
 //            anyway. Others are held out: their error says what the model is worth.
 //   links    an all-to-all among the ranks of each node; between nodes every rank sends to the one of the same
 //            number on the next node, as a ring across them does
+//   layouts  a row whose blocks are computed again, against one whose activations are kept; and a row beside an
+//            exchange that takes as long by itself: how much both slow each other down (for plan/layout_cost.h)
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
 //            are zero and no weight changes.
+//
+// Ranks that share cores take the processor time of a row, as many times as ranks share a core: what else runs on the
+// machine is not in it. (Not in tensor-parallel groups, which wait for each other in a row.)
 //
 // Everything is done several times and the least time counts. All ranks measure alike and take the mean of their rows'
 // times, and the slowest rank's of what they do together.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "run/run.h"
 
@@ -120,6 +126,18 @@ static const ProbeRow design[] = {
 };
 enum { ROWS = COUNT(design), MOST_ROUNDS = 40, ROWS_MS = 3000 };  // what rounds may take in all
 
+// ms of a row.
+static double row_ms(Run* run, const int* lengths, int n) {
+    const Model* m = &run->model;
+    double at[2];
+    m->k->record_event(0, m->s);
+    double ms = run->time_row(run, lengths, n, 1);
+    m->k->record_event(1, m->s);
+    m->k->read_events(at, 2);
+    if (!run->oversubscribed || m->tp) return ms;
+    return 1e3 * (at[1] - at[0]) * m->world->local_size * run->config.threads / host_cores("", getppid());
+}
+
 // Lengths of a row; returns their number.
 static int row_lengths(int* lengths, const ProbeRow* row, int most, int longest) {
     int left = MAX((int)((int64_t)most * row->parts / row->of), 1), n = 0;
@@ -176,7 +194,7 @@ static void time_rows(Run* run, ProbeTime* rows) {
             int n = row_lengths(lengths, &design[i], most, longest);
             rows[i] = row_of(lengths, n);
             together(run);
-            double ms = run->time_row(run, lengths, n, 1);
+            double ms = row_ms(run, lengths, n);
             least[i] = round <= 1 ? ms : MIN(least[i], ms);
         }
         if (round > 1 && slowest(run, 1e3 * (now_seconds() - started)) > ROWS_MS) break;
@@ -231,9 +249,8 @@ static Buffer free_memory(const Run* run) {
 }
 
 // All messages in which this rank sends `bytes`. Returns their number; the lists have room for the ranks of a node.
-static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* sends, Transfer* receives) {
+static int messages_of(const Run* run, Buffer b, LinkKind kind, size_t bytes, Transfer* sends, Transfer* receives) {
     int ranks = run->limits.ranks, node = run->limits.node_size, rank = run->model.comm->rank, n = 0;
-    Buffer b = free_memory(run);
     char* in = b.memory + b.bytes / 128 * 64;
     if (kind == LINK_ACROSS) {
         sends[0] = (Transfer){(rank + node) % ranks, b.memory, bytes};
@@ -255,7 +272,7 @@ static int messages_of(const Run* run, LinkKind kind, size_t bytes, Transfer* se
 static double time_communication(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists) {
     Comm* c = run->model.comm;
     Transfer *sends = lists, *receives = lists + run->limits.ranks;
-    int n = messages_of(run, kind, bytes, sends, receives);
+    int n = messages_of(run, free_memory(run), kind, bytes, sends, receives);
     together(run);
     double started = now_seconds();
     for (int i = 0; i < times && n > 0; i++) comm_send_receive(c, sends, n, receives, n, run->model.s);
@@ -291,6 +308,92 @@ static void time_links(Run* run) {
     if (ranks > 1 && node > 1) time_link(run, LINK_INSIDE, lists);
     if (ranks > node) time_link(run, LINK_ACROSS, lists);
     free(lists);
+}
+
+// ---- layouts
+
+enum { LAYOUT_TIMES = 8 };
+
+static void set_recompute(Model* m, Recompute recompute) {
+    for (int l = 0; l < m->shape.L; l++) m->layout.layer[m->shape.first_layer + l].recompute = recompute;
+}
+
+// A row of one document is computed with and without its blocks once more, by turns. What the blocks take of it is
+// known by then: all but the classifier and what a row costs anyway.
+static double time_again(Run* run, const int* lengths, int n) {
+    Model* m = &run->model;
+    const Cost* cost = &run->probed.cost;
+    const Shape* s = &m->whole;
+    double least[2] = {INFINITY, INFINITY}, weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    ProbeTime row = row_of(lengths, n);
+    for (int l = 0; l < s->L; l++)
+        if (m->layout.layer[l].recompute != RECOMPUTE_NONE) return 0;  // nothing of the row is kept
+    for (int i = 0; i < 2 * LAYOUT_TIMES; i++) {
+        set_recompute(m, i % 2 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE);
+        together(run);
+        least[i % 2] = MIN(least[i % 2], row_ms(run, lengths, n));
+    }
+    set_recompute(m, RECOMPUTE_NONE);
+    double blocks = cost->quadratic * row.s2 + cost->per_token * row.tokens * (1 - (double)s->Vp * s->C / weights);
+    return fmax(0, mean(run, (least[1] - least[0]) / blocks));
+}
+
+// ms of a row, of messages of so many bytes, or of both: the messages begin before the row and end behind it.
+static double time_beside(Run* run, const int* lengths, int n, Buffer b, size_t bytes, Transfer* lists) {
+    Comm* c = run->model.comm;
+    Transfer *sends = lists, *receives = lists + run->limits.ranks;
+    LinkKind kind = run->limits.ranks > run->limits.node_size ? LINK_ACROSS : LINK_INSIDE;
+    int messages = bytes ? messages_of(run, b, kind, bytes, sends, receives) : 0;
+    double least = INFINITY;
+    for (int i = 0; i < LAYOUT_TIMES; i++) {
+        Request request = 0;
+        together(run);
+        double started = now_seconds();
+        if (messages) request = c->table->begin_send_receive(c, sends, messages, receives, messages, run->model.s);
+        if (n) run->time_row(run, lengths, n, 1);
+        if (messages) c->table->end(c, request, run->model.s);
+        wait(run);
+        least = MIN(least, slowest(run, 1e3 * (now_seconds() - started)));
+    }
+    return least;
+}
+
+// How many times as long both take beside each other: 1 where they do not meet, 2 where one waits for the other.
+static double time_overlap(Run* run, const int* lengths, int n) {
+    enum { MOST = 1 << 24 };
+    const Kernels* k = run->model.k;
+    Transfer* lists = (Transfer*)calloc(2 * (size_t)run->limits.ranks, sizeof *lists);
+    Buffer b = {(char*)k->alloc(2 * (size_t)MOST), 2 * (size_t)MOST};
+    if (run->limits.ranks == 1 || !lists || !b.memory) {
+        if (b.memory) k->free_memory(b.memory);
+        free(lists);
+        return 0;
+    }
+    double row = time_beside(run, lengths, n, b, 0, lists), messages = 0, both;
+    size_t bytes = 1 << 12;
+    for (; bytes <= MOST / 4 && messages < row; bytes *= 4) messages = time_beside(run, lengths, 0, b, bytes, lists);
+    both = time_beside(run, lengths, n, b, bytes / 4, lists);
+    k->free_memory(b.memory);
+    free(lists);
+    return fmin(fmax(1 + (both - fmax(row, messages)) / fmin(row, messages), 1), 2);
+}
+
+// For layouts of the same model. The row is as long as the longest that was timed, at most 1024 tokens.
+static void time_layouts(Run* run) {
+    int room = MIN(run->limits.capacity, run->config.batch_tokens), most = MIN(room, 1024), n = 0,
+        *lengths = (int*)malloc((size_t)room * sizeof(int));
+    if (!lengths) die("no memory for %d lengths", room);
+    for (int left = most; left > 0; left -= lengths[n++]) lengths[n] = MIN(left, run->config.context);
+    run->probed.again = time_again(run, lengths, n);
+    run->probed.overlap = time_overlap(run, lengths, n);
+    free(lengths);
+}
+
+static void print_layouts(const Machine* machine) {
+    if (machine->again > 0) printf("blocks computed again take %.3g of what they take", machine->again);
+    if (machine->again > 0 && machine->overlap > 0) printf("; ");
+    if (machine->overlap > 0) printf("computing and exchanging at once take %.3g times as long", machine->overlap);
+    if (machine->again > 0 || machine->overlap > 0) printf("\n");
 }
 
 static void print_links(const Cost* cost) {
@@ -354,14 +457,15 @@ void run_probe(Run* run) {
     time_rows(run, rows);
     fit_rows(cost, rows);
     time_links(run);
+    time_layouts(run);
     cost->step = time_step(run);
     snprintf(cost->name, sizeof cost->name, "probed");
     if (run->model.world->rank > 0) return;
     print_rows(cost, rows);
     print_links(cost);
+    print_layouts(&run->probed);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
-    if (cost_cache_path(run, path, err, sizeof err) || cost_cache_save(run, err, sizeof err))
-        die("--probe: %s", err);
+    if (cost_cache_path(run, path, err, sizeof err) || cost_cache_save(run, err, sizeof err)) die("--probe: %s", err);
     say(stdout, "saved %s, which runs like this one find; others take it by --machine", path);
 }

@@ -127,7 +127,9 @@ static double table_kib(const char* name) {
 
 // Of both stages they add up to all that a rank needs, of the first one states are those of rank 0's memory table.
 static void bytes_of_layers_add_up(void) {
-    const char* text = "tp 2\nstage layers 4\n  layers 1 tp 1 zero 3\n  layers 3 recompute block\nstage layers 2 zero 2\n";
+    const char* text =
+        "tp 2\nstage layers 4\n  layers 1 tp 1 zero 3\n  layers 3 recompute block\n"
+        "stage layers 2 zero 2\n";
     double states = 0, table = 0;
     int runs = 0, n, stage = -1;
     write_text("runs", text, strlen(text));
