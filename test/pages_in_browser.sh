@@ -39,6 +39,8 @@ claim "a plan" "$1" $tiny --data "$work" --explain --out "$work/plan"
 staged="test/ranks.sh 2 $1 $tiny --layers 2 --pp 2 --data $work --out $work/staged"
 claim "a pipeline" $staged --steps 2
 claim "and a plan of it" $staged --explain
+chosen="test/ranks.sh 3 $1 $tiny --data $work --machine flexsp-7b --capacity 128 --out $work/chosen"
+claim "a run of strategies" $chosen --steps 4 --strategies "tp2+tp1;3xtp1"
 for width in 1280 420; do
     claim "report.html runs at $width pixels" dom "$work/a/report.html" $width
     claim "and has charts with captions" has 6 "<figcaption>"
@@ -49,6 +51,8 @@ for width in 1280 420; do
     claim "and samples or the end" has 2 '<td class="left">end: done'
     claim "two runs beside each other run at $width pixels" dom "$work/both/report.html" $width
     claim "and name the option that differs" has 1 "<td>--lr</td>"
+    claim "which strategy each step chose, at $width pixels" dom "$work/chosen/report.html" $width
+    claim "and its name" has 1 'class="chosen-by">tp'
     claim "plan.html runs at $width pixels" dom "$work/plan/plan.html" $width
     claim "and draws the chosen plan" has 1 "flex: "
     claim "plan.html of a pipeline runs at $width pixels" dom "$work/staged/plan.html" $width
