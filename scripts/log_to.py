@@ -52,6 +52,8 @@ def main():
     parser.add_argument("--to", default="tb", help="folder of TensorBoard's files")
     args = parser.parse_args()
     for run in args.runs:
+        if not os.path.exists(os.path.join(run, "log.jsonl")):
+            sys.exit(f"log_to.py: {run}: expected the folder of a run, found no log.jsonl in it")
         to_csv(run, sys.stdout) if args.format == "csv" else to_tensorboard(run, args.to)
 
 

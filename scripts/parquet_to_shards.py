@@ -36,6 +36,17 @@ def write_shard(path, rows, tokenizer):
         f.write(header.tobytes() + np.array(tokens, "<u4" if wide else "<u2").tobytes())
 
 
+def read_column(name, column):
+    import pyarrow.parquet
+    try:
+        names = pyarrow.parquet.read_schema(name).names
+        if column not in names:
+            sys.exit(f"{name}: no column {column}, found {', '.join(names)}; try --column NAME")
+        return [row for row in pyarrow.parquet.read_table(name, columns=[column])[column].to_pylist() if row]
+    except (OSError, pyarrow.lib.ArrowException) as error:
+        sys.exit(f"{name}: {error}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out")
@@ -43,16 +54,17 @@ def main():
     parser.add_argument("--column", default="text")
     parser.add_argument("--tokenizer")
     args = parser.parse_args()
-    import pyarrow.parquet
-    tokenizer = None
+    tokenizer, made = None, set()
     if args.tokenizer:
         import tokenizers
         tokenizer = tokenizers.Tokenizer.from_file(args.tokenizer)
     os.makedirs(args.out, exist_ok=True)
     for name in args.files:
-        table = pyarrow.parquet.read_table(name, columns=[args.column])
-        rows = [row for row in table[args.column].to_pylist() if row]
         path = os.path.join(args.out, os.path.splitext(os.path.basename(name))[0] + (".bin" if tokenizer else ".jsonl"))
+        if path in made:
+            sys.exit(f"{name}: another file made {path} before; give them folders of their own")
+        made.add(path)
+        rows = read_column(name, args.column)
         write_shard(path, rows, tokenizer) if tokenizer else write_jsonl(path, rows)
         print(f"{path}: {len(rows)} documents")
 

@@ -3,6 +3,7 @@
 
     python3 scripts/recipes/export.py runs/0/step-003500 "Once upon a time"
 """
+import os
 import sys
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
@@ -11,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
+    if not os.path.exists(os.path.join(sys.argv[1], "config.json")):
+        sys.exit(f"export.py: {sys.argv[1]}: expected a checkpoint, found no config.json in it; try runs/0/step-003500")
     tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
     # Every document begins with this token where the model was trained.

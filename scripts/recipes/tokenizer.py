@@ -5,6 +5,8 @@ tokenizers.
     python3 scripts/recipes/tokenizer.py tokenizer.json --vocab 32000 my-texts/*.txt
 """
 import argparse
+import os
+import sys
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -15,6 +17,9 @@ def main():
     parser.add_argument("files", nargs="+")
     parser.add_argument("--vocab", type=int, default=32000)
     args = parser.parse_args()
+    for name in args.files:
+        if not os.path.isfile(name):
+            sys.exit(f"tokenizer.py: {name}: expected a text file")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
