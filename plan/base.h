@@ -42,8 +42,8 @@ static inline float bf16_to_float(bf16 b) {
 static inline bf16 bf16_from_float(float f) {
     uint32_t bits;
     memcpy(&bits, &f, 4);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)(bits >> 16 | 0x40);
-    return (bf16)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+    uint32_t nearest = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+    return (bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
 }
 
 // A buffer of n floats whose first 2n bytes hold n bf16: widens them in place, from the end. And the way back, from
@@ -141,8 +141,8 @@ static inline uint64_t hash64(uint64_t x) {
 static inline bf16 bf16_round(float x, uint64_t seed, uint64_t index) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    if (seed == 0 || (bits & 0x7f800000u) == 0x7f800000u) return bf16_from_float(x);
-    return (bf16)((bits + (uint32_t)(hash64(seed ^ index) & 0xffff)) >> 16);
+    bf16 nearest = bf16_from_float(x), random = (bf16)((bits + (uint32_t)(hash64(seed ^ index) & 0xffff)) >> 16);
+    return seed == 0 || (bits & 0x7f800000u) == 0x7f800000u ? nearest : random;  // no branch: loops become vectors
 }
 
 // 64-bit hash of n bytes, chained through seed: hash_bytes(b, hash_bytes(a, 0)) covers a then b.

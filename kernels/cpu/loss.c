@@ -138,6 +138,11 @@ typedef struct AdamWStep {  // the factors of one step, as every weight needs th
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay, eps, grad_scale;
 } AdamWStep;
 
+// Integers alone: the compiler makes vectors of it. The masters are still in the first cache.
+static void round_range(bf16* restrict to, const float* restrict x, size_t n, uint64_t seed, uint64_t first) {
+    for (size_t i = 0; i < n; i++) to[i] = bf16_round(x[i], seed, first + i);
+}
+
 SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
     FOR_VECTORS(i, n, begin, end, {
         vf g = vf_get(a->grad, i, n, DT_F32) * k.grad_scale, x = vf_get(a->master, i, n, DT_F32);
@@ -149,8 +154,8 @@ SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t e
         vf_put(a->master, i, n, x, DT_F32);
         if (a->param != (void*)a->master) vf_put(a->param, i, n, x, dt);
     });
-    for (size_t i = begin; i < end && dt == DT_BF16 && a->rounding; i++)
-        ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, a->first + i);
+    if (dt == DT_BF16 && a->rounding)
+        round_range((bf16*)a->param + begin, a->master + begin, end - begin, a->rounding, a->first + begin);
 }
 
 typedef struct Frozen {  // a piece of the weights and their moments before the update, in the first cache
