@@ -2,7 +2,8 @@
 """peer_torch.py - tokens a second of GPT-2 training in PyTorch on this machine, to measure ours beside.
 
     python3 dev/peer_torch.py bf16|fp32 [--device cpu|cuda] [--layers 12 --width 768 --heads 12 --context 1024]
-                              [--rows 4] [--batch-tokens 4096] [--steps 3] [--compile off|model|block]
+                              [--vocab 50257] [--rows 4] [--batch-tokens 4096] [--steps 3] [--threads 0]
+                              [--compile off|model|block]
 
 The same work as one step of ours on full rows: forward, backward, global-norm clip, AdamW on fp32 weights (bf16:
 autocast), the gradients of several micro-batches of --rows added up where --batch-tokens is more than one. What
@@ -11,7 +12,8 @@ that takes minutes for a deep one, of one block for all (--compile block; embedd
 Where the GPU's memory does not suffice, half the rows are tried.
 
 Prints one line: tokens a second (median of the steps after the first), loss of the last step, most GB taken, seconds
-before the second step, rows, version of PyTorch.
+before the second step, rows, version of PyTorch, tokens a second of processor time. The last, with --threads 1, is
+what to compare on a machine that others use too.
 """
 import argparse
 import contextlib
@@ -21,8 +23,6 @@ import time
 
 import torch
 import torch.nn.functional as F
-
-V, PADDED_V = 50257, 50304
 
 
 class Block(torch.nn.Module):
@@ -51,9 +51,9 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self, L, C, NH, T):
+    def __init__(self, V, L, C, NH, T):
         super().__init__()
-        self.wte, self.wpe = torch.nn.Embedding(PADDED_V, C), torch.nn.Embedding(T, C)
+        self.wte, self.wpe = torch.nn.Embedding(V, C), torch.nn.Embedding(T, C)
         self.blocks, self.lnf = torch.nn.ModuleList(Block(C, NH, T) for _ in range(L)), torch.nn.LayerNorm(C)
 
     def embed(self, tokens):
@@ -61,7 +61,7 @@ class Gpt(torch.nn.Module):
 
     def loss(self, x, targets):
         logits = F.linear(self.lnf(x), self.wte.weight)
-        return F.cross_entropy(logits.reshape(-1, PADDED_V).float(), targets.reshape(-1))
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1))
 
     def forward(self, tokens, targets):
         x = self.embed(tokens)
@@ -79,12 +79,15 @@ def initialise(model):
             torch.nn.init.zeros_(p)
 
 
-def make_optimizer(model, device):
+def make_optimizer(model):
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    fused = {"fused": True} if device == "cuda" else {}
-    return torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), eps=1e-8, **fused)
+    how = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8}
+    try:
+        return torch.optim.AdamW(groups, fused=True, **how)
+    except (RuntimeError, TypeError):  # versions whose fused form knows no CPU
+        return torch.optim.AdamW(groups, **how)
 
 
 # One Block is compiled for all: they differ in their weights only, which are inputs of what is compiled.
@@ -104,19 +107,19 @@ def wait(device):
         torch.cuda.synchronize()
 
 
-# Seconds of each step, and the last loss.
+# Seconds of each step by the clock and of the processor, and the last loss.
 def train(o, rows):
     torch.manual_seed(1)
     with torch.device(o.device) if o.device == "cuda" else contextlib.nullcontext():  # large ones are slow on the CPU
-        model = Gpt(o.layers, o.width, o.heads, o.context)
+        model = Gpt(-(-o.vocab // 64) * 64, o.layers, o.width, o.heads, o.context)
     initialise(model)
-    optimizer = make_optimizer(model, o.device)
+    optimizer = make_optimizer(model)
     run, times, loss = compile_parts(model, o.compile), [], None
-    pool = torch.randint(0, V, (8, rows, o.context + 1), device=o.device)
+    pool = torch.randint(0, o.vocab, (8, rows, o.context + 1), device=o.device)
     micro_steps = max(1, o.batch_tokens // (rows * o.context))
     for step in range(o.steps):
         wait(o.device)
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
         for micro in range(micro_steps):
             tokens = pool[(step * micro_steps + micro) % len(pool)]
@@ -126,7 +129,7 @@ def train(o, rows):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         wait(o.device)
-        times.append(time.perf_counter() - start)
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
     return times, loss.item(), micro_steps * rows * o.context
 
 
@@ -138,6 +141,8 @@ def read_options():
     p.add_argument("--width", type=int, default=768)
     p.add_argument("--heads", type=int, default=12)
     p.add_argument("--context", type=int, default=1024)
+    p.add_argument("--vocab", type=int, default=50257)
+    p.add_argument("--threads", type=int, default=0)
     p.add_argument("--rows", type=int, default=4)
     p.add_argument("--batch-tokens", type=int, default=4096)
     p.add_argument("--steps", type=int, default=3)
@@ -149,6 +154,8 @@ def main():
     begin, o = time.perf_counter(), read_options()
     if o.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"torch {torch.__version__} finds no CUDA device")
+    if o.threads:
+        torch.set_num_threads(o.threads)
     if hasattr(torch, "set_float32_matmul_precision"):
         torch.set_float32_matmul_precision("high" if o.dtype == "bf16" else "highest")
     rows, result = o.rows, None
@@ -164,9 +171,10 @@ def main():
             torch.cuda.empty_cache()
     times, loss, tokens = result
     later = times[1:] if len(times) > 1 else times
-    setup = time.perf_counter() - begin - sum(later)
+    speed, of_processor = (tokens / statistics.median(each) for each in zip(*later))
+    setup = time.perf_counter() - begin - sum(seconds for seconds, _ in later)
     peak = torch.cuda.max_memory_allocated() * 1e-9 if o.device == "cuda" else 0
-    print(f"{tokens / statistics.median(later):.6g} {loss:.4f} {peak:.2f} {setup:.1f} {rows} {torch.__version__}")
+    print(f"{speed:.6g} {loss:.4f} {peak:.2f} {setup:.1f} {rows} {torch.__version__} {of_processor:.6g}")
 
 
 if __name__ == "__main__":
