@@ -40,6 +40,21 @@ static void causal_work_of_the_places_is_as_known(void) {
             CHECK(pairs(golden[i].s, golden[i].ring_size, a) == golden[i].pairs[a]);
 }
 
+// The control: contiguous cuts leave the last rank most of the work.
+static void contiguous_cuts_are_not_balanced(void) {
+    static const struct {
+        double s, ranks, most;  // over the mean
+    } known[] = {{16, 4, 1.706}, {4096, 8, 1.875}};
+    for (int i = 0; i < COUNT(known); i++) {
+        double s = known[i].s, before = s - s / known[i].ranks, all = s * (s + 1) / 2;
+        double most = (all - before * (before + 1) / 2) / (all / known[i].ranks), zigzag = 0;
+        CHECK_CLOSE(most, known[i].most, 5e-4);
+        for (int a = 0; a < (int)known[i].ranks; a++)
+            zigzag = MAX(zigzag, (double)pairs((int)s, (int)known[i].ranks, a) / (all / known[i].ranks));
+        CHECK_CLOSE(zigzag, 1, 1e-12);
+    }
+}
+
 // With real borders j s / (2 ring_size) the work of all places is equal. A border that is up to one token lower moves
 // at most border + 1/2 pairs from one chunk to its neighbour; a place has two borders where it loses and two where it
 // wins, at most (2 ring_size + 1) / (2 ring_size) s in sum each.
@@ -291,6 +306,7 @@ static void pieces_of_all_ranks_are_the_parameters(void) {
 
 int main(void) {
     RUN(causal_work_of_the_places_is_as_known);
+    RUN(contiguous_cuts_are_not_balanced);
     RUN(causal_work_is_balanced_up_to_the_rounding_of_borders);
     RUN(chunks_of_a_document_differ_by_one_token_at_most);
     RUN(every_token_has_one_rank_in_the_order_of_cu_seqlens);

@@ -99,6 +99,38 @@ static void remapping_moves_what_it_must(void) {
     CHECK(x.targets[0] == 2 && x.targets[1] == 3 && x.targets[2] == 3 && x.targets[3] == 2);
 }
 
+// The fewest tokens across nodes, of all ways to bring tokens from ranks with too many to ranks with too few.
+static int64_t fewest_across(int64_t* more, int ranks, int node_size) {
+    int64_t fewest = INT64_MAX;
+    int from = 0;
+    while (from < ranks && more[from] <= 0) from++;
+    if (from == ranks) return 0;
+    more[from]--;
+    for (int to = 0; to < ranks; to++) {
+        if (more[to] >= 0) continue;
+        more[to]++;
+        fewest = MIN(fewest, (from / node_size != to / node_size) + fewest_across(more, ranks, node_size));
+        more[to]--;
+    }
+    more[from]++;
+    return fewest;
+}
+
+static void remapping_takes_what_brute_force_takes_across(void) {
+    int tried = 0;
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        int ranks = pick(seed, 0, 2, 6), node = pick(seed, 1, 1, 3);
+        int64_t tokens[6], more[6], moved = 0;
+        for (int r = 0; r < ranks; r++) tokens[r] = pick(seed, 2 + (uint64_t)r, 0, 5);
+        Remap x = remapped(tokens, ranks, node);
+        for (int r = 0; r < ranks; r++) more[r] = tokens[r] - x.targets[r], moved += MAX(more[r], 0);
+        if (moved > 6) continue;
+        tried += x.across > 0;
+        CHECK(x.across == fewest_across(more, ranks, node));
+    }
+    CHECK(tried > 500);
+}
+
 static void remapping_is_even_and_takes_least_across(void) {
     for (uint64_t seed = 0; seed < 3000; seed++) {
         int ranks = pick(seed, 0, 1, MOST_RANKS), node = pick(seed, 1, 1, ranks);
@@ -413,6 +445,7 @@ int main(void) {
     RUN(zones_of_measured_machines_follow_their_links);
     RUN(remapping_moves_what_it_must);
     RUN(remapping_is_even_and_takes_least_across);
+    RUN(remapping_takes_what_brute_force_takes_across);
     RUN(short_documents_stay_whole);
     RUN(one_giant_takes_all_ranks);
     RUN(documents_get_the_windows_of_their_zones);
