@@ -28,12 +28,14 @@ typedef struct Candidate {
 static double message_ms(const Pipeline* p, int round) { return p->message ? p->message[round] : 0; }
 static int slot_of(const Pipeline* p, int s, int round) { return round % p->slots[s]; }
 
-// When the slot of a round is free at stage s: the round that had it before is through, and its gradient on its way.
-// Infinite: not known yet.
+// When the slot of a round is free at stage s: the round that had it before is through, and its gradient on its way, or
+// without backward passes its stream. Infinite: not known yet.
 static double slot_free(const Play* x, int s, int round) {
     int before = round - x->p->slots[s];
     const Progress* at = &x->at[s];
     if (before < 0) return 0;
+    if (!x->p->training && s < x->p->stages - 1)
+        return before < at->sent[0] ? x->at[s + 1].came[before] - message_ms(x->p, before) : INFINITY;
     if (!x->p->training) return before < at->forward ? at->forward_end[before] : INFINITY;
     if (s > 0) return before < at->sent[1] ? x->at[s - 1].gradient_came[before] - message_ms(x->p, before) : INFINITY;
     return before < at->backward ? at->backward_end[before] : INFINITY;
@@ -158,7 +160,7 @@ static const char* const kind_names[] = {"forward pass", "backward pass", "send"
 // Whether the stage may run the task now, apart from a message's other side.
 static const char* may_run(const Pipeline* p, const Followed* f, int s, const Task* t) {
     int is_first = s == 0, is_last = s == p->stages - 1, d = t->backward;
-    int freed = !p->training ? f->forward : is_first ? f->backward : f->sent[1];
+    int freed = p->training ? is_first ? f->backward : f->sent[1] : is_last ? f->forward : f->sent[0];
     if (t->slot != slot_of(p, s, t->round)) return "another slot than its round's";
     switch (t->kind) {
         case TASK_FORWARD:

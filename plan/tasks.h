@@ -29,7 +29,7 @@ typedef struct Task {
 
 typedef struct Pipeline {
     int stages, rounds;
-    int training;                      // 0: no backward passes; a slot is free after the forward pass
+    int training;                      // 0: no backward passes; a slot is free when its stream has left
     const int* slots;                  // (stages) at least 1
     const double *forward, *backward;  // (stages, rounds) ms
     const double*
