@@ -32,7 +32,8 @@ void mover_open(Mover* mover, const Model* m, const Holdings* from, const Holdin
 static size_t wave_elems(const Mover* mover) { return mover->transfers.most_send + mover->transfers.most_receive; }
 
 size_t mover_scratch(const Mover* mover) {
-    return mover->is_plain ? 0 : 2 * (wave_elems(mover) + mover->transfers.most_slice);
+    size_t slices = mover->kind == RESHARD_SUM ? 2 * mover->transfers.most_slice : 0;
+    return mover->is_plain ? 0 : 2 * wave_elems(mover) + slices;
 }
 
 static char* buffer(const Moving* x, int w, int comes) {
@@ -110,7 +111,9 @@ static void begin_wave(Moving* x, int w) {
     int n_sends = list_messages(x, x->list, wave->sends, wave->n_sends, buffer(x, w, 0));
     int n_receives = list_messages(x, receives, wave->receives, wave->n_receives, buffer(x, w, 1));
     x->under_way[w & 1] = 0;
-    if (n_sends + n_receives > 0)
+    // Every wave is a wait of all ranks for the timer, those too that have no message.
+    if (n_sends + n_receives == 0) timer_enter(x->world->timer, timer_enter(x->world->timer, TIME_WAIT, x->s), x->s);
+    else
         x->under_way[w & 1] =
             x->world->table->begin_send_receive(x->world, x->list, n_sends, receives, n_receives, x->s);
 }

@@ -1,8 +1,6 @@
 // reshard.c - fills the compact weights of a step from those that this rank and others own, and brings gradients back:
-// see work.h. Of a layer all messages go at once, one for each move: its heads, then its hidden units, each as rows of
-// the column-parallel weights, biases, columns of the row-parallel weights. With w bytes of a weight a step sends
-// unit_elems (w + 4) bytes for a unit, weights one way and fp32 gradients the other: in a GPT-2 (2 C + 1) (w + 4) for a
-// hidden unit, (4 C + 3) HS (w + 4) for a head.
+// see work.h. With w bytes of a weight a step sends unit_elems (w + 4) bytes for a unit, weights one way and fp32
+// gradients the other: in a GPT-2 (2 C + 1) (w + 4) for a hidden unit, (4 C + 3) HS (w + 4) for a head.
 #include "run/reshard.h"
 
 #include "run/mover.h"
@@ -32,10 +30,6 @@ size_t slab_elems(const Work* work, SublayerId id, int units) {
            aligned(column_elems(work, id, units));
 }
 
-size_t packet_elems(const Work* work, SublayerId id, int units) {
-    return row_elems(work, id, units) + bias_elems(work, id, units) + column_elems(work, id, units);
-}
-
 // Of layer l in a part that has slabs with room for units[id], elements of `elem` bytes.
 static Slab layer_slab(const Work* work, WorkPart part, const int units[], size_t elem, int l, SublayerId id) {
     size_t attention = slab_elems(work, ATTENTION, units[ATTENTION]), mlp = slab_elems(work, MLP, units[MLP]);
@@ -46,7 +40,7 @@ static Slab layer_slab(const Work* work, WorkPart part, const int units[], size_
     return slab;
 }
 
-static Slab compact(const Work* work, WorkPart part, size_t elem, int l, SublayerId id) {
+static Slab compact_slab(const Work* work, WorkPart part, size_t elem, int l, SublayerId id) {
     const SublayerWork* w = slice_work(work, l, id);
     Slab slab = layer_slab(work, part, work->most, elem, l, id);
     slab.total = w->stay + w->taken;
@@ -55,10 +49,12 @@ static Slab compact(const Work* work, WorkPart part, size_t elem, int l, Sublaye
 }
 
 Slab slices_weights(const Work* work, int l, SublayerId id) {
-    return compact(work, PART_WEIGHTS, dtype_bytes(work->dt), l, id);
+    return compact_slab(work, PART_WEIGHTS, dtype_bytes(work->dt), l, id);
 }
 
-Slab slices_grads(const Work* work, int l, SublayerId id) { return compact(work, PART_GRADS, sizeof(float), l, id); }
+Slab slices_grads(const Work* work, int l, SublayerId id) {
+    return compact_slab(work, PART_GRADS, sizeof(float), l, id);
+}
 
 static Slab slab_before(const Work* work, int l, SublayerId id) {
     return layer_slab(work, PART_BEFORE, work->own, sizeof(float), l, id);
@@ -72,13 +68,6 @@ static Slab owned(const Model* m, int l, SublayerId id, int gradients) {
     slab.rows = gradients ? (char*)zero_grads(m, &rows) : zero_weights(m, &rows);
     slab.bias = gradients ? (char*)zero_grads(m, &bias) : zero_weights(m, &bias);
     slab.columns = gradients ? (char*)zero_grads(m, &columns) : zero_weights(m, &columns);
-    return slab;
-}
-
-static Slab packet_slab(const Work* work, SublayerId id, int units, char* memory, size_t elem) {
-    Slab slab = {.rows = memory, .total = units, .stride = units * work->span[id]};
-    slab.bias = slab.rows + row_elems(work, id, units) * elem;
-    slab.columns = slab.bias + bias_elems(work, id, units) * elem;
     return slab;
 }
 
@@ -178,77 +167,102 @@ static void put_own(const Model* m, SublayerId id, const SublayerWork* w, const 
         k->scatter_columns(own->columns, tight, w->place_out, fill, C, own->stride, w->columns, DT_F32, m->s);
 }
 
-// ---- what goes from rank to rank
+// ---- what goes from rank to rank: two lists of who has the units that move, and the mover between them
 
 static int units_of(const Move* move, SublayerId id) { return id == ATTENTION ? move->heads : move->hidden; }
 
-static int is_mine(const Model* m, const Move* move, int taken) {
-    return (taken ? move->to : move->from) == tp_rank(m);
+// The units of a move in a tensor of the whole model: what a rank would have that owned these alone.
+static int boxes_of_move(Box boxes[MOST_RUNS], const Model* m, const Move* move, ParamId tensor) {
+    int t = move->from, queries = m->whole.NH / m->whole.NKV;
+    TpSplit only = m->split;
+    only.head[t] += move->head * queries, only.hidden[t] += move->first_hidden;
+    only.head[t + 1] = only.head[t] + move->heads * queries, only.hidden[t + 1] = only.hidden[t] + move->hidden;
+    return split_boxes(boxes, &m->whole, &only, t, tensor);
 }
 
-// The messages of a layer for the slices that this rank takes, or gives; they stand one after another in their part.
-static int list_messages(const Model* m, int taken, DType dt, Transfer messages[]) {
-    const Work* work = m->work;
-    char* at = work->part[taken ? PART_TAKEN : PART_GIVEN];
-    int n = 0;
-    for (int i = 0; i < work->plan.n_moves; i++) {
-        const Move* move = &work->plan.moves[i];
-        size_t elems = packet_elems(work, ATTENTION, move->heads) + packet_elems(work, MLP, move->hidden);
-        if (!is_mine(m, move, taken) || elems == 0) continue;
-        messages[n++] = (Transfer){taken ? move->from : move->to, at, elems * dtype_bytes(dt)};
-        at += elems * dtype_bytes(dt);
+// The array of this rank that they leave, or come to; of weights or of gradients.
+static char* array_of(const Model* m, int taken, int gradients) {
+    if (taken) return m->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
+    return (char*)m->zero.part[gradients ? ZERO_GRADS : ZERO_WEIGHTS];
+}
+
+// Of a layer in it, seen from the first unit of a move: as owned; or compact, behind what stays and `before` others.
+static Slab slab_of_move(const Model* m, const Move* move, int l, SublayerId id, int taken, int gradients, int before) {
+    const SublayerWork* w = slice_work(m->work, l, id);
+    int first = id == ATTENTION ? move->head : move->first_hidden, span = m->work->span[id];
+    DType dt = gradients ? DT_F32 : m->dt;
+    if (!taken) return from_unit(owned(m, l, id, gradients), first, first * span, dt);
+    Slab slab = gradients ? slices_grads(m->work, l, id) : slices_weights(m->work, l, id);
+    return from_unit(slab, w->stay + before, w->columns + before * span, dt);
+}
+
+// One holding for each run of the tensor. Where the units lie in memory only their rank has to know.
+static int add_units(Holding* list, const Model* m, const Move* move, const ParamTensor* t, SublayerId id, int taken,
+                     int gradients, int before) {
+    const Sublayer* sub = &sublayers[id];
+    Box boxes[MOST_RUNS];
+    int n = boxes_of_move(boxes, m, move, t->id), is_columns = t->id == sub->weight[1];
+    DType dt = gradients ? DT_F32 : m->dt;
+    for (int i = 0; i < n; i++) {
+        list[i] = (Holding){taken ? move->to : move->from, boxes[i], 0, boxes[i].cols};
+        if (list[i].rank != tp_rank(m)) continue;
+        Slab slab = slab_of_move(m, move, t->layer, id, taken, gradients, before);
+        const char* at = is_columns                ? slab.columns
+                         : t->id == sub->weight[0] ? run_of(m, id, slab.rows, &slab, i, m->shape.C, dt)
+                                                   : run_of(m, id, slab.bias, &slab, i, 1, dt);
+        list[i].at = (size_t)(at - array_of(m, taken, gradients)) / dtype_bytes(dt);
+        if (is_columns) list[i].stride = slab.stride;
     }
     return n;
 }
 
-// Copies them, weights or gradients, between messages and where this rank has them: in what it owns, or in the compact
-// slabs, where they follow its own.
-static void copy_messages(const Model* m, int l, int taken, int gradients, int pack) {
-    const Work* work = m->work;
-    DType dt = gradients ? DT_F32 : m->dt;
-    char* at = work->part[taken ? PART_TAKEN : PART_GIVEN];
-    int before[N_SUBLAYERS] = {0};
-    for (int i = 0; i < work->plan.n_moves; i++) {
-        const Move* move = &work->plan.moves[i];
-        for (int sub = 0; sub < N_SUBLAYERS && is_mine(m, move, taken); sub++) {
-            SublayerId id = (SublayerId)sub;
-            const SublayerWork* w = slice_work(work, l, id);
-            int n = units_of(move, id), first = id == ATTENTION ? move->head : move->first_hidden;
-            Slab packed = packet_slab(work, id, n, at, dtype_bytes(dt)), here;
-            if (n == 0) continue;
-            if (taken) {
-                here = gradients ? slices_grads(work, l, id) : slices_weights(work, l, id);
-                here = from_unit(here, w->stay + before[id], w->columns + before[id] * work->span[id], dt);
-            } else here = from_unit(owned(m, l, id, gradients), first, first * work->span[id], dt);
-            copy_slab(m, id, pack ? &packed : &here, pack ? &here : &packed, n, dt);
-            before[id] += n;
-            at += packet_elems(work, id, n) * dtype_bytes(dt);
+static Holdings list_moves(const Model* m, int taken, int gradients, Arena* arena) {
+    const WorkPlan* plan = &m->work->plan;
+    char err[ERR_BYTES];
+    Holdings h = {.tensors = shape_tensors(&m->whole)};
+    h.first = TAKE(arena, int, h.tensors + 1);
+    h.list = TAKE(arena, Holding, h.tensors * plan->n_moves * MOST_RUNS);
+    if (arena_check(arena, err, sizeof err)) die("%s", err);
+    h.first[0] = 0;
+    for (int i = 0, n = 0; i < h.tensors; h.first[++i] = n) {
+        ParamTensor t = shape_tensor(&m->whole, i);
+        int id = 0, before = 0;
+        while (id < N_SUBLAYERS && t.id != sublayers[id].weight[0] && t.id != sublayers[id].bias[0] &&
+               t.id != sublayers[id].weight[1])
+            id++;
+        for (const Move* move = plan->moves; id < N_SUBLAYERS && move < plan->moves + plan->n_moves; move++) {
+            int units = units_of(move, (SublayerId)id);
+            if (units == 0) continue;
+            n += add_units(h.list + n, m, move, &t, (SublayerId)id, taken, gradients, before);
+            if (move->to == tp_rank(m)) before += units;
         }
     }
+    return h;
 }
 
-// Segments of computing lie between communications, and all ranks of a group have the same number of them: those
-// without a message of their own too.
-static void stand_aside(const Model* m) {
-    if (m->work->plan.n_moves > 0) timer_enter(m->timer, timer_enter(m->timer, TIME_WAIT, m->s), m->s);
-}
-
-// Weights go from those who give to those who take, gradients the other way.
-static void communication(const Model* m, int l, int gradients) {
-    Transfer sends[2 * MOST_TP], receives[2 * MOST_TP];
-    DType dt = gradients ? DT_F32 : m->dt;
-    int sends_taken = gradients, n_sends = list_messages(m, sends_taken, dt, sends),
-        n_receives = list_messages(m, !sends_taken, dt, receives);
-    if (n_sends + n_receives == 0) {
-        stand_aside(m);
-        return;
+// Weights go from owners to takers, gradients back.
+void reshard_open(Model* m) {
+    char err[ERR_BYTES];
+    Work* work = m->work;
+    arena_reset(&work->arena, (ArenaMark){0});
+    for (int gradients = 0; gradients < 2; gradients++) {
+        Mover* mover = &work->mover[gradients];
+        Arena scratch = {0};
+        Holdings from = list_moves(m, gradients, gradients, &scratch),
+                 to = list_moves(m, !gradients, gradients, &scratch);
+        *mover = (Mover){.kind = RESHARD_COPY, .purpose = COMM_SLICES};
+        if (reshard(&mover->transfers, &m->whole, &from, &to, RESHARD_COPY, tp_rank(m), tp_size(m), m->tp->node,
+                    &work->arena, err, sizeof err))
+            die("slices: %s", err);
+        arena_free(&scratch);
     }
-    copy_messages(m, l, sends_taken, gradients, 1);
-    CommPurpose before = m->tp->purpose;
-    m->tp->purpose = COMM_SLICES;
-    comm_send_receive(m->tp, sends, n_sends, receives, n_receives, m->s);
-    m->tp->purpose = before;
-    copy_messages(m, l, !sends_taken, gradients, 0);
+}
+
+static void communicate(const Model* m, int gradients) {
+    if (m->work->plan.n_moves > 0)
+        mover_run(&m->work->mover[gradients], m->tp, &m->whole, array_of(m, !gradients, gradients),
+                  array_of(m, gradients, gradients), m->work->part[PART_MOVING], gradients ? DT_F32 : m->dt, m->k,
+                  m->s);
 }
 
 // ---- a step
@@ -261,8 +275,8 @@ void reshard_slice_weights(Model* m) {
             Slab own = owned(m, l, (SublayerId)kind, 0), here = slices_weights(work, l, (SublayerId)kind);
             if (w->differs) take_own(m, (SublayerId)kind, w, &here, &own);
         }
-        communication(m, l, 0);
     }
+    communicate(m, 0);
     m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
@@ -280,8 +294,8 @@ void reshard_slice_gradients(Model* m) {
             }
             put_own(m, (SublayerId)kind, w, &here, &own);
         }
-        communication(m, l, 1);
     }
+    communicate(m, 1);
 }
 
 void slices_remember(Model* m) {

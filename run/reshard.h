@@ -4,6 +4,7 @@
 // its bias, are theirs, unit_columns how many columns of Row.
 #pragma once
 #include "plan/split.h"
+#include "run/mover.h"
 #include "run/run.h"
 
 // What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves.
@@ -28,8 +29,7 @@ typedef enum WorkPart {
     PART_WEIGHTS,  // compact copies, layer by layer; dt
     PART_GRADS,    // their gradient sums, fp32
     PART_BEFORE,   // gradients of the step before, as owned
-    PART_GIVEN,    // messages of a layer, packed: slices of this rank that others compute; elements of 4 bytes or less
-    PART_TAKEN,    // the same: slices of others that this rank computes
+    PART_MOVING,   // messages of two layers: slices that this rank gives or takes; elements of 4 bytes or less
     PART_SCRATCH,  // own columns of a row-parallel linear
     PART_LISTS,
     N_WORK_PARTS
@@ -45,6 +45,8 @@ struct Work {
     size_t bytes[N_WORK_PARTS];
     int* lists;  // host copy of PART_LISTS
     WorkPlan plan;
+    Mover mover[2];  // weights and gradients of the plan's moves; in the arena
+    Arena arena;
     int in_step;           // between work_begin and work_end
     int differs, cut;      // in any layer: work is not what is owned; something is left out
     SublayerWork* layers;  // (L, N_SUBLAYERS)
@@ -60,11 +62,12 @@ typedef struct Slab {
 static inline const SublayerWork* slice_work(const Work* work, int l, SublayerId id) {
     return &work->layers[l * N_SUBLAYERS + (int)id];
 }
-size_t slab_elems(const Work* work, SublayerId id, int units);    // memory of a slab whose tensors are aligned
-size_t packet_elems(const Work* work, SublayerId id, int units);  // of one whose tensors are packed
-Slab slices_weights(const Work* work, int l, SublayerId id);      // the compact copies
+size_t slab_elems(const Work* work, SublayerId id, int units);  // memory of a slab whose tensors are aligned
+Slab slices_weights(const Work* work, int l, SublayerId id);    // the compact copies
 Slab slices_grads(const Work* work, int l, SublayerId id);
 
+// Compiles what the moves of a new plan send; its layers are set.
+void reshard_open(Model* m);
 // Copies of all layers from owned weights; gradients back. Collective among the ranks that give or take.
 void reshard_slice_weights(Model* m);
 void reshard_slice_gradients(Model* m);

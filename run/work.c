@@ -81,8 +81,7 @@ static Work dimensions(const Model* m, const WorkNeeds* needs) {
         bytes[PART_WEIGHTS] += L * most * dtype_bytes(m->dt);
         bytes[PART_GRADS] += L * most * elem;
         bytes[PART_BEFORE] += needs->keep_gradients ? L * slab_elems(&work, id, work.own[id]) * elem : 0;
-        bytes[PART_GIVEN] += packet_elems(&work, id, work.own[id]) * elem;
-        bytes[PART_TAKEN] += packet_elems(&work, id, work.most[id] - work.own[id]) * elem;
+        bytes[PART_MOVING] += 2 * (size_t)work.most[id] * unit_elems(shape, id) * elem;  // given and taken
         bytes[PART_SCRATCH] = MAX(bytes[PART_SCRATCH], (size_t)work.C * own * elem);
         bytes[PART_LISTS] += L * list_ints(&work, i) * sizeof(int);
     }
@@ -116,6 +115,7 @@ Work* work_open(const Model* m, const WorkNeeds* needs, void* memory) {
 
 void work_close(Work* work) {
     if (!work) return;
+    arena_free(&work->arena);
     free(work->lists);
     free(work->layers);
     free(work);
@@ -246,6 +246,7 @@ void work_set(Model* m, const WorkPlan* plan) {
     work->differs = plan->active && plan->n_moves > 0;  // then ranks without a move meet the others too
     work->cut = 0;
     for (int l = 0; l < work->L && plan->active; l++) set_layer(&lists, tp_rank(m), plan, l);
+    if (plan->active && plan->n_moves > 0) reshard_open(m);
     if (lists.end == work->lists) return;
     m->k->upload(work->part[PART_LISTS], work->lists, (size_t)(lists.end - work->lists) * sizeof(int), m->s);
     m->k->synchronize(m->s);
