@@ -26,7 +26,7 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
                        .slow_exchange = fmax(machine->overlap, 1),
                        .slow_computing = fmax(machine->overlap, 1),
                        .arena = arena};
-    c->links = transfers_of(&c->machine, whole, elem_bytes, node_size);
+    c->links = transfer_times(&c->machine, whole, elem_bytes, node_size);
 }
 
 enum { LINEARS = 4 };  // of a layer, whose matmuls a tensor-parallel group divides

@@ -20,7 +20,7 @@
 typedef struct LayoutCosts {
     const Shape* whole;
     Machine machine;  // one rank that computes the whole model
-    Transfers links;  // of `machine`
+    TransferTimes links;  // of `machine`
     int ranks, elem_bytes;
     int overlap;                           // messages hide under computing
     double slow_exchange, slow_computing;  // factors of both while they go on together

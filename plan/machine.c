@@ -328,6 +328,12 @@ int machine_heads(const Machine* machine) {
     return machine->heads ? machine->heads : 64 * 720720;
 }
 
+const Scheme* machine_scheme(const Machine* machine, int tp, int pp) {
+    for (const Scheme* s = machine->schemes; s < machine->schemes + machine->n_schemes; s++)
+        if (s->tp == tp && s->pp == pp) return s;
+    return NULL;
+}
+
 int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp) {
     double L = machine->layers, H = machine->hidden, V = machine->vocabulary, alpha = machine->alpha, A = 0;
     for (int i = 0; i < COUNT(machine->activation); i++)

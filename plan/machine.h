@@ -50,7 +50,7 @@ typedef struct Machine {
 // text (n) need not end in 0. 0, or -1 with the line and what was expected.
 int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen);
 // The text of a machine that the program knows by name, NULL for another name: those of machine_names (with commas),
-// and hydraulis-32b and hydraulis-7b, which have times of whole replicas only, so that nothing can be planned on them.
+// and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only: for --strategies.
 const char* machine_builtin(const char* name);
 const char* machine_names(void);
 // Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.
@@ -65,6 +65,7 @@ int machine_capacity(const Machine* machine, int ranks, int zero);
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
 int machine_heads(const Machine* machine);
+const Scheme* machine_scheme(const Machine* machine, int tp, int pp);  // NULL: it has no such scheme
 // Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp); a multiple of 128, less
 // than 1 where not even the states fit. Hydraulis' formula.
 int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp);

@@ -3,10 +3,10 @@
 
 enum { LAYERS = 32 };  // of a 7B model, where a published machine says nothing
 
-Transfers transfers_of(const Machine* machine, const Shape* s, int elem_bytes, int node_size) {
+TransferTimes transfer_times(const Machine* machine, const Shape* s, int elem_bytes, int node_size) {
     const Cost* cost = &machine->cost;
     double queries = s->NH * s->HS, keys = s->NKV * s->HS, elem = elem_bytes;
-    Transfers t = {.cost = cost, .node_size = node_size};
+    TransferTimes t = {.cost = cost, .node_size = node_size};
     t.token_scale = cost->token_bytes / (2 * s->L * elem * (2 * queries + 2 * keys));
     t.stream_scale = t.token_scale * s->L / (machine->layers > 0 ? machine->layers : LAYERS);
     t.channel_scale = cost->elem_bytes * cost->channels / (elem * queries);
@@ -17,15 +17,15 @@ Transfers transfers_of(const Machine* machine, const Shape* s, int elem_bytes, i
 }
 
 // As plan/cost.c has it: between nodes as among more than a node has.
-static double published(const Transfers* t, int ranks, int across, double bytes) {
+static double published(const TransferTimes* t, int ranks, int across, double bytes) {
     return t->cost->link_scale * published_ms(t->cost, across ? MAX(ranks, t->node_size + 1) : ranks, bytes);
 }
 
-static double measured(const Transfers* t, int across, double bytes) {
+static double measured(const TransferTimes* t, int across, double bytes) {
     return t->cost->link_scale * link_ms(&t->cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
 }
 
-double transfer_ms(const Transfers* t, TransferKind kind, int ranks, int across, double sent, double whole) {
+double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int across, double sent, double whole) {
     int groups = t->cost->n_groups > 0;
     double scale = t->token_scale;
     switch (kind) {

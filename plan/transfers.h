@@ -21,15 +21,15 @@ typedef enum TransferKind {
     TRANSFER_WEIGHTS
 } TransferKind;
 
-typedef struct Transfers {
+typedef struct TransferTimes {
     const Cost* cost;  // the machine's
     int node_size;
     double token_scale;                      // published: bytes of the machine's model for one of ours
     double stream_scale;                     // the same of the stream between two layers
     double channel_scale, key_scale, count;  // measured
     double weight_scale;
-} Transfers;
+} TransferTimes;
 
-Transfers transfers_of(const Machine* machine, const Shape* whole, int elem_bytes, int node_size);
+TransferTimes transfer_times(const Machine* machine, const Shape* whole, int elem_bytes, int node_size);
 // Among so many ranks, `across` nodes or inside one; bytes that a rank sends to others, and with what stays here.
-double transfer_ms(const Transfers* t, TransferKind kind, int ranks, int across, double sent, double whole);
+double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int across, double sent, double whole);

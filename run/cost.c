@@ -143,16 +143,17 @@ static int read_machine(Machine* machine, const char* path, char* err, size_t er
     return bad;
 }
 
-// A file may have been measured for planning in terms of tensor-parallel replicas only.
-static int check_machine(const Machine* machine, const char* name, char* err, size_t errlen) {
+// A file may have been measured for planning in terms of whole pipelines only.
+static int check_machine(const Machine* machine, const char* name, int is_for_pipelines, char* err, size_t errlen) {
     const Cost* cost = &machine->cost;
-    if (cost->per_token <= 0 && cost->quadratic <= 0)
-        return fail(err, errlen, "%s: a rank alone has no times here, so it cannot plan for this program", name);
-    return 0;
+    if (cost->per_token > 0 || cost->quadratic > 0 || (is_for_pipelines && machine->n_schemes > 0)) return 0;
+    return fail(err, errlen, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
+                machine->n_schemes > 0 ? "; it has times of whole pipelines, for --strategies" : "");
 }
 
 // --machine FILE|NAME.
-static int named_machine(Machine* machine, const char* name, char* err, size_t errlen) {
+static int named_machine(Machine* machine, const Run* run, char* err, size_t errlen) {
+    const char* name = run->config.machine;
     char words[ERR_BYTES];
     const char* text = machine_builtin(name);
     int bad = text ? machine_parse(machine, text, strlen(text), words, sizeof words)
@@ -160,7 +161,8 @@ static int named_machine(Machine* machine, const char* name, char* err, size_t e
     if (bad > 0)
         return fail(err, errlen, "--machine %s: no such file, and no machine of this name; there are %s", name,
                     machine_names());
-    if (!bad) bad = check_machine(machine, name, words, sizeof words);
+    int is_for_pipelines = run->config.strategies || (run->config.layout && !strcmp(run->config.layout, "hydraulis"));
+    if (!bad) bad = check_machine(machine, name, is_for_pipelines, words, sizeof words);
     return bad ? fail(err, errlen, "--machine: %s", words) : 0;
 }
 
@@ -209,6 +211,19 @@ static void divide_among_group(Cost* cost, const Model* m) {
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
+// A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.
+static int use_scheme(Machine* machine, int tp, int pp, char* err, size_t errlen) {
+    Cost* cost = &machine->cost;
+    const Scheme* s = machine_scheme(machine, tp, pp);
+    if (!s) return fail(err, errlen, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
+    cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
+    return 0;
+}
+
+static int has_schemes_only(const Machine* machine) {
+    return machine->n_schemes > 0 && machine->cost.per_token <= 0 && machine->cost.quadratic <= 0;
+}
+
 // ---- all ranks
 
 typedef struct Found {
@@ -223,7 +238,7 @@ void run_read_machine(Run* run, Machine* machine) {
     char err[ERR_BYTES];
     Comm* comm = run->model.world;
     memset(&found, 0, sizeof found);
-    if (comm->rank == 0) found.failed = named_machine(&found.machine, run->config.machine, found.err, sizeof found.err);
+    if (comm->rank == 0) found.failed = named_machine(&found.machine, run, found.err, sizeof found.err);
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     *machine = found.machine;
@@ -236,7 +251,7 @@ static int find_measured(Found* found, const Run* run) {
     name_file(run, name);
     int missing = user_cache_check(name, err, sizeof err);
     if (!missing) missing = read_machine(&found->machine, path, err, sizeof err);
-    if (!missing) missing = check_machine(&found->machine, path, err, sizeof err);
+    if (!missing) missing = check_machine(&found->machine, path, 0, err, sizeof err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
@@ -263,12 +278,18 @@ static double zero_ms(const Machine* machine, const Run* run) {
 static void find(Found* found, const Run* run) {
     const char* named = run->config.machine;
     if (named && !run->config.probe) {
-        found->failed = named_machine(&found->machine, named, found->err, sizeof found->err);
+        found->failed = named_machine(&found->machine, run, found->err, sizeof found->err);
+        snprintf(found->from, sizeof found->from, "of --machine %s", named);
+        if (found->failed) return;
+        if (has_schemes_only(&found->machine)) {
+            found->failed =
+                use_scheme(&found->machine, tp_size(&run->model), run->model.stages, found->err, sizeof found->err);
+            return;
+        }
         found->machine.cost.micro_batch += zero_ms(&found->machine, run);
         if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
         if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
         divide_among_stages(&found->machine.cost, run->model.stages);
-        snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
         estimate(&found->machine, run);
         snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures it");
@@ -301,7 +322,7 @@ int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], cha
     const char* named = run->config.machine;
     memset(&found, 0, sizeof found);
     if (named) {
-        found.failed = named_machine(&found.machine, named, found.err, sizeof found.err);
+        found.failed = named_machine(&found.machine, run, found.err, sizeof found.err);
         snprintf(found.from, sizeof found.from, "of --machine %s", named);
     } else {
         find_measured_of(&found, run, 1);
@@ -365,6 +386,9 @@ void run_find_job_cost(Run* run) {
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     run->probed = found.machine;
+    // It says nothing of documents that several share: none are.
+    if (found.machine.n_schemes > 0) run->limits.kv_heads = 1, run->setting.kind = CP_CHOICE_ULYSSES;
+    run->setting.limits = run->limits;
     set_routing(run);
     if (run->config.probe) return;
     calibration_start(&run->calibration);
@@ -376,7 +400,12 @@ void run_find_job_cost(Run* run) {
         print_cost(run, found.from);
 }
 
-void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out) {
+int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out) {
+    if (has_schemes_only(machine)) {
+        const Scheme* s = machine_scheme(machine, g->tp, g->pp);
+        if (s) *out = (PipelineCost){s->quadratic, s->linear, s->fixed};
+        return s != NULL;
+    }
     Run stub = *run;
     Model* m = &stub.model;
     Comm tp = {.size = g->tp};
@@ -394,4 +423,5 @@ void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGro
     divide_among_stages(&own.cost, m->stages);
     cost_groups(groups, &own.cost, &stub.limits, CP_CHOICE_AUTO);
     *out = group_pipeline_cost(&groups[1]);
+    return 1;
 }

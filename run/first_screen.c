@@ -54,7 +54,8 @@ static void print_all(const Run* run) {
     printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
            count(sampler_tokens(s, SPLIT_TRAIN), tokens));
     printf("%s\n", sampler_describe(run->data.val));
-    printf("step    %d tokens in rows of at most %d\n", c->batch_tokens, c->capacity);
+    printf("step    %d tokens", c->batch_tokens);
+    printf(run->strategies ? "\n" : " in rows of at most %d\n", c->capacity);
     if (run->out[0] || run->start_from[0])
         say(stdout, "run     %s%s%s", run->out, run->start_from[0] ? ", from " : "", run->start_from);
 }

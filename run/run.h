@@ -218,6 +218,7 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 // ---- virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
 
 void run_check_virtual(Run* run);  // what goes with it; turns off what it has no results for
+void run_turn_virtual(int strategy);  // its times count from here on
 void run_open_virtual(Run* run);   // the machine of --machine becomes that of all ranks; its capacity and memory
 
 // ---- planner.c
@@ -246,7 +247,7 @@ typedef struct PipelineCost {
     double quadratic, linear, fixed;
 } PipelineCost;
 PipelineCost group_pipeline_cost(const GroupCost* g);
-void run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
+int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
 void run_find_job_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks of the job call it
 void run_probe(Run* run);          // measures this machine into run->probed
 void run_set_cost(Run* run);       // setting.cost and groups: probed with what calibration has learnt

@@ -32,6 +32,7 @@ void strategies_turn(Run* run, int strategy) {
     run->groups = as->groups;
     run->probed = as->probed;
     run->settled = as->settled;
+    run_turn_virtual(strategy);
 }
 
 void strategies_time(Run* run, Timer* timer) {

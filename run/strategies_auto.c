@@ -32,7 +32,7 @@ static void add_kind(Kinds* kinds, Run* run, const Machine* machine, const Pipel
     int64_t row = row_of(run, g);
     int at = 0;
     if (pool->n == MOST_KINDS) return;
-    run_pipeline_cost(run, machine, g, &cost);
+    if (!run_pipeline_cost(run, machine, g, &cost)) return;
     while (at < pool->n && pool->scheme[at].max_tokens >= row) at++;
     for (int i = pool->n++; i > at; i--) pool->scheme[i] = pool->scheme[i - 1], kinds->group[i] = kinds->group[i - 1];
     pool->scheme[at] = strategies_scheme(g, &cost, row);

@@ -3,18 +3,21 @@
 // A machine knows its own model as a whole: ms of a token, of a token^2, bytes a token. The model that runs may be any:
 // its matmuls share the ms of a token by their weights, its layers those of a token^2 by their heads, and its messages
 // stand for those of the machine's model (plan/transfers.h). Gradients and weights take no time of their own where what
-// was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3.
+// was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3. A machine that knows whole pipelines
+// has times for --strategies alone; all that ranks send is in them.
 #include <math.h>
 #include <stdio.h>
 
 #include "kernels/virtual/virtual.h"
 #include "plan/transfers.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 static struct {
     Machine machine;
-    Transfers links;
+    TransferTimes links;
     int fixed_has_weights;
+    int n;                                       // strategies whose pipelines have times of their own; 0 usually
+    VirtualMachine under[MOST_RANK_STRATEGIES];  // of this rank's pipeline in each
 } cluster;
 
 // ---- time of a communication
@@ -94,14 +97,46 @@ static void take_limits(Run* run) {
         run->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
 }
 
+// Where the machine knows whole pipelines, this rank computes its part of one in the time of its stage.
+static void take_schemes(Run* run) {
+    Strategies* x = run->strategies;
+    for (int s = 0; s < x->list.n; s++) {
+        Run* as = x->as[s];
+        const Shape* part = &as->model.shape;
+        double linears = shape_matmul_weights(part) - (double)part->V * part->C,
+               head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
+        const Scheme* scheme = machine_scheme(&cluster.machine, tp_size(&as->model), as->model.stages);
+        if (!scheme) die("--strategies: %s has no times of %s", cluster.machine.cost.name, x->name[s]);
+        cluster.under[cluster.n++] = (VirtualMachine){.token_ms = scheme->linear,
+                                                      .pair_ms = scheme->quadratic,
+                                                      .micro_batch_ms = scheme->fixed,
+                                                      .matmul_weights = linears + head,
+                                                      .layers = part->L,
+                                                      .heads = part->heads,
+                                                      .transfer_ms = virtual_ms};
+        if (!as->config.capacity && cluster.machine.gpu_mib > 0)
+            as->config.capacity = MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
+    }
+    run_turn_virtual(0);
+}
+
+void run_turn_virtual(int strategy) {
+    if (cluster.n > 0) virtual_use(&cluster.under[strategy]);
+}
+
 void run_open_virtual(Run* run) {
     const Model* m = &run->model;
     const Shape* s = &m->whole;
     const Cost* cost = &cluster.machine.cost;
     if (!m->k->virtual_time || !run->training) return;
     run_read_machine(run, &cluster.machine);
-    cluster.links = transfers_of(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
+    cluster.links = transfer_times(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
     cluster.fixed_has_weights = m->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
+    if (run->strategies && cluster.machine.n_schemes > 0) {
+        take_schemes(run);
+        take_limits(run);
+        return;
+    }
     VirtualMachine machine = {.token_ms = cost->per_token,
                               .pair_ms = cost->quadratic,
                               .micro_batch_ms = cost_micro_batch(cost),

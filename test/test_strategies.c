@@ -221,6 +221,26 @@ static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one(vo
     check_same(&rest, &one, HALF);
 }
 
+// On a machine that knows whole pipelines: every step takes what the slowest of the chosen ones takes.
+static void virtual_pipelines_take_the_times_of_their_schemes(void) {
+    static const char* machine =
+        "name schemes\\nlinear_ms 0\\nquadratic_ms 0\\nscheme TP4 4 1 1e-5 0.02 3\\nscheme TP2 2 1 2e-5 0.04 2\\n"
+        "scheme TP1 1 1 4e-5 0.08 1\\n";
+    enum { MOST = 2 * STEPS };
+    double measured[MOST], predicted[MOST];
+    sh("printf '%s' > $W/schemes; rm -rf $W/virtual", machine);
+    int status = sh(MPIRUN "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
+                           "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
+                           "--check-plan --strategies 'tp4+2xtp2; 2xtp4; tp4+4xtp1' --out $W/virtual",
+                    8, program);
+    if (status) printf("    %.600s\n", errors);
+    CHECK(status == 0);
+    CHECK(log_values("virtual", "measured_ms", measured, MOST) == STEPS);
+    CHECK(log_values("virtual", "predicted_ms", predicted, MOST) == STEPS);
+    for (int i = 0; i < STEPS && status == 0; i++) CHECK_CLOSE(measured[i], predicted[i], 1e-6 * predicted[i]);
+    CHECK(count_strategies("virtual") >= 2);
+}
+
 static void what_does_not_go_with_strategies_is_said(void) {
     const struct {
         const char *options, *words;
@@ -279,6 +299,7 @@ int main(int argc, char** argv) {
     RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
     RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one);
     RUN(explain_shows_the_choice_and_every_pipeline);
+    RUN(virtual_pipelines_take_the_times_of_their_schemes);
     RUN(what_does_not_go_with_strategies_is_said);
     return program_end();
 }
