@@ -412,7 +412,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
 
 // Sums gradients and losses over all ranks, clips, steps what this rank owns and zeroes the gradients; t is the 1-based
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
-// were. The host does not wait. Weights are whole again after zero_gather.
+// were. The host does not wait. Weights are whole again after zero_gather; or here, with m->next, in its layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t) {
     timer_enter(m->timer, TIME_UPDATE, m->s);
     if (m->work) work_end(m);
@@ -422,10 +422,14 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     zero_sum_of_squares(owner);
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
+    Moving leaving;
+    if (m->next) zero_begin_gather(m->next, &leaving);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         Segment segment = zero_segment(owner, i);
+        if (m->next) mover_advance(&leaving, shape_bucket_of(&segment.tensor, &owner->shape));
         if (segment.n) update_segment(owner, config, &segment, lr, t);
     }
+    if (m->next) mover_end(&leaving);
     zero_clear_grads(m);
 }
 
@@ -631,12 +635,14 @@ static void train_step(Run* run, StepRecord* r) {
     r->lr = schedule_lr(c, r->step);
     balance_begin(run);
     run_micro_batches(run, run->data.train, 1);
+    r->plan_stall_us = run->strategies ? 1e6 * ahead_wait(run) : 0;
+    strategies_agree(run);
     model_update(m, c, r->lr, r->step);
     balance_measure(run, &report);
-    r->plan_stall_us = 1e6 * ahead_wait(run);
+    r->plan_stall_us += 1e6 * ahead_wait(run);
     agree(run, &report);
     balance_hear(run, r);
-    zero_gather(&run_under(run, run->ahead.strategy)->model);  // where the next step wants them
+    if (!run->strategies) zero_gather(m);
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);      // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
     r->grad_norm = sqrt(sums[1]);

@@ -96,6 +96,7 @@ struct Model {
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
     const Mover *reduce, *gather;
+    Model* next;                    // of the strategy that comes next: its weights leave as they are updated
     char* moving;                   // their scratch
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
     double* barrier;                // (1) what ranks sum that only wait for each other

@@ -3,21 +3,6 @@
 
 #include <stdlib.h>
 
-// A move at work.
-typedef struct Moving {
-    const Mover* mover;
-    Comm* world;
-    char* to;
-    const char* from;
-    char* scratch;
-    size_t elem;
-    DType dt;
-    const Kernels* k;
-    Stream s;
-    Transfer* list;        // (2 ranks) messages of a wave
-    Request under_way[2];  // of even and of odd waves
-} Moving;
-
 void mover_open(Mover* mover, const Model* m, const Holdings* from, const Holdings* to, Arena* arena) {
     char err[ERR_BYTES];
     Shape whole = m->whole;
@@ -135,34 +120,61 @@ static void end_wave(Moving* x, int w) {
 }
 
 // Pieces of a bucket stand at offset / ranks where ranks own them, all of them at offset where they compute.
-static void run_collectives(const Moving* x, const Shape* whole) {
+static Request begin_collective(const Moving* x, int w) {
     const CommTable* table = x->world->table;
-    size_t ranks = (size_t)x->world->size;
-    for (int b = 0; b < shape_buckets(whole); b++) {
-        Bucket bucket = shape_bucket(whole, b);
-        size_t all = bucket.offset * x->elem, own = all / ranks, n = bucket.elems / ranks;
-        Request request = x->mover->kind == RESHARD_SUM
-                              ? table->begin_reduce_scatter(x->world, x->to + own, x->from + all, n, x->dt, x->s)
-                              : table->begin_all_gather(x->world, x->to + all, x->from + own, n, x->dt, x->s);
-        table->end(x->world, request, x->s);
+    Bucket bucket = shape_bucket(x->whole, w);
+    size_t ranks = (size_t)x->world->size, all = bucket.offset * x->elem, own = all / ranks, n = bucket.elems / ranks;
+    return x->mover->kind == RESHARD_SUM
+               ? table->begin_reduce_scatter(x->world, x->to + own, x->from + all, n, x->dt, x->s)
+               : table->begin_all_gather(x->world, x->to + all, x->from + own, n, x->dt, x->s);
+}
+
+static void begin_any(Moving* x, int w) {
+    if (x->mover->is_plain) x->under_way[w & 1] = begin_collective(x, w);
+    else begin_wave(x, w);
+}
+
+static void end_any(Moving* x, int w) {
+    if (!x->mover->is_plain) end_wave(x, w);
+    else x->world->table->end(x->world, x->under_way[w & 1], x->s);
+}
+
+void mover_begin(Moving* x, const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from,
+                 char* scratch, DType dt, const Kernels* k, Stream s) {
+    *x = (Moving){.mover = mover,
+                  .world = world,
+                  .whole = whole,
+                  .to = to,
+                  .from = from,
+                  .scratch = scratch,
+                  .dt = dt,
+                  .elem = dtype_bytes(dt),
+                  .k = k,
+                  .s = s,
+                  .before = world->purpose};
+    world->purpose = mover->purpose;
+    x->list = (Transfer*)malloc(2 * sizeof(Transfer) * (size_t)world->size);
+    if (!x->list) die("no memory for messages to %d ranks", world->size);
+}
+
+void mover_advance(Moving* x, int n) {
+    for (; x->begun < n; x->begun++) {
+        begin_any(x, x->begun);
+        if (x->begun > 0) end_any(x, x->begun - 1);
     }
+}
+
+void mover_end(Moving* x) {
+    int waves = x->mover->is_plain ? shape_buckets(x->whole) : x->mover->transfers.waves;
+    mover_advance(x, waves);
+    if (waves > 0) end_any(x, waves - 1);
+    free(x->list);
+    x->world->purpose = x->before;
 }
 
 void mover_run(const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from, char* scratch, DType dt,
                const Kernels* k, Stream s) {
-    Moving x = {mover, world, to, from, scratch, dtype_bytes(dt), dt, k, s, NULL, {0, 0}};
-    CommPurpose before = world->purpose;
-    int waves = mover->transfers.waves;
-    world->purpose = mover->purpose;
-    if (mover->is_plain) run_collectives(&x, whole);
-    else {
-        x.list = (Transfer*)malloc(2 * sizeof(Transfer) * (size_t)world->size);
-        if (!x.list) die("no memory for messages to %d ranks", world->size);
-        for (int w = 0; w <= waves; w++) {
-            if (w < waves) begin_wave(&x, w);
-            if (w > 0) end_wave(&x, w - 1);
-        }
-        free(x.list);
-    }
-    world->purpose = before;
+    Moving x;
+    mover_begin(&x, mover, world, whole, to, from, scratch, dt, k, s);
+    mover_end(&x);
 }

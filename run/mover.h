@@ -16,6 +16,24 @@ typedef struct Mover {
     int is_plain;  // all ranks have the whole model: collectives
 } Mover;
 
+// A move at work, wave after wave.
+typedef struct Moving {
+    const Mover* mover;
+    Comm* world;
+    const Shape* whole;
+    char* to;
+    const char* from;
+    char* scratch;
+    size_t elem;
+    DType dt;
+    const Kernels* k;
+    Stream s;
+    Transfer* list;        // (2 ranks) messages of a wave
+    Request under_way[2];  // of even and of odd waves
+    int begun;             // waves
+    CommPurpose before;
+} Moving;
+
 // Makes a mover of optimizer state between two layouts. In the arena; ends the program where there is no memory.
 void mover_open(Mover* mover, const Model* m, const Holdings* from, const Holdings* to, Arena* arena);
 // Elements of scratch: two waves on their way, and a slice that is added.
@@ -24,3 +42,9 @@ size_t mover_scratch(const Mover* mover);
 // added to. All ranks of `world` call it; whole: of the model, its shards are the ranks.
 void mover_run(const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from, char* scratch, DType dt,
                const Kernels* k, Stream s);
+// The same in parts: the first n waves have begun, what they send may not change any more; all have arrived. Nothing
+// else uses `world` in between. All ranks advance alike.
+void mover_begin(Moving* x, const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from,
+                 char* scratch, DType dt, const Kernels* k, Stream s);
+void mover_advance(Moving* x, int n);
+void mover_end(Moving* x);

@@ -35,6 +35,19 @@ void strategies_turn(Run* run, int strategy) {
     run_turn_virtual(strategy);
 }
 
+void strategies_agree(Run* run) {
+    Comm* c = run->model.world;
+    if (!run->strategies) return;
+    uint64_t* all = (uint64_t*)run_ask_all(run, c, &run->ahead.dispatch_hash, sizeof *all);
+    for (int r = 0; r < c->size; r++)
+        if (all[r] != all[0])
+            die("rank %d deals the documents of the next step to other pipelines than rank 0: expected the same on all "
+                "ranks; is it the same program with the same data everywhere?",
+                r);
+    free(all);
+    run->model.next = &run_under(run, run->ahead.strategy)->model;
+}
+
 void strategies_time(Run* run, Timer* timer) {
     Strategies* x = run->strategies;
     for (int s = 0; s < x->list.n; s++) model_set_timer(&x->as[s]->model, timer);

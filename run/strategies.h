@@ -6,8 +6,8 @@
 // jobs have in common are the documents of the step, which are dispatched among them, one loss and one norm.
 //
 // Optimizer state never moves. Rank r owns piece r of every bucket of the whole model: Model.owner. After a step the
-// gradients of all jobs are summed there, and the new weights go to where the next step computes with them, whose
-// strategy is known by then: two moves, compiled once a strategy (run/mover.h).
+// gradients of all jobs are summed there. The new weights go to where the next step computes with them, whose strategy
+// is known by then, a bucket travelling while the next is updated: two moves, compiled once a strategy (run/mover.h).
 //
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
@@ -38,6 +38,8 @@ const char* strategies_name(const Run* run, int strategy);            // as it c
 int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether two ranks are; 0 without strategies
 size_t strategies_scratch(const Run* run);  // bytes that weights and gradients take on the move
 
+// All ranks have the same strategy in `ahead`, or the run ends: the update sends its weights, bucket by bucket.
+void strategies_agree(Run* run);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
 const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);

@@ -248,14 +248,22 @@ void zero_use_layer(Model* m, int l, int direction) {
 }
 
 // Between the whole model as its owners have it and what the ranks of this strategy compute with.
-static void move(Model* m, const Mover* mover) {
+static void begin_move(Model* m, const Mover* mover, Moving* x) {
     const Zero* z = &m->zero;
     int sums = mover->kind == RESHARD_SUM;
     char *in_use = (char*)z->part[sums ? ZERO_GRADS_IN_USE : ZERO_WEIGHTS_IN_USE],
          *owned = (char*)z->part[sums ? ZERO_GRADS : ZERO_WEIGHTS];
-    mover_run(mover, m->world, &m->owner->shape, sums ? owned : in_use, sums ? in_use : owned, m->moving,
-              sums ? DT_F32 : m->dt, m->k, m->s);
+    mover_begin(x, mover, m->world, &m->owner->shape, sums ? owned : in_use, sums ? in_use : owned, m->moving,
+                sums ? DT_F32 : m->dt, m->k, m->s);
 }
+
+static void move(Model* m, const Mover* mover) {
+    Moving x;
+    begin_move(m, mover, &x);
+    mover_end(&x);
+}
+
+void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->gather, x); }
 
 void zero_gather(Model* m) {
     if (m->owner) move(m, m->gather);

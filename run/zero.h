@@ -15,6 +15,7 @@
 #include "plan/shape.h"
 
 typedef struct Model Model;
+typedef struct Moving Moving;  // run/mover.h
 
 // What lies in memory of its own on the device; NULL where the stage, the type or the run has no use for it.
 typedef enum ZeroPart {
@@ -112,6 +113,8 @@ void zero_sum_of_squares(Model* m);
 void zero_clear_grads(Model* m);  // for the next step
 // The owned weights have changed: begins to gather what this stage keeps whole.
 void zero_gather(Model* m);
+// The same of a strategy, in waves as buckets are updated: run/mover.h.
+void zero_begin_gather(Model* m, Moving* x);
 // Waits for all that zero_gather began.
 void zero_settle(Model* m);
 
