@@ -23,10 +23,8 @@ typedef struct Rated {
     int empty;     // pipelines without documents
 } Rated;
 
-// As they are chosen: one that leaves pipelines empty only where all do.
 static int sooner(const void* a, const void* b) {
     const Rated *x = (const Rated*)a, *y = (const Rated*)b;
-    if (isfinite(x->ms) && isfinite(y->ms) && !x->empty != !y->empty) return x->empty ? 1 : -1;
     if (x->ms != y->ms) return x->ms < y->ms ? -1 : 1;
     return x->strategy - y->strategy;
 }

@@ -43,7 +43,7 @@ static void add_kind(Kinds* kinds, Run* run, const Machine* machine, const Pipel
 static void list_kinds(Kinds* kinds, Run* run, const Machine* machine) {
     const Shape* whole = &run->model.whole;
     int ranks = run->model.world->size, most_tp = MIN(MIN(whole->NH, whole->U), (int)MOST_TP);
-    kinds->pool = (SchemePool){.ranks = ranks};
+    kinds->pool = (SchemePool){.ranks = ranks, .may_be_empty = 1};
     for (int tp = 1; tp <= MIN(ranks, most_tp); tp *= 2)
         for (int pp = 1; tp * pp <= ranks && pp <= MIN(whole->L, (int)MOST_STAGES); pp *= 2) {
             PipelineGroup g = {1, tp, pp};

@@ -239,7 +239,7 @@ static void strategies_ready(Run* run) {
     Strategies* x = run->strategies;
     if (!x) return;
     Comm* world = run->model.world;
-    x->pool = (SchemePool){.ranks = world->size};
+    x->pool = (SchemePool){.ranks = world->size, .may_be_empty = 1};
     for (int s = 0; s < x->list.n; s++) {
         Measured mine = {group_pipeline_cost(&x->as[s]->groups[1]), x->as[s]->limits.capacity},
                  *all = (Measured*)run_ask_all(run, world, &mine, sizeof mine);

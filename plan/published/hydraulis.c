@@ -359,9 +359,10 @@ static int try_order(Choice* choice, StepWork* w, const Used* used) {
     return 0;
 }
 
-static int better(const Choice* x, const Choice* y) {
+static int better(const SchemePool* pool, const Choice* x, const Choice* y) {
     if (y->strategy < 0) return 1;
-    return (x->empty > 0) != (y->empty > 0) ? x->empty == 0 : x->ms < y->ms;
+    int differ = !pool->may_be_empty && (x->empty > 0) != (y->empty > 0);
+    return differ ? x->empty == 0 : x->ms < y->ms;
 }
 
 Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strategy, int shuffles, uint64_t seed) {
@@ -370,7 +371,7 @@ Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strateg
     for (int i = 0; i < shuffles; i++) {
         shuffle(w, &used, hash64(seed) ^ (uint64_t)i);
         // Only limits on documents can make one order fail and another one not.
-        if (try_order(&choice, w, &used) < 0 || !better(&choice, &best)) continue;
+        if (try_order(&choice, w, &used) < 0 || !better(w->pool, &choice, &best)) continue;
         best = choice;
         memcpy(pipeline_of, w->trial, sizeof(int) * (size_t)w->n);
         for (int u = 0; u < used.n; u++)
@@ -520,7 +521,7 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
         if (choice.strategy < 0) continue;
         choice.strategy = i;
         choice.ms = pack_all(w, &list[i], w->candidate);
-        if (!better(&choice, &best)) continue;
+        if (!better(w->pool, &choice, &best)) continue;
         best = choice;
         memcpy(w->pipeline_of, w->candidate, sizeof(int) * (size_t)w->n);
     }

@@ -30,6 +30,7 @@ typedef struct SchemePool {
     int ranks;  // GPUs in all
     int n;
     PipelineScheme scheme[HYDRAULIS_SCHEMES];  // in descending order of max_tokens
+    int may_be_empty;  // pipelines without documents count nothing; 0, as published: only where all strategies have one
 } SchemePool;
 
 // Its pipelines are numbered scheme by scheme.
@@ -107,6 +108,6 @@ typedef struct Packing {
 Packing hydraulis_pack_into(int* mb_of, StepWork* work, int scheme, const int* docs, int n, int v);
 Packing hydraulis_pack(int* mb_of, StepWork* work, int scheme, const int* docs, int n);
 
-// Both stages for each strategy; the one whose slowest pipeline ends first. A strategy with an empty pipeline only
-// where all have one. work's pipeline_of, docs, first, mb_of are then those of the choice.
+// Both stages for each strategy; the one whose slowest pipeline ends first, see also SchemePool.may_be_empty. work's
+// pipeline_of, docs, first, mb_of are then those of the choice.
 Choice hydraulis_choose(StepWork* work, const Strategy* list, int n_strategies, int shuffles, uint64_t seed);
