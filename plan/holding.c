@@ -198,7 +198,7 @@ static int by_peer(const void* a, const void* b) {
 static size_t pack(Message** messages, int* n, TravelList* list, const Search* s, Slice* slices, int* n_slices,
                    Arena* arena) {
     size_t others = 0;
-    qsort(list->list, (size_t)list->n, sizeof *list->list, by_peer);
+    if (list->n > 1) qsort(list->list, (size_t)list->n, sizeof *list->list, by_peer);
     *messages = TAKE(arena, Message, MIN(list->n, s->ranks));
     *n = 0;
     for (int i = 0; i < list->n && *messages; i++) {
