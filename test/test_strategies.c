@@ -3,6 +3,7 @@
 #include "plan/base.h"
 #include "plan/holding.h"
 #include "plan/layout.h"
+#include "test/plans.h"
 #include "test/program.h"
 #include "test/tensors.h"
 
@@ -84,6 +85,45 @@ static void unlike_pipelines_have_the_losses_of_one_rank(void) {
         for (int e = 0; e < 3; e++) CHECK_CLOSE(c.val[e], like->val[e], 1e-6 * like->val[e]);
         if (c.strategies < jobs[i].least) printf("    %s: %d strategies\n", options, c.strategies);
         CHECK(c.strategies >= jobs[i].least);
+    }
+}
+
+// Pipelines for all ranks, each kind once: tp at most 4, as there are heads, and at most 4 stages, as there are layers.
+static void random_strategy(char text[256], uint64_t seed, int ranks) {
+    int copies[5][5] = {{0}}, kinds = 0, n = 0;
+    for (int draw = 0; ranks > 0; draw++) {
+        int tp = pick(seed, 3 * (uint64_t)draw, 1, MIN(4, ranks)), most = MIN(4, ranks / tp);
+        int pp = pick(seed, 3 * (uint64_t)draw + 1, 1, most);
+        if (!copies[tp][pp] && ++kinds == 4) tp = pp = 1;
+        copies[tp][pp]++, ranks -= tp * pp;
+    }
+    for (int tp = 4; tp > 0; tp--)
+        for (int pp = 4; pp > 0; pp--)
+            if (copies[tp][pp])
+                n += snprintf(text + n, 256 - (size_t)n, "%s%dxtp%dpp%d", n ? "+" : "", copies[tp][pp], tp, pp);
+}
+
+// STRATEGY_CASES of them from STRATEGY_SEED on.
+static void random_strategies_have_the_losses_of_one_rank(void) {
+    static const char *plans[] = {"flex", "static", "adaptive"}, *recompute[] = {"none", "activation", "block"};
+    const char *cases = getenv("STRATEGY_CASES"), *first = getenv("STRATEGY_SEED");
+    uint64_t from = first ? strtoull(first, NULL, 10) : 1;
+    if (!one.loss[0] && (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one))) return;
+    for (uint64_t seed = from; seed < from + (cases ? strtoull(cases, NULL, 10) : 2); seed++) {
+        int ranks = pick(seed, 100, 2, 8), n = pick(seed, 101, 1, 3), is_llama = pick(seed, 102, 0, 1), end = 0;
+        int before = test_failures_in_claim;
+        char list[1024], options[1400];
+        Curve c;
+        for (int i = 0; i < n; i++) {
+            char text[256];
+            random_strategy(text, 1000 * seed + (uint64_t)i, ranks);
+            end += snprintf(list + end, sizeof list - (size_t)end, "%s%s", i ? "; " : "", text);
+        }
+        snprintf(options, sizeof options, "%s--capacity %d --plan %s --recompute %s --overlap %s --strategies '%s'",
+                 is_llama ? LLAMA : "", pick(seed, 103, 320, 700), plans[pick(seed, 104, 0, 2)],
+                 recompute[pick(seed, 105, 0, 2)], pick(seed, 106, 0, 1) ? "yes" : "no", list);
+        if (run("random", ranks, options, &c)) check_same(&c, is_llama ? &llama_one : &one, 0);
+        if (test_failures_in_claim > before) printf("    STRATEGY_SEED=%d: %d ranks, %s\n", (int)seed, ranks, options);
     }
 }
 
@@ -229,9 +269,10 @@ static void virtual_pipelines_take_the_times_of_their_schemes(void) {
     enum { MOST = 2 * STEPS };
     double measured[MOST], predicted[MOST];
     sh("printf '%s' > $W/schemes; rm -rf $W/virtual", machine);
-    int status = sh(MPIRUN "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
-                           "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
-                           "--check-plan --strategies 'tp4+2xtp2; 2xtp4; tp4+4xtp1' --out $W/virtual",
+    int status = sh(MPIRUN
+                    "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
+                    "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
+                    "--check-plan --strategies 'tp4+2xtp2; 2xtp4; tp4+4xtp1' --out $W/virtual",
                     8, program);
     if (status) printf("    %.600s\n", errors);
     CHECK(status == 0);
@@ -294,6 +335,7 @@ int main(int argc, char** argv) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(60, 5.9, 3);
     RUN(unlike_pipelines_have_the_losses_of_one_rank);
+    RUN(random_strategies_have_the_losses_of_one_rank);
     RUN(every_gradient_is_that_of_one_rank);
     RUN(weights_after_switching_are_those_of_a_fixed_strategy);
     RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
