@@ -211,7 +211,7 @@ static void a_machine_that_cannot_be_used_gets_one_line(void) {
     refused("--machine $W/dir", "/dir", "expected a file");
     refused("--machine $W/nothing", "/nothing", "flexsp-7b");
     refused("--machine flexsp-8b", "flexsp-8b", "flexsp-7b");
-    refused("--machine hydraulis-7b", "hydraulis-7b", "cannot plan");
+    refused("--machine hydraulis-7b", "hydraulis-7b", "a rank alone has no times");
 }
 
 static void a_probe_without_a_place_for_its_file_says_so(void) {

@@ -231,19 +231,22 @@ static void plans_that_differ_end_the_run_with_both_hashes(void) {
 
 // ---- memory
 
+// Rows are full here. A page that a run never writes to is not taken: of group attention's memory a ring uses a part.
 static void memory_is_what_the_table_says(void) {
     for (int stage = 1; stage <= 3; stage++) {
         sh("rm -rf %s/big", work);
-        CHECK(sh(MPIRUN "--data $W/corpus --layers 6 --width 512 --heads 8 --context 512 --batch-tokens 2048 --steps 2 "
-                        "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --zero %d --cp 2 "
-                        "--verbose --out %s/big",
+        CHECK(sh(MPIRUN
+                 "--data $W/corpus --layers 6 --width 512 --heads 8 --context 2048 --batch-tokens 4096 --steps 2 "
+                 "--capacity 2048 --eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 "
+                 "--plan static --zero %d --cp 2 "
+                 "--verbose --out %s/big",
                  2, program, stage, work) == 0);
         const char *table = strstr(output, "  total "), *taken = strstr(output, "memory at most ");
         double planned = 0, most = 0, real = 0;
         CHECK(table && sscanf(table, " total %lf MiB", &planned) == 1 && planned > 200);
         CHECK(taken && sscanf(taken, "memory at most %lf MiB on rank 0: %lf", &most, &real) == 2);
         printf("    zero %d: %.1f MiB in the table, %.1f taken\n", stage, planned, real);
-        CHECK_CLOSE(real, planned, 0.05 * planned);
+        CHECK(real <= 1.02 * planned && real >= 0.9 * planned);
     }
 }
 

@@ -403,7 +403,7 @@ static void what_has_no_result_is_refused_with_a_line(void) {
         {"--machine a100-7b --balance semi", "has no --balance resize or semi"},
         {"--machine a100-7b --dump-grads $W/g", "has no --dump-grads"},
         {"--machine hydraulis-7b", "a rank alone has no times"},
-        {"--machine hydraulis-7b --layout auto", "it has times of whole pipelines, for --strategies"},
+        {"--machine hydraulis-7b --layout auto --memory 4G", "it has times of whole pipelines, for --strategies"},
     };
     for (int i = 0; i < COUNT(refused); i++) {
         int status = sh("%s --device virtual --data $W/even %s", program, refused[i][0]);
