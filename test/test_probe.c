@@ -250,6 +250,11 @@ static void two_ranks_measure_once_and_plan_alike(void) {
     Machine m = read_cached();
     check_link(&m.cost.link[LINK_INSIDE]);
     CHECK(m.cost.link[LINK_ACROSS].n == 0);
+    // Rows of this model take less than a millisecond: what others do on the machine may cost as much as a block.
+    for (int again = 0; again < 3 && m.again <= 0; again++) {
+        CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --out $W/run", 2, program) == 0);
+        m = read_cached();
+    }
     CHECK(m.again > 0 && m.overlap >= 1 && m.overlap <= 2);
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 6 --refresh 2 --capacity 128 --out $W/run", 2, program) == 0);
     CHECK(strstr(output, "cost    measured, ") && strstr(output, "1 MiB inside a node"));
