@@ -20,9 +20,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "data/disk.h"
 #include "kernels/kernels.h"
 #include "plan/base.h"
+#include "plan/disk.h"
 #include "run/strategies.h"
 #ifdef __cplusplus
 }

@@ -15,12 +15,12 @@
 //
 // The marker is JSON: {"step": 100, "written": 1700000000000000000, "files": [{"name": "config.json", "bytes": 512,
 // "hash": "00c0ffee00c0ffee"}, ...]}: nanoseconds since 1970, always more than in any older checkpoint of the run; the
-// hash that of data/disk.h in hexadecimal.
+// hash that of plan/disk.h in hexadecimal.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 
 enum { CHECKPOINT_PATH = DISK_PATH };
 

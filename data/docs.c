@@ -16,11 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/docs_format.h"
 #include "data/run_dir.h"
 #include "data/unpack.h"
 #include "plan/base.h"
+#include "plan/disk.h"
 
 // So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
 // which are for communication, libraries and files of the run.

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "data/docs_format.h"
-#include "data/user_cache.h"
 #include "plan/base.h"
+#include "plan/user_cache.h"
 
 enum { LEAST = 1 << 20, SHARD_HEADER = 1024 };
 
@@ -52,8 +52,8 @@ static Index index_of(const Docs* d, uint64_t key) {
 
 static int save(const char* dir, const char* name, const char* path, const void* bytes, size_t n, char* err,
                 size_t errlen) {
-    if (!dir) return user_cache_save(name, bytes, n, err, errlen);
-    return disk_make_dirs(dir, err, errlen) || disk_replace(path, bytes, n, err, errlen) ? -1 : 0;
+    if (!dir) return user_cache_save(name, bytes, n, 1, err, errlen);
+    return disk_make_dirs(dir, err, errlen) || disk_put(path, bytes, n, 1, err, errlen) ? -1 : 0;
 }
 
 // What is written: the shard whole, and the index.

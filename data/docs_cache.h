@@ -2,8 +2,8 @@
 // of documents beside it, tokens-KEY.idx. KEY is a hash of the text, of how it is read, and of the tokenizer: so ranks
 // and later runs share it, and it can be nothing else's.
 #pragma once
-#include "data/disk.h"
 #include "data/docs.h"
+#include "plan/disk.h"
 
 typedef struct DocsCache {
     const char* dir;                            // where to keep it; NULL: the user's cache, and only of 1 MiB or more

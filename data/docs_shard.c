@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/disk.h"
 #include "data/docs_format.h"
 #include "plan/base.h"
+#include "plan/disk.h"
 
 enum {
     HEADER_BYTES = 1024,

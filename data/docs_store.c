@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/docs_format.h"
 #include "plan/base.h"
+#include "plan/disk.h"
 
 int docs_reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err,
                  size_t errlen) {

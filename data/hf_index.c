@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/disk.h"
 #include "data/json.h"
+#include "plan/disk.h"
 
 #define ONE_FILE "model.safetensors"
 #define INDEX ONE_FILE ".index.json"

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 
 static const StateKind kinds[] = {STATE_M, STATE_V, STATE_MASTER};
 

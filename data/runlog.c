@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/json.h"
 #include "data/progress.h"
+#include "plan/disk.h"
 #include "plan/text.h"
 
 enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet

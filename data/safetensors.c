@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/json.h"
+#include "plan/disk.h"
 
 enum {
     PREFIX = 8,  // the header's length

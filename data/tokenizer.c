@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "data/bpe.h"
-#include "data/disk.h"
 #include "plan/base.h"
+#include "plan/disk.h"
 
 enum {
     MAGIC = 20240328,

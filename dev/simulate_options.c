@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "dev/simulate.h"
+#include "plan/disk.h"
 
 void refuse(const char* format, ...) {
     va_list args;

@@ -12,9 +12,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "data/disk.h"
-#include "data/user_cache.h"
+#include "plan/disk.h"
 #include "plan/route.h"
+#include "plan/user_cache.h"
 #include "run/strategies.h"
 
 enum { MOST_BYTES = 1 << 20 };  // of a machine file
@@ -126,7 +126,7 @@ int cost_cache_save(const Run* run, char* err, size_t errlen) {
     size_t n = describe(run, text, sizeof text);
     n += machine_print(&run->probed, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
-    return user_cache_save(name, text, n, err, errlen);
+    return user_cache_save(name, text, n, 1, err, errlen);
 }
 
 // ---- reading

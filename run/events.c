@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/disk.h"
 #include "data/json.h"
+#include "plan/disk.h"
 #include "run/run.h"
 
 static void put_string(FILE* out, const char* text) {

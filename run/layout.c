@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "run/run.h"
 
 static void take_memory_limit(Run* run) {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "plan/explain.h"
 #include "plan/published/published.h"
 #include "run/strategies.h"

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/disk.h"
 #include "data/json.h"
+#include "plan/disk.h"
 #include "plan/page.h"
 #include "plan/straggle.h"
 #include "plan/text.h"
@@ -433,7 +433,7 @@ int run_page_write(RunPage* const* pages, int n, const char* title, const char* 
     fputs(page_end, out);
     int torn = ferror(out), failed = fclose(out) || torn;
     failed =
-        failed ? fail(err, errlen, "%s: no memory for this page", path) : disk_replace(path, text, bytes, err, errlen);
+        failed ? fail(err, errlen, "%s: no memory for this page", path) : disk_put(path, text, bytes, 1, err, errlen);
     free(text);
     return failed;
 }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "data/hf_config.h"
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 
 const char* strategies_name(const Run* run, int strategy) { return run->strategies->name[strategy]; }
 

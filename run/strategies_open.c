@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "run/strategies.h"
 
 // ---- the list

@@ -16,7 +16,7 @@ layer() { # layer FOLDER ALLOWED-PATTERN
 }
 layer plan 'plan/'
 layer data 'data/|plan/'
-layer kernels 'kernels/|plan/base\.h'
+layer kernels 'kernels/|plan/(base|user_cache)\.h'
 layer run 'run/|data/|kernels/|plan/'
 complain "$(grep -rnE '^#include "(dev|test)/' $code | sed 's/$/   <- nobody may include dev or test/')"
 

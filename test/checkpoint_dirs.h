@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "data/checkpoint.h"
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "plan/base.h"
 #include "test/test.h"
 

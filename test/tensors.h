@@ -2,8 +2,8 @@
 #pragma once
 #include <stdlib.h>
 
-#include "data/disk.h"
 #include "data/safetensors.h"
+#include "plan/disk.h"
 
 // As safetensors_open, but with SafeTensor.data set, to values in *bytes, which the caller frees.
 static inline int tensors_load(SafeTensors* out, char** bytes, const char* path, char* err, size_t errlen) {

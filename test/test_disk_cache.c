@@ -86,6 +86,23 @@ static void files_that_others_may_write_are_not_read(void) {
     CHECK(chmod(path, 0644) == 0 && reads("key", "value"));
 }
 
+static void directories_that_others_may_write_are_not_used(void) {
+    static char mine[4096];
+    char folder[600];
+    size_t n;
+    empty_cache();
+    cache_write("key", "value", 5, 0);
+    snprintf(folder, sizeof folder, "%s/ragged", work);
+    const char* const opened[] = {folder, work};
+    for (int i = 0; i < COUNT(opened); i++) {
+        CHECK(chmod(opened[i], 0770) == 0 && reads_nothing("key"));
+        cache_write("key", "other", 5, 1);
+        cache_write("another key", "other", 5, 0);
+        CHECK(chmod(opened[i], 0700) == 0 && reads("key", "value"));
+        only_file(mine, sizeof mine, &n);
+    }
+}
+
 static void without_a_place_nothing_is_kept_and_nothing_fails(void) {
     const char* places[] = {"/proc/no/such/place", "relative"};
     char* home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
@@ -113,6 +130,7 @@ int main(void) {
     RUN(a_kept_file_is_read_whole_or_not_at_all);
     RUN(files_of_others_are_not_read);
     RUN(files_that_others_may_write_are_not_read);
+    RUN(directories_that_others_may_write_are_not_used);
     RUN(without_a_place_nothing_is_kept_and_nothing_fails);
     char command[700];
     snprintf(command, sizeof command, "rm -rf '%s'", work);

@@ -62,7 +62,7 @@ static void what_is_kept_reads_as_what_was_encoded(void) {
 
 static void another_text_name_or_tokenizer_has_tokens_of_its_own(void) {
     static const char* const changes[] = {"echo a > $W/d/y.txt", "echo b > $W/d/y.txt", "mv $W/d/y.txt $W/d/y.jsonl",
-                                          "rm $W/d/y.jsonl; mv $W/d/disk.h $W/d/disk.hh"};
+                                          "rm $W/d/y.jsonl; mv $W/d/docs.h $W/d/docs.hh"};
     DocsCache cache = {.dir = at("kept")};
     Tokenizer* other = NULL;
     for (int i = 0; i < COUNT(changes); i++) {

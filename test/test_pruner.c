@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "data/prune_file.h"
 #include "kernels/cpu/cpu.h"
 #include "run/run.h"

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 #include "data/json.h"
 #include "test/test.h"
 

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "data/bpe.h"
-#include "data/disk.h"
 #include "data/docs.h"
 #include "data/json.h"
 #include "plan/base.h"
+#include "plan/disk.h"
 #include "test/test.h"
 
 #define FOLDER "test/golden/tokenizers/"

@@ -1,5 +1,5 @@
 // test_user_cache.c - files between runs: what another user could have written is neither read nor replaced.
-#include "data/user_cache.h"
+#include "plan/user_cache.h"
 
 #include "plan/base.h"
 #include "test/program.h"
@@ -13,7 +13,7 @@ static void new_cache(void) {
     snprintf(path, sizeof path, "%s/cache", work);
     setenv("XDG_CACHE_HOME", path, 1);
     CHECK(sh("rm -rf $W/cache $W/home $W/elsewhere") == 0);
-    CHECK(user_cache_save("name", "text", 4, err, sizeof err) == 0);
+    CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == 0);
 }
 
 // After this command.
@@ -42,7 +42,9 @@ static void what_is_saved_is_found_where_it_was_said_to_be(void) {
     snprintf(expected, sizeof expected, "%s/cache/ragged/name", work);
     CHECK_STRING(path, expected);
     CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = text") == 0);
-    CHECK(user_cache_save("name", "texts", 5, err, sizeof err) == 0);
+    CHECK(user_cache_save("name", "texts", 5, 1, err, sizeof err) == 0);
+    CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
+    CHECK(user_cache_save("name", "later", 5, 0, err, sizeof err) == 0);  // replaces nothing
     CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
     CHECK(check_after("rm -r $W/cache/ragged") == ABSENT);
     CHECK(check_after("rm -r $W/cache") == ABSENT);
@@ -100,8 +102,8 @@ static void nothing_is_written_where_others_may_write(void) {
     for (int i = 0; i < COUNT(opened); i++) {
         new_cache();
         CHECK(sh("chmod 777 $W/%s", opened[i]) == 0);
-        CHECK(user_cache_save("name", "other", 5, err, sizeof err) == -1 && strstr(err, "not trusted"));
-        CHECK(user_cache_save("new", "other", 5, err, sizeof err) == -1);
+        CHECK(user_cache_save("name", "other", 5, 1, err, sizeof err) == -1 && strstr(err, "not trusted"));
+        CHECK(user_cache_save("new", "other", 5, 1, err, sizeof err) == -1);
         CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = text && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
     }
 }
@@ -111,11 +113,11 @@ static void without_a_place_there_is_a_message(void) {
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");
     CHECK(user_cache_path(path, "name", err, sizeof err) == -1 && strstr(err, "HOME"));
-    CHECK(user_cache_save("name", "text", 4, err, sizeof err) == -1);
+    CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == -1);
     snprintf(home, sizeof home, "%s/home", work);
     setenv("HOME", home, 1);
     setenv("XDG_CACHE_HOME", "relative", 1);
-    CHECK(user_cache_save("name", "text", 4, err, sizeof err) == 0);
+    CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == 0);
     CHECK(sh("test -f $W/home/.cache/ragged/name") == 0);
     if (before) setenv("HOME", before, 1);
     free(before);

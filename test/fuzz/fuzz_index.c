@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/hf_index.h"
+#include "plan/disk.h"
 
 static char dir[64];
 

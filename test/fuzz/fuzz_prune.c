@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/disk.h"
 #include "data/prune_file.h"
+#include "plan/disk.h"
 
 enum { LAYERS = 2, TABLES = 2, MOST = 8, MOST_BYTES = 1 << 12 };
 

@@ -6,11 +6,11 @@
 #pragma once
 #include <stddef.h>
 
-#include "data/disk.h"
+#include "plan/disk.h"
 
 // Where the file of this name is, or would be. 0, or -1 with a message: no home directory, too long a path.
 int user_cache_path(char path[DISK_PATH], const char* name, char* err, size_t errlen);
 // 0: it is there and may be read; 1: it is not there; -1 with a message: another user could have written it.
 int user_cache_check(const char* name, char* err, size_t errlen);
-// Writes it whole or not at all, with the directories it needs. 0, or -1 with a message.
-int user_cache_save(const char* name, const void* bytes, size_t n, char* err, size_t errlen);
+// Writes it as disk_put does, with the directories it needs. 0, or -1 with a message.
+int user_cache_save(const char* name, const void* bytes, size_t n, int replaces, char* err, size_t errlen);

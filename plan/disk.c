@@ -1,6 +1,6 @@
 // disk.c - whole writes, synced files and directories; see disk.h.
 #define _GNU_SOURCE  // nftw
-#include "data/disk.h"
+#include "plan/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,16 +60,19 @@ int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen) 
     return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(error), disk_hint(error));
 }
 
-int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_t errlen) {
+int disk_put(const char* path, const void* bytes, size_t n, int replaces, char* err, size_t errlen) {
     char whole[PATH_MAX];
-    if ((size_t)snprintf(whole, sizeof whole, "%s.%ld", path, (long)getpid()) >= sizeof whole)
+    // Ranks in containers may have the same process id.
+    if ((size_t)snprintf(whole, sizeof whole, "%s.%ld-%.0f", path, (long)getpid(), 1e9 * now_seconds()) >= sizeof whole)
         return fail(err, errlen, "%.100s...: path too long", path);
     int fd = disk_create(whole, err, errlen);
     if (fd < 0 || disk_finish(fd, whole, disk_write(fd, bytes, n), err, errlen)) return -1;
-    if (rename(whole, path) == 0) return 0;
+    // A link fails where the name is taken; some file systems have none.
+    int is_there = !replaces && (link(whole, path) == 0 || errno == EEXIST);
+    if (!is_there && rename(whole, path) == 0) return 0;
     int error = errno;
     unlink(whole);
-    return fail(err, errlen, "%s: cannot rename a file to this name: %s", path, strerror(error));
+    return is_there ? 0 : fail(err, errlen, "%s: cannot rename a file to this name: %s", path, strerror(error));
 }
 
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {

@@ -31,9 +31,9 @@ int disk_write(int fd, const void* bytes, size_t n);
 // removed and the message names it. 0, or -1.
 int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen);
 
-// A file with these bytes under this name, in the place of an older one, which stays whole until then and when this
-// fails: written beside it and renamed. 0, or -1 with a message.
-int disk_replace(const char* path, const void* bytes, size_t n, char* err, size_t errlen);
+// A file with these bytes under this name, whole from the first moment on: written beside it and renamed. An older one
+// stays whole until then, and when this fails; without `replaces` it stays anyway. 0, or -1 with a message.
+int disk_put(const char* path, const void* bytes, size_t n, int replaces, char* err, size_t errlen);
 
 // Opens a regular file for reading; *bytes is its size. A descriptor, or -1 with a message.
 int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen);

@@ -1,6 +1,6 @@
 // user_cache.c - files that only this user can have written; see user_cache.h.
 #define _GNU_SOURCE
-#include "data/user_cache.h"
+#include "plan/user_cache.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -70,12 +70,12 @@ int user_cache_check(const char* name, char* err, size_t errlen) {
 
 // ---- writing
 
-int user_cache_save(const char* name, const void* bytes, size_t n, char* err, size_t errlen) {
+int user_cache_save(const char* name, const void* bytes, size_t n, int replaces, char* err, size_t errlen) {
     CachePaths paths;
     if (find_paths(&paths, name, err, errlen)) return -1;
     mode_t before = umask(077);
     int bad = disk_make_dirs(paths.dir, err, errlen) || check_dirs(&paths, err, errlen) ||
-              disk_replace(paths.file, bytes, n, err, errlen);
+              disk_put(paths.file, bytes, n, replaces, err, errlen);
     umask(before);
     return bad ? -1 : 0;
 }
