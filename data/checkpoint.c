@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include "data/checkpoint_parts.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -103,7 +102,7 @@ static int list_file(void* context, const char* path, const char* name, char* er
 static int list_files(Listing* listing, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
     CheckpointWriter* w = listing->w;
-    int result = checkpoint_visit(w->dir, list_file, listing, err, errlen);
+    int result = disk_visit(w->dir, list_file, listing, err, errlen);
     for (int i = 0; i < w->n_known && !result; i++)
         if (!w->known[i].listed)
             result = disk_join(path, w->dir, w->known[i].name, err, errlen) ||
@@ -143,12 +142,7 @@ static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char*
 
 // Is this directory of a save or a removal under way: marked, or empty still or already?
 static int is_ours(const char* dir) {
-    struct dirent** names;
-    if (disk_is_file(dir, marker) || disk_is_file(dir, unfinished)) return 1;
-    int n = disk_is_dir(dir) ? scandir(dir, &names, checkpoint_is_entry, NULL) : -1;
-    for (int i = 0; i < n; i++) free(names[i]);
-    if (n >= 0) free(names);
-    return n == 0;
+    return disk_is_file(dir, marker) || disk_is_file(dir, unfinished) || disk_count(dir) == 0;
 }
 
 static int remove_unless_marker(void* context, const char* path, const char* name, char* err, size_t errlen) {
@@ -162,8 +156,7 @@ static int remove_marked(const char* dir, char* err, size_t errlen) {
     if (lstat(dir, &s) && errno == ENOENT) return 0;
     if (!is_ours(dir))
         return fail(err, errlen, "%s: expected a directory of an unfinished save, found another's; move it away", dir);
-    return checkpoint_visit(dir, remove_unless_marker, NULL, err, errlen) || disk_remove_tree(dir, err, errlen) ? -1
-                                                                                                                : 0;
+    return disk_visit(dir, remove_unless_marker, NULL, err, errlen) || disk_remove_tree(dir, err, errlen) ? -1 : 0;
 }
 
 // ---- a save, from its begin to its commit
@@ -267,7 +260,7 @@ static int clean_up(const char* run_dir, const CheckpointList* before, int keep,
             drop(run_dir, before->all[i].step, err, errlen))
             return -1;
     }
-    return checkpoint_visit(run_dir, remove_temporary, NULL, err, errlen);
+    return disk_visit(run_dir, remove_temporary, NULL, err, errlen);
 }
 
 // Nanoseconds since 1970, and later than all before: clocks may be set back.

@@ -1,6 +1,5 @@
 // checkpoint_find.c - looking for a checkpoint: names, markers, which one is the newest, which one is whole.
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -36,25 +35,6 @@ int64_t checkpoint_named_step(const char* name) {
 // A name that stays inside its directory.
 int checkpoint_is_plain(const char* name) {
     return name[0] && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
-}
-
-int checkpoint_is_entry(const struct dirent* entry) {
-    return strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
-}
-
-// Calls visit for everything in dir, in the order of names, until a call fails.
-int checkpoint_visit(const char* dir, CheckpointVisit visit, void* context, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    struct dirent** list;
-    int n = scandir(dir, &list, checkpoint_is_entry, alphasort), result = 0;
-    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        if (!result) result = disk_join(path, dir, list[i]->d_name, err, errlen);
-        if (!result) result = visit(context, path, list[i]->d_name, err, errlen);
-        free(list[i]);
-    }
-    free(list);
-    return result;
 }
 
 char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen) {
@@ -158,7 +138,7 @@ int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t
     struct stat s;
     *list = (CheckpointList){0};
     if (stat(run_dir, &s) && errno == ENOENT) return 0;
-    int result = checkpoint_visit(run_dir, note_complete, list, err, errlen);
+    int result = disk_visit(run_dir, note_complete, list, err, errlen);
     if (list->n > 1) qsort(list->all, (size_t)list->n, sizeof *list->all, newest_first);
     if (!result) return 0;
     free(list->all);
@@ -213,14 +193,13 @@ int64_t checkpoint_step(const char* name) {
 
 int checkpoint_pin(const char* dir) {
     char path[CHECKPOINT_PATH];
-    struct stat pinned, named;
     if (disk_join(path, dir, marker, NULL, 0)) return -1;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;
     // A file system without locks gives none; whoever saves then removes what it wants, as it would without pins.
     if (flock(fd, LOCK_SH) && errno == EINTR) errno = 0;
-    if (fstat(fd, &pinned) == 0 && stat(path, &named) == 0 && pinned.st_ino == named.st_ino) return fd;
-    close(fd);  // removed in this moment
+    if (disk_is_named(fd, path)) return fd;
+    close(fd);
     return -1;
 }
 
@@ -247,7 +226,7 @@ static int check_finite(void* context, const char* path, const char* name, char*
 
 // Are all files of a checkpoint there and whole, and all numbers finite?
 static int check_whole(const char* dir, char* err, size_t errlen) {
-    return checkpoint_verify(dir, err, errlen) || checkpoint_visit(dir, check_finite, NULL, err, errlen) ? -1 : 0;
+    return checkpoint_verify(dir, err, errlen) || disk_visit(dir, check_finite, NULL, err, errlen) ? -1 : 0;
 }
 
 // checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.

@@ -1,8 +1,6 @@
 // checkpoint_parts.h - what saving (checkpoint.c) and finding (checkpoint_find.c) share; everybody else includes
 // checkpoint.h.
 #pragma once
-#include <dirent.h>
-
 #include "data/checkpoint.h"
 
 #define CHECKPOINT_MARKER "DONE"
@@ -12,12 +10,6 @@ int64_t checkpoint_named_step(const char* name);
 // RUN_DIR/step-000100ENDING. 0, or -1 with a message.
 int checkpoint_step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen);
 int checkpoint_is_plain(const char* name);  // stays inside its directory
-
-// All entries of a directory but . and .., in the order of names, until a call fails. What the last call returned, or
-// -1 with a message.
-typedef int (*CheckpointVisit)(void* context, const char* path, const char* name, char* err, size_t errlen);
-int checkpoint_visit(const char* dir, CheckpointVisit visit, void* context, char* err, size_t errlen);
-int checkpoint_is_entry(const struct dirent* entry);  // for scandir
 
 // A directory with a final name and a marker.
 typedef struct CheckpointEntry {

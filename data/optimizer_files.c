@@ -6,7 +6,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "data/optimizer_files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -265,27 +264,30 @@ static int ranks_of_name(const char* name) {
     return strcmp(again, name) ? 0 : (int)ranks;
 }
 
+typedef struct RanksFound {
+    int least, most;  // 0: none
+} RanksFound;
+
+static int note_ranks(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    RanksFound* found = (RanksFound*)context;
+    int ranks = ranks_of_name(name);
+    (void)path, (void)err, (void)errlen;
+    if (ranks && (!found->least || ranks < found->least)) found->least = ranks;
+    found->most = MAX(found->most, ranks);
+    return 0;
+}
+
 // How many ranks wrote the files in dir; -1 with a message.
 static int count_ranks(const char* dir, char* err, size_t errlen) {
-    DIR* open = opendir(dir);
-    int ranks = 0, others = 0;
-    if (!open) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
-    errno = 0;
-    for (const struct dirent* entry; (entry = readdir(open)) != NULL; errno = 0) {
-        int found = ranks_of_name(entry->d_name);
-        if (found && ranks && found != ranks) others = found;
-        else if (found) ranks = found;
-    }
-    int error = errno;
-    closedir(open);
-    if (error) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(error));
-    if (others)
+    RanksFound found = {0, 0};
+    if (disk_visit(dir, note_ranks, &found, err, errlen)) return -1;
+    if (found.least != found.most)
         return fail(err, errlen, "%s: expected optimizer files of one number of ranks, found some of %d and some of %d",
-                    dir, MIN(ranks, others), MAX(ranks, others));
-    if (!ranks)
+                    dir, found.least, found.most);
+    if (!found.most)
         return fail(err, errlen,
                     "%s: expected optimizer-00000-of-00001.safetensors, or files of more ranks, found none", dir);
-    return ranks;
+    return found.most;
 }
 
 int optimizer_read(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen) {

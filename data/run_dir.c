@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "data/run_dir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -72,13 +71,6 @@ static void name_holder(int fd, char* words, size_t room) {
 
 static int has_no_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
 
-// 1: the file of this descriptor has the name still; a claim that was let go may have removed it.
-static int is_named(int fd, const char* path) {
-    struct stat held, named;
-    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
-           held.st_dev == named.st_dev;
-}
-
 // The marker of dir->path, locked and filled in. 0, -1 with a message, or 1: it was removed meanwhile.
 static int take_marker(RunDir* dir, char* err, size_t errlen) {
     char path[DISK_PATH], text[MARKER_BYTES], holder[256];
@@ -99,7 +91,7 @@ static int take_marker(RunDir* dir, char* err, size_t errlen) {
         close(fd);
         return fail(err, errlen, "%s is in use by %s; end that run first, or try another --out", dir->path, holder);
     }
-    int named = is_named(fd, path), bad = refused && !dir->unlocked;
+    int named = disk_is_named(fd, path), bad = refused && !dir->unlocked;
     if (bad) fail(err, errlen, "%s: cannot lock: %s", path, strerror(error));
     else if (named && (bad = write_marker(fd))) fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
     if (named && !bad) return dir->lock = fd, 0;
@@ -124,13 +116,8 @@ int run_dir_claim(RunDir* dir, const char* path, char* err, size_t errlen) {
 void run_dir_release(RunDir* dir) {
     char path[DISK_PATH];
     if (dir->lock < 0) return;
-    if (dir->is_new && !disk_join(path, dir->path, marker, NULL, 0)) {
-        struct dirent** names;
-        int n = scandir(dir->path, &names, NULL, NULL);
-        for (int i = 0; i < n; i++) free(names[i]);
-        if (n >= 0) free(names);
-        if (n == 3 && unlink(path) == 0) rmdir(dir->path);  // ".", ".." and the marker
-    }
+    if (dir->is_new && !disk_join(path, dir->path, marker, NULL, 0) && disk_count(dir->path) == 1 && unlink(path) == 0)
+        rmdir(dir->path);
     close(dir->lock);
     dir->lock = -1;
 }
@@ -144,29 +131,17 @@ static int64_t number_of(const char* name) {
     return strtoll(name, NULL, 10);
 }
 
-// Calls visit for each numbered entry of parent; a parent that does not exist has none. 0, or -1 with a message.
-static int visit_numbers(const char* parent, void (*visit)(void* context, int64_t number), void* context, char* err,
-                         size_t errlen) {
-    DIR* list = opendir(parent);
-    if (!list && errno == ENOENT) return 0;
-    if (!list) return fail(err, errlen, "%s: cannot list this directory: %s", parent, strerror(errno));
-    for (struct dirent* entry; (entry = readdir(list));) {
-        int64_t number = number_of(entry->d_name);
-        if (number >= 0) visit(context, number);
-    }
-    closedir(list);
-    return 0;
-}
-
-static void note_highest(void* context, int64_t number) {
-    int64_t* highest = (int64_t*)context;
+static int note_highest(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    int64_t *highest = (int64_t*)context, number = number_of(name);
+    (void)path, (void)err, (void)errlen;
     *highest = MAX(*highest, number);
+    return 0;
 }
 
 int run_dir_claim_next(RunDir* dir, const char* parent, char* err, size_t errlen) {
     char path[DISK_PATH];
     int64_t number = -1;
-    if (disk_make_dirs(parent, err, errlen) || visit_numbers(parent, note_highest, &number, err, errlen)) return -1;
+    if (disk_make_dirs(parent, err, errlen) || disk_visit(parent, note_highest, &number, err, errlen)) return -1;
     for (;;) {
         int n = snprintf(path, sizeof path, "%s/%" PRId64, parent, ++number);
         if (n >= (int)sizeof path) return fail(err, errlen, "%.60s...: path too long", parent);
@@ -179,24 +154,24 @@ int run_dir_claim_next(RunDir* dir, const char* parent, char* err, size_t errlen
 }
 
 typedef struct Newest {
-    const char* parent;
     char path[DISK_PATH];
     uint64_t written;
 } Newest;
 
-static void note_newest(void* context, int64_t number) {
+static int note_newest(void* context, const char* path, const char* name, char* err, size_t errlen) {
     Newest* newest = (Newest*)context;
-    char path[DISK_PATH];
-    if (snprintf(path, sizeof path, "%s/%" PRId64, newest->parent, number) >= (int)sizeof path) return;
-    uint64_t written = checkpoint_written(path);
-    if (written <= newest->written) return;
+    (void)err, (void)errlen;
+    uint64_t written = number_of(name) < 0 ? 0 : checkpoint_written(path);
+    if (written <= newest->written) return 0;
     newest->written = written;
     strcpy(newest->path, path);
+    return 0;
 }
 
 int run_dir_newest(char path[DISK_PATH], const char* parent, char* err, size_t errlen) {
-    Newest newest = {parent, "", 0};
-    if (visit_numbers(parent, note_newest, &newest, err, errlen)) return -1;
+    Newest newest = {"", 0};
+    if (access(parent, F_OK) && errno == ENOENT) return 0;
+    if (disk_visit(parent, note_newest, &newest, err, errlen)) return -1;
     if (newest.written > 0) strcpy(path, newest.path);
     return newest.written > 0;
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE  // nftw
 #include "plan/disk.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -164,6 +165,38 @@ int disk_is_file(const char* dir, const char* name) {
 int disk_is_dir(const char* path) {
     struct stat s;
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+int disk_is_named(int fd, const char* path) {
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
+           held.st_dev == named.st_dev;
+}
+
+static int is_entry(const struct dirent* entry) { return strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."); }
+
+int disk_visit(const char* dir, DiskVisit visit, void* context, char* err, size_t errlen) {
+    char path[DISK_PATH];
+    struct dirent** list;
+    int n = scandir(dir, &list, is_entry, alphasort), result = 0;
+    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        if (!result) result = disk_join(path, dir, list[i]->d_name, err, errlen);
+        if (!result) result = visit(context, path, list[i]->d_name, err, errlen);
+        free(list[i]);
+    }
+    free(list);
+    return result;
+}
+
+static int count_one(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    (void)path, (void)name, (void)err, (void)errlen;
+    return ++*(int*)context, 0;
+}
+
+int disk_count(const char* dir) {
+    int n = 0;
+    return disk_visit(dir, count_one, &n, NULL, 0) ? -1 : n;
 }
 
 int disk_sync_dir(const char* path, char* err, size_t errlen) {

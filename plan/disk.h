@@ -49,6 +49,13 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char*
 
 int disk_is_file(const char* dir, const char* name);  // 1 when DIR/NAME is a regular file
 int disk_is_dir(const char* path);
+// 1 when the open file still has this name: another process may have removed or replaced it meanwhile.
+int disk_is_named(int fd, const char* path);
+// Everything in a directory but . and .., in the order of names, until a call fails. What the last call returned, or
+// -1 with a message.
+typedef int (*DiskVisit)(void* context, const char* path, const char* name, char* err, size_t errlen);
+int disk_visit(const char* dir, DiskVisit visit, void* context, char* err, size_t errlen);
+int disk_count(const char* dir);  // what is in it; -1 where it cannot be listed
 // These return 0, or -1 with a message.
 int disk_make_dirs(const char* path, char* err, size_t errlen);    // with its parents; one that exists is fine
 int disk_sync_dir(const char* path, char* err, size_t errlen);     // the names in it, where the system can
