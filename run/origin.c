@@ -1,7 +1,9 @@
-// origin.c - the directory of a run, which belongs to it alone, and the checkpoint that it starts from.
+// origin.c - the directory of a run, which belongs to it alone, and the checkpoint that it starts from, or should go on
+// from after a divergence.
 //
 // Rank 0 decides and tells the others: it claims the directory, and reads all files of a checkpoint for their hashes.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -236,4 +238,43 @@ void run_find_origin(Run* run) {
     strcpy(run->out, o.out);
     strcpy(run->start_from, o.start_from);
     if (run->start_from[0]) read_start(run);
+}
+
+// ---- after a divergence
+
+// The newest checkpoint that is not on its way up already: its loss is within a tenth of the least. -1: there is none.
+static int64_t last_good(const Run* run) {
+    enum { MOST = 64 };
+    int64_t steps[MOST];
+    double losses[MOST], least = INFINITY;
+    int n = checkpoint_steps(run->out, steps, MOST);
+    for (int i = 0; i < n; i++) {
+        char dir[CHECKPOINT_PATH];
+        size_t bytes;
+        snprintf(dir, sizeof dir, "%.4000s/step-%06" PRId64, run->out, steps[i]);
+        char* text = checkpoint_read_file(dir, "state.json", &bytes, NULL, 0);
+        losses[i] = text ? run_state_loss(text, bytes) : NAN;
+        free(text);
+        if (losses[i] < least) least = losses[i];
+    }
+    for (int i = 0; i < n; i++)
+        if (losses[i] <= 1.1 * least) return steps[i];
+    return n > 0 ? steps[0] : -1;
+}
+
+void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
+    const Config* c = &run->config;
+    int64_t good = last_good(run);
+    char out[CHECKPOINT_PATH];
+    double lr = c->lr / 4;
+    const char* clip = c->clip > 0 ? "" : " --clip 1";
+    if (good < 0)
+        die("step %" PRId64
+            ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
+            "again with --lr %g%s",
+            step, loss, grad_norm, lr, clip);
+    die("step %" PRId64
+        ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
+        "from the last good one: ./train --resume-from step-%06" PRId64 " --out %s --lr %g%s",
+        step, loss, grad_norm, good, text_quoted(run->out, out, sizeof out), lr, clip);
 }

@@ -2,7 +2,7 @@
 //
 // Read in the order of main: start.c (options, data, device), ranks.c, origin.c (directory, checkpoint), memory.c (the
 // memory table), state.c (weights from and to files), cost.c (what planners know of this machine) and probe.c (how it
-// is measured), report.c (what is said).
+// is measured), save.c (checkpoints), report.c (what is said).
 #pragma once
 #include "data/checkpoint.h"
 #include "data/docs.h"
@@ -131,6 +131,8 @@ static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const c
 // ---- origin.c
 
 void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
+// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
+void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
 
 // ---- ranks.c
 
@@ -205,15 +207,16 @@ void run_find_cost(Run* run);  // all ranks call it together
 // ---- state.c
 
 void run_load_weights(Run* run);  // from start_from, or initial values
+// What --dump-grads writes: every gradient under Hugging Face's names, fp32, and the tensors in extra.
+void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
+
+// ---- save.c
+
 // A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
 // or -1 with a message on all ranks: then nothing is changed there.
 int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);
 // The last one of the run: tried three times, then in another directory; ends the program when that fails too.
 void run_save_last(Run* run);
-// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
-void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
-// What --dump-grads writes: every gradient under Hugging Face's names, fp32, and the tensors in extra.
-void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 
 // ---- virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
 

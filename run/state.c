@@ -3,24 +3,14 @@
 // Files know whole tensors, and segments of whole tensors, whatever part of the model a rank holds: so any number of
 // ranks, divided in any way, goes on from what any other has saved. In a tensor-parallel group the ranks' parts are put
 // together on the way out, and each takes its own on the way in.
-//
-// A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
-// with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
-// fails where, all ranks learn of it at the next meeting and end with the same words.
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "plan/disk.h"
-#include "data/hf_config.h"
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "kernels/cpu/team.h"
 #include "run/mover.h"
 #include "run/owned.h"
-#include "run/run.h"
+#include "run/save.h"
 
 // ---- the model's side of files
 
@@ -141,205 +131,22 @@ static ModelState reading_state(Run* run, Shape* alone) {
 // Masters exist apart from weights: in training, and where weights are not fp32 themselves.
 static int keeps_master(const Model* m) { return m->zero.part[ZERO_MASTER] != NULL; }
 
-// ---- what ranks tell each other
+// ---- into files
 
-typedef struct Report {
-    int failed;
-    char words[ERR_BYTES];
-    uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
-} Report;
-
-static Report* make_reports(const Comm* c) {
-    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
-    if (!all) die("no memory for the reports of %d ranks", c->size);
-    return all;
-}
-
-// All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not;
-// ends the program where a rank is lost.
-static int meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen) {
-    Comm* c = run->model.world;
-    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) run_lost(run, err);
-    int r = 0;
-    while (r < c->size && !all[r].failed) r++;
-    if (r == c->size) return 0;
-    return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
-}
-
-// ---- a save
-
-static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
-    Report mine = {0};
-    int is_first = run->model.world->rank == 0;
-    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words, sizeof mine.words);
-    if (meet(run, &mine, all, err, errlen)) return -1;
-    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words, sizeof mine.words);
-    if (!meet(run, &mine, all, err, errlen)) return 0;
-    if (is_first) checkpoint_abort(w);
-    return -1;
-}
-
-// A text that was made for it; the writer frees it.
-static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, char* err, size_t errlen) {
-    int failed =
-        text ? checkpoint_write_file(w, name, text, n, err, errlen) : fail(err, errlen, "no memory for %s", name);
-    free(text);
-    return failed;
-}
-
-// The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
-static int write_tokenizer(const Run* run, CheckpointWriter* w, char* err, size_t errlen) {
-    const Tokenizer* t = run->data.tokenizer;
-    const void* file;
-    size_t n;
-    const char* name = tokenizer_file(t, &file, &n);
-    if (checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
-    char* config = tokenizer_config_text(t, run->model.whole.positions, &n);
-    if (write_text(w, "tokenizer_config.json", config, n, err, errlen)) return -1;
-    if (!strcmp(name, "tokenizer.json")) return 0;
-    char* json = tokenizer_json_text(t, &n);
-    return write_text(w, "tokenizer.json", json, n, err, errlen);
-}
-
-// What is neither weights nor optimizer state.
-static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
-    const Model* m = &run->model;
-    char text[HF_CONFIG_BYTES];
-    // Token shards may have been made by a tokenizer that nobody named.
-    int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
-    size_t n;
-    if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
-    n = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
-    if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
-    char* run_state = run_state_text(&run->state, &run->config);
-    if (!run_state) return fail(err, errlen, "no memory for state.json");
-    int result = checkpoint_write_file(w, "state.json", run_state, strlen(run_state), err, errlen);
-    free(run_state);
-    return result;
-}
-
-// This rank's files. All ranks fetch all weights, whatever happened to one of them.
-static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
+int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, char* err,
+                size_t errlen) {
     ModelState state = model_state(run);
-    char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
-    int is_first = state.rank == 0;
-    run_path(path, w->dir, "model.safetensors");
-    int unwritten = hf_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
-    optimizer_name(name, state.rank, state.shape->shards);
-    run_path(path, w->dir, name);
-    int lost = balance_save(run, w->dir, mine->words, sizeof mine->words);
-    if (is_divided(&run->model)) collect_state(run, keeps_master(&run->model));  // with all others, whatever has failed
-    int failed = unwritten || lost ||
-                 optimizer_write(&state, keeps_master(&run->model), w->dir, mine->words, sizeof mine->words) ||
-                 disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words);
+    return hf_write(&state, kind, extra, n_extra, path, err, errlen);
+}
+
+int state_write_owned(Run* run, const char* dir, int has_failed, char* err, size_t errlen) {
+    ModelState state = model_state(run);
+    int with_master = keeps_master(&run->model);
+    if (is_divided(&run->model)) collect_state(run, with_master);
+    if (!has_failed) has_failed = optimizer_write(&state, with_master, dir, err, errlen);
     if (run->collected) run->model.k->free_memory(run->collected);
     run->collected = NULL;
-    if (failed) return -1;
-    return is_first ? write_small_files(run, w, mine->words, sizeof mine->words) : 0;
-}
-
-static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
-    Comm* c = run->model.world;
-    Report mine = {0};
-    for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
-        char name[OPTIMIZER_NAME];
-        optimizer_name(name, r, c->size);
-        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words, sizeof mine.words);
-        if (mine.failed) checkpoint_abort(w);
-    }
-    if (c->rank == 0 && !mine.failed) {
-        int saved = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
-        mine.failed = saved < 0;
-        if (saved > 0) warn("%s", mine.words);
-    }
-    return meet(run, &mine, all, err, errlen);
-}
-
-static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
-    Report mine = {0};
-    if (begin_save(run, dir, w, all, err, errlen)) return -1;
-    mine.failed = write_files(run, w, &mine);
-    if (meet(run, &mine, all, err, errlen) == 0) return commit_save(run, w, all, err, errlen);
-    if (run->model.world->rank == 0) checkpoint_abort(w);
-    return -1;
-}
-
-int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
-    CheckpointWriter w;
-    Report* all = make_reports(run->model.world);
-    double started = now_seconds();
-    int result = save(run, dir, &w, all, err, errlen);
-    free(all);
-    if (result == 0) run_log_event(run, "save", "path", w.final);
-    if (result == 0) runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
-    return result;
-}
-
-// Where a checkpoint goes that cannot be written into the run directory; rank 0 names it.
-static void find_elsewhere(const Run* run, char dir[CHECKPOINT_PATH]) {
-    char err[ERR_BYTES];
-    Comm* c = run->model.world;
-    const char *base = getenv("TMPDIR"), *name = strrchr(run->out, '/');
-    snprintf(dir, CHECKPOINT_PATH, "%.1000s/ragged-%.200s-%ld", base && base[0] ? base : "/tmp",
-             name && name[1] ? name + 1 : "run", (long)getpid());
-    if (c->table->broadcast_host(c, dir, CHECKPOINT_PATH, 0, err, sizeof err)) run_lost(run, err);
-}
-
-void run_save_last(Run* run) {
-    enum { TRIES = 3 };
-    char err[ERR_BYTES], why[ERR_BYTES], elsewhere[CHECKPOINT_PATH];
-    int is_first = run->model.world->rank == 0;
-    for (int i = 0; i < TRIES; i++) {
-        if (i > 0) sleep(1);
-        if (run_save_checkpoint(run, run->out, err, sizeof err) == 0) return;
-        if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
-    }
-    find_elsewhere(run, elsewhere);
-    if (run_save_checkpoint(run, elsewhere, why, sizeof why))
-        die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
-            run->state.step, run->out, err, why);
-    if (is_first) warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere, run->out, err);
-    strcpy(run->out, elsewhere);
-    run->failed = 1;
-}
-
-// ---- after a divergence
-
-// The newest checkpoint that is not on its way up already: its loss is within a tenth of the least. -1: there is none.
-static int64_t last_good(const Run* run) {
-    enum { MOST = 64 };
-    int64_t steps[MOST];
-    double losses[MOST], least = INFINITY;
-    int n = checkpoint_steps(run->out, steps, MOST);
-    for (int i = 0; i < n; i++) {
-        char dir[CHECKPOINT_PATH];
-        size_t bytes;
-        snprintf(dir, sizeof dir, "%.4000s/step-%06" PRId64, run->out, steps[i]);
-        char* text = checkpoint_read_file(dir, "state.json", &bytes, NULL, 0);
-        losses[i] = text ? run_state_loss(text, bytes) : NAN;
-        free(text);
-        if (losses[i] < least) least = losses[i];
-    }
-    for (int i = 0; i < n; i++)
-        if (losses[i] <= 1.1 * least) return steps[i];
-    return n > 0 ? steps[0] : -1;
-}
-
-void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
-    const Config* c = &run->config;
-    int64_t good = last_good(run);
-    char out[CHECKPOINT_PATH];
-    double lr = c->lr / 4;
-    const char* clip = c->clip > 0 ? "" : " --clip 1";
-    if (good < 0)
-        die("step %" PRId64
-            ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
-            "again with --lr %g%s",
-            step, loss, grad_norm, lr, clip);
-    die("step %" PRId64
-        ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
-        "from the last good one: ./train --resume-from step-%06" PRId64 " --out %s --lr %g%s",
-        step, loss, grad_norm, good, text_quoted(run->out, out, sizeof out), lr, clip);
+    return has_failed ? -1 : 0;
 }
 
 // ---- the beginning
@@ -387,10 +194,10 @@ static int read_files(Run* run, char* err, size_t errlen) {
 // one. Each rank reads for itself.
 void run_load_weights(Run* run) {
     char err[ERR_BYTES];
-    Report mine = {0}, *all = make_reports(run->model.world);
+    Report mine = {0}, *all = reports_make(run->model.world);
     if (run->start_from[0]) mine.failed = read_files(run, mine.words, sizeof mine.words);
     else if (!run->model.k->no_results) init_weights(run);
-    if (meet(run, &mine, all, err, sizeof err)) die("%s", err);
+    if (reports_meet(run, &mine, all, err, sizeof err)) die("%s", err);
     free(all);
     checkpoint_unpin(run->pin);
 }
@@ -398,10 +205,9 @@ void run_load_weights(Run* run) {
 void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    ModelState state = model_state(run);
-    Report mine = {0}, *all = make_reports(c);
+    Report mine = {0}, *all = reports_make(c);
     const char* path = c->rank == 0 ? run->config.dump_grads : NULL;
-    mine.failed = hf_write(&state, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
-    if (meet(run, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
+    mine.failed = state_write(run, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
+    if (reports_meet(run, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
     free(all);
 }

@@ -1,0 +1,164 @@
+// save.c - a checkpoint of the run.
+//
+// A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
+// with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
+// fails where, all ranks learn of it at the next meeting and end with the same words.
+#include "run/save.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "data/hf_config.h"
+#include "data/optimizer_files.h"
+
+// ---- what ranks tell each other
+
+Report* reports_make(const Comm* c) {
+    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
+    if (!all) die("no memory for the reports of %d ranks", c->size);
+    return all;
+}
+
+int reports_meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) run_lost(run, err);
+    int r = 0;
+    while (r < c->size && !all[r].failed) r++;
+    if (r == c->size) return 0;
+    return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
+}
+
+// ---- a save
+
+static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Report mine = {0};
+    int is_first = run->model.world->rank == 0;
+    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words, sizeof mine.words);
+    if (reports_meet(run, &mine, all, err, errlen)) return -1;
+    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words, sizeof mine.words);
+    if (!reports_meet(run, &mine, all, err, errlen)) return 0;
+    if (is_first) checkpoint_abort(w);
+    return -1;
+}
+
+// A text that was made for it; the writer frees it.
+static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, char* err, size_t errlen) {
+    int failed =
+        text ? checkpoint_write_file(w, name, text, n, err, errlen) : fail(err, errlen, "no memory for %s", name);
+    free(text);
+    return failed;
+}
+
+// The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
+static int write_tokenizer(const Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+    const Tokenizer* t = run->data.tokenizer;
+    const void* file;
+    size_t n;
+    const char* name = tokenizer_file(t, &file, &n);
+    if (checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
+    char* config = tokenizer_config_text(t, run->model.whole.positions, &n);
+    if (write_text(w, "tokenizer_config.json", config, n, err, errlen)) return -1;
+    if (!strcmp(name, "tokenizer.json")) return 0;
+    char* json = tokenizer_json_text(t, &n);
+    return write_text(w, "tokenizer.json", json, n, err, errlen);
+}
+
+// What is neither weights nor optimizer state.
+static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+    const Model* m = &run->model;
+    char text[HF_CONFIG_BYTES];
+    // Token shards may have been made by a tokenizer that nobody named.
+    int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
+    size_t n;
+    if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
+    n = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
+    if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
+    char* run_state = run_state_text(&run->state, &run->config);
+    if (!run_state) return fail(err, errlen, "no memory for state.json");
+    int result = checkpoint_write_file(w, "state.json", run_state, strlen(run_state), err, errlen);
+    free(run_state);
+    return result;
+}
+
+// This rank's files. All ranks fetch all weights, whatever happened to one of them.
+static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
+    const Comm* c = run->model.world;
+    char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
+    int is_first = c->rank == 0;
+    run_path(path, w->dir, "model.safetensors");
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, mine->words, sizeof mine->words);
+    optimizer_name(name, c->rank, c->size);
+    run_path(path, w->dir, name);
+    if (balance_save(run, w->dir, mine->words, sizeof mine->words)) failed = -1;
+    if (state_write_owned(run, w->dir, failed, mine->words, sizeof mine->words) ||
+        disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words, sizeof mine->words))
+        return -1;
+    return is_first ? write_small_files(run, w, mine->words, sizeof mine->words) : 0;
+}
+
+static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    Report mine = {0};
+    for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
+        char name[OPTIMIZER_NAME];
+        optimizer_name(name, r, c->size);
+        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words, sizeof mine.words);
+        if (mine.failed) checkpoint_abort(w);
+    }
+    if (c->rank == 0 && !mine.failed) {
+        int saved = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
+        mine.failed = saved < 0;
+        if (saved > 0) warn("%s", mine.words);
+    }
+    return reports_meet(run, &mine, all, err, errlen);
+}
+
+static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Report mine = {0};
+    if (begin_save(run, dir, w, all, err, errlen)) return -1;
+    mine.failed = write_files(run, w, &mine);
+    if (reports_meet(run, &mine, all, err, errlen) == 0) return commit_save(run, w, all, err, errlen);
+    if (run->model.world->rank == 0) checkpoint_abort(w);
+    return -1;
+}
+
+int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
+    CheckpointWriter w;
+    Report* all = reports_make(run->model.world);
+    double started = now_seconds();
+    int result = save(run, dir, &w, all, err, errlen);
+    free(all);
+    if (result == 0) run_log_event(run, "save", "path", w.final);
+    if (result == 0) runlog_say(&run->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
+    return result;
+}
+
+// Where a checkpoint goes that cannot be written into the run directory; rank 0 names it.
+static void find_elsewhere(const Run* run, char dir[CHECKPOINT_PATH]) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.world;
+    const char *base = getenv("TMPDIR"), *name = strrchr(run->out, '/');
+    snprintf(dir, CHECKPOINT_PATH, "%.1000s/ragged-%.200s-%ld", base && base[0] ? base : "/tmp",
+             name && name[1] ? name + 1 : "run", (long)getpid());
+    if (c->table->broadcast_host(c, dir, CHECKPOINT_PATH, 0, err, sizeof err)) run_lost(run, err);
+}
+
+void run_save_last(Run* run) {
+    enum { TRIES = 3 };
+    char err[ERR_BYTES], why[ERR_BYTES], elsewhere[CHECKPOINT_PATH];
+    int is_first = run->model.world->rank == 0;
+    for (int i = 0; i < TRIES; i++) {
+        if (i > 0) sleep(1);
+        if (run_save_checkpoint(run, run->out, err, sizeof err) == 0) return;
+        if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
+    }
+    find_elsewhere(run, elsewhere);
+    if (run_save_checkpoint(run, elsewhere, why, sizeof why))
+        die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
+            run->state.step, run->out, err, why);
+    if (is_first) warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere, run->out, err);
+    strcpy(run->out, elsewhere);
+    run->failed = 1;
+}
