@@ -1,33 +1,30 @@
-// cache_files.h - for tests of what is kept on disk: the temporary directory in which the cache lies, its one file.
+// cache_files.h - for tests of what is kept on disk: an empty cache, its one file.
 #pragma once
 #include <dirent.h>
 
 #include "kernels/disk_cache.h"
-#include "test/test.h"
+#include "test/temporary.h"
 
-static char work[512];  // this test's temporary directory, and its cache
+// The cache lies in the test's temporary directory.
+static inline void cache_begin(void) {
+    temporary_begin();
+    setenv("XDG_CACHE_HOME", work, 1);
+}
+
+static inline void empty_cache(void) { CHECK(shell("rm -rf \"$W/ragged\"") == 0); }
 
 // The only file of the cache: its bytes go to text. Returns its path.
 static inline const char* only_file(char* text, size_t room, size_t* n) {
     static char path[1024];
-    char folder[600];
+    const char* folder = path_of("ragged");
     int files = 0;
-    snprintf(folder, sizeof folder, "%s/ragged", work);
     DIR* dir = opendir(folder);
     for (struct dirent* entry; dir && (entry = readdir(dir));)
         if (entry->d_name[0] != '.') files++, snprintf(path, sizeof path, "%s/%.255s", folder, entry->d_name);
     if (dir) closedir(dir);
     CHECK(files == 1);
-    FILE* file = fopen(path, "rb");
-    *n = file ? fread(text, 1, room, file) : 0;
-    if (file) fclose(file);
+    *n = read_text(path, text, room);
     return path;
-}
-
-static inline void write_file(const char* path, const char* bytes, size_t n) {
-    FILE* file = fopen(path, "wb");
-    CHECK(file && fwrite(bytes, 1, n, file) == n);
-    if (file) fclose(file);
 }
 
 static inline int reads(const char* key, const char* expected) {

@@ -1,16 +1,13 @@
 // checkpoint_dirs.h - for tests of checkpoints: a temporary directory, below it a run directory a claim, small saves.
 #pragma once
-#include <stdarg.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "data/checkpoint.h"
-#include "plan/disk.h"
 #include "plan/base.h"
-#include "test/test.h"
+#include "plan/disk.h"
+#include "test/temporary.h"
 
-static char err[ERR_BYTES], root[256], run_dir[512];
+static char err[ERR_BYTES], run_dir[600];
 
 // The path of a name in a directory; good for the next three calls.
 static inline const char* in(const char* dir, const char* name) {
@@ -21,27 +18,11 @@ static inline const char* in(const char* dir, const char* name) {
     return strcpy(kept, path);
 }
 
-static inline void write_whole(const char* path, const void* bytes, size_t n) {
-    FILE* file = fopen(path, "wb");
-    CHECK(file && fwrite(bytes, 1, n, file) == n);
-    if (file) fclose(file);
-}
-
 static inline int exists(const char* path) { return access(path, F_OK) == 0; }
-
-// A shell command; its status.
-__attribute__((format(printf, 1, 2))) static inline int run(const char* format, ...) {
-    char command[4096];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    return system(command);
-}
 
 // A run directory of its own for each claim.
 static inline void fresh(const char* name) {
-    snprintf(run_dir, sizeof run_dir, "%s/%s", root, name);
+    snprintf(run_dir, sizeof run_dir, "%s/%s", work, name);
     CHECK(!exists(run_dir));
 }
 
@@ -49,7 +30,7 @@ static inline void begin(CheckpointWriter* w, int64_t step) {
     CHECK(checkpoint_begin(w, run_dir, step, err, sizeof err) == 0);
     CHECK(checkpoint_write_file(w, "config.json", "{\"a\": 1}", 8, err, sizeof err) == 0);
     CHECK(checkpoint_write_file(w, "state.json", "{}", 2, err, sizeof err) == 0);
-    write_whole(in(w->dir, "model.safetensors"), "not really a model", 18);
+    write_file(in(w->dir, "model.safetensors"), "not really a model", 18);
 }
 
 static inline void save(int64_t step, int keep) {
@@ -73,16 +54,4 @@ static inline int is_there(int64_t step) {
     char name[32];
     snprintf(name, sizeof name, "step-%06lld", (long long)step);
     return exists(in(run_dir, name));
-}
-
-// The beginning and the end of main.
-static inline int dirs_begin(void) {
-    const char* base = getenv("TMPDIR");
-    snprintf(root, sizeof root, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
-    return mkdtemp(root) ? 0 : printf("cannot make %s\n0 passed, 1 failed\n", root);
-}
-
-static inline int dirs_end(void) {
-    if (disk_remove_tree(root, err, sizeof err)) printf("    %s\n", err);
-    return test_done();
 }

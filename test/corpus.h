@@ -3,38 +3,21 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "test/docs_bytes.h"
 #include "plan/base.h"
-#include "test/test.h"
+#include "test/temporary.h"
 
-static char root[4200];
 static char err[ERR_BYTES];
 static Tokenizer *bytes, *bpe;  // bpe: bytes, "ab" 256, "abab" 257, " ab" 258, two spaces 259, end-of-text 260
 
-static inline const char* path_of(const char* name) {
-    static char paths[8][4400];
-    static int next;
-    char* path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", root, name);
-    return path;
-}
-
-static inline void put(const char* name, const void* content, size_t n) {
-    FILE* f = fopen(path_of(name), "wb");
-    if (!f || fwrite(content, 1, n, f) != n || fclose(f)) exit(1);
-}
+static inline void put(const char* name, const void* content, size_t n) { write_file(path_of(name), content, n); }
 
 static inline void put_text(const char* name, const char* text) { put(name, text, strlen(text)); }
 
 static inline void make_directory(const char* name) { CHECK(mkdir(path_of(name), 0777) == 0); }
 
-static inline void remove_tree(const char* name) {
-    char command[4500];
-    snprintf(command, sizeof command, "rm -rf '%s'", path_of(name));
-    CHECK(system(command) == 0);
-}
+static inline void remove_tree(const char* name) { CHECK(shell("rm -rf '%s'", path_of(name)) == 0); }
 
 // One path below the root; NULL when it is refused, with the message in err.
 static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
@@ -102,13 +85,15 @@ static inline Tokenizer* make_bpe(void) {
 
 static inline void corpus_begin(void) {
     // Holes of sparse files are read fastest in a file system that is memory.
-    snprintf(root, sizeof root, "%s/test_docs_XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    if (!mkdtemp(root) || tokenizer_open(&bytes, NULL, err, sizeof err)) exit(1);
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
+    temporary_begin();
+    if (tokenizer_open(&bytes, NULL, err, sizeof err)) exit(1);
     bpe = make_bpe();
 }
 
-static inline void corpus_end(void) {
-    remove_tree("");
+// The end of main.
+static inline int corpus_end(void) {
     tokenizer_close(bytes);
     tokenizer_close(bpe);
+    return temporary_end();
 }

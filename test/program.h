@@ -2,54 +2,37 @@
 // output and status, the numbers of a log. The path of the program under test is the test's first argument.
 #pragma once
 #include <dirent.h>
-#include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "data/json.h"
 #include "plan/base.h"
-#include "test/test.h"
+#include "test/temporary.h"
 
 static const char* program = "./train";
-static char work[512];        // this test's temporary directory
 static char output[1 << 20];  // stdout and stderr of the last command
 static char errors[1 << 16];  // its stderr alone
 
 static inline void program_begin(int argc, char** argv) {
-    const char* base = getenv("TMPDIR");
     if (argc > 1) program = argv[1];
-    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(work)) {
-        printf("cannot make a temporary directory %s\n0 passed, 1 failed\n", work);
-        exit(1);
-    }
-    setenv("W", work, 1);  // commands may say $W
-}
-
-static inline size_t read_text(const char* path, char* text, size_t room) {
-    FILE* file = fopen(path, "rb");
-    size_t n = file ? fread(text, 1, room - 1, file) : 0;
-    if (file) fclose(file);
-    text[n] = 0;
-    return n;
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    temporary_begin();
 }
 
 // Runs a shell command in which %s and the like are filled in; returns its exit status, or 128 + the signal that
 // ended it.
 __attribute__((format(printf, 1, 2))) static inline int sh(const char* format, ...) {
-    char command[8192], whole[10000], path[600];
+    char command[8192], whole[10000];
     va_list args;
     va_start(args, format);
     vsnprintf(command, sizeof command, format, args);
     va_end(args);
     snprintf(whole, sizeof whole, "{ %s ; } > %s/stdout 2> %s/stderr", command, work, work);
     int status = system(whole);
-    snprintf(path, sizeof path, "%s/stdout", work);
-    size_t n = read_text(path, output, sizeof output / 2);
-    snprintf(path, sizeof path, "%s/stderr", work);
-    read_text(path, errors, sizeof errors);
+    size_t n = read_text(path_of("stdout"), output, sizeof output / 2);
+    read_text(path_of("stderr"), errors, sizeof errors);
     snprintf(output + n, sizeof output - n, "%s", errors);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -75,13 +58,7 @@ static inline void sleep_ms(int ms) {
     nanosleep(&t, NULL);
 }
 
-static inline void write_text(const char* name, const void* bytes, size_t n) {
-    char path[1024];
-    snprintf(path, sizeof path, "%s/%s", work, name);
-    FILE* file = fopen(path, "wb");
-    if (!file || fwrite(bytes, 1, n, file) != n) printf("    cannot write %s\n", path), test_failures_in_claim++;
-    if (file) fclose(file);
-}
+static inline void write_text(const char* name, const void* bytes, size_t n) { write_file(path_of(name), bytes, n); }
 
 // W/corpus: documents of lengths spread evenly in their logarithm, up to exp(most) letters, most at most 8.2.
 static inline void write_ragged_corpus(int docs, double most, uint64_t seed) {
@@ -120,9 +97,4 @@ static inline int log_values(const char* run, const char* member, double* values
     return n;
 }
 
-static inline int program_end(void) {
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'", work);
-    if (system(command)) printf("    cannot remove %s\n", work);
-    return test_done();
-}
+static inline int program_end(void) { return temporary_end(); }

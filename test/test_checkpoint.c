@@ -50,7 +50,7 @@ static void an_aborted_save_leaves_nothing(void) {
     fresh("aborted");
     begin(&w, 3);
     CHECK(mkdir(in(w.dir, "deeper"), 0777) == 0);
-    write_whole(in(w.dir, "deeper/file"), "x", 1);
+    write_file(in(w.dir, "deeper/file"), "x", 1);
     checkpoint_abort(&w);
     CHECK(!exists(w.dir) && !exists(w.final) && exists(run_dir) && latest_step() == -1);
     checkpoint_abort(&w);
@@ -99,7 +99,7 @@ static int commit_with(uint64_t bytes, uint64_t hash, int is_there) {
     CheckpointWriter w;
     begin(&w, 2);
     CHECK(checkpoint_add_file(&w, "other", bytes, hash, err, sizeof err) == 0);
-    if (is_there) write_whole(in(w.dir, "other"), "content", 7);
+    if (is_there) write_file(in(w.dir, "other"), "content", 7);
     return checkpoint_commit(&w, 1, err, sizeof err);
 }
 
@@ -108,7 +108,7 @@ static void a_file_of_another_process_is_in_the_marker_as_told_and_not_read_agai
     const char* of_step_2 = "step-000002";
     fresh("told");
     CHECK(commit_with(7, hash, 1) == 0 && checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == 0);
-    write_whole(in(run_dir, "step-000002/other"), "Content", 7);
+    write_file(in(run_dir, "step-000002/other"), "Content", 7);
     CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
     CHECK(commit_with(7, hash + 1, 1) == 0);  // believed, so that it can be found to be wrong
     CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
@@ -157,12 +157,12 @@ static void only_final_names_with_a_marker_are_found(void) {
     CHECK(mkdir(run_dir, 0777) == 0 && latest_step() == -1);
     for (int i = 0; i < COUNT(others); i++) {
         CHECK(mkdir(in(run_dir, others[i]), 0777) == 0);
-        write_whole(in(in(run_dir, others[i]), "DONE"), "{\"step\": 1, \"files\": []}", 24);
+        write_file(in(in(run_dir, others[i]), "DONE"), "{\"step\": 1, \"files\": []}", 24);
     }
     CHECK(mkdir(in(run_dir, "step-000800"), 0777) == 0);
-    write_whole(in(run_dir, "step-000800/state.json"), "{}", 2);
+    write_file(in(run_dir, "step-000800/state.json"), "{}", 2);
     CHECK(mkdir(in(run_dir, "step-000801"), 0777) == 0 && mkdir(in(run_dir, "step-000801/DONE"), 0777) == 0);
-    write_whole(in(run_dir, "step-000802"), "a file", 6);
+    write_file(in(run_dir, "step-000802"), "a file", 6);
     CHECK(latest_step() == -1);
     CHECK(checkpoint_verify(in(run_dir, "step-000800"), err, sizeof err) == -1 && strstr(err, "DONE"));
     save(5, 0);
@@ -198,12 +198,12 @@ static void leftovers_are_removed(void) {
     fresh("leftovers");
     begin(&w, 10);  // never committed
     begin(&w, 20);  // nor this
-    write_whole(in(w.dir, "garbage"), "x", 1);
+    write_file(in(w.dir, "garbage"), "x", 1);
     begin(&w, 20);
     CHECK(!exists(in(w.dir, "garbage")));
     CHECK(mkdir(in(run_dir, "step-000005.old.tmp"), 0777) == 0);
-    write_whole(in(run_dir, "step-000005.old.tmp/file"), "x", 1);
-    write_whole(in(run_dir, "step-000005.old.tmp/DONE"), "x", 1);
+    write_file(in(run_dir, "step-000005.old.tmp/file"), "x", 1);
+    write_file(in(run_dir, "step-000005.old.tmp/DONE"), "x", 1);
     CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
     CHECK(!exists(in(run_dir, "step-000010.tmp")) && !exists(in(run_dir, "step-000005.old.tmp")));
     CHECK(latest_step() == 20 && checkpoint_verify(w.final, err, sizeof err) == 0);
@@ -212,7 +212,7 @@ static void leftovers_are_removed(void) {
 static void a_directory_without_marker_is_set_aside_by_the_commit(void) {
     fresh("replaced");
     CHECK(mkdir(run_dir, 0777) == 0 && mkdir(in(run_dir, "step-000004"), 0777) == 0);
-    write_whole(in(run_dir, "step-000004/old"), "x", 1);
+    write_file(in(run_dir, "step-000004/old"), "x", 1);
     save(4, 0);
     CHECK(!exists(in(run_dir, "step-000004/old")) && exists(in(run_dir, "step-000004.damaged/old")));
     CHECK(latest_step() == 4 && checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
@@ -233,7 +233,7 @@ static void a_checkpoint_of_the_same_step_is_replaced(void) {
 static void a_damaged_checkpoint_of_the_step_is_replaced(void) {
     fresh("repaired");
     save(4, 0);
-    write_whole(in(run_dir, "step-000004/model.safetensors"), "not really a mOdel", 18);
+    write_file(in(run_dir, "step-000004/model.safetensors"), "not really a mOdel", 18);
     CHECK(checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == -1);
     save(4, 0);
     CHECK(checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
@@ -263,7 +263,7 @@ static void the_newest_checkpoint_is_the_one_that_was_written_last(void) {
     save(200, 0);
     save(50, 0);
     CHECK(latest_step() == 50);
-    CHECK(run("cp -r %s %s.copy && touch -d 2001-01-01 %s.copy/step-000050/DONE", run_dir, run_dir, run_dir) == 0);
+    CHECK(shell("cp -r %s %s.copy && touch -d 2001-01-01 %s.copy/step-000050/DONE", run_dir, run_dir, run_dir) == 0);
     strcat(run_dir, ".copy");
     CHECK(latest_step() == 50);
     save(60, 2);
@@ -291,7 +291,7 @@ static void temporary_directories_of_others_stay(void) {
     fresh("strangers");
     for (int i = 0; i < COUNT(others); i++) {
         CHECK(disk_make_dirs(in(run_dir, others[i]), err, sizeof err) == 0);
-        write_whole(in(in(run_dir, others[i]), "notes.txt"), "mine", 4);
+        write_file(in(in(run_dir, others[i]), "notes.txt"), "mine", 4);
     }
     begin(&w, 5);  // never committed
     save(6, 1);
@@ -309,7 +309,7 @@ static void directories_without_marker_do_not_count_and_stay(void) {
 }
 
 int main(void) {
-    if (dirs_begin()) return 1;
+    temporary_begin();
     RUN(a_commit_gives_a_directory_that_verifies);
     RUN(the_marker_lists_every_file_with_size_and_hash);
     RUN(an_aborted_save_leaves_nothing);
@@ -331,5 +331,5 @@ int main(void) {
     RUN(a_checkpoint_that_somebody_reads_stays_until_a_later_commit);
     RUN(temporary_directories_of_others_stay);
     RUN(directories_without_marker_do_not_count_and_stay);
-    return dirs_end();
+    return temporary_end();
 }

@@ -18,23 +18,23 @@ static void whatever_is_damaged_is_found_by_name(void) {
     for (int bit = 0; bit < 18 * 8; bit++) {
         char bytes[] = "not really a model";
         bytes[bit / 8] ^= (char)(1 << bit % 8);
-        write_whole(path, bytes, 18);
+        write_file(path, bytes, 18);
         CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors: expected content"));
     }
     for (size_t n = 0; n < 18; n++) {
-        write_whole(path, "not really a model", n);
+        write_file(path, "not really a model", n);
         CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors: expected 18 bytes"));
     }
-    write_whole(path, "not really a model!", 19);
+    write_file(path, "not really a model!", 19);
     CHECK(checkpoint_verify(dir, err, sizeof err) == -1 &&
           strstr(err, "model.safetensors: expected 18 bytes, found 19"));
     unlink(path);
     CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors"));
     CHECK(mkdir(path, 0777) == 0 && checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors"));
     rmdir(path);
-    write_whole(path, "not really a model", 18);
+    write_file(path, "not really a model", 18);
     CHECK(checkpoint_verify(dir, err, sizeof err) == 0);
-    write_whole(in(dir, "extra"), "x", 1);  // not listed: none of our business
+    write_file(in(dir, "extra"), "x", 1);  // not listed: none of our business
     CHECK(checkpoint_verify(dir, err, sizeof err) == 0);
 }
 
@@ -65,14 +65,14 @@ static void a_damaged_marker_is_refused(void) {
     for (int i = 0; i < COUNT(bad); i++) {
         char quoted[256];
         for (size_t k = 0; k <= strlen(bad[i]); k++) quoted[k] = bad[i][k] == '\'' ? '"' : bad[i][k];
-        write_whole(done, quoted, strlen(quoted));
+        write_file(done, quoted, strlen(quoted));
         CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "DONE"));
     }
     for (size_t k = 0; k < n - 1; k++) {  // the last byte is a line break
-        write_whole(done, text, k);
+        write_file(done, text, k);
         CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "DONE"));
     }
-    write_whole(done, text, n);
+    write_file(done, text, n);
     CHECK(checkpoint_verify(dir, err, sizeof err) == 0);
     free(text);
     unlink(done);
@@ -88,36 +88,35 @@ static void large_files_are_hashed_whole(void) {
     for (size_t i = 0; i < N; i++) bytes[i] = (char)hash64(i / 8);
     fresh("large");
     begin(&w, 1);
-    write_whole(in(w.dir, "large"), bytes, N);
+    write_file(in(w.dir, "large"), bytes, N);
     CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
     CHECK(disk_hash(in(w.final, "large"), 0, &size, &hash, err, sizeof err) == 0);
     for (size_t i = 0; i < N; i += 1 << 20) expected = hash_bytes(bytes + i, MIN(N - i, (size_t)1 << 20), expected);
     CHECK(size == N && hash == expected);
     for (size_t i = 0; i < N; i += 262139) {  // a prime near N / 8: every piece, off its borders
         bytes[i] ^= 1;
-        write_whole(in(w.final, "large"), bytes, N);
+        write_file(in(w.final, "large"), bytes, N);
         CHECK(checkpoint_verify(w.final, err, sizeof err) == -1 && strstr(err, "/large: expected content"));
         bytes[i] ^= 1;
     }
-    write_whole(in(w.final, "large"), bytes, N);
+    write_file(in(w.final, "large"), bytes, N);
     CHECK(checkpoint_verify(w.final, err, sizeof err) == 0);
     free(bytes);
 }
 
 static void a_foreign_model_is_told_from_a_broken_checkpoint(void) {
-    char dir[512];
+    const char* dir = run_dir;
     fresh("foreign");
     CHECK(mkdir(run_dir, 0777) == 0);
-    snprintf(dir, sizeof dir, "%s", run_dir);
     CHECK(!checkpoint_is_foreign(dir) && !checkpoint_is_foreign(in(dir, "missing")));
-    write_whole(in(dir, "model.safetensors"), "x", 1);
+    write_file(in(dir, "model.safetensors"), "x", 1);
     CHECK(!checkpoint_is_foreign(dir));
-    write_whole(in(dir, "config.json"), "{}", 2);
+    write_file(in(dir, "config.json"), "{}", 2);
     CHECK(checkpoint_is_foreign(dir));
-    write_whole(in(dir, "state.json"), "{}", 2);
+    write_file(in(dir, "state.json"), "{}", 2);
     CHECK(!checkpoint_is_foreign(dir));
     unlink(in(dir, "state.json"));
-    write_whole(in(dir, "DONE"), "{}", 2);
+    write_file(in(dir, "DONE"), "{}", 2);
     CHECK(!checkpoint_is_foreign(dir));
 }
 
@@ -125,16 +124,16 @@ static void a_foreign_model_is_told_from_a_broken_checkpoint(void) {
 
 static void a_run_directory_that_cannot_be_is_an_error(void) {
     CheckpointWriter w;
-    char file[512], path[CHECKPOINT_PATH], longest[CHECKPOINT_PATH + 100];
+    char file[600], path[CHECKPOINT_PATH], longest[CHECKPOINT_PATH + 100];
     int64_t step;
     fresh("a_file");
     snprintf(file, sizeof file, "%s", run_dir);
-    write_whole(file, "x", 1);
+    write_file(file, "x", 1);
     CHECK(checkpoint_begin(&w, file, 1, err, sizeof err) == -1 && strstr(err, file));
     CHECK(checkpoint_begin(&w, in(file, "below"), 1, err, sizeof err) == -1 && strstr(err, file));
     CHECK(checkpoint_latest(file, path, sizeof path, &step, err, sizeof err) == -1 && strstr(err, file));
     CHECK(checkpoint_begin(&w, "", 1, err, sizeof err) == -1);
-    CHECK(checkpoint_begin(&w, root, -1, err, sizeof err) == -1 && strstr(err, "step"));
+    CHECK(checkpoint_begin(&w, work, -1, err, sizeof err) == -1 && strstr(err, "step"));
     CHECK(checkpoint_begin(&w, "/proc/cannot/be", 1, err, sizeof err) == -1 && strstr(err, "/proc/cannot"));
     memset(longest, 'x', sizeof longest);
     for (size_t n = CHECKPOINT_PATH - 20; n < sizeof longest; n++) {
@@ -196,12 +195,12 @@ static void reading_a_file_that_is_none_is_an_error(void) {
     fresh("reading");
     CHECK(mkdir(run_dir, 0777) == 0);
     CHECK(!checkpoint_read_file(run_dir, "missing", &n, err, sizeof err) && strstr(err, "missing"));
-    CHECK(!checkpoint_read_file(root, "reading", &n, err, sizeof err) && strstr(err, "reading"));
-    write_whole(in(run_dir, "empty"), "", 0);
+    CHECK(!checkpoint_read_file(work, "reading", &n, err, sizeof err) && strstr(err, "reading"));
+    write_file(in(run_dir, "empty"), "", 0);
     char* text = checkpoint_read_file(run_dir, "empty", &n, err, sizeof err);
     CHECK(text && n == 0 && text[0] == 0);
     free(text);
-    write_whole(in(run_dir, "huge"), "", 0);
+    write_file(in(run_dir, "huge"), "", 0);
     CHECK(truncate(in(run_dir, "huge"), (off_t)1 << 40) == 0);  // sparse: takes no room
     CHECK(!checkpoint_read_file(run_dir, "huge", &n, err, sizeof err) && strstr(err, "huge"));
 }
@@ -258,7 +257,7 @@ static void a_save_killed_at_any_moment_leaves_a_whole_checkpoint(void) {
 }
 
 int main(void) {
-    if (dirs_begin()) return 1;
+    temporary_begin();
     RUN(whatever_is_damaged_is_found_by_name);
     RUN(a_damaged_marker_is_refused);
     RUN(large_files_are_hashed_whole);
@@ -268,5 +267,5 @@ int main(void) {
     RUN(a_full_disk_leaves_older_checkpoints_as_they_were);
     RUN(reading_a_file_that_is_none_is_an_error);
     RUN(a_save_killed_at_any_moment_leaves_a_whole_checkpoint);
-    return dirs_end();
+    return temporary_end();
 }

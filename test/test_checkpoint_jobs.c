@@ -123,8 +123,6 @@ static void all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole(void) 
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     char here[2048] = "", train[4096];  // from any directory
     if (program[0] != '/' && getcwd(here, sizeof here - 1)) strcat(here, "/");
     snprintf(train, sizeof train, "%s%.2000s", here, program);

@@ -247,7 +247,7 @@ static void a_missing_file_is_named(void) {
     }
     CHECK(read_one(odd(), 0, 1, 0) == 0);
     CHECK(mkdir(in(run_dir, "empty"), 0777) == 0);
-    snprintf(run_dir, sizeof run_dir, "%s/missing/nowhere", root);
+    snprintf(run_dir, sizeof run_dir, "%s/missing/nowhere", work);
     CHECK(read_one(odd(), 0, 1, 0) < 0 && strstr(err, "nowhere"));
 }
 
@@ -259,10 +259,10 @@ static void a_file_that_was_cut_off_is_named(void) {
     CHECK(bytes && n > 1000);
     for (size_t kept = 0; kept < n; kept += kept < 200 ? 1 : 37) {
         CHECK(truncate(file_of(1, 2), 0) == 0);
-        write_whole(file_of(1, 2), bytes, kept);
+        write_file(file_of(1, 2), bytes, kept);
         CHECK(read_one(small(), 0, 1, 1) < 0 && strstr(err, "optimizer-00001-of-00002"));
     }
-    write_whole(file_of(1, 2), bytes, n);
+    write_file(file_of(1, 2), bytes, n);
     CHECK(read_one(small(), 0, 1, 1) == 0);
     free(bytes);
 }
@@ -270,9 +270,9 @@ static void a_file_that_was_cut_off_is_named(void) {
 static void files_of_another_number_of_ranks_are_refused(void) {
     fresh_dir("count");
     write_all(odd(), 3, 0);
-    write_whole(in(run_dir, "optimizer-00003-of-00003.safetensors"), "x", 1);  // no such rank
-    write_whole(in(run_dir, "optimizer-0-of-2.safetensors"), "x", 1);          // not as they are written
-    write_whole(in(run_dir, "optimizer-00000-of-00002.safetensors.tmp"), "x", 1);
+    write_file(in(run_dir, "optimizer-00003-of-00003.safetensors"), "x", 1);  // no such rank
+    write_file(in(run_dir, "optimizer-0-of-2.safetensors"), "x", 1);          // not as they are written
+    write_file(in(run_dir, "optimizer-00000-of-00002.safetensors.tmp"), "x", 1);
     CHECK(read_one(odd(), 0, 2, 0) == 0);
     CHECK(link(file_of(0, 3), file_of(0, 2)) == 0);
     CHECK(read_one(odd(), 0, 2, 0) < 0 && strstr(err, "some of 2 and some of 3"));
@@ -474,7 +474,7 @@ static void weights_go_to_every_rank_and_masters_to_their_owners(void) {
 }
 
 int main(void) {
-    if (dirs_begin()) return 1;
+    temporary_begin();
     RUN(any_number_of_ranks_reads_what_any_other_wrote_bit_for_bit);
     RUN(each_rank_writes_what_it_owns_under_names_that_say_where_it_lies);
     RUN(a_file_of_whole_tensors_is_read_by_any_number_of_ranks);
@@ -490,5 +490,5 @@ int main(void) {
     RUN(parts_of_no_element_or_two_dimensions_are_refused);
     RUN(every_rank_fetches_every_tensor_once_whatever_the_file);
     RUN(weights_go_to_every_rank_and_masters_to_their_owners);
-    return dirs_end();
+    return temporary_end();
 }

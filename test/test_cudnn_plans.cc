@@ -16,33 +16,22 @@
 static const char* why_no_plans;  // NULL when plans can be compiled on this machine
 static char err[ERR_BYTES];
 
-static int shell(const char* format, const char* a, const char* b, const char* c) {
-    char command[4096];
-    snprintf(command, sizeof command, format, a, b, c);
-    return system(command);
-}
-
 static void begin(void) {
-    const char *base = getenv("TMPDIR"), *toolkit = getenv("CUDA_HOME");
+    const char* toolkit = getenv("CUDA_HOME");
     char path[600];
-    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(work)) {
-        printf("cannot make a temporary directory %s\n0 passed, 1 failed\n", work);
-        exit(1);
-    }
-    setenv("XDG_CACHE_HOME", work, 1);
+    cache_begin();
     if (!toolkit) toolkit = "/usr/local/cuda";
     snprintf(path, sizeof path, "%s/lib64/stubs/libcuda.so", toolkit);
-    if (shell("command -v gcc nm awk > '%s/tools'", work, "", "")) why_no_plans = "gcc, nm or awk is missing";
+    if (shell("command -v gcc nm awk > $W/tools")) why_no_plans = "gcc, nm or awk is missing";
     else if (access(path, R_OK)) why_no_plans = "the CUDA toolkit's stub of libcuda is missing";
     else if (shell(
-                 "cd '%s' && { echo 'static char code; int cuInit(void) { return 100; }';"
+                 "cd $W && { echo 'static char code; int cuInit(void) { return 100; }';"
                  " echo 'int cuLibraryLoadData(void** p) { *p = &code; return 0; }';"
                  " echo 'int cuLibraryGetKernel(void** p) { *p = &code; return 0; }';"
                  " nm -D --defined-only '%s' | awk '$2 == \"T\" && $3 !~ /^cu(Init|LibraryLoadData|LibraryGetKernel)$/"
                  " { print \"int \" $3 \"(void) { return 0; }\" }'; } > standin.c &&"
-                 " gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 standin.c -o libcuda.so.1%s",
-                 work, path, ""))
+                 " gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 standin.c -o libcuda.so.1",
+                 path))
         why_no_plans = "gcc cannot make a stand-in for libcuda";
     snprintf(path, sizeof path, "%s/libcuda.so.1", work);
     // Whoever asks for libcuda.so.1 from now on gets this one.
@@ -73,8 +62,6 @@ static PlanTarget target(const char* name) {
     CHECK(t.device != NULL);
     return t;
 }
-
-static void empty_cache(void) { CHECK(shell("rm -rf '%s/ragged'%s%s", work, "", "") == 0); }
 
 // Compiles the plan, then reads it back from disk.
 static void check_plan(const char* device, const PlanShape* s) {
@@ -273,8 +260,7 @@ int main(void) {
     RUN(b200_has_both_passes_and_a_deterministic_one);
     RUN(head_sizes_that_cannot_be_packed_are_padded);
     RUN(query_heads_share_keys_and_values);
-    shell("rm -rf '%s'%s%s", work, "", "");
-    return test_done();
+    return temporary_end();
 }
 
 #else

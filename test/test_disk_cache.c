@@ -1,8 +1,5 @@
 // test_disk_cache.c - what backends keep between runs: read whole or not at all, and never what another user wrote.
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "test/cache_files.h"
 
@@ -11,12 +8,6 @@ static int reads_nothing(const char* key) {
     char* bytes = cache_read(key, &n);
     free(bytes);
     return !bytes;
-}
-
-static void empty_cache(void) {
-    char command[700];
-    snprintf(command, sizeof command, "rm -rf '%s/ragged'", work);
-    CHECK(system(command) == 0);
 }
 
 static void a_kept_file_is_read_whole_or_not_at_all(void) {
@@ -51,12 +42,11 @@ static void a_kept_file_is_read_whole_or_not_at_all(void) {
 
 static void files_of_others_are_not_read(void) {
     static char mine[4096];
-    char elsewhere[600];
     size_t n;
     empty_cache();
     cache_write("key 1", "one", 3, 0);
     const char* path = only_file(mine, sizeof mine, &n);
-    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", work);
+    const char* elsewhere = path_of("elsewhere");
     CHECK(rename(path, elsewhere) == 0 && symlink(elsewhere, path) == 0);
     CHECK(reads_nothing("key 1"));
     CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
@@ -88,12 +78,10 @@ static void files_that_others_may_write_are_not_read(void) {
 
 static void directories_that_others_may_write_are_not_used(void) {
     static char mine[4096];
-    char folder[600];
     size_t n;
     empty_cache();
     cache_write("key", "value", 5, 0);
-    snprintf(folder, sizeof folder, "%s/ragged", work);
-    const char* const opened[] = {folder, work};
+    const char* const opened[] = {path_of("ragged"), work};
     for (int i = 0; i < COUNT(opened); i++) {
         CHECK(chmod(opened[i], 0770) == 0 && reads_nothing("key"));
         cache_write("key", "other", 5, 1);
@@ -123,16 +111,11 @@ static void without_a_place_nothing_is_kept_and_nothing_fails(void) {
 }
 
 int main(void) {
-    const char* base = getenv("TMPDIR");
-    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(work)) die("cannot make a temporary directory %s", work);
-    setenv("XDG_CACHE_HOME", work, 1);
+    cache_begin();
     RUN(a_kept_file_is_read_whole_or_not_at_all);
     RUN(files_of_others_are_not_read);
     RUN(files_that_others_may_write_are_not_read);
     RUN(directories_that_others_may_write_are_not_used);
     RUN(without_a_place_nothing_is_kept_and_nothing_fails);
-    char command[700];
-    snprintf(command, sizeof command, "rm -rf '%s'", work);
-    return system(command) || test_done();
+    return temporary_end();
 }

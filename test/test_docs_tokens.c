@@ -112,12 +112,12 @@ static void wrong_shards_are_refused_with_what_was_found(void) {
     size_t size;
     unsigned char* shard = make_shard(tokens, 3, 2, &size);
     CHECK(!opens("x.bin", shard, 1000, bytes));
-    CHECK_STRING(err + strlen(root) + 1, "x.bin: a token shard begins with a header of 1024 bytes, this file has 1000");
+    CHECK_STRING(err + strlen(work) + 1, "x.bin: a token shard begins with a header of 1024 bytes, this file has 1000");
     CHECK(!opens("x.bin", shard, size - 1, bytes));
-    CHECK_STRING(err + strlen(root) + 1, "x.bin: 3 tokens of 2 bytes need a file of 1030 bytes, found 1029");
+    CHECK_STRING(err + strlen(work) + 1, "x.bin: 3 tokens of 2 bytes need a file of 1030 bytes, found 1029");
     put_int32(shard + 8, 2);
     CHECK(!opens("x.bin", shard, size, bytes));
-    CHECK_STRING(err + strlen(root) + 1, "x.bin: 2 tokens of 2 bytes need a file of 1028 bytes, found 1030");
+    CHECK_STRING(err + strlen(work) + 1, "x.bin: 2 tokens of 2 bytes need a file of 1028 bytes, found 1030");
     put_int32(shard + 8, UINT32_MAX);
     CHECK(!opens("x.bin", shard, size, bytes));
     put_int32(shard + 8, 0);
@@ -237,6 +237,5 @@ int main(void) {
     RUN(a_vocabulary_may_have_more_than_65536_tokens);
     RUN(text_encoded_in_blocks_is_as_if_at_once);
     RUN(corpora_of_different_vocabularies_are_not_mixed);
-    corpus_end();
-    return test_done();
+    return corpus_end();
 }

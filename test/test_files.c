@@ -6,12 +6,6 @@
 
 static char err[ERR_BYTES];
 
-static const char* path_of(const char* name) {
-    static char path[600];
-    snprintf(path, sizeof path, "%s/%s", work, name);
-    return path;
-}
-
 static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
     static Config config, restored;
     char* argv[] = {"train", "--data", "a \"quoted\" path", "b\nc", "--lr", "0.1234567890123456", "--steps",

@@ -109,14 +109,6 @@ static void check_block(int kind, int like) {
     }
 }
 
-static const char* path_of(const char* name) {
-    static char paths[4][700];
-    static int next;
-    char* path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", work, name);
-    return path;
-}
-
 // The model of the claim in a directory that holds nothing else.
 static void write_model(const ModelState* state, const char* dir) {
     char name[64];

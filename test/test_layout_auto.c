@@ -247,8 +247,6 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     simulator = argc > 2 ? argv[2] : "build/simulate";
     ranks = argc > 3 ? atoi(argv[3]) : 4;
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(60, 7.6, 25);
     RUN(a_limit_that_no_single_way_meets_is_met_and_trains);
     RUN(a_found_layout_reads_back);

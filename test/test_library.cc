@@ -1,23 +1,14 @@
 // test_library.cc - CUDA's libraries are found where Python's wheels put them, see kernels/cuda/library.h. No GPU, no
 // CUDA: a library is made here, and a python3 that knows where it lies.
-#include <stdlib.h>
-#include <unistd.h>
-
 extern "C" {
 #include "plan/base.h"
-#include "test/test.h"
+#include "test/temporary.h"
 }
 #include "kernels/cuda/library.h"
 
-static char work[512], err[ERR_BYTES];
+static char err[ERR_BYTES];
 static int (*answer)(void);
 static const LibrarySymbol symbols[] = {{"ragged_fake_answer", (void**)&answer}};
-
-static int shell(const char* format) {
-    char command[4096];
-    snprintf(command, sizeof command, "W='%s'; %s", work, format);
-    return system(command);
-}
 
 static void a_library_in_a_wheel_is_found_where_python_says_its_packages_lie(void) {
     static const char* const files[] = {"libragged_fake.so.9", "libragged_fake.so", NULL};
@@ -41,11 +32,8 @@ static void a_library_that_is_nowhere_is_named_with_the_remedy(void) {
 }
 
 int main(void) {
-    const char* base = getenv("TMPDIR");
-    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(work)) return printf("cannot make %s\n0 passed, 1 failed\n", work), 1;
+    temporary_begin();
     RUN(a_library_that_is_nowhere_is_named_with_the_remedy);
     RUN(a_library_in_a_wheel_is_found_where_python_says_its_packages_lie);
-    shell("rm -rf $W");
-    return test_done();
+    return temporary_end();
 }

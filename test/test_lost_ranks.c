@@ -117,8 +117,6 @@ static void a_rank_that_stands_still_for_less_is_waited_for(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     RUN(a_rank_that_never_comes_is_given_up_within_the_timeout);
     RUN(ctrl_c_ends_a_start_that_waits);
     RUN(a_rank_that_stops_is_given_up_within_the_timeout);

@@ -4,33 +4,17 @@
 
 extern "C" {
 #include "kernels/kernels.h"
+#include "plan/disk.h"
+#include "test/cache_files.h"
 }
-#include <dirent.h>
-#include <unistd.h>
-
-#include "test/test.h"
 
 enum { MOST_N = 1100, C = 24, OC = 40 };
 
 static const Kernels* k;
-static char work[512], err[ERR_BYTES];
+static char err[ERR_BYTES];
 static float x[MOST_N * C], weight[OC * C], bias[OC], out[MOST_N * OC], dweight[OC * C];
 
-static void empty_cache(void) {
-    char command[700];
-    snprintf(command, sizeof command, "rm -rf '%s/ragged'", work);
-    CHECK(system(command) == 0);
-}
-
-static int kept_files(void) {
-    char folder[600];
-    int n = 0;
-    snprintf(folder, sizeof folder, "%s/ragged", work);
-    DIR* dir = opendir(folder);
-    for (struct dirent* entry; dir && (entry = readdir(dir));) n += entry->d_name[0] != '.';
-    if (dir) closedir(dir);
-    return n;
-}
+static int kept_files(void) { return disk_count(path_of("ragged")); }
 
 static void open_kernels(Epilogues epilogues) {
     KernelLimits limits = {};
@@ -66,10 +50,7 @@ static int forward(int N, int with_bias) {
 }
 
 static void begin(void) {
-    const char* base = getenv("TMPDIR");
-    snprintf(work, sizeof work, "%s/ragged-test-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(work)) die("cannot make a temporary directory %s", work);
-    setenv("XDG_CACHE_HOME", work, 1);
+    cache_begin();
     k = kernels_find("emu", "auto", err, sizeof err);
     if (!k) die("%s", err);
     for (int i = 0; i < COUNT(x); i++) x[i] = (float)(int)(hash64((uint64_t)i) % 9) - 4;
@@ -112,14 +93,12 @@ static void a_choice_that_does_not_serve_another_size_gives_way_to_the_first_ans
 }
 
 static void a_damaged_choice_is_made_anew(void) {
-    char command[700];
     empty_cache();
     offer_three();
     open_kernels(EPILOGUE_BIAS);
     CHECK(forward(128, 1) == -1);
     k->close();
-    snprintf(command, sizeof command, "for f in '%s'/ragged/*; do echo damaged > $f; done", work);
-    CHECK(system(command) == 0);
+    CHECK(shell("for f in $W/ragged/*; do echo damaged > $f; done") == 0);
     for (int run = 0; run < 2; run++) {
         open_kernels(EPILOGUE_BIAS);
         CHECK(forward(128, 1) == (run == 0 ? -1 : 1) && kept_files() == 1);
@@ -177,7 +156,6 @@ static void an_epilogue_that_is_not_offered_is_done_another_way(void) {
 }
 
 int main(void) {
-    char command[700];
     begin();
     RUN(the_fastest_answer_is_kept_for_later_runs);
     RUN(sizes_that_round_to_one_share_a_choice);
@@ -186,7 +164,5 @@ int main(void) {
     RUN(where_nothing_can_be_kept_the_first_answer_is_taken);
     RUN(timing_adds_nothing_to_a_weight_gradient);
     RUN(an_epilogue_that_is_not_offered_is_done_another_way);
-    snprintf(command, sizeof command, "rm -rf '%s'", work);
-    CHECK(system(command) == 0);
-    return test_done();
+    return temporary_end();
 }

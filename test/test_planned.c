@@ -317,8 +317,6 @@ static void an_explanation_is_printed_and_written_and_nothing_is_trained(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(90, 8.2, 15);
     write_machine();
     RUN(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank);

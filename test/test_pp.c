@@ -173,8 +173,6 @@ static void what_cannot_be_is_refused_in_one_line(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(60, 7.6, 25);
     RUN(a_pipeline_has_the_losses_and_samples_of_one_rank);
     RUN(a_checkpoint_goes_on_in_any_other_division);

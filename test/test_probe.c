@@ -292,8 +292,6 @@ static void ranks_refuse_a_bad_machine_with_one_line(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     char path[600], text[2000];
     snprintf(path, sizeof path, "%s/cache", work);
     setenv("XDG_CACHE_HOME", path, 1);

@@ -2,16 +2,14 @@
 // memory.
 #include "run/prune.h"
 
-#include <unistd.h>
-
-#include "plan/disk.h"
 #include "data/prune_file.h"
 #include "kernels/cpu/cpu.h"
+#include "plan/disk.h"
 #include "run/run.h"
 #include "test/shapes.h"
-#include "test/test.h"
+#include "test/temporary.h"
 
-static char dir[512], path[600], other_path[600], err[ERR_BYTES];
+static char path[600], other_path[600], err[ERR_BYTES];
 
 static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
 
@@ -360,11 +358,6 @@ static void the_same_weights_give_the_same_lists(void) {
 
 // ---- files
 
-static void put(const char* name, const void* bytes, size_t n) {
-    FILE* f = fopen(name, "wb");
-    if (!f || fwrite(bytes, 1, n, f) != n || fclose(f)) exit(1);
-}
-
 static size_t get(const char* name, char* bytes, size_t most) {
     FILE* f = fopen(name, "rb");
     if (!f) exit(1);
@@ -448,7 +441,7 @@ static void damage_is_refused_and_changes_nothing(void) {
             memcpy(bad, good, n);
             for (int e = 0; e < edits; e++)
                 bad[hash64(seed * 8 + 1 + (uint64_t)e) % n] ^= (char)(1 << hash64(seed * 8 + 5 + (uint64_t)e) % 8);
-            put(path, bad, n);
+            write_file(path, bad, n);
             Pruner* fresh = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
             if (pruner_load(fresh, path, err, sizeof err) == 0) accepted++;
             pruner_close(fresh);
@@ -460,7 +453,7 @@ static void damage_is_refused_and_changes_nothing(void) {
         }
         printf("    %d of 1500 damaged files were taken: their values were whole\n", accepted);
         CHECK(accepted < 150);
-        put(path, good, n);
+        write_file(path, good, n);
         CHECK(pruner_load(into, path, err, sizeof err) == 0);
         pruner_close(k);
         pruner_close(into);
@@ -483,7 +476,7 @@ static void files_of_other_models_and_methods_are_refused(void) {
         Pruner* other = lived(&m, (Shed)!shed, 1);
         CHECK(pruner_save(other, path, err, sizeof err) == 0);
         CHECK(pruner_load(k, path, err, sizeof err) == -1 && strstr(err, "another way"));
-        CHECK(pruner_load(k, dir, err, sizeof err) == -1 && strstr(err, dir));
+        CHECK(pruner_load(k, work, err, sizeof err) == -1 && strstr(err, work));
         CHECK(pruner_load(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
         CHECK(pruner_save(k, "/proc/no/such/file", err, sizeof err) == -1 && strstr(err, "no/such"));
         CHECK(hash_lists(k, &m, (Shed)shed) == lists);
@@ -547,14 +540,9 @@ static void contents_that_make_no_sense_are_refused(void) {
 }
 
 int main(void) {
-    const char* base = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/test_pruner.XXXXXX",
-             base                            ? base
-             : access("/dev/shm", W_OK) == 0 ? "/dev/shm"
-                                             : "/tmp");
-    if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
-    snprintf(path, sizeof path, "%s/kept.safetensors", dir);
-    snprintf(other_path, sizeof other_path, "%s/other.safetensors", dir);
+    temporary_begin();
+    snprintf(path, sizeof path, "%s/kept.safetensors", work);
+    snprintf(other_path, sizeof other_path, "%s/other.safetensors", work);
     RUN(nothing_is_known_before_the_second_refresh);
     RUN(a_change_counts_for_one_refresh);
     RUN(lists_follow_the_changes_of_columns);
@@ -568,6 +556,5 @@ int main(void) {
     RUN(damage_is_refused_and_changes_nothing);
     RUN(contents_that_make_no_sense_are_refused);
     RUN(files_of_other_models_and_methods_are_refused);
-    if (disk_remove_tree(dir, err, sizeof err)) printf("    %s\n", err);
-    return test_done();
+    return temporary_end();
 }

@@ -252,8 +252,6 @@ static void memory_is_what_the_table_says(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(80, 7.6, 5);
     RUN(any_number_of_ranks_and_any_plan_give_the_same_losses);
     RUN(zero_1_2_and_3_give_the_same_losses);

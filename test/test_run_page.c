@@ -30,12 +30,6 @@ static RankStep make_rank(uint64_t seed, uint64_t i) {
     return (RankStep){x[0], x[1], x[2], x[3], x[4], x[5]};
 }
 
-static char* path_of(const char* name) {
-    static char path[1024];
-    snprintf(path, sizeof path, "%s/%s", work, name);
-    return path;
-}
-
 static RunPage* make_page(int steps, uint64_t seed) {
     RunPage* h = run_page_open("a run");
     if (!h) abort();

@@ -7,13 +7,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "plan/disk.h"
 #include "data/json.h"
-#include "test/test.h"
+#include "plan/disk.h"
+#include "test/temporary.h"
 
-static char err[ERR_BYTES], dir[256], path[512];
+static char err[ERR_BYTES], path[600];
 static volatile uint64_t touched;  // makes every byte that is said to be there be read
 
 static unsigned char* read_whole(const char* name, size_t* n) {
@@ -22,12 +21,6 @@ static unsigned char* read_whole(const char* name, size_t* n) {
     *n = file ? fread(bytes, 1, 1 << 22, file) : 0;
     if (file) fclose(file);
     return bytes;
-}
-
-static void write_whole(const char* name, const void* bytes, size_t n) {
-    FILE* file = fopen(name, "wb");
-    CHECK(file && fwrite(bytes, 1, n, file) == n);
-    if (file) fclose(file);
 }
 
 // 0 accepted, -1 refused (with a message of one line), from a copy of exactly n bytes.
@@ -239,7 +232,7 @@ static void every_truncated_prefix_is_refused(void) {
     for (size_t k = 0; k < n; k++) CHECK(parse_copy(bytes, k) == -1);
     for (size_t k = 0; k < n; k += 61) {  // the same as a file
         SafeTensors st;
-        write_whole(path, bytes, k);
+        write_file(path, bytes, k);
         CHECK(safetensors_open(&st, path, err, sizeof err) == -1 && strstr(err, path));
     }
     free(bytes);
@@ -443,13 +436,12 @@ static void the_first_value_that_is_not_finite_is_named(void) {
 
 static void what_is_no_file_cannot_be_opened(void) {
     SafeTensors st;
-    char other[512];
-    snprintf(other, sizeof other, "%s/missing", dir);
+    const char* other = path_of("missing");
     CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other) && !st.tensors);
-    CHECK(safetensors_open(&st, dir, err, sizeof err) == -1 && strstr(err, dir));
-    write_whole(path, "", 0);
+    CHECK(safetensors_open(&st, work, err, sizeof err) == -1 && strstr(err, work));
+    write_file(path, "", 0);
     CHECK(safetensors_open(&st, path, err, sizeof err) == -1 && strstr(err, path));
-    snprintf(other, sizeof other, "%s/pipe", dir);
+    other = path_of("pipe");
     CHECK(mkfifo(other, 0600) == 0);
     CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other));  // and does not wait for a writer
     CHECK(safetensors_write(other, NULL, 0, NULL, NULL, err, sizeof err) == -1 && access(other, F_OK) == 0);
@@ -499,10 +491,8 @@ static void a_full_disk_is_an_error_and_leaves_no_file(void) {
 }
 
 int main(void) {
-    const char* base = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/test_safetensors.XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(dir)) return printf("cannot make %s\n", dir), 1;
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    temporary_begin();
+    snprintf(path, sizeof path, "%s/model.safetensors", work);
     RUN(every_type_and_shape_comes_back_bit_for_bit);
     RUN(elements_of_every_type_come_as_fp32);
     RUN(every_half_precision_number_comes_as_itself);
@@ -521,6 +511,5 @@ int main(void) {
     RUN(what_is_no_file_cannot_be_opened);
     RUN(the_writer_refuses_tensors_that_no_reader_would_take);
     RUN(a_full_disk_is_an_error_and_leaves_no_file);
-    if (disk_remove_tree(dir, err, sizeof err)) printf("    %s\n", err);
-    return test_done();
+    return temporary_end();
 }

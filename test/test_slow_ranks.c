@@ -541,8 +541,6 @@ static void what_cannot_be_meant_is_refused_in_one_line(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(60, 8.2, 15);
     RUN(a_rank_that_is_slowed_by_one_changes_no_bit);
     RUN(the_slowness_of_linears_is_measured_within_a_tenth);

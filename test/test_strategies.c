@@ -331,8 +331,6 @@ static void explain_shows_the_choice_and_every_pipeline(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(60, 5.9, 3);
     RUN(unlike_pipelines_have_the_losses_of_one_rank);
     RUN(random_strategies_have_the_losses_of_one_rank);

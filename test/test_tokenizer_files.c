@@ -2,24 +2,13 @@
 // told apart by what they say, others and broken files are refused.
 #include "data/tokenizer.h"
 
-#include <unistd.h>
-
 #include "data/bpe.h"
 #include "plan/base.h"
-#include "test/test.h"
 #include "test/vocabulary.h"
-
-static char root[] = "/tmp/test_tokenizer_XXXXXX";
-
-static const char* path_of(const char* name) {
-    static char path[4096];
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    return path;
-}
+#include "test/temporary.h"
 
 static void put(const char* name, const void* content, size_t n) {
-    FILE* f = fopen(path_of(name), "wb");
-    if (!f || fwrite(content, 1, n, f) != n || fclose(f)) exit(1);
+    write_file(path_of(name), content, n);
 }
 
 static int is_file_of(const Tokenizer* t, const char* name, const void* file, size_t n) {
@@ -145,7 +134,7 @@ static void files_that_cannot_be_opened_are_named(void) {
     Tokenizer* t = NULL;
     CHECK(tokenizer_open(&t, path_of("missing.bin"), err, sizeof err) == -1 && t == NULL);
     CHECK(strstr(err, "missing.bin: cannot read: No such file or directory") != NULL);
-    CHECK(tokenizer_open(&t, root, err, sizeof err) == -1 &&
+    CHECK(tokenizer_open(&t, work, err, sizeof err) == -1 &&
           strstr(err, ": expected tokenizer.json or tokenizer.bin in this directory"));
     put("empty.bin", "", 0);
     CHECK(tokenizer_open(&t, path_of("empty.bin"), err, sizeof err) == -1 &&
@@ -440,7 +429,7 @@ static void every_truncated_prefix_of_json_is_refused(void) {
 }
 
 int main(void) {
-    if (!mkdtemp(root)) return 1;
+    temporary_begin();
     RUN(the_file_of_bytes_is_read_as_bytes);
     RUN(every_truncated_prefix_is_refused);
     RUN(broken_files_are_refused_by_name);
@@ -457,8 +446,5 @@ int main(void) {
     RUN(a_kind_is_what_the_file_says);
     RUN(other_kinds_of_tokenizer_json_are_refused_by_name);
     RUN(every_truncated_prefix_of_json_is_refused);
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    if (system(command)) return 1;
-    return test_done();
+    return temporary_end();
 }

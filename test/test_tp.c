@@ -398,8 +398,6 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_ragged_corpus(60, 7.6, 25);
     RUN(ten_steps_are_those_of_one_rank_however_heads_divide);
     RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);

@@ -426,8 +426,6 @@ static void a_table_beyond_the_machines_memory_is_refused(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     write_corpora();
     write_machines();
     write_equal_rounds();
