@@ -4,12 +4,13 @@
     dev/layouts.py table yes|no     every machine, model, budget and number of ranks in the cost model (build/simulate)
     dev/layouts.py play yes|no      layouts that were found, played by ./train --device virtual
     dev/layouts.py cpu no           4 ranks of this machine: predicted and measured processor time of computing
+    dev/layouts.py clock no         2 ranks of this machine: predicted and measured times of steps by the clock
 
 yes: communication goes on under computing (--overlap yes).
 
 Machines are made here of constants that others measured or published; `machine` below says which.
 """
-import os, re, subprocess, sys, tempfile
+import os, re, statistics, subprocess, sys, tempfile
 
 # layers, width, matmul weights of a layer, vocabulary, context, options of the model
 MODELS = {
@@ -130,62 +131,75 @@ def play(work):
                       f"{100 * (predicted / ms[-1] - 1):+.2f} % | {layout} |", flush=True)
 
 
-# ---- computing on ranks of this machine, in processor time, since others use its cores
+# ---- ranks of this machine
 
-CPU = "--layers 8 --width 192 --heads 4 --context 128 --batch-tokens 2048 --dtype fp32 --threads 1 " \
-      "--overlap no --plan static --cp 1 "
-LAYOUTS = ["", "--recompute block", "--zero 2", "--zero 3", "--tp 2", "--tp 4", "--pp 2", "--pp 4",
-           "--tp 2 --pp 2", "--pp 2 --recompute block", "--tp 4 --recompute block", "--pp 4 --recompute block"]
+RANKS, MODEL = {"cpu": 4, "clock": 2}, {
+    "cpu": "--layers 8 --width 192 --heads 4 --context 128 --batch-tokens 2048",
+    "clock": "--layers 8 --width 256 --heads 4 --context 256 --batch-tokens 4096",
+}
+CAPACITY = {"cpu": 256, "clock": 512}
+LAYOUTS = {
+    "cpu": ["--zero 1", "--recompute block", "--zero 2", "--zero 3", "--tp 2", "--tp 4", "--pp 2", "--pp 4",
+            "--tp 2 --pp 2", "--pp 2 --recompute block", "--tp 4 --recompute block", "--pp 4 --recompute block"],
+    "clock": ["--zero 1", "--recompute block", "--zero 2", "--zero 3", "--tp 2", "--pp 2", "--tp 2 --recompute block",
+              "--pp 2 --recompute block"],
+}
 
 
-def train(work, more):
-    command = f"mpirun --oversubscribe --bind-to none -n 4 ./train --data {work}/corpus --val {work}/corpus " \
-              f"{CPU} {more}"
+def train(work, what, more):
+    command = f"mpirun --oversubscribe --bind-to none -n {RANKS[what]} ./train --data {work}/corpus " \
+              f"--val {work}/corpus {MODEL[what]} --dtype fp32 --threads 1 --overlap no --plan static --cp 1 {more}"
     said = subprocess.run(command.split(), capture_output=True, text=True)
     if said.returncode:
         sys.exit(said.stderr[:1000])
     return said.stdout
 
 
-def computing_ms(work, more):
-    """Of the rank with most, the least of five steps."""
+def measured_ms(work, what, more):
+    """Of computing: twice the least of five steps of the rank with most, as two ranks share a core. By the clock: the
+    median of seven steps."""
     subprocess.run(["rm", "-rf", f"{work}/run"])
-    train(work, f"{more} --steps 6 --eval-every 0 --sample-every 0 --save-every 0 --out {work}/run")
+    train(work, what, f"{more} --steps 8 --eval-every 0 --sample-every 0 --save-every 0 --out {work}/run")
     with open(f"{work}/run/log.jsonl") as file:
-        steps = re.findall(r'"compute_ms": \[([0-9., ]+)\]', file.read())[1:]
+        log = file.read()
+    if what == "clock":
+        return statistics.median([float(x) for x in re.findall(r'"measured_ms": ([0-9.]+)', log)][1:])
+    steps = re.findall(r'"compute_ms": \[([0-9., ]+)\]', log)[1:6]
     ranks = zip(*[[float(x) for x in step.split(",")] for step in steps])
-    return max(min(rank) for rank in ranks)
+    return max(min(rank) for rank in ranks) * max(1, RANKS[what] / len(os.sched_getaffinity(0)))
 
 
-def predicted_ms(work, more):
-    said = train(work, f"{more} --check-layout")
+def predicted_ms(work, what, more):
+    said = train(work, what, f"{more} --check-layout")
     found = re.search(r"predicted ([0-9.e+]+) ms a step.*?: (matmuls.*)", said)
+    if what == "clock":
+        return float(found[1])
     share = sum(float(x) for x in re.findall(r"(?:matmuls|attention|recomputation|what a round costs) ([0-9.]+) %",
                                              found[2]))
     return float(found[1]) * share / 100
 
 
-def cpu(work):
-    write_corpus(work, 128)
+def compare(work, what):
+    write_corpus(work, 128 if what == "cpu" else 256)
     os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
-    train(work, "--probe")
-    cores = len(os.sched_getaffinity(0))
+    for groups in ["--tp 1"] + ["--tp 2"] * (what == "clock"):  # exchanges of groups are no computing
+        train(work, what, f"--probe {groups}")
     print("| layout | predicted, ms | measured, ms | off |\n|---|---|---|---|")
     off = []
-    for layout in LAYOUTS:
-        more = f"--capacity 256 {layout}"
-        predicted, measured = predicted_ms(work, more), computing_ms(work, more) * max(1, 4 / cores)
-        off.append(abs(predicted / measured - 1))
-        print(f"| `{layout or '--zero 1'}` | {predicted:.1f} | {measured:.1f} | "
-              f"{100 * (predicted / measured - 1):+.1f} % |", flush=True)
-    print(f"\nmedian {100 * sorted(off)[len(off) // 2]:.1f} %, worst {100 * max(off):.1f} %")
+    for layout in LAYOUTS[what]:
+        more = f"--capacity {CAPACITY[what]} {layout}"
+        predicted, measured = predicted_ms(work, what, more), measured_ms(work, what, more)
+        off.append(100 * (predicted / measured - 1))
+        print(f"| `{layout}` | {predicted:.1f} | {measured:.1f} | {off[-1]:+.1f} % |", flush=True)
+    errors = [abs(x) for x in off]
+    print(f"\nmedian {statistics.median(errors):.1f} %, worst {max(errors):.1f} %")
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     with tempfile.TemporaryDirectory() as work:
-        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "cpu"):
+        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "cpu", "clock"):
             sys.exit(__doc__)
         OVERLAP = sys.argv[2]
-        {"table": table, "play": play, "cpu": cpu}[sys.argv[1]](work)
+        {"table": table, "play": play}.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)

@@ -28,7 +28,7 @@ typedef struct LayoutCosts {
     double tokens;            // of a step, on all ranks
     double mean_length;       // sum of squares of documents' lengths / sum
     // Of a group all of whose ranks cut a layer: ms of a row's token, of a token^2 and of any row, with its exchanges,
-    // measured with --tp. 0: not measured; then the machine's constants are divided, and exchanges added.
+    // as --probe --tp measures them. 0: not measured; then the machine's constants are divided, and exchanges added.
     struct {
         double token, pair, row;
     } of_tp[MOST_TP + 1];

@@ -53,7 +53,7 @@ static double communication_ms(Run* run, char* memory, size_t bytes) {
         double started = m->k->clock();
         comm_send_receive(c, &out, 1, &in, 1, m->s);
         m->k->synchronize(m->s);
-        least = MIN(least, 1e3 * (m->k->clock() - started));
+        least = fmin(least, 1e3 * (m->k->clock() - started));
     }
     c->purpose = before;
     return run_most(run, m->world, least);
@@ -66,7 +66,7 @@ void balance_find_move_cost(Run* run) {
     Balance* b = run->balance;
     char* memory = (char*)m->k->alloc(2 * LARGE);
     if (!memory) die("no memory to time a message of %d bytes", LARGE);
-    double small = communication_ms(run, memory, SMALL), large = MAX(small, communication_ms(run, memory, LARGE));
+    double small = communication_ms(run, memory, SMALL), large = fmax(small, communication_ms(run, memory, LARGE));
     double byte = (large - small) / (LARGE - SMALL), L = m->shape.L;
     double slice = L * (double)unit_elems(&m->shape, MLP) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
     m->k->free_memory(memory);
@@ -141,9 +141,9 @@ void balance_find_fixed(Run* run) {
     work_set(m, &whole);
     pruner_choose(b->pruner, m, 0, own, 0);
     zero_clear_grads(m);
-    b->fixed = MAX(0, MIN(0.9, middle(run, fixed)));
+    b->fixed = fmax(0, fmin(0.9, middle(run, fixed)));
     double groups = m->world->size / tp_size(m), tokens = run->config.batch_tokens / groups;  // of a step
-    b->gathering = MAX(0, middle(run, gathering) * m->shape.L * tokens / N);
+    b->gathering = fmax(0, middle(run, gathering) * m->shape.L * tokens / N);
 }
 
 // ---- carrying out a decision

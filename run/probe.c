@@ -24,7 +24,8 @@
 
 // ---- helpers
 
-static double slowest(const Run* run, double mine) { return run_most(run, run->model.comm, mine); }
+// Of all ranks, those of a tensor-parallel group too: they decide alike how often they do what they do together.
+static double slowest(const Run* run, double mine) { return run_most(run, run->model.world, mine); }
 
 static double mean(const Run* run, double mine) {
     double sum = 0, *all = (double*)run_ask_all(run, run->model.comm, &mine, sizeof mine);
@@ -291,7 +292,7 @@ static void time_link(Run* run, LinkKind kind, Transfer* lists) {
         double first = time_communication(run, kind, bytes, 2, lists), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
         for (int i = 0; i < BATCHES && first < slow_ms; i++)
-            ms = MIN(ms, time_communication(run, kind, bytes, repeats, lists));
+            ms = fmin(ms, time_communication(run, kind, bytes, repeats, lists));
         if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
         link->bytes[link->n] = (double)bytes;
         link->ms[link->n++] = ms;
@@ -331,7 +332,7 @@ static double time_again(Run* run, const int* lengths, int n) {
     for (int i = 0; i < 2 * LAYOUT_TIMES; i++) {
         set_recompute(m, i % 2 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE);
         together(run);
-        least[i % 2] = MIN(least[i % 2], row_ms(run, lengths, n));
+        least[i % 2] = fmin(least[i % 2], row_ms(run, lengths, n));  // MIN would time two rows
     }
     set_recompute(m, RECOMPUTE_NONE);
     double blocks = cost->quadratic * row.s2 + cost->per_token * row.tokens * (1 - (double)s->Vp * s->C / weights);
@@ -353,7 +354,7 @@ static double time_beside(Run* run, const int* lengths, int n, Buffer b, size_t 
         if (n) run->time_row(run, lengths, n, 1);
         if (messages) c->table->end(c, request, run->model.s);
         wait(run);
-        least = MIN(least, slowest(run, 1e3 * (now_seconds() - started)));
+        least = fmin(least, slowest(run, 1e3 * (now_seconds() - started)));
     }
     return least;
 }
@@ -378,8 +379,8 @@ static double time_overlap(Run* run, const int* lengths, int n) {
     return fmin(fmax(1 + (both - fmax(row, messages)) / fmin(row, messages), 1), 2);
 }
 
-// For layouts of the same model, which look for what was found with ZeRO-1. The row is as long as the longest that was
-// timed, at most 1024 tokens.
+// For layouts of the same model, which look for what was found with ZeRO-1 and --tp 1. The row is as long as the longest
+// that was timed, at most 1024 tokens.
 static void time_layouts(Run* run) {
     int room = MIN(run->limits.capacity, run->config.batch_tokens), most = MIN(room, 1024), n = 0,
         *lengths = (int*)malloc((size_t)room * sizeof(int));
@@ -443,7 +444,7 @@ static double time_step(Run* run) {
         zero_gather(m);
         zero_settle(m);
         wait(run);
-        least = MIN(least, slowest(run, update + 1e3 * (now_seconds() - started)));
+        least = fmin(least, slowest(run, update + 1e3 * (now_seconds() - started)));
     }
     return least;
 }
@@ -458,7 +459,7 @@ void run_probe(Run* run) {
     time_rows(run, rows);
     fit_rows(cost, rows);
     time_links(run);
-    if (run->model.zero.stage == 1) time_layouts(run);
+    if (run->model.zero.stage == 1 && !run->model.tp) time_layouts(run);
     cost->step = time_step(run);
     snprintf(cost->name, sizeof cost->name, "probed");
     if (run->model.world->rank > 0) return;

@@ -186,9 +186,6 @@ static void split_ranks(Run* run) {
     m->comm = job;
     if (P > 1 && run->config.probe)
         die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
-    // Ranks of a group would have to time rows together; they stopped after unlike numbers of rows.
-    if (R > 1 && run->config.probe)
-        die("--probe measures ranks that hold whole layers: expected --tp 1, found %d; leave --tp out", R);
     if (R * P > 1) join_data_ranks(m, job->rank / (job->size / P) * R + t);
     if (R == 1) return;
     if (R > m->whole.NH)

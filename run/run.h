@@ -242,7 +242,7 @@ void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 r
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
 // --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen);
-// The same of groups of `tp` ranks. Returns whether they were measured, and no --machine is named.
+// The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
 int run_machine_of_groups(Run* run, Machine* machine, int tp);
 // What a pipeline of such degrees takes on that machine: ms a token^2, a token, a micro-batch, of a stage, as Hydraulis
 // counts (plan/published/hydraulis.h). Only what this needs of the run is there before ranks are joined.

@@ -263,10 +263,18 @@ static void two_ranks_measure_once_and_plan_alike(void) {
     CHECK(!strstr(output, "cost    "));  // one rank is another machine, and says nothing of an estimate
 }
 
-static void a_probe_of_groups_is_refused(void) {
+// A layout of groups takes what they were measured to take.
+static void layouts_know_groups_that_were_measured(void) {
+    const char* check = "--check-layout --tp 2 --capacity 128 --out $W/run";
     if (!has_mpirun()) SKIP("mpirun is not here");
-    CHECK(sh("timeout 60 " MPIRUN "%s " TINY "--probe --tp 2 --out $W/run", 2, program) != 0);
-    CHECK(strstr(errors, "expected --tp 1, found 2; leave --tp out") != NULL);
+    sh("rm -rf $W/cache $W/run");
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "%s", 2, program, check) == 0);
+    CHECK(strstr(output, "a step, times estimated") && strstr(output, "tensor-parallel exchanges"));
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --out $W/run", 2, program) == 0);
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --tp 2 --out $W/run", 2, program) == 0);
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "%s", 2, program, check) == 0);
+    CHECK(strstr(output, "; of --tp 2: ") && !strstr(output, "tensor-parallel exchanges"));
+    if (test_failures_in_claim) printf("    %.800s\n", errors);
 }
 
 static void links_between_machines_are_measured_apart(void) {
@@ -316,7 +324,7 @@ int main(int argc, char** argv) {
     RUN(a_machine_that_cannot_be_used_gets_one_line);
     RUN(a_probe_without_a_place_for_its_file_says_so);
     RUN(two_ranks_measure_once_and_plan_alike);
-    RUN(a_probe_of_groups_is_refused);
+    RUN(layouts_know_groups_that_were_measured);
     RUN(links_between_machines_are_measured_apart);
     RUN(ranks_refuse_a_bad_machine_with_one_line);
     return program_end();
