@@ -379,8 +379,8 @@ static double time_overlap(Run* run, const int* lengths, int n) {
     return fmin(fmax(1 + (both - fmax(row, messages)) / fmin(row, messages), 1), 2);
 }
 
-// For layouts of the same model, which look for what was found with ZeRO-1 and --tp 1. The row is as long as the longest
-// that was timed, at most 1024 tokens.
+// For layouts of the same model, which look for what was found with ZeRO-1 and --tp 1. The row is as long as the
+// longest that was timed, at most 1024 tokens.
 static void time_layouts(Run* run) {
     int room = MIN(run->limits.capacity, run->config.batch_tokens), most = MIN(room, 1024), n = 0,
         *lengths = (int*)malloc((size_t)room * sizeof(int));
