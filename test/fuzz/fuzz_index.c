@@ -6,12 +6,9 @@
 
 #include "data/hf_index.h"
 #include "plan/disk.h"
+#include "test/fuzz/require.h"
 
 static char dir[64];
-
-static void require(int holds) {
-    if (!holds) abort();
-}
 
 static void remove_dir(void) { disk_remove_tree(dir, NULL, 0); }
 

@@ -3,10 +3,7 @@
 
 #include "data/json.h"
 #include "plan/base.h"
-
-static void require(int holds) {
-    if (!holds) abort();
-}
+#include "test/fuzz/require.h"
 
 // Unescaping, quoting and unescaping must end where they began (invalid UTF-8 aside, which quoting replaces).
 static void check_string(const JsonValue* v) {

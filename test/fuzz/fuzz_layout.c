@@ -2,10 +2,7 @@
 #include <stdlib.h>
 
 #include "plan/layout.h"
-
-static void require(int holds) {
-    if (!holds) abort();
-}
+#include "test/fuzz/require.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     static const Layout usual = {.tp = 1, .stages = 1, .stage = {{4, 1}}, .layer = {{1, 1, RECOMPUTE_NONE}}};

@@ -3,12 +3,9 @@
 #include <stdlib.h>
 
 #include "plan/machine.h"
+#include "test/fuzz/require.h"
 
 enum { RANKS = 24 };
-
-static void require(int holds) {
-    if (!holds) abort();
-}
 
 static void check_setting(const Machine* machine, int ranks) {
     static GroupCost groups[RANKS + 1];

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "data/optimizer_files.h"
+#include "test/fuzz/require.h"
 
 enum { FILES = 3, MOST = 64, MOST_ELEMS = 4096 };
 
@@ -12,10 +13,6 @@ static int n_written[FILES], counts[FILES];
 static float staging[MOST_ELEMS], *values[FILES][MOST];
 static size_t owned_elems, n_put;
 static unsigned char* was_put[2];
-
-static void require(int holds) {
-    if (!holds) abort();
-}
 
 static void put_owned(void* context, StateKind kind, const Segment* segment, const float* value) {
     (void)context;
@@ -60,12 +57,8 @@ static void edit(const uint8_t* e) {
         case 0:
             if (e[2] < sizeof t->name - 1) t->name[e[2]] = (char)e[3];
             break;
-        case 1:
-            set_elems(t, ((size_t)e[2] << 8 | e[3]) % MOST_ELEMS);
-            break;
-        case 2:
-            set_elems(t, (size_t)(t->dims[0] + (e[2] & 1 ? 1 : t->dims[0] ? -1 : 0)));
-            break;
+        case 1: set_elems(t, ((size_t)e[2] << 8 | e[3]) % MOST_ELEMS); break;
+        case 2: set_elems(t, (size_t)(t->dims[0] + (e[2] & 1 ? 1 : t->dims[0] ? -1 : 0))); break;
         case 3:  // taken out
             memmove(t, t + 1, sizeof *t * (size_t)(--counts[f] - i));
             break;

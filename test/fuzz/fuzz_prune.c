@@ -7,6 +7,7 @@
 
 #include "data/prune_file.h"
 #include "plan/disk.h"
+#include "test/fuzz/require.h"
 
 enum { LAYERS = 2, TABLES = 2, MOST = 8, MOST_BYTES = 1 << 12 };
 
@@ -14,10 +15,6 @@ static const int widths[TABLES] = {3, 8};
 static float values[2][TABLES][LAYERS * MOST], kept[2][TABLES][LAYERS * MOST];  // written, read
 static unsigned char good[MOST_BYTES];
 static size_t n_good;
-
-static void require(int holds) {
-    if (!holds) abort();
-}
 
 static void make_tables(PruneTable tables[TABLES], int which) {
     static const char* const names[TABLES] = {"heads", "units"};

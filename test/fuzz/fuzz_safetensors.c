@@ -3,10 +3,7 @@
 #include <stdlib.h>
 
 #include "data/safetensors.h"
-
-static void require(int holds) {
-    if (!holds) abort();
-}
+#include "test/fuzz/require.h"
 
 static void check(const uint8_t* bytes, size_t n) {
     char err[64] = "";

@@ -5,10 +5,7 @@
 #include <stdlib.h>
 
 #include "plan/straggle.h"
-
-static void require(int holds) {
-    if (!holds) abort();
-}
+#include "test/fuzz/require.h"
 
 static void check_straggler(const Straggler* s, int ranks) {
     char text[128], err[ERR_BYTES];

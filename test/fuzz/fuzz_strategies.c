@@ -3,10 +3,7 @@
 #include <stdlib.h>
 
 #include "plan/strategies.h"
-
-static void require(int holds) {
-    if (!holds) abort();
-}
+#include "test/fuzz/require.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     StrategyList list, again;

@@ -5,10 +5,7 @@
 #include <string.h>
 
 #include "plan/text.h"
-
-static void require(int holds) {
-    if (!holds) abort();
-}
+#include "test/fuzz/require.h"
 
 static size_t filter(const uint8_t* data, size_t size, int keeps_lines, char* out) {
     TextFilter t = {{0}, 0, 0};
