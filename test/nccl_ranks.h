@@ -16,7 +16,7 @@
 #endif
 
 #include "kernels/cuda/cuda.h"
-#include "test/ranks.h"
+#include "test/part_checks.h"
 
 #ifdef __CUDACC__
 enum { EMULATED = 0 };
@@ -27,15 +27,11 @@ enum { EMULATED = 1 };
 static const Kernels* k = &cuda_kernels;
 static RankIdentity id;
 static cudaStream_t second;  // a stream that has nothing to do with the first
-static char err[ERR_BYTES];
 
 enum {
-    GUARD = 64,     // bytes after each buffer that must stay as they are
-    PATIENCE = 60,  // seconds that a Comm waits where no rank is missing
-    MOST_RANKS = 64
+    GUARD = 64,    // bytes after each buffer that must stay as they are
+    PATIENCE = 60  // seconds that a Comm waits where no rank is missing
 };
-
-static int everyone[MOST_RANKS];  // 0, 1, 2, ...
 
 // ---- ranks
 
@@ -43,9 +39,15 @@ static int everyone[MOST_RANKS];  // 0, 1, 2, ...
 // network between them.
 static void share_a_gpu(void) {
     static const char* const settings[][2] = {
-        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MNNVL_ENABLE", "0"},
-        {"NCCL_MAX_NCHANNELS", "1"},         {"NCCL_RAS_ENABLE", "0"},     {"NCCL_ALGO", "Ring"},
-        {"NCCL_PROTO", "Simple"},            {"NCCL_BUFFSIZE", "1048576"}, {"NCCL_SOCKET_IFNAME", "lo"},
+        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
+        {"NCCL_NVLS_ENABLE", "0"},
+        {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_MAX_NCHANNELS", "1"},
+        {"NCCL_RAS_ENABLE", "0"},
+        {"NCCL_ALGO", "Ring"},
+        {"NCCL_PROTO", "Simple"},
+        {"NCCL_BUFFSIZE", "1048576"},
+        {"NCCL_SOCKET_IFNAME", "lo"},
     };
     static const char* const as_machines[][2] = {
         {"NCCL_NET", "Socket"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}};
@@ -170,19 +172,10 @@ static void check_message(const char* x, int from, int to, size_t bytes) {
 
 // ---- parts
 
-// A sum over the part must be that over `ranks`, ranks of the world in the part's order.
 static void check_part(Comm* part, const int* ranks, int n_ranks) {
-    int own = -1, found[MOST_RANKS];
-    for (int r = 0; r < n_ranks; r++)
-        if (ranks[r] == rank) own = r;
-    CHECK(part != NULL);
-    if (!part) return;
-    CHECK(part->size == n_ranks);
-    CHECK(part->rank == own);
+    if (!check_members(part, ranks, n_ranks)) return;
     CHECK(part->local_rank == id.local_rank && part->local_size == id.local_size);
     CHECK(part->timeout_seconds == PATIENCE);
-    CHECK(part->table->all_gather_host(part, found, &rank, sizeof rank, err, sizeof err) == 0);
-    for (int r = 0; r < n_ranks; r++) CHECK(found[r] == ranks[r]);
     Buffer x = buffer(999 * sizeof(float));
     fill(x.host, rank, 0, 999, DT_F32);
     to_device(x);
@@ -190,15 +183,4 @@ static void check_part(Comm* part, const int* ranks, int n_ranks) {
     to_host(part, x);
     check_sum(x.host, 0, 999, DT_F32, ranks, n_ranks);
     free_buffer(x);
-}
-
-static Comm* split(Comm* c, int color, int key) {
-    Comm* part = NULL;
-    CHECK(c->table->split(c, &part, color, key, err, sizeof err) == 0);
-    if (part) CHECK(part->overlap == c->overlap);
-    return part;
-}
-
-static void close_part(Comm* part) {
-    if (part) part->table->close(part);
 }

@@ -4,11 +4,9 @@
 //
 // Sums are compared bit for bit: the transport promises the order of ranks, in the element type, bf16 in fp32.
 #include "test/comm_timer_checks.h"
-#include "test/ranks.h"
+#include "test/part_checks.h"
 
-enum { MOST_RANKS = 64, GUARD = 64 };
-
-static char err[ERR_BYTES];
+enum { GUARD = 64 };
 
 // A rank-independent choice of 0 .. below - 1.
 static int choose(uint64_t seed, uint64_t index, int below) {
@@ -65,7 +63,6 @@ static void check_sum(const void* x, size_t first, size_t n, DType dt, const int
 }
 
 static const DType dtypes[] = {DT_F32, DT_BF16, DT_F64};
-static int everyone[MOST_RANKS];  // 0, 1, 2, ...
 
 // From nothing to several chunks of each rank; odd.
 static size_t some_count(uint64_t seed, uint64_t index) {
@@ -499,63 +496,14 @@ static void who_waits_leaves_the_processor_to_others(void) {
 
 static void check_part(Comm* part, const int* ranks, int n_ranks) {
     enum { N = 3001 };
-    int own = -1, found[MOST_RANKS];
     float x[N];
-    for (int r = 0; r < n_ranks; r++)
-        if (ranks[r] == rank) own = r;
-    CHECK(part != NULL);
-    if (!part) return;
-    CHECK(part->size == n_ranks && part->rank == own);
+    if (!check_members(part, ranks, n_ranks)) return;
     CHECK(part->local_rank == world->local_rank && part->local_size == world->local_size);
     CHECK(part->timeout_seconds == RANKS_PATIENCE);
-    CHECK(part->table->all_gather_host(part, found, &rank, sizeof rank, err, sizeof err) == 0);
-    for (int r = 0; r < n_ranks; r++) CHECK(found[r] == ranks[r] && part->node[r] == 0);
+    for (int r = 0; r < n_ranks; r++) CHECK(part->node[r] == 0);
     fill(x, rank, 0, N, DT_F32);
     part->table->all_reduce(part, x, N, DT_F32, NULL);
     check_sum(x, 0, N, DT_F32, ranks, n_ranks);
-}
-
-static Comm* split(Comm* c, int color, int key) {
-    Comm* part = NULL;
-    CHECK(c->table->split(c, &part, color, key, err, sizeof err) == 0);
-    return part;
-}
-
-static void close_part(Comm* part) {
-    if (part) part->table->close(part);
-}
-
-static void split_into_neighbours(void) {
-    int pair = rank / 2, ranks[] = {2 * pair, 2 * pair + 1};
-    Comm* part = split(world, pair, 0);
-    check_part(part, ranks, MIN(2, size - 2 * pair));
-    close_part(part);
-    check_part(world, everyone, size);
-}
-
-static void split_by_stride_in_order_of_keys(void) {
-    int ranks[MOST_RANKS], n = 0;
-    for (int r = size - 1; r >= 0; r--)
-        if (r % 2 == rank % 2) ranks[n++] = r;
-    Comm* part = split(world, 7 + rank % 2, -rank);
-    check_part(part, ranks, n);
-    close_part(part);
-}
-
-static void split_leaves_out_negative_colors(void) {
-    Comm* part = split(world, rank == 0 ? -5 : 3, 0);
-    if (rank == 0) CHECK(part == NULL);
-    else check_part(part, everyone + 1, size - 1);
-    close_part(part);
-}
-
-static void parts_of_parts_outlive_their_parents(void) {
-    Comm *all = split(world, 0, -rank), *part = split(all, rank / 2, 0);
-    int pair = rank / 2, ranks[] = {2 * pair + 1, 2 * pair};
-    close_part(all);
-    if (2 * pair + 1 == size) check_part(part, &rank, 1);
-    else check_part(part, ranks, 2);
-    close_part(part);
 }
 
 static void parts_number_machines_anew(void) {

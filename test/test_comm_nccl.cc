@@ -192,30 +192,6 @@ static void host_values_of_any_size(void) {
 
 // ---- parts
 
-static void split_into_neighbours(void) {
-    int pair = rank / 2, ranks[] = {2 * pair, 2 * pair + 1};
-    Comm* part = split(world, pair, 0);
-    check_part(part, ranks, MIN(2, size - 2 * pair));
-    close_part(part);
-    check_part(world, everyone, size);
-}
-
-static void split_by_stride_in_order_of_keys(void) {
-    int ranks[MOST_RANKS], n = 0;
-    for (int r = size - 1; r >= 0; r--)
-        if (r % 2 == rank % 2) ranks[n++] = r;
-    Comm* part = split(world, 7 + rank % 2, -rank);
-    check_part(part, ranks, n);
-    close_part(part);
-}
-
-static void split_leaves_out_negative_colors(void) {
-    Comm* part = split(world, rank == 0 ? -5 : 3, 0);
-    if (rank == 0) CHECK(part == NULL);
-    else check_part(part, everyone + 1, size - 1);
-    close_part(part);
-}
-
 static void split_into_single_ranks(void) {
     Comm* part = split(world, rank, 0);
     check_part(part, &rank, 1);
@@ -225,16 +201,6 @@ static void split_into_single_ranks(void) {
     else check_part(uneven, everyone + 1, size - 1);
     close_part(uneven);
     CHECK(split(world, -1, 0) == NULL);
-}
-
-static void parts_of_parts_outlive_their_parents(void) {
-    Comm *all = split(world, 0, -rank), *part = split(all, rank / 2, 0);
-    int pair = rank / 2, ranks[] = {2 * pair + 1, 2 * pair};
-    int n = MIN(2, size - 2 * pair);
-    close_part(all);
-    if (n == 1) check_part(part, &rank, 1);
-    else check_part(part, ranks, n);
-    close_part(part);
 }
 
 // Two streams and two communicators: every rank starts them in one order, nobody waits in between.

@@ -29,7 +29,7 @@ static void check_sent(Comm* c, CommPurpose purpose, const size_t* bytes) {
 }
 
 static void check_sent_to_each(Comm* c, CommPurpose purpose, size_t bytes) {
-    size_t each[MOST_RANKS];
+    size_t each[MOST_RANKS] = {};
     for (int r = 0; r < c->size; r++) each[r] = bytes;
     check_sent(c, purpose, each);
 }
