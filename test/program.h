@@ -1,7 +1,8 @@
 // program.h - for tests that run the whole program and read what it leaves: a temporary directory, a command with its
 // output and status, the numbers of a log. The path of the program under test is the test's first argument.
 #pragma once
-#include <dirent.h>
+#include <limits.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -58,6 +59,49 @@ static inline void sleep_ms(int ms) {
     nanosleep(&t, NULL);
 }
 
+// The status of what was started, as sh gives it; -1 when it is not over after so many seconds: then it is ended.
+static inline int ended_within(pid_t pid, double seconds) {
+    int status;
+    for (int i = 0; i < seconds * 100; i++, sleep_ms(10))
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    kill(pid, SIGTERM);  // mpirun ends its ranks then, those that are stopped too
+    sleep_ms(3000);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    return -1;
+}
+
+// What it said, to output.
+static inline void read_background(void) { read_text(path_of("background"), output, sizeof output); }
+
+// Waits until a file in $W holds something, for at most so many seconds. Returns whether it does.
+static inline int comes(const char* name, double seconds) {
+    struct stat s;
+    for (int i = 0; i < seconds * 100; i++, sleep_ms(10))
+        if (stat(path_of(name), &s) == 0 && s.st_size > 0) return 1;
+    return 0;
+}
+
+static inline int has_mpirun(void) { return sh("command -v mpirun") == 0; }
+
+static inline int lines_in(const char* text) {
+    int n = 0;
+    for (; (text = strchr(text, '\n')); text++) n++;
+    return n;
+}
+
+// That the last command printed; good for the next three calls.
+static inline const char* loss_hash(void) {
+    static char hashes[4][17];
+    static int next;
+    const char* at = strstr(output, "loss hash ");
+    char* hash = hashes[next++ % 4];
+    CHECK(at != NULL);
+    snprintf(hash, sizeof hashes[0], "%.16s", at ? at + 10 : "");
+    return hash;
+}
+
 static inline void write_text(const char* name, const void* bytes, size_t n) { write_file(path_of(name), bytes, n); }
 
 // W/corpus: documents of lengths spread evenly in their logarithm, up to exp(most) letters, most at most 8.2.
@@ -95,6 +139,11 @@ static inline int log_values(const char* run, const char* member, double* values
     free(line);
     if (file) fclose(file);
     return n;
+}
+
+static inline int steps_logged(const char* run) {
+    static double values[100000];
+    return log_values(run, "loss", values, COUNT(values));
 }
 
 static inline int program_end(void) { return temporary_end(); }

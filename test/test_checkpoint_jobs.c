@@ -1,7 +1,5 @@
 // test_checkpoint_jobs.c - a save that fails on one rank of several: nothing of it stays, every rank ends, the words
 // name the rank, and the checkpoint before it is as it was. Started alone; it starts mpirun itself.
-#include <signal.h>
-
 #include "data/checkpoint.h"
 #include "plan/base.h"
 #include "test/program.h"
@@ -96,18 +94,13 @@ static void a_rank_that_writes_elsewhere_is_found_out(void) {
 static void a_second_job_is_kept_out_by_the_lock_of_rank_0(void) {
     if (no_ranks()) SKIP(no_ranks());
     pid_t pid = start("sh -c 'cd $W && exec mpirun --oversubscribe -n 2 $TRAIN " TINY " --steps 1000000 --out held'");
-    char path[600];
-    snprintf(path, sizeof path, "%s/held/step-000002/DONE", work);
-    for (int i = 0; i < 2000 && access(path, F_OK); i++) sleep_ms(10);
-    CHECK(access(path, F_OK) == 0);
+    CHECK(comes("held/step-000002/DONE", 20));
     CHECK(job(-1, "", "", "--resume --threads 1 --out held") != 0 && strstr(errors, "held is in use by process "));
     CHECK(sh("$TRAIN --resume --out $W/held") == 1 && strstr(errors, "held is in use by process "));
     kill(pid, SIGUSR1);  // mpirun sends it on
-    int status = -1;
-    for (int i = 0; i < 2000 && waitpid(pid, &status, WNOHANG) != pid; i++) sleep_ms(10);
-    if (status == -1) kill(pid, SIGKILL), waitpid(pid, &status, 0);
-    CHECK(status == 0);
-    CHECK(sh("cat $W/background") == 0 && strstr(output, "stopped at step") && !strstr(output, "warning"));
+    CHECK(ended_within(pid, 20) == 0);
+    read_background();
+    CHECK(strstr(output, "stopped at step") && !strstr(output, "warning"));
 }
 
 static void all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole(void) {

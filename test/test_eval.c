@@ -46,7 +46,7 @@ static double golden(const char* arch, int* context) {
 
 static void losses_are_those_of_pytorch_on_any_ranks(void) {
     static const char* const archs[] = {"gpt2", "llama", "qwen2", "qwen3"};
-    int has_ranks = sh("command -v mpirun") == 0;
+    int has_ranks = has_mpirun();
     for (int i = 0; i < COUNT(archs); i++) {
         int context = 0;
         char options[256], given[32] = "";
@@ -147,7 +147,7 @@ static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void
     CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
     CHECK(sh("%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --capacity 64 --threads 1", program) == 0);
     CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
-    if (sh("command -v mpirun")) return;
+    if (!has_mpirun()) return;
     CHECK(sh(MPIRUN "%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --tp 2", 2, program) == 0);
     CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
 }

@@ -1,8 +1,6 @@
 // test_layout_auto.c - --layout auto in whole runs: a limit that no single way of dividing a model meets, what virtual
 // ranks take against what was predicted, files that read back; and build/simulate --layout auto. Arguments: the
 // program, the simulator, ranks (4).
-#include <signal.h>
-
 #include "plan/base.h"
 #include "test/program.h"
 
@@ -62,13 +60,9 @@ static void check_losses(const char* run, int from) {
 
 // Killed behind the checkpoint of step 4, as by kill -9, and continued under another layout.
 static void check_killed(double limit) {
-    char path[700];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/killed/step-000004/DONE", work);
     pid_t pid = start(MPIRUN "%s " TINY "--steps 1000 --layout auto --memory %.1fM --out %s/killed", ranks, program,
                       limit, work);
-    for (int i = 0; i < 600 && stat(path, &st); i++) sleep_ms(50);
-    CHECK(stat(path, &st) == 0);
+    CHECK(comes("killed/step-000004/DONE", 30));
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     int status = 1;

@@ -3,7 +3,7 @@
 #include "plan/base.h"
 #include "test/program.h"
 
-#define TINY                                                                                                     \
+#define TINY                                                                                                    \
     "--data $W/corpus --layers 1 --width 16 --heads 2 --context 32 --batch-tokens 64 --steps 3 --eval-every 0 " \
     "--sample-every 0 --dtype fp32 "
 #define ONE TINY "--threads 1 --out $W/run "
@@ -12,14 +12,6 @@
     "--data $W/corpus --layers 2 --width 1024 --heads 2 --context 32 --batch-tokens 64 --steps 1 --eval-every 0 " \
     "--sample-every 0 --save-every 0 --dtype fp32 --threads 1 --out $W/run "
 #define MPIRUN "timeout 60 mpirun --oversubscribe -n 2 "
-
-static int has_mpirun(void) { return sh("command -v mpirun") == 0; }
-
-static int lines_in(const char* text) {
-    int n = 0;
-    for (; (text = strchr(text, '\n')); text++) n++;
-    return n;
-}
 
 // Status 1 and one line on stderr with both words, without a step.
 static int refused(int status, const char* word1, const char* word2) {
@@ -86,9 +78,10 @@ static void ranks_share_the_memory_of_a_container(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!make_group("memory")) SKIP("no control group of version 1 can be made here");
     for (int mib = 500; mib <= 800; mib += 300) {
-        int status = sh("echo %dM > %s/memory.limit_in_bytes; rm -rf $W/run; echo $$ > %s/cgroup.procs && "
-                        "exec " MPIRUN "%s " LARGE,
-                        mib, group, group, program);
+        int status =
+            sh("echo %dM > %s/memory.limit_in_bytes; rm -rf $W/run; echo $$ > %s/cgroup.procs && "
+               "exec " MPIRUN "%s " LARGE,
+               mib, group, group, program);
         CHECK(mib == 800 ? status == 0 : status == 1 && strstr(errors, "(memory limit of the container)"));
         if (test_failures_in_claim) printf("    %d MiB, status %d: %.600s\n", mib, status, errors);
     }
@@ -98,9 +91,10 @@ static void ranks_share_the_memory_of_a_container(void) {
 static void a_quota_of_one_core_counts_as_one_core(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
-    int status = sh("echo 100000 > %s/cpu.cfs_period_us; echo 100000 > %s/cpu.cfs_quota_us; rm -rf $W/run; "
-                    "echo $$ > %s/cgroup.procs && exec " MPIRUN "%s " TINY "--verbose --out $W/run",
-                    group, group, group, program);
+    int status =
+        sh("echo 100000 > %s/cpu.cfs_period_us; echo 100000 > %s/cpu.cfs_quota_us; rm -rf $W/run; "
+           "echo $$ > %s/cgroup.procs && exec " MPIRUN "%s " TINY "--verbose --out $W/run",
+           group, group, group, program);
     CHECK(status == 0 && strstr(output, "2 ranks of 1 threads share 1 cores"));
     if (test_failures_in_claim) printf("    status %d: %.600s\n", status, output);
     remove_group();
@@ -118,9 +112,8 @@ static void a_limit_of_addresses_refuses_a_table_that_does_not_fit(void) {
 
 // Hundreds of files, of which many would be kept open.
 static void few_descriptors_are_enough_and_leave_no_document_out(void) {
-    char hash[64];
     CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
-    snprintf(hash, sizeof hash, "%.30s", strstr(output, "loss hash"));
+    const char* hash = loss_hash();
     CHECK(works(sh("rm -rf $W/run; ulimit -n 40; exec %s " ONE, program)));
     CHECK(strstr(output, hash) && strstr(output, "in 279 documents to train on"));
     if (!has_mpirun()) return;

@@ -2,15 +2,13 @@
 // --timeout of some seconds. Started alone; it starts mpirun itself.
 //
 //   test_lost_ranks PROGRAM    "build/release/train", or "build/release/train_emu --device emu": ranks with NCCL
-#include <signal.h>
-
 #include "plan/base.h"
 #include "test/program.h"
 
 enum { RANKS = 2, TIMEOUT = 3, SOON = 20 };  // seconds; SOON: how late a busy machine may be
 
-#define TINY                                                                                                    \
-    "--data plan --layers 2 --width 16 --heads 2 --context 64 --batch-tokens 256 --threads 1 --eval-every 0 "   \
+#define TINY                                                                                                  \
+    "--data plan --layers 2 --width 16 --heads 2 --context 64 --batch-tokens 256 --threads 1 --eval-every 0 " \
     "--sample-every 0 --save-every 0 --dtype fp32 --steps 1000000 --timeout 3 --out $W/run "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n 2 "
 
@@ -30,14 +28,9 @@ static void start_run(const char* options) {
     job = start(MPIRUN "%s " TINY "%s", program, options);
 }
 
-static int steps(void) {
-    static double values[100000];
-    return log_values("run", "loss", values, 100000);
-}
-
 static int comes_to_step(int n, double seconds) {
-    for (int i = 0; i < seconds * 20 && steps() < n && kill(job, 0) == 0; i++) sleep_ms(50);
-    return steps() >= n;
+    for (int i = 0; i < seconds * 20 && steps_logged("run") < n && kill(job, 0) == 0; i++) sleep_ms(50);
+    return steps_logged("run") >= n;
 }
 
 // Sends the last rank a signal; it is known by its place in the environment.
@@ -48,26 +41,17 @@ static void signal_last(const char* name) {
     CHECK(strstr(output, "sent") != NULL);
 }
 
-// The job's status, or -1 when it is not over in time: then all of it is killed.
-static int ended_within(double seconds) {
-    int status;
-    for (int i = 0; i < seconds * 20; i++, sleep_ms(50))
-        if (waitpid(job, &status, WNOHANG) == job)
-            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    kill(job, SIGTERM);  // mpirun ends its ranks then, those that are stopped too
-    sleep_ms(3000);
-    kill(job, SIGKILL);
-    waitpid(job, &status, 0);
-    sh("pkill -9 -f '[o]ut %s/run'", work);
-    return -1;
+// The job's status; -1 when it is not over in time: then all of it is killed.
+static int job_ended_within(double seconds) {
+    int status = ended_within(job, seconds);
+    if (status < 0) sh("pkill -9 -f '[o]ut %s/run'", work);
+    return status;
 }
 
 // It ended in time, rank 0 with a line that has these words, and nobody is left.
 static void check_end(const char* words) {
-    int status = ended_within(TIMEOUT + SOON);
-    char path[600];
-    snprintf(path, sizeof path, "%s/background", work);
-    read_text(path, output, sizeof output);
+    int status = job_ended_within(TIMEOUT + SOON);
+    read_background();
     int said = strstr(output, "train: rank 0") && strstr(output, words);
     CHECK(status > 0);
     CHECK(said);
@@ -87,7 +71,7 @@ static void ctrl_c_ends_a_start_that_waits(void) {
     sleep_ms(1500);
     CHECK(waitpid(job, NULL, WNOHANG) == 0);  // it waits
     kill(job, SIGINT);
-    CHECK(ended_within(SOON) > 0);
+    CHECK(job_ended_within(SOON) > 0);
     CHECK(sh("pgrep -f '[o]ut %s/run'", work) != 0);
 }
 
@@ -108,11 +92,11 @@ static void a_rank_that_stands_still_for_less_is_waited_for(void) {
     CHECK(comes_to_step(3, 60));
     signal_last("STOP");
     sleep_ms(1500);
-    int before = steps();
+    int before = steps_logged("run");
     signal_last("CONT");
     CHECK(comes_to_step(before + 3, SOON));
     kill(job, SIGUSR1);
-    CHECK(ended_within(SOON) == 0);
+    CHECK(job_ended_within(SOON) == 0);
 }
 
 int main(int argc, char** argv) {

@@ -15,9 +15,7 @@ static char cached[700];  // the one file in the cache, empty when there is none
 static int find_cached(void) {
     CHECK(sh("find $W/cache -type f 2>/dev/null | sort") == 0);
     snprintf(cached, sizeof cached, "%.*s", (int)strcspn(output, "\n"), output);
-    int n = 0;
-    for (const char* p = output; (p = strchr(p, '\n')); p++) n++;
-    return n;
+    return lines_in(output);
 }
 
 static Machine read_cached(void) {
@@ -29,12 +27,6 @@ static Machine read_cached(void) {
     if (bad) printf("    %s: %s\n", cached, err);
     CHECK(!bad);
     return machine;
-}
-
-static int lines_in(const char* text) {
-    int n = 0;
-    for (; (text = strchr(text, '\n')); text++) n++;
-    return n;
 }
 
 // A run of some steps on one rank; its status.
@@ -230,8 +222,6 @@ static void a_probe_without_a_place_for_its_file_says_so(void) {
 }
 
 // ---- several ranks
-
-static int has_mpirun(void) { return sh("command -v mpirun") == 0; }
 
 static void check_link(const LinkTable* link) {
     CHECK(link->n >= 4 && link->bytes[0] == 1024);

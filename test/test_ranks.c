@@ -1,7 +1,5 @@
 // test_ranks.c - the whole program on several ranks: the same losses, checkpoints that move between numbers of ranks,
 // ranks that die, plans that differ, signals. Started alone; it starts mpirun itself.
-#include <signal.h>
-
 #include "data/checkpoint.h"
 #include "data/safetensors.h"
 #include "plan/base.h"
@@ -107,31 +105,9 @@ static void a_run_goes_on_with_another_number_of_ranks(void) {
 
 // ---- ends
 
-static int steps_logged(const char* run) {
-    static double values[100000];
-    return log_values(run, "loss", values, 100000);
-}
-
 static void wait_for_steps(const char* run, int steps) {
     for (int i = 0; i < 600 && steps_logged(run) < steps; i++) sleep_ms(100);
     CHECK(steps_logged(run) >= steps);
-}
-
-// Exit status of a process that was started, or -1 when it is not gone after so many seconds.
-static int ended_within(pid_t pid, double seconds) {
-    int status;
-    for (int i = 0; i < seconds * 20; i++, sleep_ms(50))
-        if (waitpid(pid, &status, WNOHANG) == pid)
-            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
-    return -1;
-}
-
-static void read_background(void) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/background", work);
-    read_text(path, output, sizeof output);
 }
 
 static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes(void) {
@@ -180,17 +156,14 @@ static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
 }
 
 static void a_signal_breaks_an_evaluation_off_on_all_ranks(void) {
-    char path[600];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/evaluating/log.jsonl", work);
     pid_t job = start(MPIRUN
                       "--threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens "
                       "999999999 --out $W/evaluating",
                       3, program);
-    for (int i = 0; i < 300 && (stat(path, &st) || st.st_size == 0); i++) sleep_ms(100);  // it begins
+    CHECK(comes("evaluating/log.jsonl", 30));
     kill(job, SIGUSR1);
     CHECK(ended_within(job, 30) == 0);
-    CHECK(sh("grep -c val_loss %s", path) == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
+    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
 }
 
 static void ranks_that_mean_different_runs_end_with_words(void) {

@@ -1,6 +1,4 @@
 // test_resume.c - a run that was stopped, killed or moved to another place continues bit for bit.
-#include <signal.h>
-
 #include "data/checkpoint.h"
 #include "plan/base.h"
 #include "test/program.h"
@@ -10,12 +8,6 @@
     "--eval-every 0 "                                                                                         \
     "--sample-every 0"
 
-static void loss_hash(char hash[17]) {
-    const char* at = strstr(output, "loss hash ");
-    CHECK(at != NULL);
-    snprintf(hash, 17, "%.16s", at ? at + 10 : "");
-}
-
 // cmp of every file that two final checkpoints share, state.json included.
 static void check_same_checkpoint(const char* a, const char* b, int step) {
     const char* files[] = {"model.safetensors", "optimizer-00000-of-00001.safetensors", "config.json", "state.json"};
@@ -24,18 +16,16 @@ static void check_same_checkpoint(const char* a, const char* b, int step) {
 }
 
 static void resume(const char* dtype) {
-    char whole[17], parts[17];
     double a[64], b[64];
     sh("rm -rf %s/whole %s/parts", work, work);
     CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 10 --out %s/whole", program, dtype, work) == 0);
-    loss_hash(whole);
+    const char* whole = loss_hash();
     // --steps shapes the schedule: a run that is to be the same needs the same number, so the first part is ended by
     // a signal.
     CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 7 --keep 0 --out %s/parts", program, dtype, work) == 0);
     CHECK(sh("cd %s/parts && rm -rf step-000030 step-000028 step-000021", work) == 0);  // back to step 14
     CHECK(sh("%s --resume --save-every 10 --keep 2 --out %s/parts", program, work) == 0);
-    loss_hash(parts);
-    CHECK_STRING(parts, whole);
+    CHECK_STRING(loss_hash(), whole);
     int n = log_values("whole", "loss", a, 64);
     CHECK(n == 30 && log_values("parts", "loss", b, 64) == 30);
     for (int i = 0; i < n; i++) CHECK(a[i] == b[i]);
@@ -46,11 +36,11 @@ static void a_resumed_run_repeats_losses_weights_and_log_in_fp32(void) { resume(
 static void a_resumed_run_repeats_losses_weights_and_log_in_bf16(void) { resume("bf16"); }
 
 static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit(void) {
-    char arguments[1024], whole[17], parts[17], path[CHECKPOINT_PATH], err[ERR_BYTES];
+    char arguments[1024], path[CHECKPOINT_PATH], err[ERR_BYTES];
     int64_t step = 0, last = 0;
     sh("rm -rf %s/whole %s/killed", work, work);
     CHECK(sh("%s " TINY " --steps 400 --save-every 400 --out %s/whole", program, work) == 0);
-    loss_hash(whole);
+    const char* whole = loss_hash();
     snprintf(arguments, sizeof arguments, TINY " --steps 400 --save-every 1 --keep 2 --out %s/killed", work);
     int wait = 300;  // until it saves; longer where the machine is busy and nothing was saved
     for (int kill_n = 0; kill_n < 12; kill_n++) {
@@ -72,42 +62,29 @@ static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_
     }
     CHECK(last > 0);  // or nothing was tried
     CHECK(sh("%s --resume --out %s/killed", program, work) == 0);
-    loss_hash(parts);
-    CHECK_STRING(parts, whole);
+    CHECK_STRING(loss_hash(), whole);
     CHECK(sh("cmp %s/whole/step-000400/model.safetensors %s/killed/step-000400/model.safetensors", work, work) == 0);
 }
 
 static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
-    char arguments[1024], path[600];
-    int status = 0;
-    snprintf(arguments, sizeof arguments, TINY " --steps 100000 --save-every 0 --out %s/interrupted", work);
-    struct stat st;
-    snprintf(path, sizeof path, "%s/interrupted/log.jsonl", work);
-    pid_t pid = start("%s %s", program, arguments);
-    for (int i = 0; i < 300 && (stat(path, &st) || st.st_size == 0); i++) sleep_ms(100);  // the first step is done
+    pid_t pid = start("%s " TINY " --steps 100000 --save-every 0 --out %s/interrupted", program, work);
+    CHECK(comes("interrupted/log.jsonl", 30));
     kill(pid, SIGINT);
-    waitpid(pid, &status, 0);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 130);
-    snprintf(path, sizeof path, "%s/background", work);
-    read_text(path, output, sizeof output);
+    CHECK(ended_within(pid, 60) == 130);
+    read_background();
     CHECK(strstr(output, "stopped at step") && strstr(output, "--resume --out"));
     CHECK(sh("ls -d %s/interrupted/step-*", work) == 0);
 }
 
 static void an_interrupt_breaks_an_evaluation_off(void) {
-    char path[600];
-    struct stat st;
-    int status = 0;
-    snprintf(path, sizeof path, "%s/evaluating/log.jsonl", work);
     pid_t pid = start(
         "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens 999999999 "
         "--out %s/evaluating",
         program, work);
-    for (int i = 0; i < 300 && (stat(path, &st) || st.st_size == 0); i++) sleep_ms(100);  // it begins
+    CHECK(comes("evaluating/log.jsonl", 30));
     kill(pid, SIGINT);
-    waitpid(pid, &status, 0);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 130);
-    CHECK(sh("grep -c val_loss %s", path) == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
+    CHECK(ended_within(pid, 60) == 130);
+    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
 }
 
 static void a_run_does_not_overwrite_another(void) {
@@ -130,14 +107,13 @@ static void documents_with_one_changed_byte_are_not_resumed_with(void) {
 
 // As where there are no C headers: the default corpus is the directory in which runs are kept.
 static void a_corpus_that_holds_its_own_runs_can_be_resumed(void) {
-    char real[PATH_MAX], first[17], second[17];
+    char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
     CHECK(sh("cp -r $W/corpus $W/self && cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
-    loss_hash(first);
+    const char* first = loss_hash();
     CHECK(strstr(output, "1 run of this program left out"));  // itself
     CHECK(sh("cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
-    loss_hash(second);
-    CHECK_STRING(second, first);
+    CHECK_STRING(loss_hash(), first);
     CHECK(strstr(output, "2 runs of this program left out"));
     CHECK(sh("cd $W/self && %s --resume --steps 5 --out runs/0", real) == 0);
     CHECK(strstr(output, "2 runs of this program left out"));

@@ -1,6 +1,4 @@
 // test_run_dirs.c - a run directory belongs to one run; what is in it survives other runs, signals, damage and pipes.
-#include <signal.h>
-
 #include "data/checkpoint.h"
 #include "data/run_dir.h"
 #include "plan/base.h"
@@ -16,30 +14,12 @@ static int has(const char* name) {
     return access(path, F_OK) == 0;
 }
 
-// Waits until a file is there, for at most ten seconds.
-static int await(const char* name) {
-    for (int i = 0; i < 1000 && !has(name); i++) sleep_ms(10);
-    return has(name);
-}
-
-static int ends_with(pid_t pid) {
-    int status = -1;
-    for (int i = 0; i < 1000; i++) {
-        if (waitpid(pid, &status, WNOHANG) == pid)
-            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        sleep_ms(10);
-    }
-    kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
-    return -1;
-}
-
 // A run that goes on until it is told to stop, once it has saved something.
 static pid_t endless(const char* out) {
     char saved[600];
     pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 50 --out $W/%s", program, out);
     snprintf(saved, sizeof saved, "%s/step-000050/DONE", out);
-    CHECK(await(saved));
+    CHECK(comes(saved, 10));
     return pid;
 }
 
@@ -66,14 +46,14 @@ static void a_second_run_in_a_directory_names_the_first_and_leaves_it_alone(void
     CHECK(sh("ln -s mine $W/alias && $P --resume --out $W/alias") == 1 && strstr(errors, who));
     CHECK(sh("$P --sample x --tokens 3 --out $W/mine") == 0);  // reading disturbs nobody
     kill(pid, SIGTERM);
-    CHECK(ends_with(pid) == 128 + SIGTERM);
+    CHECK(ended_within(pid, 10) == 128 + SIGTERM);
     CHECK(sh("cat $W/background; grep -c 'saved' $W/background") == 0 && !strstr(output, "warning"));
 }
 
 static void a_run_that_was_killed_leaves_no_lock(void) {
     pid_t pid = endless("killed");
     kill(pid, SIGKILL);
-    CHECK(ends_with(pid) == 128 + SIGKILL);
+    CHECK(ended_within(pid, 10) == 128 + SIGKILL);
     CHECK(sh("$P --resume --out $W/killed --steps 60 --save-every 0") == 0 && has("killed/RUN"));
 }
 
@@ -103,9 +83,8 @@ static void the_newest_run_is_the_one_that_was_written_last_whatever_its_number(
 }
 
 static void resume_from_goes_on_from_the_step_that_it_names(void) {
-    char hash[17] = "";
     CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back") == 0);
-    snprintf(hash, sizeof hash, "%.16s", strstr(output, "loss hash ") + 10);
+    const char* hash = loss_hash();
     CHECK(sh("$P --resume-from step-000010 --out $W/back") == 0 && strstr(output, hash));
     CHECK(sh("$P --resume-from $W/back/step-000020 --steps 25") == 0);
     CHECK(sh("$P --resume --out $W/back --steps 26") == 0 && strstr(output, "from") && strstr(output, "step-000025"));
@@ -116,9 +95,8 @@ static void resume_from_goes_on_from_the_step_that_it_names(void) {
 // ---- damage
 
 static void resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped(void) {
-    char hash[17] = "";
     CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 3 --out $W/damage") == 0);
-    snprintf(hash, sizeof hash, "%.16s", strstr(output, "loss hash ") + 10);
+    const char* hash = loss_hash();
     CHECK(sh("cp -r $W/damage $W/worse; printf '?' | dd of=$W/damage/step-000030/model.safetensors bs=1 seek=3000 "
              "conv=notrunc; rm $W/damage/step-000020/config.json") == 0);
     CHECK(sh("$P --sample x --tokens 2 --out $W/damage") == 0);
@@ -211,21 +189,21 @@ static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
     int64_t step = 0;
     pid_t pid = endless("hangup");
     kill(pid, SIGHUP);
-    CHECK(ends_with(pid) == 128 + SIGHUP);
+    CHECK(ended_within(pid, 10) == 128 + SIGHUP);
     CHECK(sh("cat $W/background") == 0);
     const char* at = strstr(output, "stopped at step ");
     snprintf(dir, sizeof dir, "%s/hangup", work);
     CHECK(at && checkpoint_latest(dir, path, sizeof path, &step, err, sizeof err) == 1);
     CHECK(at && atoll(at + 16) == step);
     pid = start("nohup %s " SMALL " --steps 1000000 --save-every 50 --out $W/nohup", program);
-    CHECK(await("nohup/step-000050/DONE"));
+    CHECK(comes("nohup/step-000050/DONE", 10));
     kill(pid, SIGHUP);
     for (int more = 100; more <= 150; more += 50) {
         snprintf(name, sizeof name, "nohup/step-%06d/DONE", more);
-        CHECK(has(name) || await(name));
+        CHECK(comes(name, 10));
     }
     kill(pid, SIGTERM);
-    CHECK(ends_with(pid) == 128 + SIGTERM);
+    CHECK(ended_within(pid, 10) == 128 + SIGTERM);
 }
 
 static void a_reader_that_ends_stops_the_run_with_a_checkpoint(void) {
@@ -262,11 +240,11 @@ static void a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status(void) {
 
 static void samples_come_from_a_run_that_removes_what_they_read(void) {
     pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving", program);
-    CHECK(await("moving/log.jsonl"));
+    CHECK(comes("moving/log.jsonl", 10));
     sleep_ms(300);
     for (int i = 0; i < 30; i++) CHECK(sh("$P --sample x --tokens 2 --out $W/moving") == 0);
     kill(pid, SIGTERM);
-    CHECK(ends_with(pid) == 128 + SIGTERM);
+    CHECK(ended_within(pid, 10) == 128 + SIGTERM);
     CHECK(sh("$P --resume --out $W/moving --steps 1") == 0);
 }
 

@@ -1,10 +1,10 @@
 // test_run_page.c - the claims of run/run_page.h and run/columns.h, and of the ranks in data/runlog.h: a run of any
 // length is at most so many columns of true means, the page has what the log says, whatever else stands there, and a
 // page that cannot be written leaves the older one.
-#include <signal.h>
 #include <sys/resource.h>
 
 #include "data/runlog.h"
+#include "plan/disk.h"
 #include "run/run_page.h"
 #include "test/page_checks.h"
 #include "test/program.h"
@@ -302,14 +302,6 @@ static void a_run_writes_its_page_and_several_are_laid_side_by_side(void) {
 
 // ---- what fails
 
-static int files_in(const char* dir) {
-    int n = 0;
-    DIR* d = opendir(dir);
-    for (struct dirent* e; d && (e = readdir(d));) n += e->d_name[0] != '.';
-    if (d) closedir(d);
-    return n;
-}
-
 static void a_page_that_cannot_be_written_leaves_the_older_one_and_says_why(void) {
     static char older[sizeof text];
     RunPage *small = make_page(2, 1), *large = make_page(600, 2);
@@ -328,10 +320,10 @@ static void a_page_that_cannot_be_written_leaves_the_older_one_and_says_why(void
     signal(SIGXFSZ, SIG_DFL);
     CHECK(failed < 0 && strstr(err, "full/report.html") && strstr(err, "cannot write"));
     CHECK(read_text(path_of("full/report.html"), text, sizeof text) == n && !strcmp(text, older));
-    CHECK(files_in(path_of("full")) == 1);
+    CHECK(disk_count(path_of("full")) == 1);
     CHECK(run_page_write(&large, 1, "newer", path_of("full/report.html"), err, sizeof err) == 0);
     CHECK(read_text(path_of("full/report.html"), text, sizeof text) > n && strstr(text, "\"newer\""));
-    CHECK(files_in(path_of("full")) == 1);
+    CHECK(disk_count(path_of("full")) == 1);
     run_page_close(small);
     run_page_close(large);
 }
@@ -342,7 +334,7 @@ static void a_page_without_a_place_says_so(void) {
     CHECK(strstr(err, "nowhere/report.html") != NULL);
     CHECK(mkdir(path_of("place"), 0777) == 0 && mkdir(path_of("place/report.html"), 0777) == 0);
     CHECK(run_page_write(&h, 1, "a run", path_of("place/report.html"), err, sizeof err) < 0);
-    CHECK(strstr(err, "place/report.html: ") != NULL && files_in(path_of("place")) == 1);
+    CHECK(strstr(err, "place/report.html: ") != NULL && disk_count(path_of("place")) == 1);
     run_page_close(h);
 }
 

@@ -18,8 +18,6 @@ enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
 #define SHARED "--arch qwen2 --heads 4 --kv-heads 1 --head-size 16 --hidden 150 "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
-static int no_mpirun(void) { return sh("command -v mpirun") != 0; }
-
 // ---- runs
 
 typedef struct Curve {
@@ -28,11 +26,11 @@ typedef struct Curve {
 } Curve;
 
 static void read_end(Curve* c) {
-    const char *hash = strstr(output, "loss hash "), *sample = NULL, *next = output;
+    const char *sample = NULL, *next = output;
     while ((next = strstr(next, ": a sample\n"))) sample = next += strlen(": a sample\n");
     const char* end = sample ? strstr(sample, "\nsaved ") : NULL;
-    CHECK(hash && end && end > sample);
-    snprintf(c->hash, sizeof c->hash, "%.16s", hash ? hash + 10 : "");
+    CHECK(end && end > sample);
+    strcpy(c->hash, loss_hash());
     snprintf(c->sample, sizeof c->sample, "%.*s", end ? (int)MIN(end - sample, 500) : 0, end ? sample : "");
 }
 
@@ -122,7 +120,7 @@ static void check_curve(const char* what, const Curve* a, const Curve* b, double
 static const double FP32 = 1e-5;
 
 static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(jobs); i++)
         if (jobs[i].like) check_curve(jobs[i].name, curve_of(jobs[i].like), curve_of(jobs[i].name), FP32);
 }
@@ -134,7 +132,7 @@ static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
 static const double BF16 = 1.8e-3;
 
 static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     const Curve* one = curve_of("one_bf16");
     check_curve("three_bf16", one, curve_of("three_bf16"), BF16);
     check_curve("groups_bf16", one, curve_of("groups_bf16"), BF16);
@@ -144,7 +142,7 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
 }
 
 static void a_run_says_how_the_model_is_divided(void) {
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     CHECK(sh(MPIRUN TINY "--verbose --steps 0 --tp 2 --out $W/none", 4, program) == 0);
     const char* words =
         "2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 "
@@ -162,7 +160,7 @@ static void a_checkpoint_goes_on_in_any_division(void) {
     } runs[] = {{"groups", 3, "--tp 3 --zero 1"}, {"one", 4, "--tp 2 --zero 2"},
                 {"three", 1, "--tp 1"},           {"grouped_five", 3, "--tp 3"},
                 {"grouped_one", 4, "--tp 4"},     {"shared_groups", 3, "--tp 3 --zero 1"}};
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         char what[128];
         Curve c = resumed(runs[i].from, runs[i].ranks, runs[i].options);
@@ -175,7 +173,7 @@ static void a_checkpoint_goes_on_in_any_division(void) {
 // Files hold key/value heads once: ranks that share them must have had the same bits.
 static void a_checkpoint_goes_on_in_the_same_division_to_the_bit(void) {
     const char* const names[] = {"groups", "three", "shared_bf16"};
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(names); i++) {
         Curve c = resumed(names[i], job_of(names[i])->ranks, "");
         CHECK_STRING(c.hash, curve_of(names[i])->hash);
@@ -272,7 +270,7 @@ static void files_name_whole_tensors_and_hold_them_once(void) {
         const char* name;
         int files;
     } runs[] = {{"three", 3}, {"groups", 4}, {"grouped_five", 5}, {"shared_groups", 4}};
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         const char* like = job_of(runs[i].name)->like;
         curve_of(like), curve_of(runs[i].name);
@@ -295,7 +293,7 @@ static void samples_are_those_of_one_rank(void) {
         int ranks;  // that sample together, too
     } runs[] = {{"three", 0}, {"groups", 3}, {"grouped_five", 3}, {"shared_three", 0}};
     static char expected[4096];
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         const char *name = runs[i].name, *like = job_of(name)->like;
         CHECK_STRING(curve_of(name)->sample, curve_of(like)->sample);
@@ -352,7 +350,7 @@ static void activations_move_by_the_formula(void) {
         const char* name;
         int ranks, elem, computed_again;
     } runs[] = {{"two", 2, 4, 0}, {"three", 3, 4, 1}, {"three_bf16", 3, 2, 0}};
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         double bytes[STEPS] = {0}, gradients[STEPS] = {0}, rows[STEPS] = {0};
         const Curve* c = curve_of(runs[i].name);
@@ -386,7 +384,7 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
                    {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
                    {3, "--tp 3 --hidden 2", "rank 0: --tp 3: expected at most as many ranks as hidden units, found 2"},
                    {2, "--tp 0", "rank 0: --tp expects 1 to"}};
-    if (no_mpirun()) SKIP("mpirun is not here");
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(refused); i++) {
         check_refused(sh(MPIRUN TINY "%s --out $W/refused", refused[i].ranks, program, refused[i].options),
                       refused[i].words);

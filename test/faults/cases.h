@@ -164,15 +164,6 @@ static inline int64_t resumed_step(void) {
     return from && from < line + 1 + strcspn(line + 1, "\n") ? strtoll(from + 6, NULL, 10) : -1;
 }
 
-static inline const char* loss_hash(void) {
-    static char hash[4][17];
-    static int next;
-    const char* at = strstr(output, "loss hash ");
-    char* kept = hash[next++ % 4];
-    snprintf(kept, 17, "%.16s", at ? at + 10 : "");
-    return kept;
-}
-
 // Calls of a kind by one rank (-1: there are no ranks), by the log of the injector.
 static inline long count_of(const char* log, const char* kind, int rank) {
     char text[64];
