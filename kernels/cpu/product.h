@@ -84,13 +84,19 @@ SIMD_INLINE vf load_pairs(const void* p, size_t n) {
     return x;
 }
 
+// n of the bf16 from p on, or as many as one vector holds, each in a lane of its own.
+SIMD_INLINE vf_bits load_halves(const void* p, size_t n) {
+    if (n < SIMD_FLOATS) return (vf_bits)vf_load_part(p, (int)n, DT_BF16) >> 16;
+    return vf_widen(*(const vf_bf16_unaligned*)p);
+}
+
 // Pairs of n elements from p on with those one step of depth, ld, further. `left` steps are left.
 SIMD_INLINE vf load_two_rows(const void* p, size_t ld, size_t n, size_t left, vf* sum) {
-    vf even = {0}, odd = {0};
-    if (left > 0) even = load_floats(p, n, DT_BF16);
-    if (left > 1) odd = load_floats((const bf16*)p + ld, n, DT_BF16);
-    *sum += even + odd;
-    return (vf)((vf_bits)even >> 16 | (vf_bits)odd);
+    vf_bits even = {0}, odd = {0};
+    if (left > 0) even = load_halves(p, n);
+    if (left > 1) odd = load_halves((const bf16*)p + ld, n) << 16;
+    *sum += (vf)(even << 16) + (vf)odd;
+    return (vf)(even | odd);
 }
 
 // A strip whose depth is contiguous: `rows` rows from p on, `depth` packed elements of which `left` elements of the

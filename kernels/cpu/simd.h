@@ -77,6 +77,12 @@ SIMD_INLINE vf vf_lanes(void) {
 
 // The sum of all lanes, halves added to halves: a fixed order.
 SIMD_INLINE float vf_sum(vf x) {
+#if defined(__AVX512F__)  // gcc 12 goes through memory for the loop below
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return two[0] + two[1];
+#endif
     float t[SIMD_FLOATS];
     *(vf_unaligned*)t = x;
     for (int half = SIMD_FLOATS / 2; half > 0; half /= 2)
@@ -134,18 +140,23 @@ SIMD_INLINE void vf_transpose(vf x[SIMD_FLOATS]) {
 SIMD_INLINE vf vf_load(const float* p) { return *(const vf_unaligned*)p; }
 SIMD_INLINE void vf_store(float* p, vf x) { *(vf_unaligned*)p = x; }
 
-SIMD_INLINE vf vf_from_bf16(vf_bf16 x) {
+SIMD_INLINE vf_bits vf_widen(vf_bf16 x) {
 #if defined(__AVX512F__)  // gcc 12 takes six instructions for the conversion below
-    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+    return (vf_bits)_mm512_cvtepu16_epi32((__m256i)x);
 #else
-    return (vf)(__builtin_convertvector(x, vf_bits) << 16);
+    return __builtin_convertvector(x, vf_bits);
 #endif
 }
+
+SIMD_INLINE vf vf_from_bf16(vf_bf16 x) { return (vf)(vf_widen(x) << 16); }
 
 SIMD_INLINE vf vf_load_bf16(const bf16* p) { return vf_from_bf16(*(const vf_bf16_unaligned*)p); }
 
 // Rounds as bf16_from_float does.
 SIMD_INLINE vf_bf16 vf_to_bf16(vf x) {
+#if defined(__AVX512BF16__)  // its instruction rounds so too, but takes subnormal numbers for 0
+    if (__builtin_expect(!_mm512_fpclass_ps_mask((__m512)x, 0x20), 1)) return (vf_bf16)_mm512_cvtneps_pbh((__m512)x);
+#endif
     vf_bits bits = (vf_bits)x;
     vf_bits rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
     vf_bits chosen = (vf_bits)vf_select(x != x, (vf)quiet, (vf)rounded);
