@@ -6,7 +6,7 @@
 // what arrives one after another is (n_a, (g + 2) H, HS) for H units, a packed row as any kernel knows it. The same
 // all-to-all with senders and receivers swapped brings results back.
 //
-// With Comm.overlap units are cut into two parts, so that one part travels while the other is computed: slice
+// With Comm.overlap units are cut into parts, so that one part travels while another is computed: slice
 // i * parts + p is part p of rank i. With shared groups A (Ulysses) and B (a ring), and local ones, all ranks follow
 //
 //   A in 0, A in 1, B block 0 | local | (wait A in 0) compute, A out 0, (wait A in 1) compute, A out 1, B blocks 1 ..
@@ -14,7 +14,6 @@
 #include "kernels/route.h"
 
 enum {
-    MOST_PARTS = 2,
     MOST_PEERS = 1024,  // of a plan's ulysses ranks, at most as many as key/value heads
 };
 
@@ -95,7 +94,7 @@ typedef struct Call {
     float* lse;
     char* kv[2];
     RingAttention ring;  // without ulysses
-    Request there[MOST_PARTS], back[MOST_PARTS];
+    Request there[ATTENTION_PARTS], back[ATTENTION_PARTS];
 } Call;
 
 // Bytes of `pairs` units of queries alone (M = 1), or of queries, keys and values (3).
@@ -160,7 +159,7 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
     c.head_in = c.in, c.head_out = c.out, c.att = (char*)saved->out + unit_bytes(x, first, 1);
     if (ga->ulysses_size > 1) {
         char *token[] = {x->m.token_out, x->m.token_qkv}, *head[] = {x->m.head_out, x->m.head_qkv};
-        if (x->row->comm->overlap && x->row->NKV > ga->ulysses_size) c.parts = MOST_PARTS;
+        if (x->row->comm->overlap) c.parts = MIN(x->row->parts, CEIL_DIV(x->row->NKV, ga->ulysses_size));
         at = x->used.saved;
         c.att = (char*)saved->head_out + unit_bytes(x, at, 1);
         c.token_in = token[x->M_in == 3] + unit_bytes(x, x->used.tokens, x->M_in);
@@ -221,7 +220,7 @@ typedef void (*MoveHeads)(void* out, const void* x, int N, int M, int HS0, int H
 
 static void move_heads(const Call* c, MoveHeads move, void* out, const void* in, int M) {
     const Pass* x = c->pass;
-    int border[MOST_PARTS * MOST_PEERS + 1], slices = c->ga->ulysses_size * c->parts;
+    int border[ATTENTION_PARTS * MOST_PEERS + 1], slices = c->ga->ulysses_size * c->parts;
     for (int i = 0; i <= slices; i++) border[i] = unit_border(c, i);
     move(out, in, c->n, M, x->g * x->row->HS, x->row->HS, border, slices, x->dt, x->s);
 }

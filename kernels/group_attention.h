@@ -31,7 +31,10 @@
 #pragma once
 #include "kernels/comm.h"
 
-enum { MOST_SHARED_GROUPS = 32 };  // of a row: exchanges of so many are under way together
+enum {
+    MOST_SHARED_GROUPS = 32,  // of a row: exchanges of so many are under way together
+    ATTENTION_PARTS = 4,      // most of RowAttention.parts
+};
 
 // Pointers are to the host but for cu.
 typedef struct GroupAttention {
@@ -54,6 +57,7 @@ typedef struct RowAttention {
     int n_groups;
     int NH, NKV, HS;  // query heads, key/value heads (NKV divides NH), size of each
     float scale;
+    int parts;      // in which the heads of a group travel with Comm.overlap, if a rank has so many
     uint64_t row;   // see Attention
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
 } RowAttention;
@@ -61,8 +65,8 @@ typedef struct RowAttention {
 // What the backward pass needs of the forward pass, on the device, one for each layer. In groups with ulysses_size 1
 // these are rows of tokens: qkv (n, NH + 2 NKV, HS), out (n,NH,HS). Behind them stand those of the others, as their H
 // key/value heads are computed here over n_a tokens: qkv (n_a, (g + 2) H, HS), queries, then keys, then values;
-// head_out (n_a, g H, HS); lse (g H, n_a) fp32, in a ring chunk after chunk. With Comm.overlap these are two parts of
-// the heads, one after the other, so that overlap must be the same in both passes.
+// head_out (n_a, g H, HS); lse (g H, n_a) fp32, in a ring chunk after chunk. With Comm.overlap these are parts of the
+// heads, one after the other, so that overlap must be the same in both passes.
 typedef struct SavedAttention {
     void *qkv, *out;  // before and after attention, of all tokens of the row in their order: qkv is overwritten
     void* head_out;   // NULL where no group has ulysses_size > 1

@@ -33,7 +33,7 @@ typedef struct Wide {
 } Wide;
 
 typedef struct Search {
-    int hides;  // what a pass posts first counts as hidden
+    Hiding hides;
     int capacity, n_groups, n_others, n_wide;
     Group* groups;                 // (n_groups) by cp size; [0] is one rank
     int* first;                    // (ranks + 1) group of a cp size; of the next larger where it has none
@@ -61,15 +61,14 @@ double least_byte_ms(const LinkTable* link, double bytes) {
 }
 
 // e_d: tokens of a micro-batch are not communicated for less, whatever else the micro-batch holds.
-static double least_token_ms(const GroupCost* g, double most_tokens, int hides) {
-    double ms = 0, hidden = hides ? g->first_linear[0] + g->first_linear[1] : 0;
+static double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
+    double ms = 0;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];
-        double count = e->count - (hides ? g->first_count * ((g->first[0] == i) + (g->first[1] == i)) : 0);
         if (e->bytes_per_token > 0)
-            ms += count * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
+            ms += e->shown[hides] * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
     }
-    return g->link_linear - hidden + g->link_scale * ms;
+    return g->shown_linear[hides] + g->link_scale * ms;
 }
 
 // slow: V_d
@@ -90,7 +89,7 @@ static void add_others(Search* x, const Setting* setting, int cp_size, double fa
     int ulysses_sizes[GROUP_ULYSSES_SIZES],
         even = known->ulysses_size > 0 && setting->limits.kv_heads % known->ulysses_size == 0;
     if (setting->kind != CP_CHOICE_AUTO || cp_size == 1) return;
-    even = even && setting->cost.n_groups > 0;
+    even = even && setting->cost.n_groups > 0 && !known->parts;
     for (int i = group_ulysses_sizes(ulysses_sizes, &setting->limits, cp_size) - 1; i >= 0; i--) {
         if (ulysses_sizes[i] == known->ulysses_size) continue;
         GroupCost* other = &x->others[x->n_others++];
@@ -123,7 +122,9 @@ static double weigh_groups(Search* x, const Setting* setting) {
 }
 
 static double time_on(const Group* g, double s) {
-    return g->time2 * s * s + g->time1 * s + group_communication_ms(g->cost, s) + g->cost->micro_batch;
+    double left[2], ms = group_communication_ms(g->cost, s);
+    if (g->cost->parts) ms -= group_hidden_ms(left, g->cost, g->time2 * s * s, s, NULL);
+    return g->time2 * s * s + g->time1 * s + ms + g->cost->micro_batch;
 }
 
 static double work_on(const Group* g, double s) { return g->work2 * s * s + g->work1 * s; }
@@ -402,7 +403,7 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
     if (arena_check(arena, err, errlen) < 0) return -1;
     find_bounds(bounds, &x, sorted, n, setting);
     Bounds hiding = *bounds;
-    x.hides = !setting->no_overlap;
+    x.hides = setting->no_overlap ? HIDING_OWN : HIDING_ANY;
     find_bounds(&hiding, &x, sorted, n, setting);
     hiding.alone = MAX(bounds->l3, hiding.l3);
     *bounds = hiding;

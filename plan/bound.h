@@ -5,8 +5,8 @@
 // (Cost.micro_batch), C the capacity of a rank. The documents of a micro-batch share these costs: at most d C tokens
 // share f, and no token is communicated for less than e_d, the sum over the group's collectives of the least time a
 // token in messages of up to d C tokens (on published machines all tokens cost the same), without what a pass posts
-// before it computes: other attention may hide that (timeline.h). V_d is the sum of the d least
-// speeds of ranks, d when all are 1. So a document occupies at least
+// before it computes, which other attention may hide (timeline.h), and without all that its own may hide (cost.h). V_d
+// is the sum of the d least speeds of ranks, d when all are 1. So a document occupies at least
 //   w(s, d) = d (T(s, d) - communication(d, s)) + V_d (e_d s + f s / (d C))     ms of a rank of speed 1,
 // and no makespan is less than
 //   L1 = sum over documents of min_d w / sum of speeds     the work, divided without limit
@@ -24,7 +24,7 @@
 
 typedef struct Bounds {
     double l1, l2, l3;  // ms
-    double alone;       // ms: L3 of plans that hide nothing, whose passes have one micro-batch: what searches aim at
+    double alone;       // ms: L3 of plans whose passes have one micro-batch: what searches aim at
     int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
 } Bounds;
 

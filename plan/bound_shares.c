@@ -57,22 +57,24 @@ static void weigh_published(Shares* x, const Cost* cost, int hides) {
     double ratio = cost->channels ? (double)cost->kv_channels / cost->channels : 1;
     double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2, all = cost->token_bytes;
     int tensor = MAX(1, cost->tensor_ranks), between = x->node * tensor + 1;
-    x->inside = (hides ? 0.5 : 1) * least_published_ms(cost, 2, MAX(x->node, 2), all);
-    x->across = (hides ? 0.5 : 1) * least_published_ms(cost, between, INT32_MAX, all);
+    double shown = hides ? 0.5 / MAX(1, cost->parts) : 1;
+    x->inside = shown * least_published_ms(cost, 2, MAX(x->node, 2), all);
+    x->across = shown * least_published_ms(cost, between, INT32_MAX, all);
     double hop = all * ratio / (2 + 2 * ratio);
     double least = MIN(published_ms(cost, 2, hop), published_ms(cost, between, hop));
-    x->ring = ((hides ? 0 : 2) + 2 * gradient) * least;
+    x->ring = ((hides ? 0 : 2) + (hides && cost->parts ? 1 : 2) * gradient) * least;
 }
 
 static void weigh_measured(Shares* x, const Cost* cost, int hides) {
-    double count = (hides ? 1 : 2) * cost->layers, e = cost->elem_bytes,
+    double count = (hides ? 1.0 / MAX(1, cost->parts) : 2) * cost->layers, e = cost->elem_bytes,
+           gradients = (hides && cost->parts ? 1.0 : 2.0) * cost->layers,
            way = e * (cost->channels + 2.0 * cost->kv_channels);
     double back = e * cost->channels, keys = 2.0 * cost->kv_channels, least[N_LINKS], ring[N_LINKS];
     for (int k = 0; k < N_LINKS; k++) {
         const LinkTable* link = &cost->link[k];
         least[k] = table_ms(link, count, way, 2 * x->capacity) + table_ms(link, count, back, 2 * x->capacity);
         ring[k] = table_ms(link, hides ? 0 : 2.0 * cost->layers, e * keys, x->capacity) +
-                  table_ms(link, 2.0 * cost->layers, 4 * keys, x->capacity);
+                  table_ms(link, gradients, 4 * keys, x->capacity);
     }
     x->inside = least[LINK_INSIDE], x->across = least[LINK_ACROSS];
     x->ring = MIN(ring[LINK_INSIDE], ring[LINK_ACROSS]);

@@ -49,9 +49,11 @@ static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) 
 
 // ---- one group
 
-static void add_communication(GroupCost* g, const LinkTable* link, double count, double bytes_per_token) {
+static void add_communication(GroupCost* g, const LinkTable* link, double count, double bytes_per_token, double own,
+                              double any) {
     if (count > 0 && link->n > 0)
-        g->communications[g->n_communications++] = (Communication){link, count, bytes_per_token};
+        g->communications[g->n_communications++] =
+            (Communication){link, count, bytes_per_token, {count - own, count - any}};
 }
 
 // Whether runs of ulysses_size ranks, and the places of a ring, are on several nodes.
@@ -61,25 +63,34 @@ static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int firs
 
 static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
                          const GroupFactors* f) {
-    int ulysses_size = g->ulysses_size, ring_size = g->cp_size / ulysses_size;
+    int ulysses_size = g->ulysses_size, ring_size = g->cp_size / ulysses_size, parts = MAX(g->parts, 1);
+    double layers = cost->layers;
     if (ulysses_size > 1) {
         const LinkTable* link = &cost->link[ulysses_across(g, limits, first_rank) ? LINK_ACROSS : LINK_INSIDE];
-        double channel = f->exchange * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size;
-        add_communication(g, link, 2.0 * cost->layers, channel * (cost->channels + 2 * cost->kv_channels));
-        add_communication(g, link, 2.0 * cost->layers, channel * cost->channels);
-        g->first_count = link->n ? cost->layers : 0;
+        double channel = f->exchange * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size / parts;
+        double own = 2 * layers * (parts - 1), any = own + layers;
+        add_communication(g, link, 2 * layers * parts, channel * (cost->channels + 2 * cost->kv_channels), own, any);
+        add_communication(g, link, 2 * layers * parts, channel * cost->channels, own, any);
+        g->first_count = link->n ? layers * parts : 0;
         g->first[1] = 1;
     }
     if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
-        double channels = f->hop * 2.0 * cost->kv_channels / ulysses_size / ring_size;  // of keys and values
-        if (ulysses_size == 1) g->first_count = link->n ? cost->layers : 0;
-        add_communication(g, link, 2.0 * (ring_size - 1) * cost->layers, cost->elem_bytes * channels);
-        add_communication(g, link, (double)ring_size * cost->layers, 4 * channels);
+        int of_parts = ulysses_size > 1 ? parts : 1;  // each part of the heads has a ring of its own
+        double rings = of_parts * layers;
+        double channels = f->hop * 2.0 * cost->kv_channels / ulysses_size / ring_size / of_parts;  // of keys and values
+        double hops = 2 * (ring_size - 1) * rings, own = g->parts ? hops : 0,
+               first = ulysses_size == 1 ? 2 * layers : 0;
+        if (ulysses_size == 1) g->first_count = link->n ? layers : 0;
+        add_communication(g, link, hops, cost->elem_bytes * channels, own, MAX(own, first));
+        g->hop_count = link->n ? rings : 0;
+        g->hop = g->n_communications - (link->n > 0);
+        own = g->parts ? (ring_size - 1) * rings : 0;
+        add_communication(g, link, ring_size * rings, 4 * channels, own, own);
     }
     if (cost->tensor_ranks > 1)
         add_communication(g, &cost->link[cost->tensor_across ? LINK_ACROSS : LINK_INSIDE],
-                          cost->tensor_exchanges * cost->layers, f->linear * cost->tensor_bytes / g->cp_size);
+                          cost->tensor_exchanges * cost->layers, f->linear * cost->tensor_bytes / g->cp_size, 0, 0);
 }
 
 double published_ms(const Cost* cost, int ranks, double bytes) {
@@ -112,13 +123,22 @@ static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* l
     g->first_linear[0] = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
     g->first_linear[1] = cost->link_scale * ms / (2 * all);
     double hop = f->hop * published_ms(cost, g->across ? between : 2, token * keys / all);
+    double own = g->parts ? cost->link_scale * ms * (g->parts - 1) / g->parts : 0, any = own;
     if (u == 1 && ring_size > 1) g->first_linear[0] = g->first_linear[1] = cost->link_scale * hop;
+    if (u > 1 || !g->parts) any += (g->first_linear[0] + g->first_linear[1]) / MAX(g->parts, 1);
     if (ring_size > 1) ms += (2 * (ring_size - 1) + ring_size * gradient) * hop;
+    if (ring_size > 1 && g->parts) {
+        g->hop_linear[0] = cost->link_scale * hop, g->hop_linear[1] = gradient * g->hop_linear[0];
+        double hops = (ring_size - 1) * (2 * g->hop_linear[0] + g->hop_linear[1]);
+        own += hops, any += hops;
+    }
     if (cost->tensor_ranks > 1) {
         int t = cost->tensor_ranks, most = cost->tensor_across ? MAX(t, between) : t;
         ms += cost->tensor_exchanges * published_ms(cost, most, f->linear * cost->tensor_bytes / g->cp_size);
     }
-    return cost->link_scale * ms;
+    ms *= cost->link_scale;
+    g->shown_linear[HIDING_OWN] = ms - own, g->shown_linear[HIDING_ANY] = ms - any;
+    return ms;
 }
 
 GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size,
@@ -133,6 +153,7 @@ GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int f
     g.per_token = factors->linear * cost->per_token / cp_size;
     g.micro_batch = cost_micro_batch(cost);
     g.room = ring_rank_capacity(limits, ulysses_size);
+    if (cp_size > 1 && cost->parts) g.parts = MIN(cost->parts, CEIL_DIV(limits->kv_heads, ulysses_size));
     if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, factors);
     else add_measured(&g, cost, limits, first_rank, factors);
     return g;
@@ -145,13 +166,55 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     return cost_group_in_shares(cost, limits, first_rank, cp_size, ulysses_size, &factors);
 }
 
-void group_first_ms(double ms[2], const GroupCost* g, double tokens) {
+// ms of what a pass posts before it computes, forward and backward.
+static void group_first_ms(double ms[2], const GroupCost* g, double tokens) {
     for (int k = 0; k < 2; k++) {
         const Communication* first = &g->communications[g->first[k]];
         ms[k] = g->first_linear[k] * tokens;
         if (g->first_count > 0)
             ms[k] += g->link_scale * g->first_count * link_ms(first->link, first->bytes_per_token * tokens);
     }
+}
+
+// ms that a ring hides of its hops, keys and values of hop[0] ms and gradients of hop[1], under `attention` ms of one
+// direction; *shown: the rest.
+static double ring_hidden_ms(double* shown, int ring_size, const double hop[2], double attention, int is_backward) {
+    double block = attention / ring_size, gradient = is_backward ? hop[1] : 0;
+    double hidden = MIN(hop[0], block) + (ring_size - 2) * MIN(hop[0] + gradient, block) + MIN(gradient, block);
+    *shown = (ring_size - 1) * hop[0] + ring_size * gradient - hidden;
+    return hidden;
+}
+
+// Both hops of a ring, in all layers.
+static void hops_ms(double ms[2], const GroupCost* g, double tokens, const double faster[2]) {
+    const Communication* ring = &g->communications[g->hop];
+    for (int i = 0; i < 2; i++) {
+        ms[i] = g->hop_linear[i] * tokens - (faster ? faster[i] : 0);
+        if (g->hop_count > 0)
+            ms[i] += g->link_scale * g->hop_count * link_ms(ring[i].link, ring[i].bytes_per_token * tokens);
+    }
+}
+
+double group_hidden_ms(double left[2], const GroupCost* g, double attention, double tokens, const double faster[2]) {
+    int ring_size = g->ulysses_size ? g->cp_size / g->ulysses_size : 1;
+    double hop[2], first[2], hidden = 0, part = g->parts > 1 ? (g->parts - 1.0) / g->parts : 0;
+    group_first_ms(left, g, tokens);
+    if (faster && g->ulysses_size == 1) left[0] -= faster[0], left[1] -= faster[0];
+    if (!g->parts) return 0;
+    if (ring_size > 1) hops_ms(hop, g, tokens, faster);
+    first[0] = left[0], first[1] = left[1];
+    for (int k = 0; k < 2; k++) {
+        double own = attention * (k + 1) / 3, shown = 0;
+        if (ring_size > 1) hidden += ring_hidden_ms(&shown, ring_size, hop, own, k);
+        if (g->ulysses_size == 1) {
+            left[k] = MAX(hop[0] - own / ring_size, 0);
+            continue;
+        }
+        double there = part * MIN(first[k], own + shown), back = part * MIN(first[1 - k], own + shown);
+        hidden += MIN(there + back, own + shown);
+        left[k] -= there;
+    }
+    return hidden;
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens) {

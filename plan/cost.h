@@ -5,8 +5,17 @@
 //   (quadratic sum(s^2) uneven + per_token sum(s)) / d  +  communication(d, sum(s))  +  micro_batch     milliseconds,
 //
 // forward and backward of the whole model. uneven = ceil(K / ulysses_size) ulysses_size / K: of the K key/value heads
-// that ranks share the one with most sets the pace. Communication is not hidden under the computing of the same
-// practice, link_scale learns.
+// that ranks share the one with most sets the pace.
+//
+// What hides (kernels/group_attention.h), with the attention a of a rank, a third of it forward, two thirds backward:
+// heads travel in P parts (Cost.parts), one way there and one way back of x ms each, while other parts are computed;
+// of the R hops of h ms of a ring (backward the fp32 gradients beside the keys) all but the last gradient's go while a
+// block is computed. So under its own attention a micro-batch hides, forward and backward,
+//
+//   heads  min(x (P - 1) / P, a (P - 1) / P)    of each way, together at most a
+//   ring   min(h, a / R)                        of each hop
+//
+// What is posted first and does not hide there hides under the attention of other documents of the pass (timeline.h).
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
 // (`groups`), and the bytes that a model's all-to-alls move a token; what a ring sends follows from these. Messages
@@ -43,12 +52,13 @@ typedef struct Cost {
     int n_groups;        // 0: link tables instead
     int group_cp_size[COST_GROUPS];  // ascending; a cp size between two counts as the larger, beyond as the last
     double group_gbps[COST_GROUPS];  // 1e9 bytes/s of a rank
-    int nics;  // of a node, as plan/route.h counts them; 0: each rank has one
+    int nics;                        // of a node, as plan/route.h counts them; 0: each rank has one
     // measured machines
     LinkTable link[N_LINKS];
     // Of the model whose messages these are; channels of queries, kv_channels of keys, and as many of values.
     // Published machines may leave them out: then as many channels of keys as of queries, and 2 bytes.
     int layers, channels, kv_channels, elem_bytes;
+    int parts;  // P; 0: exchanges hide under the attention of other documents alone, and heads travel in one part
     // A tensor-parallel group of so many ranks, 0: none; whether it spans nodes; its exchanges a layer, and the bytes a
     // token that a rank sends the others in one: of a layer, on published machines of all layers.
     int tensor_ranks, tensor_across;
@@ -59,10 +69,14 @@ typedef struct Cost {
 // system's: for each of its micro-batches, which in rounds is for each round.
 static inline double cost_micro_batch(const Cost* cost) { return MAX(cost->micro_batch, cost->round); }
 
+// What can hide a communication: attention of the same documents; also that of others in the pass.
+typedef enum Hiding { HIDING_OWN, HIDING_ANY, N_HIDINGS } Hiding;
+
 // `count` collectives of bytes_per_token * tokens of the micro-batch bytes that each rank sends
 typedef struct Communication {
     const LinkTable* link;
     double count, bytes_per_token;
+    double shown[N_HIDINGS];  // of count, what nothing hides however long that attention is
 } Communication;
 
 // What groups of one cp size cost: Cost with everything that depends on the cp size worked out.
@@ -72,6 +86,7 @@ typedef struct GroupCost {
     int canonical;                             // planners use it: inside a node, or whole nodes
     double quadratic, per_token, micro_batch;  // ms a token^2, a token of the micro-batch, a micro-batch
     double link_linear;                        // ms a token of communication, published machines
+    double shown_linear[N_HIDINGS];            // of it, as in Communication
     double link_scale;
     int n_communications;
     Communication communications[GROUP_COMMUNICATIONS];
@@ -79,6 +94,11 @@ typedef struct GroupCost {
     // so many of the communications first[k].
     double first_linear[2], first_count;
     int first[2];
+    int parts;  // 0: hides nothing under its own attention
+    // A hop of a ring, of its keys and values and of their gradients, likewise: hop_count of each of the communications
+    // from `hop` on.
+    double hop_linear[2], hop_count;
+    int hop;
     int64_t room;  // tokens that a ring rank holds: ring_rank_capacity
 } GroupCost;
 
@@ -123,14 +143,24 @@ static inline double group_communication_ms(const GroupCost* g, double tokens) {
     return g->n_communications ? ms + g->link_scale * link_sum_ms(g, tokens) : ms;
 }
 
-// ms of documents with sum of squares s2 and sum `tokens`; without `micro-batch`.
-static inline double group_ms(const GroupCost* g, double s2, double tokens) {
-    return g->quadratic * s2 + g->per_token * tokens + group_communication_ms(g, tokens);
+// ms of communication that hides under `attention` ms of the same documents. left: ms of what a pass posts before it
+// computes, forward and backward, that do not: other documents' attention can hide them. faster: NULL, or ms by which
+// a ring's hops of keys and values, and those of gradients, are faster than the cost model says.
+double group_hidden_ms(double left[2], const GroupCost* g, double attention, double tokens, const double faster[2]);
+
+// ms of communication that is not hidden, of documents in a pass by themselves, s2 their sum of squares, tokens their
+// sum.
+static inline double group_shown_ms(const GroupCost* g, double s2, double tokens) {
+    double left[2], ms = group_communication_ms(g, tokens);
+    return g->parts ? ms - group_hidden_ms(left, g, g->quadratic * s2, tokens, NULL) : ms;
 }
 
-// ms of what a pass posts before it computes, forward and backward: other documents' attention can hide it.
-void group_first_ms(double ms[2], const GroupCost* g, double tokens);
+// ms of these documents; without `micro-batch`.
+static inline double group_ms(const GroupCost* g, double s2, double tokens) {
+    return g->quadratic * s2 + g->per_token * tokens + group_shown_ms(g, s2, tokens);
+}
 
+// As if nothing hid.
 CostTerms group_terms(const GroupCost* g, double s2, double tokens);
 static inline double terms_ms(const CostTerms* t) {
     return t->quadratic + t->per_token + t->communication + t->micro_batch;
@@ -147,9 +177,9 @@ typedef struct Setting {
     const double* speeds;  // (ranks) 1: at the pace of cost, 0.5: half of it; a group goes at its slowest rank's. NULL:
                            // all 1
     CpChoice kind;
-    int context;     // no document is longer: what static systems size their groups for
-    int rounds;      // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
-    int cp_size;     // of every group of a static plan; 0: the least that holds the context
+    int context;         // no document is longer: what static systems size their groups for
+    int rounds;          // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
+    int cp_size;         // of every group of a static plan; 0: the least that holds the context
     size_t route_least;  // Comm.route_least, in bytes of the machine's model; 0: nothing is routed
-    int no_overlap;  // exchanges hide under nothing
+    int no_overlap;      // exchanges hide under nothing
 } Setting;

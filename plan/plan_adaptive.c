@@ -61,10 +61,10 @@ static Pace group_pace(const Setting* setting, int cp_size) {
 }
 
 static double bound_of_group(const GroupCost* g, const Work* work, const Pace* pace) {
-    double rate = g->link_linear, s = work->longest;
+    double rate = g->shown_linear[HIDING_OWN], s = work->longest;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];
-        rate += g->link_scale * e->count * e->bytes_per_token * least_rate(e->link);
+        rate += g->link_scale * e->shown[HIDING_OWN] * e->bytes_per_token * least_rate(e->link);
     }
     double rows = work->tokens / ((double)g->room * (g->cp_size / g->ulysses_size));
     double area = g->quadratic * work->s2 + g->per_token * work->tokens +

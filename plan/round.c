@@ -15,7 +15,7 @@ static double time_on(const GroupCost* g, double s) { return group_ms(g, s * s, 
 // At the pace of a group's slowest rank; communication takes the same time at any.
 static double time_at(const GroupCost* g, double s, double t, double pace) {
     if (pace == 1) return t;
-    double communication = group_communication_ms(g, s);
+    double communication = group_shown_ms(g, s * s, s);
     return (t - communication) / pace + communication;
 }
 
@@ -85,7 +85,7 @@ double round_bound(const RoundSearch* x, int longest, double tokens, double work
     for (int i = 0; i < x->n_sizes; i++) {
         const GroupCost* g = &x->setting->groups[x->sizes[i]];
         if (!group_holds(g, x->sorted[longest])) continue;
-        group_first_ms(first, g, s);
+        group_hidden_ms(first, g, g->quadratic * s * s, s, NULL);
         double hidden = x->setting->no_overlap ? 0 : first[0] + first[1];
         least = MIN(least, time_at(g, s, time_on(g, s), x->fastest) - hidden);
     }
@@ -144,7 +144,8 @@ static int find_bin(const RoundSearch* x, const Task* task, double target) {
 static double end_of(const RoundSearch* x, const Bin* bin) {
     double first[2];
     if (bin->linear == 0) return bin->shared;
-    group_first_ms(first, &x->setting->groups[bin->cp_size], bin->tokens);
+    const GroupCost* g = &x->setting->groups[bin->cp_size];
+    group_hidden_ms(first, g, g->quadratic * bin->s2, bin->tokens, NULL);
     double hidden = MIN(bin->attention / 3, first[0]) + MIN(2 * bin->attention / 3, first[1]);
     return bin->shared + bin->linear + bin->attention - (x->setting->no_overlap ? 0 : hidden);
 }
@@ -169,7 +170,7 @@ static int put_in(RoundSearch* x, const Task* task, int at, int shortest) {
     Bin* bin = &x->bins[id];
     bin->docs++;
     bin->room -= task->tokens;
-    bin->tokens += task->s;
+    bin->tokens += task->s, bin->s2 += (double)task->s * task->s;
     bin->shared += time_at(task->g, task->s, task->t, bin->pace);
     bin->end = end_of(x, bin);
     move_in_list(x, task->size, at, shortest);

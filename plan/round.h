@@ -7,12 +7,12 @@
 typedef struct Bin {
     int first, cp_size;  // ranks
     int docs;
-    int64_t room;              // tokens of a ring rank
-    int64_t kept;              // of these, what local documents of the fullest rank take
-    double pace;               // of its slowest rank
-    double end;                // ms
-    double shared, tokens;     // of its documents alone: ms, tokens
-    double attention, linear;  // ms of local documents, each of the rank that has most
+    int64_t room;               // tokens of a ring rank
+    int64_t kept;               // of these, what local documents of the fullest rank take
+    double pace;                // of its slowest rank
+    double end;                 // ms
+    double shared, tokens, s2;  // of its documents alone: ms, tokens, sum of squares
+    double attention, linear;   // ms of local documents, each of the rank that has most
 } Bin;
 
 // One way to pack.

@@ -58,10 +58,10 @@ static double saved_of(const Setting* setting, double bytes, int x, int u) {
            route_ms(&setting->cost, node, bytes, routed, u, !setting->no_overlap, 1);
 }
 
-double route_saved_ms(double first[2], const Setting* setting, const GroupCost* g, int first_rank, double tokens) {
+double route_saved_ms(double hop[2], const Setting* setting, const GroupCost* g, int first_rank, double tokens) {
     const Cost* cost = &setting->cost;
     int u = g->ulysses_size, r = g->cp_size / u, K = setting->limits.kv_heads;
-    first[0] = first[1] = 0;
+    hop[0] = hop[1] = 0;
     if (!g->across || r == 1 || (setting->route_least == 0 && cost->nics == 0)) return 0;
     double uneven = (double)CEIL_DIV(K, u) * u / K, key = cost->elem_bytes ? cost->elem_bytes : 2, scale, block;
     if (cost->n_groups > 0) {
@@ -70,7 +70,6 @@ double route_saved_ms(double first[2], const Setting* setting, const GroupCost* 
         scale = cost->link_scale, block = uneven * cost->token_bytes * keys / (2 + 2 * keys) / g->cp_size * tokens;
     } else scale = cost->link_scale * cost->layers, block = uneven * key * 2 * cost->kv_channels / g->cp_size * tokens;
     int x = fewest_proxies(setting, g, first_rank);
-    double hop = scale * saved_of(setting, block, x, u), gradient = scale * saved_of(setting, block * 4 / key, x, u);
-    if (u == 1) first[0] = first[1] = hop;
-    return 2 * (r - 1) * hop + r * gradient;
+    hop[0] = scale * saved_of(setting, block, x, u), hop[1] = scale * saved_of(setting, block * 4 / key, x, u);
+    return 2 * (r - 1) * hop[0] + r * hop[1];
 }

@@ -22,5 +22,5 @@ double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_onc
 // The least bytes from which a message through a node's proxies is sooner there than directly; 0: none is.
 double route_least_bytes(const Cost* cost, const PlanLimits* limits);
 // ms by which the rings of a group exchange sooner than the cost model says of direct messages, with `tokens` tokens;
-// first: of it, what is posted first.
-double route_saved_ms(double first[2], const Setting* setting, const GroupCost* g, int first_rank, double tokens);
+// hop: of it, those of a hop of keys and values, and of one of gradients.
+double route_saved_ms(double hop[2], const Setting* setting, const GroupCost* g, int first_rank, double tokens);

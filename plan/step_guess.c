@@ -89,7 +89,7 @@ static void weigh_rest(Search* x) {
         const GroupCost* g = group_of(x, d);
         int used = g->ulysses_size && g->canonical;
         x->least2[d] = MIN(x->least2[d + 1], used ? d * g->quadratic : INFINITY);
-        x->least1[d] = MIN(x->least1[d + 1], used ? d * (g->per_token + g->link_linear) : INFINITY);
+        x->least1[d] = MIN(x->least1[d + 1], used ? d * (g->per_token + g->shown_linear[HIDING_OWN]) : INFINITY);
     }
     x->rest[x->n] = x->least_rest[x->n] = x->tokens = 0;
     for (int k = x->n - 1; k >= 0; k--) {
@@ -155,7 +155,7 @@ typedef struct Window {
 
 static double time_at(const Task* task, double pace) {
     if (pace == 1) return task->t;
-    double communication = group_communication_ms(task->g, task->s);
+    double communication = group_shown_ms(task->g, task->s * task->s, task->s);
     return (task->t - communication) / pace + communication;
 }
 
@@ -381,7 +381,8 @@ static Task task_at(const Search* x, int k, int cp_size, double target) {
 // s tokens compute quadratic s^2 + linear s.
 static double longest_taken(const Search* x, const Guess* guess, const Task* task) {
     const GroupCost* g = task->g;
-    double longest = 0, linear = g->per_token + g->link_linear, places = (double)g->cp_size / g->ulysses_size;
+    double longest = 0, linear = g->per_token + g->shown_linear[HIDING_OWN],
+           places = (double)g->cp_size / g->ulysses_size;
     for (int id = x->wide[task->cp_size]; id >= 0; id = x->next_wide[id]) {
         const OpenMicroBatch* mb = &guess->micro_batches[id];
         double ms = task->target - x->load[mb->first], by_room = places * (double)mb->room;

@@ -12,15 +12,16 @@ typedef struct Play {
     const int* lengths;
     const Setting* setting;
     const PlayRule* rule;
-    CostTerms* terms;       // (n_micro_batches) of each, and then of passes
-    double (*first_ms)[2];  // (n_micro_batches) of the communication what is posted first, forward and backward
-    int* before;            // (n_micro_batches) of passes: the one that decided the start, -1: nothing ran before
-    int* order;             // (n_micro_batches)
-    int* first;             // (n_micro_batches + 1) of a round in order
-    int *next, *pass;       // (n_micro_batches) of the same passes, -1: the last; the first of them
-    int* last;              // (ranks) last pass of a rank, -1: none
-    int* at;                // (ranks) a micro-batch of it in this round, -1: none
-    int* attends;           // (n_micro_batches) remapped_to
+    CostTerms* terms;  // (n_micro_batches) of each, and then of passes
+    double (*first_ms)
+        [2];           // (n_micro_batches) of what is posted first, what other attention may hide, forward and backward
+    int* before;       // (n_micro_batches) of passes: the one that decided the start, -1: nothing ran before
+    int* order;        // (n_micro_batches)
+    int* first;        // (n_micro_batches + 1) of a round in order
+    int *next, *pass;  // (n_micro_batches) of the same passes, -1: the last; the first of them
+    int* last;         // (ranks) last pass of a rank, -1: none
+    int* at;           // (ranks) a micro-batch of it in this round, -1: none
+    int* attends;      // (n_micro_batches) remapped_to
     struct RankPart *parts, *longest;  // (ranks)
     GroupCost other;                   // a group that is not one of the setting's
     int n_rounds;
@@ -124,11 +125,12 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     if (x->rule->hidden_rings && x->setting->cost.n_groups > 0 && mb->cp_size > 1)
         t->communication = published_token_ms(&x->setting->cost, mb->cp_size) * tokens;
     if (g->across && x->rule->across_scale > 0) t->communication *= x->rule->across_scale;
+    double faster[2];
     x->first_ms[i][0] = x->first_ms[i][1] = 0;
-    if (!x->setting->no_overlap) group_first_ms(x->first_ms[i], g, tokens);
-    double saved[2];
-    t->communication -= route_saved_ms(saved, x->setting, g, mb->first_rank, tokens);
-    for (int k = 0; k < 2 && !x->setting->no_overlap; k++) x->first_ms[i][k] -= saved[k];
+    t->communication -= route_saved_ms(faster, x->setting, g, mb->first_rank, tokens);
+    if (x->setting->no_overlap) return 0;
+    double hidden = group_hidden_ms(x->first_ms[i], g, t->quadratic, tokens, faster);
+    t->communication = MAX(t->communication - hidden, 0);
     return 0;
 }
 

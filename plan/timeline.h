@@ -4,9 +4,10 @@
 // documents with has ended what it ran before. Systems with a barrier play in rounds: every round starts when all ranks
 // have ended the one before.
 //
-// A pass costs Cost.micro_batch once. Of its shared micro-batches the first exchange, forward and backward, hides under
-// the attention of those of one rank: it takes max(attention, exchange), and the rest of the communication comes
-// behind. Ranks that share documents wait for each other in every layer, so that their passes end together.
+// A pass costs Cost.micro_batch once. Shared micro-batches hide exchanges under their own attention (cost.h). What is
+// left of the first, forward and backward, hides under the attention of those of one rank: that takes max(attention,
+// exchange), and the rest of the communication comes behind. Ranks that share documents wait for each other in every
+// layer, so that their passes end together.
 //
 // Of a remapped micro-batch (plan/remap.h) each rank has the linear work of its tokens at its own pace and the exchange
 // of those that it sends or gets; ranks without tokens of it take no part. Other placements are played as even ones.

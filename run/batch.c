@@ -390,6 +390,7 @@ Row batch_row(const Batch* b, const Model* m, int i) {
     a->NKV = m->shape.kv_heads;
     a->HS = m->shape.HS;
     a->scale = 1 / sqrtf((float)a->HS);
+    a->parts = attention_parts(m);
     a->row = ++rows;
     a->scratch = m->group_scratch;
     return row;

@@ -386,6 +386,8 @@ void run_find_job_cost(Run* run) {
     if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     run->probed = found.machine;
+    // What ranks send with the cores that compute takes its time from these.
+    if (run->model.job->overlap && !run->model.k->on_host) run->probed.cost.parts = attention_parts(&run->model);
     // It says nothing of documents that several share: none are.
     if (found.machine.n_schemes > 0) run->limits.kv_heads = 1, run->setting.kind = CP_CHOICE_ULYSSES;
     run->setting.limits = run->limits;

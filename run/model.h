@@ -139,6 +139,8 @@ void model_set_timer(Model* m, Timer* timer);
 // Ranks of the tensor-parallel group, and this one's number among them.
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
 static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
+// RowAttention.parts: each is a message and a kernel more.
+static inline int attention_parts(const Model* m) { return m->k->on_host ? 2 : ATTENTION_PARTS; }
 
 // Where optimizer state is.
 static inline Model* model_owner(Model* m) { return m->owner ? m->owner : m; }

@@ -34,12 +34,13 @@ static inline void random_link(LinkTable* link, uint64_t seed, double scale) {
 }
 
 // Any setting that there may be for these limits: published or measured links, micro-batches that cost something or
-// nothing, any kind, in one of three cases ranks of unlike speed.
+// nothing, hiding under its own attention or not, any kind, in one of three cases ranks of unlike speed.
 static inline void random_world(World* world, const PlanLimits* limits, uint64_t seed) {
     Setting* s = &world->setting;
     Cost* c = &s->cost;
     *s = (Setting){.limits = *limits, .groups = world->groups, .kind = (CpChoice)pick(seed, 0, 0, 2)};
     *c = (Cost){.per_token = 0.1 + random_uniform(seed, 1), .link_scale = 1};
+    c->parts = MAX(0, pick(seed, 15, -3, 4));
     c->quadratic = c->per_token * pick(seed, 2, 0, 4) / 4096.0;
     c->micro_batch = pick(seed, 3, 0, 1) ? 100 * random_uniform(seed, 4) : 0;
     if (pick(seed, 5, 0, 1)) {
@@ -191,6 +192,8 @@ static inline double optimum(const int* lengths, int n, const Setting* setting, 
             for (int i = 0; i < n; i++) {
                 double s = lengths[i];
                 CostTerms t = group_terms(&g, s * s, s);
+                double left[2];
+                t.communication -= group_hidden_ms(left, &g, t.quadratic / speed, s, NULL);
                 int fits = g.ulysses_size > 0 && group_holds(&g, lengths[i]);
                 o.ms[i][o.n_windows] =
                     fits ? (t.quadratic + t.per_token) / speed + t.communication + t.micro_batch : INFINITY;

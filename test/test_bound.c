@@ -70,6 +70,17 @@ static void golden_instances(void) {
 
 // ---- the definition
 
+// Of the messages of communication i, those that no attention hides: in each layer, forward and backward, of heads the
+// last part of one way; of a ring that hides under its own attention the last gradients alone.
+static double shown_of(const GroupCost* g, int i) {
+    const Communication* e = &g->communications[i];
+    int is_ring = g->ulysses_size < g->cp_size && (i == g->hop || i == g->hop + 1),
+        first = (g->first[0] == i) + (g->first[1] == i);
+    if (g->parts && is_ring) return i == g->hop ? 0 : g->hop_count;
+    if (g->parts && g->ulysses_size > 1 && first) return g->first_count / g->parts;
+    return e->count - first * g->first_count;
+}
+
 // e_d of one collective: a table is straight between its points, so ms / bytes is least at a point or at the end.
 static double least_token_ms(const GroupCost* g, double tokens) {
     double sum = 0;
@@ -78,11 +89,11 @@ static double least_token_ms(const GroupCost* g, double tokens) {
         double most = e->bytes_per_token * tokens, least = link_ms(e->link, most) / most;
         for (int j = 0; j < e->link->n; j++)
             if (e->link->bytes[j] <= most) least = fmin(least, link_ms(e->link, e->link->bytes[j]) / e->link->bytes[j]);
-        // One message forward and one backward, in each layer, may hide under other documents' attention.
-        double shown = e->count - (g->first[0] == i ? g->first_count : 0) - (g->first[1] == i ? g->first_count : 0);
-        sum += shown * e->bytes_per_token * least;
+        sum += shown_of(g, i) * e->bytes_per_token * least;
     }
-    return g->link_linear - g->first_linear[0] - g->first_linear[1] + g->link_scale * sum;
+    double rest = 1 - 1.0 / MAX(g->parts, 1), hops = g->cp_size / g->ulysses_size - 1;
+    double first = g->ulysses_size > 1 || !g->parts ? (1 + rest) * (g->first_linear[0] + g->first_linear[1]) : 0;
+    return g->link_linear - first - hops * (2 * g->hop_linear[0] + g->hop_linear[1]) + g->link_scale * sum;
 }
 
 enum { MOST_WAYS = MOST_RANKS * (GROUP_ULYSSES_SIZES + 1) };
@@ -116,7 +127,8 @@ static void add_to_table(Table* x, const Setting* setting, const int* sorted, in
                *w = &x->w[i][x->n];
         *t = *w = INFINITY;
         if (!group_holds(g, sorted[i])) continue;
-        *t = computed / fastest + group_communication_ms(g, s) + g->micro_batch;
+        double left[2], hidden = group_hidden_ms(left, g, g->quadratic * s * s / fastest, s, NULL);
+        *t = computed / fastest + group_communication_ms(g, s) - hidden + g->micro_batch;
         *w = g->cp_size * computed + slow * (least_token_ms(g, room) * s + g->micro_batch * s / room);
     }
     x->n++;

@@ -23,6 +23,7 @@ static const double E = 1.0 / (1 << 24);
 enum { MOST_BUFFERS = 32, GUARD = 256 };
 
 static const Kernels* kernels;
+static int most_parts;  // of heads
 
 // ---- device memory: all of it has guards and holds NaN until it is written
 
@@ -238,6 +239,7 @@ static void run_row(Held* held, Case* c, int first, int end, const Whole* whole)
         .NH = c->NH,
         .NKV = c->NKV,
         .HS = c->HS,
+        .parts = most_parts,
         .scale = (float)(1 / sqrt(c->HS)),
         .scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, world->route_least > 0, c->dt))};
     free(own_qkv), free(own_dout);
@@ -347,15 +349,17 @@ enum { BLOCKING, OVERLAPPING, LATE, MODES };
 
 // The emulator has streams that are late by themselves.
 static void set_mode(int mode) {
+    static const int parts[MODES] = {1, 2, ATTENTION_PARTS};
     world->overlap = mode != BLOCKING;
+    most_parts = parts[mode];
     if (kernels->on_host) set_late(world, mode == LATE);
     else if (mode == LATE) setenv("EMU_STREAMS", "late", 1);
     else unsetenv("EMU_STREAMS");
 }
 
-// All micro-batches, one after another or in one row, without overlapping collectives, with them, and with those that
-// come as late as they may: the same bits, and what whole documents give. Ranks compare at the end, so that nobody
-// holds up the others between micro-batches.
+// All micro-batches, one after another or in one row, without overlapping collectives, with them, and in more parts
+// with those that come as late as they may: the same bits, and what whole documents give. Ranks compare at the end, so
+// that nobody holds up the others between micro-batches.
 static void run_case(Case* c) {
     static Held held[MODES][MOST_MICRO_BATCHES];
     static Whole whole[MOST_MICRO_BATCHES];

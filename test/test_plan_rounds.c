@@ -53,7 +53,7 @@ static CostTerms terms_of(const Plan* plan, int i, const int* lengths, const Set
         speed = r ? fmin(speed, setting->speeds[mb->first_rank + r]) : setting->speeds[mb->first_rank];
     CostTerms t = group_terms(&g, s2, s1);
     t.quadratic /= speed, t.per_token /= speed;
-    group_first_ms(first, &g, s1);
+    t.communication -= group_hidden_ms(first, &g, t.quadratic, s1, NULL);
     return t;
 }
 
@@ -217,12 +217,13 @@ typedef struct Force {
     double best;
 } Force;
 
-static CostTerms part_terms(const Force* x, const Part* p) {
+static CostTerms part_terms(const Force* x, const Part* p, double first[2]) {
     double speed = 1;
     for (int r = 0; r < p->d && x->setting->speeds; r++)
         speed = r ? fmin(speed, x->setting->speeds[p->first + r]) : x->setting->speeds[p->first];
     CostTerms t = group_terms(&x->setting->groups[p->d], p->s2, p->s1);
     t.quadratic /= speed, t.per_token /= speed;
+    t.communication -= group_hidden_ms(first, &x->setting->groups[p->d], t.quadratic, p->s1, NULL);
     return t;
 }
 
@@ -240,17 +241,16 @@ static int fits_beside(const Force* x, const Part* shared, const Part* local) {
 
 // The pass of part p and the local ones beside it; 0 for one that stands beside another.
 static double part_ms(const Force* x, const Part* p) {
-    double first[2], attention = 0, linear = 0, communication = 0;
-    CostTerms t = part_terms(x, p);
+    double first[2], of_local[2], attention = 0, linear = 0, communication = 0;
+    CostTerms t = part_terms(x, p, first);
     for (int i = 0; i < x->n_parts; i++) {
         const Part* other = &x->parts[i];
         if (!meet(p, other)) continue;
         if (p->d == 1) return 0;
-        CostTerms local = part_terms(x, other);
+        CostTerms local = part_terms(x, other, of_local);
         attention = fmax(attention, local.quadratic), linear = fmax(linear, local.per_token);
         communication = fmax(communication, local.communication);
     }
-    group_first_ms(first, &x->setting->groups[p->d], p->s1);
     return terms_ms(&t) + attention + linear + communication - fmin(attention / 3, first[0]) -
            fmin(2 * attention / 3, first[1]);
 }

@@ -120,6 +120,8 @@ static double micro_batch_ms(const Plan* plan, const MicroBatch* mb, const int* 
     if (rule->across_scale > 0 &&
         mb->first_rank / setting->limits.node_size != (mb->first_rank + mb->cp_size - 1) / setting->limits.node_size)
         t.communication *= rule->across_scale;
+    double left[2];
+    t.communication = fmax(0, t.communication - group_hidden_ms(left, &g, t.quadratic / speed, tokens, NULL));
     return t.quadratic / speed + (rule->even_linear ? 0 : t.per_token / speed) + t.communication + t.micro_batch;
 }
 

@@ -286,6 +286,22 @@ static void a_slow_rank_slows_those_that_share_its_documents(void) {
     }
 }
 
+// Heads in parts, rings, both; documents alone in a pass, and beside local ones.
+static void what_hides_under_its_own_attention_takes_what_is_predicted(void) {
+    static const char* const cases[] = {"--plan flex --machine $W/published --data $W/skewed",
+                                        "--plan flex --machine $W/measured --data $W/skewed",
+                                        "--cp 8 --cp-kind ring --machine $W/published --data $W/even",
+                                        "--cp 16 --cp-kind ring --route yes --machine $W/published --data $W/even",
+                                        "--cp 16 --cp-kind auto --machine $W/measured --data $W/even",
+                                        "--plan flexsp --machine $W/slow_links --capacity 4800 --data $W/even",
+                                        "--plan flex --zero 3 --machine $W/slow_links --data $W/mixed --val $W/mixed"};
+    char options[320];
+    for (int i = 0; i < COUNT(cases); i++) {
+        snprintf(options, sizeof options, "--heads 32 --device virtual %s", cases[i]);
+        check_predicted(16, options, 0.02);
+    }
+}
+
 // Two ranks and two heads, so that a document's own parts hide nothing: what hides is the exchange of long documents,
 // which both share, under the attention of short ones in the same pass. Without overlap nothing does, and plans know.
 static void exchanges_hide_under_other_documents_as_is_predicted(void) {
@@ -439,6 +455,7 @@ int main(int argc, char** argv) {
     RUN(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes);
     RUN(a_decision_wins_what_it_promises_within_a_tenth);
     RUN(overlap_hides_communication);
+    RUN(what_hides_under_its_own_attention_takes_what_is_predicted);
     RUN(exchanges_hide_under_other_documents_as_is_predicted);
     RUN(a_slow_rank_slows_those_that_share_its_documents);
     RUN(every_run_has_the_same_digits);
