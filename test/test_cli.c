@@ -31,7 +31,7 @@ static void mistaken_options_get_one_line(void) {
     refused("--device cuda", "cuda", "--device cpu");
     refused("--data $W/corpus --tp 2", "--tp", "mpirun -n 2");
     refused("--data $W/corpus --straggle rank=1", "--straggle", "rank=1");
-    refused("--plan flexible", "--plan", "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|random");
+    refused("--plan flexible", "--plan", "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|fixed|random");
     refused("--data $W/corpus --plan flex --cp 2", "--plan flex", "--cp 2");
     refused("--sample", "--sample", "value");
     refused("--experiment fill=none", "--experiment fill", "zero|average|same");

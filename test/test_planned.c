@@ -200,7 +200,8 @@ static void a_machine_file_gives_the_same_plans_and_bits_in_every_run(void) {
 
 static void planners_can_be_named_and_a_bad_machine_is_refused(void) {
     static Step one[MOST_STEPS], steps[MOST_STEPS];
-    const char* const planners[] = {"adaptive", "static", "random", "flexsp", "hydraulis", "zeppelin", "megatron"};
+    const char* const planners[] = {"adaptive",  "static",   "random",   "flexsp",
+                                    "hydraulis", "zeppelin", "megatron", "fixed"};
     CHECK(run_steps(1, "--steps 4 " ON_FILE, "one", one) == 4);
     CHECK_STRING(one[0].plan, "flex");
     for (int i = 0; i < COUNT(planners); i++) {

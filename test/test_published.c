@@ -191,7 +191,7 @@ static void every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_
                    planner == &planner_zeppelin;
         printf("    %-10s planned %d, refused %d, not opened %d\n", planner->name, counts[i].planned, counts[i].refused,
                counts[i].closed);
-        CHECK(counts[i].planned > 0 && counts[i].crossing > 0);
+        CHECK(counts[i].planned > 0 && (counts[i].crossing > 0) == (planner != &planner_fixed));
         // Every document of these batches fits some power of two.
         if (must) CHECK(counts[i].refused == 0 && counts[i].closed == 0);
     }
@@ -199,7 +199,8 @@ static void every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_
 }
 
 static void the_table_has_every_planner_once(void) {
-    static const char* const names[] = {"static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "flex"};
+    static const char* const names[] = {"static",   "adaptive", "flexsp", "hydraulis",
+                                        "zeppelin", "megatron", "fixed",  "flex"};
     CHECK(n_planners == COUNT(names));
     for (int i = 0; i < n_planners && i < COUNT(names); i++) {
         CHECK_STRING(planners[i]->name, names[i]);
@@ -212,6 +213,30 @@ static void the_table_has_every_planner_once(void) {
         config_free(&config);
     }
     CHECK(planner_named("random") == NULL);
+}
+
+// Rows of 100 tokens on three ranks: as full as they can be, rank after rank.
+static void fixed_fills_rows_and_deals_them_in_turn(void) {
+    static const int tokens[] = {100, 95, 100, 60};
+    World world;
+    PlayRule rule;
+    Step step = small_step(3, 4, 120, 6, (int[]){60, 70, 100, 30, 90, 5});
+    random_world(&world, &step.limits, 1);
+    world.setting.context = 100;
+    CHECK(planner_fixed.plan(&world.setting, &step.plan, &rule, 0, step.lengths, 6, &step.arena, step.err, ERR_BYTES) ==
+          0);
+    CHECK(step_check(&step) == 0 && step.plan.n_micro_batches == COUNT(tokens));
+    for (int i = 0; i < step.plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &step.plan.micro_batches[i];
+        int sum = 0;
+        for (int d = 0; d < mb->n_docs; d++) sum += step.lengths[step.plan.docs[mb->first_doc + d]];
+        CHECK(mb->cp_size == 1 && mb->first_rank == i % 3 && sum == tokens[i]);
+    }
+    step.lengths[0] = 101;
+    CHECK(planner_fixed.plan(&world.setting, &step.plan, &rule, 0, step.lengths, 6, &step.arena, step.err, ERR_BYTES) <
+              0 &&
+          strstr(step.err, "101"));
+    free_step(&step);
 }
 
 // Plans a document of every length up to the context; the cp size of them all, 0 when something is wrong.
@@ -435,6 +460,7 @@ static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
 
 int main(void) {
     RUN(the_table_has_every_planner_once);
+    RUN(fixed_fills_rows_and_deals_them_in_turn);
     RUN(static_holds_any_document_up_to_its_context);
     RUN(static_holds_shorter_documents_with_wider_places);
     RUN(a_fixed_cost_is_known_and_paid_once_a_micro_batch);

@@ -135,6 +135,7 @@ static void every_planner_takes_what_is_predicted(void) {
                  is_published ? "published" : "measured");
         check_predicted(is_published ? 8 : 16, options, 0.02);
     }
+    check_predicted(8, "--device virtual --plan fixed --capacity 16384 --machine $W/measured --data $W/skewed", 0.002);
 }
 
 // Tokens elsewhere than their attention; rings whose messages between nodes go through proxies, with a NIC for each

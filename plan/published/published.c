@@ -116,7 +116,7 @@ const Planner planner_flex = {.name = "flex",
                               .plan = flex_plan};
 
 const Planner* const planners[] = {&planner_static,   &planner_adaptive, &planner_flexsp, &planner_hydraulis,
-                                   &planner_zeppelin, &planner_megatron, &planner_flex};
+                                   &planner_zeppelin, &planner_megatron, &planner_fixed,  &planner_flex};
 const int n_planners = COUNT(planners);
 
 const Planner* planner_named(const char* name) {

@@ -10,7 +10,7 @@
 #include "plan/step.h"
 
 typedef struct Planner {
-    const char* name;   // "static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "flex"
+    const char* name;   // "static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "fixed", "flex"
     const char* words;  // a line about it: what it does, whose it is
     // What is settled before the first step, in the arena, where it stays as long as the planner is used: a system may
     // look at lengths (n_sample) of the data set. NULL: impossible or out of memory, with a message. The setting
@@ -29,7 +29,8 @@ extern const Planner* const planners[];  // n_planners of them; pointers, becaus
 extern const int n_planners;
 
 extern const Planner planner_static, planner_adaptive, planner_flex;  // of this project: published.c
-extern const Planner planner_flexsp, planner_hydraulis, planner_zeppelin, planner_megatron;  // each in its own file
+extern const Planner planner_flexsp, planner_hydraulis, planner_zeppelin, planner_megatron,
+    planner_fixed;  // each in its own file
 
 const Planner* planner_named(const char* name);  // NULL: there is none
 // Most bytes of arenas: for a step of n documents, planned, predicted and checked; for all that is settled before.
