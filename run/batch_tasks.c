@@ -73,6 +73,8 @@ static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t 
     memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
     if (t->stages == 1) return 0;
     layout_shares(&run->model.layout, &run->model.whole, t->matmuls, t->layers);
+    // A machine that knows whole pipelines has one time for each of its stages.
+    for (int s = 0; s < t->stages && run->probed.n_schemes > 0; s++) t->matmuls[s] = t->layers[s] = 1.0 / t->stages;
     for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
     return 0;
 }

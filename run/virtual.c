@@ -4,7 +4,7 @@
 // its matmuls share the ms of a token by their weights, its layers those of a token^2 by their heads, and its messages
 // stand for those of the machine's model (plan/transfers.h). Gradients and weights take no time of their own where what
 // was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3. A machine that knows whole pipelines
-// has times for --strategies alone; all that ranks send is in them.
+// has times for --strategies alone; all that ranks of a pipeline send each other is in them.
 #include <math.h>
 #include <stdio.h>
 
@@ -28,6 +28,8 @@ static double ms_of(const VirtualTransfer* t, TransferKind kind) {
 
 static double virtual_ms(const void* context, const VirtualTransfer* t) {
     (void)context;
+    int moves = t->purpose == COMM_GRADIENTS || t->purpose == COMM_PARAMETERS;
+    if (cluster.n > 0 && !moves) return 0;  // in the times of pipelines
     switch (t->purpose) {
         case COMM_ULYSSES: return ms_of(t, TRANSFER_ULYSSES);
         case COMM_REMAP:  // the speeds of an all-to-all among d ranks count what stays on a rank, a d-th
@@ -139,7 +141,7 @@ void run_open_virtual(Run* run) {
     }
     VirtualMachine machine = {.token_ms = cost->per_token,
                               .pair_ms = cost->quadratic,
-                              .micro_batch_ms = cost_micro_batch(cost),
+                              .micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L,
                               .step_ms = cost->step,
                               .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
                               .layers = s->L,

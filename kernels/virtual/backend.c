@@ -92,11 +92,14 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
     charge_attention(a, 2.0 / 3);
 }
 
-// The last op of a row; where ranks hold parts of the vocabulary it is called once more, for positions alone.
+void virtual_end_row(void) { charge(rank.machine.micro_batch_ms); }
+
+// The last op of a row where the embedding is; where ranks hold parts of the vocabulary it is called once more, for
+// positions alone.
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
     below->embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
-    if (tokens && N > 0) charge(rank.machine.micro_batch_ms);
+    if (tokens && N > 0) virtual_end_row();
 }
 
 // Comes once in an update.

@@ -177,6 +177,8 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
     comm_check_messages(c, receives, n_receives, &remote);
     if (n_sends + n_receives == 0) return 0;
     comm_count_send_receive(c, sends, n_sends);
+    // To the stage before: a row's gradient.
+    if (c->purpose == COMM_PIPELINE && n_sends == 1 && sends->peer < c->rank && remote > 0) virtual_end_row();
     if (v->payload) comm_send_receive(v->real, sends, n_sends, receives, n_receives, s);
     if (remote == 0) return 0;
     int across = goes_across(c, sends, n_sends) || goes_across(c, receives, n_receives);

@@ -8,7 +8,7 @@
 //
 //   a matmul of N tokens            token_ms N C OC / W / 3      forward, gradient of the input, of the weights alike
 //   attention of NH' heads          pair_ms p NH' / NH / L       a third of it forward, two thirds backward
-//   the end of a row's backward     micro_batch_ms
+//   the end of a row's backward     micro_batch_ms               of a stage: before its gradient leaves
 //   the update                      step_ms
 //   anything else                   nothing
 //
@@ -45,6 +45,7 @@ void virtual_slow_down(double factor);
 // ---- between the backend and its transport
 
 double virtual_now(void);            // ms
+void virtual_end_row(void);          // at the end of a row's backward pass
 void virtual_wait_until(double ms);  // the clock is not before that
 double virtual_transfer_ms(const VirtualTransfer* transfer);
 int virtual_node_size(void);
