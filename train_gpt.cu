@@ -567,7 +567,8 @@ static void agree(Run* run, const RankReport* report) {
     uint64_t made = plan_hash(&run->ahead.plan, run->ahead.lengths), job = run->strategies ? made : 0;
     uint64_t plan = hash_bytes(run->calibration.theta, sizeof run->calibration.theta,
                                (job ? run->ahead.dispatch_hash : made) ^ balance_state_hash(run));
-    double expected = calibration_predict(&run->calibration, run->ahead.terms);
+    double expected =
+        calibration_predict(&run->calibration, run->ahead.terms) + strategies_start_ms(run, run->ahead.strategy);
     Agreement mine = {plan, job, (uint64_t)interrupted, run->last_ms, run->ahead.predicted ? expected : NAN, *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
@@ -627,9 +628,7 @@ static void train_step(Run* run, StepRecord* r) {
     begin_step(run);
     balance_change(run);
     plan_next(run);
-    r->predicted_ms = run->strategies        ? run->batch.expected_ms
-                      : run->batch.predicted ? calibration_predict(&run->calibration, run->batch.terms)
-                                             : NAN;
+    r->predicted_ms = run->batch.predicted ? calibration_predict(&run->calibration, run->batch.terms) : NAN;
     r->step = run->state.step + 1;
     r->steps = c->steps;
     r->lr = schedule_lr(c, r->step);
@@ -637,6 +636,7 @@ static void train_step(Run* run, StepRecord* r) {
     run_micro_batches(run, run->data.train, 1);
     r->plan_stall_us = run->strategies ? 1e6 * ahead_wait(run) : 0;
     strategies_agree(run);
+    if (run->strategies) strategies_predict(run, r);
     model_update(m, c, r->lr, r->step);
     balance_measure(run, &report);
     r->plan_stall_us += 1e6 * ahead_wait(run);

@@ -292,6 +292,7 @@ static void write_ranks(RunLog* log, const StepRecord* r) {
 static void write_planning(RunLog* log, const StepRecord* r) {
     write_part(log, ", \"plan\": \"%s\"", r->planner ? r->planner : "");
     if (r->strategy) write_part(log, ", \"strategy\": \"%s\"", r->strategy);
+    if (r->strategy) write_number(log, "moving_ms", r->moving_ms);
     write_number(log, "plan_us", r->plan_us);
     write_number(log, "plan_stall_us", r->plan_stall_us);
     write_number(log, "predicted_ms", r->predicted_ms);

@@ -9,6 +9,7 @@
 //   tokens_per_second, mfu    mfu: fraction of the measured peak
 //   plan              the planner
 //   strategy          of --strategies: that of this step
+//   moving_ms         of predicted_ms: gradients to their owners, and weights to where the next step wants them
 //   plan_us           what planning took, on a thread beside the step before
 //   plan_stall_us     what the step before waited for it
 //   predicted_ms      what the cost model predicted before the step ran, with all that it had learnt by then

@@ -19,6 +19,7 @@ typedef struct StepRecord {
     int virtual_time;  // seconds are virtual
     const char* planner;
     const char* strategy;  // of --strategies; NULL: there are none
+    double moving_ms;      // then: of predicted_ms, gradients to their owners and weights to the next step
     const Plan* plan;  // NULL: not known
     double plan_us, plan_stall_us;
     double predicted_ms, measured_ms, gap;  // NaN: not known

@@ -170,7 +170,7 @@ static void climb(double median, double sigma) {
     uniform.copies[widest] = GPUS / pool.scheme[widest].gpus;
     draw_batches(median, sigma);
     for (int i = 0; i < SAMPLE; i++) sample[i] = draw_length(median, sigma, 7, (uint64_t)i);
-    StrategySearch search = {&pool, sample, SAMPLE, CONTEXT, TOKENS, 16, FIXED_PER_MICRO_BATCH};
+    StrategySearch search = {&pool, sample, SAMPLE, CONTEXT, TOKENS, 16, FIXED_PER_MICRO_BATCH, {0}, {0}};
     int n_ours = strategies_search(ours, &score, &search, &arena, err, sizeof err);
     if (n_ours < 1) die("no strategies: %s", n_ours < 0 ? err : "nothing holds the documents");
     for (int b = 0; b < BATCHES; b++) {

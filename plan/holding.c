@@ -130,6 +130,9 @@ typedef struct Search {
     int rank, ranks, missing;
     size_t* sent;  // (ranks)
     TravelList sends, receives;
+    OnTravel on_travel;  // NULL: nobody is told
+    void* context;
+    int wave;
 } Search;
 
 static void add_travel(Search* s, TravelList* to, int peer, Slice slice) {
@@ -149,6 +152,8 @@ static void add_travel(Search* s, TravelList* to, int peer, Slice slice) {
 
 static void add_box(Search* s, const Holding* from, const Holding* to, const Box* box) {
     if (from->rank != to->rank) s->sent[from->rank] += elems_of(box);
+    if (from->rank != to->rank && s->on_travel)
+        s->on_travel(s->context, s->wave, from->rank, to->rank, elems_of(box));
     if (from->rank == s->rank) add_travel(s, &s->sends, to->rank, slice_in(from, box));
     if (to->rank == s->rank) add_travel(s, &s->receives, from->rank, slice_in(to, box));
 }
@@ -224,13 +229,14 @@ static int find_travels(Search* s, WaveEnd* ends, const Shape* whole, const Hold
         ParamTensor t = shape_tensor(whole, i);
         const Holding* of = from->list + from->first[i];
         int n = from->first[i + 1] - from->first[i];
+        s->wave = shape_bucket_of(&t, whole);
         for (int j = to->first[i]; j < to->first[i + 1]; j++) {
             if (kind == RESHARD_SUM) sum_to(s, of, n, &to->list[j]);
             else if (copy_to(s, of, n, &to->list[j]))
                 return fail(err, errlen, "nobody has all of %s of layer %d, which rank %d needs",
                             param_table[t.id].name, t.layer, to->list[j].rank);
         }
-        ends[shape_bucket_of(&t, whole)] = (WaveEnd){s->sends.n, s->receives.n};
+        ends[s->wave] = (WaveEnd){s->sends.n, s->receives.n};
     }
     return 0;
 }
@@ -253,6 +259,19 @@ static int pack_waves(Transfers* t, Search* s, const WaveEnd* ends, Arena* arena
     for (int i = 0; i < n; i++)
         t->most_slice = MAX(t->most_slice, (size_t)t->slices[i].rows * (size_t)t->slices[i].cols);
     return arena_check(arena, err, errlen);
+}
+
+int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int ranks,
+                  const int* node, OnTravel on_travel, void* context, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Search s = {.node = node, .rank = -1, .ranks = ranks, .on_travel = on_travel, .context = context};
+    WaveEnd* ends = TAKE(arena, WaveEnd, shape_buckets(whole));
+    s.sent = TAKE(arena, size_t, ranks);
+    if (arena_check(arena, err, errlen)) return -1;
+    memset(s.sent, 0, sizeof *s.sent * (size_t)ranks);
+    int failed = find_travels(&s, ends, whole, from, to, kind, err, errlen);
+    arena_reset(arena, mark);
+    return failed;
 }
 
 int reshard(Transfers* t, const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int rank,

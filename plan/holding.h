@@ -79,6 +79,12 @@ typedef struct Transfers {
     size_t* sent;                                // (ranks) elements that each rank sends to others in all
 } Transfers;
 
+// Boxes that travel from one rank to another, wave by wave.
+typedef void (*OnTravel)(void* context, int wave, int from, int to, size_t elems);
+// Tells of those of all ranks; the arena is as it was. 0, or -1 with words as reshard.
+int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int ranks,
+                  const int* node, OnTravel on_travel, void* context, Arena* arena, char* err, size_t errlen);
+
 // What `rank` has to do. node (ranks): the node of each. In the arena; 0, or -1 with words: no memory, or an element
 // that `to` wants and nobody has.
 int reshard(Transfers* transfers, const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind,

@@ -323,6 +323,12 @@ double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_siz
     return zero == 2 ? ms : ms + 2 * MAX(layers - 2, 0) * among_all_ms(cost, 2 * others, ranks, node_size);
 }
 
+double machine_parameters(const Machine* machine) {
+    double layer = machine->state_bytes / 16 * machine->hidden * machine->hidden;
+    if (machine->parameters > 0) return machine->parameters * (1 << 30);
+    return machine->n_schemes > 0 ? machine->layers * layer + 2 * machine->vocabulary * machine->hidden : 0;
+}
+
 int machine_heads(const Machine* machine) {
     // 64 times the least common multiple of 1 to 16: also powers of two up to 1024 divide it.
     return machine->heads ? machine->heads : 64 * 720720;
@@ -389,6 +395,48 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
     "group 32 6.22854144\n"  \
     "group 64 5.10656512\n"
 
+// clang-format off
+#define HYDRAULIS_LINKS \
+    "# Links are assumed, not published, for weights and gradients alone: NVLink of 200 GB/s each way, a NIC of\n" \
+    "# 200 Gbit/s a GPU.\n" \
+    "link inside 0 0.02\n" \
+    "link inside 1000000000 5.02\n" \
+    "link across 0 0.03\n" \
+    "link across 1000000000 40.03\n"
+#define HYDRAULIS_32B \
+    "# Hydraulis (Li et al., SIGMOD 2026, arXiv 2412.07894), profiled constants of its artefact: 60 layers of width " \
+    "6656,\n" \
+    "# A800-80GB. Replicas of tensor-parallel times pipeline ranks.\n" \
+    "quadratic_ms 0 # a rank alone holds no replica: only schemes have a time\n" \
+    "linear_ms 0\n" \
+    "heads 64\n" \
+    "pipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 36 37 42 50\n" \
+    "scheme TP16 16 1 1.37779723e-6 0.102435387 145.748\n" \
+    "scheme TP8 8 1 2.12548718e-6 0.141411593 122.910\n" \
+    "scheme TP8PP2 8 2 1.06789378e-6 0.071058246 61.768\n" \
+    "scheme TP8PP3 8 3 6.85518086e-7 0.0482754236 38.070\n" \
+    "scheme TP8PP4 8 4 4.91076016e-7 0.0370804063 25.442\n" \
+    "scheme TP4 4 1 3.86950049e-6 0.238996833 120.695\n" \
+    "scheme TP4PP2 4 2 2.04563898e-6 0.118301177 65.424\n" \
+    "scheme TP4PP4 4 4 1.05779156e-6 0.0592119769 35.335\n" \
+    "scheme TP4PP6 4 6 7.02993498e-7 0.0398508980 24.072\n" \
+    "scheme TP2 2 1 2.97455561e-5 0.386957078 156.201\n" \
+    "scheme TP2PP2 2 2 3.73416233e-6 0.213060059 80.717\n" \
+    "scheme TP2PP4 2 4 1.97033746e-6 0.106558744 42.945\n" \
+    "scheme TP2PP6 2 6 1.31605318e-6 0.0718051676 28.616\n" \
+    "scheme TP1PP2 1 2 0 0.48988971 22.882\n" \
+    "scheme TP1PP4 1 4 9.39192752e-7 0.212596087 35.995\n"
+#define HYDRAULIS_7B \
+    "# as hydraulis-32b, 32 layers of width 4096\n" \
+    "quadratic_ms 0\n" \
+    "linear_ms 0\n" \
+    "pipeline_memory 32 4096 30592 210 0.75 6144 5000 81252 38 39 42 48 61\n" \
+    "scheme TP1PP2 1 2 1.37240947e-6 0.0946477810 15.047\n" \
+    "scheme TP4 4 1 1.03043340e-6 0.0564777342 56.698\n" \
+    "scheme TP8 8 1 5.06885473e-7 0.0366182377 44.317\n" \
+    "scheme TP16 16 1 3.01808129e-7 0.0292311085 65.236\n"
+// clang-format on
+
 static const char* const texts[] = {
     "name flexsp-7b\n"
     "# FlexSP (Wang et al., ASPLOS 2025, arXiv 2412.01523), constants of its released cost model: GPT-7B, 32 layers,\n"
@@ -452,39 +500,13 @@ static const char* const texts[] = {
     "group 128 30\n"
     "group 256 26\n",
 
-    "name hydraulis-32b\n"
-    "# Hydraulis (Li et al., SIGMOD 2026, arXiv 2412.07894), profiled constants of its artefact: 60 layers of width "
-    "6656,\n"
-    "# A800-80GB. Replicas of tensor-parallel times pipeline ranks.\n"
-    "quadratic_ms 0 # a rank alone holds no replica: only schemes have a time\n"
-    "linear_ms 0\n"
-    "heads 64\n"
-    "pipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 36 37 42 50\n"
-    "scheme TP16 16 1 1.37779723e-6 0.102435387 145.748\n"
-    "scheme TP8 8 1 2.12548718e-6 0.141411593 122.910\n"
-    "scheme TP8PP2 8 2 1.06789378e-6 0.071058246 61.768\n"
-    "scheme TP8PP3 8 3 6.85518086e-7 0.0482754236 38.070\n"
-    "scheme TP8PP4 8 4 4.91076016e-7 0.0370804063 25.442\n"
-    "scheme TP4 4 1 3.86950049e-6 0.238996833 120.695\n"
-    "scheme TP4PP2 4 2 2.04563898e-6 0.118301177 65.424\n"
-    "scheme TP4PP4 4 4 1.05779156e-6 0.0592119769 35.335\n"
-    "scheme TP4PP6 4 6 7.02993498e-7 0.0398508980 24.072\n"
-    "scheme TP2 2 1 2.97455561e-5 0.386957078 156.201\n"
-    "scheme TP2PP2 2 2 3.73416233e-6 0.213060059 80.717\n"
-    "scheme TP2PP4 2 4 1.97033746e-6 0.106558744 42.945\n"
-    "scheme TP2PP6 2 6 1.31605318e-6 0.0718051676 28.616\n"
-    "scheme TP1PP2 1 2 0 0.48988971 22.882\n"
-    "scheme TP1PP4 1 4 9.39192752e-7 0.212596087 35.995\n",
+    "name hydraulis-32b\n" HYDRAULIS_32B,
 
-    "name hydraulis-7b\n"
-    "# as hydraulis-32b, 32 layers of width 4096\n"
-    "quadratic_ms 0\n"
-    "linear_ms 0\n"
-    "pipeline_memory 32 4096 30592 210 0.75 6144 5000 81252 38 39 42 48 61\n"
-    "scheme TP1PP2 1 2 1.37240947e-6 0.0946477810 15.047\n"
-    "scheme TP4 4 1 1.03043340e-6 0.0564777342 56.698\n"
-    "scheme TP8 8 1 5.06885473e-7 0.0366182377 44.317\n"
-    "scheme TP16 16 1 3.01808129e-7 0.0292311085 65.236\n",
+    "name hydraulis-32b-links\n" HYDRAULIS_LINKS "model 60 6656 2\n" HYDRAULIS_32B,
+
+    "name hydraulis-7b\n" HYDRAULIS_7B,
+
+    "name hydraulis-7b-links\n" HYDRAULIS_LINKS "model 32 4096 2\n" HYDRAULIS_7B,
 };
 
 const char* machine_names(void) { return "flexsp-7b, flexsp-13b, flexsp-30b, a100-7b, h200-8b"; }

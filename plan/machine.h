@@ -50,7 +50,8 @@ typedef struct Machine {
 // text (n) need not end in 0. 0, or -1 with the line and what was expected.
 int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen);
 // The text of a machine that the program knows by name, NULL for another name: those of machine_names (with commas),
-// and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only: for --strategies.
+// and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only, for --strategies; with -links behind
+// the name also assumed ones of links.
 const char* machine_builtin(const char* name);
 const char* machine_names(void);
 // Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.
@@ -63,6 +64,8 @@ int machine_capacity(const Machine* machine, int ranks, int zero);
 // gradients (fp32) are reduced; with ZeRO-3 the weights (2 bytes) of all layers but two are gathered forward, and again
 // backward, among all ranks. 0 where round_ms was measured, which has it in it, and where parameters are not known.
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers);
+// Of its model; 0: unknown. Hydraulis' formula of memory has 16 bytes a parameter.
+double machine_parameters(const Machine* machine);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
 int machine_heads(const Machine* machine);
 const Scheme* machine_scheme(const Machine* machine, int tp, int pp);  // NULL: it has no such scheme

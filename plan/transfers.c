@@ -12,7 +12,8 @@ TransferTimes transfer_times(const Machine* machine, const Shape* s, int elem_by
     t.channel_scale = cost->elem_bytes * cost->channels / (elem * queries);
     t.key_scale = cost->elem_bytes * cost->kv_channels / (elem * keys);
     t.count = (double)cost->layers / s->L;
-    t.weight_scale = machine->parameters > 0 ? machine->parameters * (1 << 30) / (double)shape_param_count(s) : 1;
+    double parameters = machine_parameters(machine);
+    t.weight_scale = parameters > 0 ? parameters / (double)shape_param_count(s) : 1;
     return t;
 }
 

@@ -217,6 +217,7 @@ static int use_scheme(Machine* machine, int tp, int pp, char* err, size_t errlen
     const Scheme* s = machine_scheme(machine, tp, pp);
     if (!s) return fail(err, errlen, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
     cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
+    cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
     return 0;
 }
 

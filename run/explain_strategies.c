@@ -1,6 +1,6 @@
 // explain_strategies.c - --explain with --strategies: which strategy the planned step takes, what each of its pipelines
-// gets, and what the other strategies would take. Times are the dispatcher's (plan/published/hydraulis.h): before the
-// pipelines of a job plan their documents anew among themselves.
+// gets, and what the other strategies would take, with moving gradients and weights. Times are the dispatcher's
+// (plan/published/hydraulis.h): before the pipelines of a job plan their documents anew among themselves.
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,9 +18,10 @@ static void draw_step(StepWork* w, const Run* run, Arena* arena) {
 }
 
 typedef struct Rated {
-    int strategy;  // of the list
-    double ms;     // infinite: it does not hold the documents
-    int empty;     // pipelines without documents
+    int strategy;   // of the list
+    double ms;      // infinite: it does not hold the documents
+    double moving;  // of them: until the last pipeline has its weights, and gradients
+    int empty;      // pipelines without documents
 } Rated;
 
 static int sooner(const void* a, const void* b) {
@@ -30,12 +31,12 @@ static int sooner(const void* a, const void* b) {
 }
 
 static void print_strategies(const Rated* rated, const Run* run) {
-    printf("  %-28s %12s %8s\n", "strategy", "ms", "longer");
+    printf("  %-28s %12s %8s %12s\n", "strategy", "ms", "longer", "moving");
     for (int i = 0; i < run->strategies->list.n; i++) {
         const Rated* r = &rated[i];
         const char* name = strategies_name(run, r->strategy);
         if (isinf(r->ms)) printf("  %-28s has no pipeline for the longest document", name);
-        else printf("  %-28s %12.2f %7.2fx", name, r->ms, r->ms / rated[0].ms);
+        else printf("  %-28s %12.2f %7.2fx %12.2f", name, r->ms, r->ms / rated[0].ms, r->moving);
         if (r->strategy == run->batch.strategy) printf("  chosen");
         if (r->empty) printf("  leaves %d pipeline%s empty", r->empty, r->empty > 1 ? "s" : "");
         printf("\n");
@@ -82,8 +83,12 @@ void run_explain_strategies(const Run* run) {
     uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)run->batch.plan.step);  // of strategies_dispatch
     draw_step(&w, run, &arena);
     for (int s = 0; s < x->list.n; s++) {
+        double last = 0;
         Choice choice = hydraulis_choose(&w, &x->choices[s], 1, HYDRAULIS_SHUFFLES, seed);
-        rated[s] = (Rated){s, choice.strategy < 0 ? INFINITY : choice.ms, choice.strategy < 0 ? 0 : choice.empty};
+        rated[s] = (Rated){s, choice.strategy < 0 ? INFINITY : choice.ms, x->choices[s].end,
+                           choice.strategy < 0 ? 0 : choice.empty};
+        for (int k = 0; k < x->pool.n; k++) last = MAX(last, x->choices[s].start[k]);
+        rated[s].moving += last;
     }
     qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
     hydraulis_choose(&w, &x->choices[run->batch.strategy], 1, HYDRAULIS_SHUFFLES, seed);

@@ -12,6 +12,7 @@
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
 #pragma once
+#include "plan/move_time.h"
 #include "plan/published/hydraulis.h"
 #include "plan/strategies.h"
 #include "run/mover.h"
@@ -25,6 +26,9 @@ struct Strategies {
     Model owner;
     Mover gather[MOST_RANK_STRATEGIES], reduce[MOST_RANK_STRATEGIES];
     Arena arena;  // of the movers
+    // What moving takes, ms: from the end of a step's sums until a rank has the weights of the next (strategies,
+    // ranks); from the last pass of a step until its gradients are summed.
+    double *start_ms, end_ms[MOST_RANK_STRATEGIES];
     // For the planner: every kind of pipeline is a scheme.
     SchemePool pool;
     PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
@@ -41,6 +45,16 @@ size_t strategies_scratch(const Run* run);  // bytes that weights and gradients 
 // All ranks have the same strategy in `ahead`, or the run ends: the update sends its weights, bucket by bucket.
 void strategies_agree(Run* run);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
+
+void strategies_parts(Holdings* parts, const Run* run, int strategy, Arena* arena);  // what each rank computes
+int strategies_are_plain(const Run* run, int strategy);  // every rank computes the whole model
+// ---- strategies_moves.c: moving as a part of what a strategy costs
+
+MoveTime strategies_links(const Run* run, const Machine* machine);
+void strategies_time_moves(Run* run);
+double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
+// Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
+void strategies_predict(const Run* run, StepRecord* r);
 
 const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);
 PipelineScheme strategies_scheme(const PipelineGroup* g, const PipelineCost* cost, int64_t capacity);

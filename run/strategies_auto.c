@@ -51,6 +51,20 @@ static void list_kinds(Kinds* kinds, Run* run, const Machine* machine) {
         }
 }
 
+// About what moves of a list will be found to take (strategies_moves.c): a rank gets the weights of its part of the
+// model, and sends its gradients, but for the share that it owns.
+static void estimate_moves(StrategySearch* search, const Run* run, const Machine* machine, const Kinds* kinds) {
+    const Model* m = &run->model;
+    MoveTime t = strategies_links(run, machine);
+    double elems = (double)shape_param_count(&m->whole) * (t.ranks - 1) / t.ranks, elem = (double)dtype_bytes(m->dt);
+    int across = m->world->node[t.ranks - 1] != m->world->node[0];
+    for (int k = 0; k < kinds->pool.n && machine->cost.step <= 0; k++) {
+        double part = elems / (kinds->group[k].tp * kinds->group[k].pp);
+        search->start[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, elem * part, elem * part);
+        search->end[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, 4 * part, 4 * part);
+    }
+}
+
 // The widest pipelines first: they are on the ranks of one node.
 static RankStrategy as_groups(const Strategy* s, const Kinds* kinds) {
     RankStrategy out = {0};
@@ -74,9 +88,16 @@ int strategies_find(Run* run, StrategyList* list, char* err, size_t errlen) {
     const Config* c = &run->config;
     if (run_machine_of_layouts(run, &machine, from, err, errlen)) return -1;
     list_kinds(&kinds, run, &machine);
-    StrategySearch search = {&kinds.pool,          lengths,         run_sample_lengths(run, lengths),
-                             c->context,           c->batch_tokens, LISTED,
-                             FIXED_PER_MICRO_BATCH};
+    StrategySearch search = {&kinds.pool,
+                             lengths,
+                             run_sample_lengths(run, lengths),
+                             c->context,
+                             c->batch_tokens,
+                             LISTED,
+                             FIXED_PER_MICRO_BATCH,
+                             {0},
+                             {0}};
+    estimate_moves(&search, run, &machine, &kinds);
     int n = strategies_search(found, &score, &search, &arena, err, errlen);
     arena_free(&arena);
     if (n < 0) return -1;

@@ -92,36 +92,49 @@ static Run* make_view(Run* run, int s) {
     return view;
 }
 
+static const TpSplit* split_of(const Run* run, int tp) {
+    static TpSplit splits[MOST_TP + 1];
+    if (!splits[tp].ranks) splits[tp] = split_even(&run->model.whole, tp);
+    return &splits[tp];
+}
+
 // What rank r of all computes under strategy s.
-static Part part_of(const Run* run, const TpSplit* splits, int s, int r) {
+static Part part_of(const Run* run, int s, int r) {
     int place;
     const PipelineGroup* g = strategies_group(run, s, r, &place);
     Layout layout = layout_of(run, g);
     int stage = place / (g->copies * g->tp);
-    return (Part){&splits[g->tp], place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
+    return (Part){split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
 }
 
-static int computes_all(const Run* run, int s) {
+void strategies_parts(Holdings* parts, const Run* run, int s, Arena* arena) {
+    char err[ERR_BYTES];
+    int ranks = run->model.world->size;
+    Part* list = TAKE(arena, Part, ranks);
+    if (arena_check(arena, err, sizeof err)) die("%s", err);
+    for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
+    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, arena, err, sizeof err))
+        die("--strategies: %s", err);
+}
+
+int strategies_are_plain(const Run* run, int s) {
     const RankStrategy* strategy = &run->strategies->list.strategy[s];
     return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1;
 }
 
 // Gradients to their owners, weights back, under strategy s.
-static void open_movers(Run* run, int s, const TpSplit* splits, const Holdings* pieces) {
+static void open_movers(Run* run, int s, const Holdings* pieces) {
     char err[ERR_BYTES];
     Strategies* x = run->strategies;
     Arena scratch = {0};
     const Shape* whole = &x->owner.shape;
     Comm* world = run->model.world;
-    int ranks = world->size, plain = computes_all(run, s);
+    int ranks = world->size, plain = strategies_are_plain(run, s);
     Holdings parts;
-    Part* list = TAKE(&scratch, Part, ranks);
-    if (arena_check(&scratch, err, sizeof err)) die("%s", err);
-    for (int r = 0; r < ranks; r++) list[r] = part_of(run, splits, s, r);
+    if (!plain) strategies_parts(&parts, run, s, &scratch);
     x->gather[s] = (Mover){.kind = RESHARD_COPY, .purpose = COMM_PARAMETERS, .is_plain = plain};
     x->reduce[s] = (Mover){.kind = RESHARD_SUM, .purpose = COMM_GRADIENTS, .is_plain = plain};
-    if (!plain && (holdings_of_parts(&parts, whole, list, ranks, &scratch, err, sizeof err) ||
-                   reshard(&x->gather[s].transfers, whole, pieces, &parts, RESHARD_COPY, world->rank, ranks,
+    if (!plain && (reshard(&x->gather[s].transfers, whole, pieces, &parts, RESHARD_COPY, world->rank, ranks,
                            world->node, &x->arena, err, sizeof err) ||
                    reshard(&x->reduce[s].transfers, whole, &parts, pieces, RESHARD_SUM, world->rank, ranks, world->node,
                            &x->arena, err, sizeof err)))
@@ -133,7 +146,6 @@ static void open_movers(Run* run, int s, const TpSplit* splits, const Holdings* 
 }
 
 static void strategies_join(Run* run) {
-    static TpSplit splits[MOST_TP + 1];
     char err[ERR_BYTES];
     Strategies* x = run->strategies;
     Arena scratch = {0};
@@ -146,13 +158,8 @@ static void strategies_join(Run* run) {
     x->owner.comm = x->owner.job = m->world;
     x->owner.stages = 1;
     x->owner.zero.holds = ZERO_OWNED;
-    for (int s = 0; s < x->list.n; s++)
-        for (int g = 0; g < x->list.strategy[s].n; g++) {
-            int tp = x->list.strategy[s].group[g].tp;
-            splits[tp] = split_even(&m->whole, tp);
-        }
     if (holdings_of_pieces(&pieces, &x->owner.shape, &scratch, err, sizeof err)) die("%s", err);
-    for (int s = 0; s < x->list.n; s++) open_movers(run, s, splits, &pieces);
+    for (int s = 0; s < x->list.n; s++) open_movers(run, s, &pieces);
     arena_free(&scratch);
     strategies_turn(run, 0);
 }
@@ -253,6 +260,7 @@ static void strategies_ready(Run* run) {
             const PipelineGroup* group = &x->list.strategy[s].group[g];
             x->choices[s].copies[strategies_scheme_of(x, group)] = group->copies;
         }
+    strategies_time_moves(run);
 }
 
 void run_find_cost(Run* run) {
@@ -280,6 +288,7 @@ void strategies_close(Run* run) {
         free(x->as[s]);
     }
     zero_close(&x->owner.zero);
+    free(x->start_ms);
     arena_free(&x->arena);
     free(x);
 }

@@ -513,7 +513,7 @@ static void a_searched_list_is_no_slower_than_its_best_or_the_published_one(void
     StrategyScore score;
     for (int i = 0; i < COUNT(sample); i++)
         sample[i] = (int)fmin(600 * exp(1.3 * random_normal(5, (uint64_t)i)) + 1, 32768);
-    StrategySearch search = {&pool, sample, SAMPLE, 32768, 200000, 16, FIXED_PER_MICRO_BATCH};
+    StrategySearch search = {&pool, sample, SAMPLE, 32768, 200000, 16, FIXED_PER_MICRO_BATCH, {0}, {0}};
     int n = strategies_search(list, &score, &search, &proposals, err, sizeof err);
     CHECK(n >= 2 && score.proposed > n && score.batches > 10);
     CHECK(score.ms > 0 && score.ms < score.single_ms);

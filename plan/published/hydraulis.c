@@ -289,6 +289,7 @@ static void sink(Load* heap, int n, int most_docs) {
 typedef struct Used {
     int n, pipelines;
     int scheme[HYDRAULIS_SCHEMES], first[HYDRAULIS_SCHEMES], copies[HYDRAULIS_SCHEMES];
+    double start[HYDRAULIS_SCHEMES];  // of the strategy
 } Used;
 
 static Used used_schemes(const Strategy* strategy, const SchemePool* pool) {
@@ -297,6 +298,7 @@ static Used used_schemes(const Strategy* strategy, const SchemePool* pool) {
         if (strategy->copies[k] == 0) continue;
         used.scheme[used.n] = k;
         used.first[used.n] = used.pipelines;
+        used.start[used.n] = strategy->start[k];
         used.pipelines += used.copies[used.n++] = strategy->copies[k];
     }
     return used;
@@ -348,7 +350,9 @@ static void shuffle(StepWork* w, const Used* used, uint64_t seed) {
 // One order of the documents. 0, or -1 where no pipeline holds a document.
 static int try_order(Choice* choice, StepWork* w, const Used* used) {
     *choice = (Choice){0};
-    for (int p = 0; p < used->pipelines; p++) w->load[p] = (Load){.pipeline = p};
+    for (int u = 0; u < used->n; u++)
+        for (int p = used->first[u]; p < used->first[u] + used->copies[u]; p++)
+            w->load[p] = (Load){.sum = used->start[u], .pipeline = p};
     for (int i = 0; i < w->n; i++)
         if ((w->trial[w->order[i]] = dispatch(w, used, w->order[i])) < 0) return -1;
     for (int u = 0; u < used->n; u++)
@@ -509,7 +513,8 @@ static double pack_all(StepWork* w, const Strategy* strategy, const int* pipelin
     for (int k = 0, p = 0; k < w->pool->n; k++)
         for (int copy = 0; copy < strategy->copies[k]; copy++, p++) {
             int first = w->first[p], n = w->first[p + 1] - first;
-            slowest = MAX(slowest, hydraulis_pack(w->mb_of + first, w, k, w->docs + first, n).ms);
+            Packing packing = hydraulis_pack(w->mb_of + first, w, k, w->docs + first, n);
+            slowest = MAX(slowest, strategy->start[k] + packing.ms);
         }
     return slowest;
 }
@@ -520,7 +525,7 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
         Choice choice = hydraulis_dispatch(w->candidate, w, &list[i], shuffles, seed);
         if (choice.strategy < 0) continue;
         choice.strategy = i;
-        choice.ms = pack_all(w, &list[i], w->candidate);
+        choice.ms = pack_all(w, &list[i], w->candidate) + list[i].end;
         if (!better(w->pool, &choice, &best)) continue;
         best = choice;
         memcpy(w->pipeline_of, w->candidate, sizeof(int) * (size_t)w->n);

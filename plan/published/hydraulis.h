@@ -38,6 +38,9 @@ typedef struct Strategy {
     int copies[HYDRAULIS_SCHEMES];  // pipelines of each scheme
     int longest;                    // tokens of the documents that it was proposed for
     double ms;                      // that the whole sample should take it
+    // What moving the model takes, ms; 0 as published: pipelines of a scheme have their weights so long after the step
+    // has begun, and gradients take so long after its last pass.
+    double start[HYDRAULIS_SCHEMES], end;
 } Strategy;
 
 double scheme_ms(const PipelineScheme* scheme, int s);  // t(s)
@@ -91,7 +94,7 @@ int step_work(StepWork* work, const SchemePool* pool, const int* lengths, int n,
 typedef struct Choice {
     int strategy;  // -1: none holds the documents
     int empty;     // pipelines without documents
-    double ms;     // of the slowest pipeline
+    double ms;     // of the slowest pipeline, and Strategy.end where that was chosen
 } Choice;
 
 // Stage 1: documents to pipelines, such that the largest sum of t + (pp - 1) max t is small. pipeline_of (n).

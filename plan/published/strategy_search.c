@@ -25,7 +25,13 @@ static void add(Trials* t, const Strategy* s) {
     if (ranks != pool->ranks || t->n == MOST_PROPOSALS) return;
     for (int i = 0; i < t->n; i++)
         if (!memcmp(t->proposed[i].copies, s->copies, sizeof s->copies)) return;
-    t->proposed[t->n++] = *s;
+    Strategy* added = &t->proposed[t->n++];
+    *added = *s;
+    added->end = 0;
+    for (int k = 0; k < pool->n; k++) {
+        added->start[k] = t->search->start[k];
+        if (s->copies[k]) added->end = MAX(added->end, t->search->end[k]);
+    }
 }
 
 // As many pipelines of scheme k as there are ranks for.

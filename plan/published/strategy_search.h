@@ -16,6 +16,8 @@ typedef struct StrategySearch {
     int64_t batch_tokens;  // of a step
     int most;              // strategies
     FixedCharge charge;
+    // What moving takes pipelines of a scheme: Strategy.start, and what it adds to Strategy.end, ms.
+    double start[HYDRAULIS_SCHEMES], end[HYDRAULIS_SCHEMES];
 } StrategySearch;
 
 // What a list takes on the batches of the sample.
