@@ -523,7 +523,7 @@ static int settle_plan(Config* config, char* err, size_t errlen) {
     return 0;
 }
 
-int config_arch(const Config* config) {
+static int arch_of(const Config* config) {
     int arch = 0;
     while (arch < N_ARCHS - 1 && strcmp(arch_table[arch].name, config->arch) != 0) arch++;
     return arch;
@@ -538,7 +538,7 @@ static const Preset* preset_of(const Config* config) {
 // What a preset or another dimension says where an option does not.
 static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
-    const ArchRow* arch = &arch_table[config_arch(c)];
+    const ArchRow* arch = &arch_table[arch_of(c)];
     int is_preset = !c->width && !c->heads, same_mlp = arch->act == arch_table[preset->arch].act;
     if (!c->layers) c->layers = preset->layers;
     if (!c->width) c->width = preset->width;
@@ -565,9 +565,9 @@ static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, ch
 }
 
 Shape config_shape(const Config* c) {
-    const ArchRow* arch = &arch_table[config_arch(c)];
+    const ArchRow* arch = &arch_table[arch_of(c)];
     const Preset* preset = preset_of(c);
-    Shape s = {.arch = (Arch)config_arch(c), .L = c->layers, .C = c->width, .NH = c->heads, .V = c->vocab};
+    Shape s = {.arch = (Arch)arch_of(c), .L = c->layers, .C = c->width, .NH = c->heads, .V = c->vocab};
     s.features = arch->features | (strcmp(c->tie, "no") ? 0 : HAS_HEAD);
     s.NKV = c->kv_heads, s.HS = c->head_size, s.U = c->hidden;
     s.context = s.positions = c->context;

@@ -69,7 +69,7 @@ typedef struct Config {
     // not an option: bit i % 64 of word i / 64 is set when entry i of the table was given on the command line
     uint64_t given[2];
     const char* twice;  // the option of paths that was given twice there, of which the last counts; NULL: none
-    void* strings;  // values that were read from a file: a list of blocks, freed by config_free
+    void* strings;      // values that were read from a file: a list of blocks, freed by config_free
 } Config;
 
 // Defaults, then the command line. Unknown options are answered with the nearest name. 0, or -1 with a message.
@@ -92,8 +92,7 @@ void config_visit(const Config* config, void (*visit)(void* context, const char*
 // 0, or -1 with a message.
 int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen);
 
-// Once complete: the architecture, and the model that the options describe.
-int config_arch(const Config* config);
+// Once complete: the model that the options describe.
 Shape config_shape(const Config* config);
 
 // The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that

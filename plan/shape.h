@@ -52,8 +52,6 @@ LayerUnits shape_units(const Shape* shape, int l);
 static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
-// Channels of queries, keys and values of this rank's heads together.
-static inline int shape_qkv(const Shape* s) { return (s->heads + 2 * s->kv_heads) * s->HS; }
 // Ids of the vocabulary, padding left out, that the rows of this shape stand for.
 static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
 

@@ -103,7 +103,6 @@ void columns_add(Columns* c, int64_t step, const float* values) {
 }
 
 int columns_count(const Columns* c) { return c->n + (c->open > 0); }
-int columns_width(const Columns* c) { return c->width; }
 int64_t columns_first(const Columns* c, int column) { return c->first[column]; }
 int64_t columns_last(const Columns* c, int column) { return c->last[column]; }
 double columns_total_mean(const Columns* c, int i) { return mean_of(&c->total[i]); }

@@ -12,7 +12,6 @@ void columns_close(Columns* c);  // NULL is fine
 // that is not finite is left out of the means.
 void columns_add(Columns* c, int64_t step, const float* values);
 int columns_count(const Columns* c);  // of columns, the one that is not full included
-int columns_width(const Columns* c);
 int64_t columns_first(const Columns* c, int column);  // of its steps
 int64_t columns_last(const Columns* c, int column);
 double columns_mean(const Columns* c, int column, int i);  // of number i; NaN: of no step known

@@ -165,8 +165,7 @@ void* tp_full(const Model* m, void* own, void* full, const Row* row, int l) {
 // packed; by tokens it lies where it is used.
 typedef struct Exchange {
     const LayerGroup* group;
-    int N, per_head,
-        first_head;  // tokens of the own cut; elements of a key/value head and its queries; M = 1: of these
+    int N, per_head;  // tokens of the own cut; elements of a key/value head and its queries; M = 1: of these
     int n;
     Transfer by_heads[MOST_TP], by_tokens[MOST_TP];
 } Exchange;

@@ -38,7 +38,6 @@ int cuda_find_device(char* err, size_t errlen) {
     cuda.major = properties.major;
     cuda.minor = properties.minor;
     cuda.sm_count = properties.multiProcessorCount;
-    cuda.shared_optin = properties.sharedMemPerBlockOptin;
     if (cuda.major < LEAST_MAJOR)
         return fail(err, errlen, "%s has compute capability %d.%d, expected 8.0 or newer; try --device cpu",
                     properties.name, cuda.major, cuda.minor);

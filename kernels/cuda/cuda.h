@@ -43,7 +43,6 @@ void cuda_check_at(const char* file, int line, cudaError_t error, const char* wh
 
 typedef struct CudaDevice {
     int index, major, minor, sm_count;
-    size_t shared_optin;  // most dynamic shared memory of a block: 99 KiB on sm_89 and sm_120, 227 KiB on sm_90
     KernelLimits limits;  // as given to open
     cudaStream_t stream;  // what Stream NULL means
     char* scratch;        // see cuda_scratch

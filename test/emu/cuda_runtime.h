@@ -51,7 +51,7 @@ enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount;
-    size_t totalGlobalMem, sharedMemPerBlockOptin;
+    size_t totalGlobalMem;
     int l2CacheSize;
 };
 

@@ -216,7 +216,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
     p->major = 8;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    p->sharedMemPerBlockOptin = emu::SHARED_BYTES;
     p->l2CacheSize = 1 << 20;
     return cudaSuccess;
 }
