@@ -139,16 +139,17 @@ static uint64_t free_memory(const char* root) {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
-// Of addresses that this process has now: all, and those for data.
-static void address_space(uint64_t* all, uint64_t* data) {
-    long long pages[6] = {0};
+// Bytes of this process: 0 all addresses, 1 those in memory, 5 those for data. 0 where they are not known.
+static uint64_t own_bytes(int field) {
+    long long pages = 0;
     FILE* file = fopen("/proc/self/statm", "r");
-    for (int i = 0; file && i < 6; i++)
-        if (fscanf(file, "%lld", &pages[i]) != 1) break;
+    for (int i = 0; file && i <= field; i++)
+        if (fscanf(file, "%lld", &pages) != 1) pages = 0;
     if (file) fclose(file);
-    *all = (uint64_t)pages[0] * (uint64_t)sysconf(_SC_PAGESIZE);
-    *data = (uint64_t)pages[5] * (uint64_t)sysconf(_SC_PAGESIZE);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
+
+size_t host_resident(void) { return (size_t)own_bytes(1); }
 
 static void lower(HostMemory* memory, uint64_t left, const char* whose) {
     if (left < memory->bytes) *memory = (HostMemory){(size_t)left, whose};
@@ -156,11 +157,10 @@ static void lower(HostMemory* memory, uint64_t left, const char* whose) {
 
 HostMemory host_memory(const char* root, int processes) {
     HostMemory memory = {(size_t)free_memory(root), "free memory of this machine"};
-    uint64_t all, data;
+    uint64_t all = own_bytes(0), data = own_bytes(5);
     struct rlimit limit;
     lower(&memory, least_of_groups(root, 0, "memory", look_at_memory), "memory limit of the container");
     memory.bytes /= (size_t)MAX(processes, 1);
-    address_space(&all, &data);
     if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
         lower(&memory, limit.rlim_cur - MIN(limit.rlim_cur, all), "ulimit -v");
     if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY)

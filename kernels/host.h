@@ -14,6 +14,8 @@ typedef struct HostMemory {
 
 // Memory that may still be taken. What the machine or the container has is for this many processes.
 HostMemory host_memory(const char* root, int processes);
+// Bytes of this process that are in memory now.
+size_t host_resident(void);
 
 // Cores that a process (0: this one) may use: its affinity mask, or the CPU quota of its container, rounded up. >= 1.
 int host_cores(const char* root, pid_t process);

@@ -88,10 +88,12 @@ int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {
     return fd;
 }
 
-int64_t disk_read(int fd, void* bytes, size_t n) {
+// at: NULL: from where the descriptor stands.
+static int64_t read_from(int fd, const uint64_t* at, void* bytes, size_t n) {
     size_t done = 0;
     while (done < n) {
-        ssize_t got = read(fd, (char*)bytes + done, n - done);
+        char* to = (char*)bytes + done;
+        ssize_t got = at ? pread(fd, to, n - done, (off_t)(*at + done)) : read(fd, to, n - done);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return -1;
         if (got == 0) break;
@@ -100,17 +102,8 @@ int64_t disk_read(int fd, void* bytes, size_t n) {
     return (int64_t)done;
 }
 
-int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n) {
-    size_t done = 0;
-    while (done < n) {
-        ssize_t got = pread(fd, (char*)bytes + done, n - done, (off_t)(at + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return -1;
-        if (got == 0) break;
-        done += (size_t)got;
-    }
-    return (int64_t)done;
-}
+int64_t disk_read(int fd, void* bytes, size_t n) { return read_from(fd, NULL, bytes, n); }
+int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n) { return read_from(fd, &at, bytes, n); }
 
 char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t errlen) {
     uint64_t bytes;

@@ -1,7 +1,5 @@
 // memory.c - every class of bytes has a name, a size and one allocation, and is in the table before any of it is taken.
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "kernels/straggle.h"
 #include "run/strategies.h"
@@ -403,17 +401,8 @@ void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
     }
 }
 
-// Bytes of this process that are in memory now.
-static double resident_now(void) {
-    long all = 0, pages = 0;
-    FILE* file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%ld %ld", &all, &pages) != 2) pages = 0;
-    if (file) fclose(file);
-    return (double)pages * (double)sysconf(_SC_PAGESIZE);
-}
-
 void run_take_job_memory(Run* run, MemoryPlan* plan) {
-    run->resident_before = resident_now();
+    run->resident_before = (double)host_resident();
     allocate(run, plan);
     carve(run, plan);
 }
