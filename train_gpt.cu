@@ -302,14 +302,14 @@ static void embed_backward(const Model* m, const Row* row) {
 // part of that; the stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
 void model_forward(Model* m, const Row* row) {
     int L = m->shape.L, l = 0;
-    zero_use_embedding_and_head(m);
+    zero_use_layer(m, -1, 1);
     zero_use_layer(m, 0, 1);
     if (!m->shape.no_embedding) embed(m, row);
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = tp_own(m, ACT(PROJ), row, l);
         block_forward(m, row, l++);
-        if (l < L) zero_use_layer(m, l, 1);
+        zero_use_layer(m, l, 1);
         if (l < L || !m->shape.no_head)
             norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
         else m->k->add(ACT(RESIDUAL), residual2, proj, (size_t)row->own * (size_t)m->shape.C, m->dt, m->s);

@@ -223,11 +223,6 @@ static void end_gather(Model* m, int b) {
     x->arriving = 0;
 }
 
-void zero_use_embedding_and_head(Model* m) {
-    end_gather(m, 0);
-    end_gather(m, last_bucket(m));
-}
-
 // Stage 3: layer l is in its place of the window, or on its way there.
 static void want_layer(Model* m, int l) {
     Zero* z = &m->zero;
@@ -237,7 +232,7 @@ static void want_layer(Model* m, int l) {
     z->layer_in[x->weights_place] = l;
 }
 
-static int is_gathered(const Model* m, int l) { return m->zero.bucket[1 + l].stage == 3; }
+static int is_gathered(const Model* m, int l) { return is_layer(m, 1 + l) && m->zero.bucket[1 + l].stage == 3; }
 
 void zero_use_layer(Model* m, int l, int direction) {
     if (is_gathered(m, l)) want_layer(m, l);
@@ -454,9 +449,7 @@ void zero_clear_grads(Model* m) {
 // ---- whole tensors, for files
 
 void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
-    int b = shape_bucket_of(tensor, &m->shape);
-    if (b == 0 || b == last_bucket(m)) zero_use_embedding_and_head(m);
-    else zero_use_layer(m, tensor->layer, 0);
+    zero_use_layer(m, shape_bucket_of(tensor, &m->shape) - 1, 0);
     m->k->download(value, zero_weights(m, tensor), tensor->elems * dtype_bytes(m->dt), m->s);
     if (m->dt == DT_BF16) bf16_widen_in_place(value, tensor->elems);
 }

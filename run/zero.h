@@ -94,9 +94,9 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 // ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
 
 // From here on the weights of layer l may be read, until the layer after the next is used; begins to gather the one
-// that comes after it in `direction` (1 forward, -1 backward, 0 none). Embedding and head: zero_use_embedding_and_head.
+// that comes after it in `direction` (1 forward, -1 backward, 0 none). The embeddings are layer -1; the final norm and
+// the head are layer L, which is gathered last and should be used no earlier than needed.
 void zero_use_layer(Model* m, int l, int direction);
-void zero_use_embedding_and_head(Model* m);
 // Around the backward pass of layer l: its gradients may be added to between the two. The final norm closes as layer L,
 // the embeddings as layer -1; they are always open.
 void zero_open_grads(Model* m, int l);
