@@ -97,7 +97,7 @@ static void open_searched(Searched* x, const Options* o, const Config* c) {
     open_machine(&machine, o->machine);
     *x = (Searched){.whole = config_shape(c), .dt = strcmp(c->dtype, "fp32") ? DT_BF16 : DT_F32};
     layout_costs(&x->costs, &x->whole, &machine, o->ranks, o->node_size, (int)dtype_bytes(x->dt), &x->arena);
-    x->costs.overlap = strcmp(c->overlap, "no") != 0;
+    x->costs.overlap = x->costs.tensor_overlap = strcmp(c->overlap, "no") != 0;
     x->costs.tokens = c->batch_tokens, x->costs.mean_length = c->context;
 }
 

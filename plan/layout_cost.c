@@ -23,13 +23,12 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
                        .ranks = ranks,
                        .elem_bytes = elem_bytes,
                        .overlap = 1,
+                       .tensor_overlap = 1,
                        .slow_exchange = fmax(machine->overlap, 1),
                        .slow_computing = fmax(machine->overlap, 1),
                        .arena = arena};
     c->links = transfer_times(&c->machine, whole, elem_bytes, node_size);
 }
-
-enum { LINEARS = 4 };  // of a layer, whose matmuls a tensor-parallel group divides
 
 // ---- where ranks lie
 
@@ -109,6 +108,38 @@ static int shards_of(const LayoutCosts* c, const Layout* layout, int tp) {
     return groups_of(c, layout) * (layout->tp / tp);
 }
 
+// What of a message is seen beside computing.
+static double exposed(const LayoutCosts* c, double message, double computing) {
+    if (!c->overlap) return message;
+    return overlapped_ms(message, c->slow_exchange, computing, c->slow_computing) - computing;
+}
+
+// Shares of a layer's matmuls; their sum is 1.
+typedef struct Linears {
+    double qkv, proj, up, down;
+} Linears;
+
+static Linears linears_of(const Shape* s) {
+    double qkv = (s->NH + 2 * s->NKV) * s->HS, proj = s->NH * s->HS, up = act_runs(shape_act(s)) * s->U, down = s->U,
+           all = qkv + proj + up + down;
+    return (Linears){qkv / all, proj / all, up / all, down / all};
+}
+
+// A layer's exchanges with the T ranks that cut it: `sums` ms to add tokens up, `tokens` to gather them. A pass of its
+// matmuls takes `pass` ms. A sublayer gathers before its first matmul, which goes on with a rank's tokens as they come,
+// and adds up behind its second one, with nothing beside it. Backward, gradients are gathered before the second one's
+// input gradient, and are added up beside the first one's weight gradient.
+static double tensor_ms(const LayoutCosts* c, int T, double sums, double tokens, double pass, int again) {
+    Linears x = linears_of(c->whole);
+    double first[] = {x.qkv, x.up}, second[] = {x.proj, x.down}, others = (double)(T - 1) / T, ms = 0;
+    if (!c->tensor_overlap) return 2 * (2 + again) * (sums + tokens);
+    for (int i = 0; i < 2; i++) {
+        ms += (1 + again) * (exposed(c, tokens, pass * first[i] * others) + sums);
+        ms += exposed(c, tokens, pass * second[i] * others) + exposed(c, sums, pass * first[i]);
+    }
+    return ms;
+}
+
 // Whether a layer's group was measured as it runs it.
 static int is_measured(const LayoutCosts* c, int R, int T) { return T == R && c->of_tp[R].token > 0; }
 
@@ -129,19 +160,16 @@ static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l,
     x.attention = n * c->mean_length * pair * heads / s->L;
     x.again = again * (x.matmuls + x.attention) * (c->machine.again > 0 ? c->machine.again : 1.0 / 3);
     double sent = n * s->C * c->elem_bytes * (T - 1) / R;
-    if (T > 1 && !measured)
-        x.tensor = (2 + again) * LINEARS * transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0);
+    if (T > 1 && !measured) {
+        double sums = transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0), one = sent / (T - 1);
+        double part = transfer_ms(&c->links, TRANSFER_TENSOR, 2, is_across(c, T), one, 0);
+        x.tensor = tensor_ms(c, T, sums, c->tensor_overlap ? (T - 1) * part : sums, x.matmuls / 3, again);
+    }
     if (T < R) x.sequence = sequence_ms(c, R, T, n, again);
     double elems = layer_elems(c, T);
     if (row->zero > 1) x.reduce = weights_ms(c, D, run, 4 * elems);
     if (row->zero > 1) x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
     return x;
-}
-
-// What of a message is seen beside computing.
-static double exposed(const LayoutCosts* c, double message, double computing) {
-    if (!c->overlap) return message;
-    return overlapped_ms(message, c->slow_exchange, computing, c->slow_computing) - computing;
 }
 
 // ---- terms of a step
@@ -160,13 +188,27 @@ static double step_weights_ms(const LayoutCosts* c, const Layout* layout, int tp
     return (inside ? exposed(c, reduce, backward) : reduce) + exposed(c, gather, forward);
 }
 
+// What a layer computes, ms of a round, while its weights or gradients are on their way: all of a pass. But messages over
+// a link leave one after another, and the group's exchanges wait for those; so there, what is before the first exchange.
+static void passes_ms(const LayoutCosts* c, const Layout* layout, int l, const LayerRound* x, double* forward,
+                      double* backward) {
+    const LayerLayout* row = &layout->layer[l];
+    Linears part = linears_of(c->whole);
+    double pass = x->matmuls / 3, computing = pass + x->attention / 3;
+    int R = layout->tp, meet = R > 1 && is_across(c, R) == is_across(c, stage_ranks(c, layout));
+    int again = row->recompute == RECOMPUTE_BLOCK;
+    *forward = meet ? pass * part.qkv / row->tp : computing + (x->tensor + x->sequence) / (2 + again);
+    *backward = !meet          ? 3 * computing + x->again + x->tensor + x->sequence - *forward
+                : again        ? *forward
+                : row->tp == 1 ? 2 * pass * (1 - part.qkv)
+                               : pass * part.down / row->tp;
+}
+
 void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int l, int N) {
     const LayerLayout* row = &layout->layer[l];
     LayerRound x = layer_round(c, layout, l, N);
-    double v = layout_rounds(c, layout, N), computing = x.matmuls + x.attention;
-    double messages = x.tensor + x.sequence,
-           forward = computing / 3 + messages / (row->recompute == RECOMPUTE_BLOCK ? 3 : 2),
-           backward = computing + x.again + messages - forward, gathered = row->zero > 2 ? x.gather : 0;
+    double v = layout_rounds(c, layout, N), forward, backward, gathered = row->zero > 2 ? x.gather : 0;
+    passes_ms(c, layout, l, &x, &forward, &backward);
     (void)s;
     ms[TERM_MATMULS] += v * x.matmuls, ms[TERM_ATTENTION] += v * x.attention, ms[TERM_AGAIN] += v * x.again;
     ms[TERM_TENSOR] += v * x.tensor, ms[TERM_SEQUENCE] += v * x.sequence;
@@ -179,6 +221,28 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     if (row->zero == 1) ms[TERM_STEP] += step_weights_ms(c, layout, row->tp, 1, forward, backward);
     if (row->zero == 2 && !measured_has_weights(c, 2)) ms[TERM_STEP] += exposed(c, x.gather, forward);
     ms[TERM_STEP] += c->machine.cost.step / c->whole->L;
+}
+
+// What the ends of a stage's passes add to its layers' TERM_ROUNDS, which may be less than nothing. The first layer's
+// gradients leave when nothing is computed any more. The window has weights of two layers with zero 3: where a pass
+// turns they are still there.
+static double turns_ms(const LayoutCosts* c, const Layout* layout, int s, int N) {
+    int first = layout_first(layout, s), end = layout_first(layout, s + 1), gathered = 0, reduced = 0, left = 0;
+    double v = layout_rounds(c, layout, N), ms = 0;
+    for (int l = first; l < end; l++) left += layout->layer[l].zero == 3;
+    for (int l = first; l < end; l++) {
+        const LayerLayout* row = &layout->layer[l];
+        LayerRound x = layer_round(c, layout, l, N);
+        double forward, backward, gather = row->zero == 3 ? x.gather : 0;
+        if (row->zero == 1 || measured_has_weights(c, row->zero)) continue;
+        passes_ms(c, layout, l, &x, &forward, &backward);
+        double seen = exposed(c, gather + x.reduce, backward);
+        if (reduced++ == 0) ms += v * fmax(0, x.reduce - seen);
+        if (row->zero < 3) continue;
+        if (gathered++ < 2) ms -= (v - 1) * exposed(c, gather, forward);
+        if (left-- <= 2) ms -= v * (seen - exposed(c, x.reduce, backward));
+    }
+    return ms;
 }
 
 // Elements of the embeddings, or of the last norm and the classifier, that a rank has.
@@ -246,6 +310,7 @@ static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout
         for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
             layout_layer_ms(t->terms[s], c, layout, s, l, N);
         layout_ends_ms(t->terms[s], c, layout, s, N);
+        t->terms[s][TERM_ROUNDS] += turns_ms(c, layout, s, N);
         double all = rounds_ms(t->terms[s]) / v, passes = 3 + layout_again(layout, s);
         double kept = t->terms[s][TERM_STAGES] / (2 * v);
         t->slots[s] = rounds_in_flight(P, s);

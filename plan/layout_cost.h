@@ -22,7 +22,7 @@ typedef struct LayoutCosts {
     Machine machine;  // one rank that computes the whole model
     TransferTimes links;  // of `machine`
     int ranks, elem_bytes;
-    int overlap;                           // messages hide under computing
+    int overlap, tensor_overlap;           // messages hide under computing; those of tensor-parallel groups too
     double slow_exchange, slow_computing;  // factors of both while they go on together
     int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
     double tokens;            // of a step, on all ranks

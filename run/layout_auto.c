@@ -59,6 +59,7 @@ static int know(Known* x, Run* run, char from[ERR_BYTES], char* err, size_t errl
     x->run = run;
     layout_costs(&x->costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
     x->costs.overlap = !strcmp(c->overlap, "yes") && !run->oversubscribed;
+    x->costs.tensor_overlap = x->costs.overlap && !m->k->on_host;
     x->costs.rounds_read_weights = !m->k->virtual_time;
     x->costs.tokens = c->batch_tokens;
     x->costs.mean_length = mean_length(run);
