@@ -152,15 +152,17 @@ static void bytes_of_layers_add_up(void) {
     "name m\nlinear_ms 0.05\nquadratic_ms 1e-6\nmodel 8 256 4\nlink inside 4096 0.02\nlink inside " \
     "1073741824 200\nlink across 4096 0.05\nlink across 1073741824 900\n"
 #define MIDDLE \
-    "--layers 8 --width 256 --heads 8 --vocab 2048 --context 512 --batch-tokens 65536 --dtype fp32 --overlap no "
+    "--layers 8 --width 256 --heads 8 --vocab 2048 --context 512 --batch-tokens 65536 --dtype fp32 --overlap %s "
 
 // A step of virtual ranks by the layout that the simulator has found takes what it predicted, also where layers of a
-// stage have unlike tp.
+// stage have unlike tp, and where messages hide under computing.
 static void virtual_ranks_take_what_is_predicted(void) {
     const struct {
         const char* memory;
         int ranks;
-    } jobs[] = {{"2G", 8}, {"65M", 8}, {"75M", 8}, {"35M", 16}};
+        const char* overlap;
+    } jobs[] = {{"2G", 8, "no"},  {"65M", 8, "no"},  {"75M", 8, "no"},   {"35M", 16, "no"},
+                {"2G", 8, "yes"}, {"65M", 8, "yes"}, {"35M", 16, "yes"}, {"2G", 16, "yes"}};
     int unlike = 0;
     char documents[20 * 512];
     write_text("machine", MACHINE, strlen(MACHINE));
@@ -176,7 +178,7 @@ static void virtual_ranks_take_what_is_predicted(void) {
         double ms[3], predicted, capacity;
         int status = sh("%s --layout auto --memory %s --machine $W/machine --ranks %d --model '" MIDDLE
                         "' --layout-file $W/played",
-                        simulator, jobs[i].memory, jobs[i].ranks);
+                        simulator, jobs[i].memory, jobs[i].ranks, jobs[i].overlap);
         const char *found = strstr(output, "\nfound "), *rows = found ? strstr(found, "rows of ") : NULL;
         if (status || !rows) printf("    %s: %.900s\n", jobs[i].memory, output);
         CHECK(status == 0 && rows);
@@ -186,11 +188,12 @@ static void virtual_ranks_take_what_is_predicted(void) {
         sh("rm -rf %s/virtual", work);
         status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
                            "--layout $W/played --capacity %.0f --steps 3 --threads 1 --plan static --out $W/virtual",
-                    jobs[i].ranks, program, capacity);
+                    jobs[i].ranks, program, jobs[i].overlap, capacity);
         if (status) printf("    %.600s\n", errors);
         CHECK(status == 0 && log_values("virtual", "measured_ms", ms, 3) == 3);
         CHECK_CLOSE(predicted, ms[2], 0.05 * ms[2]);
-        printf("    %s, %d ranks: predicted %.2f ms, played %.2f\n", jobs[i].memory, jobs[i].ranks, predicted, ms[2]);
+        printf("    %s, %d ranks, overlap %s: predicted %.2f ms, played %.2f\n", jobs[i].memory, jobs[i].ranks,
+               jobs[i].overlap, predicted, ms[2]);
     }
     CHECK(unlike >= 2);
 }
@@ -213,7 +216,7 @@ static void no_single_way_is_faster_than_what_is_found(void) {
     write_text("machine", MACHINE, strlen(MACHINE));
     for (int i = 0; i < COUNT(memory); i++) {
         CHECK(sh("%s --layout auto --memory %s --machine $W/machine --ranks 16 --model '" MIDDLE "'", simulator,
-                 memory[i]) == 0);
+                 memory[i], "no") == 0);
         double found = way_ms("found");
         int fit = 0;
         for (int w = 0; w < COUNT(ways); w++) {
