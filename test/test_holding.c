@@ -3,6 +3,7 @@
 #include "plan/base.h"
 #include "plan/holding.h"
 #include "plan/layout.h"
+#include "plan/move_time.h"
 #include "plan/strategies.h"
 #include "test/shapes.h"
 #include "test/test.h"
@@ -144,6 +145,13 @@ static void carry(const Transfers* a, const Message* sent, const double* from, c
     }
 }
 
+// Takes what travels from what was said to: nothing is left.
+static size_t left[64][MOST_RANKS][MOST_RANKS];
+static void add_left(void* context, int wave, int from, int to, size_t elems) {
+    (void)context;
+    left[wave][from][to] += elems;
+}
+
 static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, ReshardKind kind, const Memory* source,
                  const Memory* target) {
     memset(p, 0, sizeof *p);
@@ -154,6 +162,9 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
         if (failed) return;
         CHECK(memcmp(p->of[r].sent, p->of[0].sent, sizeof(size_t) * (size_t)c->ranks) == 0);
     }
+    memset(left, 0, sizeof left);
+    CHECK(p->of[0].waves <= COUNT(left) &&
+          reshard_visit(&c->whole, from, to, kind, c->ranks, node, add_left, NULL, &c->arena, err, sizeof err) == 0);
     for (int w = 0; w < p->of[0].waves; w++)
         for (int r = 0; r < c->ranks; r++) {
             const Wave* here = &p->of[r].wave[w];
@@ -165,8 +176,9 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
                 if (sent)
                     carry(&p->of[got->peer], sent, source->of[got->peer], &p->of[r], got, target->of[r],
                           kind == RESHARD_SUM);
-                if (got->peer != r) elems += got->elems;
+                if (got->peer != r) elems += got->elems, left[w][got->peer][r] -= got->elems;
             }
+            for (int from_rank = 0; from_rank < c->ranks; from_rank++) CHECK(left[w][from_rank][r] == 0);
             CHECK(elems == here->receive_elems && elems <= p->of[r].most_receive);
             p->sent += elems;
         }
@@ -272,6 +284,37 @@ static void copies_come_from_home_then_from_the_node_and_spread_over_those_who_h
     CHECK(compared >= 10 && spread >= 5);
 }
 
+// With links of 1 ms an element and no latency: no sooner than the rank that has most to send or receive, no later than
+// if all waited for the slowest of every wave.
+static void a_move_takes_between_its_busiest_rank_and_its_busiest_waves(void) {
+    static const int one_node[MOST_RANKS] = {0};
+    const Cost cost = {.link_scale = 1, .link[LINK_INSIDE] = {.n = 2, .bytes = {0, 1e6}, .ms = {0, 1e6}}};
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        Case c;
+        double ends[MOST_RANKS], busiest = 0, waves = 0, of_rank[MOST_RANKS] = {0}, last = 0;
+        open_case(&c, seed);
+        MoveTime t = {{.cost = &cost, .weight_scale = 1}, c.ranks, one_node, seed % 2};
+        ReshardKind kind = seed % 3 ? RESHARD_COPY : RESHARD_SUM;
+        const Holdings *from = kind == RESHARD_SUM ? &c.held[0] : &c.pieces,
+                       *to = kind == RESHARD_SUM ? &c.pieces : &c.held[0];
+        CHECK(move_time(ends, &t, &c.whole, from, to, kind, 1, &c.arena, err, sizeof err) == 0);
+        Transfers of[MOST_RANKS];
+        for (int r = 0; r < c.ranks; r++)
+            CHECK(!reshard(&of[r], &c.whole, from, to, kind, r, c.ranks, one_node, &c.arena, err, sizeof err));
+        for (int w = 0; w < of[0].waves; w++) {
+            double most = 0;
+            for (int r = 0; r < c.ranks; r++) {
+                double ms = (double)MAX(of[r].wave[w].send_elems, of[r].wave[w].receive_elems);
+                of_rank[r] += ms, most = MAX(most, ms);
+            }
+            waves += most;
+        }
+        for (int r = 0; r < c.ranks; r++) busiest = MAX(busiest, of_rank[r]), last = MAX(last, ends[r]);
+        CHECK(last >= busiest * (1 - 1e-12) && last <= waves * (1 + 1e-12));
+        arena_free(&c.arena);
+    }
+}
+
 static void what_nobody_has_is_an_error(void) {
     Case c;
     Transfers t;
@@ -312,6 +355,7 @@ int main(void) {
     RUN(weights_arrive_at_every_rank_of_every_pipeline);
     RUN(gradients_of_all_copies_are_summed_once_at_their_owner);
     RUN(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them);
+    RUN(a_move_takes_between_its_busiest_rank_and_its_busiest_waves);
     RUN(what_nobody_has_is_an_error);
     RUN(strategies_are_read_and_printed);
     return test_done();
