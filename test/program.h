@@ -117,28 +117,49 @@ static inline void write_ragged_corpus(int docs, double most, uint64_t seed) {
     }
 }
 
-// The values of one member in a run's log.jsonl, in order; objects without it are passed over. Returns their number.
-static inline int log_values(const char* run, const char* member, double* values, int room) {
-    char path[1024], *line = NULL;
+// Calls read for each object of a run's log.jsonl, in order; a line that is none fails the claim.
+static inline void each_logged(const char* run, void (*read)(void* context, const Json* json), void* context) {
+    char name[600], *line = NULL;
     size_t bytes = 0;
-    int n = 0;
     ssize_t length;
-    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
-    FILE* file = fopen(path, "r");
+    Json json;
+    snprintf(name, sizeof name, "%s/log.jsonl", run);
+    FILE* file = fopen(path_of(name), "r");
     while (file && (length = getline(&line, &bytes, file)) > 0) {
-        Json json;
-        if (json_parse(&json, line, (size_t)length, NULL, 0)) {
-            printf("    %s: not JSON: %s", path, line);
-            test_failures_in_claim++;
-            break;
-        }
-        const JsonValue* value = json_get(&json, json.values, "event") ? NULL : json_get(&json, json.values, member);
-        if (value && value->type == JSON_NUMBER && n < room) json_double(value, &values[n++]);
+        int failed = json_parse(&json, line, (size_t)length, NULL, 0);
+        CHECK(!failed);
+        if (failed) break;
+        read(context, &json);
         json_free(&json);
     }
     free(line);
     if (file) fclose(file);
-    return n;
+}
+
+typedef struct LoggedValues {
+    const char* member;
+    double* values;
+    int n, room;
+} LoggedValues;
+
+static inline void read_logged_value(void* context, const Json* json) {
+    LoggedValues* v = (LoggedValues*)context;
+    const char *dot = strchr(v->member, '.'), *name = dot ? dot + 1 : v->member;
+    const JsonValue* object = json->values;
+    char group[64];
+    if (dot) snprintf(group, sizeof group, "%.*s", (int)(dot - v->member), v->member);
+    if (dot) object = json_get(json, object, group);
+    if (!object || json_get(json, json->values, "event")) return;
+    const JsonValue* value = json_get(json, object, name);
+    if (value && value->type == JSON_NUMBER && v->n < v->room) json_double(value, &v->values[v->n++]);
+}
+
+// The values of one member in a run's log.jsonl, in order; "bytes.ring" is a member of a member. Objects without it are
+// passed over. Returns their number.
+static inline int log_values(const char* run, const char* member, double* values, int room) {
+    LoggedValues v = {member, values, 0, room};
+    each_logged(run, read_logged_value, &v);
+    return v.n;
 }
 
 static inline int steps_logged(const char* run) {

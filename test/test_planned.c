@@ -61,7 +61,15 @@ static void read_cp_sizes(const Json* json, Step* step) {
     }
 }
 
-static void read_step(const Json* json, Step* s) {
+typedef struct Steps {
+    Step* step;
+    int n;
+} Steps;
+
+static void read_step(void* context, const Json* json) {
+    Steps* all = (Steps*)context;
+    if (all->n == MOST_STEPS || !json_get(json, json->values, "loss")) return;
+    Step* s = &all->step[all->n++];
     const JsonValue *root = json->values, *bytes = json_get(json, root, "bytes"), *plan = json_get(json, root, "plan");
     CHECK(bytes && plan && plan->length < sizeof s->plan);
     if (!bytes || !plan || plan->length >= sizeof s->plan) return;
@@ -84,22 +92,10 @@ static void read_step(const Json* json, Step* s) {
 
 // The steps in a run's log; lines of evaluations are passed over. Returns their number.
 static int read_steps(const char* run, Step* steps) {
-    char path[600];
-    int n = 0;
-    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
+    Steps all = {steps, 0};
     memset(steps, 0, MOST_STEPS * sizeof *steps);
-    size_t length = read_text(path, output, sizeof output);
-    for (char *line = output, *end; line < output + length && n < MOST_STEPS; line = end + 1) {
-        Json json;
-        end = strchr(line, '\n');
-        if (!end || json_parse(&json, line, (size_t)(end - line), NULL, 0)) {
-            CHECK(!"a line of the log is no object");
-            break;
-        }
-        if (json_get(&json, json.values, "loss")) read_step(&json, &steps[n++]);
-        json_free(&json);
-    }
-    return n;
+    each_logged(run, read_step, &all);
+    return all.n;
 }
 
 static int ascending(const void* a, const void* b) {

@@ -37,7 +37,16 @@ static double number(const JsonValue* value) {
     return x;
 }
 
-static void read_step(const Json* json, Step* s) {
+typedef struct Steps {
+    Step* step;
+    int last;
+} Steps;
+
+static void read_step(void* context, const Json* json) {
+    Steps* all = (Steps*)context;
+    if (all->last == MOST_STEPS - 1 || !json_get(json, json->values, "loss_hash")) return;
+    CHECK(number(json_get(json, json->values, "step")) == all->last + 1);
+    Step* s = &all->step[++all->last];
     const JsonValue *root = json->values, *ranks = json_get(json, root, "ranks"),
                     *bytes = json_get(json, root, "bytes"), *hash = json_get(json, root, "loss_hash");
     CHECK(ranks && ranks->type == JSON_OBJECT && bytes && hash && hash->length < sizeof s->hash);
@@ -56,25 +65,10 @@ static void read_step(const Json* json, Step* s) {
 
 // The steps in a run's log, step t at [t]. Returns the last one's number.
 static int read_log(const char* run, Step* steps) {
-    char path[600];
-    int last = 0;
-    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
+    Steps all = {steps, 0};
     memset(steps, 0, MOST_STEPS * sizeof *steps);
-    size_t length = read_text(path, output, sizeof output);
-    for (char *line = output, *end; line < output + length && last < MOST_STEPS - 1; line = end + 1) {
-        Json json;
-        end = strchr(line, '\n');
-        if (!end || json_parse(&json, line, (size_t)(end - line), NULL, 0)) {
-            CHECK(!"a line of the log is no object");
-            break;
-        }
-        if (json_get(&json, json.values, "loss_hash")) {
-            CHECK(number(json_get(&json, json.values, "step")) == last + 1);
-            read_step(&json, &steps[++last]);
-        }
-        json_free(&json);
-    }
-    return last;
+    each_logged(run, read_step, &all);
+    return all.last;
 }
 
 static char words[sizeof output];  // what the last run said

@@ -21,23 +21,25 @@ typedef struct Curve {
     int strategies;  // unlike ones that were chosen
 } Curve;
 
+typedef struct Seen {
+    char name[16][400];
+    int n;
+} Seen;
+
+static void note_strategy(void* context, const Json* json) {
+    Seen* seen = (Seen*)context;
+    char name[400];
+    const JsonValue* value = json_get(json, json->values, "strategy");
+    int known = !value || value->length >= sizeof name || json_string(value, name) < 0;
+    for (int i = 0; i < seen->n && !known; i++) known = !strcmp(seen->name[i], name);
+    if (!known && seen->n < COUNT(seen->name)) strcpy(seen->name[seen->n++], name);
+}
+
 // Distinct values of "strategy" in a run's log.
 static int count_strategies(const char* name) {
-    char path[700], seen[16][64], *line = NULL;
-    size_t bytes = 0;
-    int n = 0;
-    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, name);
-    FILE* file = fopen(path, "r");
-    while (file && getline(&line, &bytes, file) > 0) {
-        char word[64];
-        const char* at = strstr(line, "\"strategy\": \"");
-        int known = !at || sscanf(at, "\"strategy\": \"%63[^\"]", word) != 1;
-        for (int i = 0; i < n && !known; i++) known = !strcmp(seen[i], word);
-        if (!known && n < 16) strcpy(seen[n++], word);
-    }
-    free(line);
-    if (file) fclose(file);
-    return n;
+    Seen seen = {.n = 0};
+    each_logged(name, note_strategy, &seen);
+    return seen.n;
 }
 
 static int run(const char* name, int ranks, const char* options, Curve* c) {
@@ -205,20 +207,10 @@ static double expected_bytes(int ranks, const Part* parts, ReshardKind kind) {
 }
 
 // Of all steps, of one rank.
-static double sum_of_bytes(const char* name, const char* purpose) {
-    char path[700], word[64], *line = NULL;
-    size_t bytes = 0;
-    double sum = 0;
-    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, name);
-    snprintf(word, sizeof word, "\"%s\": ", purpose);
-    FILE* file = fopen(path, "r");
-    while (file && getline(&line, &bytes, file) > 0) {
-        const char* at = strstr(line, "\"bytes\": {");
-        if (at) at = strstr(at, word);
-        if (at) sum += strtod(at + strlen(word), NULL);
-    }
-    free(line);
-    if (file) fclose(file);
+static double sum_of_bytes(const char* name, const char* member) {
+    double bytes[STEPS], sum = 0;
+    int n = log_values(name, member, bytes, STEPS);
+    for (int i = 0; i < n; i++) sum += bytes[i];
     return sum;
 }
 
@@ -230,8 +222,8 @@ static void bytes_are_those_of_the_transfers_and_optimizer_state_stays(void) {
     if (!run("bytes", 4, "--capacity 400 --strategies 'tp2+2xtp1' --verbose", &c)) return;
     double gradients = expected_bytes(4, parts, RESHARD_SUM), weights = expected_bytes(4, parts, RESHARD_COPY);
     CHECK(gradients > 0 && weights > 0);
-    CHECK_CLOSE(sum_of_bytes("bytes", "gradients") / STEPS, gradients, 0.5);
-    CHECK_CLOSE(sum_of_bytes("bytes", "parameters") / STEPS, weights, 0.5);
+    CHECK_CLOSE(sum_of_bytes("bytes", "bytes.gradients") / STEPS, gradients, 0.5);
+    CHECK_CLOSE(sum_of_bytes("bytes", "bytes.parameters") / STEPS, weights, 0.5);
     CHECK(strstr(output, "sent by all ranks") && !strstr(output, "optimizer state"));
 }
 

@@ -311,19 +311,9 @@ static void samples_are_those_of_one_rank(void) {
 
 // A kind of bytes of every step, which rank 0 has sent. Returns their number.
 static int step_bytes(const char* run, const char* kind, double* values) {
-    char path[600];
-    int n = 0;
-    snprintf(path, sizeof path, "%s/%s/log.jsonl", work, run);
-    size_t length = read_text(path, output, sizeof output);
-    for (char *line = output, *end; line < output + length && n < STEPS; line = end + 1) {
-        Json json;
-        if (!(end = strchr(line, '\n')) || json_parse(&json, line, (size_t)(end - line), NULL, 0)) break;
-        const JsonValue *bytes = json_get(&json, json.values, "bytes"),
-                        *sent = bytes ? json_get(&json, bytes, kind) : NULL;
-        if (sent && sent->type == JSON_NUMBER) json_double(sent, &values[n++]);
-        json_free(&json);
-    }
-    return n;
+    char member[64];
+    snprintf(member, sizeof member, "bytes.%s", kind);
+    return log_values(run, member, values, STEPS);
 }
 
 // Of an all-reduce of n fp32: a part to each other rank, and a sum back.
