@@ -56,7 +56,7 @@ static double table_ms(const LinkTable* link, double count, double bytes, double
 static void weigh_published(Shares* x, const Cost* cost, int hides) {
     double ratio = cost->channels ? (double)cost->kv_channels / cost->channels : 1;
     double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2, all = cost->token_bytes;
-    int tensor = MAX(1, cost->tensor_ranks), between = x->node * tensor + 1;
+    int tensor = MAX(1, cost->tensor_ranks), between = ranks_between(cost, x->node * tensor);
     double shown = hides ? 0.5 / MAX(1, cost->parts) : 1;
     x->inside = shown * least_published_ms(cost, 2, MAX(x->node, 2), all);
     x->across = shown * least_published_ms(cost, between, INT32_MAX, all);

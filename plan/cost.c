@@ -102,7 +102,8 @@ double published_ms(const Cost* cost, int ranks, double bytes) {
 double stream_ms(const Cost* cost, double tokens, int across, int node_size) {
     enum { LAYERS = 32 };
     if (cost->n_groups)
-        return published_ms(cost, across ? node_size + 1 : 2, cost->token_bytes / (8 * LAYERS) * tokens);
+        return published_ms(cost, across ? ranks_between(cost, node_size) : 2,
+                            cost->token_bytes / (8 * LAYERS) * tokens);
     const LinkTable* link = &cost->link[across ? LINK_ACROSS : LINK_INSIDE];
     return link->n ? link_ms(link, (double)cost->channels * cost->elem_bytes * tokens) : 0;
 }
@@ -114,7 +115,8 @@ double published_token_ms(const Cost* cost, int d) {
 // ms a token of the micro-batch
 static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
                              const GroupFactors* f) {
-    int u = g->ulysses_size, ring_size = g->cp_size / u, between = limits->node_size * MAX(1, cost->tensor_ranks) + 1;
+    int u = g->ulysses_size, ring_size = g->cp_size / u,
+        between = ranks_between(cost, limits->node_size * MAX(1, cost->tensor_ranks));
     double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, ms = 0;
     double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2;  // fp32, in elements
     double token = cost->token_bytes / g->cp_size, all = 2 + 2 * keys;

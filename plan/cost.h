@@ -19,8 +19,8 @@
 //
 // Link times are known in one of two ways. Published machines say the GB/s of a rank in an all-to-all among d ranks
 // (`groups`), and the bytes that a model's all-to-alls move a token; what a ring sends follows from these. Messages
-// between nodes go at the GB/s of more ranks than a node has, however few take part. Measured machines have for each
-// kind of link a table of message size against time, and messages are counted from the formulas of
+// between nodes go at the GB/s of more ranks than a node has, here or there, however few take part. Measured machines
+// have for each kind of link a table of message size against time, and messages are counted from the formulas of
 // kernels/group_attention.h.
 //
 // Where a rank is a tensor-parallel group (tensor_ranks), all constants are of one of its ranks, and a micro-batch also
@@ -52,7 +52,8 @@ typedef struct Cost {
     int n_groups;        // 0: link tables instead
     int group_cp_size[COST_GROUPS];  // ascending; a cp size between two counts as the larger, beyond as the last
     double group_gbps[COST_GROUPS];  // 1e9 bytes/s of a rank
-    int nics;                        // of a node, as plan/route.h counts them; 0: each rank has one
+    int node;  // ranks of a node there: no fewer are as far apart as two nodes; 0: as many as a node has here
+    int nics;  // of a node, as plan/route.h counts them; 0: each rank has one
     // measured machines
     LinkTable link[N_LINKS];
     // Of the model whose messages these are; channels of queries, kv_channels of keys, and as many of values.
@@ -130,6 +131,8 @@ int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_siz
 // On a published machine: ms of a communication among so many ranks in which each moves so many bytes, before
 // link_scale; of all all-to-alls of a token on one of d ranks, with it.
 double published_ms(const Cost* cost, int ranks, double bytes);
+// So many ranks are as far apart as two nodes, here of node_size ranks.
+static inline int ranks_between(const Cost* cost, int node_size) { return MAX(node_size, cost->node) + 1; }
 double published_token_ms(const Cost* cost, int d);
 
 double link_ms(const LinkTable* link, double bytes);

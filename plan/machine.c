@@ -63,6 +63,7 @@ static const Key keys[] = {
     {{"link_scale"}, "a factor", 1, {{REAL, AT(cost.link_scale), 0, LARGE}}, .occurs = OPTIONAL},
     {{"again"}, "a share", 1, {{REAL, AT(again), 0, LARGE}}, .occurs = OPTIONAL},
     {{"overlap"}, "a factor", 1, {{REAL, AT(overlap), 1, LARGE}}, .occurs = OPTIONAL},
+    {{"node"}, "ranks of a node", 1, {{WHOLE, AT(cost.node), 0, 1 << 20}}, .occurs = OPTIONAL},
     {{"nics"}, "NICs of a node", 1, {{WHOLE, AT(cost.nics), 0, 1 << 20}}, .occurs = OPTIONAL},
     {{"token_bytes"}, "bytes a token", 1, {{REAL, AT(cost.token_bytes), 0, LARGE}}, .occurs = OPTIONAL},
     {{"group"}, "cp size, GB/s of a rank", 2, {
@@ -388,6 +389,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
 // FlexSP's all-to-all on 8 nodes of 8 A100-40GB, counted there in 2^20 bytes a ms: 119.54, 104.07, 96.5, 10.33, 5.94,
 // 4.87, here times 1.048576.
 #define FLEXSP_LINKS         \
+    "node 8\n"               \
     "group 2 125.34677504\n" \
     "group 4 109.12530432\n" \
     "group 8 101.187584\n"   \
@@ -475,6 +477,7 @@ static const char* const texts[] = {
     "heads 0\n"
     "capacity 6451\n"
     "token_bytes 2097152\n"
+    "node 8\n"
     "group 2 119.66\n"
     "group 4 104.22\n"
     "group 8 96.5\n"
@@ -491,6 +494,7 @@ static const char* const texts[] = {
     "heads 0\n"
     "capacity 24576\n"
     "token_bytes 1310720 # 20480 of each of 32 layers, 2 ways\n"
+    "node 8\n"
     "group 2 372\n"
     "group 4 324\n"
     "group 8 300\n"

@@ -19,6 +19,7 @@
 //   link_scale 1                   communication takes so much of what the tables say; 1 when left out
 //   again 0.33                     computing the blocks again takes so much of what they take forward and backward
 //   overlap 1.3                    computing and exchanging take so many times as long while they go on together
+//   node 8                         ranks of a node where `group` was measured: two nodes are further apart than these
 //   nics 4                         of a node; as many as ranks when left out. Times between nodes are those of all
 //                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory

@@ -2,7 +2,8 @@
 #include "plan/route.h"
 
 static double hop_ms(const Cost* cost, int node_size, int across, double bytes) {
-    if (cost->n_groups > 0) return published_ms(cost, across ? node_size * MAX(1, cost->tensor_ranks) + 1 : 2, bytes);
+    if (cost->n_groups > 0)
+        return published_ms(cost, across ? ranks_between(cost, node_size * MAX(1, cost->tensor_ranks)) : 2, bytes);
     return link_ms(&cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
 }
 

@@ -208,7 +208,7 @@ static double moved_ms(const Play* x, const MicroBatch* mb, double tokens, doubl
     const LinkTable* link = &cost->link[across ? LINK_ACROSS : LINK_INSIDE];
     if (tokens == 0) return first[0] = first[1] = 0;
     if (cost->n_groups > 0) {  // whose speeds count what stays on a rank, a d-th
-        ms = cost->link_scale * published_ms(cost, across ? MAX(mb->cp_size, node + 1) : mb->cp_size,
+        ms = cost->link_scale * published_ms(cost, across ? MAX(mb->cp_size, ranks_between(cost, node)) : mb->cp_size,
                                              cost->token_bytes * tokens * d / (d - 1));
         first[0] = ms * (0.5 - out), first[1] = ms * out;
     } else {

@@ -19,7 +19,8 @@ TransferTimes transfer_times(const Machine* machine, const Shape* s, int elem_by
 
 // As plan/cost.c has it: between nodes as among more than a node has.
 static double published(const TransferTimes* t, int ranks, int across, double bytes) {
-    return t->cost->link_scale * published_ms(t->cost, across ? MAX(ranks, t->node_size + 1) : ranks, bytes);
+    return t->cost->link_scale *
+           published_ms(t->cost, across ? MAX(ranks, ranks_between(t->cost, t->node_size)) : ranks, bytes);
 }
 
 static double measured(const TransferTimes* t, int across, double bytes) {

@@ -106,6 +106,12 @@ static void a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies(void
     CHECK_CLOSE(heads.link_linear, B / 4 / between, 1e-12);
     GroupCost both = cost_group(&setting.cost, &setting.limits, 0, 16, 8);
     CHECK_CLOSE(both.link_linear, B / 16 / 96.5e6 + (2 * B / 4 + 2 * B / 2) / 16 / between, 1e-12);
+    // Nodes of 2 are as far apart as those of 8 where it was measured.
+    setting.limits.node_size = 2;
+    GroupCost two_nodes = cost_group(&setting.cost, &setting.limits, 0, 4, 4);
+    CHECK_CLOSE(two_nodes.link_linear, B / 4 / between, 1e-12);
+    CHECK(stream_ms(&setting.cost, 1000, 1, 2) == stream_ms(&setting.cost, 1000, 1, 8));
+    setting.limits.node_size = 8;
     setting.cost.channels = 4096, setting.cost.kv_channels = 1024, setting.cost.elem_bytes = 4;  // keys are B / 10
     ring = cost_group(&setting.cost, &setting.limits, 0, 3, 1);
     CHECK_CLOSE(ring.link_linear, (4 * B / 10 + 3 * B / 10) / 3 / inside, 1e-12);
