@@ -188,8 +188,9 @@ static double step_weights_ms(const LayoutCosts* c, const Layout* layout, int tp
     return (inside ? exposed(c, reduce, backward) : reduce) + exposed(c, gather, forward);
 }
 
-// What a layer computes, ms of a round, while its weights or gradients are on their way: all of a pass. But messages over
-// a link leave one after another, and the group's exchanges wait for those; so there, what is before the first exchange.
+// What a layer computes, ms of a round, while its weights or gradients are on their way: all of a pass. But messages
+// over a link leave one after another, and the group's exchanges wait for those; so there, what is before the first
+// exchange.
 static void passes_ms(const LayoutCosts* c, const Layout* layout, int l, const LayerRound* x, double* forward,
                       double* backward) {
     const LayerLayout* row = &layout->layer[l];
