@@ -87,7 +87,7 @@ double round_bound(const RoundSearch* x, int longest, double tokens, double work
         if (!group_holds(g, x->sorted[longest])) continue;
         group_hidden_ms(first, g, g->quadratic * s * s, s, NULL);
         double hidden = x->setting->no_overlap ? 0 : first[0] + first[1];
-        least = MIN(least, time_at(g, s, time_on(g, s), x->fastest) - hidden);
+        least = fmin(least, time_at(g, s, time_on(g, s), x->fastest) - hidden);
     }
     return own + MAX(work / x->speeds, least);
 }
