@@ -224,26 +224,45 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     ms[TERM_STEP] += c->machine.cost.step / c->whole->L;
 }
 
-// What the ends of a stage's passes add to its layers' TERM_ROUNDS, which may be less than nothing. The first layer's
-// gradients leave when nothing is computed any more. The window has weights of two layers with zero 3: where a pass
-// turns they are still there.
+// What the ends of a stage's passes change of TERM_ROUNDS, ms of all rounds, for a layer that stands there.
+typedef struct Turn {
+    double last;               // more: its gradients leave last, when nothing is computed any more
+    double forward, backward;  // less: its weights are there already
+} Turn;
+
+static Turn turn_of(const LayoutCosts* c, const Layout* layout, int l, int N) {
+    const LayerLayout* row = &layout->layer[l];
+    LayerRound x = layer_round(c, layout, l, N);
+    double v = layout_rounds(c, layout, N), forward, backward, gather = row->zero == 3 ? x.gather : 0;
+    if (row->zero == 1 || measured_has_weights(c, row->zero)) return (Turn){0, 0, 0};
+    passes_ms(c, layout, l, &x, &forward, &backward);
+    double seen = exposed(c, gather + x.reduce, backward);
+    return (Turn){.last = v * fmax(0, x.reduce - seen),
+                  .forward = (v - 1) * exposed(c, gather, forward),
+                  .backward = v * (seen - exposed(c, x.reduce, backward))};
+}
+
+// Of a stage: its first layer with zero 2 or 3 leaves last; the window has weights of two layers with zero 3, which are
+// still there where a pass turns.
 static double turns_ms(const LayoutCosts* c, const Layout* layout, int s, int N) {
     int first = layout_first(layout, s), end = layout_first(layout, s + 1), gathered = 0, reduced = 0, left = 0;
-    double v = layout_rounds(c, layout, N), ms = 0;
+    double ms = 0;
     for (int l = first; l < end; l++) left += layout->layer[l].zero == 3;
     for (int l = first; l < end; l++) {
-        const LayerLayout* row = &layout->layer[l];
-        LayerRound x = layer_round(c, layout, l, N);
-        double forward, backward, gather = row->zero == 3 ? x.gather : 0;
-        if (row->zero == 1 || measured_has_weights(c, row->zero)) continue;
-        passes_ms(c, layout, l, &x, &forward, &backward);
-        double seen = exposed(c, gather + x.reduce, backward);
-        if (reduced++ == 0) ms += v * fmax(0, x.reduce - seen);
-        if (row->zero < 3) continue;
-        if (gathered++ < 2) ms -= (v - 1) * exposed(c, gather, forward);
-        if (left-- <= 2) ms -= v * (seen - exposed(c, x.reduce, backward));
+        Turn turn = turn_of(c, layout, l, N);
+        if (layout->layer[l].zero > 1 && reduced++ == 0) ms += turn.last;
+        if (layout->layer[l].zero < 3) continue;
+        if (gathered++ < 2) ms -= turn.forward;
+        if (left-- <= 2) ms -= turn.backward;
     }
     return ms;
+}
+
+// A layer's share of that, as if all of its stage were like it and stages even.
+static double share_of_turns_ms(const LayoutCosts* c, const Layout* layout, int l, int N) {
+    Turn turn = turn_of(c, layout, l, N);
+    double layers = fmax(1, (double)c->whole->L / layout->stages);
+    return (turn.last - fmin(2, layers) * (turn.forward + turn.backward)) / layers;
 }
 
 // Elements of the embeddings, or of the last norm and the classifier, that a rank has.
@@ -367,7 +386,7 @@ static double sum_of(const double terms[N_LAYOUT_TERMS]) {
 static double one_layer_ms(void* c, const Layout* layout, int s, int l, int N) {
     double terms[N_LAYOUT_TERMS] = {0};
     layout_layer_ms(terms, (const LayoutCosts*)c, layout, s, l, N);
-    return sum_of(terms);
+    return sum_of(terms) + share_of_turns_ms((const LayoutCosts*)c, layout, l, N);
 }
 
 static double both_ends_ms(void* c, const Layout* layout, int s, int N) {
