@@ -403,6 +403,12 @@ void run_find_job_cost(Run* run) {
         print_cost(run, found.from);
 }
 
+PipelineCost group_pipeline_cost(const GroupCost* g) {
+    CostTerms none = group_terms(g, 0, 0), token = group_terms(g, 0, 1), square = group_terms(g, 1, 0);
+    double fixed = terms_ms(&none);
+    return (PipelineCost){terms_ms(&square) - fixed, terms_ms(&token) - fixed, fixed};
+}
+
 int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out) {
     if (has_schemes_only(machine)) {
         const Scheme* s = machine_scheme(machine, g->tp, g->pp);

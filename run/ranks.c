@@ -38,6 +38,23 @@ double run_most(const Run* run, Comm* c, double mine) {
     return most;
 }
 
+// ---- what ranks report
+
+Report* reports_make(const Comm* c) {
+    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
+    if (!all) die("no memory for the reports of %d ranks", c->size);
+    return all;
+}
+
+int reports_meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) run_lost(run, err);
+    int r = 0;
+    while (r < c->size && !all[r].failed) r++;
+    if (r == c->size) return 0;
+    return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
+}
+
 // ---- one run
 
 static void add_option(void* context, const char* name, const char* value) {

@@ -151,6 +151,17 @@ void run_lost(const Run* run, const char* words);
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
 double run_most(const Run* run, Comm* c, double mine);
 
+typedef struct Report {
+    int failed;
+    char words[ERR_BYTES];
+    uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
+} Report;
+
+Report* reports_make(const Comm* c);  // (size), to be freed; ends the program where there is no memory
+// All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not;
+// ends the program where a rank is lost.
+int reports_meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen);
+
 // ---- layout.c, layout_auto.c
 
 // m->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory.

@@ -61,13 +61,44 @@ size_t strategies_scratch(const Run* run) {
     return MAX(mover_scratch(m->gather) * dtype_bytes(m->dt), mover_scratch(m->reduce) * sizeof(float));
 }
 
-// ---- what is chosen from
+// ---- who does what
 
-PipelineCost group_pipeline_cost(const GroupCost* g) {
-    CostTerms none = group_terms(g, 0, 0), token = group_terms(g, 0, 1), square = group_terms(g, 1, 0);
-    double fixed = terms_ms(&none);
-    return (PipelineCost){terms_ms(&square) - fixed, terms_ms(&token) - fixed, fixed};
+Layout strategies_layout(const Run* run, const PipelineGroup* g) {
+    Recompute recompute = (Recompute)config_choice(run->config.recompute, "none|activation|block");
+    return layout_even(&run->model.whole, g->tp, g->pp, 1, recompute);
 }
+
+static const TpSplit* split_of(const Run* run, int tp) {
+    static TpSplit splits[MOST_TP + 1];
+    if (!splits[tp].ranks) splits[tp] = split_even(&run->model.whole, tp);
+    return &splits[tp];
+}
+
+// What rank r of all computes under strategy s.
+static Part part_of(const Run* run, int s, int r) {
+    int place;
+    const PipelineGroup* g = strategies_group(run, s, r, &place);
+    Layout layout = strategies_layout(run, g);
+    int stage = place / (g->copies * g->tp);
+    return (Part){split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
+}
+
+void strategies_parts(Holdings* parts, const Run* run, int s, Arena* arena) {
+    char err[ERR_BYTES];
+    int ranks = run->model.world->size;
+    Part* list = TAKE(arena, Part, ranks);
+    if (arena_check(arena, err, sizeof err)) die("%s", err);
+    for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
+    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, arena, err, sizeof err))
+        die("--strategies: %s", err);
+}
+
+int strategies_are_plain(const Run* run, int s) {
+    const RankStrategy* strategy = &run->strategies->list.strategy[s];
+    return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1;
+}
+
+// ---- what is chosen from
 
 PipelineScheme strategies_scheme(const PipelineGroup* g, const PipelineCost* cost, int64_t capacity) {
     return (PipelineScheme){g->tp * g->pp, g->pp, cost->quadratic, cost->linear, cost->fixed, capacity, 1, 1 << 30};

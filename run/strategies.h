@@ -46,8 +46,10 @@ size_t strategies_scratch(const Run* run);  // bytes that weights and gradients 
 void strategies_agree(Run* run);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
+Layout strategies_layout(const Run* run, const PipelineGroup* g);
 void strategies_parts(Holdings* parts, const Run* run, int strategy, Arena* arena);  // what each rank computes
 int strategies_are_plain(const Run* run, int strategy);  // every rank computes the whole model
+
 // ---- strategies_moves.c: moving as a part of what a strategy costs
 
 MoveTime strategies_links(const Run* run, const Machine* machine);

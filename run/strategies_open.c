@@ -65,11 +65,6 @@ static void strategies_read(Run* run) {
 
 // ---- who does what
 
-static Layout layout_of(const Run* run, const PipelineGroup* g) {
-    Recompute recompute = (Recompute)config_choice(run->config.recompute, "none|activation|block");
-    return layout_even(&run->model.whole, g->tp, g->pp, 1, recompute);
-}
-
 // The run under strategy s: the ranks of this one's group become its job.
 static Run* make_view(Run* run, int s) {
     char err[ERR_BYTES];
@@ -85,41 +80,11 @@ static Run* make_view(Run* run, int s) {
     m->job->overlap = world->overlap;
     view->config.tp = g->tp, view->config.pp = g->pp;
     view->config.capacity *= g->tp;  // of a rank
-    m->layout = layout_of(run, g);
+    m->layout = strategies_layout(run, g);
     m->owner = &run->strategies->owner;
     m->zero.holds = ZERO_IN_USE;
     run_join_job(view);
     return view;
-}
-
-static const TpSplit* split_of(const Run* run, int tp) {
-    static TpSplit splits[MOST_TP + 1];
-    if (!splits[tp].ranks) splits[tp] = split_even(&run->model.whole, tp);
-    return &splits[tp];
-}
-
-// What rank r of all computes under strategy s.
-static Part part_of(const Run* run, int s, int r) {
-    int place;
-    const PipelineGroup* g = strategies_group(run, s, r, &place);
-    Layout layout = layout_of(run, g);
-    int stage = place / (g->copies * g->tp);
-    return (Part){split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
-}
-
-void strategies_parts(Holdings* parts, const Run* run, int s, Arena* arena) {
-    char err[ERR_BYTES];
-    int ranks = run->model.world->size;
-    Part* list = TAKE(arena, Part, ranks);
-    if (arena_check(arena, err, sizeof err)) die("%s", err);
-    for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
-    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, arena, err, sizeof err))
-        die("--strategies: %s", err);
-}
-
-int strategies_are_plain(const Run* run, int s) {
-    const RankStrategy* strategy = &run->strategies->list.strategy[s];
-    return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1;
 }
 
 // Gradients to their owners, weights back, under strategy s.
