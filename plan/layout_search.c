@@ -362,7 +362,7 @@ static void insert(LayoutTry* tries, int n, const LayoutTry* t) {
     tries[n] = *t;
 }
 
-#define CLOSE 1.05  // so much longer than the best may become the best
+#define CLOSE 1.15  // so much longer than the best may become the best
 
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, char* err, size_t errlen) {
     int n = 0, L = p->whole->L;
