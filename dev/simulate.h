@@ -8,6 +8,7 @@ enum { MOST_TALLIES = 32 };
 
 typedef struct Options {
     const char *machine, *lengths;                      // a name that the program knows, or a file
+    const char* overlap;                                // one of three words
     const char *plans, *speeds, *explain;               // NULL: not given
     const char *layout, *memory, *model, *layout_file;  // of simulate_layout.c
     int ranks, node_size, docs, context, batches, capacity, zero, json;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "dev/simulate.h"
+#include "kernels/group_attention.h"
 #include "plan/disk.h"
 
 void refuse(const char* format, ...) {
@@ -46,6 +47,9 @@ static const OptionRow rows[] = {
     {"--zero", COUNT_FROM_1, offsetof(Options, zero), "3",
      "what ranks divide (as train's): memory of that stage; 1: without rounds where the system has none; 2, 3: in "
      "rounds"},
+    {"--overlap", TEXT, offsetof(Options, overlap), "passes",
+     "what exchanges hide under: no, nothing; passes, other documents of their pass; yes, their own too, as train on "
+     "GPUs"},
     {"--lengths", TEXT, offsetof(Options, lengths), "wikipedia", "lengths by name, or a file with one number a line"},
     {"--batches", COUNT_FROM_1, offsetof(Options, batches), "20", "batches, the same for all planners"},
     {"--seed", SEED, offsetof(Options, seed), "1", "of the lengths"},
@@ -244,6 +248,12 @@ static void choose_planners(Simulation* s, const char* plans) {
     if (s->n_tallies == 0) refuse("--plans names no planner");
 }
 
+static int one_of(const char* word, const char* const* words, int n) {
+    while (--n >= 0 && strcmp(word, words[n]) != 0) {
+    }
+    return n;
+}
+
 void open_simulation(Simulation* s, const Options* options) {
     char err[ERR_BYTES];
     *s = (Simulation){.options = options};
@@ -258,6 +268,9 @@ void open_simulation(Simulation* s, const Options* options) {
             "--ranks, "
             "or --capacity to plan as if they did",
             options->zero, s->machine.cost.name, options->ranks, s->machine.memory_gb);
+    int hides = one_of(options->overlap, (const char*[]){"no", "passes", "yes"}, 3);
+    if (hides < 0) refuse("--overlap %s: expected no, passes or yes", options->overlap);
+    if (hides == 2) s->machine.cost.parts = ATTENTION_PARTS;
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
     enum { LAYERS = 32 };  // of machines that do not say: those of 7B models
     int layers = s->machine.cost.layers ? s->machine.cost.layers : LAYERS;
@@ -269,6 +282,7 @@ void open_simulation(Simulation* s, const Options* options) {
         refuse("%s", err);
     }
     s->setting.rounds = options->zero > 1;
+    s->setting.no_overlap = hides == 0;
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
     s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);
     s->drawn = (int*)need(sizeof(int) * (size_t)options->docs);

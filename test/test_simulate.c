@@ -240,6 +240,24 @@ static void unlike_groups_beat_single_cp_sizes(void) {
 
 // ---- options
 
+// Each word of --overlap hides no less than the one before, of everybody's exchanges; their own attention hides most.
+static void what_exchanges_hide_under_can_be_said(void) {
+    const char* words[] = {"no", "passes", "yes"};
+    double before[MOST], sum = INFINITY;
+    for (int i = 0; i < COUNT(words); i++) {
+        double now = 0;
+        CHECK(simulate("--machine a100-7b --lengths prolong --zero 1 --batches 2 --plans flex,flexsp,adaptive "
+                       "--overlap %s",
+                       words[i]) == 3);
+        for (int r = 0; r < 3; r++) {
+            CHECK(i == 0 || rows[r].mean_ms <= before[r] * (1 + 1e-9) || !strcmp(rows[r].plan, "flex"));
+            now += before[r] = rows[r].mean_ms;
+        }
+        CHECK(i < 2 ? now <= sum : now < 0.99 * sum);
+        sum = now;
+    }
+}
+
 static void files_do_what_names_do(void) {
     char lengths[] = "4096\n\n 4096 \n";
     const char* machine = machine_builtin("a100-7b");
@@ -335,6 +353,7 @@ static void mistakes_are_answered_by_a_line(void) {
         {"--ranks 8x", "--ranks 8x: expected"},
         {"--ranks 99999999999999999999", "--ranks 99999999999999999999: expected"},
         {"--ranks 1000000", "at most 65536"},
+        {"--overlap never", "--overlap never: expected no, passes or yes"},
         {"--zero 4", "--zero 4: expected 1, 2 or 3"},
         {"--seed -1", "--seed -1: expected"},
         {"--patience -1", "--patience -1: expected"},
@@ -380,6 +399,7 @@ int main(int argc, char** argv) {
     RUN(claims_stand_apart_from_what_is_executed);
     RUN(memory_is_that_of_the_zero_stage);
     RUN(unlike_groups_beat_single_cp_sizes);
+    RUN(what_exchanges_hide_under_can_be_said);
     RUN(files_do_what_names_do);
     RUN(a_slow_rank_and_a_small_capacity_cost_time);
     RUN(planners_are_chosen_by_name);
