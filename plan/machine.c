@@ -362,12 +362,13 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
         return fail(err, errlen, "%s: %d ranks, %d of a node, a context of %d tokens, expected 1 or more of each",
                     cost->name, ranks, node_size, context);
     int capacity = machine_capacity(machine, ranks, 3);
-    if (!machine->capacity && machine->token_mb <= 0)
-        return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
-                    cost->name);
     if (cost->per_token <= 0 && cost->quadratic <= 0)
         return fail(err, errlen,
-                    "%s: only whole replicas have times here, expected linear_ms or quadratic_ms of a rank",
+                    "%s: only whole pipelines have times here, expected linear_ms or quadratic_ms of a rank; "
+                    "such machines are for ./train --strategies",
+                    cost->name);
+    if (!machine->capacity && machine->token_mb <= 0)
+        return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
                     cost->name);
     if (capacity < 1)
         return fail(err, errlen,

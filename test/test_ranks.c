@@ -202,6 +202,15 @@ static void plans_that_differ_end_the_run_with_both_hashes(void) {
     CHECK(at && sscanf(at, "has the plan %16llx, rank 0 has %16llx", &first, &second) == 2 && first != second);
 }
 
+static void what_all_ranks_refuse_is_one_line(void) {
+    CHECK(sh(MPIRUN TINY "--pp 2 --balance migrate --out $W/refused", 6, program) > 0);
+    const char* first = strstr(errors, "train: ");
+    int lines = 0;
+    for (const char* at = first; at; at = strstr(at + 1, "train: ")) lines++;
+    if (lines != 1) printf("    %.2000s\n", errors);
+    CHECK(lines == 1 && strstr(first, "train: rank 0: --balance migrate") == first);
+}
+
 // ---- memory
 
 // Rows are full here. A page that a run never writes to is not taken: of group attention's memory a ring uses a part.
@@ -236,6 +245,7 @@ int main(int argc, char** argv) {
     RUN(ranks_that_mean_different_runs_end_with_words);
     RUN(ranks_that_see_other_bytes_of_a_document_end_with_words);
     RUN(plans_that_differ_end_the_run_with_both_hashes);
+    RUN(what_all_ranks_refuse_is_one_line);
     RUN(memory_is_what_the_table_says);
     return program_end();
 }
