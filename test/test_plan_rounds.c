@@ -346,6 +346,45 @@ static void few_documents_come_close_to_the_best_rounds(void) {
     CHECK(tried > 700 && several > 100 && worst < 1.25 && sum / tried < 1.002);
 }
 
+// The optima are of an integer program, with several documents in a micro-batch and at most three rounds
+// (dev/milp.py). Three of them are of ten documents, too many for brute force.
+static void plans_for_rounds_come_close_to_integer_programs(void) {
+    const struct {
+        const char *machine, *more;
+        int n, lengths[10];
+        double ms;
+    } golden[] = {
+        {"a100-7b", "", 5, {16000, 9000, 5000, 3000, 2000}, 2257.562},
+        {"a100-7b", "", 6, {4300, 3600, 2400, 1700, 900, 800}, 727.841},
+        {"a100-7b", "", 8, {15000, 5400, 4700, 3600, 3000, 1700, 1400, 1300}, 2196.008},
+        {"a100-7b", "", 8, {8600, 7700, 7000, 5500, 4500, 4200, 2000, 1200}, 2348.497},
+        {"a100-7b", "micro_batch_ms 200\n", 6, {24000, 6100, 3600, 3500, 3000, 2400}, 3398.144},
+        {"a100-7b", "micro_batch_ms 200\n", 8, {22000, 21000, 4200, 2600, 2400, 1900, 1400, 1200}, 4704.603},
+        {"a100-7b", "micro_batch_ms 200\n", 10, {11100, 7000, 6300, 6200, 5000, 2000, 1700, 1500, 900, 200}, 2818.104},
+        {"a100-7b", "micro_batch_ms 200\n", 10, {12700, 3400, 3300, 3000, 2200, 1900, 1800, 1300, 1300, 700}, 2200.491},
+        {"h200-8b", "", 5, {60000, 20000, 8000, 8000, 3000}, 4280.989},
+        {"h200-8b", "", 8, {96000, 67200, 33200, 24400, 17600, 5600, 4800, 2000}, 13672.510},
+        {"h200-8b", "", 10, {40400, 38000, 26000, 22000, 19200, 14000, 12000, 8800, 8800, 3600}, 6741.835},
+    };
+    double worst = 1, sum = 0;
+    for (int i = 0; i < COUNT(golden); i++) {
+        char text[4096], err[ERR_BYTES];
+        Machine machine;
+        Setting setting;
+        GroupCost groups[5];
+        int length = snprintf(text, sizeof text, "%s%s", machine_builtin(golden[i].machine), golden[i].more);
+        CHECK(machine_parse(&machine, text, (size_t)length, err, sizeof err) == 0 &&
+              machine_setting(&setting, &machine, 4, 8, 196608, groups, err, sizeof err) == 0);
+        setting.rounds = setting.no_overlap = 1;
+        Trial t = planned(golden[i].lengths, golden[i].n, &setting);
+        CHECK(t.result == 0 && t.f.makespan >= golden[i].ms - 0.001);
+        sum += t.f.makespan / golden[i].ms, worst = fmax(worst, t.f.makespan / golden[i].ms);
+        free_trial(&t);
+    }
+    printf("    over the integer program's at most %.4f, mean %.4f\n", worst, sum / COUNT(golden));
+    CHECK(worst < 1.02 && sum / COUNT(golden) < 1.005);
+}
+
 // ---- against a published planner that plans for rounds
 
 static void nowhere_behind_flexsp(void) {
@@ -469,6 +508,7 @@ int main(void) {
     RUN(adaptive_is_the_best_single_cp_size_in_rounds);
     RUN(hard_lengths_in_rounds);
     RUN(few_documents_come_close_to_the_best_rounds);
+    RUN(plans_for_rounds_come_close_to_integer_programs);
     RUN(nowhere_behind_flexsp);
     RUN(plans_for_rounds_repeat_bit_for_bit);
     RUN(plans_for_rounds_are_the_same_with_every_compiler);
