@@ -27,7 +27,8 @@ static const double hopeful = 1.05;      // of the bound of a round, the first t
 static const double a_document = 4000, a_millisecond = 1000, most_placed = 2e7;
 enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7 };
 
-static const RoundWay ways[] = {{1, 0}, {1, 0.3}, {2, 0.3}, {4, 0.3}, {8, 0.3}, {8, 0}, {4, 0}, {2, 0}};
+static const RoundWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {2, 0.3, 0}, {4, 0.3, 0}, {8, 0.3, 0},
+                                {8, 0, 0}, {4, 0, 0},   {2, 0, 0},   {8, 0, 1},   {4, 0, 1}};
 
 // How a round is planned.
 typedef struct Round {

@@ -5,7 +5,9 @@
 // the target; there the micro-batch that ends last of those that still have time and room (best fit). Where none has, a
 // document that fits one rank goes beside what ranks share, into the same pass (timeline.h): there its attention hides
 // their exchange, and it has none of its own. Where that does not fit either, it joins a wider group at the least work
-// beyond its own, or begins one on ranks that are free: the price of a free rank says which.
+// beyond its own, or begins one on ranks that are free: the price of a free rank says which. Where nearly all tokens
+// that ranks have room for are taken, best fit ends groups by time whose room is left over: a way that levels gives each
+// document to the group that ends first.
 #include "plan/round.h"
 
 #include <math.h>
@@ -121,8 +123,9 @@ static int least_task(const RoundSearch* x, int k, int least, double target, Tas
     return 0;
 }
 
-// The place in its list of the bin of the task's cp size that ends last of those with time and room, -1: none.
-static int find_bin(const RoundSearch* x, const Task* task, double target) {
+// The place in its list of the bin of the task's cp size that ends last (levels: first) of those with time and room,
+// -1: none.
+static int find_bin(const RoundSearch* x, const Task* task, int levels, double target) {
     const int* list = x->of_size + x->begin[task->size];
     int low = 0, high = x->n_of_size[task->size], n = high;
     double t = time_at(task->g, task->s, task->t, x->fastest);
@@ -132,10 +135,11 @@ static int find_bin(const RoundSearch* x, const Task* task, double target) {
         else high = middle;
     }
     int rings = task->g->ulysses_size < task->g->cp_size;
-    for (; low < n; low++) {
-        const Bin* bin = &x->bins[list[low]];
+    for (int i = 0; i < n - low; i++) {
+        int at = levels ? n - 1 - i : low + i;
+        const Bin* bin = &x->bins[list[at]];
         if (bin->room - bin->kept < task->tokens || (rings && bin->docs >= x->setting->limits.max_ring_docs)) continue;
-        if (bin->end + time_at(task->g, task->s, task->t, bin->pace) <= target) return low;
+        if (bin->end + time_at(task->g, task->s, task->t, bin->pace) <= target) return at;
     }
     return -1;
 }
@@ -223,14 +227,15 @@ static int open_bin(RoundSearch* x, const Task* task, int first, double pace) {
 }
 
 // The wider bin that the document joins at the least work beyond its own, if that is below `most` rank-ms; -1: none.
-static int find_wider(const RoundSearch* x, int k, const Task* own, double most, double target, Task* task) {
+static int find_wider(const RoundSearch* x, int k, const Task* own, RoundWay way, double most, double target,
+                      Task* task) {
     int found = -1;
     for (int i = own->size + 1; i < x->n_sizes; i++) {
         if (x->n_of_size[i] == 0 || !group_holds(&x->setting->groups[x->sizes[i]], x->sorted[k])) continue;
         Task t = task_at(x, k, i);
         double more = t.g->cp_size * t.t - own->g->cp_size * own->t;
         if (more >= most) continue;
-        int at = find_bin(x, &t, target);
+        int at = find_bin(x, &t, way.levels, target);
         if (at >= 0) found = at, most = more, *task = t;
     }
     return found;
@@ -300,13 +305,15 @@ static int place(RoundSearch* x, int k, RoundWay way, double target, int shortes
     double pace = 1;
     *rank = -1;
     if (!least_task(x, k, way.least, target, &own)) return -1;
-    int at = find_bin(x, &own, target), beside = -1;
+    int first = way.levels ? find_ranks(x, &own, target, &pace) : -1, beside = -1;
+    if (first >= 0) return put_in(x, &own, open_bin(x, &own, first, pace), shortest);
+    int at = find_bin(x, &own, way.levels, target);
     if (at >= 0) return put_in(x, &own, at, shortest);
     if (x->alone[k] < INFINITY && !x->setting->speeds) beside = put_beside(x, k, target, shortest, rank);
     if (beside >= 0) return beside;
-    int first = find_ranks(x, &own, target, &pace);
+    first = find_ranks(x, &own, target, &pace);
     double most = first < 0 ? INFINITY : way.price * target * own.g->cp_size;
-    at = most > 0 ? find_wider(x, k, &own, most, target, &wider) : -1;
+    at = most > 0 ? find_wider(x, k, &own, way, most, target, &wider) : -1;
     if (at >= 0) return put_in(x, &wider, at, shortest);
     return first < 0 ? -1 : put_in(x, &own, open_bin(x, &own, first, pace), shortest);
 }

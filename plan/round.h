@@ -19,6 +19,7 @@ typedef struct Bin {
 typedef struct RoundWay {
     int least;     // ranks that no group is narrower than
     double price;  // of a rank that nothing has begun on, in parts of the target
+    int levels;    // all groups begin, and a document goes where it ends first: for rounds that are full of tokens
 } RoundWay;
 
 // What all guesses share. Documents are known by their place in `sorted`.

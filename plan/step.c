@@ -21,7 +21,8 @@ static const double dear_start = 1.03;  // of L3: the first target then, for har
 static const double least_step = 0.0015;  // of L3: the first, where a guess says what it lacks
 static const double widest_target = 64;   // of L3, where a search gives up
 static const double poor = 1.05;          // of L3: from here on the best single cp size is looked at as well
-enum { BISECTIONS = 8, WIDEST_UNIT = 8 };
+// So few documents are also planned for rounds then, where ranks need none: micro-batches that are full of tokens.
+enum { BISECTIONS = 8, WIDEST_UNIT = 8, FEW = 256 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
                                                     "made for rounds"};
@@ -207,33 +208,34 @@ static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, c
     return 0;
 }
 
+// The plan of another search takes the place of what was chosen.
+static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double makespan, const CostTerms* critical) {
+    for (int i = 0; i < f->n_tries; i++) f->tries[i].chosen = 0;
+    if (f->n_tries < FLEX_TRIES)
+        f->tries[f->n_tries++] = (FlexTry){kind, 1, f->bounds.alone, makespan, n_micro_batches, 1};
+    f->makespan = makespan;
+    f->critical = *critical;
+}
+
 // The best single cp size instead, where guesses found nothing (makespan infinite) or more than it takes.
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
     if (plan_adaptive_below(f->makespan, &by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0)) return;
-    if (f->n_tries < FLEX_TRIES)
-        f->tries[f->n_tries++] =
-            (FlexTry){FLEX_ADAPTIVE, 1, f->bounds.alone, other.makespan, by_one.n_micro_batches, 1};
-    for (int i = 0; i < f->n_tries - 1; i++) f->tries[i].chosen = 0;
     plan_copy(plan, &by_one);
-    f->makespan = other.makespan;
-    f->critical = other.critical;
+    choose(f, FLEX_ADAPTIVE, plan->n_micro_batches, other.makespan, &other.critical);
 }
 
-// A plan made for rounds instead, where that takes less. What the guesses came to without rounds is of no use then.
+// A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
 static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
                       char* err, size_t errlen) {
     Timeline timeline;
-    int cut = plan->n_micro_batches;
+    if (setting->rounds) f->n_tries = 0;
+    if (setting->rounds && f->makespan < INFINITY)
+        choose(f, FLEX_CUT, plan->n_micro_batches, f->makespan, &f->critical);
     int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err, errlen);
-    if (f->makespan < INFINITY) f->tries[0] = (FlexTry){FLEX_CUT, 1, f->bounds.alone, f->makespan, cut, better == 0};
-    f->n_tries = f->makespan < INFINITY;
     if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0)) return -1;
-    if (!better) return 0;
-    f->tries[f->n_tries++] = (FlexTry){FLEX_ROUNDS, 1, f->bounds.alone, timeline.makespan, plan->n_micro_batches, 1};
-    f->makespan = timeline.makespan;
-    f->critical = timeline.critical;
+    if (better) choose(f, FLEX_ROUNDS, plan->n_micro_batches, timeline.makespan, &timeline.critical);
     return 0;
 }
 
@@ -263,7 +265,9 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                                      plan_merge(plan, prediction, lengths, setting, arena, err, errlen) < 0))
         return -1;
     if (prediction->makespan > poor * prediction->bounds.alone) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    if (setting->rounds && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
+    int wide = prediction->makespan > poor * prediction->bounds.alone, few = n <= MIN(2 * limits->ranks, FEW);
+    if ((setting->rounds || (wide && few)) && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0)
+        return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,
