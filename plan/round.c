@@ -6,7 +6,7 @@
 // document that fits one rank goes beside what ranks share, into the same pass (timeline.h): there its attention hides
 // their exchange, and it has none of its own. Where that does not fit either, it joins a wider group at the least work
 // beyond its own, or begins one on ranks that are free: the price of a free rank says which. Where nearly all tokens
-// that ranks have room for are taken, best fit ends groups by time whose room is left over: a way that levels gives each
+// that ranks have room for are taken, best fit ends groups by time and leaves room over: a way that levels gives each
 // document to the group that ends first.
 #include "plan/round.h"
 
