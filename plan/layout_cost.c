@@ -167,8 +167,8 @@ static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l,
     }
     if (T < R) x.sequence = sequence_ms(c, R, T, n, again);
     double elems = layer_elems(c, T);
-    if (row->zero > 1) x.reduce = weights_ms(c, D, run, 4 * elems);
-    if (row->zero > 1) x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
+    x.reduce = weights_ms(c, D, run, 4 * elems);
+    x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
     return x;
 }
 
@@ -178,15 +178,9 @@ static int measured_has_weights(const LayoutCosts* c, int zero) {
     return zero == 1 ? c->machine.cost.step > 0 : c->machine.cost.round > 0;
 }
 
-// Gradients of zero 1 are reduced inside the last backward pass only where nothing else is in the way (run/zero.c).
-static double step_weights_ms(const LayoutCosts* c, const Layout* layout, int tp, int zero, double forward,
-                              double backward) {
-    int D = shards_of(c, layout, tp), run = stage_ranks(c, layout), inside = layout->tp == 1 && layout->stages == 1;
-    double elems = layer_elems(c, tp);
-    if (measured_has_weights(c, zero)) return 0;
-    double reduce = weights_ms(c, D, run, 4 * elems), gather = weights_ms(c, D, run, c->elem_bytes * elems);
-    return (inside ? exposed(c, reduce, backward) : reduce) + exposed(c, gather, forward);
-}
+// Gradients of zero 1, embeddings and head are reduced inside the last backward pass only where nothing else is in the
+// way (run/zero.c).
+static int reduces_inside(const Layout* layout) { return layout->tp == 1 && layout->stages == 1; }
 
 // What a layer computes, ms of a round, while its weights or gradients are on their way: all of a pass. But messages
 // over a link leave one after another, and the group's exchanges wait for those; so there, what is before the first
@@ -218,14 +212,16 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     if (c->rounds_read_weights) ms[TERM_MICRO_BATCH] += v * read / c->whole->L;
     if (!measured_has_weights(c, row->zero) && row->zero > 1)
         ms[TERM_ROUNDS] += v * (exposed(c, gathered, forward) + exposed(c, gathered + x.reduce, backward));
-    // Zero 2 gathers its weights once a step.
-    if (row->zero == 1) ms[TERM_STEP] += step_weights_ms(c, layout, row->tp, 1, forward, backward);
-    if (row->zero == 2 && !measured_has_weights(c, 2)) ms[TERM_STEP] += exposed(c, x.gather, forward);
+    // Zero 1 and 2 gather their weights once a step.
+    if (!measured_has_weights(c, row->zero) && row->zero < 3) ms[TERM_STEP] += exposed(c, x.gather, forward);
+    if (!measured_has_weights(c, row->zero) && row->zero == 1)
+        ms[TERM_STEP] += reduces_inside(layout) ? exposed(c, x.reduce, backward) : x.reduce;
     ms[TERM_STEP] += c->machine.cost.step / c->whole->L;
 }
 
-// What the ends of a stage's passes change of TERM_ROUNDS, ms of all rounds, for a layer that stands there.
+// What the ends of a stage's passes change, ms of all rounds, for a layer that stands there.
 typedef struct Turn {
+    double first;              // more: nothing is computed yet while its weights are on their way
     double last;               // more: its gradients leave last, when nothing is computed any more
     double forward, backward;  // less: its weights are there already
 } Turn;
@@ -234,28 +230,55 @@ static Turn turn_of(const LayoutCosts* c, const Layout* layout, int l, int N) {
     const LayerLayout* row = &layout->layer[l];
     LayerRound x = layer_round(c, layout, l, N);
     double v = layout_rounds(c, layout, N), forward, backward, gather = row->zero == 3 ? x.gather : 0;
-    if (row->zero == 1 || measured_has_weights(c, row->zero)) return (Turn){0, 0, 0};
+    if (measured_has_weights(c, row->zero)) return (Turn){0};
     passes_ms(c, layout, l, &x, &forward, &backward);
-    double seen = exposed(c, gather + x.reduce, backward);
-    return (Turn){.last = v * fmax(0, x.reduce - seen),
+    double leaves = row->zero > 1 ? v : reduces_inside(layout), seen = exposed(c, gather + x.reduce, backward);
+    return (Turn){.first = x.gather - exposed(c, x.gather, forward),
+                  .last = leaves * fmax(0, x.reduce - seen),
                   .forward = (v - 1) * exposed(c, gather, forward),
                   .backward = v * (seen - exposed(c, x.reduce, backward))};
 }
 
-// Of a stage: its first layer with zero 2 or 3 leaves last; the window has weights of two layers with zero 3, which are
-// still there where a pass turns.
-static double turns_ms(const LayoutCosts* c, const Layout* layout, int s, int N) {
-    int first = layout_first(layout, s), end = layout_first(layout, s + 1), gathered = 0, reduced = 0, left = 0;
-    double ms = 0;
+// Elements of the embeddings, or of the last norm and the classifier, that a rank has.
+static double bucket_elems(const Shape* part, int b, int tp) { return (double)shape_bucket(part, b).elems / tp; }
+
+// What of the last norm's and the head's weights and gradients hides: weights under the first forward pass, gradients
+// under the last backward pass, where nothing of layers is on its way. Zero 2 has room for gradients of two layers that
+// wait behind the head's; with zero 3 the next layer's weights do.
+static double head_hidden_ms(const LayoutCosts* c, const Layout* layout, int N) {
+    int L = c->whole->L, last = layout_first(layout, layout->stages - 1);
+    int D = groups_of(c, layout), run = stage_ranks(c, layout);
+    double elems = bucket_elems(c->whole, L + 1, layout->tp), forward, backward, before = 0, behind = 0;
+    double most_before = INFINITY, most_behind = INFINITY;
+    double gather = weights_ms(c, D, run, c->elem_bytes * elems), reduce = weights_ms(c, D, run, 4 * elems);
+    if (measured_has_weights(c, layout->stage[layout->stages - 1].zero)) return 0;
+    for (int l = 0; l < L; l++) {
+        int zero = layout->layer[l].zero;
+        LayerRound x = layer_round(c, layout, l, N);
+        passes_ms(c, layout, l, &x, &forward, &backward);
+        before += l < L - 1 ? fmax(0, forward - (l >= last ? x.gather : 0)) : forward;
+        behind += fmax(0, backward - x.reduce - (zero == 3 ? x.gather : 0));
+        if (zero > 1) most_behind = (zero == 2 ? 2 : 1) * backward;
+        if (zero > 2) most_before = forward;
+    }
+    double hidden = gather - exposed(c, gather, fmin(before, most_before));
+    return reduces_inside(layout) ? hidden + reduce - exposed(c, reduce, fmin(behind, most_behind)) : hidden;
+}
+
+// The first layer of a stage waits for its weights, if no other stage computes before it, and leaves last; the window
+// has weights of two layers with zero 3, which are still there where a pass turns.
+static void add_turns(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N) {
+    int first = layout_first(layout, s), end = layout_first(layout, s + 1), gathered = 0, left = 0;
     for (int l = first; l < end; l++) left += layout->layer[l].zero == 3;
+    if (s == layout->stages - 1) ms[TERM_STEP] -= head_hidden_ms(c, layout, N);
     for (int l = first; l < end; l++) {
         Turn turn = turn_of(c, layout, l, N);
-        if (layout->layer[l].zero > 1 && reduced++ == 0) ms += turn.last;
+        if (l == 0) ms[TERM_STEP] += turn.first;
+        if (l == first) ms[layout->layer[l].zero > 1 ? TERM_ROUNDS : TERM_STEP] += turn.last;
         if (layout->layer[l].zero < 3) continue;
-        if (gathered++ < 2) ms -= turn.forward;
-        if (left-- <= 2) ms -= turn.backward;
+        if (gathered++ < 2) ms[TERM_ROUNDS] -= turn.forward;
+        if (left-- <= 2) ms[TERM_ROUNDS] -= turn.backward;
     }
-    return ms;
 }
 
 // A layer's share of that, as if all of its stage were like it and stages even.
@@ -264,9 +287,6 @@ static double share_of_turns_ms(const LayoutCosts* c, const Layout* layout, int 
     double layers = fmax(1, (double)c->whole->L / layout->stages);
     return (turn.last - fmin(2, layers) * (turn.forward + turn.backward)) / layers;
 }
-
-// Elements of the embeddings, or of the last norm and the classifier, that a rank has.
-static double bucket_elems(const Shape* part, int b, int tp) { return (double)shape_bucket(part, b).elems / tp; }
 
 // The residual stream of a round from stage s to the next, or its gradient back. Without overlap it keeps both stages
 // until it is through.
@@ -298,8 +318,7 @@ void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layou
     if (measured_has_weights(c, layout->stage[s].zero)) return;
     for (int b = 0; b <= part.L + 1; b += part.L + 1) {
         double elems = bucket_elems(&part, b, R);
-        ms[TERM_STEP] += weights_ms(c, D, run, 4 * elems) +
-                         exposed(c, weights_ms(c, D, run, c->elem_bytes * elems), b ? head / 3 * v : 0);
+        ms[TERM_STEP] += weights_ms(c, D, run, 4 * elems) + weights_ms(c, D, run, c->elem_bytes * elems);
     }
     // Where the classifier is the embedding too, the first and the last stage add up its gradients.
     double tied = (double)shape_param(w, WTE, 0).elems / R;
@@ -330,7 +349,7 @@ static void fill_times(StageTimes* t, const LayoutCosts* c, const Layout* layout
         for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
             layout_layer_ms(t->terms[s], c, layout, s, l, N);
         layout_ends_ms(t->terms[s], c, layout, s, N);
-        t->terms[s][TERM_ROUNDS] += turns_ms(c, layout, s, N);
+        add_turns(t->terms[s], c, layout, s, N);
         double all = rounds_ms(t->terms[s]) / v, passes = 3 + layout_again(layout, s);
         double kept = t->terms[s][TERM_STAGES] / (2 * v);
         t->slots[s] = rounds_in_flight(P, s);

@@ -294,6 +294,17 @@ static double fullest(const Search* x) {
     return bytes;
 }
 
+// One stage whose layers are all alike can be played at once; the formula only adds its layers up.
+static void try_alike(LayoutTry* t, Search* x) {
+    int L = x->p->whole->L;
+    for (int k = 0; k < x->n_rows; k++) {
+        for (int l = 0; l < L; l++) x->layout.layer[l] = x->row[k];
+        x->layout.stage[0] = (StageLayout){L, x->row[k].zero};
+        double bytes = fullest(x), ms = bytes <= x->p->memory ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
+        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes};
+    }
+}
+
 // The best layout with these stages, tp and N; -1 without memory.
 static int search_row(LayoutTry* t, Search* x) {
     double ms;
@@ -305,6 +316,7 @@ static int search_row(LayoutTry* t, Search* x) {
     if (ms < 0) return -1;
     *t = (LayoutTry){x->layout, x->N, !x->by_bytes, INFINITY, fullest(x)};
     if (t->fits) t->ms = x->p->step_ms ? x->p->step_ms(x->p->times, &t->layout, x->N) : ms;
+    if (x->p->step_ms && x->layout.stages == 1) try_alike(t, x);
     return 0;
 }
 
@@ -362,7 +374,7 @@ static void insert(LayoutTry* tries, int n, const LayoutTry* t) {
     tries[n] = *t;
 }
 
-#define CLOSE 1.15  // so much longer than the best may become the best
+#define CLOSE 1.25  // so much longer than the best may become the best
 
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, char* err, size_t errlen) {
     int n = 0, L = p->whole->L;

@@ -342,9 +342,10 @@ void batch_end_rounds(const Batch* b, const Model* m, int i) {
 // A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
 // this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
 // round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
-// order is a part of one global order, and no rank waits in a circle.
+// order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
 int batch_reduces_inside(const Batch* b, const Model* m, int i) {
     if (i < b->n_passes - 1 || !zero_can_reduce_inside(m)) return 0;
+    if (m->zero.stage > 1) return 1;
     int shared = 0, round = 0;
     for (int g = b->passes[i].first_group; g < b->passes[i].first_group + b->passes[i].n_groups; g++)
         shared |= b->groups[g].mb->cp_size > 1, round = b->groups[g].mb->round;

@@ -384,13 +384,12 @@ void zero_end_round(Model* m) {
 
 int zero_can_reduce_inside(const Model* m) {
     const Zero* z = &m->zero;
-    return z->stage == 1 && !m->owner && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
-           !z->part[ZERO_GRADS_BF16];
+    return !m->owner && !m->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp && !z->part[ZERO_GRADS_BF16];
 }
 
 void zero_last_row(Model* m) { m->zero.in_last_row = 1; }
 
-// Stages 2 and 3 have embedding and head left, whose gradients are complete only now.
+// What was not reduced in a round, nor inside the last row.
 void zero_reduce(Model* m) {
     if (m->owner) {
         move(m, m->reduce);

@@ -63,7 +63,7 @@ typedef struct Zero {
     void* part[N_ZERO_PARTS];
     ZeroBucket* bucket;  // (L + 2), see plan/shape.h
     int layer_in[2];     // stage 3, by place: the layer whose weights are in use, -1 none
-    int in_last_row;     // stage 1: a bucket's gradients are reduced as soon as they are complete
+    int in_last_row;     // gradients of all buckets are reduced as soon as they are complete
 } Zero;
 
 // That of a bucket by m->layout: of a layer, or what it says of the ends of this stage of the pipeline. 1 where nobody
@@ -102,9 +102,9 @@ void zero_use_layer(Model* m, int l, int direction);
 void zero_open_grads(Model* m, int l);
 void zero_close_grads(Model* m, int l);
 void zero_end_round(Model* m);  // after the backward pass of a round: stages 2 and 3
-// Stage 1: the next backward pass is this rank's last of the step, and gradients are reduced inside it. Not collective:
-// other ranks reduce the same buckets in the same order, at any time after their other communications. It needs
-// Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.
+// The next backward pass is this rank's last of the step: what stage 1 has, embeddings and head are reduced inside it,
+// too. Not collective: other ranks reduce the same buckets in the same order, at any time after their other
+// communications. It needs Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.
 void zero_last_row(Model* m);
 int zero_can_reduce_inside(const Model* m);
 void zero_reduce(Model* m);  // after the last micro-batch: now the owned gradients are sums over all ranks
