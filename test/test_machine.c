@@ -202,7 +202,7 @@ static void a_setting_has_the_limits_of_its_machine(void) {
     read_builtin("hydraulis-32b");
     CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err, sizeof err) < 0 && strstr(err, "capacity"));
     machine.capacity = 4096;
-    CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err, sizeof err) < 0 && strstr(err, "replicas"));
+    CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err, sizeof err) < 0 && strstr(err, "whole pipelines"));
 }
 
 // ---- texts
