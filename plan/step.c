@@ -16,13 +16,13 @@
 static const double good_enough = 1.003;  // of L3
 static const double resolution = 1.0015;  // of the target, where bisection ends
 static const double dear_micro_batch =
-    0.01;                               // of L3: from here on wide micro-batches, which pack better, are worth a search
+    0.01;  // of L3: from here on wide micro-batches and rounds full of tokens, which pack better, are worth a search
 static const double dear_start = 1.03;  // of L3: the first target then, for hardly ever is less met
 static const double least_step = 0.0015;  // of L3: the first, where a guess says what it lacks
 static const double widest_target = 64;   // of L3, where a search gives up
 static const double poor = 1.05;          // of L3: from here on the best single cp size is looked at as well
-// So few documents are also planned for rounds then, where ranks need none: micro-batches that are full of tokens.
-enum { BISECTIONS = 8, WIDEST_UNIT = 8, FEW = 256 };
+// MOST_FOR_ROUNDS: documents that are also planned for rounds where ranks need none.
+enum { BISECTIONS = 8, WIDEST_UNIT = 8, MOST_FOR_ROUNDS = 256 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
                                                     "made for rounds"};
@@ -142,10 +142,15 @@ static int unit_divides(const PlanLimits* limits, int unit) {
     return limits->ranks % unit == 0 && MIN(limits->node_size, limits->ranks) % unit == 0;
 }
 
+static int are_dear(const Setting* setting, const Prediction* f) {
+    return setting->groups[1].micro_batch > dear_micro_batch * f->bounds.alone;
+}
+
+static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
+
 static void search_all(Search* search, Best* b, Prediction* f) {
     const PlanLimits* limits = &search->setting->limits;
-    int dear = search->setting->groups[1].micro_batch > dear_micro_batch * f->bounds.alone,
-        few = search->n <= 2 * limits->ranks;
+    int dear = are_dear(search->setting, f), few = are_few(search->setting, search->n);
     for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
         if (!unit_divides(limits, unit)) break;
         if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
@@ -208,6 +213,8 @@ static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, c
     return 0;
 }
 
+static int is_poor(const Prediction* f) { return f->makespan > poor * f->bounds.alone; }
+
 // The plan of another search takes the place of what was chosen.
 static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double makespan, const CostTerms* critical) {
     for (int i = 0; i < f->n_tries; i++) f->tries[i].chosen = 0;
@@ -264,10 +271,9 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     if (best.makespan < INFINITY && (write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0 ||
                                      plan_merge(plan, prediction, lengths, setting, arena, err, errlen) < 0))
         return -1;
-    if (prediction->makespan > poor * prediction->bounds.alone) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int wide = prediction->makespan > poor * prediction->bounds.alone, few = n <= MIN(2 * limits->ranks, FEW);
-    if ((setting->rounds || (wide && few)) && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0)
-        return -1;
+    if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    int full = are_dear(setting, prediction) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
+    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err, errlen,
