@@ -12,14 +12,20 @@ typedef struct World {
     double speeds[MOST_RANKS];
 } World;
 
-// In place: groups point into the setting's cost.
-static inline void named_world(World* world, const char* name, int ranks, int node_size) {
-    const char* text = machine_builtin(name);
+// A machine that is known by name, with more lines of its file. groups (ranks + 1) point into the setting's cost.
+static inline void named_setting(Setting* setting, GroupCost* groups, const char* name, const char* more, int ranks,
+                                 int node_size) {
+    const char* known = machine_builtin(name);
     Machine machine;
-    char err[ERR_BYTES];
-    if (!text || machine_parse(&machine, text, strlen(text), err, sizeof err) < 0 ||
-        machine_setting(&world->setting, &machine, ranks, node_size, 1 << 20, world->groups, err, sizeof err) < 0)
-        die("%s: %s", name, text ? err : "no such machine");
+    char text[4096], err[ERR_BYTES];
+    int n = snprintf(text, sizeof text, "%s%s", known ? known : "", more);
+    if (!known || machine_parse(&machine, text, (size_t)n, err, sizeof err) < 0 ||
+        machine_setting(setting, &machine, ranks, node_size, 1 << 20, groups, err, sizeof err) < 0)
+        die("%s: %s", name, known ? err : "no such machine");
+}
+
+static inline void named_world(World* world, const char* name, int ranks, int node_size) {
+    named_setting(&world->setting, world->groups, name, "", ranks, node_size);
 }
 
 // A table as a probe would measure it, never falling.

@@ -12,8 +12,7 @@
 //
 // and with B first the same with A and x for B and y.
 #include "kernels/group_attention.h"
-#include "kernels/virtual/virtual.h"
-#include "test/ranks.h"
+#include "test/virtual_ranks.h"
 
 enum { RANKS = 4, NODE = 2, HEADS = 4, HEAD_SIZE = 8, MOST_TOKENS = 4096 };
 
@@ -59,13 +58,6 @@ static void make_group(Group* g, int ranks, int n, int first) {
                              .cu = on_device};
 }
 
-static double together(void) {
-    double now = virtual_now(), all;
-    MPI_Allreduce(&now, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    virtual_wait_until(all);
-    return all;
-}
-
 // Tokens of a rank: of its own document (0: none), of the group across nodes, of the one inside. Returns ms forward and
 // backward.
 static void play(double ms[2], int own, int across, int inside, int reversed) {
@@ -91,11 +83,11 @@ static void play(double ms[2], int own, int across, int inside, int reversed) {
                       .parts = 1,
                       .scale = 1,
                       .scratch = kernels->alloc(scratch)};
-    double began = together();
+    double began = clocks_meet();
     group_attention_forward(&saved, &r, kernels, DT_F32, NULL);
-    double turned = together();
+    double turned = clocks_meet();
     group_attention_backward(memory + 5 * N * row, memory + 8 * N * row, &saved, &r, kernels, DT_F32, NULL);
-    ms[0] = turned - began, ms[1] = together() - turned;
+    ms[0] = turned - began, ms[1] = clocks_meet() - turned;
     kernels->free_memory(r.scratch), kernels->free_memory(memory);
     for (int i = 0; i < n + 2; i++) kernels->free_memory((void*)groups[i].ga.cu);
 }
@@ -147,16 +139,9 @@ static void the_reverse_order_is_never_shorter(void) {
 }
 
 int main(int n_arguments, char** arguments) {
-    char err[ERR_BYTES];
-    RankIdentity id;
     ranks_start(&n_arguments, &arguments);
-    if (size != RANKS) die("test_pass_order: %d ranks, expected %d", size, RANKS);
-    virtual_nodes(NODE);
-    virtual_use(&machine);
+    virtual_ranks_open(&machine, RANKS, NODE, 0);
     kernels = virtual_kernels(NULL);
-    if (rank_identity(&id, err, sizeof err) || comm_open_virtual(&world, 0, &id, RANKS_PATIENCE, err, sizeof err))
-        die("%s", err);
-    world->overlap = 1;
     RUN_TOGETHER(the_slowest_exchange_first_hides_what_the_reverse_order_shows);
     RUN_TOGETHER(the_reverse_order_is_never_shorter);
     return ranks_done();

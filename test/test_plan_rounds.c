@@ -368,13 +368,9 @@ static void plans_for_rounds_come_close_to_integer_programs(void) {
     };
     double worst = 1, sum = 0;
     for (int i = 0; i < COUNT(golden); i++) {
-        char text[4096], err[ERR_BYTES];
-        Machine machine;
         Setting setting;
         GroupCost groups[5];
-        int length = snprintf(text, sizeof text, "%s%s", machine_builtin(golden[i].machine), golden[i].more);
-        CHECK(machine_parse(&machine, text, (size_t)length, err, sizeof err) == 0 &&
-              machine_setting(&setting, &machine, 4, 8, 196608, groups, err, sizeof err) == 0);
+        named_setting(&setting, groups, golden[i].machine, golden[i].more, 4, 8);
         setting.rounds = setting.no_overlap = 1;
         Trial t = planned(golden[i].lengths, golden[i].n, &setting);
         CHECK(t.result == 0 && t.f.makespan >= golden[i].ms - 0.001);
@@ -388,17 +384,6 @@ static void plans_for_rounds_come_close_to_integer_programs(void) {
 // ---- against a published planner that plans for rounds
 
 enum { FLEXSP_RANKS = 64 };
-
-static Setting named_setting(const char* name, GroupCost* groups) {
-    const char* text = machine_builtin(name);
-    char err[ERR_BYTES];
-    Machine machine;
-    Setting setting;
-    if (machine_parse(&machine, text, strlen(text), err, sizeof err) < 0 ||
-        machine_setting(&setting, &machine, FLEXSP_RANKS, 8, 196608, groups, err, sizeof err) < 0)
-        die("%s", err);
-    return setting;
-}
 
 static double flexsp_makespan(const int* lengths, int n, const Setting* setting) {
     Arena arena = {0};
@@ -425,7 +410,8 @@ static void nowhere_behind_flexsp(void) {
         const char *name = machines[cell / 4], *source = sources[cell / 2 % 2];
         double ours = 0, theirs = 0;
         char err[ERR_BYTES];
-        Setting setting = named_setting(name, groups);
+        Setting setting;
+        named_setting(&setting, groups, name, "", FLEXSP_RANKS, 8);
         Lengths* drawn = lengths_open(source, 196608, setting.limits.capacity, err, sizeof err);
         setting.rounds = 1;
         for (int batch = 0; batch < BATCHES; batch++) {
@@ -449,9 +435,8 @@ static void one_round_that_is_full_of_tokens_is_found(void) {
     static const uint64_t seeds[] = {22, 50};
     enum { N = 128 };
     char err[ERR_BYTES];
-    Setting setting = named_setting("flexsp-7b", groups);
-    setting.limits.capacity = 6449;
-    cost_groups(groups, &setting.cost, &setting.limits, setting.kind);
+    Setting setting;
+    named_setting(&setting, groups, "flexsp-7b", "", FLEXSP_RANKS, 8);
     Lengths* drawn = lengths_open("prolong", 196608, setting.limits.capacity, err, sizeof err);
     for (int i = 0; i < 2 * COUNT(seeds); i++) {
         int lengths[N];

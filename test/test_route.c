@@ -2,8 +2,7 @@
 //
 //   mpirun -n 16 build/release/test/test_route
 #include "kernels/route.h"
-#include "kernels/virtual/virtual.h"
-#include "test/ranks.h"
+#include "test/virtual_ranks.h"
 
 enum { NODE = 8, BYTES = 1 << 16 };
 
@@ -22,22 +21,17 @@ static const VirtualMachine machine = {.matmul_weights = 1, .layers = 1, .heads 
 static double send_one(size_t bytes, int members, int stride) {
     static char out[BYTES], in[BYTES], scratch[BYTES + 64];
     RouteMessage messages[2 * NODE];
-    double started = virtual_now(), ms, all = 0;
     for (int i = 0; i < 2 * members; i++) {
         int a = i / members * NODE + i % members * stride;
         messages[i] = (RouteMessage){a, a == 0 ? NODE : a, a == 0 ? bytes : 0};
     }
     for (size_t i = 0; i < BYTES; i++) out[i] = (char)(rank == 0 ? hash64(i) : 1), in[i] = 2;
-    MPI_Allreduce(&started, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    virtual_wait_until(all);
-    started = all;
+    double started = clocks_meet();
     if (rank % NODE % stride == 0 && rank % NODE / stride < members)
         world->table->end(world, begin_routed(world, messages, 2 * members, 1, out, in, scratch, NULL), NULL);
     for (size_t i = 0; i < bytes && rank == NODE; i++) CHECK(in[i] == (char)hash64(i));
     for (size_t i = bytes; i < BYTES && rank == NODE; i++) CHECK(in[i] == 2);
-    ms = virtual_now() - started;
-    MPI_Allreduce(&ms, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return all;
+    return most_of_ranks(virtual_now()) - started;
 }
 
 static void send_and_check(int nics, int members, int stride, double expected) {
@@ -71,9 +65,7 @@ static void ranks_that_share_a_nic_take_as_long_as_all_together(void) {
         char bytes[1000], got[1000];
         Transfer to = {(rank + NODE) % size, bytes, sizeof bytes}, from = {(rank + NODE) % size, got, sizeof got};
         memset(bytes, rank, sizeof bytes);
-        double before = virtual_now(), last;
-        MPI_Allreduce(&before, &last, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-        virtual_wait_until(last);
+        double last = clocks_meet();
         world->at_once = NODE;
         comm_send_receive(world, &to, 1, &from, 1, NULL);
         world->at_once = 0;
@@ -104,15 +96,8 @@ static void parts_are_counted_to_the_byte(void) {
 }
 
 int main(int n_arguments, char** arguments) {
-    char err[ERR_BYTES];
-    RankIdentity id;
     ranks_start(&n_arguments, &arguments);
-    if (size != 2 * NODE) die("test_route: %d ranks, expected %d", size, 2 * NODE);
-    virtual_nodes(NODE);
-    virtual_use(&machine);
-    if (rank_identity(&id, err, sizeof err) || comm_open_virtual(&world, 1, &id, RANKS_PATIENCE, err, sizeof err))
-        die("%s", err);
-    world->overlap = 1;
+    virtual_ranks_open(&machine, 2 * NODE, NODE, 1);
     RUN_TOGETHER(proxies_take_the_time_of_the_formula);
     RUN_TOGETHER(ranks_that_share_a_nic_take_as_long_as_all_together);
     RUN_TOGETHER(parts_are_counted_to_the_byte);

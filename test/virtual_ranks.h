@@ -1,0 +1,29 @@
+// virtual_ranks.h - programs of test/ranks.sh whose ranks are virtual: the Comm `world` sends over it in virtual time.
+#pragma once
+#include "kernels/virtual/virtual.h"
+#include "test/ranks.h"
+
+// Behind ranks_start. payload 0: no content is sent.
+static inline void virtual_ranks_open(const VirtualMachine* machine, int ranks, int node_size, int payload) {
+    char err[ERR_BYTES];
+    RankIdentity id;
+    if (size != ranks) die("%d ranks, expected %d", size, ranks);
+    virtual_nodes(node_size);
+    virtual_use(machine);
+    if (rank_identity(&id, err, sizeof err) || comm_open_virtual(&world, payload, &id, RANKS_PATIENCE, err, sizeof err))
+        die("%s", err);
+    world->overlap = 1;
+}
+
+static inline double most_of_ranks(double ms) {
+    double most;
+    MPI_Allreduce(&ms, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return most;
+}
+
+// Brings all clocks to the last of them, which is returned.
+static inline double clocks_meet(void) {
+    double last = most_of_ranks(virtual_now());
+    virtual_wait_until(last);
+    return last;
+}
