@@ -103,6 +103,7 @@ def terms_ms(machine, s, d):
 
 
 def micro_batch_ms(machine, s, d):
+    """Time of a document of s tokens alone on d ranks, ms; None where the document does not fit."""
     terms = terms_ms(machine, s, d)
     return sum(terms) + machine["micro_batch_ms"] if terms else None
 
@@ -166,6 +167,7 @@ def build(machine, ranks, lengths):
 
 
 def build_rounds(machine, ranks, lengths, rounds):
+    """At most so many rounds, of several documents in a micro-batch: the sum of their times."""
     if machine["heads"]:
         sys.exit("milp.py: --rounds expects heads 0, so that every group divides them evenly")
     model = Model()
