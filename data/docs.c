@@ -146,8 +146,18 @@ static int paths_below(FileNames* list, const char* directory, char* err, size_t
 
 // ---- opening
 
-// Is it text? The first bytes tell: 0, or 1 with a message; -1 when they cannot be read.
-static int check_text(const DocsFile* file, char* err, size_t errlen) {
+// Does text begin as a JSON array of objects or strings does? That is a data set, not a document.
+static int is_json_array(const char* text, size_t n) {
+    static const char blank[] = " \t\r\n";
+    size_t at = 0;
+    while (at < n && strchr(blank, text[at])) at++;
+    if (at == n || text[at++] != '[') return 0;
+    while (at < n && strchr(blank, text[at])) at++;
+    return at == n ? 0 : text[at] == '{' ? 1 : text[at] == '"' ? 2 : 0;
+}
+
+// Is it text? The first bytes tell: 0, or 1 with a message; -1 when they cannot be read. *array: is_json_array.
+static int check_text(const DocsFile* file, int* array, char* err, size_t errlen) {
     char head[DOCS_HEAD_BYTES];
     size_t n = (size_t)MIN(file->size, (int64_t)sizeof head);
     if (n == 0) return fail(err, errlen, "%s: is empty", file->path), 1;
@@ -158,6 +168,7 @@ static int check_text(const DocsFile* file, char* err, size_t errlen) {
              "%s: is not text, byte %d is zero (token shards must be named *.bin, compressed text *.gz or *.zst; "
              "parquet: scripts/parquet_to_shards.py)",
              file->path, (int)(nul - head));
+    *array = nul ? 0 : is_json_array(head, n);
     return nul != NULL;
 }
 
@@ -191,8 +202,12 @@ static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t e
     char name[DISK_PATH];  // without what says that it is compressed
     int cut = file->packed ? (int)strlen(unpack_suffix(file->path)) : 0, is_jsonl = named;
     snprintf(name, sizeof name, "%.*s", (int)strlen(file->path) - cut, file->path);
-    int is_shard = named && has_suffix(name, ".bin"), unfit = is_shard ? 0 : check_text(file, err, errlen);
+    int is_shard = named && has_suffix(name, ".bin"), array = 0;
+    int unfit = is_shard ? 0 : check_text(file, &array, err, errlen);
     if (unfit) return named ? -1 : unfit;
+    if (named && array)
+        return fail(err, errlen, "%s: expected text or JSONL, found a JSON array; try: jq -c '.[]%s' %s > DATA.jsonl",
+                    file->path, array == 2 ? " | {text: .}" : "", file->path);
     if (!docs->encodes && docs->n_files > 0 && is_shard != is_shard_kind(docs->files[0].kind))
         return fail(err, errlen,
                     "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
@@ -200,10 +215,10 @@ static int index_file(Docs* docs, DocsFile* file, int named, char* err, size_t e
     if (docs->keying) return hash_file(docs, file, named, err, errlen);
     if (is_shard) return docs_index_shard(docs, file, err, errlen);
     docs->max_token = MAX(docs->max_token, tokenizer_vocab(docs->tokenizer) - 1);
-    if (!has_suffix(name, ".jsonl")) return docs_index_text(docs, file, err, errlen);
-    if (!named && docs_looks_like_jsonl(file, &is_jsonl, err, errlen)) return -1;
-    if (is_jsonl) return docs_index_jsonl(docs, file, err, errlen);
-    docs->plain_jsonl++;
+    int is_json = has_suffix(name, ".jsonl");
+    if (is_json && !named && docs_looks_like_jsonl(docs, file, &is_jsonl, err, errlen)) return -1;
+    if (is_json && is_jsonl) return docs_index_jsonl(docs, file, err, errlen);
+    docs->plain_jsonl += is_json || array;
     return docs_index_text(docs, file, err, errlen);
 }
 
@@ -345,13 +360,19 @@ static void divide_shares(Docs* docs) {
 int docs_corpora(const Docs* docs) { return docs->n_corpora; }
 const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->corpora[corpus]; }
 
-static int open_corpus(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, int keying,
-                       char* err, size_t errlen) {
+static int open_corpus(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
+                       DocsReading reading, int keying, char* err, size_t errlen) {
+    enum { LONGEST = 256 };
     *out = NULL;
     if (n_paths < 1) return fail(err, errlen, "no corpus given");
+    if (!reading.separator) reading.separator = DOCS_SEPARATOR;
+    if (!reading.text_key) reading.text_key = DOCS_TEXT_KEY;
+    if (!*reading.separator || strlen(reading.separator) > LONGEST)
+        return fail(err, errlen, "expected a separator of 1 to %d bytes between documents, or none", LONGEST);
     Docs* docs = calloc(1, sizeof *docs);
     if (!docs) return fail(err, errlen, "out of memory for the corpus");
     docs->keying = keying;
+    docs->how = reading;
     docs->tokenizer = tokenizer;
     docs->unpacked = -1;
     docs->encodes = !tokenizer_is_bytes(tokenizer);
@@ -368,17 +389,24 @@ static int open_corpus(Docs** out, const char* const* paths, int n_paths, const 
     return status;
 }
 
+int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
+                 char* err, size_t errlen) {
+    return open_corpus(out, paths, n_paths, tokenizer, reading, 0, err, errlen);
+}
+
 int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen) {
-    return open_corpus(out, paths, n_paths, tokenizer, 0, err, errlen);
+    return docs_open_as(out, paths, n_paths, tokenizer, (DocsReading){NULL, NULL}, err, errlen);
 }
 
 int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
-             char* err, size_t errlen) {
+             DocsReading reading, char* err, size_t errlen) {
     Docs* docs;
     const void* file;
     size_t n;
-    if (open_corpus(&docs, paths, n_paths, tokenizer, 1, err, errlen)) return -1;
+    if (open_corpus(&docs, paths, n_paths, tokenizer, reading, 1, err, errlen)) return -1;
     tokenizer_file(tokenizer, &file, &n);
+    docs_hash_content(docs, docs->how.separator, strlen(docs->how.separator) + 1);
+    docs_hash_content(docs, docs->how.text_key, strlen(docs->how.text_key) + 1);
     docs_hash_content(docs, docs->corpora, (size_t)docs->n_corpora * sizeof *docs->corpora);
     *key = hash_bytes(file, n, docs_finish_content(docs));
     *bytes = docs->keyed_bytes;
@@ -412,6 +440,7 @@ int64_t docs_files(const Docs* docs) { return docs->shown_files ? docs->shown_fi
 int docs_max_token(const Docs* docs) { return docs->max_token; }
 int64_t docs_packed(const Docs* docs) { return docs->packed; }
 int64_t docs_plain_jsonl(const Docs* docs) { return docs->plain_jsonl; }
+int64_t docs_divided(const Docs* docs) { return docs->divided; }
 int docs_end_of_text(const Docs* docs) { return docs->end_of_text; }
 uint64_t docs_content(const Docs* docs) { return docs->content; }
 uint64_t docs_hash(const Docs* docs, int64_t doc) { return docs->hash[doc]; }
@@ -439,7 +468,7 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, cha
         first++;
     }
     if (n == 0) return 0;
-    if (file->kind == FILE_TEXT) return docs_read_text(file, first - 1, n, out, err, errlen);
+    if (file->kind == FILE_TEXT) return docs_read_text(docs, file, doc, first - 1, n, out, err, errlen);
     return docs_read_jsonl(docs, file, doc, first - 1, n, out, err, errlen);
 }
 

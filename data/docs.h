@@ -1,11 +1,11 @@
 // docs.h - a corpus as a list of documents.
 //
-// What may be given: a directory (every regular text file below it is a document, in byte order of the paths; hidden
-// files and linked directories are left out), a text file (one document), a .jsonl file (the string "text" of each line
-// is a document; or each line is an instruction, {"prompt": ..., "completion": ...} or {"messages": [{"role": ...,
-// "content": ...}, ...]}, of which only completions are learnt), both also as .gz or .zst, or llm.c's token shards
-// *.bin (header of 256 int32: 20240520, 1, number of tokens; then uint16 tokens;
-// or 20240801, 7 and uint32 tokens; a document begins at each end-of-text token). Paths may be shell patterns. Text
+// What may be given: a directory (every regular text file below it, in byte order of the paths; hidden files and linked
+// directories are left out), a text file (one document, or several with a separator between them), a .jsonl file (the
+// string "text" of each line is a document; or each line is an instruction in a form of docs_chat.c, of which only
+// completions are learnt), both also as .gz or .zst, or llm.c's token shards *.bin (header of 256 int32: 20240520, 1,
+// number of tokens; then uint16 tokens; or 20240801, 7 and uint32 tokens; a document begins at each end-of-text
+// token). Paths may be shell patterns. Text
 // that is read by bytes and shards cannot be mixed: their ids do not agree.
 //
 // At opening every file is read once, for an index of where documents begin and a hash of what they hold; after that,
@@ -33,6 +33,15 @@ typedef struct DocsCorpus {
     int64_t first, end;  // its documents
 } DocsCorpus;
 
+// How text is read; a member that is NULL: as said.
+typedef struct DocsReading {
+    const char*
+        separator;         // between documents of a text file, with the line breaks behind it; "none": files stay whole
+    const char* text_key;  // the member of a line of JSONL that is its document
+} DocsReading;
+#define DOCS_SEPARATOR "<|endoftext|>"
+#define DOCS_TEXT_KEY "text"
+
 // tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the
 // vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs. Files of a directory
 // that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and counted; the same in a
@@ -41,6 +50,8 @@ typedef struct DocsCorpus {
 // is one is an error.
 // 0 and *out owned by the caller, or -1 with a message.
 int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen);
+int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
+                 char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
 
 int docs_corpora(const Docs* docs);  // 0: no weights were given
@@ -63,7 +74,8 @@ int docs_labels(const Docs* docs, int64_t doc, int64_t first, int n);
 // targets (n) are the tokens first .. first + n of a document: those that are not to be learnt become -1.
 void docs_mask(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
 int64_t docs_packed(const Docs* docs);       // of the files passed over those that are compressed
-int64_t docs_plain_jsonl(const Docs* docs);  // files *.jsonl without documents, read as plain text
+int64_t docs_plain_jsonl(const Docs* docs);  // files *.jsonl without documents and JSON arrays, read as plain text
+int64_t docs_divided(const Docs* docs);      // documents of text files in which the separator stands
 
 // A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they
 // lie, so that a copy of a held-out document is never trained on.

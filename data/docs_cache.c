@@ -21,10 +21,10 @@ typedef struct Index {
     char magic[8];
     uint64_t key, content, tokens_hash, rest_hash;  // rest_hash: of the rest of the file
     int64_t n_docs, n_tokens, token_bytes, max_token;
-    int64_t files, skipped, runs, packed, plain_jsonl, n_corpora;
+    int64_t files, skipped, runs, packed, plain_jsonl, divided, n_corpora;
 } Index;
 
-static const char magic[8] = "RAGTOK1";
+static const char magic[8] = "RAGTOK2";
 
 static uint64_t hash_of_rest(Index x, const void* rest, size_t n) {
     x.rest_hash = 0;
@@ -46,7 +46,8 @@ static Index index_of(const Docs* d, uint64_t key) {
     Index x = {.key = key, .content = d->content, .n_docs = d->n_docs, .n_tokens = docs_tokens(d)};
     memcpy(x.magic, magic, sizeof magic);
     x.token_bytes = d->encoded_bytes, x.max_token = d->max_token, x.files = d->n_files, x.skipped = d->skipped;
-    x.runs = d->runs, x.packed = d->packed, x.plain_jsonl = d->plain_jsonl, x.n_corpora = d->n_corpora;
+    x.runs = d->runs, x.packed = d->packed, x.plain_jsonl = d->plain_jsonl, x.divided = d->divided;
+    x.n_corpora = d->n_corpora;
     return x;
 }
 
@@ -181,7 +182,7 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
     d->files[0].kind = x.token_bytes == 2 ? FILE_SHARD16 : FILE_SHARD32;
     d->encoded_bytes = (int)x.token_bytes, d->max_token = (int)x.max_token, d->content = x.content;
     d->shown_files = x.files, d->skipped = x.skipped, d->runs = x.runs, d->packed = x.packed;
-    d->plain_jsonl = x.plain_jsonl;
+    d->plain_jsonl = x.plain_jsonl, d->divided = x.divided;
     *out = d;
     return 0;
 }
@@ -197,8 +198,9 @@ int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const To
     words[0] = cache->path[0] = 0;
     cache->was_there = 0;
     int is_kept = !tokenizer_is_bytes(tokenizer);
-    if (is_kept && docs_key(&key, &bytes, paths, n_paths, tokenizer, err, errlen)) return -1;
-    if (!is_kept || (bytes < LEAST && !cache->dir)) return docs_open(out, paths, n_paths, tokenizer, err, errlen);
+    if (is_kept && docs_key(&key, &bytes, paths, n_paths, tokenizer, cache->reading, err, errlen)) return -1;
+    if (!is_kept || (bytes < LEAST && !cache->dir))
+        return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err, errlen);
     for (int i = 0; i < 2 && is_kept; i++) {
         snprintf(names[i], sizeof names[i], "tokens-%016llx.%s", (unsigned long long)key, i ? "idx" : "bin");
         if (cache->dir ? disk_join(files[i], cache->dir, names[i], words, ERR_BYTES)
@@ -212,7 +214,7 @@ int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const To
         return 0;
     }
     docs_on_progress(cache->tell, bytes);
-    int status = docs_open(out, paths, n_paths, tokenizer, err, errlen);
+    int status = docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err, errlen);
     docs_on_progress(NULL, 0);
     if (status || !is_kept || !can_be_kept(*out)) return status;
     const char* both[2] = {list[0], list[1]};

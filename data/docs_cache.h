@@ -6,6 +6,7 @@
 #include "plan/disk.h"
 
 typedef struct DocsCache {
+    DocsReading reading;                        // of text
     const char* dir;                            // where to keep it; NULL: the user's cache, and only of 1 MiB or more
     void (*tell)(int64_t done, int64_t total);  // bytes of text encoded so far; NULL: nobody listens
     // filled in:

@@ -1,5 +1,11 @@
-// docs_chat.c - instructions as documents: a line of JSONL with "prompt" and "completion", or with "messages" of roles;
-// only completions, what an "assistant" says, and the token that ends them are learnt.
+// docs_chat.c - instructions as documents; only completions, what an "assistant" says, and the token that ends them are
+// learnt. A line of JSONL has one of these forms; the last two are those of the data sets Alpaca and ShareGPT.
+//
+//   {"prompt": "...", "completion": "..."}
+//   {"messages": [{"role": "user", "content": "..."}, ...]}
+//   {"instruction": "...", "input": "...", "output": "..."}       a user's message (and the input, where there is one,
+//                                                                 behind a blank line), and the assistant's
+//   {"conversations": [{"from": "human", "value": "..."}, ...]}   human is the user, gpt the assistant
 //
 // Each part is encoded alone, so that what is learnt begins at a token. Messages look as the vocabulary's models were
 // taught, by the tokens that it has:
@@ -22,10 +28,21 @@ typedef struct Making {
     size_t errlen;
 } Making;
 
+// The member by the first name that it has; NULL: by neither.
+static const JsonValue* get_either(const Json* json, const JsonValue* object, const char* name, const char* other) {
+    const JsonValue* value = json_get(json, object, name);
+    return value ? value : json_get(json, object, other);
+}
+
+static const JsonValue* messages_of(const Json* json) {
+    return get_either(json, json->values, "messages", "conversations");
+}
+
 int docs_is_instruction(const Json* json) {
     const JsonValue* root = json->values;
     if (root->type != JSON_OBJECT) return 0;
-    return json_get(json, root, "messages") || (json_get(json, root, "prompt") && json_get(json, root, "completion"));
+    return messages_of(json) || (json_get(json, root, "prompt") && json_get(json, root, "completion")) ||
+           (json_get(json, root, "instruction") && json_get(json, root, "output"));
 }
 
 // Tokens appended since `from` are to be learnt.
@@ -82,15 +99,16 @@ static Style style_of(const Tokenizer* t) {
     return (Style){-1, -1, -1, ": ", "\n\n"};
 }
 
-static int put_message(Making* m, const Json* json, const JsonValue* message, const Style* style) {
-    const JsonValue *role = json_get(json, message, "role"), *content = json_get(json, message, "content");
-    int learns = role && role->type == JSON_STRING && role->length == 9 && !memcmp(role->text, "assistant", 9);
+// What a message begins with, up to its content.
+static int begin_message(Making* m, const Style* style, const char* role, size_t n) {
     if (style->begin >= 0 && put_token(m, style->begin)) return -1;
-    if (put_string(m, role, "\"role\" of a message")) return -1;
+    if (put_text(m, role, n)) return -1;
     if (style->header_end >= 0 && put_token(m, style->header_end)) return -1;
-    if (put_words(m, style->after_role)) return -1;
-    int64_t from = m->docs->n_encoded;
-    if (put_string(m, content, "\"content\" of a message")) return -1;
+    return put_words(m, style->after_role);
+}
+
+// Behind a content, which begins at the token `from`.
+static int end_message(Making* m, const Style* style, int learns, int64_t from) {
     int ends = style->end < 0 && learns;  // the text itself ends: nothing else says so
     if (style->end >= 0 && put_token(m, style->end)) return -1;
     if (ends && put_token(m, tokenizer_stop(m->docs->tokenizer))) return -1;
@@ -98,9 +116,37 @@ static int put_message(Making* m, const Json* json, const JsonValue* message, co
     return ends ? 0 : put_words(m, style->after_content);
 }
 
+static int put_message(Making* m, const Json* json, const JsonValue* message, const Style* style) {
+    static const char* const others[][2] = {{"human", "user"}, {"gpt", "assistant"}};
+    const JsonValue* content = get_either(json, message, "content", "value");
+    int64_t n = json_string(get_either(json, message, "role", "from"), m->scratch);
+    if (n < 0) return fail(m->err, m->errlen, "expected \"role\" or \"from\" of a message as a string");
+    const char* role = m->scratch;
+    for (int i = 0; i < COUNT(others); i++)
+        if (!strcmp(m->scratch, others[i][0])) role = others[i][1], n = (int64_t)strlen(role);
+    int learns = n == 9 && !memcmp(role, "assistant", 9);
+    if (begin_message(m, style, role, (size_t)n)) return -1;
+    int64_t from = m->docs->n_encoded;
+    if (put_string(m, content, "\"content\" or \"value\" of a message")) return -1;
+    return end_message(m, style, learns, from);
+}
+
+static int put_task(Making* m, const Json* json) {
+    Style style = style_of(m->docs->tokenizer);
+    const JsonValue* input = json_get(json, json->values, "input");
+    if (begin_message(m, &style, "user", 4)) return -1;
+    if (put_string(m, json_get(json, json->values, "instruction"), "\"instruction\"")) return -1;
+    if (input && input->type != JSON_NULL && !(input->type == JSON_STRING && input->length == 0))
+        if (put_words(m, "\n\n") || put_string(m, input, "\"input\"")) return -1;
+    if (end_message(m, &style, 0, 0) || begin_message(m, &style, "assistant", 9)) return -1;
+    int64_t from = m->docs->n_encoded;
+    if (put_string(m, json_get(json, json->values, "output"), "\"output\"")) return -1;
+    return end_message(m, &style, 1, from);
+}
+
 static int put_messages(Making* m, const Json* json, const JsonValue* messages) {
     Style style = style_of(m->docs->tokenizer);
-    if (messages->type != JSON_ARRAY) return fail(m->err, m->errlen, "expected an array \"messages\"");
+    if (messages->type != JSON_ARRAY) return fail(m->err, m->errlen, "expected the messages as an array");
     for (int i = 0; i < messages->n; i++)
         if (put_message(m, json, json_at(json, messages, i), &style)) return -1;
     return 0;
@@ -109,13 +155,18 @@ static int put_messages(Making* m, const Json* json, const JsonValue* messages) 
 int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen) {
     size_t longest = 0;
     int64_t spans = docs->n_spans;
+    char names[256];
     if (!docs_is_instruction(json))
-        return fail(err, errlen, "expected \"messages\", or \"prompt\" and \"completion\", as in the first line");
+        return fail(err, errlen, "expected an instruction, as in the first line, found the members %s",
+                    docs_member_names(json, names, sizeof names));
     for (int i = 0; i < json->n; i++) longest = MAX(longest, json->values[i].length);
     Making m = {docs, (char*)malloc(longest + 1), docs->n_encoded, err, errlen};
     if (!m.scratch) return fail(err, errlen, "out of memory for a line of %zu bytes", longest);
-    const JsonValue* messages = json_get(json, json->values, "messages");
-    int failed = put_token(&m, docs->end_of_text) || (messages ? put_messages(&m, json, messages) : put_pair(&m, json));
+    const JsonValue* messages = messages_of(json);
+    int is_task = !json_get(json, json->values, "completion");
+    int failed = put_token(&m, docs->end_of_text);
+    if (!failed)
+        failed = messages ? put_messages(&m, json, messages) : is_task ? put_task(&m, json) : put_pair(&m, json);
     free(m.scratch);
     if (!failed && docs->n_spans == spans)
         failed = fail(err, errlen, "nothing here is to be learnt: no assistant speaks");

@@ -24,8 +24,8 @@ typedef struct DocsSpan {
     int64_t first, end, before;
 } DocsSpan;
 
-// In JSONL the offset of a character cannot be computed from its number: a mark holds that of a document's first one,
-// and in long documents that of one every few thousand.
+// The offset of a character in text that is read by bytes: a mark holds that of a document's first one, and in long
+// documents of JSONL, where escapes lie between, that of one every few thousand.
 typedef struct DocsMark {
     int64_t token;  // counted from the beginning of the corpus
     int64_t place;  // offset of its character in the file
@@ -38,10 +38,11 @@ typedef struct ContentHash {
     uint64_t bytes;          // so far
 } ContentHash;
 
-// Documents are 16 bytes each (start, hash), and 16 more in JSONL: a corpus may have 10^8 of them.
+// Documents are 16 bytes each (start, hash), and 16 more in text that is read by bytes: a corpus may have 10^8 of them.
 // Tens of thousands of small files are common, so nothing is mapped and few files are kept open.
 struct Docs {
     const Tokenizer* tokenizer;
+    DocsReading how;
     int encodes;  // the tokenizer is no byte tokenizer: text is encoded at opening
     int end_of_text, max_token;
     DocsFile* files;
@@ -51,7 +52,7 @@ struct Docs {
     uint64_t content;     // of all documents that were added
     ContentHash reading;  // of the next one
     int64_t n_docs, docs_capacity;
-    DocsMark* marks;  // JSONL read by bytes, in the order of tokens
+    DocsMark* marks;  // text read by bytes, in the order of tokens
     int64_t n_marks, marks_capacity;
     void* encoded;  // text with a BPE vocabulary: its tokens, encoded_bytes (2 or 4) each
     int encoded_bytes;
@@ -65,7 +66,8 @@ struct Docs {
     int64_t shown_files;  // where a shard stands for them; 0: n_files
     int keying;           // nothing is indexed: content becomes the hash of all files and of how they are read
     int64_t keyed_bytes;
-    int64_t packed, plain_jsonl;  // of the files: compressed ones passed over; .jsonl that is read as plain text
+    int64_t packed, plain_jsonl;  // of the files: compressed ones passed over; JSON that is read as plain text
+    int64_t divided;              // documents of files with a separator
 };
 
 enum { DOCS_HEAD_TOKENS = 1024, DOCS_HEAD_BYTES = 4096 };  // what the hash of a document covers
@@ -94,10 +96,11 @@ int docs_add(Docs* docs, int64_t length, const void* head, size_t head_bytes, ch
 
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen);
 // Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
-int docs_looks_like_jsonl(const DocsFile* file, int* is_jsonl, char* err, size_t errlen);
+int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, char* err, size_t errlen);
 int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen);
 int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen);
-int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
+int docs_read_text(const Docs* docs, const DocsFile* file, int64_t doc, int64_t at, int n, int* out, char* err,
+                   size_t errlen);
 int docs_read_jsonl(const Docs* docs, const DocsFile* file, int64_t doc, int64_t at, int n, int* out, char* err,
                     size_t errlen);
 int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen);
@@ -106,13 +109,15 @@ int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen);
 int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen);
 int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen);
+// The names of an object's members, in quotes, for a message.
+const char* docs_member_names(const Json* json, char* words, size_t room);
 // docs_chat.c: whether a line of JSONL is an instruction, and the document that it makes.
 int docs_is_instruction(const Json* json);
 int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen);
 
 // A hash of all text that these paths name, and of how it is read; *bytes: how much. 0, or -1 as docs_open.
 int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
-             char* err, size_t errlen);
+             DocsReading reading, char* err, size_t errlen);
 // tell is called now and then while text is encoded, with `total`. One corpus at a time; NULL: nobody is told.
 void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 

@@ -1,11 +1,13 @@
-// docs_text.c - text as documents: a whole file, or in JSONL the string "text" of each line, or an instruction; see
-// docs_format.h.
+// docs_text.c - text as documents: a file, whole or between separators, or in JSONL the string "text" of each line, or
+// an instruction; see docs_format.h.
 //
 // A document's tokens are end-of-text and then its bytes, or what these encode to with a BPE vocabulary: then text is
-// encoded at opening and its tokens are kept. Read by bytes, a text file needs no memory. All lines of JSONL are parsed
-// at opening, and marks are kept: the offset of each document's string in the file, and further offsets in long ones,
-// so that reading a piece need not undo the escapes of all text before it.
+// encoded at opening and its tokens are kept. Read by bytes, only marks are kept: the offset of each document in its
+// file, and of JSONL, which is parsed at opening, further offsets in long strings, so that reading a piece need not
+// undo the escapes of all text before it.
+#define _GNU_SOURCE
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,46 +33,98 @@ static size_t safe_cut(const char* text, size_t n) {
     return 0;
 }
 
-static int encode_file(Docs* docs, const DocsFile* file, char* err, size_t errlen) {
-    char* text = NULL;
-    int64_t capacity = 0, wanted = BLOCK;
-    int status = 0;
-    for (int64_t at = 0; status == 0 && at < file->size;) {
-        if ((status = docs_reserve(&text, &capacity, 0, MIN(wanted, file->size - at), 1, err, errlen))) break;
-        size_t n = (size_t)MIN(wanted, file->size - at);
-        if ((status = docs_file_read(file, at, text, n, err, errlen))) break;
-        size_t cut = at + (int64_t)n == file->size ? n : safe_cut(text, n);
-        docs_hash_content(docs, text, cut);
-        if (cut > 0) status = docs_append_text(docs, text, cut, err, errlen);
-        else wanted *= 2;
-        at += (int64_t)cut;
+static int add_mark(Docs* docs, int64_t token, int64_t place, char* err, size_t errlen) {
+    if (docs_reserve(&docs->marks, &docs->marks_capacity, docs->n_marks, 1, sizeof *docs->marks, err, errlen))
+        return -1;
+    docs->marks[docs->n_marks++] = (DocsMark){token, place};
+    return 0;
+}
+
+// The document of a text file that the next bytes belong to.
+typedef struct TextDocument {
+    int64_t begin, bytes;  // where it begins in the file; how much of it was taken
+    int64_t first;         // its first token in Docs.encoded
+    char head[DOCS_HEAD_BYTES];
+} TextDocument;
+
+static int extend(Docs* docs, TextDocument* d, const char* text, size_t n, char* err, size_t errlen) {
+    int64_t before = d->bytes;
+    if (n == 0) return 0;
+    docs_hash_content(docs, text, n);
+    d->bytes += (int64_t)n;
+    if (before < DOCS_HEAD_BYTES) memcpy(d->head + before, text, MIN(n, (size_t)(DOCS_HEAD_BYTES - before)));
+    if (!docs->encodes) return 0;
+    if (before == 0 && docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen)) return -1;
+    return docs_append_text(docs, text, n, err, errlen);
+}
+
+// Nothing between two separators is no document.
+static int finish(Docs* docs, TextDocument* d, char* err, size_t errlen) {
+    int64_t n = d->bytes;
+    d->bytes = 0;
+    if (n == 0) return 0;
+    if (docs->encodes) return docs_add_encoded(docs, d->first, err, errlen);
+    if (docs_add(docs, 1 + n, d->head, (size_t)MIN(n, DOCS_HEAD_BYTES), err, errlen)) return -1;
+    return add_mark(docs, docs->start[docs->n_docs - 1] + 1, d->begin, err, errlen);
+}
+
+// How much of n bytes without a separator may be taken before those behind them are known.
+static size_t sure(const Docs* docs, const char* text, size_t n, size_t n_separator) {
+    n = n_separator < n ? n - n_separator : 0;  // one may begin in the rest
+    return docs->encodes ? safe_cut(text, n) : n;
+}
+
+// Takes a block of n bytes from offset `at` of the file, *taken of them; is_last: the file ends there.
+static int take_block(Docs* docs, TextDocument* d, const char* text, size_t n, int64_t at, int is_last, int* is_divided,
+                      size_t* taken, char* err, size_t errlen) {
+    const char* separator = strcmp(docs->how.separator, "none") ? docs->how.separator : "";
+    size_t used = 0, n_separator = strlen(separator);
+    for (const char* found = text; found;) {
+        while (*is_divided && d->bytes == 0 && used < n && (text[used] == '\n' || text[used] == '\r')) used++;
+        if (d->bytes == 0) d->begin = at + (int64_t)used, d->first = docs->n_encoded;
+        found = n_separator ? memmem(text + used, n - used, separator, n_separator) : NULL;
+        size_t rest = found     ? (size_t)(found - text) - used
+                      : is_last ? n - used
+                                : sure(docs, text + used, n - used, n_separator);
+        if (extend(docs, d, text + used, rest, err, errlen)) return -1;
+        used += rest;
+        if (!found) break;
+        used += n_separator;
+        *is_divided = 1;
+        if (finish(docs, d, err, errlen)) return -1;
     }
-    free(text);
-    return status;
+    *taken = used;
+    return 0;
 }
 
 int docs_index_text(Docs* docs, DocsFile* file, char* err, size_t errlen) {
+    char* text = NULL;
+    int64_t capacity = 0, wanted = BLOCK, before = docs->n_docs;
+    int status = 0, is_divided = 0;
+    TextDocument d = {.bytes = 0};
     file->kind = FILE_TEXT;
-    if (docs->encodes) {
-        if (docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen) || encode_file(docs, file, err, errlen))
-            return -1;
-        return docs_add_encoded(docs, file->first_encoded, err, errlen);
+    for (int64_t at = 0; status == 0 && at < file->size;) {
+        size_t n = (size_t)MIN(wanted, file->size - at), taken = 0;
+        if ((status = docs_reserve(&text, &capacity, 0, (int64_t)n, 1, err, errlen))) break;
+        if ((status = docs_file_read(file, at, text, n, err, errlen))) break;
+        status = take_block(docs, &d, text, n, at, at + (int64_t)n == file->size, &is_divided, &taken, err, errlen);
+        if (taken == 0) wanted *= 2;
+        at += (int64_t)taken;
     }
-    char head[DOCS_HEAD_BYTES], block[1 << 16];
-    for (int64_t at = 0; at < file->size; at += (int64_t)sizeof block) {
-        size_t n = (size_t)MIN(file->size - at, (int64_t)sizeof block);
-        if (docs_file_read(file, at, block, n, err, errlen)) return -1;
-        docs_hash_content(docs, block, n);
-        if (at == 0) memcpy(head, block, MIN(n, sizeof head));
-    }
-    return docs_add(docs, 1 + file->size, head, (size_t)MIN(file->size, (int64_t)sizeof head), err, errlen);
+    free(text);
+    if (status || finish(docs, &d, err, errlen)) return -1;
+    if (is_divided) docs->divided += docs->n_docs - before;
+    return 0;
 }
 
-int docs_read_text(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen) {
+int docs_read_text(const Docs* docs, const DocsFile* file, int64_t doc, int64_t at, int n, int* out, char* err,
+                   size_t errlen) {
+    const DocsMark* mark =
+        &docs->marks[docs_last_at_most(&docs->marks->token, sizeof *docs->marks, docs->n_marks, docs->start[doc] + 1)];
     // The bytes come into the last quarter of out and are spread from there: byte 3n + i is read before it is
     // overwritten.
     unsigned char* bytes = (unsigned char*)out + 3 * (size_t)n;
-    if (docs_file_read(file, at, bytes, (size_t)n, err, errlen)) return -1;
+    if (docs_file_read(file, mark->place + at, bytes, (size_t)n, err, errlen)) return -1;
     for (int i = 0; i < n; i++) out[i] = bytes[i];
     return 0;
 }
@@ -111,13 +165,6 @@ static int next_line(LineReader* r, const char** line, size_t* n, char* err, siz
     }
 }
 
-static int add_mark(Docs* docs, int64_t token, int64_t place, char* err, size_t errlen) {
-    if (docs_reserve(&docs->marks, &docs->marks_capacity, docs->n_marks, 1, sizeof *docs->marks, err, errlen))
-        return -1;
-    docs->marks[docs->n_marks++] = (DocsMark){token, place};
-    return 0;
-}
-
 // Marks in the newest document, whose string (n bytes, still escaped) is at offset `place` of the file.
 static int add_marks(Docs* docs, const char* string, size_t n, int64_t place, char* err, size_t errlen) {
     int64_t token = docs->start[docs->n_docs - 1] + 1, marked = token;
@@ -131,7 +178,7 @@ static int add_marks(Docs* docs, const char* string, size_t n, int64_t place, ch
             marked = token;
         }
         taken = json_unescape(string + i, n - i, bytes, &n_bytes);
-        if (taken == 0) return fail(err, errlen, "the string \"text\" holds an invalid escape");
+        if (taken == 0) return fail(err, errlen, "the string \"%s\" holds an invalid escape", docs->how.text_key);
         token += n_bytes;
     }
     return 0;
@@ -151,18 +198,37 @@ static int add_document(Docs* docs, const char* text, size_t n, const JsonValue*
     return docs_add_encoded(docs, first, err, errlen);
 }
 
+const char* docs_member_names(const Json* json, char* words, size_t room) {
+    const JsonValue* root = json->values;
+    int at = 1;
+    snprintf(words, room, "%s", root->type == JSON_OBJECT && root->n ? "" : "of none");
+    for (int i = 0; root->type == JSON_OBJECT && i < root->n; i++, at = json->values[at + 1].next) {
+        size_t used = strlen(words);
+        snprintf(words + used, room - used, "%s\"%.*s\"", i ? ", " : "", (int)MIN(json->values[at].length, 64),
+                 json->values[at].text);
+    }
+    return words;
+}
+
 // scratch has room for the line and one byte more.
 static int index_line(Docs* docs, const LineReader* r, const char* line, size_t n, char* scratch, char* err,
                       size_t errlen) {
     Json json;
     if (json_parse(&json, line, n, err, errlen)) return -1;
-    const JsonValue* text = json_get(&json, json.values, "text");
+    const char* key = docs->how.text_key;
+    const JsonValue* text = json_get(&json, json.values, key);
+    char names[256];
     int status = 0;
     int64_t length = json_string(text, scratch);
     if (r->file->encoded) status = docs_add_instruction(docs, &json, err, errlen);
-    else if (!text) status = fail(err, errlen, "no member \"text\", expected an object like {\"text\": \"...\"}");
-    else if (text->type != JSON_STRING) status = fail(err, errlen, "the member \"text\" is not a string");
-    else if (length < 0) status = fail(err, errlen, "the string \"text\" holds an invalid escape");
+    else if (!text)
+        status =
+            fail(err, errlen,
+                 "no member \"%s\", expected an object like {\"%s\": \"...\"} or an instruction, found the members "
+                 "%s; try --text-key NAME",
+                 key, key, docs_member_names(&json, names, sizeof names));
+    else if (text->type != JSON_STRING) status = fail(err, errlen, "the member \"%s\" is not a string", key);
+    else if (length < 0) status = fail(err, errlen, "the string \"%s\" holds an invalid escape", key);
     else status = add_document(docs, scratch, (size_t)length, text, r->offset + (text->text - r->buffer), err, errlen);
     json_free(&json);
     return status;
@@ -173,8 +239,9 @@ static int is_blank(const char* line, size_t n) {
     return n == 0;
 }
 
-// The first line that is not blank: 0 where there is none, 2 where it is an instruction, 1 where it has a text; -1.
-static int first_kind(const DocsFile* file, char* err, size_t errlen) {
+// The first line that is not blank: 0 where there is none, 2 where it is an instruction, 1 where it has a text; -1. A
+// text of another name than the usual one was asked for, and goes first.
+static int first_kind(const Docs* docs, const DocsFile* file, char* err, size_t errlen) {
     LineReader r = {.file = file};
     const char* line = NULL;
     size_t n = 0;
@@ -182,16 +249,17 @@ static int first_kind(const DocsFile* file, char* err, size_t errlen) {
     int status, kind = 0;
     while ((status = next_line(&r, &line, &n, err, errlen)) > 0 && is_blank(line, n)) continue;
     if (status > 0 && json_parse(&json, line, n, NULL, 0) == 0) {
-        const JsonValue* text = json_get(&json, json.values, "text");
-        kind = docs_is_instruction(&json) ? 2 : text && text->type == JSON_STRING;
+        const JsonValue* text = json_get(&json, json.values, docs->how.text_key);
+        int has_text = text && text->type == JSON_STRING, is_asked = strcmp(docs->how.text_key, DOCS_TEXT_KEY) != 0;
+        kind = docs_is_instruction(&json) && !(has_text && is_asked) ? 2 : has_text;
         json_free(&json);
     }
     free(r.buffer);
     return status < 0 ? -1 : kind;
 }
 
-int docs_looks_like_jsonl(const DocsFile* file, int* is_jsonl, char* err, size_t errlen) {
-    int kind = first_kind(file, err, errlen);
+int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, char* err, size_t errlen) {
+    int kind = first_kind(docs, file, err, errlen);
     if (kind < 0) return -1;
     *is_jsonl = kind > 0;
     return 0;
@@ -203,7 +271,7 @@ int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen) {
     char *scratch = NULL, why[ERR_BYTES];
     int64_t capacity = 0;
     size_t n = 0;
-    int status, first = first_kind(file, err, errlen);
+    int status, first = first_kind(docs, file, err, errlen);
     if (first < 0) return -1;
     file->kind = FILE_JSONL;
     file->encoded = first == 2;

@@ -19,7 +19,7 @@ typedef struct PathList {
 typedef struct Config {
     // data
     PathList data, val, report;
-    const char *tokenizer, *tokenize;
+    const char *tokenizer, *tokenize, *separator, *text_key;
     const char* out;
     // model
     const char* preset;

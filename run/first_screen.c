@@ -29,6 +29,12 @@ static void print_shape(const Shape* s) {
            arch_table[s->arch].title, s->L, s->C, s->NH, kv, s->context, s->V, (double)shape_param_count(s) / 1e6);
 }
 
+static void print_divided(const Run* run) {
+    if (docs_divided(run->data.docs))
+        say(stdout, "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them",
+            run->config.separator, docs_divided(run->data.docs));
+}
+
 static void print_all(const Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -54,6 +60,7 @@ static void print_all(const Run* run) {
     printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
            count(sampler_tokens(s, SPLIT_TRAIN), tokens));
     printf("%s\n", sampler_describe(run->data.val));
+    print_divided(run);
     printf("step    %d tokens", c->batch_tokens);
     printf(run->strategies ? "\n" : " in rows of at most %d\n", c->capacity);
     if (run->out[0] || run->start_from[0])
@@ -104,10 +111,11 @@ static void brief_data(const Run* run) {
     if (docs_packed(docs))
         printf(" (%" PRId64 " compressed: *.jsonl.gz, *.txt.gz and .zst are read)", docs_packed(docs));
     if (docs_plain_jsonl(docs))
-        printf("; %" PRId64 " .jsonl without \"text\" read as plain text", docs_plain_jsonl(docs));
+        printf("; %" PRId64 " .jsonl without \"text\" or JSON array read as plain text", docs_plain_jsonl(docs));
     if (docs_runs(docs))
         printf("; %" PRId64 " run%s of this program left out", docs_runs(docs), docs_runs(docs) > 1 ? "s" : "");
     printf("\n");
+    print_divided(run);
     print_corpora(run);
 }
 

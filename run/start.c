@@ -75,7 +75,8 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     char err[ERR_BYTES], words[ERR_BYTES];
     Comm* world = run->model.world;
     int rank = world->rank, takes_turns = world->size > 1 && !tokenizer_is_bytes(run->data.tokenizer);
-    DocsCache cache = {.dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
+    DocsReading reading = {run->config.separator, run->config.text_key};
+    DocsCache cache = {.reading = reading, .dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
     rewrites_lines = progress_is_terminal() && !strcmp(run->identity.source, "alone");
     if (takes_turns && rank > 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
     double started = now_seconds();

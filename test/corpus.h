@@ -20,14 +20,18 @@ static inline void make_directory(const char* name) { CHECK(mkdir(path_of(name),
 static inline void remove_tree(const char* name) { CHECK(shell("rm -rf '%s'", path_of(name)) == 0); }
 
 // One path below the root; NULL when it is refused, with the message in err.
-static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
+static inline Docs* open_one_as(const char* name, const Tokenizer* tokenizer, DocsReading reading) {
     Docs* docs = NULL;
     const char* path = path_of(name);
     err[0] = 0;
-    int status = docs_open(&docs, &path, 1, tokenizer, err, sizeof err);
+    int status = docs_open_as(&docs, &path, 1, tokenizer, reading, err, sizeof err);
     CHECK((status == 0) == (docs != NULL));
     CHECK(status == 0 || (status == -1 && err[0]));
     return docs;
+}
+
+static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
+    return open_one_as(name, tokenizer, (DocsReading){NULL, NULL});
 }
 
 // Whether a file with this content can be opened.

@@ -117,15 +117,20 @@ static void only_completions_are_learnt(void) {
         "{\"prompt\": \"2+2=\", \"completion\": \"4\"}\n"
         "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": "
         "\"yo\"}, {\"role\": \"user\", \"content\": \"and\"}, {\"role\": \"assistant\", \"content\": "
-        "\"so\"}]}\n";
+        "\"so\"}]}\n"
+        "{\"instruction\": \"add\", \"input\": \"1 2\", \"output\": \"3\"}\n"
+        "{\"instruction\": \"hi\", \"input\": \"\", \"output\": \"yo\"}\n"
+        "{\"conversations\": [{\"from\": \"human\", \"value\": \"hi\"}, {\"from\": \"gpt\", \"value\": \"yo\"}]}\n";
     write_text("chat.jsonl", lines, strlen(lines));
     Docs* docs = open_docs("chat.jsonl", bytes);
     Sampler* s = NULL;
-    CHECK(docs && docs_count(docs) == 2 && sampler_open(&s, docs, 256, 0, 1, err, sizeof err) == 0);
+    CHECK(docs && docs_count(docs) == 5 && sampler_open(&s, docs, 256, 0, 1, err, sizeof err) == 0);
     if (!s) return;
     check_document(s, docs, 0, "^2+2=4^", "-----xx");
     check_document(s, docs, 1, "^user: hi\n\nassistant: yo^user: and\n\nassistant: so^",
                    "----------------------xxx----------------------xxx");
+    check_document(s, docs, 2, "^user: add\n\n1 2\n\nassistant: 3^", "----------------------------xx");
+    for (int i = 3; i < 5; i++) check_document(s, docs, i, "^user: hi\n\nassistant: yo^", "----------------------xxx");
     sampler_close(s);
     docs_close(docs);
 }
@@ -190,6 +195,32 @@ static void instructions_that_are_none_are_named(void) {
         write_text("bad.jsonl", text, (size_t)n);
         CHECK(!open_docs("bad.jsonl", bytes) && strstr(err, "bad.jsonl:2: "));
     }
+}
+
+// What people have that is none of the forms: said with what was found and what to do.
+static void other_json_is_named_and_its_text_chosen(void) {
+    static const struct {
+        const char *name, *text, *words;
+    } refused[] = {{"u.jsonl", "{\"title\": \"a\", \"body\": \"b c\"}", "u.jsonl:1: no member \"text\", expected "},
+                   {"u.jsonl", "{\"title\": \"a\", \"body\": \"b c\"}",
+                    "found the members \"title\", \"body\"; try --text-key NAME"},
+                   {"u.jsonl", "[\"a\"]", "found a JSON array"},
+                   {"u.jsonl", "5", "found the members of none"},
+                   {"a.json", " [\n {\"instruction\": \"a\", \"output\": \"b\"}]",
+                    "a.json: expected text or JSONL, found a JSON array"},
+                   {"a.json", "[{}]", "jq -c '.[]' "},
+                   {"s.json", "[\"one\", \"two\"]", "jq -c '.[] | {text: .}' "}};
+    for (int i = 0; i < COUNT(refused); i++) {
+        write_text(refused[i].name, refused[i].text, strlen(refused[i].text));
+        CHECK(!open_docs(refused[i].name, bytes) && strstr(err, refused[i].words));
+    }
+    CHECK(sh("mkdir $W/array && cp $W/a.json $W/a.txt $W/array && printf 'a<|endoftext|>b' > $W/array/t && "
+             "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl") == 0);
+    CHECK(sh("%s " TINY "--data $W/array $W/u.jsonl --text-key body --out $W/chosen", program) == 0);
+    CHECK(strstr(output, "1 .jsonl without \"text\" or JSON array"));
+    CHECK(
+        strstr(output, "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them\n"));
+    CHECK(strstr(output, " in 4 documents") || strstr(output, " in 5 documents"));
 }
 
 // ---- corpora with weights
@@ -286,6 +317,7 @@ int main(int argc, char** argv) {
     RUN(every_piece_has_as_many_labels_as_it_says);
     RUN(a_run_on_instructions_is_the_same_on_any_ranks);
     RUN(instructions_that_are_none_are_named);
+    RUN(other_json_is_named_and_its_text_chosen);
     RUN(each_corpus_has_its_share_of_the_tokens_at_any_time);
     RUN(a_mixed_run_resumes_to_the_same_bits_and_tells_shares);
     RUN(weights_that_make_no_sense_are_named);

@@ -22,6 +22,41 @@ static void a_text_file_is_one_document(void) {
     docs_close(NULL);
 }
 
+static void a_separator_divides_a_text_file(void) {
+    static const char* const expected[] = {"|One.\n", "|Two ", "|Three <|endoftex"};
+    const Tokenizer* both[] = {bytes, bpe};
+    put_text("tales.txt", "<|endoftext|>\nOne.\n<|endoftext|>\r\nTwo <|endoftext|><|endoftext|>Three <|endoftex");
+    for (int t = 0; t < 2; t++) {
+        Docs* docs = open_one("tales.txt", both[t]);
+        CHECK(docs && docs_count(docs) == COUNT(expected) && docs_divided(docs) == 3);
+        for (int i = 0; docs && i < COUNT(expected); i++) CHECK_STRING(document(docs, i), expected[i]);
+        docs_close(docs);
+        docs = open_one_as("tales.txt", both[t], (DocsReading){.separator = "none"});
+        CHECK(docs && docs_count(docs) == 1 && docs_length(docs, 0) == 81 && docs_divided(docs) == 0);
+        docs_close(docs);
+        docs = open_one_as("tales.txt", both[t], (DocsReading){.separator = "Two"});
+        CHECK(docs && docs_count(docs) == 2 && docs_divided(docs) == 2);
+        docs_close(docs);
+    }
+    CHECK(!open_one_as("tales.txt", bytes, (DocsReading){.separator = ""}) && strstr(err, "separator of 1 to 256"));
+}
+
+static void a_separator_is_found_wherever_blocks_end(void) {
+    enum { BLOCK = 1 << 20 };
+    static char text[BLOCK + 64];
+    for (int cut = 0; cut <= 16;
+         cut += 1 + (cut == 1) * 10) {  // so much of it, and a line break, is in the first block
+        int before = BLOCK - cut;
+        for (int i = 0; i < before; i++) text[i] = i % 7 ? 'x' : ' ';
+        strcpy(text + before, "<|endoftext|>\n\nthe end");
+        put_text("blocks.txt", text);
+        Docs* docs = open_one("blocks.txt", cut % 2 ? bpe : bytes);
+        CHECK(docs && docs_count(docs) == 2 && docs_length(docs, 0) == before + 1);
+        CHECK_STRING(docs ? document(docs, 1) : err, "|the end");
+        docs_close(docs);
+    }
+}
+
 static void a_directory_is_read_in_byte_order_of_paths(void) {
     make_directory("tree");
     make_directory("tree/b");
@@ -254,7 +289,7 @@ static void a_broken_line_of_jsonl_is_named(void) {
         {"{\"text\":\"a\"}\n\n{\"txet\":\"b\"}\n", "broken.jsonl:3: no member \"text\""},
         {"{\"text\":\"a\"}\n{\"text\":5}\n", "broken.jsonl:2: the member \"text\" is not a string"},
         {"{\"text\":null}", "broken.jsonl:1: the member \"text\" is not a string"},
-        {"[\"text\", \"a\"]\n", "broken.jsonl:1: no member \"text\""},
+        {"[\"text\", \"a\"]\n", "broken.jsonl: expected text or JSONL, found a JSON array"},
         {"\"text\"\n", "broken.jsonl:1: no member \"text\""},
         {"{\"text\":\"\\ud800\"}\n", "broken.jsonl:1: "},
         {"{\"text\":\"a\"} {\"text\":\"b\"}\n", "broken.jsonl:1: "},
@@ -443,6 +478,8 @@ static void equal_documents_have_one_content_wherever_they_lie(void) {
 int main(void) {
     corpus_begin();
     RUN(a_text_file_is_one_document);
+    RUN(a_separator_divides_a_text_file);
+    RUN(a_separator_is_found_wherever_blocks_end);
     RUN(a_directory_is_read_in_byte_order_of_paths);
     RUN(unreadable_files_of_a_directory_are_passed_over);
     RUN(many_small_files_need_few_descriptors);

@@ -30,7 +30,7 @@ static int same(const Docs* a, const Docs* b) {
     int right = a && b && docs_count(a) == docs_count(b) && docs_content(a) == docs_content(b) &&
                 docs_fingerprint(a) == docs_fingerprint(b) && docs_max_token(a) == docs_max_token(b) &&
                 docs_files(a) == docs_files(b) && docs_skipped(a) == docs_skipped(b) &&
-                docs_end_of_text(a) == docs_end_of_text(b);
+                docs_divided(a) == docs_divided(b) && docs_end_of_text(a) == docs_end_of_text(b);
     for (int64_t d = 0; right && d < docs_count(a); d++) {
         int n = (int)docs_length(a, d);
         int *x = malloc((size_t)n * sizeof *x), *y = malloc((size_t)n * sizeof *y);
@@ -47,7 +47,8 @@ static void what_is_kept_reads_as_what_was_encoded(void) {
     const char* path = at("d");
     Docs *plain = NULL, *first, *second;
     DocsCache cache = {.dir = at("kept")};
-    CHECK(sh("mkdir $W/d && cp data/*.h $W/d && printf '{\"text\": \"one\"}\\n{\"text\": \"two\"}\\n' > $W/d/x.jsonl "
+    CHECK(sh("mkdir $W/d && cp data/*.h $W/d && echo 'a<|endoftext|>b' > $W/d/two.txt && printf '{\"text\": "
+             "\"one\"}\\n{\"text\": \"two\"}\\n' > $W/d/x.jsonl "
              "&& head "
              "-c 10 /dev/zero > $W/d/no.txt") == 0);
     CHECK(docs_open(&plain, &path, 1, tokenizer, err, sizeof err) == 0);
@@ -73,6 +74,9 @@ static void another_text_name_or_tokenizer_has_tokens_of_its_own(void) {
         CHECK(cache.was_there);
     }
     CHECK(tokenizer_open(&other, "test/golden/tokenizers/qwen3.json", err, sizeof err) == 0);
+    cache.reading.separator = "none";  // and how text is read
+    docs_close(open_kept("d", &cache));
+    CHECK(!cache.was_there);
     Tokenizer* before = tokenizer;
     tokenizer = other;
     docs_close(open_kept("d", &cache));

@@ -17,7 +17,7 @@ static void put(const char* path, const void* bytes, size_t n) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     static Tokenizer* tokenizer;
     static char shard[64], index[64];
-    char err[256], bytes[4096] = "RAGTOK1";
+    char err[256], bytes[4096] = "RAGTOK2";
     int32_t header[260] = {20240520, 1, 8, 0};
     uint16_t tokens[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     const char* place = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
@@ -29,12 +29,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
         memcpy(header + 256, tokens, sizeof tokens);
         put(shard, header, sizeof header);
     }
-    // key, content, hash of tokens, hash of the rest; then ten counts, the rest
-    uint64_t words[14] = {7, 0, hash_bytes(tokens, sizeof tokens, 0), 0, 2, 8, 2, 7};
-    size_t counts = n < 80 ? n : 80;
-    uint8_t changes[80] = {0};
+    // key, content, hash of tokens, hash of the rest; then eleven counts, the rest
+    uint64_t words[15] = {7, 0, hash_bytes(tokens, sizeof tokens, 0), 0, 2, 8, 2, 7};
+    size_t counts = n < 88 ? n : 88;
+    uint8_t changes[88] = {0};
     memcpy(changes, data, counts);
-    for (int i = 0; i < 10; i++) words[4 + i] ^= changes[8 * i] & 15;
+    for (int i = 0; i < 11; i++) words[4 + i] ^= changes[8 * i] & 15;
     memcpy(bytes + 8, words, sizeof words);
     words[3] = hash_bytes(data + counts, n - counts, hash_bytes(bytes, 8 + sizeof words, 0));
     memcpy(bytes + 8, words, sizeof words);
