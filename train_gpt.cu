@@ -695,8 +695,10 @@ static void sample_now(Run* run) {
     }
     // Only where weights are divided do other ranks have to join in: those of one tensor-parallel group, or all.
     if (run->model.comm->rank > 0 && run->model.zero.stage < 3) return;
-    runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
-    run_log_sample(run, hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
+    for (int which = 0; which < SAMPLES_OF_A_STEP; which++) {
+        runlog_say(&run->log, "step %" PRId64 ": a sample", run->state.step);
+        run_log_sample(run, which, hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step));
+    }
 }
 
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...

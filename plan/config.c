@@ -50,9 +50,9 @@ const Option config_options[] = {
 
     {"--steps",         INT64,  OPTIMIZER, RUN,   AT(steps),         "3500",    0, 1e12,    NULL, "optimizer steps of the whole run; the learning rate's schedule ends there", "optimizer steps of the whole run"},
     {"--batch-tokens",  INT,    OPTIMIZER, RUN,   AT(batch_tokens),  "0",       0, 1 << 28, NULL, "most tokens of a step, on all ranks together: documents are taken while they fit; 0: by the size of the model (tiny 1024, from 50M parameters on 524288, with --init at most 32768, with --explain at least 16 contexts)", "most tokens of a step, on all ranks; 0: by model size"},
-    {"--lr",            REAL,   OPTIMIZER, RUN,   AT(lr),            "0",       0, 10,      NULL, "peak learning rate; 0: by the size of the model (tiny 0.004, gpt2-124m 0.0006, less for larger ones; with --init a twentieth)", "peak learning rate; 0: by model size"},
+    {"--lr",            REAL,   OPTIMIZER, RUN,   AT(lr),            "0",       0, 10,      NULL, "peak learning rate; 0: by the size of the model (0.004 up to 1M parameters, 0.001 at 10M, 0.0006 at 125M, 0.0002 at 1.3B, between them interpolated; with --init a twentieth)", "peak learning rate; 0: by model size"},
     {"--schedule",      CHOICE, OPTIMIZER, RUN,   AT(schedule),      "cosine",  0, 0,       "cosine|linear|constant|wsd", "how the learning rate falls after its warm-up; wsd: constant, then a fall over the last fifth", NULL},
-    {"--warmup",        INT,    OPTIMIZER, RUN,   AT(warmup),        "-1",     -1, 1e9,     NULL, "steps in which the learning rate rises linearly to its peak; -1: by the size of the model, at most a tenth of --steps or 100", NULL},
+    {"--warmup",        INT,    OPTIMIZER, RUN,   AT(warmup),        "-1",     -1, 1e9,     NULL, "steps in which the learning rate rises linearly to its peak; -1: by the size of the model, at most a tenth of --steps", NULL},
     {"--min-lr",        REAL,   OPTIMIZER, RUN,   AT(min_lr),        "0.1",     0, 1,       NULL, "final learning rate as a fraction of the peak", NULL},
     {"--weight-decay",  REAL,   OPTIMIZER, RUN,   AT(weight_decay),  "0.1",     0, 10,      NULL, "AdamW's decay of matrices and embeddings; biases and norms do not decay", NULL},
     {"--beta1",         REAL,   OPTIMIZER, RUN,   AT(beta1),         "0.9",     0, 0.9999,  NULL, "AdamW's decay of the first moment", NULL},
@@ -61,7 +61,7 @@ const Option config_options[] = {
     {"--seed",          INT64,  OPTIMIZER, RUN,   AT(seed),          "1",       0, 9e15,    NULL, "seed of weights, order of documents and samples", NULL},
 
     {"--eval-every",    INT,    RHYTHM,    RUN,   AT(eval_every),    "500",     0, 1e9,     NULL, "steps between evaluations; 0: never", NULL},
-    {"--eval-tokens",   INT,    RHYTHM,    RUN,   AT(eval_tokens),   "131072",  1, 1 << 30, NULL, "most validation tokens of an evaluation", NULL},
+    {"--eval-tokens",   INT,    RHYTHM,    RUN,   AT(eval_tokens),   "0",       0, 1 << 30, NULL, "most validation tokens of an evaluation; 0: by the size of the model (32768 up to 20M parameters, else 131072)", NULL},
     {"--sample-every",  INT,    RHYTHM,    RUN,   AT(sample_every),  "1000",    0, 1e9,     NULL, "steps between samples; 0: never", NULL},
     {"--save-every",    INT,    RHYTHM,    RUN,   AT(save_every),    "1000",    0, 1e9,     NULL, "steps between checkpoints; the last step is always saved; 0: never", NULL},
     {"--keep",          INT,    RHYTHM,    RUN,   AT(keep),          "2",       0, 1e9,     NULL, "how many of the newest checkpoints to keep; 0: all", NULL},
@@ -581,17 +581,34 @@ Shape config_shape(const Config* c) {
 }
 
 // What a model of so many parameters trains with where options do not say. From 50M on Brown et al. 2020, table 2.1
-// (batch and peak learning rate) and its appendix B (a linear warm-up over the first 375M tokens); below what this
-// program's own tiny models do well with, and a step between both.
+// (batch) and its appendix B (a linear warm-up over the first 375M tokens); below what this program's own tiny models
+// do well with, and a step between both. An evaluation of a tiny model on more tokens takes longer than it is worth.
 static const struct Recipe {
     double parameters;  // at most
-    int batch_tokens, warmup;
-    double lr;
+    int batch_tokens, warmup, eval_tokens;
 } recipes[] = {
-    {2e7, 1024, 100, 4e-3},      {5e7, 65536, 200, 1e-3},      {2.5e8, 524288, 715, 6e-4},
-    {5.5e8, 524288, 715, 3e-4},  {1e9, 524288, 715, 2.5e-4},   {2e9, 1048576, 358, 2e-4},
-    {5e9, 1048576, 358, 1.6e-4}, {1e10, 2097152, 179, 1.2e-4}, {1e300, 2097152, 179, 1e-4},
+    {2e7, 1024, 100, 32768},     {5e7, 65536, 200, 131072},     {1e9, 524288, 715, 131072},
+    {5e9, 1048576, 358, 131072}, {1e300, 2097152, 179, 131072},
 };
+
+// Peak learning rates: the default run's, what models of 9M parameters do well with, then Brown et al. 2020, table 2.1.
+static const struct Rate {
+    double parameters, lr;
+} rates[] = {
+    {1e6, 4e-3},   {1e7, 1e-3},     {1.25e8, 6e-4},  {3.5e8, 3e-4},  {7.6e8, 2.5e-4},
+    {1.3e9, 2e-4}, {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {1.3e10, 1e-4},
+};
+
+// Between two sizes on a straight line of the logarithms of both, in two digits; beyond the ends as there.
+static double default_lr(double parameters) {
+    char text[32];
+    int i = 0;
+    while (i < COUNT(rates) - 2 && parameters > rates[i + 1].parameters) i++;
+    const struct Rate *a = &rates[i], *b = &rates[i + 1];
+    double x = log(parameters / a->parameters) / log(b->parameters / a->parameters);
+    snprintf(text, sizeof text, "%.1e", a->lr * pow(b->lr / a->lr, x < 0 ? 0 : x > 1 ? 1 : x));
+    return strtod(text, NULL);
+}
 
 // Weights that are trained already want a smaller step, as nanoGPT's config/finetune_shakespeare.py takes for GPT-2:
 // 3e-5, a twentieth, with 32768 tokens and next to no warm-up.
@@ -603,9 +620,10 @@ static void settle_recipe(Config* c) {
     int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
     if (c->explain) batch = MAX(batch, SHOWN * c->context);
     if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
-    if (c->lr == 0) c->lr = recipes[i].lr / (tunes ? TUNED : 1);
+    if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / (tunes ? TUNED : 1);
+    if (!c->eval_tokens) c->eval_tokens = recipes[i].eval_tokens;
     if (c->warmup >= 0) return;
-    c->warmup = (int)MIN((int64_t)recipes[i].warmup, MAX(c->steps / 10, (int64_t)100));
+    c->warmup = (int)MIN((int64_t)recipes[i].warmup, c->steps / 10);
     if (tunes) c->warmup = MIN(c->warmup, TUNED_WARMUP);
 }
 

@@ -106,6 +106,8 @@ static void brief_data(const Run* run) {
     printf("data    %s tokens in %" PRId64 " document%s to train on, %s in %" PRId64 " to validate",
            count(sampler_tokens(train, SPLIT_TRAIN), n), documents, documents == 1 ? "" : "s",
            count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
+    if (run->config.eval_every && sampler_tokens(val, SPLIT_VAL) > run->config.eval_tokens)
+        printf(" (at most %d tokens a time)", run->config.eval_tokens);
     if (docs_skipped(docs))
         printf("; %" PRId64 " file%s passed over", docs_skipped(docs), docs_skipped(docs) > 1 ? "s" : "");
     if (docs_packed(docs))

@@ -335,7 +335,9 @@ void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* 
 // Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache: then token_logits can
 // be asked for each of them.
 void run_decode(Run* run, const int* tokens, int N, int cached);
-void run_log_sample(Run* run, uint64_t seed);  // one without a prompt, for the log too
+// Of a run's own prompts, which: 0 or 1; for the log too.
+enum { SAMPLES_OF_A_STEP = 2 };
+void run_log_sample(Run* run, int which, uint64_t seed);
 int run_stop_token(const Run* run);            // with which the model ends a text
 
 // ---- eval.c

@@ -51,13 +51,16 @@ static void generate(Run* run, Shown* shown, int* text, int n_tokens, int n_new,
     }
 }
 
-// Prints the prompt (which follows an end-of-text token, as every document does) and its continuation.
-void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy) {
-    size_t n = strlen(prompt);
-    int* text = (int*)malloc((tokenizer_room(run->data.tokenizer, n) + (size_t)n_new + 1) * sizeof(int));
+// Room for so many tokens of a prompt and n_new more, behind the end-of-text token that every document begins with.
+static int* begin_text(const Run* run, size_t prompt, int n_new) {
+    int* text = (int*)malloc((prompt + (size_t)n_new + 1) * sizeof(int));
     if (!text) die("no memory for a sample of %d tokens", n_new);
     text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
-    int n_tokens = 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n);
+    return text;
+}
+
+// Prints a prompt of n_tokens, end-of-text counted, and its continuation; frees it.
+static void print_text(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy) {
     Shown shown = {{{0}, 0, 0}, copy};
     for (int i = 1; i < n_tokens; i++) print_token(run, &shown, text[i]);
     generate(run, &shown, text, n_tokens, n_new, seed);
@@ -66,11 +69,51 @@ void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* 
     free(text);
 }
 
-void run_log_sample(Run* run, uint64_t seed) {
-    char* text = NULL;
+void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy) {
+    size_t n = strlen(prompt);
+    int* text = begin_text(run, tokenizer_room(run->data.tokenizer, n), n_new);
+    print_text(run, text, 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n), n_new, seed, copy);
+}
+
+// ---- while training: prompts that are the same at every step, so that samples compare
+
+// The beginnings of two documents that are not trained on, of instructions up to what is learnt; with fewer such
+// documents pieces of them. text has room for a context, and its end-of-text already. The number of all tokens.
+static int held_out_prompt(const Run* run, int which, int* text) {
+    enum { SEARCHED = 1000, LENGTH = 16 };
+    const Sampler* val = run->data.val;
+    char err[ERR_BYTES];
+    int64_t pieces = sampler_pieces(val, SPLIT_VAL), chosen = -1;
+    int context = run->config.context, found = 0;
+    for (int64_t i = 0; i < MIN(pieces, SEARCHED) && chosen < 0; i++)
+        if (sampler_val_piece(val, i).first == 0 && found++ == which) chosen = i;
+    if (pieces == 0) return 1;
+    Piece piece = sampler_val_piece(val, chosen < 0 ? MIN((int64_t)which, pieces - 1) : chosen);
+    int *tokens = (int*)malloc(2 * (size_t)context * sizeof *tokens), n = 0, *targets = tokens + context;
+    if (!tokens) die("no memory for a prompt of %d tokens", context);
+    if (sampler_read(val, &piece, tokens, targets, err, sizeof err)) die("%s", err);
+    while (n < piece.length - 1 && targets[n] < 0) n++;
+    n = n ? n + 1 : MIN(LENGTH, MAX(piece.length / 2, 1));
+    int skips = piece.first == 0;  // the end-of-text
+    memcpy(text + 1, tokens + skips, (size_t)(n - skips) * sizeof *tokens);
+    free(tokens);
+    return 1 + n - skips;
+}
+
+void run_log_sample(Run* run, int which, uint64_t seed) {
+    enum { LENGTH = 128 };
+    static const char* const of_headers[] = {"#include <", "static inline "};
+    const PathList* data = &run->config.data;
+    char* copied = NULL;
     size_t n = 0;
-    FILE* copy = open_memstream(&text, &n);
-    sample_print(run, "", MIN(run->config.tokens, 256), seed, copy);
-    if (copy && !fclose(copy)) run_log_event(run, "sample", "text", text);
-    free(text);
+    int n_new = MIN(run->config.tokens, LENGTH);
+    FILE* copy = open_memstream(&copied, &n);
+    if (data->n == 1 && !strcmp(data->paths[0], "/usr/include"))
+        sample_print(run, of_headers[which], n_new, hash64(seed + (uint64_t)which), copy);
+    else {
+        int* text = begin_text(run, (size_t)run->config.context, n_new);
+        print_text(run, text, held_out_prompt(run, which, text), n_new, hash64(seed + (uint64_t)which), copy);
+    }
+    if (copy && !fclose(copy)) run_log_event(run, "sample", "text", copied);
+    free(copied);
 }

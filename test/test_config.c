@@ -203,6 +203,32 @@ static void presets_fill_in_and_dimensions_must_agree(void) {
     CHECK(parse("--vocab 100") == 0 && config_complete(&config, 257, err, sizeof err) < 0);
 }
 
+static void defaults_follow_the_size_of_the_model(void) {
+    static const struct {
+        const char* options;
+        double lr;
+        int warmup, eval_tokens;
+    } cases[] = {
+        {"", 4e-3, 100, 32768},  // 0.86M parameters, the default run
+        {"--steps 20", 4e-3, 2, 32768},
+        {"--steps 5 --eval-tokens 7", 4e-3, 0, 7},
+        {"--layers 6 --width 352 --heads 8", 1.1e-3, 100, 32768},   // 9.1M
+        {"--layers 8 --width 512 --heads 8", 8.3e-4, 200, 131072},  // 25M
+        {"--preset gpt2-124m", 6e-4, 350, 131072},
+        {"--preset gpt2-350m --steps 100000", 3e-4, 715, 131072},
+        {"--preset llama-3.1-8b --steps 50", 1.1e-4, 5, 131072},
+        {"--preset llama-3.1-8b --layers 320", 1e-4, 179, 131072},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        CHECK(parse(cases[i].options) == 0 && config_complete(&config, 257, err, sizeof err) == 0);
+        int right =
+            config.lr == cases[i].lr && config.warmup == cases[i].warmup && config.eval_tokens == cases[i].eval_tokens;
+        CHECK(right);
+        if (!right)
+            printf("    %s: lr %g, warm-up %d, %d\n", cases[i].options, config.lr, config.warmup, config.eval_tokens);
+    }
+}
+
 // ---- shape
 
 static void parameters_do_not_overlap_and_count_as_known(void) {
@@ -308,6 +334,7 @@ int main(void) {
     RUN(every_option_is_in_the_help_of_one_group);
     RUN(what_is_visited_restores_the_same_configuration);
     RUN(presets_fill_in_and_dimensions_must_agree);
+    RUN(defaults_follow_the_size_of_the_model);
     RUN(parameters_do_not_overlap_and_count_as_known);
     RUN(activations_do_not_overlap_and_recompute_takes_less);
     RUN(initial_values_have_the_wanted_spread);

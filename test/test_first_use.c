@@ -159,6 +159,23 @@ static void hints_paste_into_a_shell(void) {
     CHECK(sh("cd . && %s %s", program, used) == 0 && strlen(output) > 0 && errors[0] == 0);
 }
 
+// The prompts of headers, or the beginnings of texts that are not trained on, of instructions what was asked.
+static void samples_of_a_run_begin_with_fixed_prompts(void) {
+    const char* begins[] = {"#include <", "static inline ", "user: hi\n\nassistant: ", "user: hi\n\nassistant: "};
+    CHECK(sh("for i in $(seq 100); do printf '{\"instruction\": \"hi\", \"output\": \"%%s\"}\\n' $i; done > "
+             "$W/asked.jsonl") == 0);
+    for (int i = access("/usr/include/stdio.h", R_OK) ? 2 : 0; i < 4; i += 2) {
+        CHECK(sh("%s " TINY "--steps 2 --sample-every 1 --out $W/shown%d %s", program, i,
+                 i ? "--data $W/asked.jsonl" : "") == 0);
+        const char* at = output;
+        for (int k = 0; k < 4 && at; k++) {
+            at = strstr(at, ": a sample\n");
+            if (at) at += strlen(": a sample\n");
+            CHECK(at && !strncmp(at, begins[i + k % 2], strlen(begins[i + k % 2])));
+        }
+    }
+}
+
 // ---- runs that move, models from elsewhere
 
 static void a_run_goes_on_with_the_tokenizer_that_it_carries(void) {
@@ -385,6 +402,7 @@ int main(int argc, char** argv) {
     RUN(the_words_that_people_use_lead_to_the_option);
     RUN(mistakes_of_people_name_no_place_in_the_code);
     RUN(hints_paste_into_a_shell);
+    RUN(samples_of_a_run_begin_with_fixed_prompts);
     RUN(a_run_goes_on_with_the_tokenizer_that_it_carries);
     RUN(a_model_from_elsewhere_brings_its_training);
     RUN(bytes_in_a_vocabulary_made_for_words_are_said);
