@@ -269,7 +269,7 @@ static int add_file(Docs* docs, DocsFile file, int named, char* err, size_t errl
 
 static int add_directory(Docs* docs, const char* directory, char* err, size_t errlen) {
     FileNames list = {0};
-    int64_t before = docs->n_files, skipped = docs->skipped, runs = docs->runs;
+    int64_t before = docs->n_files, skipped = docs->skipped, runs = docs->runs, packed = docs->packed;
     if (is_run(directory))
         return fail(err, errlen,
                     "%s: expected documents, found a run or a checkpoint of this program; try another --data, or name "
@@ -285,9 +285,11 @@ static int add_directory(Docs* docs, const char* directory, char* err, size_t er
     paths_free(&list);
     if (status == 0 && docs->n_files == before)
         return fail(err, errlen,
-                    "%s: no text file in this directory (%lld files passed over, %lld runs left out; name *.bin shards "
-                    "by a pattern)",
-                    directory, (long long)(docs->skipped - skipped), (long long)(docs->runs - runs));
+                    "%s: no text file in this directory (%lld files passed over, %lld of them compressed, %lld runs "
+                    "left out); shards and compressed files of other names than *.txt.gz are read by a pattern, like "
+                    "'%s/*.gz'",
+                    directory, (long long)(docs->skipped - skipped), (long long)(docs->packed - packed),
+                    (long long)(docs->runs - runs), directory);
     return status;
 }
 

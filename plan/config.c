@@ -211,6 +211,15 @@ static const char* const other_words[][2] = {
     {"--continue", "--resume"},
 };
 
+// What people look for and is not here, with all that begins so: answered with what is.
+static const char* const not_here[][2] = {
+    {"--lora", "--init trains all weights; --recompute block, --dtype bf16 and --zero 3 take less memory"},
+    {"--wandb", "log.jsonl and report.html have every step, scripts/log_to.py makes CSV or TensorBoard of them"},
+    {"--tensorboard", "scripts/log_to.py tensorboard makes its files of log.jsonl"},
+    {"--config", "options are all there is, and --resume keeps those of a run"},
+    {"--dropout", "--weight-decay regularizes, and more --data does"},
+};
+
 static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - config_options) % 64; }
 static uint64_t* given_word(Config* config, const Option* o) { return &config->given[(o - config_options) / 64]; }
 static int was_given(const Config* config, const Option* o) {
@@ -267,6 +276,13 @@ static int parse_number(double* out, const Option* o, const char* text, char* er
     errno = 0;
     double x = strtod(text, &end);
     int whole = o->type == REAL || x == floor(x);
+    const char* units = "kKmMgG";
+    const char* unit = end > text && *end && !end[1] ? strchr(units, *end) : NULL;
+    if (unit && o->type != REAL) {
+        int power = 1 + (int)(unit - units) / 2;
+        return fail(err, errlen, "%s expects a whole number, found \"%s\"; try %.0f or %.0f", o->name, text,
+                    x * pow(1000, power), x * pow(1024, power));
+    }
     if (end == text || *end || errno || !isfinite(x) || !whole)
         return fail(err, errlen, "%s expects %s number, found \"%s\"", o->name, o->type == REAL ? "a" : "a whole",
                     text);
@@ -411,6 +427,11 @@ static int unknown_option(const char* name, char* err, size_t errlen) {
     snprintf(plain, sizeof plain, "%s", name);
     for (char* c = plain; *c; c++)
         if (*c == '_') *c = '-';
+    for (int i = 0; i < COUNT(not_here); i++) {
+        size_t n = strlen(not_here[i][0]);
+        if (!strncmp(plain, not_here[i][0], n) && (!plain[n] || plain[n] == '-'))
+            return fail(err, errlen, "unknown option %s: that is not here; %s", name, not_here[i][1]);
+    }
     const char* meant = nearest_name(plain);
     return fail(err, errlen, "unknown option %s; %s%s", name, meant ? "did you mean " : "try ",
                 meant ? meant : "--help all");
@@ -641,8 +662,10 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
     if (config->capacity && config->capacity < config->context && !config->several_ranks)
         return fail(
             err, errlen,
-            "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d",
-            config->capacity, config->context, config->context);
+            "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d, a "
+            "smaller --context, or %d ranks that share it: mpirun -n %d",
+            config->capacity, config->context, config->context, CEIL_DIV(config->context, config->capacity),
+            CEIL_DIV(config->context, config->capacity));
     return 0;
 }
 

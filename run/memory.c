@@ -308,13 +308,25 @@ static KernelLimits widest_limits(const Run* run) {
     return most;
 }
 
+// Names what takes most. A document that no rank shares needs its row, whatever --capacity says.
+static void refuse_memory(const Run* run, const MemoryPlan* plan) {
+    const MemoryEntry* most = plan->entries;
+    const Config* c = &run->config;
+    double gib = 1 << 30;
+    for (int i = 1; i < plan->n; i++)
+        if (plan->entries[i].bytes > most->bytes) most = &plan->entries[i];
+    die("expected %.2f GiB of memory, most of it for %s (%.2f GiB), found %.2f GiB available (%s); try %s, --recompute "
+        "block, or a smaller model",
+        (double)plan->total / gib, most->name, (double)most->bytes / gib, (double)run->available.bytes / gib,
+        run->available.whose,
+        run->limits.ranks == 1 && c->capacity <= c->context ? "a smaller --context, more ranks"
+                                                            : "a smaller --capacity");
+}
+
 static void allocate(Run* run, MemoryPlan* plan) {
     char err[ERR_BYTES];
     Model* m = &run->model;
-    if (plan->total > run->available.bytes)
-        die("expected %zu MiB of memory as in the table above, found %zu MiB available (%s); try a smaller --capacity, "
-            "--recompute block, or a smaller model",
-            plan->total >> 20, run->available.bytes >> 20, run->available.whose);
+    if (plan->total > run->available.bytes) refuse_memory(run, plan);
     KernelLimits limits = widest_limits(run);
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {

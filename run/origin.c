@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "data/hf_config.h"
 #include "data/hf_index.h"
@@ -135,6 +136,14 @@ static int refuse_init(const char* init, const char* why, Origin* o) {
                     init, text_quoted(newest, word, sizeof word));
     if (run_dir_is_marked(init))
         return fail(o->words, sizeof o->words, "--init: %s is a run that has saved no checkpoint yet", init);
+    const char* slash = strrchr(init, '/');
+    int n = slash ? MAX((int)(slash - init), 1) : 1;
+    if (!disk_is_dir(init) && access(init, F_OK) == 0) {
+        snprintf(newest, sizeof newest, "%.*s", n, slash ? init : ".");
+        return fail(o->words, sizeof o->words,
+                    "--init: %s is a file, expected the directory of a model (%s and %s); try --init %s", init,
+                    parts[0], parts[1], text_quoted(newest, word, sizeof word));
+    }
     if (!disk_is_dir(init))
         return fail(o->words, sizeof o->words,
                     "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)", init);

@@ -55,7 +55,9 @@ static void open_tokenizer(Run* run) {
         if (path[0] && !config_was_given(&run->config, "--tokenizer")) named = NULL;
     }
     run->data.guessed_bytes = !named && !path[0];
-    if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err)) die("%s", err);
+    if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err))
+        die("%s%s%s", named ? "--tokenizer: " : "", err,
+            named && access(named, F_OK) ? " (a tokenizer of Hugging Face's hub must be downloaded first)" : "");
 }
 
 static int rewrites_lines;  // of the progress below
@@ -145,10 +147,15 @@ static void warn_of_bytes(const Run* run, int vocab) {
         vocab, c->vocab, vocab);
 }
 
-static void check_token_ids(const Docs* docs, const char* option, int V) {
-    if (docs_max_token(docs) >= V)
-        die("%s: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", option, V,
-            docs_max_token(docs), docs_max_token(docs) + 1);
+static void check_token_ids(const Docs* docs, const char* option, int V, int has_tokenizer) {
+    int found = docs_max_token(docs);
+    if (found >= V && !has_tokenizer)
+        die("%s: expected the tokenizer that made these shards, found none, and ids up to %d; try --tokenizer FILE, or "
+            "--vocab N with the number of its tokens",
+            option, found);
+    if (found >= V)
+        die("%s: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", option, V, found,
+            found + 1);
 }
 
 // Device, element type, model dimensions; opens the sampler, which needs the context.
@@ -172,8 +179,9 @@ void run_settle_model(Run* run) {
     m->shape = m->whole;
     if (!run->training) return;
     warn_of_bytes(run, vocab);
-    check_token_ids(d->docs, "--data", m->shape.V);
-    if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V);
+    int has_tokenizer = !d->guessed_bytes || run->start_from[0] || config_was_given(c, "--vocab");
+    check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
+    if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);
     int all = c->eval && config_was_given(c, "--data");  // then these are what is evaluated
     double held_out = d->val_docs || all ? 0 : 0.05;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))

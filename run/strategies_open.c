@@ -35,6 +35,16 @@ static void refuse_others(const Run* run) {
     if (!strcmp(c->grad_dtype, "bf16")) die("--strategies: gradients travel as fp32; leave --grad-dtype out");
 }
 
+// Like pipelines share documents, as many as --cp says in every group of every strategy.
+static void check_cp_size(const StrategyList* list, int cp_size) {
+    char text[STRATEGY_TEXT];
+    for (int s = 0; s < list->n; s++)
+        for (int g = 0; g < list->strategy[s].n; g++)
+            if (list->strategy[s].group[g].copies < cp_size)
+                die("--strategies: %s: expected at least %d like pipelines for --cp %d, found %d; leave --cp out",
+                    strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
+}
+
 static void strategies_read(Run* run) {
     char err[ERR_BYTES];
     const Model* m = &run->model;
@@ -57,6 +67,7 @@ static void strategies_read(Run* run) {
     if (found.failed) die("--strategies: %s", found.words);
     if (strategies_check(&found.list, &m->whole, m->world->size, err, sizeof err))
         die("--strategies: %s; --strategies none goes on without", err);
+    check_cp_size(&found.list, c->cp_size);
     run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
     if (!run->strategies) die("no memory for %d strategies", found.list.n);
     run->strategies->list = found.list;

@@ -129,7 +129,11 @@ static void the_words_that_people_use_lead_to_the_option(void) {
     CHECK(sh("%s -h", program) == 0 && strstr(output, "--batch-tokens") && strstr(output, "usage:"));
     CHECK(sh("%s --version", program) == 0 && !strncmp(output, "ragged 1.", 9));
     CHECK(refused("--xyzzy", "unknown option --xyzzy; try --help all", ""));
-    CHECK(refused("--dropout 0.1", "unknown option --dropout; try --help all", ""));  // and is not --report
+    CHECK(refused("--dropout 0.1", "--dropout: that is not here", "--weight-decay"));  // and is not --report
+    CHECK(refused("--lora_rank 8", "--lora_rank: that is not here", "--init"));
+    CHECK(refused("--wandb", "not here", "scripts/log_to.py"));
+    CHECK(refused("--config run.yaml", "not here", "--resume"));
+    CHECK(refused("--batch-tokens 1M", "--batch-tokens", "try 1000000 or 1048576"));
     CHECK(sh("%s --data plan --steps 3 --data=$W/nowhere", program) == 1 &&
           strstr(errors, "--data stands there twice"));
 }
@@ -290,6 +294,7 @@ static void a_model_in_half_precision_and_several_files_begins_a_run(void) {
 static void a_folder_that_is_no_model_is_told_what_it_is(void) {
     CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --out $W/run", program) == 0);
     CHECK(refused("--init $W/run --data $W/b.txt", "is a run", "step-000002"));
+    CHECK(refused("--init $W/b.txt --data $W/b.txt", "b.txt is a file, expected the directory", "; try --init /"));
     CHECK(refused("--init gpt2 --data $W/b.txt", "no such directory: gpt2", "downloaded"));
     CHECK(refused("--init plan --data $W/b.txt", "Hugging Face", "config.json"));
     CHECK(sh("mkdir $W/bare && cp test/golden/gpt2/init/config.json $W/bare/") == 0);
@@ -298,6 +303,25 @@ static void a_folder_that_is_no_model_is_told_what_it_is(void) {
     CHECK(refused("--init $W/bare --data $W/b.txt", "pytorch_model.bin", "safetensors"));
     CHECK(sh("%s --resume-from $W/run/step-000002/ --steps 3", program) == 0);
     CHECK(sh("ls $W/run/step-000003") == 0);
+}
+
+// The cause by the option's name, and a way that leads on.
+static void what_does_not_fit_is_told_with_what_to_do(void) {
+    CHECK(sh("mkdir -p $W/man && gzip -c plan/base.h > $W/man/a.1.gz && cp plan/base.h $W/b.txt && %s --data $W/b.txt "
+             "--tokenizer test/golden/tokenizers/gpt2.json --tokenize $W/shards && mv $W/shards/*.bin $W/shard.bin",
+             program) == 0);
+    CHECK(refused("--data $W/b.txt --tokenizer gpt2", "--tokenizer: gpt2: ", "must be downloaded first"));
+    CHECK(
+        refused("--data $W/shard.bin --out $W/x", "expected the tokenizer that made these shards", "--tokenizer FILE"));
+    CHECK(refused("--data $W/man --out $W/x", "1 of them compressed", "/man/*.gz'"));
+    CHECK(sh("%s " TINY "--data $W/man/*.gz --out $W/manual", program) == 0);
+    CHECK(refused("--data $W/b.txt --context 32768 --capacity 4096 --explain", "a smaller --context", "mpirun -n 8"));
+    const char* large = "--layers 1000 --width 8192 --heads 64 --data $W/b.txt --explain --capacity 4096 --context ";
+    char options[256];
+    snprintf(options, sizeof options, "%s4096", large);
+    CHECK(refused(options, " GiB of memory, most of it for ", "try a smaller --context, more ranks, "));
+    snprintf(options, sizeof options, "%s256", large);
+    CHECK(refused(options, " GiB available (", "try a smaller --capacity, "));
 }
 
 // A vocabulary that was read from llm.c's file, or is bytes, comes back from tokenizer.json with the same tokens.
@@ -408,6 +432,7 @@ int main(int argc, char** argv) {
     RUN(bytes_in_a_vocabulary_made_for_words_are_said);
     RUN(a_model_in_half_precision_and_several_files_begins_a_run);
     RUN(a_folder_that_is_no_model_is_told_what_it_is);
+    RUN(what_does_not_fit_is_told_with_what_to_do);
     RUN(exports_carry_a_tokenizer_that_others_read);
     RUN(make_install_takes_man_page_and_completions_from_the_table);
     RUN(a_run_that_goes_on_sees_another_validation_text);

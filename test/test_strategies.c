@@ -308,6 +308,8 @@ static void what_does_not_go_with_strategies_is_said(void) {
         {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout"},
         {"--strategies tp3",
          "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without"},
+        {"--strategies '2xtp1;tp2' --cp 2",
+         "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out"},
         {"--strategies tp2 --check-layout", "expected one layout, found --strategies"},
         {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3"},
         {"--strategies tp2 --balance migrate", "--balance is not there"},
