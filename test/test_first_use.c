@@ -371,6 +371,8 @@ static void make_install_takes_man_page_and_completions_from_the_table(void) {
     CHECK(sh("grep -c '^complete -c ragged -l schedule .*cosine linear' $W/complete.fish") == 0 && atoi(output) == 1);
     CHECK(sh("head -n 1 $W/complete.zsh; grep -c -- '--schedule.*(cosine linear' $W/complete.zsh") == 0);
     CHECK(!strncmp(output, "#compdef ragged", 15) && strstr(output, "\n1\n"));
+    CHECK(sh("head -n 20 README.md") == 0 && strstr(output, "make install") && strstr(output, "GGUF") &&
+          strstr(output, "checkpoint is a Hugging Face model"));
     // What is not installed is not asked.
     CHECK(sh("! command -v mandoc || ! mandoc -T lint -W warning $W/ragged.1") == 0);
     CHECK(sh("! command -v zsh || zsh -n $W/complete.zsh") == 0);
