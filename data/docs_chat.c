@@ -38,10 +38,14 @@ static const JsonValue* messages_of(const Json* json) {
     return get_either(json, json->values, "messages", "conversations");
 }
 
+static int is_pair(const Json* json) {
+    return json_get(json, json->values, "prompt") && json_get(json, json->values, "completion");
+}
+
 int docs_is_instruction(const Json* json) {
     const JsonValue* root = json->values;
     if (root->type != JSON_OBJECT) return 0;
-    return messages_of(json) || (json_get(json, root, "prompt") && json_get(json, root, "completion")) ||
+    return messages_of(json) || is_pair(json) ||
            (json_get(json, root, "instruction") && json_get(json, root, "output"));
 }
 
@@ -163,10 +167,9 @@ int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen)
     Making m = {docs, (char*)malloc(longest + 1), docs->n_encoded, err, errlen};
     if (!m.scratch) return fail(err, errlen, "out of memory for a line of %zu bytes", longest);
     const JsonValue* messages = messages_of(json);
-    int is_task = !json_get(json, json->values, "completion");
     int failed = put_token(&m, docs->end_of_text);
     if (!failed)
-        failed = messages ? put_messages(&m, json, messages) : is_task ? put_task(&m, json) : put_pair(&m, json);
+        failed = messages ? put_messages(&m, json, messages) : is_pair(json) ? put_pair(&m, json) : put_task(&m, json);
     free(m.scratch);
     if (!failed && docs->n_spans == spans)
         failed = fail(err, errlen, "nothing here is to be learnt: no assistant speaks");

@@ -31,7 +31,8 @@ static void print_shape(const Shape* s) {
 
 static void print_divided(const Run* run) {
     if (docs_divided(run->data.docs))
-        say(stdout, "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them",
+        say(stdout,
+            "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
             run->config.separator, docs_divided(run->data.docs));
 }
 

@@ -216,10 +216,12 @@ static void other_json_is_named_and_its_text_chosen(void) {
     }
     CHECK(sh("mkdir $W/array && cp $W/a.json $W/a.txt $W/array && printf 'a<|endoftext|>b' > $W/array/t && "
              "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl") == 0);
-    CHECK(sh("%s " TINY "--data $W/array $W/u.jsonl --text-key body --out $W/chosen", program) == 0);
+    CHECK(sh("%s " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3 --eval-tokens 2 --out $W/chosen",
+             program) == 0);
     CHECK(strstr(output, "1 .jsonl without \"text\" or JSON array"));
-    CHECK(
-        strstr(output, "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them\n"));
+    CHECK(strstr(output,
+                 "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n"));
+    CHECK(strstr(output, " to validate (at most 2 tokens a time); "));
     CHECK(strstr(output, " in 4 documents") || strstr(output, " in 5 documents"));
 }
 
