@@ -8,6 +8,7 @@
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
 # make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of ten minutes there
 # make check                layering, line length, lists that must be complete: the house rules as greps
+# make check-examples       runs the documents' examples whose digits repeat, and compares the digits: a minute
 # make install PREFIX=DIR     DIR/bin/ragged, its man page and completions (/usr/local)
 # make fuzz                 every reader under libFuzzer, a minute each (FUZZ_SECONDS=60); needs clang
 # make config=debug         no optimisation;  make config=sanitize: AddressSanitizer and UBSan;  config=race: TSan
@@ -295,6 +296,10 @@ bench-gpu: report
 check:
 	@sh scripts/check.sh
 
+examples := $(patsubst %,$(build)/%,train dev/simulate dev/bench_plan dev/ladder)
+check-examples: $(examples)
+	@scripts/check_examples.py
+
 clean:
 	rm -rf build train
 
@@ -315,4 +320,4 @@ install: train
 always:
 .SECONDARY:
 .PHONY: all always report simulate test test-all test-long test-faults test-gpu test-programs run-tests emu-objects \
-  bench bench-gpu check fuzz clean install
+  bench bench-gpu check check-examples fuzz clean install

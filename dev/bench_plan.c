@@ -1,10 +1,12 @@
 // bench_plan.c - the planner for unlike groups (plan_flex): how long it plans, and how close to the lower bound.
 //
 //   build/release/dev/bench_plan                                   all cells
+//   build/release/dev/bench_plan RANKS                             those of so many ranks
 //   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly
 //
 // A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
-// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/bound.h). The time is all of
+// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/bound.h); beside it the gap to L3 of
+// plans that hide no exchange under other documents (Bounds.alone), which the search aims at. The time is all of
 // planning: checks, sorting, search, bounds, micro-batches; one thread, in processor time, because other programs may
 // share the core. Each batch is planned RUNS times: the least of these is what planning takes, the median
 // what it takes while the machine is as busy as now. In the record the limit beside a figure is the wanted one.
@@ -24,6 +26,7 @@ static const double wanted_worst_gap = 0.08;
 
 typedef struct Figures {
     double gap_mean, gap_worst;
+    double alone_mean;             // over Bounds.alone
     double us_mean, us_worst;  // of the least of each batch's runs
     double us_median;          // mean of the medians of each batch's runs
 } Figures;
@@ -75,6 +78,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
         f.us_mean += us[0] / batches, f.us_worst = MAX(f.us_worst, us[0]);
         double gap = prediction_gap(&prediction);
         f.gap_mean += gap / batches, f.gap_worst = MAX(f.gap_worst, gap);
+        f.alone_mean += (prediction.makespan / prediction.bounds.alone - 1) / batches;
         if (plan_check(&plan, drawn, docs, &setting.limits, &arena, err, sizeof err) < 0) stop(err);
     }
     lengths_close(lengths);
@@ -83,15 +87,24 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
     return f;
 }
 
+static void print_head(void) {
+    printf("flex, 100 batches a cell (in brackets: wanted; worst gap %.0f %%); <- behind what misses it\n\n",
+           100 * wanted_worst_gap);
+    printf("%-20s ranks x       gap over L3, %%  nothing hidden, %%     planning, us of a processor\n", "machine, lengths");
+    printf("%-20s documents     mean      worst            mean      mean           worst  median\n", "");
+}
+
 // "<-" stands behind a line that misses a wanted figure.
-static void print(const Figures* f, const Cell* cell) {
+static void print(const char* machine, const char* lengths, const Figures* f, const Cell* cell) {
     int missed = (cell->wanted_gap > 0 && f->gap_mean > cell->wanted_gap) || f->gap_worst > wanted_worst_gap ||
                  (cell->wanted_ms > 0 && f->us_mean > 1e3 * cell->wanted_ms);
-    printf("%4d x %4d  gap %6.2f %% mean", cell->ranks, cell->docs, 100 * f->gap_mean);
-    if (cell->wanted_gap > 0) printf(" (%.0f)", 100 * cell->wanted_gap);
-    printf(", %6.2f worst (%.0f);  %7.0f us mean", 100 * f->gap_worst, 100 * wanted_worst_gap, f->us_mean);
-    if (cell->wanted_ms > 0) printf(" (%.0f)", 1e3 * cell->wanted_ms);
-    printf(", %7.0f worst; medians of %d %7.0f%s\n", f->us_worst, RUNS, f->us_median, missed ? "   <-" : "");
+    char name[80], gap[16] = "", us[16] = "";
+    snprintf(name, sizeof name, "%s, %s", machine, lengths);
+    if (cell->wanted_gap > 0) snprintf(gap, sizeof gap, "(%.0f)", 100 * cell->wanted_gap);
+    if (cell->wanted_ms > 0) snprintf(us, sizeof us, "(%.0f)", 1e3 * cell->wanted_ms);
+    printf("%-20s %4d x %4d  %5.2f %-4s %5.2f           %5.2f  %8.0f %-7s %7.0f %7.0f%s\n", name, cell->ranks,
+           cell->docs, 100 * f->gap_mean, gap, 100 * f->gap_worst, 100 * f->alone_mean, f->us_mean, us, f->us_worst,
+           f->us_median, missed ? "   <-" : "");
     fflush(stdout);
 }
 
@@ -111,28 +124,29 @@ int main(int argc, char** argv) {
                                  {1024, 4096, 0.02, 15}};
     static const char* const machines[] = {"a100-7b", "h200-8b", "flexsp-7b"};
     static const char* const lengths[] = {"wikipedia", "prolong"};
-    if (argc != 1 && argc != 6) stop("arguments are none, or MACHINE LENGTHS RANKS DOCUMENTS BATCHES");
+    int ranks = argc == 2 ? atoi(argv[1]) : 0;
+    if (argc != 1 && argc != 6 && ranks < 1)
+        stop("arguments are none, or RANKS, or MACHINE LENGTHS RANKS DOCUMENTS BATCHES");
     if (argc == 6) {
         Cell cell = {atoi(argv[3]), atoi(argv[4]), 0, 0};
         if (cell.ranks < 1 || cell.docs < 1 || atoi(argv[5]) < 1) stop("ranks, documents and batches are from 1 on");
         for (int i = 0; i < COUNT(cells); i++)
             if (cells[i].ranks == cell.ranks && cells[i].docs == cell.docs) cell = cells[i];
         Figures f = measure(argv[1], argv[2], cell.ranks, cell.docs, atoi(argv[5]));
-        print(&f, &cell);
+        print(argv[1], argv[2], &f, &cell);
         return 0;
     }
-    printf("flex: predicted makespan over the lower bound, processor time of planning; 100 batches (wanted)\n");
+    print_head();
     for (int m = 0; m < COUNT(machines); m++)
-        for (int l = 0; l < COUNT(lengths); l++) {
-            printf("%s, %s under %dK, ranks x documents\n", machines[m], lengths[l], CONTEXT / 1024);
+        for (int l = 0; l < COUNT(lengths); l++)
             for (int i = 0; i < COUNT(cells); i++) {
                 char name[100];
+                if (ranks && cells[i].ranks != ranks) continue;
                 Figures f = measure(machines[m], lengths[l], cells[i].ranks, cells[i].docs, 100);
-                print(&f, &cells[i]);
+                print(machines[m], lengths[l], &f, &cells[i]);
                 snprintf(name, sizeof name, "%s, %s, %d ranks x %d", machines[m], lengths[l], cells[i].ranks,
                          cells[i].docs);
                 record(name, &f, &cells[i]);
             }
-        }
     return 0;
 }

@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
     open_pool(argc > 1 ? argv[1] : "hydraulis-32b");
     printf("%d GPUs, %d tokens a step, %d steps, cost model of the published constants\n", GPUS, TOKENS, BATCHES);
     print_list("published", published, published_list(published));
-    printf("| lengths | fixed | dispatch | packing | static | dynamic, published list | dynamic, our list |\n");
+    printf("| lengths | fixed | dispatch | packing | static | dynamic, published list | dynamic, searched list |\n");
     climb(600, 1.1);
     climb(600, 1.4);
     climb(900, 1.6);
