@@ -296,7 +296,7 @@ bench-gpu: report
 check:
 	@sh scripts/check.sh
 
-examples := $(patsubst %,$(build)/%,train dev/simulate dev/bench_plan dev/ladder)
+examples := $(patsubst %,build/release/%,train dev/simulate dev/bench_plan dev/ladder)
 check-examples: $(examples)
 	@scripts/check_examples.py
 

@@ -90,8 +90,8 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
 static void print_head(void) {
     printf("flex, 100 batches a cell (in brackets: wanted; worst gap %.0f %%); <- behind what misses it\n\n",
            100 * wanted_worst_gap);
-    printf("%-20s ranks x       gap over L3, %%  nothing hidden, %%     planning, us of a processor\n", "machine, lengths");
-    printf("%-20s documents     mean      worst            mean      mean           worst  median\n", "");
+    printf("machine, lengths     ranks x       gap over L3, %%  nothing hidden, %%     planning, us of a processor\n"
+           "                     documents     mean      worst            mean      mean           worst  median\n");
 }
 
 // "<-" stands behind a line that misses a wanted figure.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the examples of the documents whose digits repeat, and compares the digits.
 
-    make check-examples      (as a test: scripts/check_examples.py PROGRAM..., which names what make must build)
+    make check-examples
 
 An example is a block or the rows of tables in a document, and the command that makes them. What the document shows must
 be what the command prints, word by word; "..." stands for what is left out, and times of planning, which no two runs
@@ -22,11 +22,13 @@ Example = namedtuple("Example", "name document section words command without nee
 EXAMPLES = [
     Example("explain", "plan/README.md", "## A step, drawn", "flex: step 1: 10 documents",
             "mpirun --oversubscribe -n 4 build/release/train --explain --data {work}/ten.jsonl --val {work}/ten.jsonl "
-            "--machine a100-7b --capacity 6451 --context 9000 --batch-tokens 27000 --out {work}/run", r"\b\d+ us\b", "mpirun"),
+            "--machine a100-7b --capacity 6451 --context 9000 --batch-tokens 27000 --out {work}/run",
+            r"\b\d+ us\b", "mpirun"),
     Example("simulate", "plan/README.md", "## The simulator", "predicted, ms",
             "build/release/dev/simulate --batches 4", r"(?<=\.\d\d) \d+ \d+(?= \d+\.\d \d+\.\d \d+\.\d)", None),
-    Example("bench_plan", "dev/results/planning.md", "## How long planning takes, how close it comes", "flex, 100 batches a cell",
-            "build/release/dev/bench_plan 64", r"(?<=\.\d\d) \d+ (\(\d+\) )?\d+ \d+( <-)?$", None),
+    Example("bench_plan", "dev/results/planning.md", "## How long planning takes, how close it comes",
+            "flex, 100 batches a cell", "build/release/dev/bench_plan 64",
+            r"(?<=\.\d\d) \d+ (\(\d+\) )?\d+ \d+( <-)?$", None),
     Example("ladder", "dev/results/strategies.md", "## In the cost model", "|", "build/release/dev/ladder", None, None),
     Example("stragglers", "dev/results/stragglers.md", "## bound", "|",
             "python3 dev/stragglers.py --train build/release/train --parts bound --work {work}", None, "mpirun"),
