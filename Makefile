@@ -171,7 +171,7 @@ $(build)/emu/open.o: kernels/open.c $(build)/flags
 
 # ---- test programs: on the CPU, and those of ops once more on the emulated GPU (test_on_emu) and a GPU (test_on_gpu)
 
-$(build)/test/%: $(build)/test/%.o $(build)/ragged.a
+$(build)/test/%: $(build)/test/%.o $(build)/compared.a $(build)/ragged.a
 	$(call linked,$(link))
 
 $(build)/test_on_emu/%.o: test/%.c $(build)/flags
@@ -219,14 +219,13 @@ $(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
 	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
-$(build)/dev/%: $(build)/dev/%.o $(build)/ragged.a
+$(build)/dev/%: $(build)/dev/%.o $(build)/compared.a $(build)/ragged.a
 	$(call linked,$(link),$(if $(filter yes,$(ONEDNN)),-ldnnl))
 $(build)/dev/bench_%.o: KERNEL_FLAGS += $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN)
 $(build)/dev/simulate: $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simulate*.c))
-# Lists of document lengths, for simulations and for tests of planners.
-with_lengths := $(shell grep -lE 'dev/lengths.h|test/(rounds|slow_cluster).h' test/*.c)
-with_lengths := $(with_lengths:test/%.c=$(build)/test/%)
-$(with_lengths) $(build)/dev/bench_plan $(build)/dev/simulate $(build)/dev/draw_corpus: $(build)/dev/lengths.o
+# What planners and searches are compared with, in tests and tools: lengths of documents, other bounds and formulas.
+$(build)/compared.a: $(patsubst %,$(build)/dev/%.o,lengths bound_shares balanced galvatron)
+	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
 
 # Fuzzers: every reader of bytes, which clang must compile, with what it reads for (config=fuzz).
 build/fuzz/fuzz_%: LIBRARIES := -lm

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 
 #include "dev/bench.h"
+#include "dev/bound_shares.h"
 #include "plan/explain.h"
 
 enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step

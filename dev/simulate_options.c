@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "dev/balanced.h"
 #include "dev/simulate.h"
 #include "kernels/group_attention.h"
 #include "plan/disk.h"

@@ -32,12 +32,7 @@ typedef struct Bounds {
 // 2e-6 of itself. 0, or -1 without memory.
 int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err, size_t errlen);
 
-// L4: no plan of any shares can beat it, however many of a document's tokens and heads a rank has, even or not, while
-// each document stands in one pass of a rank. See bound_shares.c. 0, or -1 without memory.
-int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
-                    size_t errlen);
-
-// ---- private to bound.c and bound_shares.c
+// ---- for bounds of other plans: dev/bound_shares.h
 
 // A document: tokens, and the least work of it in rank-milliseconds.
 typedef struct DensePart {

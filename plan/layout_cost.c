@@ -108,6 +108,11 @@ static int shards_of(const LayoutCosts* c, const Layout* layout, int tp) {
     return groups_of(c, layout) * (layout->tp / tp);
 }
 
+double overlapped_ms(double a, double slow_a, double b, double slow_b) {
+    double slow = a * slow_a, other = b * slow_b;
+    return slow > other ? other + (slow - other) / slow_a : slow + (other - slow) / slow_b;
+}
+
 // What of a message is seen beside computing.
 static double exposed(const LayoutCosts* c, double message, double computing) {
     if (!c->overlap) return message;

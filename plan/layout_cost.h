@@ -6,13 +6,12 @@
 // tp T > 1 the ranks of a cut exchange activations, a fixed number of times a round; with T < R the cuts turn tokens
 // into heads and back (run/model.h). Layers of unlike T have their tokens in the same places: between them nothing
 // moves. With zero 2 and 3 gradients are reduced and weights gathered in every round, which hides under the layer's
-// computing (overlapped_ms of plan/galvatron.h); with zero 1 both happen once a step, under the last backward and the
+// computing (overlapped_ms); with zero 1 both happen once a step, under the last backward and the
 // first forward pass where the engine can. Times of computing are those of the rank with most heads and hidden units,
 // of messages those of plan/transfers.h.
 #pragma once
 #include <stdio.h>
 
-#include "plan/galvatron.h"
 #include "plan/layout_search.h"
 #include "plan/split.h"
 #include "plan/transfers.h"
@@ -34,6 +33,12 @@ typedef struct LayoutCosts {
     } of_tp[MOST_TP + 1];
     Arena* arena;             // for what is played
 } LayoutCosts;
+
+// Computing and an exchange at the same time slow each other: alone they take `a` and `b`, beside each other a slow_a
+// and b slow_b. Until the shorter ends both are slowed, then the other goes on at full speed.
+double overlapped_ms(double a, double slow_a, double b, double slow_b);
+// 1F1B: micro-batches that stage s of so many keeps.
+static inline int rounds_in_flight(int stages, int s) { return stages - s; }
 
 typedef enum LayoutTerm {
     TERM_MATMULS,

@@ -217,19 +217,9 @@ static double stage_ms(void* context, int s, int first, int end) {
     return stage_best((Search*)context, s, first, end - first)->value;
 }
 
-static double plain_bytes(void* context, int s, int first, int end) {
-    Search* x = (Search*)context;
-    return stage_bytes(x, s, x->exact ? first : 0, end - first, 0);
-}
-
-static double plain_ms(void* context, int s, int first, int end) {
-    return like_ms((Search*)context, s, first, end - first, 0);
-}
-
 static PartitionProblem partition_of(Search* x) {
     double v = x->p->rounds(x->p->times, &x->layout, x->N);
-    return (PartitionProblem){
-        x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, plain_bytes, plain_ms, x};
+    return (PartitionProblem){x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, x};
 }
 
 // Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights. Less tp
@@ -392,15 +382,4 @@ int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* 
         insert(tries, i, &t);
     }
     return n;
-}
-
-int layout_compare(BiObjective* other, double* ms, const LayoutProblem* p, const LayoutTry* found, Arena* arena,
-                   char* err, size_t errlen) {
-    int layers[PARTITION_STAGES];
-    Search x = new_search(p, found->layout.tp, found->layout.stages, found->N, arena);
-    if (open_search(&x)) return arena_check(arena, err, errlen);
-    PartitionProblem partition = partition_of(&x);
-    for (int s = 0; s < found->layout.stages; s++) layers[s] = found->layout.stage[s].layers;
-    *ms = partition_ms(&partition, layers);
-    return partition_bi_objective(other, &partition, arena, err, errlen);
 }

@@ -47,6 +47,3 @@ typedef struct LayoutTry {
 // Fills tries, the best first, then by time; those that do not fit last, by bytes. Returns how many; the first need not
 // fit. -1 without memory.
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, char* err, size_t errlen);
-// The bi-objective partition for what `found` has besides, and its own ms in the same formula. 0, or -1 without memory.
-int layout_compare(BiObjective* other, double* ms, const LayoutProblem* problem, const LayoutTry* found, Arena* arena,
-                   char* err, size_t errlen);

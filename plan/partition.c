@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "plan/galvatron.h"
 
 static void stage_times(double* t, const PartitionProblem* p, const int* layers) {
     for (int s = 0, first = 0; s < p->stages; first += layers[s++])
@@ -101,103 +100,6 @@ int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, ch
         best->layers[s - 1] = x->n;
         l -= x->n, at = x->before;
     }
-    arena_reset(arena, mark);
-    return 0;
-}
-
-// ---- the bi-objective way
-
-void partition_even_memory(int* layers, int stages, const double* bytes, int n, double first_bytes, double last_bytes) {
-    double sum = first_bytes + last_bytes, own[PARTITION_STAGES] = {0};
-    for (int l = 0; l < n; l++) sum += bytes[l];
-    double target = sum / stages;
-    int left = n;
-    for (int s = stages - 1; s >= 0; s--) {
-        layers[s] = 0;
-        own[s] = (s == 0 ? first_bytes : 0) + (s == stages - 1 ? last_bytes : 0);
-        while (left > s && (layers[s] == 0 || s == 0 || own[s] + 0.5 * bytes[left - 1] <= target))
-            own[s] += bytes[--left], layers[s]++;
-    }
-    for (int s = 0, end = 0; s < stages - 1; s++) {
-        end += layers[s];
-        for (; own[s] > 1.3 * target && layers[s] > 1; layers[s]--, layers[s + 1]++, end--)
-            own[s] -= bytes[end - 1], own[s + 1] += bytes[end - 1];
-    }
-}
-
-static double plain_ms(void* context, int stage, int first, int end) {
-    const PartitionProblem* p = (const PartitionProblem*)context;
-    return p->plain_ms(p->context, stage, first, end);
-}
-
-static double memory_balance(const PartitionProblem* p, const int* layers) {
-    double bytes[PARTITION_STAGES];
-    for (int s = 0, first = 0; s < p->stages; first += layers[s++])
-        bytes[s] = p->plain_bytes(p->context, s, first, first + layers[s]);
-    return balance_degree(bytes, p->stages);
-}
-
-static PartitionStep step_of(const PartitionProblem* p, const int* layers) {
-    double t[PARTITION_STAGES];
-    PartitionStep step = {.alpha_m = memory_balance(p, layers)};
-    memcpy(step.at.layers, layers, sizeof *layers * (size_t)p->stages);
-    step.at.ms = partition_ms(p, layers);
-    stage_times(t, p, layers);
-    for (int s = 0; s < p->stages; s++) step.slowest = fmax(step.slowest, t[s]);
-    step.alpha_t = step.slowest < INFINITY ? balance_degree(t, p->stages) : 0;
-    return step;
-}
-
-static int slowest_stage(const PartitionProblem* p, const int* layers) {
-    double t[PARTITION_STAGES];
-    int slowest = 0;
-    stage_times(t, p, layers);
-    for (int s = 1; s < p->stages; s++)
-        if (t[s] > t[slowest]) slowest = s;
-    return slowest;
-}
-
-static int was_there(const BiObjective* b, const int* layers, int stages) {
-    for (int i = 0; i < b->n; i++)
-        if (!memcmp(b->step[i].at.layers, layers, sizeof *layers * (size_t)stages)) return 1;
-    return 0;
-}
-
-// The faster of both neighbours that may take a layer of the slowest stage. Returns whether there is one. From where
-// something does not fit any step is allowed that takes from the stage without room.
-static int next_step(PartitionStep* next, const BiObjective* b, const PartitionProblem* p, double least_balance) {
-    const PartitionStep* now = &b->step[b->n - 1];
-    int from = slowest_stage(p, now->at.layers), found = 0;
-    for (int to = from - 1; to <= from + 1; to += 2) {
-        int layers[PARTITION_STAGES];
-        memcpy(layers, now->at.layers, sizeof *layers * (size_t)p->stages);
-        if (to < 0 || to >= p->stages || layers[from] == 1) continue;
-        layers[from]--, layers[to]++;
-        if (was_there(b, layers, p->stages)) continue;
-        PartitionStep step = step_of(p, layers);
-        int fits = step.slowest < INFINITY || now->slowest == INFINITY;
-        if (!fits || step.slowest > now->slowest || step.alpha_m < least_balance) continue;
-        if (!found || step.at.ms < next->at.ms) *next = step;
-        found = 1;
-    }
-    return found;
-}
-
-int partition_bi_objective(BiObjective* b, const PartitionProblem* p, Arena* arena, char* err, size_t errlen) {
-    ArenaMark mark = arena_mark(arena);
-    PartitionProblem plain = *p;
-    int layers[PARTITION_STAGES];
-    double* bytes = TAKE(arena, double, p->layers);
-    plain.ms = plain_ms, plain.context = (void*)p;
-    if (!bytes || partition_exact(&b->even_time, &plain, arena, err, errlen)) return arena_check(arena, err, errlen);
-    for (int l = 0; l < p->layers; l++) bytes[l] = p->plain_bytes(p->context, p->stages / 2, l, l + 1);
-    partition_even_memory(layers, p->stages, bytes, p->layers, 0, 0);
-    double least = memory_balance(p, b->even_time.layers);
-    b->step[0] = step_of(p, layers), b->n = 1;
-    while (b->n < PARTITION_STEPS && next_step(&b->step[b->n], b, p, least)) b->n++;
-    b->best = b->step[0].at;
-    for (int i = 1; i < b->n; i++)
-        if (b->step[i].at.ms < b->best.ms) b->best = b->step[i].at;
     arena_reset(arena, mark);
     return 0;
 }

@@ -111,24 +111,6 @@ static void print_terms(Known* x, const LayoutTry* t) {
     printf("\n");
 }
 
-// How the layers would be dealt by the bi-objective way.
-static void print_partitions(const LayoutProblem* p, const LayoutTry* t, Arena* arena) {
-    static BiObjective other;
-    char err[ERR_BYTES];
-    double exact;
-    if (t->layout.stages == 1 || layout_compare(&other, &exact, p, t, arena, err, sizeof err)) return;
-    printf("        layers of stages: exact");
-    for (int s = 0; s < t->layout.stages; s++) printf(" %d", t->layout.stage[s].layers);
-    printf("; bi-objective");
-    for (int s = 0; s < t->layout.stages; s++) printf(" %d", other.best.layers[s]);
-    if (other.best.ms < INFINITY)
-        printf(", %.2f %% longer, in %d steps:\n", 100 * (other.best.ms / exact - 1), other.n);
-    else printf(" does not fit, in %d steps:\n", other.n);
-    for (int i = 0; i < other.n; i++)
-        printf("          %.4g ms, balance of time %.3f, of memory %.3f\n", other.step[i].at.ms, other.step[i].alpha_t,
-               other.step[i].alpha_m);
-}
-
 void run_predict_layout(Run* run) {
     static Known known;
     char from[ERR_BYTES], err[ERR_BYTES];
@@ -158,7 +140,6 @@ int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen) {
     print_tries(&known, tries, n, p.memory, from, run->config.explain);
     if (tries[0].fits && run->config.explain) {
         print_terms(&known, &tries[0]);
-        print_partitions(&p, &tries[0], &known.arena);
         printf("        searched for %.0f ms\n", 1e3 * seconds);
     }
     arena_free(&known.arena);

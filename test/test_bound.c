@@ -1,6 +1,8 @@
 // test_bound.c - the claims of plan/bound.h: instances worked out apart, the definition by brute force, and no schedule
 // below a bound.
 #include "plan/bound.h"
+
+#include "dev/bound_shares.h"
 #include "test/settings.h"
 
 static Bounds bounds(const Setting* setting, const int* sorted, int n) {

@@ -1,6 +1,8 @@
 // test_megatron.c - the claims of plan/published/megatron.c: every choice of its schedulers is found again in the plan.
 #include "plan/published/published.h"
 
+#include "dev/balanced.h"
+
 #include "test/rounds.h"
 
 // The least power of two that holds document s, 0 for none.

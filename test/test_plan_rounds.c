@@ -1,5 +1,6 @@
 // test_plan_rounds.c - the claims of plan/plan_rounds.c: plans made for rounds hold, take what they say, never more
 // than plans that are cut into rounds, and stay close to the best there is where brute force can find it.
+#include "dev/bound_shares.h"
 #include "dev/lengths.h"
 #include "plan/published/published.h"
 #include "test/settings.h"

@@ -2,6 +2,7 @@
 // bounds give, its options do what they say, and mistakes are answered by a line.
 #include "test/program.h"
 
+#include "dev/bound_shares.h"
 #include "dev/lengths.h"
 #include "plan/machine.h"
 #include "plan/published/published.h"

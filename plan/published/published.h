@@ -50,12 +50,8 @@ typedef struct Sorted {
 // The documents of a step, the longest first, of equal ones the one with the smaller number.
 void sort_longest_first(Sorted* documents, const int* lengths, int n);
 
-// ---- Megatron-LM's two schedulers (megatron.c)
+// ---- Megatron-LM's scheduler (megatron.c)
 
 // Dynamic context parallelism. 0, or -1 with a message that names the document and the limit.
 int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
                      Arena* arena, char* err, size_t errlen);
-// Its baseline: micro-batches of one cp size, in the order of documents, as many for each of the ranks / cp size
-// replicas.
-int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                      int cp_size, Arena* arena, char* err, size_t errlen);

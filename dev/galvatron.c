@@ -1,5 +1,5 @@
 // galvatron.c - see galvatron.h. Formulas are those of the released code, the slowdown of overlap from measurements.
-#include "plan/galvatron.h"
+#include "dev/galvatron.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -70,11 +70,6 @@ void strategy_name(char name[STRATEGY_NAME], const Strategy* s) {
 
 // ---- time
 
-double overlapped_ms(double a, double slow_a, double b, double slow_b) {
-    double slow = a * slow_a, other = b * slow_b;
-    return slow > other ? other + (slow - other) / slow_a : slow + (other - slow) / slow_b;
-}
-
 static int log2_of(int ranks) {
     int i = 0;
     while (1 << (i + 1) <= ranks) i++;
@@ -122,10 +117,107 @@ LayerMemory layer_memory(const LayerProfile* layer, const Strategy* s, double ba
                          sample[log2_of(tp)] * batch / strategy_data(s) * in_flight};
 }
 
-// ---- pipelines
+// ---- stages
+
+void partition_even_memory(int* layers, int stages, const double* bytes, int n, double first_bytes, double last_bytes) {
+    double sum = first_bytes + last_bytes, own[PARTITION_STAGES] = {0};
+    for (int l = 0; l < n; l++) sum += bytes[l];
+    double target = sum / stages;
+    int left = n;
+    for (int s = stages - 1; s >= 0; s--) {
+        layers[s] = 0;
+        own[s] = (s == 0 ? first_bytes : 0) + (s == stages - 1 ? last_bytes : 0);
+        while (left > s && (layers[s] == 0 || s == 0 || own[s] + 0.5 * bytes[left - 1] <= target))
+            own[s] += bytes[--left], layers[s]++;
+    }
+    for (int s = 0, end = 0; s < stages - 1; s++) {
+        end += layers[s];
+        for (; own[s] > 1.3 * target && layers[s] > 1; layers[s]--, layers[s + 1]++, end--)
+            own[s] -= bytes[end - 1], own[s + 1] += bytes[end - 1];
+    }
+}
 
 double balance_degree(const double* value, int n) {
     double most = 0, sum = 0;
     for (int i = 0; i < n; i++) most = fmax(most, value[i]), sum += value[i];
     return sum > 0 ? 1 - most / sum : 0;
+}
+
+static void stage_times(double* t, const PartitionProblem* p, const int* layers) {
+    for (int s = 0, first = 0; s < p->stages; first += layers[s++])
+        t[s] = p->ms(p->context, s, first, first + layers[s]);
+}
+
+static double memory_balance(const PlainProblem* p, const int* layers) {
+    double bytes[PARTITION_STAGES];
+    for (int s = 0, first = 0; s < p->exact.stages; first += layers[s++])
+        bytes[s] = p->bytes(p->exact.context, s, first, first + layers[s]);
+    return balance_degree(bytes, p->exact.stages);
+}
+
+static PartitionStep step_of(const PlainProblem* plain, const int* layers) {
+    const PartitionProblem* p = &plain->exact;
+    double t[PARTITION_STAGES];
+    PartitionStep step = {.alpha_m = memory_balance(plain, layers)};
+    memcpy(step.at.layers, layers, sizeof *layers * (size_t)p->stages);
+    step.at.ms = partition_ms(p, layers);
+    stage_times(t, p, layers);
+    for (int s = 0; s < p->stages; s++) step.slowest = fmax(step.slowest, t[s]);
+    step.alpha_t = step.slowest < INFINITY ? balance_degree(t, p->stages) : 0;
+    return step;
+}
+
+static int slowest_stage(const PartitionProblem* p, const int* layers) {
+    double t[PARTITION_STAGES];
+    int slowest = 0;
+    stage_times(t, p, layers);
+    for (int s = 1; s < p->stages; s++)
+        if (t[s] > t[slowest]) slowest = s;
+    return slowest;
+}
+
+static int was_there(const BiObjective* b, const int* layers, int stages) {
+    for (int i = 0; i < b->n; i++)
+        if (!memcmp(b->step[i].at.layers, layers, sizeof *layers * (size_t)stages)) return 1;
+    return 0;
+}
+
+// The faster of both neighbours that may take a layer of the slowest stage. Returns whether there is one. From where
+// something does not fit any step is allowed that takes from the stage without room.
+static int next_step(PartitionStep* next, const BiObjective* b, const PlainProblem* plain, double least_balance) {
+    const PartitionProblem* p = &plain->exact;
+    const PartitionStep* now = &b->step[b->n - 1];
+    int from = slowest_stage(p, now->at.layers), found = 0;
+    for (int to = from - 1; to <= from + 1; to += 2) {
+        int layers[PARTITION_STAGES];
+        memcpy(layers, now->at.layers, sizeof *layers * (size_t)p->stages);
+        if (to < 0 || to >= p->stages || layers[from] == 1) continue;
+        layers[from]--, layers[to]++;
+        if (was_there(b, layers, p->stages)) continue;
+        PartitionStep step = step_of(plain, layers);
+        int fits = step.slowest < INFINITY || now->slowest == INFINITY;
+        if (!fits || step.slowest > now->slowest || step.alpha_m < least_balance) continue;
+        if (!found || step.at.ms < next->at.ms) *next = step;
+        found = 1;
+    }
+    return found;
+}
+
+int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    PartitionProblem plain = p->exact;
+    int layers[PARTITION_STAGES], n = plain.layers;
+    double* bytes = TAKE(arena, double, n);
+    plain.ms = p->ms;
+    if (!bytes || partition_exact(&b->even_time, &plain, arena, err, errlen)) return arena_check(arena, err, errlen);
+    for (int l = 0; l < n; l++) bytes[l] = p->bytes(plain.context, plain.stages / 2, l, l + 1);
+    partition_even_memory(layers, plain.stages, bytes, n, 0, 0);
+    double least = memory_balance(p, b->even_time.layers);
+    b->step[0] = step_of(p, layers), b->n = 1;
+    while (b->n < PARTITION_STEPS && next_step(&b->step[b->n], b, p, least)) b->n++;
+    b->best = b->step[0].at;
+    for (int i = 1; i < b->n; i++)
+        if (b->step[i].at.ms < b->best.ms) b->best = b->step[i].at;
+    arena_reset(arena, mark);
+    return 0;
 }

@@ -22,10 +22,10 @@
 // in rounds with N ceil(tokens / (N C)) passes. e falls with tau, so bisection finds the least tau, and where f is dear
 // the least at which whole passes suffice (bound.c), exchanges being work that no tokens bind. A rank of speed v
 // computes v y by then, but exchanges and starts passes no faster: w + v_least (...) <= tau sum v, and y v_most above.
+#include "dev/bound_shares.h"
+
 #include <math.h>
 #include <stdlib.h>
-
-#include "plan/bound.h"
 
 typedef struct Shares {
     const int* sorted;

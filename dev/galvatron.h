@@ -1,13 +1,14 @@
 // galvatron.h - how a layer can be run, and what it takes, after Galvatron (Miao et al. 2022, arXiv 2211.13878) and
 // Galvatron-BMW (Wang et al. 2024, arXiv 2307.02031): the space of strategies, the formulas of time and memory that
-// their released code has, and what of both this program's own search uses (plan/layout_search.h).
+// their released code has, and the bi-objective partition, to compare this program's own search with.
 //
 // A stage of a pipeline has g ranks. Its strategies are a tree: every level divides the ranks by one dimension, data,
 // sharded data (ZeRO) or tensor, and a power of two; no dimension comes twice. The first level has neighbours in rank,
 // so the fastest links. Strategies that mix data with sharded data are pruned, since sharded data alone is never worse.
 // Recomputation doubles the rest. With g = 2^n > 1 ranks 4 n - 1 remain, with one rank one.
 #pragma once
-#include "plan/base.h"
+#include "plan/layout_cost.h"
+#include "plan/partition.h"
 
 typedef enum Dimension { BY_DATA, BY_SHARDS, BY_TENSOR, N_DIMENSIONS } Dimension;
 
@@ -33,10 +34,6 @@ int strategy_is_consecutive(const Strategy* s, Dimension by);
 void strategy_name(char name[STRATEGY_NAME], const Strategy* s);  // "tp2 dp4", neighbours first; "+" is recomputation
 
 // ---- time
-
-// Computing and an exchange at the same time slow each other: alone they take `a` and `b`, beside each other a slow_a
-// and b slow_b. Until the shorter ends both are slowed, then the other goes on at full speed.
-double overlapped_ms(double a, double slow_a, double b, double slow_b);
 
 // What is measured of a machine.
 typedef struct Links {
@@ -77,8 +74,6 @@ typedef struct LayerMemory {
     double states, activations;
 } LayerMemory;
 LayerMemory layer_memory(const LayerProfile* layer, const Strategy* s, double batch, double in_flight, double margin);
-// 1F1B: micro-batches that stage s of so many keeps.
-static inline int rounds_in_flight(int stages, int s) { return stages - s; }
 
 // ---- pipelines
 
@@ -86,5 +81,40 @@ static inline int rounds_in_flight(int stages, int s) { return stages - s; }
 static inline double pipeline_factor(int stages, int micro_batches) {
     return (double)(stages + micro_batches - 1) / ((double)stages * micro_batches);
 }
-// 1 - max / sum, between 0 and 1 - 1 / n.
-double balance_degree(const double* value, int n);
+
+// ---- stages: the bi-objective partition
+//
+// The bi-objective way is reconstructed from the abstract of Galvatron-BMW and a secondary account; its text and code
+// are not public. Balance of time alpha_t = 1 - max t / sum t, of memory alpha_m the same of bytes by one plain
+// strategy. It begins with stages of even memory and moves one layer out of the slowest stage to a neighbour, as long
+// as the slowest stage does not get slower, every stage fits, and memory is no less balanced than with stages of even
+// time.
+
+double balance_degree(const double* value, int n);  // 1 - max / sum, between 0 and 1 - 1 / n
+
+enum { PARTITION_STEPS = 256 };
+
+typedef struct PlainProblem {
+    PartitionProblem exact;
+    // Of layers [first, end) as this stage by one plain strategy, without limit; with the context of `exact`.
+    double (*bytes)(void* context, int stage, int first, int end);
+    double (*ms)(void* context, int stage, int first, int end);
+} PlainProblem;
+
+// One step of the search.
+typedef struct PartitionStep {
+    Partition at;
+    double slowest, alpha_t, alpha_m;  // ms; balance
+} PartitionStep;
+
+typedef struct BiObjective {
+    int n;  // steps, the first is of even memory
+    PartitionStep step[PARTITION_STEPS];
+    Partition even_time, best;  // best: the fastest step
+} BiObjective;
+int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, char* err, size_t errlen);
+
+// Even memory as the released code has it: stages are filled from the last one backwards with (all bytes) / stages
+// each, until the next layer would be too much by more than half of it; a stage beyond 1.3 of that gives its last
+// layers to the next; each has at least one. bytes (layers); of what only the first and the last stage have.
+void partition_even_memory(int* layers, int stages, const double* bytes, int n, double first_bytes, double last_bytes);
