@@ -51,7 +51,7 @@ one layout 4 $few --tp 2 --pp 2 --zero 3
 one strategies 4 --machine a100-7b --capacity 200 --strategies "4xtp1; tp2+2xtp1; tp4"
 one migrate 2 $few --tp 2 --balance migrate --refresh 2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4
 one resize 2 $few --tp 2 --balance resize --refresh 2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4
-times="--device virtual --machine h200-8b --eval-every 0 --save-every 0"
-one virtual 8 $times
-one virtual_layout 8 $times --tp 2 --pp 2 --zero 3
-one virtual_strategies 8 $times --strategies "8xtp1; tp4+4xtp1"
+virtual="--device virtual --machine h200-8b --eval-every 0 --save-every 0"
+one virtual 8 $virtual
+one virtual_layout 8 $virtual --tp 2 --pp 2 --zero 3
+one virtual_strategies 8 $virtual --strategies "8xtp1; tp4+4xtp1"
