@@ -5,24 +5,11 @@
 #include <string.h>
 
 #include "data/bpe.h"
-#include "data/unicode_nfc.h"
+#include "data/unicode.h"
 #include "plan/base.h"
 
 // Hangul syllables are leading consonant (of 19), vowel (of 21) and trailing consonant (of 27, or none).
 enum { S_BASE = 0xac00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11a7, L_COUNT = 19, V_COUNT = 21, T_COUNT = 28 };
-
-static const UnicodeMark no_mark;
-
-static const UnicodeMark* mark_of(uint32_t code) {
-    int low = 0, high = COUNT(unicode_marks);  // the last range with first <= code
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (unicode_marks[middle].first <= code) low = middle;
-        else high = middle;
-    }
-    const UnicodeMark* m = &unicode_marks[low];
-    return code >= m->first && code <= m->last ? m : &no_mark;
-}
 
 int nfc_is_normal(const char* text, size_t n) {
     int before = 0;  // the combining class of the character before
@@ -32,7 +19,7 @@ int nfc_is_normal(const char* text, size_t n) {
             before = 0;
             continue;
         }
-        const UnicodeMark* m = mark_of(utf8_decode(text + i, n - i, &length));
+        const UnicodeMark* m = unicode_mark(utf8_decode(text + i, n - i, &length));
         if (m->doubtful || (m->combining_class && m->combining_class < before)) return 0;
         before = m->combining_class;
     }
@@ -40,19 +27,6 @@ int nfc_is_normal(const char* text, size_t n) {
 }
 
 // ---- apart
-
-// The two parts of a code point, parts[1] = 0 where it has only one; NULL when it has none.
-static const uint32_t* parts_of(uint32_t code) {
-    int low = 0, high = COUNT(unicode_decompositions);
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (unicode_decompositions[middle][0] < code) low = middle + 1;
-        else high = middle;
-    }
-    return low < COUNT(unicode_decompositions) && unicode_decompositions[low][0] == code
-               ? unicode_decompositions[low] + 1
-               : NULL;
-}
 
 // Appends what code is at last taken apart into to out, which has n; returns how many it has then.
 static size_t take_apart(uint32_t code, int* out, size_t n) {
@@ -63,7 +37,7 @@ static size_t take_apart(uint32_t code, int* out, size_t n) {
         if (s % T_COUNT) out[n++] = (int)(T_BASE + s % T_COUNT);
         return n;
     }
-    for (const uint32_t* parts; (parts = parts_of(code)) != NULL; code = parts[0])
+    for (const uint32_t* parts; (parts = unicode_parts(code)) != NULL; code = parts[0])
         if (parts[1]) return take_apart(parts[1], out, take_apart(parts[0], out, n));
     out[n] = (int)code;
     return n + 1;
@@ -78,7 +52,7 @@ static void sort_marks(int* codes, size_t n, int* scratch) {
     for (int class = 0, next; done < n; class = next) {
         next = 256;
         for (size_t i = 0; i < n; i++) {
-            int of_this = mark_of((uint32_t)codes[i])->combining_class;
+            int of_this = unicode_mark((uint32_t)codes[i])->combining_class;
             if (of_this == class) scratch[done++] = codes[i];
             else if (of_this > class) next = MIN(next, of_this);
         }
@@ -90,7 +64,7 @@ static void put_in_order(int* codes, size_t n, int* scratch) {
     for (size_t begin = 0, end; begin < n; begin = end + 1) {
         int sorted = 1, before = 0;
         for (end = begin; end < n; end++) {
-            int class = mark_of((uint32_t)codes[end])->combining_class;
+            int class = unicode_mark((uint32_t)codes[end])->combining_class;
             if (class == 0) break;
             sorted &= class >= before;
             before = class;
@@ -106,15 +80,7 @@ static uint32_t joined(uint32_t first, uint32_t second) {
     uint32_t l = first - L_BASE, v = second - V_BASE, s = first - S_BASE, t = second - T_BASE;
     if (l < L_COUNT && v < V_COUNT) return S_BASE + (l * V_COUNT + v) * T_COUNT;
     if (s < L_COUNT * V_COUNT * T_COUNT && s % T_COUNT == 0 && t > 0 && t < T_COUNT) return first + t;
-    int low = 0, high = COUNT(unicode_compositions);
-    while (low < high) {
-        int middle = (low + high) / 2;
-        const uint32_t* d = unicode_decompositions[unicode_compositions[middle]];
-        if (d[1] == first && d[2] == second) return d[0];
-        if (d[1] < first || (d[1] == first && d[2] < second)) low = middle + 1;
-        else high = middle;
-    }
-    return 0;
+    return unicode_joined(first, second);
 }
 
 // A character joins the last one of class 0 when nothing stands between them that has class 0 or a class not below its
@@ -123,7 +89,7 @@ static size_t join(int* codes, size_t n) {
     size_t starter = SIZE_MAX, n_out = 0;
     int before = 0;  // the class of the last character, which is the starter or stands behind it
     for (size_t i = 0; i < n; i++) {
-        int class = mark_of((uint32_t)codes[i])->combining_class;
+        int class = unicode_mark((uint32_t)codes[i])->combining_class;
         int is_free = starter != SIZE_MAX && (starter + 1 == n_out || before < class);
         uint32_t both = is_free ? joined((uint32_t)codes[starter], (uint32_t)codes[i]) : 0;
         if (both) {
@@ -152,7 +118,7 @@ static char* put_utf8(char* p, uint32_t code) {
     return p + n;
 }
 
-// Apart there are at most 3/2 n code points, and together at most 3 n bytes (dev/unicode_classes.py makes sure): work
+// Apart there are at most 3/2 n code points, and together at most 3 n bytes (dev/unicode.py makes sure): work
 // holds the code points and as many of scratch, then the code points in its first half and the bytes at its end.
 size_t nfc_normalize(int* work, const char* text, size_t n) {
     size_t n_codes = 0, n_bytes = 0;

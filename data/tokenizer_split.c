@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "data/bpe.h"
-#include "data/unicode_classes.h"
+#include "data/unicode.h"
 #include "plan/base.h"
 
 uint32_t utf8_decode(const char* text, size_t n, size_t* length) {
@@ -42,15 +42,7 @@ static char class_at(const char* text, size_t n, size_t* length) {
         if (code - '0' < 10) return 'N';
         return code == ' ' || code - '\t' < 5 ? 'S' : 'O';
     }
-    code = utf8_decode(text, n, length);
-    int low = 0, high = COUNT(unicode_ranges);  // the last range with first <= code
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (unicode_ranges[middle].first <= code) low = middle;
-        else high = middle;
-    }
-    const UnicodeRange* range = &unicode_ranges[low];
-    return code >= range->first && code <= range->last ? range->kind : 'O';
+    return unicode_class(utf8_decode(text, n, length));
 }
 
 // Bytes of the characters of one class from `from` on, at most `most` characters; *last = where the last one begins.

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes data/unicode_tables.h, what data/unicode.c knows of Unicode:
+
+    python3 dev/unicode.py > data/unicode_tables.h
+
+It comes from the package unicodedata2 (pip install unicodedata2==16.0.0), so its Unicode version is the package's. That
+does not know the property White_Space; its code points are listed here, from PropList.txt, unchanged since Unicode 6.3.
+"""
+import textwrap
+
+import unicodedata2 as unicodedata
+
+WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)}
+WHITE_SPACE |= {0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+HANGUL = range(0xAC00, 0xD7A4)  # data/tokenizer_nfc.c computes these
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+def ranges(first, value_of):
+    """(first, last, value) of all runs of code points from `first` on whose value is the same and not None."""
+    found = []
+    for code in range(first + 1, 0x110001):
+        if code == 0x110000 or value_of(code) != value_of(first):
+            if value_of(first) is not None:
+                found.append((first, code - 1, value_of(first)))
+            first = code
+    return found
+
+
+def written(n):
+    """A number >= 0: five bits a digit, the lowest first, 32 more where another digit follows."""
+    return DIGITS[n] if n < 32 else DIGITS[32 + n % 32] + written(n // 32)
+
+
+def signed(n):
+    return written(2 * n if n >= 0 else -2 * n - 1)
+
+
+def table(name, words, count, text):
+    lines = textwrap.wrap(text, 114)
+    print(f"\n// {words}\nenum {{ {name.upper()} = {count} }};\nstatic const char {name}[] =\n    \"" +
+          '"\n    "'.join(lines) + '";')
+
+
+def class_of(code):
+    category = unicodedata.category(chr(code))[0]
+    return "S" if code in WHITE_SPACE else category if category in "LN" else None
+
+
+def write_ranges():
+    text, before = "", 0
+    found = ranges(0x80, class_of)
+    for first, last, kind in found:
+        text += written(first - before) + written(3 * (last - first) + "LNS".index(kind))
+        before = last
+    table("class_digits", "Ranges of letters, numbers and white space from U+0080 on: distance from the range before, "
+          "3 (code\n// points - 1) + 0, 1, 2.", len(found), text)
+
+
+def write_marks(parts, seconds):
+    def mark_of(code):
+        excluded = code in parts and unicodedata.normalize("NFC", chr(code)) != chr(code)
+        mark = (unicodedata.combining(chr(code)), int(excluded or code in seconds))
+        return mark if mark != (0, 0) else None
+
+    found, text, before = ranges(0, mark_of), "", 0
+    assert found[0][0] == 0x300  # text below is in form C
+    for first, last, (combining_class, doubtful) in found:
+        text += written(first - before) + written(2 * (last - first) + doubtful) + written(combining_class)
+        before = last
+    table("mark_digits", "UnicodeMark: distance from the one before, 2 (code points - 1) + doubtful, combining class.",
+          len(found), text)
+
+
+def write_parts(parts, composed):
+    text, before = "", [0, 0, 0]
+    for code in sorted(parts):
+        entry = [code, *parts[code], 0][:3]
+        text += written(2 * (code - before[0]) + (code in composed))
+        text += signed(entry[1] - before[1]) + signed(entry[2] - before[2])
+        before = entry
+    table("part_digits", "Decompositions: twice the distance from the one before, + 1 where its parts are joined "
+          "again; differences\n// of both parts, 0 for a second one that is not there.", len(parts), text)
+
+
+def main():
+    parts = {}
+    for code in range(0x110000):
+        field = unicodedata.decomposition(chr(code))
+        if field and field[0] != "<" and code not in HANGUL:
+            parts[code] = [int(part, 16) for part in field.split()]
+    composed = {code for code in parts if unicodedata.normalize("NFC", chr(code)) == chr(code)}
+    seconds = {parts[code][1] for code in composed} | {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
+    for code in {*parts, *HANGUL}:  # what data/tokenizer_nfc.c takes room for
+        whole, n = unicodedata.normalize("NFD", chr(code)), len(chr(code).encode())
+        assert len(whole.encode()) <= 3 * n and 2 * len(whole) <= 3 * n
+    print(f"// unicode_tables.h - Unicode {unicodedata.unidata_version} for data/unicode.c, made by dev/unicode.py. "
+          "Numbers in\n// digits of 5 bits, the lowest first; signed ones as 2 n or -2 n - 1.\n#pragma once")
+    write_ranges()
+    write_marks(parts, seconds)
+    write_parts(parts, composed)
+
+
+main()
