@@ -385,9 +385,10 @@ static uint64_t rounding_seed(const Model* m, const Config* config, const ParamT
            1;
 }
 
-// Where ranks have copies of key/value heads, those of an element have the same seed and are frozen alike, so that they
-// stay equal: seeds count from a tensor's end, because ranks have unlike numbers of queries before their keys.
-static void update_segment(Model* m, const Config* config, const Segment* segment, double lr, int64_t t) {
+// Where ranks have copies of key/value heads, those of an element have the same place and are frozen alike, so that
+// they stay equal.
+static void update_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
+    const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
     int has_copies = m->kv && (tensor->id == QKVW || tensor->id == QKVB);
     AdamW a;
@@ -397,7 +398,7 @@ static void update_segment(Model* m, const Config* config, const Segment* segmen
     a.v = (float*)zero_owned(m, STATE_V, segment);
     a.grad = zero_owned_grads(m, segment);
     a.n = segment->n;
-    a.first = segment->first - (split_shares_kv(&m->whole, &m->split) ? tensor->elems : 0);
+    a.place = run->place;
     a.lr = (float)lr;
     a.beta1 = (float)config->beta1;
     a.beta2 = (float)config->beta2;
@@ -425,9 +426,10 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     Moving leaving;
     if (m->next) zero_begin_gather(m->next, &leaving);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
+        OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
         if (m->next) mover_advance(&leaving, shape_bucket_of(&segment.tensor, &owner->shape));
-        if (segment.n) update_segment(owner, config, &segment, lr, t);
+        for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) update_run(owner, config, &runs[r], lr, t);
     }
     if (m->next) mover_end(&leaving);
     zero_clear_grads(m);

@@ -95,6 +95,17 @@ typedef struct Rotary {
     float eps;
 } Rotary;
 
+// Where elements of a part stand in its whole tensor: element i behind `first` and i others, and behind `gap` more for
+// each row of the part that ends before it. A part has `cols` columns, its element 0 stands in column `col` of them.
+// gap 0: it has whole rows, and needs neither.
+typedef struct Place {
+    size_t first, col, cols, gap;
+} Place;
+
+static inline size_t place_of(const Place* p, size_t i) {
+    return p->first + i + (p->gap ? (p->col + i) / p->cols * p->gap : 0);
+}
+
 // AdamW on one tensor (Loshchilov & Hutter 2019), with bias correction by the 1-based step t:
 //   g' = *grad_scale * g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 //   master -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * master)
@@ -105,13 +116,13 @@ typedef struct AdamW {
     float *m, *v;       // (n) updated
     const float* grad;  // (n)
     size_t n;
-    size_t first;  // of the n elements in their tensor, for `rounding`: a rank may own a part of a tensor
+    Place place;  // of the n elements, for `rounding`: a rank may own a part of a tensor
     float lr, beta1, beta2, eps, weight_decay;
     const float* grad_scale;  // (1) on the device: see clip_scale
     int t;                    // 1 for the first step
-    // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): element i of the tensor is
-    // the upper half of (bits of master[i]) + (hash64(rounding ^ (first + i)) & 0xffff), so that its expected value is
-    // master[i].
+    // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): an element is the
+    // upper half of (bits of its master) + (hash64(rounding ^ its place) & 0xffff), so that its expected value is that of
+    // the master, and its bits are the same whichever ranks divide the tensor, and how.
     uint64_t rounding;
     // 1: an element whose gradient is exactly 0 is left as it is, with its moments: nothing was computed for it.
     int freeze;

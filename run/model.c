@@ -263,6 +263,23 @@ int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part) {
     return split_boxes(boxes, &m->whole, split_of(m, part), layer_cut_rank(m, l), part->id);
 }
 
+int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned) {
+    Box boxes[MOST_RUNS];
+    const ParamTensor* part = &owned->tensor;
+    size_t width = (size_t)shape_param(&m->whole, part->id, pipeline_layer(m, part)).cols, begin = 0;
+    int n = 0, n_boxes = tp_boxes(boxes, m, part);
+    for (const Box* box = boxes; box < boxes + n_boxes; box++) {
+        size_t cols = (size_t)box->cols, end = begin + (size_t)box->rows * cols;
+        size_t first = MAX(begin, owned->first), last = MIN(end, owned->first + owned->n), before = first - begin;
+        begin = end;
+        if (first >= last) continue;
+        size_t row = (size_t)box->row + before / cols, col = before % cols;
+        runs[n++] = (OwnedRun){{*part, first, last - first, owned->at + (first - owned->first)},
+                               {row * width + (size_t)box->col + col, col, cols, box->rows > 1 ? width - cols : 0}};
+    }
+    return n;
+}
+
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
     char err[ERR_BYTES];
     const TpSplit* split = split_of(m, tensor);

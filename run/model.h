@@ -224,10 +224,16 @@ void tp_end(const Model* m, Request request, int l);
 
 // part = this rank's of whole, both (elems, host, fp32) of a tensor of this stage; may be the same memory.
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
-// Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
-// scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
 // The boxes of the whole tensor that this rank's part of it consists of.
 int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part);
+// Of what this rank owns of its part, the elements that lie in one box; and where they stand in the whole tensor.
+typedef struct OwnedRun {
+    Segment segment;
+    Place place;
+} OwnedRun;
+int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned);  // returns how many
+// Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
+// scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
 
 // logits (Vp, host): the own rows are there, all others come. Collective in the group.

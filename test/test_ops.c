@@ -235,17 +235,23 @@ static void adamw_matches_the_reference(void) {
 // Weights that one table rounds up and another down would be no error; so the masters are left as they are (lr = 0) and
 // the bits are the same everywhere. Their mean over many seeds is the master itself.
 static void stochastic_rounding_gives_the_same_bits_and_the_right_mean(void) {
-    enum { N = 4097, SEEDS = WATCHED ? 4 : 64 };
+    enum { N = 4097, SEEDS = WATCHED ? 4 : 64, COLS = 37, BEFORE = 5, WIDTH = 100 };
     double error = 0, ulps = 0;
     k.dt = DT_BF16, k.n = N;
     for (int seed = 1; seed <= SEEDS; seed++) {
         k.adamw = (AdamW){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1, .rounding = (uint64_t)seed * 77};
+        k.adamw.place.first = (size_t)seed % 3 * 1000000007;
+        if (seed % 2) k.adamw.place = (Place){BEFORE, BEFORE, COLS, WIDTH - COLS};  // COLS of WIDTH columns
         k.losses = output(1, DT_F32), set(k.losses, 0, 1);
         k.x = input(N, DT_F32, 0, 1), k.y = output(N, DT_F32), k.mean = output(N, DT_F32), k.rstd = output(N, DT_F32);
         for (int i = 0; i < N; i++) set(k.y, i, 0), set(k.mean, i, 0), set(k.rstd, i, 0);
         set(k.x, 4, 3.4e38), set(k.x, 5, -1e-40);
         k.out = output(N, DT_BF16);
         run_reference(call_adamw);
+        for (int i = 0; i < N && seed % 2; i++) {
+            size_t at = (size_t)((BEFORE + i) / COLS * WIDTH + (BEFORE + i) % COLS);
+            CHECK(get(k.out, i) == bf16_to_float(bf16_round((float)get(k.x, i), k.adamw.rounding, at)));
+        }
         for (int i = 6; i < N; i++) error += get(k.out, i) - get(k.x, i), ulps += fabs(get(k.x, i)) / 128;
         compare(call_adamw);
     }
@@ -328,7 +334,7 @@ static void call_adamw_in_parts(const Kernels* t) {
         size_t first = part_begins[i];
         a.param = (char*)data(k.out) + first * dtype_bytes(k.dt), a.master = (float*)data(k.x) + first;
         a.m = (float*)data(k.mean) + first, a.v = (float*)data(k.rstd) + first, a.grad = (float*)data(k.y) + first;
-        a.n = part_begins[i + 1] - first, a.first = first, a.grad_scale = (float*)data(k.losses);
+        a.n = part_begins[i + 1] - first, a.place.first = first, a.grad_scale = (float*)data(k.losses);
         t->adamw(&a, k.dt, NULL);
     }
 }

@@ -356,6 +356,36 @@ static void activations_move_by_the_formula(void) {
     }
 }
 
+// ---- rounding at random
+
+// A learning rate that is 0 in fp32 leaves the masters as they began, so that what is saved is their rounding alone.
+static void weights_are_rounded_alike_however_the_model_is_divided(void) {
+    const struct {
+        int ranks;
+        const char *model, *options;
+    } ways[] = {{1, SHARED, ""},
+                {3, SHARED, "--tp 3"},
+                {4, SHARED, "--tp 2 --zero 3"},
+                {4, SHARED, "--pp 2 --tp 2"},
+                {3, SHARED, "--strategies 'tp2+tp1'"},
+                {1, "", ""},
+                {3, "", "--tp 3"},
+                {4, "", "--layout $W/unlike"}};
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    CHECK(sh("printf 'tp 2\\nstage\\n layers 1 tp 1 zero 3\\n layers 1 zero 2\\n' > $W/unlike") == 0);
+    for (int i = 0, one = 0; i < COUNT(ways); i++) {
+        if (ways[i].ranks == 1) one = i;
+        int status = sh(MPIRUN TINY
+                        "%s --dtype bf16 --rounding stochastic --lr 1e-60 --steps 1 --save-every 1 %s "
+                        "--out $W/rounded%d",
+                        ways[i].ranks, program, ways[i].model, ways[i].options, i);
+        int differs =
+            sh("cmp $W/rounded%d/step-000001/model.safetensors $W/rounded%d/step-000001/model.safetensors", one, i);
+        if (status || differs) printf("    %s %s: status %d: %.900s\n", ways[i].model, ways[i].options, status, errors);
+        CHECK(status == 0 && !differs);
+    }
+}
+
 // ---- refusals
 
 // The first rank's words are there, on a line of their own. Other ranks say the same where the launcher is slow.
@@ -395,6 +425,7 @@ int main(int argc, char** argv) {
     RUN(files_name_whole_tensors_and_hold_them_once);
     RUN(samples_are_those_of_one_rank);
     RUN(activations_move_by_the_formula);
+    RUN(weights_are_rounded_alike_however_the_model_is_divided);
     RUN(a_group_that_cannot_be_is_refused_in_one_line);
     return program_end();
 }

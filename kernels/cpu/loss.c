@@ -139,8 +139,16 @@ typedef struct AdamWStep {  // the factors of one step, as every weight needs th
 } AdamWStep;
 
 // Integers alone: the compiler makes vectors of it. The masters are still in the first cache.
-static void round_range(bf16* restrict to, const float* restrict x, size_t n, uint64_t seed, uint64_t first) {
+static void round_run(bf16* restrict to, const float* restrict x, size_t n, uint64_t seed, uint64_t first) {
     for (size_t i = 0; i < n; i++) to[i] = bf16_round(x[i], seed, first + i);
+}
+
+static void round_range(const AdamW* a, size_t begin, size_t end) {
+    const Place* p = &a->place;
+    for (size_t n; begin < end; begin += n) {
+        n = p->gap ? MIN(end - begin, p->cols - (p->col + begin) % p->cols) : end - begin;
+        round_run((bf16*)a->param + begin, a->master + begin, n, a->rounding, place_of(p, begin));
+    }
 }
 
 SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
@@ -154,8 +162,7 @@ SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t e
         vf_put(a->master, i, n, x, DT_F32);
         if (a->param != (void*)a->master) vf_put(a->param, i, n, x, dt);
     });
-    if (dt == DT_BF16 && a->rounding)
-        round_range((bf16*)a->param + begin, a->master + begin, end - begin, a->rounding, a->first + begin);
+    if (dt == DT_BF16 && a->rounding) round_range(a, begin, end);
 }
 
 typedef struct Frozen {  // a piece of the weights and their moments before the update, in the first cache

@@ -527,7 +527,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
         a->v[i] = (float)v;
         double step = m / m_correction / (sqrt(v / v_correction) + a->eps) + a->weight_decay * a->master[i];
         a->master[i] = (float)(a->master[i] - a->lr * step);
-        if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, a->first + i);
+        if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, place_of(&a->place, i));
         else if (a->param != a->master) store(a->param, i, a->master[i], dt);
     }
 }

@@ -61,10 +61,22 @@ static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t ra
     return (bf16)((bits + (unsigned)(random & 0xffff)) >> 16);
 }
 
-// Element i of param from its master.
-static __device__ __forceinline__ float weight_of(const float*, float x, size_t, const AdamW&) { return x; }
-static __device__ __forceinline__ bf16 weight_of(const bf16*, float x, size_t i, const AdamW& a) {
-    return a.rounding ? round_stochastically(x, device_hash64(a.rounding ^ (a.first + i))) : narrow<bf16>(x);
+// place_of elements i .. i + PACK, with one division.
+static __device__ __forceinline__ void places_of(size_t place[PACK], const Place& p, size_t i) {
+    size_t row = p.gap ? (p.col + i) / p.cols : 0, end = (row + 1) * p.cols - p.col;  // of the row in which i stands
+    for (int j = 0; j < PACK; j++) {
+        if (p.gap && i + j == end) row++, end += p.cols;
+        place[j] = p.first + i + j + row * p.gap;
+    }
+}
+
+// Elements i .. i + PACK of param from their masters.
+static __device__ __forceinline__ void weights_of(Pack<float>& w, const Pack<float>& x, size_t, const AdamW&) { w = x; }
+static __device__ __forceinline__ void weights_of(Pack<bf16, PACK>& w, const Pack<float>& x, size_t i, const AdamW& a) {
+    size_t place[PACK];
+    if (a.rounding) places_of(place, a.place, i);
+    for (int j = 0; j < PACK; j++)
+        w.v[j] = a.rounding ? round_stochastically(x.v[j], device_hash64(a.rounding ^ place[j])) : narrow<bf16>(x.v[j]);
 }
 
 // What is frozen, a bit for each element, stays: it may have been rounded at random.
@@ -72,7 +84,7 @@ template <bool WHOLE, class T>
 static __device__ __forceinline__ void store_weights(T* param, const Pack<float>& x, unsigned frozen, size_t i,
                                                      const AdamW& a) {
     Pack<T, PACK> w;
-    for (int j = 0; j < PACK; j++) w.v[j] = weight_of(param, x.v[j], i + j, a);
+    weights_of(w, x, i, a);
     if (WHOLE && frozen == 0) store_pack(param + i, w);
     else
         for (int j = 0; j < PACK; j++)
