@@ -31,52 +31,6 @@ int unpack_open(char* err, size_t errlen) {
     return fd;
 }
 
-static int64_t cannot_write(const char* path, char* err, size_t errlen) {
-    return fail(err, errlen, "%s: cannot unpack it to TMPDIR or /tmp: %s%s", path, strerror(errno), disk_hint(errno));
-}
-
-// Opens a library and finds n functions in it. 0, or -1 with a message.
-static int find(const char* library, const char* package, const char* const* names, void** functions, int n,
-                const char* path, char* err, size_t errlen) {
-    void* handle = dlopen(library, RTLD_NOW);
-    for (int i = 0; i < n; i++) functions[i] = handle ? dlsym(handle, names[i]) : NULL;
-    for (int i = 0; i < n; i++)
-        if (!functions[i])
-            return fail(err, errlen,
-                        "%s: needs %s, which is not here (Debian: apt-get install %s); or unpack it yourself", path,
-                        library, package);
-    return 0;
-}
-
-// ---- gzip, by zlib's own reader of files
-
-static int64_t unpack_gz(int fd, const char* path, unsigned char* out, char* err, size_t errlen) {
-    static const char* const names[] = {"gzopen", "gzread", "gzclose", "gzerror", "gzdirect"};
-    void* f[COUNT(names)];
-    int64_t total = 0;
-    int n = 0, state = 0;
-    if (find("libz.so.1", "zlib1g", names, f, COUNT(names), path, err, errlen)) return -1;
-    void* (*open_file)(const char*, const char*) = (void* (*)(const char*, const char*))f[0];
-    int (*read_file)(void*, void*, unsigned) = (int (*)(void*, void*, unsigned))f[1];
-    int (*close_file)(void*) = (int (*)(void*))f[2];
-    const char* (*words)(void*, int*) = (const char* (*)(void*, int*))f[3];
-    int (*is_plain)(void*) = (int (*)(void*))f[4];
-    void* file = open_file(path, "rb");
-    if (!file) return fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
-    while ((n = read_file(file, out, PIECE)) > 0 && disk_write(fd, out, (size_t)n) == 0) total += n;
-    if (n > 0) total = cannot_write(path, err, errlen);
-    const char* why = words(file, &state);
-    size_t named = strlen(path);
-    if (!strncmp(why, path, named) && !strncmp(why + named, ": ", 2)) why += named + 2;  // said already
-    // A file that is cut short is told by the error that reading leaves.
-    if (n < 0 || (n == 0 && state != 0)) total = fail(err, errlen, "%s: damaged or cut short: %s", path, why);
-    else if (total > 0 && is_plain(file)) total = fail(err, errlen, "%s: is no gzip file", path);
-    if (close_file(file) && total >= 0) total = fail(err, errlen, "%s: damaged or cut short", path);
-    return total;
-}
-
-// ---- zstd
-
 typedef struct InBuffer {
     const void* from;
     size_t size, at;
@@ -87,22 +41,122 @@ typedef struct OutBuffer {
     size_t size, at;
 } OutBuffer;
 
-// All frames of the file. 0, or what the end lacks; -1 with a message.
-static int64_t run_stream(int fd, int in, const char* path, void* stream, void** f, unsigned char* held,
-                          unsigned char* out, char* err, size_t errlen) {
-    size_t (*step)(void*, OutBuffer*, InBuffer*) = (size_t(*)(void*, OutBuffer*, InBuffer*))f[2];
-    unsigned (*is_error)(size_t) = (unsigned (*)(size_t))f[3];
-    const char* (*name)(size_t) = (const char* (*)(size_t))f[4];
+enum { MOST_FUNCTIONS = 5 };
+
+// One of the two libraries, and a stream of it.
+typedef struct Decoder {
+    const char *library, *package, *names[MOST_FUNCTIONS];  // of functions; NULL behind the last
+    int (*open)(struct Decoder*);                           // 0, or -1: no memory
+    // From what is held to what is unpacked: 0 where a member or frame ends, 1 within one, -1: damaged, as why says.
+    int (*step)(struct Decoder*, OutBuffer*, InBuffer*);
+    void (*close)(struct Decoder*);
+    void* f[MOST_FUNCTIONS];
+    void* stream;
+    const char* why;
+} Decoder;
+
+// ---- gzip
+
+typedef struct ZStream {  // zlib's z_stream
+    const void* next_in;
+    unsigned avail_in;
+    unsigned long total_in;
+    void* next_out;
+    unsigned avail_out;
+    unsigned long total_out;
+    const char* msg;
+    void *state, *zalloc, *zfree, *opaque;
+    int data_type;
+    unsigned long adler, reserved;
+} ZStream;
+
+static int open_gz(Decoder* d) {
+    int (*init)(ZStream*, int, const char*, int) = (int (*)(ZStream*, int, const char*, int))d->f[0];
+    const int largest_window_and_header = 15 + 16;
+    d->stream = calloc(1, sizeof(ZStream));
+    return d->stream && !init((ZStream*)d->stream, largest_window_and_header, "1", sizeof(ZStream)) ? 0 : -1;
+}
+
+// Every member has a header and a checksum: what follows one is another, or damage.
+static int step_gz(Decoder* d, OutBuffer* to, InBuffer* from) {
+    enum { OK = 0, END = 1, NOTHING_TO_DO = -5 };
+    ZStream* z = (ZStream*)d->stream;
+    z->next_in = (const char*)from->from + from->at, z->avail_in = (unsigned)(from->size - from->at);
+    z->next_out = (char*)to->to + to->at, z->avail_out = (unsigned)(to->size - to->at);
+    int status = ((int (*)(ZStream*, int))d->f[1])(z, 0);
+    from->at = from->size - z->avail_in, to->at = to->size - z->avail_out;
+    if (status == END) return ((int (*)(ZStream*))d->f[2])(z);
+    d->why = z->msg ? z->msg : "no memory, or a dictionary that is missing";
+    return status == OK || status == NOTHING_TO_DO ? 1 : -1;
+}
+
+static void close_gz(Decoder* d) {
+    if (d->stream) ((int (*)(ZStream*))d->f[3])((ZStream*)d->stream);
+    free(d->stream);
+}
+
+// ---- zstd
+
+static int open_zst(Decoder* d) {
+    d->stream = ((void* (*)(void))d->f[0])();
+    return d->stream ? 0 : -1;
+}
+
+static int step_zst(Decoder* d, OutBuffer* to, InBuffer* from) {
+    size_t missing = ((size_t(*)(void*, OutBuffer*, InBuffer*))d->f[2])(d->stream, to, from);
+    if (!((unsigned (*)(size_t))d->f[3])(missing)) return missing > 0;
+    d->why = ((const char* (*)(size_t))d->f[4])(missing);
+    return -1;
+}
+
+static void close_zst(Decoder* d) {
+    if (d->stream) ((size_t(*)(void*))d->f[1])(d->stream);
+}
+
+static const Decoder decoders[] = {
+    {.library = "libz.so.1",
+     .package = "zlib1g",
+     .names = {"inflateInit2_", "inflate", "inflateReset", "inflateEnd"},
+     .open = open_gz,
+     .step = step_gz,
+     .close = close_gz},
+    {.library = "libzstd.so.1",
+     .package = "libzstd1",
+     .names = {"ZSTD_createDStream", "ZSTD_freeDStream", "ZSTD_decompressStream", "ZSTD_isError", "ZSTD_getErrorName"},
+     .open = open_zst,
+     .step = step_zst,
+     .close = close_zst},
+};
+
+// ---- either
+
+static int find_functions(Decoder* d, const char* path, char* err, size_t errlen) {
+    void* handle = dlopen(d->library, RTLD_NOW);
+    for (int i = 0; i < MOST_FUNCTIONS && d->names[i]; i++) {
+        d->f[i] = handle ? dlsym(handle, d->names[i]) : NULL;
+        if (!d->f[i])
+            return fail(err, errlen,
+                        "%s: needs %s, which is not here (Debian: apt-get install %s); or unpack it yourself", path,
+                        d->library, d->package);
+    }
+    return 0;
+}
+
+// All members or frames of the file, to its last byte.
+static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* held, char* out, char* err,
+                          size_t errlen) {
     int64_t total = 0, n;
-    size_t missing = 1;
+    int missing = 1;
     while ((n = disk_read(in, held, PIECE)) > 0) {
         InBuffer from = {held, (size_t)n, 0};
         OutBuffer to = {out, PIECE, PIECE};
         while (from.at < from.size || to.at == to.size) {  // a full piece may not have been all
             to.at = 0;
-            missing = step(stream, &to, &from);
-            if (is_error(missing)) return fail(err, errlen, "%s: damaged: %s", path, name(missing));
-            if (disk_write(fd, out, to.at)) return cannot_write(path, err, errlen);
+            missing = d->step(d, &to, &from);
+            if (missing < 0) return fail(err, errlen, "%s: damaged, or of another kind: %s", path, d->why);
+            if (disk_write(fd, out, to.at))
+                return fail(err, errlen, "%s: cannot unpack it to TMPDIR or /tmp: %s%s", path, strerror(errno),
+                            disk_hint(errno));
             total += (int64_t)to.at;
             if (missing == 0 && from.at == from.size) break;
         }
@@ -111,31 +165,17 @@ static int64_t run_stream(int fd, int in, const char* path, void* stream, void**
     return missing ? fail(err, errlen, "%s: cut short", path) : total;
 }
 
-static int64_t unpack_zst(int fd, const char* path, unsigned char* out, char* err, size_t errlen) {
-    static const char* const names[] = {"ZSTD_createDStream", "ZSTD_freeDStream", "ZSTD_decompressStream",
-                                        "ZSTD_isError", "ZSTD_getErrorName"};
-    void* f[COUNT(names)];
+int64_t unpack(int fd, const char* path, char* err, size_t errlen) {
     uint64_t bytes;
-    if (find("libzstd.so.1", "libzstd1", names, f, COUNT(names), path, err, errlen)) return -1;
-    void* (*make)(void) = (void* (*)(void))f[0];
-    size_t (*drop)(void*) = (size_t(*)(void*))f[1];
+    Decoder d = decoders[strcmp(unpack_suffix(path), ".gz") != 0];
+    if (find_functions(&d, path, err, errlen)) return -1;
     int in = disk_open(path, &bytes, err, errlen);
     if (in < 0) return -1;
-    unsigned char* held = (unsigned char*)malloc(PIECE);
-    void* stream = make();
-    int64_t total = held && stream ? run_stream(fd, in, path, stream, f, held, out, err, errlen)
-                                   : fail(err, errlen, "%s: no memory to unpack it", path);
-    if (stream) drop(stream);
+    char* held = (char*)malloc(2 * PIECE);
+    int64_t total = held && d.open(&d) == 0 ? run_stream(fd, in, path, &d, held, held + PIECE, err, errlen)
+                                            : fail(err, errlen, "%s: no memory to unpack it", path);
+    d.close(&d);
     free(held);
     close(in);
-    return total;
-}
-
-int64_t unpack(int fd, const char* path, char* err, size_t errlen) {
-    unsigned char* out = (unsigned char*)malloc(PIECE);
-    if (!out) return fail(err, errlen, "%s: no memory to unpack it", path);
-    int64_t total = !strcmp(unpack_suffix(path), ".gz") ? unpack_gz(fd, path, out, err, errlen)
-                                                        : unpack_zst(fd, path, out, err, errlen);
-    free(out);
     return total;
 }

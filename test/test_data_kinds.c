@@ -89,6 +89,14 @@ static void damaged_files_are_named(void) {
         }
         write_text(name, "plain text", 10);
         CHECK(!open_docs(name, bytes) && strstr(err, name));
+        // Of a second member, or frame: a bad byte in its magic, all but a byte of it missing, other bytes behind it.
+        memcpy(whole + n, whole, n);
+        for (int damage = 0; damage < 3; damage++) {
+            whole[n] = (char)(whole[0] ^ (damage == 0));
+            memcpy(whole + 2 * n, "garbage", 7);
+            write_text(name, whole, damage == 0 ? 2 * n : damage == 1 ? n + 1 : 2 * n + 7);
+            CHECK(!open_docs(name, bytes) && strstr(err, name));
+        }
     }
     CHECK(sh("TMPDIR=$W/nowhere %s --data $W/a.txt.gz --out $W/x", program) == 1);
     CHECK(strstr(errors, "nowhere") && strchr(errors, '\n') == errors + strlen(errors) - 1);
