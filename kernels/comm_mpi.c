@@ -342,6 +342,7 @@ static int initialize(const RankIdentity* id, double timeout_seconds, char* err,
     deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", id->rank, id->size);
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     deadline_end();
+    host_keep_ignored();
     if (error) return fail(err, errlen, "MPI_Init_thread failed");
     process.finalize = 1;
     return 0;

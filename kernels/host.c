@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -168,7 +169,7 @@ HostMemory host_memory(const char* root, int processes) {
     return memory;
 }
 
-// ---- cores, threads, descriptors
+// ---- cores, threads, stack, descriptors
 
 int host_cores(const char* root, pid_t process) {
     cpu_set_t set;
@@ -187,8 +188,7 @@ void host_take_threads(HostThreads* held, int wanted) {
     held->threads = (pthread_t*)malloc((size_t)MAX(wanted, 1) * sizeof *held->threads);
     pthread_mutex_init(&held->gate, NULL);
     pthread_mutex_lock(&held->gate);
-    while (held->threads && held->n < wanted &&
-           !pthread_create(&held->threads[held->n], NULL, wait_at, &held->gate))
+    while (held->threads && held->n < wanted && !pthread_create(&held->threads[held->n], NULL, wait_at, &held->gate))
         held->n++;
 }
 
@@ -199,10 +199,34 @@ void host_give_back_threads(HostThreads* held) {
     free(held->threads);
 }
 
+size_t host_stack(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_STACK, &limit) ? SIZE_MAX : (size_t)limit.rlim_cur;
+}
+
 int host_descriptors(int wanted) {
     int n = 0, *descriptors = (int*)malloc((size_t)MAX(wanted, 1) * sizeof *descriptors);
     while (descriptors && n < wanted && (descriptors[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) n++;
     for (int i = 0; i < n; i++) close(descriptors[i]);
     free(descriptors);
     return n;
+}
+
+// ---- signals
+
+static const int ends[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+static int was_ignored[COUNT(ends)];
+
+static void look_at_signals(void) {
+    struct sigaction now;
+    for (int i = 0; i < COUNT(ends); i++) was_ignored[i] = !sigaction(ends[i], NULL, &now) && now.sa_handler == SIG_IGN;
+}
+
+// What stands in this section runs before the constructors of libraries.
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = look_at_signals;
+
+// As a constructor of the program it runs behind those of libraries.
+__attribute__((constructor)) void host_keep_ignored(void) {
+    for (int i = 0; i < COUNT(ends); i++)
+        if (was_ignored[i]) signal(ends[i], SIG_IGN);
 }

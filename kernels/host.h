@@ -29,5 +29,12 @@ typedef struct HostThreads {
 void host_take_threads(HostThreads* held, int wanted);
 void host_give_back_threads(HostThreads* held);
 
+// The stack of this process at most, bytes.
+size_t host_stack(void);
+
+// Of SIGHUP, SIGINT, SIGTERM and SIGUSR1, those that were ignored when this process began are ignored again: a library
+// may take one when it is loaded (UCX: SIGHUP). It is so when main begins; to be called where others have been loaded.
+void host_keep_ignored(void);
+
 // How many of so many descriptors can be had at once.
 int host_descriptors(int wanted);

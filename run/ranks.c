@@ -9,7 +9,11 @@
 #include "run/run.h"
 
 void run_find_ranks(Run* run) {
+    enum { LEAST_STACK_KIB = 512 };  // of all threads; the largest frame takes 110
     char err[ERR_BYTES];
+    if (host_stack() >> 10 < LEAST_STACK_KIB)
+        die("expected a stack of %d KiB, found %zu; raise its limit (ulimit -s 8192)", LEAST_STACK_KIB,
+            host_stack() >> 10);
     if (rank_identity(&run->identity, err, sizeof err)) die("%s", err);
     if (run->identity.size == 1) return;
     die_as_rank(run->identity.rank);

@@ -134,6 +134,16 @@ static void too_few_descriptors_for_mpi_are_told_before_it_starts(void) {
     if (test_failures_in_claim) printf("    %.600s\n", errors);
 }
 
+// ---- stack
+
+static void too_small_a_stack_gets_one_line(void) {
+    const int kib[] = {64, 96, 112, 511};
+    for (int i = 0; i < COUNT(kib); i++)
+        CHECK(refused(sh("rm -rf $W/run; ulimit -s %d; exec %s " ONE, kib[i], program), "expected a stack of 512 KiB",
+                      "ulimit -s"));
+    CHECK(works(sh("rm -rf $W/run; ulimit -s 512; exec %s " TINY "--threads 4 --out $W/run", program)));
+}
+
 // ---- sizes of files
 
 static void a_file_that_may_not_grow_ends_the_run_with_words_not_a_signal(void) {
@@ -208,6 +218,7 @@ int main(int argc, char** argv) {
     RUN(few_descriptors_are_enough_and_leave_no_document_out);
     RUN(too_few_descriptors_get_one_line);
     RUN(too_few_descriptors_for_mpi_are_told_before_it_starts);
+    RUN(too_small_a_stack_gets_one_line);
     RUN(a_file_that_may_not_grow_ends_the_run_with_words_not_a_signal);
     RUN(more_threads_than_there_is_room_for_get_one_line);
     RUN(threads_of_a_sample_have_room_or_get_one_line);

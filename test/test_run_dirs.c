@@ -184,8 +184,40 @@ static void a_log_that_is_no_file_is_refused_at_once(void) {
 
 // ---- signals and pipes
 
+// Started by `launcher`, behind nohup and with a library that may take the signal; then the terminal of a process closes.
+static void nohup_goes_on(const char* launcher, const char* library) {
+    char name[64], text[32] = "";
+    CHECK(sh("rm -rf $W/nohup $W/pid") == 0);
+    pid_t pid = start("%s sh -c 'echo $$ > $W/pid; exec nohup env LD_PRELOAD=%s %s " SMALL
+                      " --steps 1000000 --save-every 50 --out $W/nohup'",
+                      launcher, library, program);
+    for (int step = 50; step <= 150; step += 50) {
+        snprintf(name, sizeof name, "nohup/step-%06d/DONE", step);
+        CHECK(comes(name, 20));
+        read_text(path_of("pid"), text, sizeof text);
+        if (step == 50) CHECK(atoi(text) > 1 && kill(atoi(text), SIGHUP) == 0);
+    }
+    kill(pid, SIGTERM);
+    CHECK(ended_within(pid, 10) == 128 + SIGTERM || *launcher);  // mpirun has a status of its own
+}
+
+// Some libraries of networks do so, when they are loaded or by MPI_Init.
+static void nohup_goes_on_where_a_library_takes_the_signal(void) {
+    static const char source[] =
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <signal.h>\n#include <unistd.h>\n"
+        "static void on_hangup(int n) { _exit(7); }\n"
+        "__attribute__((constructor)) static void take(void) { signal(SIGHUP, on_hangup); }\n"
+        "int MPI_Init_thread(int* n, char*** v, int wanted, int* level) {\n"
+        "    int (*next)(int*, char***, int, int*) = dlsym(RTLD_NEXT, \"MPI_Init_thread\");\n"
+        "    int error = next(n, v, wanted, level);\n    take();\n    return error;\n}\n";
+    write_text("take.c", source, sizeof source - 1);
+    if (sh("cc -shared -fPIC -o $W/take.so $W/take.c -ldl")) SKIP("no C compiler here");
+    nohup_goes_on("", "$W/take.so");
+    if (has_mpirun()) nohup_goes_on("mpirun --oversubscribe -n 2", "$W/take.so");
+}
+
 static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
-    char name[64], err[ERR_BYTES], path[CHECKPOINT_PATH], dir[600];
+    char err[ERR_BYTES], path[CHECKPOINT_PATH], dir[600];
     int64_t step = 0;
     pid_t pid = endless("hangup");
     kill(pid, SIGHUP);
@@ -195,15 +227,7 @@ static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
     snprintf(dir, sizeof dir, "%s/hangup", work);
     CHECK(at && checkpoint_latest(dir, path, sizeof path, &step, err, sizeof err) == 1);
     CHECK(at && atoll(at + 16) == step);
-    pid = start("nohup %s " SMALL " --steps 1000000 --save-every 50 --out $W/nohup", program);
-    CHECK(comes("nohup/step-000050/DONE", 10));
-    kill(pid, SIGHUP);
-    for (int more = 100; more <= 150; more += 50) {
-        snprintf(name, sizeof name, "nohup/step-%06d/DONE", more);
-        CHECK(comes(name, 10));
-    }
-    kill(pid, SIGTERM);
-    CHECK(ended_within(pid, 10) == 128 + SIGTERM);
+    nohup_goes_on("", "");
 }
 
 static void a_reader_that_ends_stops_the_run_with_a_checkpoint(void) {
@@ -273,6 +297,7 @@ int main(int argc, char** argv) {
     RUN(a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read);
     RUN(a_log_that_is_no_file_is_refused_at_once);
     RUN(a_terminal_that_closes_saves_and_nohup_goes_on);
+    RUN(nohup_goes_on_where_a_library_takes_the_signal);
     RUN(a_reader_that_ends_stops_the_run_with_a_checkpoint);
     RUN(output_that_cannot_be_written_ends_with_a_status);
     RUN(a_save_that_fails_is_tried_again_and_the_run_goes_on);

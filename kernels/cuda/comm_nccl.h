@@ -7,6 +7,7 @@
 
 extern "C" {
 #include "kernels/deadline.h"
+#include "kernels/host.h"
 }
 
 #if NCCL_VERSION_CODE < 21800
