@@ -1,4 +1,4 @@
-// run_page.c - lines of log.jsonl become columns, evaluations and events, and these the numbers of a page; run_page.h.
+// run_page.c - lines of log.jsonl become columns and events, and these the numbers of a page; run_page.h.
 //
 // Events are kept as the JSON that they are in the log. Three are not in it and are made here: a change of the work
 // that slow ranks leave out or give away, by the figures of ranks, and the two ends of an injected straggler.
@@ -19,15 +19,12 @@
 #include "run/columns.h"
 #include "run/run_page_script.h"
 
-enum { SERIES = 9, MOST_EVENTS = 4000, MOST_STRATEGIES = 12 };
+enum { SERIES = 9, EVALS = 2, MOST_EVENTS = 4000, MOST_STRATEGIES = 12 };
 
 static const char* const series[SERIES] = {"loss",        "grad_norm",    "lr",  "tokens_per_second", "mfu",
                                            "measured_ms", "predicted_ms", "gap", "exposed_seconds"};
 
-typedef struct Evaluation {
-    int64_t step;
-    double loss, bits;  // NaN: not known
-} Evaluation;
+static const char* const eval_series[EVALS] = {"val_loss", "bits_per_byte"};
 
 struct RunPage {
     char* name;
@@ -38,11 +35,11 @@ struct RunPage {
     Columns* strategies;                    // 1 for the strategy that a step chose, 0 for others; NULL: there are none
     char* strategy_names[MOST_STRATEGIES];  // in the order in which they appeared; the last one stands for all behind
     int n_strategies;
-    Evaluation* evals;  // (n_evals)
-    int64_t n_evals, evals_room;
-    char** events;  // (n_events) JSON, after each other
-    int64_t n_events, events_room;
-    double seconds;  // of all steps
+    Columns* evals;
+    double best[EVALS];  // the least of all; NaN: not known
+    int n_events;
+    char* events[MOST_EVENTS];  // (n_events) JSON, after each other
+    double seconds;             // of all steps
 };
 
 RunPage* run_page_open(const char* name) {
@@ -50,34 +47,24 @@ RunPage* run_page_open(const char* name) {
     if (!page) return NULL;
     page->name = strdup(name);
     page->steps = columns_open(SERIES, PAGE_COLUMNS);
-    if (page->name && page->steps) return page;
+    page->evals = columns_open(EVALS, PAGE_COLUMNS);
+    for (int i = 0; i < EVALS; i++) page->best[i] = NAN;
+    if (page->name && page->steps && page->evals) return page;
     run_page_close(page);
     return NULL;
 }
 
 void run_page_close(RunPage* page) {
     if (!page) return;
-    for (int64_t i = 0; i < page->n_events; i++) free(page->events[i]);
-    free(page->events);
-    free(page->evals);
+    for (int i = 0; i < page->n_events; i++) free(page->events[i]);
     free(page->before);
     free(page->name);
     columns_close(page->steps);
+    columns_close(page->evals);
     columns_close(page->ranks);
     columns_close(page->strategies);
     for (int i = 0; i < page->n_strategies; i++) free(page->strategy_names[i]);
     free(page);
-}
-
-// Room for one more of n elements. 0, or -1.
-static int make_room(void* array, int64_t* room, int64_t n, size_t bytes) {
-    if (n < *room) return 0;
-    int64_t more = 2 * *room + 16;
-    void* grown = realloc(*(void**)array, (size_t)more * bytes);
-    if (!grown) return -1;
-    *(void**)array = grown;
-    *room = more;
-    return 0;
 }
 
 // ---- what lines say
@@ -85,12 +72,8 @@ static int make_room(void* array, int64_t* room, int64_t n, size_t bytes) {
 // Takes over text. Of very many the later ones are left out.
 static int add_event(RunPage* page, char* text) {
     if (!text) return -1;
-    if (page->n_events >= MOST_EVENTS ||
-        make_room(&page->events, &page->events_room, page->n_events, sizeof *page->events)) {
-        free(text);
-        return page->n_events >= MOST_EVENTS ? 0 : -1;
-    }
-    page->events[page->n_events++] = text;
+    if (page->n_events < MOST_EVENTS) page->events[page->n_events++] = text;
+    else free(text);
     return 0;
 }
 
@@ -152,11 +135,14 @@ static int note_event(RunPage* page, const Json* json, const char* line, size_t 
     return ranks >= 1 && ranks < 1e6 ? add_stragglers(page, spec, (int)ranks) : 0;
 }
 
-static int note_evaluation(RunPage* page, const Json* json, int64_t step) {
-    if (make_room(&page->evals, &page->evals_room, page->n_evals, sizeof *page->evals)) return -1;
-    page->evals[page->n_evals++] =
-        (Evaluation){step, number_of(json, json->values, "val_loss"), number_of(json, json->values, "bits_per_byte")};
-    return 0;
+static void note_evaluation(RunPage* page, const Json* json, int64_t step) {
+    float values[EVALS];
+    for (int i = 0; i < EVALS; i++) {
+        double x = number_of(json, json->values, eval_series[i]);
+        values[i] = (float)x;
+        page->best[i] = fmin(page->best[i], x);  // NaN only where both are
+    }
+    columns_add(page->evals, step, values);
 }
 
 static int note_ranks(RunPage* page, const Json* json, int64_t step, const JsonValue* ranks) {
@@ -278,7 +264,7 @@ int run_page_line(RunPage* page, const char* line, size_t n) {
     else if (json_int64(json_get(&json, root, "at"), &step) == 0 && json_get(&json, root, "event"))
         status = note_event(page, &json, line, n);
     else if (json_int64(json_get(&json, root, "step"), &step) || step < 0) status = 0;
-    else if (json_get(&json, root, "val_targets")) status = note_evaluation(page, &json, step);
+    else if (json_get(&json, root, "val_targets")) note_evaluation(page, &json, step);
     else if (json_get(&json, root, "loss")) status = note_step(page, &json, step);
     json_free(&json);
     return status;
@@ -391,17 +377,19 @@ static void put_page(FILE* out, const RunPage* page) {
         fputs(i ? ",\n" : "\n", out);
         put_means(out, page->steps, series[i], i, 6);
     }
-    fputs("},\n\"evals\":[", out);
-    for (int64_t i = 0; i < page->n_evals; i++) {
-        const Evaluation* e = &page->evals[i];
-        fprintf(out, "%s{\"step\":%" PRId64 ",\"val_loss\":", i ? "," : "", e->step);
-        put_number(out, e->loss, 7);
-        fputs(",\"bits_per_byte\":", out);
-        put_number(out, e->bits, 7);
-        fputc('}', out);
+    fputs("},\n\"evals\":{", out);
+    put_columns(out, page->evals);
+    for (int i = 0; i < EVALS; i++) {
+        fputc(',', out);
+        put_means(out, page->evals, eval_series[i], i, 7);
     }
-    fputs("],\n\"events\":[", out);
-    for (int64_t i = 0; i < page->n_events; i++) {
+    fputs(",\"best\":{", out);
+    for (int i = 0; i < EVALS; i++) {
+        fprintf(out, "%s\"%s\":", i ? "," : "", eval_series[i]);
+        put_number(out, page->best[i], 7);
+    }
+    fputs("}},\n\"events\":[", out);
+    for (int i = 0; i < page->n_events; i++) {
         fputs(i ? ",\n" : "\n", out);
         put_json(out, page->events[i]);
     }
@@ -412,11 +400,7 @@ static void put_page(FILE* out, const RunPage* page) {
     fputc('}', out);
 }
 
-int run_page_write(RunPage* const* pages, int n, const char* title, const char* path, char* err, size_t errlen) {
-    char* text = NULL;
-    size_t bytes = 0;
-    FILE* out = open_memstream(&text, &bytes);
-    if (!out) return fail(err, errlen, "%s: no memory for this page: %s", path, strerror(errno));
+void run_page_print(FILE* out, RunPage* const* pages, int n, const char* title) {
     fputs(page_begin, out);
     fputs(run_page_head, out);
     fputs(page_numbers, out);
@@ -431,6 +415,14 @@ int run_page_write(RunPage* const* pages, int n, const char* title, const char* 
     fputs(page_functions, out);
     fputs(run_page_foot, out);
     fputs(page_end, out);
+}
+
+int run_page_write(RunPage* const* pages, int n, const char* title, const char* path, char* err, size_t errlen) {
+    char* text = NULL;
+    size_t bytes = 0;
+    FILE* out = open_memstream(&text, &bytes);
+    if (!out) return fail(err, errlen, "%s: no memory for this page: %s", path, strerror(errno));
+    run_page_print(out, pages, n, title);
     int torn = ferror(out), failed = fclose(out) || torn;
     failed =
         failed ? fail(err, errlen, "%s: no memory for this page", path) : disk_put(path, text, bytes, 1, err, errlen);
@@ -445,7 +437,7 @@ enum { MOST_NAMES = 256, NAME_ROOM = 64, VALUE_ROOM = 256 };
 // The event with which the run was started last. 0, or -1: there is none.
 static int last_start(const RunPage* page, Json* json) {
     static const char begin[] = "{\"event\": \"start\"";
-    for (int64_t i = page->n_events; i-- > 0;)
+    for (int i = page->n_events; i-- > 0;)
         if (!strncmp(page->events[i], begin, sizeof begin - 1))
             return json_parse(json, page->events[i], strlen(page->events[i]), NULL, 0);
     return -1;
@@ -467,7 +459,7 @@ static int collect_names(const RunPage* page, char names[MOST_NAMES][NAME_ROOM],
     if (last_start(page, &json)) return n;
     const JsonValue* options = json_get(&json, json.values, "options");
     int members = options && options->type == JSON_OBJECT ? options->n : 0;
-    const JsonValue* key = options + 1;
+    const JsonValue* key = members ? options + 1 : NULL;
     for (int i = 0; i < members && n < MOST_NAMES; i++) {
         int k = 0;
         if (key->length < NAME_ROOM && json_string(key, names[n]) > 0) {
@@ -488,19 +480,14 @@ static void put_cell(FILE* out, double x, const char* format) {
 
 static void put_result(FILE* out, const RunPage* page) {
     int n = columns_count(page->steps);
-    double loss = 0, weight = 0, best = NAN, bits = NAN;
+    double loss = 0, weight = 0;
     for (int i = MAX(0, n - 20); i < n; i++) {
         double x = columns_mean(page->steps, i, 0);
         if (isfinite(x)) loss += x, weight++;
     }
-    for (int64_t i = 0; i < page->n_evals; i++) {
-        if (!(page->evals[i].loss >= best)) best = page->evals[i].loss;
-        if (!(page->evals[i].bits >= bits)) bits = page->evals[i].bits;
-    }
     fprintf(out, " %8" PRId64, n ? columns_last(page->steps, n - 1) : 0);
     put_cell(out, weight > 0 ? loss / weight : NAN, "%.4f");
-    put_cell(out, best, "%.4f");
-    put_cell(out, bits, "%.4f");
+    for (int i = 0; i < EVALS; i++) put_cell(out, page->best[i], "%.4f");
     put_cell(out, columns_total_mean(page->steps, 3), "%.0f");
     put_cell(out, page->seconds, "%.1f");
 }

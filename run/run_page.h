@@ -4,7 +4,7 @@
 //   run_page_line(page, line, n);                        // of log.jsonl, as it is written; or run_page_read
 //   run_page_write(&page, 1, title, path, err, sizeof err);   // whenever asked
 //
-// Memory is bounded but for events: 48 KiB of steps, and 24 KiB a rank, however long the run.
+// Memory is bounded, however long the run: columns of steps and of evaluations, 24 KiB a rank, 4000 events.
 #pragma once
 #include "data/runlog.h"
 
@@ -20,7 +20,8 @@ int run_page_line(RunPage* page, const char* line, size_t n);
 int run_page_ranks(RunPage* page, int64_t step, const RankStep* ranks, int n);
 // A whole log. 0, or -1 with a message.
 int run_page_read(RunPage* page, const char* path, char* err, size_t errlen);
-// One HTML file that needs nothing else; an older one stays when this fails. 0, or -1 with a message.
+void run_page_print(FILE* out, RunPage* const* pages, int n, const char* title);
+// The same as one HTML file that needs nothing else; an older one stays when this fails. 0, or -1 with a message.
 int run_page_write(RunPage* const* pages, int n, const char* title, const char* path, char* err, size_t errlen);
 // Several runs side by side on a terminal: results, and options that differ.
 void run_page_table(FILE* out, RunPage* const* pages, int n);

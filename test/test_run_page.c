@@ -1,6 +1,7 @@
 // test_run_page.c - the claims of run/run_page.h and run/columns.h, and of the ranks in data/runlog.h: a run of any
 // length is at most so many columns of true means, the page has what the log says, whatever else stands there, and a
 // page that cannot be written leaves the older one.
+#include <inttypes.h>
 #include <sys/resource.h>
 
 #include "data/runlog.h"
@@ -203,7 +204,8 @@ static void steps_evaluations_and_events_of_the_log_stand_in_the_page(void) {
         const JsonValue *losses = member(&json, member(&json, run, "series"), "loss"),
                         *evals = member(&json, run, "evals");
         CHECK(losses && losses->n == 6 && is_close(json_at(&json, losses, 4), 2));
-        CHECK(evals && evals->n == 2 && number(&json, json_at(&json, evals, 1), "bits_per_byte") == 2.25);
+        CHECK(evals && member(&json, evals, "columns")->n == 2);
+        CHECK(is_close(json_at(&json, member(&json, evals, "bits_per_byte"), 1), 2.25));
         CHECK(number(&json, run, "seconds") == 3);
         const JsonValue* events = member(&json, run, "events");
         const struct {
@@ -218,6 +220,31 @@ static void steps_evaluations_and_events_of_the_log_stand_in_the_page(void) {
         }
         json_free(&json);
     }
+    run_page_close(page);
+}
+
+// Steps as large as numbers go, and a start that does not say its options.
+static void evaluations_are_merged_as_steps_are_and_the_best_stays(void) {
+    enum { EVALS = 200000 };
+    Json json;
+    RunPage* page = run_page_open("x");
+    FILE* nowhere = fopen("/dev/null", "w");
+    line(page, "{\"event\": \"start\", \"at\": 0}");
+    for (int i = 0; i < EVALS; i++)
+        line(page, "{\"step\": %" PRId64 ", \"val_loss\": %d, \"val_targets\": 9, \"bits_per_byte\": null}",
+             INT64_MAX - EVALS + i, i == 77777 ? 1 : 2);
+    CHECK(run_page_write(&page, 1, "x", path_of("evals.html"), err, sizeof err) == 0);
+    CHECK(read_text(path_of("evals.html"), text, sizeof text) < 200000);
+    if (!page_json(&json, text)) {
+        const JsonValue* evals = member(&json, json_at(&json, member(&json, json.values, "runs"), 0), "evals");
+        const JsonValue* best = member(&json, evals, "best");
+        int n = member(&json, evals, "columns")->n;
+        CHECK(n > PAGE_COLUMNS / 2 && n <= PAGE_COLUMNS && member(&json, evals, "val_loss")->n == n);
+        CHECK(number(&json, best, "val_loss") == 1 && member(&json, best, "bits_per_byte")->type == JSON_NULL);
+        json_free(&json);
+    }
+    run_page_table(nowhere, &page, 1);
+    fclose(nowhere);
     run_page_close(page);
 }
 
@@ -415,6 +442,7 @@ int main(int argc, char** argv) {
     RUN(a_page_may_be_written_at_any_time_and_changes_nothing);
     RUN(the_page_needs_nothing_else_and_no_text_escapes_into_it);
     RUN(steps_evaluations_and_events_of_the_log_stand_in_the_page);
+    RUN(evaluations_are_merged_as_steps_are_and_the_best_stays);
     RUN(the_strategy_that_each_step_chose_is_counted);
     RUN(lines_that_are_no_log_change_nothing);
     RUN(a_run_writes_its_page_and_several_are_laid_side_by_side);

@@ -1,5 +1,4 @@
-// fuzz_log.c - lines of a log.jsonl, of which report.html is made: whatever they are, they harm
-// nothing.
+// fuzz_log.c - lines of a log.jsonl, of which report.html is made: whatever they are, they harm nothing.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     }
     FILE* out = fopen("/dev/null", "w");
     run_page_table(out, &page, 1);
+    run_page_print(out, &page, 1, "run");
     fclose(out);
     run_page_close(page);
     return 0;
