@@ -357,8 +357,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     int max_tokens = run->training ? run->config.batch_tokens : m->shape.context;
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
     for (int i = 0; i < N_ZERO_PARTS; i++) m->zero.part[i] = planned(plan, zero_part_names[i]);
-    zero_open(m);
-    if (!run->strategies) run_carve_activations(run);
+    if (!run->strategies) zero_open(m), run_carve_activations(run);
     carve_work(run, plan, run->config.capacity);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");

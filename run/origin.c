@@ -230,8 +230,11 @@ static void read_start(Run* run) {
             die("%s: %s", run->start_from, err);
         free(text);
     }
-    if (run->uses_model && !config_was_given(c, "--tp")) c->tp = 1;  // however many ranks it was trained on
-    if (run->uses_model && !config_was_given(c, "--pp")) c->pp = 1;
+    int strategies = config_was_given(c, "--strategies") && strcmp(c->strategies, "none") != 0;
+    int anew = run->uses_model || strategies;  // however many ranks it was trained on, and how they divided it
+    if (anew && !config_was_given(c, "--tp")) c->tp = 1;
+    if (anew && !config_was_given(c, "--pp")) c->pp = 1;
+    if (strategies && !config_was_given(c, "--zero")) c->zero = 1;
     settle_shape(c, &shape, run->start_from);
     run->model.whole = shape;
 }

@@ -253,6 +253,24 @@ static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one(vo
     check_same(&rest, &one, HALF);
 }
 
+static void strategies_go_on_from_a_run_that_was_divided_otherwise(void) {
+    Curve c;
+    if (!run("divided", 4, "--capacity 400 --tp 2 --pp 2 --zero 2", &c)) return;
+    sh("rm -rf $W/divided/step-000020");
+    int status = sh(MPIRUN "--resume --out $W/divided --threads 1 --strategies 'tp2+2xtp1'", 4, program);
+    if (status) printf("    %.600s\n", errors);
+    CHECK(status == 0 && log_values("divided", "loss", c.loss, STEPS) == STEPS);
+    CHECK(log_values("divided", "grad_norm", c.norm, STEPS) == STEPS);
+    check_same(&c, &one, HALF);
+}
+
+// Also where leaks are looked for, which libraries of MPI have: the suite runs this one so.
+static void a_strategy_of_one_rank_ends_without_a_word_on_stderr(void) {
+    CHECK(sh("%s " TINY "--steps 2 --strategies tp1 --out $W/alone", program) == 0);
+    if (errors[0]) printf("    %.900s\n", errors);
+    CHECK(errors[0] == 0);
+}
+
 #define SCHEMES                                                                                                \
     "name schemes\\nlinear_ms 0\\nquadratic_ms 0\\nscheme TP4 4 1 1e-5 0.02 3\\nscheme TP2 2 1 2e-5 0.04 2\\n" \
     "scheme TP1 1 1 4e-5 0.08 1\\nscheme TP2PP2 2 2 1e-5 0.02 1\\n"
@@ -361,6 +379,8 @@ int main(int argc, char** argv) {
     RUN(weights_after_switching_are_those_of_a_fixed_strategy);
     RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
     RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one);
+    RUN(strategies_go_on_from_a_run_that_was_divided_otherwise);
+    RUN(a_strategy_of_one_rank_ends_without_a_word_on_stderr);
     RUN(explain_shows_the_choice_and_every_pipeline);
     RUN(virtual_pipelines_take_the_times_of_their_schemes);
     RUN(what_moving_takes_is_predicted_and_weighed);
