@@ -280,18 +280,30 @@ size_t json_unescape(const char* p, size_t n, char* out, int* n_out) {
     return 12;
 }
 
-int64_t json_string(const JsonValue* v, char* out) {
+// A byte that is no text, as json_quote_bytes writes it. What it takes, 0: it is none.
+static size_t take_byte(const char* p, size_t n, char* out) {
+    uint32_t c;
+    if (n < 6 || p[0] != '\\' || p[1] != 'u' || hex4(p + 2, &c) || c < 0xdc80 || c > 0xdcff) return 0;
+    *out = (char)(c & 0xff);
+    return 6;
+}
+
+static int64_t unquote(const JsonValue* v, char* out, int bytes) {
     if (!v || v->type != JSON_STRING) return -1;
     char* start = out;
     for (size_t i = 0, taken; i < v->length; i += taken) {
-        int n;
-        taken = json_unescape(v->text + i, v->length - i, out, &n);
+        int n = 1;
+        taken = bytes ? take_byte(v->text + i, v->length - i, out) : 0;
+        if (!taken) taken = json_unescape(v->text + i, v->length - i, out, &n);
         if (taken == 0) return -1;
         out += n;
     }
     *out = 0;
     return out - start;
 }
+
+int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, 0); }
+int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, 1); }
 
 // Bytes of the UTF-8 sequence that begins at p, 0 when it is not valid (overlong forms and surrogates are not).
 static size_t utf8_length(const unsigned char* p, size_t n) {
@@ -304,7 +316,7 @@ static size_t utf8_length(const unsigned char* p, size_t n) {
     return length;
 }
 
-size_t json_quote(char* out, const char* text, size_t n) {
+static size_t quote(char* out, const char* text, size_t n, int keep) {
     static const char hex[] = "0123456789abcdef";
     char* start = out;
     *out++ = '"';
@@ -314,7 +326,8 @@ size_t json_quote(char* out, const char* text, size_t n) {
         const char *bytes = text + i, *replacement = "\xef\xbf\xbd";
         char escaped[] = {'\\', 'u', '0', '0', hex[*p >> 4], hex[*p & 15]}, pair[] = {'\\', (char)*p};
         size_t room = length;
-        if (length == 0) bytes = replacement, room = 3;
+        if (length == 0 && keep) bytes = escaped, room = 6, escaped[2] = 'd', escaped[3] = 'c';
+        else if (length == 0) bytes = replacement, room = 3;
         else if (*p == '"' || *p == '\\') bytes = pair, room = 2;
         else if (*p < 0x20 || *p == 0x7f) bytes = escaped, room = 6;
         memcpy(out, bytes, room);
@@ -325,3 +338,6 @@ size_t json_quote(char* out, const char* text, size_t n) {
     *out = 0;
     return (size_t)(out - start);
 }
+
+size_t json_quote(char* out, const char* text, size_t n) { return quote(out, text, n, 0); }
+size_t json_quote_bytes(char* out, const char* text, size_t n) { return quote(out, text, n, 1); }

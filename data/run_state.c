@@ -23,7 +23,7 @@ static void put_option(void* context, const char* name, const char* value) {
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(pair[i]);
         char* quoted = (char*)malloc(6 * n + 3);
-        if (quoted) json_quote(quoted, pair[i], n);
+        if (quoted) json_quote_bytes(quoted, pair[i], n);
         else w->failed = 1;
         fprintf(w->out, "%s%s", i ? ", " : w->options++ ? ",\n    [" : "\n    [", quoted ? quoted : "");
         free(quoted);
@@ -135,7 +135,7 @@ static int restore_options(Config* config, const Json* json, char* err, size_t e
         const JsonValue *name = json_at(json, pair, 0), *value = json_at(json, pair, 1);
         char* strings = name && value ? config_string(config, name->length + value->length + 2) : NULL;
         if (name && value && !strings) return fail(err, errlen, "state.json: no memory for option %d", i);
-        if (!strings || json_string(name, strings) < 0 || json_string(value, strings + name->length + 1) < 0)
+        if (!strings || json_string(name, strings) < 0 || json_bytes(value, strings + name->length + 1) < 0)
             return fail(err, errlen, "state.json: option %d is not a pair of strings", i);
         if (config_restore(config, strings, strings + name->length + 1, err, errlen)) return -1;
     }

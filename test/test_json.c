@@ -314,7 +314,7 @@ static void quoting_and_unescaping_give_the_bytes_back(void) {
     }
 }
 
-static void quoting_replaces_what_is_not_utf8(void) {
+static void quoting_replaces_what_is_not_utf8_or_keeps_its_bytes(void) {
     static const struct {
         const char *bytes, *quoted;
     } cases[] = {
@@ -333,6 +333,13 @@ static void quoting_replaces_what_is_not_utf8(void) {
         memcpy(exact, cases[i].bytes, n);
         CHECK(json_quote(out, exact, n) == strlen(cases[i].quoted));
         CHECK_STRING(out, cases[i].quoted);
+        char* again = (char*)malloc(6 * n + 3);
+        Json json;
+        size_t length = json_quote_bytes(out, exact, n);
+        CHECK(length <= 6 * n + 2 && json_parse(&json, out, length, NULL, 0) == 0);
+        CHECK(json_bytes(json.values, again) == (int64_t)n && !memcmp(again, exact, n));
+        json_free(&json);
+        free(again);
         free(exact);
         free(out);
     }
@@ -379,7 +386,7 @@ int main(void) {
     RUN(escapes_become_their_bytes);
     RUN(bad_escapes_and_lone_surrogates_are_refused);
     RUN(quoting_and_unescaping_give_the_bytes_back);
-    RUN(quoting_replaces_what_is_not_utf8);
+    RUN(quoting_replaces_what_is_not_utf8_or_keeps_its_bytes);
     RUN(hashes_survive_a_round_trip);
     RUN(corrupted_texts_never_read_outside);
     return test_done();

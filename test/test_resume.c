@@ -106,6 +106,13 @@ static void documents_with_one_changed_byte_are_not_resumed_with(void) {
 }
 
 // As where there are no C headers: the default corpus is the directory in which runs are kept.
+static void a_path_that_is_not_utf8_is_found_again(void) {
+    CHECK(sh("mkdir $W/caf\xe9 && cp $W/corpus/config.c $W/caf\xe9/ && %s " TINY " --data $W/caf\xe9 --steps 2 --out "
+             "$W/bytes && %s --resume --steps 4 --out $W/bytes",
+             program, program) == 0);
+    CHECK(sh("grep -q 'caf.udce9' $W/bytes/step-000004/state.json") == 0);
+}
+
 static void a_corpus_that_holds_its_own_runs_can_be_resumed(void) {
     char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
@@ -163,6 +170,7 @@ int main(int argc, char** argv) {
     RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
     RUN(an_interrupt_breaks_an_evaluation_off);
     RUN(a_run_does_not_overwrite_another);
+    RUN(a_path_that_is_not_utf8_is_found_again);
     RUN(documents_with_one_changed_byte_are_not_resumed_with);
     RUN(a_corpus_that_holds_its_own_runs_can_be_resumed);
     RUN(a_checkpoint_with_a_flipped_byte_is_not_loaded);
