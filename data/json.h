@@ -51,7 +51,7 @@ size_t json_unescape(const char* p, size_t n, char* out, int* n_out);
 // Writes n bytes as a JSON string with quotes into out (room for 6 * n + 3 bytes), returns the length. Bytes that are
 // not valid UTF-8 become U+FFFD.
 size_t json_quote(char* out, const char* bytes, size_t n);
-// The same for what need not be text, as paths: such a byte XX becomes \udcXX (as in Python's PEP 383), which json_bytes
-// turns back, and json_string refuses.
+// The same for what need not be text, as paths: such a byte XX becomes \udcXX (as in Python's PEP 383). json_bytes
+// turns it back, json_string refuses it.
 size_t json_quote_bytes(char* out, const char* bytes, size_t n);
 int64_t json_bytes(const JsonValue* value, char* out);

@@ -120,9 +120,9 @@ typedef struct AdamW {
     float lr, beta1, beta2, eps, weight_decay;
     const float* grad_scale;  // (1) on the device: see clip_scale
     int t;                    // 1 for the first step
-    // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): an element is the upper half
-    // of (bits of its master) + (hash64(rounding ^ its place) & 0xffff), so that its expected value is the master, and
-    // its bits are the same however ranks divide the tensor.
+    // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): an element is the upper
+    // half of (bits of its master) + (hash64(rounding ^ its place) & 0xffff), so that its expected value is the master,
+    // and its bits are the same however ranks divide the tensor.
     uint64_t rounding;
     // 1: an element whose gradient is exactly 0 is left as it is, with its moments: nothing was computed for it.
     int freeze;

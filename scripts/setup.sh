@@ -23,8 +23,9 @@ elif [ -n "$packages" ]; then
 fi
 # what shows the machine code of CUDA kernels, where CUDA came without it
 if command -v nvcc > /dev/null 2>&1 && ! command -v cuobjdump > /dev/null 2>&1 && [ ! -d build/tools ]; then
-    python3 -m pip install --quiet --target build/tools nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm > /dev/null 2>&1 ||
-        echo "setup: no cuobjdump: the test of CUDA machine code is skipped"
+    line="python3 -m pip install --target build/tools nvidia-cuda-cuobjdump==13.3.73 nvidia-cuda-nvdisasm==13.3.73"
+    echo "setup: $line"
+    $line > /dev/null 2>&1 || echo "setup: that failed: the test of CUDA machine code is skipped"
 fi
 [ -z "$packages" ] && exit 0
 line="apt-get update && apt-get install -y --no-install-recommends$packages"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# launch.sh TEST_LAUNCH - test/ranks.sh without MPI.
+# launch.sh TEST_LAUNCH - test/ranks.sh without MPI; what scripts/setup.sh installs it says before.
 export RANKS_MPI=no
 passed=0 failed=0 out=build/launch.out
 claim() { # claim NAME COMMAND...: it must succeed
@@ -29,6 +29,22 @@ ended() {
     kill $!
     ! wait $! && ! pgrep -fx 'sleep 31.6'
 }
+setup_says_what_pip_installs() { # on a machine that has all but cuobjdump
+    root=$PWD machine=$(mktemp -d)
+    for command in cc g++ make mpicxx nvcc python3 clang; do
+        printf '#!/bin/sh\necho "%s $*" >> "%s/calls"\necho /dev/null\n' $command "$machine" > "$machine/$command"
+    done
+    for command in uname sed head grep id; do ln -s "$(command -v $command)" "$machine/$command"; done
+    chmod +x "$machine"/*
+    (cd "$machine" && PATH=$machine /bin/sh "$root/scripts/setup.sh") > "$machine/said"
+    pip=$(grep '^python3 ' "$machine/calls")
+    echo "$pip" && cat "$machine/said"
+    [ "$(echo "$pip" | grep -o '==[0-9]' | wc -l)" = 2 ] && grep -qxF "setup: $pip" "$machine/said"
+    status=$?
+    rm -rf "$machine"
+    return $status
+}
+claim setup_says_what_pip_installs_and_its_version setup_says_what_pip_installs
 claim ranks_tell_each_other_about_claims test/ranks.sh 3 "$1"
 claim a_claim_that_fails_on_one_rank_fails ends_in 10 1 test/ranks.sh 3 "$1" and fail
 claim one_rank_that_fails_ends_all one_fails

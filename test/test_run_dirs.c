@@ -184,7 +184,7 @@ static void a_log_that_is_no_file_is_refused_at_once(void) {
 
 // ---- signals and pipes
 
-// Started by `launcher`, behind nohup and with a library that may take the signal; then the terminal of a process closes.
+// Started by `launcher`, behind nohup and with a library that may take the signal; then a process's terminal closes.
 static void nohup_goes_on(const char* launcher, const char* library) {
     char name[64], text[32] = "";
     CHECK(sh("rm -rf $W/nohup $W/pid") == 0);
