@@ -189,7 +189,7 @@ static void nohup_goes_on(const char* launcher, const char* library) {
     char name[64], text[32] = "";
     CHECK(sh("rm -rf $W/nohup $W/pid") == 0);
     pid_t pid = start("%s sh -c 'echo $$ > $W/pid; exec nohup env LD_PRELOAD=%s %s " SMALL
-                      " --steps 1000000 --save-every 50 --out $W/nohup'",
+                      " --steps 1000000 --save-every 50 --out $W/nohup > $W/said 2>&1'",
                       launcher, library, program);
     for (int step = 50; step <= 150; step += 50) {
         snprintf(name, sizeof name, "nohup/step-%06d/DONE", step);
