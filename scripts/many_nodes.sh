@@ -11,7 +11,8 @@
 #   - this program, the working directory, --data and --out at the same paths: every rank reads documents and writes its
 #     part of a checkpoint itself, so --out is on a file system that all of them share (NFS does);
 #   - a network. Open MPI tries all interfaces that are up. docker0 and virbr0 have the same address on each node and
-#     lead nowhere, so that jobs hang in their first message: they are excluded. NETWORK names the one to use.
+#     lead nowhere, so that jobs hang in their first message: they are excluded. NETWORK names the one to use, or
+#     Open MPI's own variables do.
 root=$(cd "$(dirname "$0")/.." && pwd)
 usage() {
     echo "many_nodes: $1; see the head of $0" >&2
@@ -34,8 +35,10 @@ if [ -n "$NETWORK" ]; then
         *) words="$words -x NCCL_SOCKET_IFNAME=$NETWORK" ;;
     esac
 else
+    # Open MPI takes a list of those to use, or one of those not to; the environment may name some to use.
     nowhere=127.0.0.0/8,docker0,virbr0
-    words="$words --mca btl_tcp_if_exclude $nowhere --mca oob_tcp_if_exclude $nowhere"
+    [ "$OMPI_MCA_btl_tcp_if_include" ] || words="$words --mca btl_tcp_if_exclude $nowhere"
+    [ "$OMPI_MCA_oob_tcp_if_include" ] || words="$words --mca oob_tcp_if_exclude $nowhere"
 fi
 # --map-by slot: neighbours in rank share a node, which groups of ranks rely on. --bind-to none: see one_node.sh.
 exec "$root/scripts/save_on_signal.sh" mpirun --hostfile "$hosts" ${RANKS:+-n "$RANKS"} --map-by slot --bind-to none \

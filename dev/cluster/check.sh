@@ -67,6 +67,16 @@ claim "each_node_has_its_name" [ "$(sort -u "$work/out" | tr '\n' ' ')" = "node0
 cluster --once -- sh -c 'mpirun --hostfile "$CLUSTER_HOSTS" hostname'
 claim "a_script_that_calls_mpirun_finds_the_nodes" [ "$(sort "$work/out" | tr '\n' ' ')" = "node0 node0 node1 node1 " ]
 
+# The example of its head, as it stands but for its length.
+program=$(cd ../.. && realpath "${1:-train}") runner=$PWD/run.sh
+mkdir -p "$work/root/scripts"
+cp ../../scripts/many_nodes.sh ../../scripts/save_on_signal.sh "$work/root/scripts"
+ln -s "$program" "$work/root/train"
+short="--steps 2 --eval-every 0 --sample-every 0 --data $PWD"
+example=$(sed -n "s|^#   dev/cluster/run.sh --once -- \(.*\)--threads 1|\1--threads 1 $short|p" run.sh)
+(cd "$work/root" && eval "timeout 100 '$runner' --once -- $example" > "$work/out" 2> "$work/err")
+claim "the_example_of_its_head_trains" grep -q "^done at step 2 of 2" "$work/out"
+
 # Ranks that end with 0 on USR1: run.sh passes it to mpirun, which passes it to all ranks.
 rm "$work/out"
 CLUSTER_CHECK=$work ./run.sh -- sh -c 'trap "echo told; exit 0" USR1; echo ready; while :; do sleep 0.1; done' \
