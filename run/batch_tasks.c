@@ -9,21 +9,24 @@ typedef struct RankRound {
 
 // Times of a pipeline, from the arena.
 typedef struct PassTimes {
-    int stages, rounds;
+    int stages, rounds, across;                        // across: stages are on several nodes
     double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
     double *forward, *backward, *message;              // see plan/tasks.h
     RankRound* of_rank;                                // (ranks)
 } PassTimes;
 
 static CostTerms micro_batch_terms(const Batch* b, const Run* run, const MicroBatch* mb, double* tokens) {
+    const Setting* setting = &run->setting;
     double s2 = 0;
     *tokens = 0;
     for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
         double s = b->lengths[b->plan.docs[d]];
         *tokens += s, s2 += s * s;
     }
-    const GroupCost* g = run->setting.groups ? &run->setting.groups[mb->cp_size] : NULL;
-    if (g && g->ulysses_size) return group_terms(g, s2, *tokens);
+    if (setting->groups) {
+        GroupCost g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+        if (g.ulysses_size) return group_terms(&g, s2, *tokens);
+    }
     return (CostTerms){run->limits.quadratic * s2 / mb->cp_size, *tokens / mb->cp_size, 0, 0};
 }
 
@@ -44,7 +47,7 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
     double tokens = 0;
-    int across = m->job->size / t->stages >= run->limits.node_size * tp_size(m), P = t->stages;
+    int P = t->stages;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->limits.ranks);
     for (int i = 0; i < b->plan.n_micro_batches; i++)
         if (b->plan.micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &b->plan.micro_batches[i]);
@@ -60,7 +63,7 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
         }
     }
     const Cost* cost = &run->setting.cost;
-    t->message[round] = P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), across, run->limits.node_size);
+    t->message[round] = P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->limits.node_size);
 }
 
 // Of one stage all are 0: it runs as it comes.
@@ -72,6 +75,7 @@ static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t 
     t->backward = t->forward + n, t->message = t->backward + n;
     memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
     if (t->stages == 1) return 0;
+    t->across = run_node_size(run, run->model.job, 1, 1) < run->model.job->size;
     layout_shares(&run->model.layout, &run->model.whole, t->matmuls, t->layers);
     // A machine that knows whole pipelines has one time for each of its stages.
     for (int s = 0; s < t->stages && run->probed.n_schemes > 0; s++) t->matmuls[s] = t->layers[s] = 1.0 / t->stages;

@@ -303,9 +303,8 @@ static int find_measured_of(Found* found, Run* run, int tp) {
     Config options = run->config;
     PlanLimits limits = run->limits;
     Model *m = &run->model, saved = *m;
-    int node = options.node_size ? options.node_size : MAX(1, m->world->local_size);
     run_set_limits(run, tp, m->world->size / tp);
-    run->limits.node_size = MAX(1, node / tp);
+    run->limits.node_size = run_node_size(run, m->world, tp, 1);
     run->config.tp = tp, run->config.recompute = "none";
     m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->zero.stage = 1;
     m->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);

@@ -55,7 +55,7 @@ static int know(Known* x, Run* run, char from[ERR_BYTES], char* err, size_t errl
     const Model* m = &run->model;
     Machine machine;
     if (run_machine_of_layouts(run, &machine, from, err, errlen)) return -1;
-    int node = c->node_size ? c->node_size : m->k->virtual_time ? 8 : m->world->local_size;
+    int node = run_node_size(run, m->world, 1, 1);
     x->run = run;
     layout_costs(&x->costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
     x->costs.overlap = !strcmp(c->overlap, "yes") && !run->oversubscribed;

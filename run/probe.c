@@ -249,13 +249,26 @@ static Buffer free_memory(const Run* run) {
     return b;
 }
 
+// From every rank so many ranks on is another node, where that can be: of unlike nodes plans know only parts.
+static int step_across(const Run* run) {
+    const Model* m = &run->model;
+    int ranks = run->limits.ranks, tp = tp_size(m), node = run->limits.node_size;
+    for (int step = node; step < ranks; step += node) {
+        int r = 0;
+        while (r < ranks && run_node_of(run, m->job, r * tp) != run_node_of(run, m->job, (r + step) % ranks * tp)) r++;
+        if (r == ranks) return step;
+    }
+    return node;
+}
+
 // All messages in which this rank sends `bytes`. Returns their number; the lists have room for the ranks of a node.
 static int messages_of(const Run* run, Buffer b, LinkKind kind, size_t bytes, Transfer* sends, Transfer* receives) {
     int ranks = run->limits.ranks, node = run->limits.node_size, rank = run->model.comm->rank, n = 0;
     char* in = b.memory + b.bytes / 128 * 64;
     if (kind == LINK_ACROSS) {
-        sends[0] = (Transfer){(rank + node) % ranks, b.memory, bytes};
-        receives[0] = (Transfer){(rank + ranks - node) % ranks, in, bytes};
+        int step = step_across(run);
+        sends[0] = (Transfer){(rank + step) % ranks, b.memory, bytes};
+        receives[0] = (Transfer){(rank + ranks - step) % ranks, in, bytes};
         return 1;
     }
     int first = rank / node * node, last = MIN(first + node, ranks);

@@ -115,8 +115,12 @@ static void say_where(const Run* run) {
     const Model* m = &run->model;
     const Comm* c = m->world;
     int nodes = c->node[c->size - 1] + 1;
-    int cores = host_cores("", getppid());
+    int cores = host_cores("", getppid()), first = 1, planned = run->limits.node_size * tp_size(m);
     printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->table->name);
+    while (first < c->size && c->node[first] == c->node[0]) first++;
+    if (planned < MIN(first, m->job->size / m->stages))
+        printf("        plans take every %d ranks for a node: nodes begin inside stages or groups, or are unlike\n",
+               planned);
     if (m->tp) {
         int t = tp_size(m) - 1;
         printf(
@@ -182,11 +186,20 @@ static void check_room_for_threads(const Run* run) {
     expect_threads(run, wanted, found);
 }
 
-// For plans, which must be the same on all ranks even where nodes have unlike numbers of them.
-static int ranks_of_first_node(const Comm* c) {
-    int n = 0;
-    while (n < c->size && c->node[n] == c->node[0]) n++;
-    return MAX(n, 1);
+// Ranks of a job are contiguous in the world.
+int run_node_of(const Run* run, const Comm* job, int rank) {
+    int size = run->config.node_size;
+    return size ? (run->model.world->rank - job->rank + rank) / size : job->node[rank];
+}
+
+int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
+    int of_stage = job->size / stages, size = 0;
+    for (int r = 0; r < job->size; r++) {
+        int at = r % of_stage / tp;  // among the data ranks
+        if (at == 0 || run_node_of(run, job, r) == run_node_of(run, job, r - tp)) continue;
+        for (int rest; at > 0; at = rest) rest = size % at, size = at;
+    }
+    return size ? size : MAX(of_stage / tp, 1);
 }
 
 // Those with the same number in the tensor-parallel groups of one stage: `color` says which.
@@ -263,7 +276,7 @@ void run_join_job(Run* run) {
     layers_join(m);
     m->zero.stage = zero_most(m);
     run_set_limits(run, c->tp, m->comm->size);
-    run->limits.node_size = c->node_size ? MAX(1, c->node_size / c->tp) : ranks_of_first_node(m->comm);
+    run->limits.node_size = run_node_size(run, m->job, c->tp, c->pp);
     run->limits.quadratic = shape_quadratic(&m->whole);
     run->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->groups);
     if (!run->groups) die("no memory for %d ranks", m->comm->size);

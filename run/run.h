@@ -139,6 +139,11 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
 void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
 void run_open_ranks(Run* run);  // opens the Comm of all ranks
 void run_set_limits(Run* run, int tp, int data_ranks);  // what plans must respect, apart from nodes and capacity
+int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --node-size has it
+// What plans take for a node, on all ranks alike: the most data ranks such that as many, counted on from the first of
+// a stage, are of one node, in every stage and at every place in tensor-parallel groups. So what a plan has inside a
+// node is there; of what it has across nodes some may be inside, where nodes are unlike or begin inside a stage.
+int run_node_size(const Run* run, const Comm* job, int tp, int stages);
 void run_join_job(Run* run);          // divides the ranks of m->job into stages, groups and data ranks
 void run_leave_job(Run* run);         // gives back what that has made, and what planning has settled
 void run_compare_ranks(Run* run);     // proves that all mean the same run

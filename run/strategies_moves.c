@@ -11,9 +11,8 @@
 MoveTime strategies_links(const Run* run, const Machine* machine) {
     const Model* m = &run->model;
     const Comm* world = m->world;
-    int node_size = 0;
-    for (int r = 0; r < world->size; r++) node_size += world->node[r] == world->node[0];
-    TransferTimes links = transfer_times(machine, &m->whole, (int)dtype_bytes(m->dt), node_size);
+    int node = run_node_size(run, world, 1, 1);
+    TransferTimes links = transfer_times(machine, &m->whole, (int)dtype_bytes(m->dt), node);
     return (MoveTime){links, world->size, world->node, world->overlap};
 }
 

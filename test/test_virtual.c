@@ -404,6 +404,15 @@ static void pipelines_take_what_is_predicted(void) {
                     0.05);
     check_predicted(
         8, "--data $W/skewed --machine $W/published --device virtual --overlap no --pp 2 --tp 2 --capacity 8192", 0.05);
+    // Stages that begin inside nodes, and groups that end there.
+    check_predicted(12,
+                    "--heads 16 --data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2 "
+                    "--node-size 4",
+                    0.02);
+    check_predicted(6,
+                    "--heads 16 --data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2 "
+                    "--node-size 2 --cp 3 --capacity 6000",
+                    0.02);
 }
 
 // ---- what it has not
