@@ -553,7 +553,7 @@ static void prepare(Run* run) {
     run_load_weights(run);
     if (run->model.zero.stage == 3) zero_gather(&run->model);
     run->time_row = time_row;
-    if (run->training) run_find_cost(run), balance_ready(run);
+    if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
 
 // ---- the loop
@@ -561,32 +561,28 @@ static void prepare(Run* run) {
 static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
 
 // Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
-// to come, or the run ends. A signal that any rank has seen stops all of them at the same step. The slowest rank's time
+// to come, or the run ends. A signal that any rank has seen, or a plan that one lacks, stops all of them at the same
+// step. The slowest rank's time
 // of the last step corrects the cost model, on all ranks alike, so that they go on to make the same plans.
 static void agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    uint64_t made = plan_hash(&run->ahead.plan, run->ahead.lengths), job = run->strategies ? made : 0;
-    uint64_t plan = hash_bytes(run->calibration.theta, sizeof run->calibration.theta,
-                               (job ? run->ahead.dispatch_hash : made) ^ balance_state_hash(run));
+    PlanHash made = run_plan_hash(run, &run->ahead);
+    made.plan = hash_bytes(run->calibration.theta, sizeof run->calibration.theta, made.plan ^ balance_state_hash(run));
+    made.failed = run->why[0] != 0;
     double expected =
         calibration_predict(&run->calibration, run->ahead.terms) + strategies_start_ms(run, run->ahead.strategy);
-    Agreement mine = {plan, job, (uint64_t)interrupted, run->last_ms, run->ahead.predicted ? expected : NAN, *report};
+    Agreement mine = {made, (uint64_t)interrupted, run->last_ms, run->ahead.predicted ? expected : NAN, *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
     run->agreed[0] = mine;
     run->ahead.expected_ms = mine.predicted;
     if (c->size > 1 && c->table->all_gather_host(c, run->agreed, &mine, sizeof mine, err, sizeof err))
         run_lost(run, err);
+    for (int r = 0; r < c->size; r++) run->unplanned |= run->agreed[r].made.failed != 0;
     for (int r = 0; r < c->size && c->size > 1; r++) {
         const Agreement* other = &run->agreed[r];
-        if (other->plan != run->agreed[0].plan)
-            die("step %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
-                ": expected the same on all ranks; is it the same program with the same data everywhere?",
-                run->ahead.plan.step, r, other->plan, run->agreed[0].plan);
-        if (strategies_same_job(run, run->ahead.strategy, r, c->rank) && other->job_plan != mine.job_plan)
-            die("step %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same",
-                run->ahead.plan.step, r, c->rank);
+        if (!run->unplanned) run_compare_plan(run, &run->ahead, r, other->made, run->agreed[0].made, made);
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         ms = MAX(ms, other->ms);
         if (run->strategies) run->ahead.expected_ms = fmax(run->ahead.expected_ms, other->predicted);
@@ -601,6 +597,7 @@ static void plan_now(Run* run) {
     ahead_start(run, run->state.step + 1);
     ahead_wait(run);
     agree(run, &none);
+    if (run->unplanned) run_end_unplanned(run);
     if (run->strategies) zero_gather(&run_under(run, run->ahead.strategy)->model);
     strategies_turn(run, run->ahead.strategy);
 }
@@ -612,9 +609,13 @@ static void begin_step(Run* run) {
     run->ahead = swapped;
 }
 
-// While the step at work computes. The cost model changes here, where no plan is being made.
+// While the step at work computes, unless it is the last. The cost model changes here, where no plan is being made.
 static void plan_next(Run* run) {
     int64_t step = run->batch.plan.step;
+    if (step == run->config.steps) {
+        ahead_none(run);
+        return;
+    }
     if (run->setting.groups && !run->config.machine && is_due(step, run->config.refresh)) run_set_cost(run);
     ahead_start(run, step + 1);
 }
@@ -672,7 +673,7 @@ static void plan_only(Run* run) {
 // Alone, the signal itself counts; with others, what all have agreed on.
 static int is_stopped(Run* run) {
     if (run->model.world->size == 1) run->stopped_by = interrupted;
-    return run->stopped_by != 0;
+    return run->stopped_by || run->unplanned;
 }
 
 static void evaluate_now(Run* run) {
@@ -680,7 +681,7 @@ static void evaluate_now(Run* run) {
     double started = now_seconds();
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
     double loss = evaluate(run, &targets);
-    if (targets == 0) return;  // a signal came
+    if (targets == 0) return;  // a signal came, or there was no plan
     run->state.val_loss = loss;
     runlog_strong(&run->log,
                   "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
@@ -757,7 +758,7 @@ static void train(Run* run) {
         if (is_due(step, c->eval_every)) run_write_report(run);
         if (!last && (is_due(step, c->save_every) || step == run->saving.again)) save_now(run);
     }
-    int saves = run->stopped_by ? !run->model.k->no_results : c->save_every > 0;
+    int saves = run->stopped_by || run->unplanned ? !run->model.k->no_results : c->save_every > 0;
     if (saves && run->saving.done != run->state.step) run_save_last(run);
 }
 
@@ -767,6 +768,7 @@ static void finish(Run* run, double started) {
     run_print_end(run, now_seconds() - started);
     run_write_report(run);
     run->failed |= runlog_close(&run->log) != 0;
+    if (run->unplanned) run_end_unplanned(run);
 }
 
 int main(int argc, char** argv) {

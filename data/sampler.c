@@ -170,6 +170,15 @@ int64_t sampler_tokens(const Sampler* s, Split split) { return s->sides[split].n
 int64_t sampler_documents(const Sampler* s, Split split) { return s->sides[split].n_docs; }
 const char* sampler_describe(const Sampler* s) { return s->description; }
 
+void sampler_mark_lengths(const Sampler* s, Split split, char* seen) {
+    int64_t begin, end;
+    for (int64_t k = 0; k < s->sides[split].n_docs; k++) {
+        int64_t length = extent(s, split, s->sides[split].docs[k], &begin, &end);
+        if (length >= s->context) seen[s->context] = 1;
+        if (length % s->context) seen[length % s->context] = 1;
+    }
+}
+
 // ---- pieces
 
 // A permutation of [0, n) chosen by key.

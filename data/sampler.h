@@ -51,6 +51,9 @@ int64_t sampler_documents(const Sampler* sampler, Split split);
 int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);
 const char* sampler_describe(const Sampler* sampler);  // one line: how validation text was chosen
 
+// seen[s] = 1 for every length s of a piece; seen (context + 1).
+void sampler_mark_lengths(const Sampler* sampler, Split split, char* seen);
+
 // The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair
 // sample: i in [0, sampler_pieces(VAL)).
 Piece sampler_val_piece(const Sampler* sampler, int64_t i);

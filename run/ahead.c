@@ -86,13 +86,24 @@ void ahead_start(Run* run, int64_t step) {
     pthread_mutex_unlock(&a->mutex);
 }
 
+void ahead_none(Run* run) {
+    Batch* b = &run->ahead;
+    b->plan = (Plan){0};
+    b->predicted = 0;
+    b->dispatch_hash = 0;
+    b->strategy = run->batch.strategy;
+}
+
 double ahead_wait(Run* run) {
     Ahead* a = run->planner;
     double started = now_seconds();
     pthread_mutex_lock(&a->mutex);
     while (a->busy) pthread_cond_wait(&a->changed, &a->mutex);
     pthread_mutex_unlock(&a->mutex);
-    if (a->failed) die("step %" PRId64 ": %s", a->step, a->err);
+    if (a->failed) {
+        fail(run->why, sizeof run->why, "step %" PRId64 ": %s", a->step, a->err);
+        ahead_none(run);
+    }
     return now_seconds() - started;
 }
 

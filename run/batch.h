@@ -101,6 +101,7 @@ size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that it ta
 // Begins to draw, plan and read `step` into run->ahead. Until ahead_wait nobody else touches run->ahead, run->setting
 // or what they point to.
 void ahead_start(Run* run, int64_t step);
-// The plan is in run->ahead. Returns the seconds that this took; ends the program when there is no plan.
+// The plan is in run->ahead; or there is none, and run->why says why not. Returns the seconds that this took.
 double ahead_wait(Run* run);
+void ahead_none(Run* run);   // no step comes: what is under way ends under the strategy at work
 void ahead_close(Run* run);  // ends the thread, if there is one

@@ -24,23 +24,32 @@ static void tell_part(Run* run, double started, double* last, double part) {
     *last = now;
 }
 
-// Mean loss a target over the validation pieces; *targets their number, 0 where a signal broke it off. Overwrites the
-// batch.
-double evaluate(Run* run, int64_t* targets) {
+// The pieces in the batch get a plan, the same on all ranks, and their tokens. 0 where some rank has none.
+static int plan_batch(Run* run) {
     char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    int failed =
+        batch_plan(b, run, run->state.step, err, sizeof err) || batch_read(b, run, run->data.val, err, sizeof err);
+    if (failed) fail(run->why, sizeof run->why, "validation after step %" PRId64 ": %s", run->state.step, err);
+    return run_agree_on_plan(run, b, failed);
+}
+
+// Mean loss a target over the validation pieces; *targets their number, 0 where a signal or want of a plan broke it
+// off. Overwrites the batch.
+double evaluate(Run* run, int64_t* targets) {
     int64_t next = 0, tokens = 0, pieces = sampler_pieces(run->data.val, SPLIT_VAL);
     double sum = 0, started = now_seconds(), last = 0;
     *targets = 0;
-    while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens)) {
-        if (batch_plan(&run->batch, run, run->state.step, err, sizeof err))
-            die("validation after step %" PRId64 ": %s", run->state.step, err);
+    while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && plan_batch(run)) {
+        run_enter_strategy(run, run->batch.strategy);
         run_micro_batches(run, run->data.val, 0);
         sum += loss_sum(run);
         *targets += run->batch.n_targets;
         tell_part(run, started, &last, fmax((double)next / (double)pieces, (double)tokens / run->config.eval_tokens));
     }
+    run_enter_strategy(run, run->ahead.strategy);
     if (last > 0) printf("\033[K");
-    if (run->stopped_by) *targets = 0;
+    if (run->stopped_by || run->unplanned) *targets = 0;
     return *targets ? sum / (double)*targets : NAN;
 }
 
@@ -52,6 +61,7 @@ void run_eval(Run* run) {
     if (!config_was_given(&run->config, "--eval-tokens")) run->config.eval_tokens = INT_MAX;
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) die("--eval: these documents have no text to validate on");
     double loss = evaluate(run, &targets);
+    if (run->unplanned) run_end_unplanned(run);
     if (run->model.world->rank > 0) return;
     run_unigram_loss(run);
     printf("loss %.6f, perplexity %.4f", loss, exp(loss));

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
-#include "run/run.h"
+#include "run/strategies.h"
 
 void run_find_ranks(Run* run) {
     enum { LEAST_STACK_KIB = 512 };  // of all threads; the largest frame takes 110
@@ -57,6 +57,44 @@ int reports_meet(const Run* run, const Report* mine, Report* all, char* err, siz
     while (r < c->size && !all[r].failed) r++;
     if (r == c->size) return 0;
     return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
+}
+
+// ---- one plan
+
+PlanHash run_plan_hash(const Run* run, const Batch* b) {
+    uint64_t made = plan_hash(&b->plan, b->lengths);
+    return run->strategies ? (PlanHash){b->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
+}
+
+void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine) {
+    const char* what = b->training ? "step" : "validation after step";
+    if (theirs.plan != first.plan)
+        die("%s %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
+            ": expected the same on all ranks; is it the same program with the same data everywhere?",
+            what, b->plan.step, r, theirs.plan, first.plan);
+    if (strategies_same_job(run, b->strategy, r, run->model.world->rank) && theirs.job != mine.job)
+        die("%s %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same", what,
+            b->plan.step, r, run->model.world->rank);
+}
+
+int run_agree_on_plan(Run* run, const Batch* b, int failed) {
+    Comm* c = run->model.world;
+    PlanHash mine = {.failed = 1}, *all;
+    if (!failed) mine = run_plan_hash(run, b);
+    all = (PlanHash*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++) run->unplanned |= all[r].failed != 0;
+    for (int r = 0; r < c->size && !run->unplanned; r++) run_compare_plan(run, b, r, all[r], all[0], mine);
+    free(all);
+    return !run->unplanned;
+}
+
+void run_end_unplanned(const Run* run) {
+    char whose[32] = "";
+    const char* why = (const char*)run_ask_all(run, run->model.world, run->why, ERR_BYTES);
+    int r = 0;
+    while (!why[r * ERR_BYTES]) r++;
+    if (r > 0) snprintf(whose, sizeof whose, "rank %d: ", r);
+    die("%s%s", whose, why + r * ERR_BYTES);
 }
 
 // ---- one run

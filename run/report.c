@@ -224,10 +224,10 @@ static void print_next(const Run* run) {
 
 void run_print_end(Run* run, double seconds) {
     char elapsed[32];
-    run_log_event(run, "end", "how", run->stopped_by ? "stopped" : "done");
-    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64,
-               run->stopped_by ? "stopped" : "done", run->state.step, run->config.steps,
-               text_duration(seconds, elapsed), run->state.loss_hash);
+    const char* how = run->stopped_by || run->unplanned ? "stopped" : "done";
+    run_log_event(run, "end", "how", how);
+    runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64, how, run->state.step,
+               run->config.steps, text_duration(seconds, elapsed), run->state.loss_hash);
     print_next(run);
     if (!run->config.verbose) return;
     print_peak(run);

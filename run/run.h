@@ -30,10 +30,16 @@ typedef struct Data {
     Sampler *train, *val;   // one and the same unless --val names documents of its own
 } Data;
 
+// A rank's plan of a batch.
+typedef struct PlanHash {
+    uint64_t plan;    // with --strategies of what all jobs have in common: which of them gets which documents
+    uint64_t job;     // there: the plan of this rank's job
+    uint64_t failed;  // there is none
+} PlanHash;
+
 // What one rank tells all others before the first communication of a step.
 typedef struct Agreement {
-    uint64_t plan;      // hash of the plan and of what the cost model has learnt
-    uint64_t job_plan;  // with --strategies, where that is of what all jobs have in common: the plan of this job
+    PlanHash made;      // plan: also of what the cost model has learnt
     uint64_t signal;    // that asks for an end, 0 none
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
@@ -102,6 +108,8 @@ struct Run {
     Saving saving;
     int failed;              // something of the run could not be kept: status 1
     int stopped_by;          // the signal that ends the run after this step, 0 none
+    int unplanned;           // some rank could not plan what comes next: all end after this step
+    char why[ERR_BYTES];     // what this one says of that; empty: it could
     int64_t first_step;      // steps done before this invocation
     HostMemory available;    // to this rank, before any rank took the table's
     size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
@@ -155,6 +163,15 @@ void run_lost(const Run* run, const char* words);
 // Collective; end the program where a rank is lost.
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
 double run_most(const Run* run, Comm* c, double mine);
+
+PlanHash run_plan_hash(const Run* run, const Batch* b);
+// Ends the program where rank r has another plan of b than rank 0, or than this one where they share a job.
+void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine);
+// The same of all ranks, which call it together; failed: what planning b has returned here, with run->why. Returns
+// whether all have a plan; else run->unplanned is set.
+int run_agree_on_plan(Run* run, const Batch* b, int failed);
+// Ends the program on all ranks where run->unplanned is set, with the words of the first rank that has some.
+void run_end_unplanned(const Run* run);
 
 typedef struct Report {
     int failed;
@@ -219,6 +236,9 @@ void run_join_ranks(Run* run);  // divides them into groups and proves that all 
 MemoryPlan run_plan_memory(Run* run);
 void run_take_memory(Run* run, MemoryPlan* plan);
 void run_find_cost(Run* run);  // all ranks call it together
+// strategies.c: the run becomes that under this strategy, and the weights go there; between steps it is that of
+// run->ahead. All ranks call it.
+void run_enter_strategy(Run* run, int strategy);
 
 // ---- state.c
 
@@ -250,6 +270,8 @@ size_t run_planning_bytes(const Run* run, int max_tokens);
 // Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see. Returns
 // how many.
 int run_sample_lengths(const Run* run, int* lengths);
+// Ends the program where the longest documents, as they are cut to --context, have no plan.
+void run_check_documents(Run* run);
 void run_open_planner(Run* run);  // where the cost model is known; ends the program where the planner cannot plan
 
 // ---- cost.c, probe.c

@@ -36,16 +36,15 @@ void strategies_turn(Run* run, int strategy) {
 }
 
 void strategies_agree(Run* run) {
-    Comm* c = run->model.world;
     if (!run->strategies) return;
-    uint64_t* all = (uint64_t*)run_ask_all(run, c, &run->ahead.dispatch_hash, sizeof *all);
-    for (int r = 0; r < c->size; r++)
-        if (all[r] != all[0])
-            die("rank %d deals the documents of the next step to other pipelines than rank 0: expected the same on all "
-                "ranks; is it the same program with the same data everywhere?",
-                r);
-    free(all);
+    if (!run_agree_on_plan(run, &run->ahead, run->why[0] != 0)) ahead_none(run);
     run->model.next = &run_under(run, run->ahead.strategy)->model;
+}
+
+void run_enter_strategy(Run* run, int strategy) {
+    if (!run->strategies || strategy == run->strategies->now) return;
+    zero_gather(&run_under(run, strategy)->model);
+    strategies_turn(run, strategy);
 }
 
 void strategies_time(Run* run, Timer* timer) {
@@ -133,20 +132,20 @@ static void keep_pieces(Batch* b, const StepWork* w, const Strategies* x, int gr
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
     const Strategies* x = run->strategies;
     StepWork w;
-    int place, fixed = !b->training, n = fixed ? 1 : x->list.n;
+    int place, first = b->training ? 0 : x->now, longest = 0;
     ArenaMark mark = arena_mark(&b->arena);
     if (step_work(&w, &x->pool, b->lengths, b->n_pieces, &b->arena, err, errlen)) return -1;
     uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)step);
-    Choice choice = hydraulis_choose(&w, x->choices + (fixed ? x->now : 0), n, HYDRAULIS_SHUFFLES, seed);
-    if (choice.strategy < 0) {
-        int longest = 0;
-        for (int i = 0; i < b->n_pieces; i++) longest = MAX(longest, b->lengths[i]);
+    Choice choice = hydraulis_choose(&w, x->choices + first, b->training ? x->list.n : 1, HYDRAULIS_SHUFFLES, seed);
+    if (choice.strategy < 0 && !b->training)
+        first = 0, choice = hydraulis_choose(&w, x->choices, x->list.n, HYDRAULIS_SHUFFLES, seed);
+    for (int i = 0; i < b->n_pieces; i++) longest = MAX(longest, b->lengths[i]);
+    if (choice.strategy < 0)
         return fail(err, errlen,
                     "no strategy has a pipeline for a document of %d tokens; try a wider tp, a larger --capacity or a "
                     "smaller --context",
                     longest);
-    }
-    b->strategy = fixed ? x->now : choice.strategy;
+    b->strategy = first + choice.strategy;
     b->strategy_ms = choice.ms;
     b->dispatch_hash = hash_bytes(w.pipeline_of, sizeof(int) * (size_t)b->n_pieces,
                                   hash_bytes(b->lengths, sizeof(int) * (size_t)b->n_pieces, (uint64_t)b->strategy));

@@ -42,7 +42,8 @@ const char* strategies_name(const Run* run, int strategy);            // as it c
 int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether two ranks are; 0 without strategies
 size_t strategies_scratch(const Run* run);  // bytes that weights and gradients take on the move
 
-// All ranks have the same strategy in `ahead`, or the run ends: the update sends its weights, bucket by bucket.
+// All ranks have the same plan in `ahead`, or none, or the run ends: the update sends the weights of its strategy,
+// bucket by bucket.
 void strategies_agree(Run* run);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
@@ -63,8 +64,8 @@ PipelineScheme strategies_scheme(const PipelineGroup* g, const PipelineCost* cos
 int strategies_scheme_of(const Strategies* x, const PipelineGroup* g);  // of the pool
 // --layout hydraulis, on rank 0: strategies_auto.c. 0, or -1 with words.
 int strategies_find(Run* run, StrategyList* list, char* err, size_t errlen);
-// The pieces of the step in b: chooses b->strategy (in evaluation it is the one in place) and leaves those of this
-// rank's job. 0, or -1 with a message. On the planner's thread.
+// The pieces of the step in b: chooses b->strategy (in evaluation the one in place, if it holds them) and leaves those
+// of this rank's job. 0, or -1 with a message. On the planner's thread.
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
 void strategies_turn(Run* run, int strategy);  // the run becomes that under this strategy, whose weights are in place
 void strategies_close(Run* run);

@@ -245,16 +245,21 @@ static void sides_are_disjoint_and_complete(void) {
         double fraction = (double[]){0, 0.01, 0.1, 0.5}[k];
         Sampler* s = sampler_of(&c, 16, fraction, 7);
         int** seen = counters(c.docs);
+        char lengths[2][17] = {{0}}, marked[2][17] = {{0}};
         for (int64_t i = 0; i < sampler_pieces(s, SPLIT_TRAIN); i++) {
             Piece p = sampler_train_piece(s, (SamplerPosition){.epoch = 3, .index = i});
             count_piece(c.docs, seen, &p, 16);
+            lengths[SPLIT_TRAIN][p.length] = 1;
         }
         int64_t val_tokens = 0;
         for (int64_t i = 0; i < sampler_pieces(s, SPLIT_VAL); i++) {
             Piece p = sampler_val_piece(s, i);
             count_piece(c.docs, seen, &p, 16);
             val_tokens += p.length;
+            lengths[SPLIT_VAL][p.length] = 1;
         }
+        for (int side = 0; side < 2; side++) sampler_mark_lengths(s, (Split)side, marked[side]);
+        CHECK(memcmp(lengths, marked, sizeof lengths) == 0);
         CHECK(val_tokens == sampler_tokens(s, SPLIT_VAL));
         CHECK(sampler_tokens(s, SPLIT_TRAIN) + val_tokens == docs_tokens(c.docs));
         if (fraction != 0.01) CHECK(sampler_documents(s, SPLIT_TRAIN) + sampler_documents(s, SPLIT_VAL) == 400);

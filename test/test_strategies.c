@@ -271,6 +271,35 @@ static void a_strategy_of_one_rank_ends_without_a_word_on_stderr(void) {
     CHECK(errors[0] == 0);
 }
 
+// Steps of short documents take narrow pipelines; those to validate on need all ranks, and get the weights there. Also
+// where nothing is trained.
+static void an_evaluation_takes_any_strategy_that_holds_its_documents(void) {
+    const char* options = "--data $W/short --val $W/corpus --steps 4 --save-every 4 --sample-every 0 --eval-every 2";
+    const char *list = "--strategies 'tp2+2xtp1; tp4'", *runs[] = {"one", "wide", "narrow"};
+    double val[3][3], loss[3][4], evaluated[2] = {0};
+    CHECK(sh("mkdir -p $W/short && for i in $(seq 40); do head -c $((40 + i)) $W/corpus/$((i + 10)).txt >$W/short/$i; "
+             "done") == 0);
+    for (int i = 0; i < 3; i++) {
+        const char* capacity = i == 2 ? "--capacity 85" : i == 1 ? "--capacity 400" : "";
+        sh("rm -rf $W/%s", runs[i]);
+        int status =
+            sh(MPIRUN TINY "%s %s %s --out $W/%s", i ? 4 : 1, program, options, i ? list : "", capacity, runs[i]);
+        if (status) printf("    %.600s\n", errors);
+        CHECK(status == 0 && log_values(runs[i], "loss", loss[i], 4) == 4);
+        CHECK(log_values(runs[i], "val_loss", val[i], 3) == 3);
+        for (int k = 0; k < 3; k++) CHECK_CLOSE(val[i][k], val[0][k], 1e-6 * val[0][k]);
+        for (int k = 0; k < 4; k++) CHECK_CLOSE(loss[i][k], loss[0][k], 1e-6 * loss[0][k]);
+    }
+    CHECK(sh("grep -c '\"strategy\": \"tp4\"' $W/narrow/log.jsonl; true") == 0 && atoi(output) == 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(sh(MPIRUN "--eval --data $W/corpus --out $W/narrow --threads 1 --dtype fp32 %s", i ? 4 : 1, program,
+                 i ? list : "--strategies none --capacity 400") == 0);
+        const char* at = strstr(output, "loss ");
+        CHECK(at && sscanf(at, "loss %lf", &evaluated[i]) == 1);
+    }
+    CHECK_CLOSE(evaluated[1], evaluated[0], 2e-6);
+}
+
 #define SCHEMES                                                                                                \
     "name schemes\\nlinear_ms 0\\nquadratic_ms 0\\nscheme TP4 4 1 1e-5 0.02 3\\nscheme TP2 2 1 2e-5 0.04 2\\n" \
     "scheme TP1 1 1 4e-5 0.08 1\\nscheme TP2PP2 2 2 1e-5 0.02 1\\n"
@@ -381,6 +410,7 @@ int main(int argc, char** argv) {
     RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one);
     RUN(strategies_go_on_from_a_run_that_was_divided_otherwise);
     RUN(a_strategy_of_one_rank_ends_without_a_word_on_stderr);
+    RUN(an_evaluation_takes_any_strategy_that_holds_its_documents);
     RUN(explain_shows_the_choice_and_every_pipeline);
     RUN(virtual_pipelines_take_the_times_of_their_schemes);
     RUN(what_moving_takes_is_predicted_and_weighed);

@@ -728,7 +728,8 @@ static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)
         return fail(err, errlen,
-                    "no strategy holds the documents of the step, the longest of %d tokens; groups hold up to %d",
+                    "a document has %d tokens, and no strategy has a group that holds more than %d; try a larger "
+                    "--capacity or more ranks",
                     lengths[work.sorted[0]], scheme_longest(&h->pool.scheme[0]));
     arena_reset(arena, mark);
     return 0;
