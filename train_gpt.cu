@@ -415,12 +415,14 @@ static void update_run(Model* m, const Config* config, const OwnedRun* run, doub
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
 // were. The host does not wait. Weights are whole again after zero_gather; or here, with m->next, in its layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t) {
+    const double no_norm = INFINITY;  // of a step that this rank has left: see run/pace.c
     timer_enter(m->timer, TIME_UPDATE, m->s);
     if (m->work) work_end(m);
     zero_reduce(m);
     m->k->clear(m->grad_norm2, sizeof *m->grad_norm2, m->s);
     Model* owner = model_owner(m);
     zero_sum_of_squares(owner);
+    if (m->left) m->k->upload(m->grad_norm2, &no_norm, sizeof no_norm, m->s);
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
     Moving leaving;
@@ -435,12 +437,12 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     zero_clear_grads(m);
 }
 
-static volatile sig_atomic_t interrupted, tells_of_it;
+static volatile sig_atomic_t tells_of_it;
 
-// The first Ctrl-C lets the step finish and saves; the second one ends the program as usual. A terminal that closes, or
-// a reader of a pipe that ends, says so more than once.
+// After the first Ctrl-C the step is finished, or left, and saved; the second one ends the program as usual. A terminal
+// that closes, or a reader of a pipe that ends, says so more than once.
 static void on_signal(int number) {
-    static const char words[] = "\nends after this step, and saves; Ctrl-C again ends at once\n";
+    static const char words[] = "\nends with this step, or leaves it, and saves; Ctrl-C again ends at once\n";
     interrupted = number;
     if (tells_of_it && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0) tells_of_it = 0;
     signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
@@ -470,6 +472,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Row rows[MOST_STAGES];  // by slot
     m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
     batch_upload(b, run, sampler);
+    pace_begin(run, train);
     const TaskList* list = &b->schedule.stages[m->stage];
     for (int i = 0; i < list->n; i++) {
         const Task* task = &list->tasks[i];
@@ -477,11 +480,13 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         if (task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward)
             *row = batch_row(b, m, task->round);
         if (task->kind == TASK_FORWARD) batch_end_rounds(b, m, task->round);
+        if (pace_leaves(run, task)) continue;
         if (task->kind >= TASK_SEND) pipeline_begin(m, task, row);
         else pipeline_settle(m, task);
         if (task->kind == TASK_FORWARD) forward_task(m, row, 1 / (float)MAX(b->n_targets, 1), train);
         if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) zero_last_row(m);
         if (task->kind == TASK_BACKWARD) model_backward(m, row);
+        pace_end_task(run, task);
     }
     pipeline_finish(m);
     batch_end_rounds(b, m, b->n_passes);
@@ -504,19 +509,6 @@ static double time_row(Run* run, const int* lengths, int n, int repeats) {
     zero_clear_grads(m);
     m->k->synchronize(m->s);
     return least;
-}
-
-// The sum of the losses of all ranks, between steps. A signal that any rank has seen all of them know of afterwards.
-double loss_sum(Run* run) {
-    char err[ERR_BYTES];
-    double sums[2] = {0, interrupted ? 1.0 : 0.0};
-    const Model* m = &run->model;
-    m->k->upload(m->grad_norm2, &sums[1], sizeof sums[1], m->s);  // stands behind the loss
-    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);
-    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
-    m->k->download(sums, m->loss_sum, sizeof sums, m->s);
-    if (sums[1] > 0 && !run->stopped_by) run->stopped_by = interrupted ? interrupted : SIGTERM;
-    return sums[0];
 }
 
 // ---- logits, for sampling and for --dump-grads
@@ -572,9 +564,11 @@ static void agree(Run* run, const RankReport* report) {
     made.failed = run->why[0] != 0;
     double expected =
         calibration_predict(&run->calibration, run->ahead.terms) + strategies_start_ms(run, run->ahead.strategy);
-    Agreement mine = {made, (uint64_t)interrupted, run->last_ms, run->ahead.predicted ? expected : NAN, *report};
+    Agreement mine = {made,         (uint64_t)interrupted, (uint64_t)run->model.left,
+                      run->last_ms, run->ahead.predicted ? expected : NAN, *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
+    run->left = run->model.left;
     run->agreed[0] = mine;
     run->ahead.expected_ms = mine.predicted;
     if (c->size > 1 && c->table->all_gather_host(c, run->agreed, &mine, sizeof mine, err, sizeof err))
@@ -584,6 +578,7 @@ static void agree(Run* run, const RankReport* report) {
         const Agreement* other = &run->agreed[r];
         if (!run->unplanned) run_compare_plan(run, &run->ahead, r, other->made, run->agreed[0].made, made);
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
+        run->left |= (int)other->left;
         ms = MAX(ms, other->ms);
         if (run->strategies) run->ahead.expected_ms = fmax(run->ahead.expected_ms, other->predicted);
     }
@@ -621,8 +616,8 @@ static void plan_next(Run* run) {
 }
 
 // One optimizer step of the planned batch; fills the record of it, while the next one is planned. A loss or norm that
-// is not finite ends the run before it touches the weights.
-static void train_step(Run* run, StepRecord* r) {
+// is not finite ends the run before it touches the weights. 0, or -1: the step was left, and all is as before it.
+static int train_step(Run* run, StepRecord* r) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Comm before = run_sent(run);
@@ -644,8 +639,9 @@ static void train_step(Run* run, StepRecord* r) {
     balance_measure(run, &report);
     r->plan_stall_us += 1e6 * ahead_wait(run);
     agree(run, &report);
-    balance_hear(run, r);
+    if (!run->left) balance_hear(run, r);
     if (!run->strategies) zero_gather(m);
+    if (run->left) return strategies_turn(run, run->ahead.strategy), -1;
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);      // the one wait of a step; grad_norm2 stands behind
     r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
     r->grad_norm = sqrt(sums[1]);
@@ -660,6 +656,7 @@ static void train_step(Run* run, StepRecord* r) {
     if (!m->k->no_results)
         run->state.loss_hash = r->loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
     strategies_turn(run, run->ahead.strategy);
+    return 0;
 }
 
 // --explain, --dump-grads: the next step is planned, and not taken.
@@ -735,6 +732,7 @@ static void start_training(Run* run) {
     run_open_report(run);
     run_log_start(run);
     run_write_report(run);
+    run_tell_of_long_steps(run);
     // Launchers give ranks a terminal that nobody looks at.
     if (strcmp(run->identity.source, "alone") != 0) run->log.is_terminal = 0;
     run->first_step = run->state.step;
@@ -748,7 +746,10 @@ static void train(Run* run) {
     if (run->state.step == 0 && c->eval_every && c->steps > 0) evaluate_now(run);
     double started = now_seconds();
     while (run->state.step < c->steps && !is_stopped(run)) {
-        train_step(run, &record);
+        if (train_step(run, &record)) {
+            pace_say_left(run);
+            break;
+        }
         int64_t step = record.step, done = step - run->first_step;
         int last = step == c->steps;
         record.seconds_left = (now_seconds() - started) / (double)done * (double)(c->steps - step);

@@ -51,8 +51,8 @@ static void estimate(Machine* machine, const Run* run) {
     memset(machine, 0, sizeof *machine);
     Cost* cost = &machine->cost;
     snprintf(cost->name, sizeof cost->name, "estimate");
-    cost->per_token = again * shape_training_flops(&m->whole, 1, 0) / (0.5 * rate);
-    cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (0.25 * rate);
+    cost->per_token = again * shape_training_flops(&m->whole, 1, 0) / (LINEAR_SHARE_OF_PEAK * rate);
+    cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (ATTENTION_SHARE_OF_PEAK * rate);
     cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
     if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
     cost->link_scale = 1.0 / m->stages;

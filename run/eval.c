@@ -8,20 +8,21 @@
 #include <stdlib.h>
 
 #include "data/choices.h"
-#include "data/progress.h"
 #include "run/run.h"
 
 // ---- the loss
 
-// How far an evaluation is, on a line that is taken back, for a person who has waited for a second.
-static void tell_part(Run* run, double started, double* last, double part) {
-    double now = now_seconds();
-    if (now - started < 1 || now - *last < 0.1 || run->model.world->size > 1 || !progress_is_terminal()) return;
-    if (run->log.line_open) printf("\n");
-    run->log.line_open = 0;
-    printf("\r\033[Kvalidation %.0f %%\r", 100 * part);
-    fflush(stdout);
-    *last = now;
+// The sum of the losses of all ranks, between steps. A signal that any rank has seen all of them know of afterwards.
+double loss_sum(Run* run) {
+    char err[ERR_BYTES];
+    double sums[2] = {0, interrupted ? 1.0 : 0.0};
+    const Model* m = &run->model;
+    m->k->upload(m->grad_norm2, &sums[1], sizeof sums[1], m->s);  // stands behind the loss
+    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);
+    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
+    m->k->download(sums, m->loss_sum, sizeof sums, m->s);
+    if (sums[1] > 0 && !run->stopped_by) run->stopped_by = interrupted ? interrupted : SIGTERM;
+    return sums[0];
 }
 
 // The pieces in the batch get a plan, the same on all ranks, and their tokens. 0 where some rank has none.
@@ -38,17 +39,20 @@ static int plan_batch(Run* run) {
 // off. Overwrites the batch.
 double evaluate(Run* run, int64_t* targets) {
     int64_t next = 0, tokens = 0, pieces = sampler_pieces(run->data.val, SPLIT_VAL);
-    double sum = 0, started = now_seconds(), last = 0;
+    double sum = 0;
+    Pace* pace = &run->pace;
+    pace->before = pace->part = 0;
     *targets = 0;
     while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && plan_batch(run)) {
         run_enter_strategy(run, run->batch.strategy);
+        pace->part = fmax((double)next / (double)pieces, (double)tokens / run->config.eval_tokens) - pace->before;
         run_micro_batches(run, run->data.val, 0);
         sum += loss_sum(run);
         *targets += run->batch.n_targets;
-        tell_part(run, started, &last, fmax((double)next / (double)pieces, (double)tokens / run->config.eval_tokens));
+        pace->before += pace->part;
     }
     run_enter_strategy(run, run->ahead.strategy);
-    if (last > 0) printf("\033[K");
+    pace_end(run);
     if (run->stopped_by || run->unplanned) *targets = 0;
     return *targets ? sum / (double)*targets : NAN;
 }

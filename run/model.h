@@ -99,6 +99,7 @@ struct Model {
     Model* next;                    // of the strategy that comes next: its weights leave as they are updated
     char* moving;                   // their scratch
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
+    int left;                       // rows of this step were left out: it may change no weight
     double* barrier;                // (1) what ranks sum that only wait for each other
     float* grad_scale;              // (1) on the device
     char* acts;

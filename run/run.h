@@ -4,6 +4,8 @@
 // memory table), state.c (weights from and to files), cost.c (what planners know of this machine) and probe.c (how it
 // is measured), save.c (checkpoints), report.c (what is said).
 #pragma once
+#include <signal.h>
+
 #include "data/checkpoint.h"
 #include "data/docs.h"
 #include "data/run_dir.h"
@@ -41,6 +43,7 @@ typedef struct PlanHash {
 typedef struct Agreement {
     PlanHash made;      // plan: also of what the cost model has learnt
     uint64_t signal;    // that asks for an end, 0 none
+    uint64_t left;      // this rank has left the step: all do
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
     RankReport report;  // of this one
@@ -51,6 +54,14 @@ typedef struct PlanningSums {
     int64_t steps, predicted;
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
+
+// Of the passes of a step or of an evaluation: see pace.c.
+typedef struct Pace {
+    double started, told;  // when it began, and when something was said of it last
+    double before, part;   // of an evaluation: what was done before these passes, and what they are; of a step 0 and 1
+    int64_t done, all;     // tokens of this rank; those of backward passes count twice
+    int left_from, asks;   // the first pass that is left out; whether ranks ask each other before they leave any
+} Pace;
 
 // Of checkpoints of this invocation.
 typedef struct Saving {
@@ -98,6 +109,8 @@ struct Run {
     double last_terms[CALIBRATION_TERMS];  // its terms
     PlanningSums planning;
     Agreement* agreed;     // (ranks) what all ranks said last
+    Pace pace;
+    int left;              // some rank has left the step at work
     Balance* balance;      // what is done about slow ranks
     int oversubscribed;    // ranks of this node share its cores
     size_t memory_bytes;   // of the memory table
@@ -371,6 +384,24 @@ int run_stop_token(const Run* run);            // with which the model ends a te
 
 void run_eval(Run* run);     // --eval
 void run_choices(Run* run);  // --eval-choices
+
+// ---- pace.c: steps that take long
+
+extern volatile sig_atomic_t interrupted;  // the signal that asks for an end, 0 none
+// What the matmuls of linear layers and of attention reach of the peak, roughly, before anything is measured.
+#define LINEAR_SHARE_OF_PEAK 0.5
+#define ATTENTION_SHARE_OF_PEAK 0.25
+// Of a step or an evaluation of all ranks, by its operations and the peak; NaN where that is not known.
+double run_expected_seconds(const Run* run, const Batch* b);
+void run_tell_of_long_steps(const Run* run);  // before the first one, on rank 0: what it should take, what to lower
+// Around the tasks of run->batch; end: behind all batches of an evaluation, or a step.
+void pace_begin(Run* run, int train);
+void pace_end_task(Run* run, const Task* task);  // says how far it is, now and then
+void pace_end(const Run* run);
+void pace_say_left(Run* run);  // instead of the line of a step
+// Whether this task is left out, because the run is to end and much of the step is ahead. Those who share its pass take
+// the same decision. All that is collective at the end of the step has to come all the same.
+int pace_leaves(Run* run, const Task* task);
 
 // ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
 

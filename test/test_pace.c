@@ -1,0 +1,93 @@
+// test_pace.c - steps that take long: what is said before and within them, and how they are left at a signal, by one
+// rank and by several. The program is train_faults, whose peak can be said: ranks ask each other only in steps that
+// should take long.
+#include "run/run.h"
+#include "test/program.h"
+
+#define TINY                                                                                               \
+    "--layers 2 --width 64 --heads 4 --data plan --threads 1 --dtype fp32 --eval-every 0 --sample-every 0 " \
+    "--steps 3 --plan random "
+
+static void a_long_step_is_told_before_it_begins_and_left_at_the_first_signal(void) {
+    const char* slow = TINY "--cpu-isa reference --context 128 --capacity 256 --batch-tokens 65536";
+    CHECK(sh("%s %s --steps 0 --out $W/before", program, slow) == 0);
+    const char* told = strstr(output, "\ntime    a step of 65");
+    CHECK(told && strstr(told, "an estimate") && strstr(told, "--batch-tokens"));
+    pid_t job = start("%s %s --out $W/left", program, slow);
+    CHECK(comes("left/log.jsonl", 20));
+    sleep_ms(1000);
+    kill(job, SIGINT);
+    CHECK(ended_within(job, 20) == 128 + SIGINT);
+    read_background();
+    CHECK(strstr(output, "step 1 is left after") && strstr(output, "stopped at step 0 of 3"));
+    CHECK(sh("cd $W/before/step-000000 && for f in *.safetensors; do cmp $f ../../left/step-000000/$f || exit; done") ==
+          0);
+}
+
+// The other ranks learn of it in the next pass that they share, or at the end. The straggler makes the step long.
+static void check_left(int ranks, const char* options, int signalled) {
+    static char hash[32];
+    const char* common = "mpirun --oversubscribe --bind-to none -n %d %s " TINY
+                         "--context 512 --capacity 600 --batch-tokens 8192 %s --out %s/%s %s";
+    char command[2048];
+    snprintf(command, sizeof command, common, ranks, program, options, work, "whole", "");
+    CHECK(sh("rm -rf $W/whole $W/some; %s", command) == 0);
+    snprintf(hash, sizeof hash, "%s", loss_hash());
+    snprintf(command, sizeof command, common, ranks, program, options, work, "some",
+             "--straggle rank=1,x=80,from=2,whole");
+    pid_t job = start("%s", command);
+    for (int i = 0; i < 2000 && steps_logged("some") < 1; i++) sleep_ms(10);
+    sleep_ms(1000);
+    CHECK(sh("for p in $(pgrep -f '[o]ut %s/some'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx "
+             "OMPI_COMM_WORLD_RANK=%d && kill -TERM $p && echo sent; done; true",
+             work, signalled) == 0);
+    CHECK(strstr(output, "sent") != NULL);
+    CHECK(ended_within(job, 60) == 0);
+    read_background();
+    int left = strstr(output, "step 2 is left") && strstr(output, "stopped at step 1 of 3");
+    CHECK(left);
+    if (!left) printf("    %s: %.1500s\n", options, output);
+    CHECK(sh("mpirun --oversubscribe --bind-to none -n %d %s --resume --out $W/some", ranks, program) == 0);
+    CHECK_STRING(loss_hash(), hash);
+}
+
+static void ranks_leave_a_step_together_and_resume_with_the_same_bits(void) {
+    if (!has_mpirun()) SKIP("no mpirun here");
+    setenv("FAULT_LIMIT", "1e6", 1);
+    check_left(3, "--zero 1", 1);
+    check_left(3, "--zero 3", 2);
+    check_left(4, "--tp 2", 2);
+    unsetenv("FAULT_LIMIT");
+}
+
+static void a_long_step_says_how_far_it_is(void) {
+    static Run run;
+    static RankPass pass = {0, 1, 0, 100};
+    Comm world = {.size = 1};
+    Kernels none = {0};
+    Task forward = {.kind = TASK_FORWARD}, backward = {.kind = TASK_BACKWARD};
+    int saved = dup(STDOUT_FILENO);
+    fflush(stdout);
+    run.model.world = &world, run.model.k = &none;
+    run.config.steps = 20;
+    run.batch.passes = &pass, run.batch.n_own = 400, run.batch.training = 1;
+    pace_begin(&run, 1);
+    CHECK(freopen(path_of("said"), "w", stdout));
+    pace_end_task(&run, &forward);  // too early
+    run.pace.started -= 120, run.pace.told -= 120;
+    pace_end_task(&run, &backward);
+    pace_end_task(&run, &forward);  // too soon after that
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    read_text(path_of("said"), output, sizeof output);
+    CHECK_STRING(output, "step 1/20 | 25 % done in 2m00s | 6m00s left\n");
+}
+
+int main(int argc, char** argv) {
+    program_begin(argc, argv);
+    RUN(a_long_step_says_how_far_it_is);
+    RUN(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal);
+    RUN(ranks_leave_a_step_together_and_resume_with_the_same_bits);
+    return program_end();
+}
