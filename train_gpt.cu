@@ -565,10 +565,11 @@ static void agree(Run* run, const RankReport* report) {
     double expected =
         calibration_predict(&run->calibration, run->ahead.terms) + strategies_start_ms(run, run->ahead.strategy);
     Agreement mine = {made,         (uint64_t)interrupted, (uint64_t)run->model.left,
-                      run->last_ms, run->ahead.predicted ? expected : NAN, *report};
+                      run->last_ms, run->ahead.predicted ? expected : NAN, run_processor_seconds(run), *report};
     double ms = mine.ms;
     run->stopped_by = interrupted;
     run->left = run->model.left;
+    run->processor = c->size > 1 ? 0 : mine.processor;
     run->agreed[0] = mine;
     run->ahead.expected_ms = mine.predicted;
     if (c->size > 1 && c->table->all_gather_host(c, run->agreed, &mine, sizeof mine, err, sizeof err))
@@ -579,6 +580,7 @@ static void agree(Run* run, const RankReport* report) {
         if (!run->unplanned) run_compare_plan(run, &run->ahead, r, other->made, run->agreed[0].made, made);
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         run->left |= (int)other->left;
+        run->processor += other->processor;
         ms = MAX(ms, other->ms);
         if (run->strategies) run->ahead.expected_ms = fmax(run->ahead.expected_ms, other->predicted);
     }

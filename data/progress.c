@@ -32,11 +32,15 @@ void progress_add(Smooth* smooth, const StepRecord* r) {
     }
     smooth->tokens = kept * smooth->tokens + (double)r->tokens;
     smooth->seconds = kept * smooth->seconds + r->seconds;
+    double busy = r->had > 0 ? r->had * r->seconds : r->seconds;
+    smooth->at_peak = kept * smooth->at_peak + r->mfu * busy;
+    smooth->busy = kept * smooth->busy + busy;
+    smooth->had = kept * smooth->had + (r->had > 0 ? busy : r->seconds);
 }
 
 // What may stand in a line, in its order; the first to go has the least number.
-enum { STEP, LOSS, NORM, LR, SPEED, LIMIT, LEFT, N_FIELDS };
-static const int worth[N_FIELDS] = {9, 8, 1, 2, 6, 0, 7};
+enum { STEP, LOSS, NORM, LR, SPEED, LIMIT, HAD, LEFT, N_FIELDS };
+static const int worth[N_FIELDS] = {9, 8, 1, 2, 6, 0, 3, 7};
 
 static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRecord* r) {
     char left[32];
@@ -51,7 +55,9 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk %s", speed / 1000, unit);
     else snprintf(fields[SPEED], 48, "%.0f %s", speed, unit);
     // Above 1 the peak was measured beside other work: it is none.
-    if (r->mfu <= 1) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * r->mfu);
+    double share = s->busy > 0 ? s->at_peak / s->busy : NAN, had = s->seconds > 0 ? s->had / s->seconds : 1;
+    if (share <= 1) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * share);
+    if (had < 0.8) snprintf(fields[HAD], 48, "had %.0f%% of %.3g core%s", 100 * had, r->cores, r->cores == 1 ? "" : "s");
     snprintf(fields[LEFT], 48, "%s left", text_duration(r->seconds_left, left));
 }
 

@@ -318,6 +318,7 @@ int runlog_step(RunLog* log, const StepRecord* r) {
     write_number(log, "seconds", r->seconds);
     write_number(log, "tokens_per_second", (double)r->tokens / r->seconds);
     write_number(log, "mfu", r->mfu);
+    write_number(log, "had", r->had > 0 ? r->had : NAN);
     write_planning(log, r);
     write_number(log, "exposed_seconds", r->exposed_seconds);
     write_part(log, ", \"loss_hash\": \"%016" PRIx64 "\"", r->loss_hash);

@@ -6,7 +6,8 @@
 //   loss, grad_norm, lr, tokens, targets, loss_hash
 //   micro_batches     of the plan, on all ranks
 //   seconds           that the step took on this rank, the one that writes
-//   tokens_per_second, mfu    mfu: fraction of the measured peak
+//   tokens_per_second, mfu    mfu: fraction of the measured peak, on CPUs in the time that the cores were there
+//   had               on CPUs: the share of their cores' time that all ranks had
 //   plan              the planner
 //   strategy          of --strategies: that of this step
 //   moving_ms         of predicted_ms: gradients to their owners, and weights to where the next step wants them

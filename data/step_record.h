@@ -16,6 +16,7 @@ typedef struct StepRecord {
     int64_t tokens, targets;
     int micro_batches;
     double seconds, mfu;
+    double had, cores;  // the share that the run had of its cores' time, and how many these are; NaN or 0: not known
     int virtual_time;  // seconds are virtual
     const char* planner;
     const char* strategy;  // of --strategies; NULL: there are none
@@ -38,4 +39,5 @@ typedef struct StepRecord {
 // What the line of a step shows instead of the step's own loss and speed, see progress.h.
 typedef struct Smooth {
     double loss, losses, tokens, seconds;
+    double at_peak, busy, had;  // seconds: busy ones as they would be at the peak; busy ones; those with cores
 } Smooth;

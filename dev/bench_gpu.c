@@ -133,7 +133,7 @@ static void run_square(void) {
 static void bench_limits(void) {
     char err[ERR_BYTES];
     size_t n = copy_elems(), edge = options.quick ? 256 : (size_t)w.k->full_matmul, square = 2 * edge * edge;
-    double matmul = kernels_peak(w.k, DT_BF16, 0, err, sizeof err) * 1e-12;
+    double matmul = kernels_peak(w.k, DT_BF16, 0, 0, err, sizeof err) * 1e-12;
     if (matmul < 0) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
     KernelLimits l = {.N = (int)edge, .C = (int)edge, .OC = (int)edge, .NH = 1, .NKV = 1, .HS = 64, .context = 64};
     l.dt = DT_BF16;

@@ -177,6 +177,12 @@ int host_cores(const char* root, pid_t process) {
     return MAX(1, (int)MIN((uint64_t)cores, least_of_groups(root, process, "cpu", look_at_quota)));
 }
 
+double host_processor_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void* wait_at(void* gate) {
     pthread_mutex_lock((pthread_mutex_t*)gate);
     pthread_mutex_unlock((pthread_mutex_t*)gate);

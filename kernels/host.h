@@ -20,6 +20,9 @@ size_t host_resident(void);
 // Cores that a process (0: this one) may use: its affinity mask, or the CPU quota of its container, rounded up. >= 1.
 int host_cores(const char* root, pid_t process);
 
+// Of all threads of this process so far.
+double host_processor_seconds(void);
+
 // Threads that only wait, until they are given back: they show how many the system allows.
 typedef struct HostThreads {
     int n;  // as many as could be had

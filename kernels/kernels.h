@@ -334,5 +334,7 @@ const Kernels* kernels_find(const char* device, const char* isa, char* err, size
 // What speeds are compared with, measured, FLOP/s. Of x86-64 processors: the multiply-adds of all threads' registers,
 // by the fastest instruction that the set has for the type. Else a square matmul, forward, of random values, of edge
 // k->full_matmul, or as large as takes a quarter of a second on a slow device. Opens and closes the backend, so nothing
-// may be open. Negative with a message when that fails.
-double kernels_peak(const Kernels* k, DType dt, int threads, char* err, size_t errlen);
+// may be open. cores: those that the threads have among them; 0: one each. Negative with a message when that fails.
+double kernels_peak(const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen);
+// The registers alone, once more while the backend is open, between ops; 0 where these are not what it is measured by.
+double kernels_peak_again(const Kernels* k, DType dt, double cores);

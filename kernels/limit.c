@@ -1,4 +1,6 @@
 // limit.c - what speeds are compared with: kernels_peak.
+#include <math.h>
+
 #include "kernels/cpu/peak.h"
 
 // Random values: a GPU multiplies zeros faster than it could anything else, because they take less power.
@@ -43,7 +45,13 @@ static int fits(const Kernels* k, int side, DType dt) {
     return 3 * (size_t)side * side * dtype_bytes(dt) <= k->memory_available() / 8;
 }
 
-double kernels_peak(const Kernels* k, DType dt, int threads, char* err, size_t errlen) {
+// Each thread is measured in its own processor time, which more threads than cores do not have at once.
+double kernels_peak_again(const Kernels* k, DType dt, double cores) {
+    double registers = cpu_peak(k, dt);
+    return cores > 0 ? registers * fmin(1, cores / cpu_threads()) : registers;
+}
+
+double kernels_peak(const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen) {
     enum { FIRST_SIDE = 256 };
     const double most_seconds = 0.25;
     int side = FIRST_SIDE, full = k->full_matmul;
@@ -52,7 +60,7 @@ double kernels_peak(const Kernels* k, DType dt, int threads, char* err, size_t e
     limits.dt = dt;
     limits.attention = ATTENTION_OWN;
     if (k->open(&limits, err, errlen)) return -1;
-    double registers = cpu_peak(k, dt);
+    double registers = kernels_peak_again(k, dt, cores);
     if (registers > 0) return k->close(), registers;
     double seconds = best_time(k, side, dt);
     // Twice the side is eight times the work: a slow device, such as the plain reference, stops before it takes long.

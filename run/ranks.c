@@ -345,16 +345,30 @@ void run_compare_ranks(Run* run) {
     check_room_for_threads(run);
 }
 
+// Cores that the threads of this rank have: at most one each, of those that it may use, and its part of the node's.
+static double own_cores(const Run* run) {
+    const Comm* c = run->model.world;
+    double mine = host_cores("", 0);
+    if (run->config.threads) mine = fmin(mine, run->config.threads);
+    return c->size == 1 ? mine : fmin(mine, (double)host_cores("", getppid()) / MAX(c->local_size, 1));
+}
+
+typedef struct Limit {
+    double peak, cores;
+} Limit;
+
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
     if (run->peak > 0) return;  // the search for a layout has asked already
     run->peak = NAN;
     if (run->model.k->virtual_time) return;
-    double mine = kernels_peak(run->model.k, run->model.dt, run->config.threads, err, sizeof err);
-    if (mine < 0) die("%s", err);
-    double* all = (double*)run_ask_all(run, c, &mine, sizeof mine);
+    Limit mine = {0, run->model.k->on_host ? own_cores(run) : 0};
+    mine.peak = kernels_peak(run->model.k, run->model.dt, run->config.threads, mine.cores, err, sizeof err);
+    if (mine.peak < 0) die("%s", err);
+    Limit* all = (Limit*)run_ask_all(run, c, &mine, sizeof mine);
     run->peak = 0;
-    for (int r = 0; r < c->size; r++) run->peak += all[r];
+    for (int r = 0; r < c->size; r++) run->peak += all[r].peak, run->cores += all[r].cores;
+    run->share = (PeakShare){run->peak, mine.peak, mine.cores, 0};
     free(all);
 }

@@ -72,7 +72,30 @@ static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
     }
 }
 
-void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before) {
+double run_processor_seconds(Run* run) {
+    static double last;
+    double now = run->model.k->on_host ? host_processor_seconds() : 0, seconds = now - last;
+    last = now;
+    return seconds;
+}
+
+// The share of the peak in the time that the cores were there; a peak that steps come near to is measured again.
+static void share_of_peak(Run* run, StepRecord* r) {
+    enum { MOST_TIMES = 8 };
+    const double near = 0.9;
+    PeakShare* x = &run->share;
+    r->cores = run->cores;
+    r->had = run->cores > 0 && !r->virtual_time ? fmin(1, run->processor / (r->seconds * run->cores)) : NAN;
+    double flops = shape_training_flops(&run->model.whole, (double)r->tokens, run->batch.sum_s2);
+    flops /= r->had > 0 ? r->had * r->seconds : r->seconds;
+    if (flops > near * x->peak && run->cores > 0 && x->times++ < MOST_TIMES) {
+        double again = kernels_peak_again(run->model.k, run->model.dt, x->cores);
+        if (again > x->mine) x->peak *= again / x->mine, x->mine = again;
+    }
+    r->mfu = x->peak > 0 ? flops / x->peak : NAN;
+}
+
+void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before) {
     const Batch* b = &run->batch;
     Comm now = run_sent(run);
     const Comm* c = &now;
@@ -81,12 +104,12 @@ void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* 
     r->tokens = b->n_tokens;
     r->targets = b->n_targets;
     r->micro_batches = b->plan.n_micro_batches;
-    r->mfu = shape_training_flops(&run->model.whole, (double)r->tokens, b->sum_s2) / seconds / run->peak;
     r->planner = run->config.plan;
     r->strategy = run->strategies ? strategies_name(run, b->strategy) : NULL;
     r->plan = &b->plan;
     r->plan_us = b->plan_us;
     r->virtual_time = run->model.k->virtual_time;
+    share_of_peak(run, r);
     r->measured_ms = 1e3 * seconds - (run->model.k->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
     r->stages = run->model.stages;
     r->rounds = b->n_passes;

@@ -46,6 +46,7 @@ typedef struct Agreement {
     uint64_t left;      // this rank has left the step: all do
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
+    double processor;   // seconds of its threads in this step
     RankReport report;  // of this one
 } Agreement;
 
@@ -62,6 +63,14 @@ typedef struct Pace {
     int64_t done, all;     // tokens of this rank; those of backward passes count twice
     int left_from, asks;   // the first pass that is left out; whether ranks ask each other before they leave any
 } Pace;
+
+// What the shares of steps on this rank are of. A peak that was measured beside other work is too low; plans go on with
+// it, because all ranks must have the same.
+typedef struct PeakShare {
+    double peak, mine;  // of all ranks, and of this one, measured again
+    double cores;       // of this rank
+    int times;          // so far
+} PeakShare;
 
 // Of checkpoints of this invocation.
 typedef struct Saving {
@@ -128,6 +137,9 @@ struct Run {
     size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     double resident_before;  // bytes of this process before the table's memory was taken
     double peak;             // FLOP/s, measured, of all ranks together: kernels_peak; NaN: not known
+    double cores;            // that all ranks have, on CPUs; 0: not known
+    PeakShare share;
+    double processor;        // seconds of all ranks' threads in the step at work, on CPUs
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 };
@@ -341,8 +353,9 @@ typedef struct ShownStages ShownStages;
 // Its stages, from the arena; none without a pipeline (run/explain_stages.c).
 void run_show_stages(ShownStages* stages, const Run* run, Arena* arena);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
+double run_processor_seconds(Run* run);  // of this rank since it was asked last, on a CPU
 // Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
-void run_fill_record(const Run* run, StepRecord* r, double seconds, const Comm* before);
+void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
 // and opened first: nothing is learnt from it.
 void run_remember_step(Run* run, const StepRecord* r);

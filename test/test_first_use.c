@@ -61,6 +61,25 @@ static void no_share_above_the_peak_is_shown(void) {
     CHECK(!strstr(line, "peak") && strstr(line, "| 20k tok/s | 3m07s left"));
 }
 
+// Three steps of like lengths that had all, a half and a quarter of the cores: what they were of the peak while they
+// had them counts by how long that was.
+static void the_share_of_the_peak_is_a_mean_by_processor_time(void) {
+    char line[256], wanted[64];
+    Smooth s = {0};
+    double at_peak = 0, busy = 0, seconds = 0;
+    for (int i = 0; i < 3; i++) {
+        StepRecord r = record(i + 1, 2);
+        r.had = 1.0 / (1 << i), r.cores = 2, r.mfu = 0.2 * (i + 1);
+        at_peak = 0.9 * at_peak + r.mfu * r.had, busy = 0.9 * busy + r.had, seconds = 0.9 * seconds + 1;
+        progress_add(&s, &r);
+        progress_line(line, sizeof line, &s, &r, 0);
+        CHECK((strstr(line, "had ") != NULL) == (i > 0));
+    }
+    snprintf(wanted, sizeof wanted, "| %.1f%% of peak | had %.0f%% of 2 cores |", 100 * at_peak / busy,
+             100 * busy / seconds);
+    CHECK(strstr(line, wanted));
+}
+
 static void the_line_shows_means_and_the_log_each_step(void) {
     char line[256];
     Smooth s = {0};
@@ -423,6 +442,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(a_progress_line_fits_the_terminal_by_leaving_out_fields);
     RUN(no_share_above_the_peak_is_shown);
+    RUN(the_share_of_the_peak_is_a_mean_by_processor_time);
     RUN(the_line_shows_means_and_the_log_each_step);
     RUN(a_narrow_terminal_sees_no_line_that_wraps);
     RUN(the_words_that_people_use_lead_to_the_option);

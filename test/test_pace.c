@@ -1,5 +1,5 @@
 // test_pace.c - steps that take long: what is said before and within them, and how they are left at a signal, by one
-// rank and by several. The program is train_faults, whose peak can be said: ranks ask each other only in steps that
+// rank and by several; and the peak that speeds are compared with. The program is train_faults, whose peak can be said: ranks ask each other only in steps that
 // should take long.
 #include "run/run.h"
 #include "test/program.h"
@@ -84,10 +84,40 @@ static void a_long_step_says_how_far_it_is(void) {
     CHECK_STRING(output, "step 1/20 | 25 % done in 2m00s | 6m00s left\n");
 }
 
+// ---- the peak
+
+static double peak_said(void) {
+    const char* at = strstr(output, " GFLOP/s at most");
+    while (at && at > output && (strchr(".0123456789", at[-1]))) at--;
+    return at ? atof(at) : NAN;
+}
+
+static void threads_and_ranks_beyond_the_cores_do_not_raise_the_peak(void) {
+    CHECK(sh("%s " TINY "--steps 0 --threads 1 --out $W/p1", program) == 0);
+    double one = peak_said();
+    int cores = host_cores("", 0);
+    CHECK(sh("%s " TINY "--steps 0 --threads %d --out $W/p2", program, 32 * cores) == 0);
+    CHECK(peak_said() > 0 && peak_said() < 4 * cores * one);  // noise may halve it, but not by 32
+    if (!has_mpirun()) SKIP("no mpirun here");
+    CHECK(sh("mpirun --oversubscribe --bind-to none -n %d %s " TINY "--steps 0 --out $W/p", 4 * cores, program) == 0);
+    CHECK(peak_said() > 0 && peak_said() < 2.5 * cores * one);
+}
+
+static void a_peak_that_a_step_beats_is_measured_again(void) {
+    double share[3], had[3];
+    setenv("FAULT_LIMIT", "1e6", 1);  // FLOP/s
+    CHECK(sh("%s " TINY "--out $W/beaten", program) == 0);
+    unsetenv("FAULT_LIMIT");
+    CHECK(log_values("beaten", "mfu", share, 3) == 3 && log_values("beaten", "had", had, 3) == 3);
+    for (int i = 0; i < 3; i++) CHECK(share[i] > 0 && share[i] < 1 && had[i] > 0 && had[i] <= 1);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(a_long_step_says_how_far_it_is);
     RUN(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal);
     RUN(ranks_leave_a_step_together_and_resume_with_the_same_bits);
+    RUN(threads_and_ranks_beyond_the_cores_do_not_raise_the_peak);
+    RUN(a_peak_that_a_step_beats_is_measured_again);
     return program_end();
 }

@@ -315,7 +315,7 @@ CALL(getline, ssize_t, (char** line, size_t* room, FILE* file)) {
 // ---- time
 
 CALL(sleep, unsigned, (unsigned seconds)) { return getenv("FAULT_LIMIT") ? 0 : __real_sleep(seconds); }
-CALL(kernels_peak, double, (const Kernels* k, DType dt, int threads, char* err, size_t errlen)) {
+CALL(kernels_peak, double, (const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen)) {
     const char* given = getenv("FAULT_LIMIT");
-    return given ? atof(given) : __real_kernels_peak(k, dt, threads, err, errlen);
+    return given ? atof(given) : __real_kernels_peak(k, dt, threads, cores, err, errlen);
 }
