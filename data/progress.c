@@ -47,8 +47,8 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     double speed = s->seconds > 0 ? s->tokens / s->seconds : 0;
     int digits = snprintf(NULL, 0, "%" PRId64, r->steps);
     snprintf(fields[STEP], 48, "step %*" PRId64 "/%" PRId64, digits, r->step, r->steps);
-    snprintf(fields[LOSS], 48, "loss %.4f", s->losses > 0 ? s->loss / s->losses : NAN);
-    snprintf(fields[NORM], 48, "norm %.3f", r->grad_norm);
+    if (s->losses > 0) snprintf(fields[LOSS], 48, "loss %.4f", s->loss / s->losses);  // virtual ranks have none
+    if (isfinite(r->grad_norm)) snprintf(fields[NORM], 48, "norm %.3f", r->grad_norm);
     snprintf(fields[LR], 48, "lr %.2e", r->lr);
     const char* unit = r->virtual_time ? "virtual tok/s" : "tok/s";
     if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk %s", speed / 1000, unit);
@@ -57,7 +57,8 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     // Above 1 the peak was measured beside other work: it is none.
     double share = s->busy > 0 ? s->at_peak / s->busy : NAN, had = s->seconds > 0 ? s->had / s->seconds : 1;
     if (share <= 1) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * share);
-    if (had < 0.8) snprintf(fields[HAD], 48, "had %.0f%% of %.3g core%s", 100 * had, r->cores, r->cores == 1 ? "" : "s");
+    const char* cores = r->cores == 1 ? "core" : "cores";
+    if (had < 0.8) snprintf(fields[HAD], 48, "had %.0f%% of %.3g %s", 100 * had, r->cores, cores);
     snprintf(fields[LEFT], 48, "%s left", text_duration(r->seconds_left, left));
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "plan/base.h"
+#include "plan/text.h"
 
 typedef struct Side {
     int64_t* docs;         // (n_docs) ids, ascending
@@ -115,19 +116,21 @@ static int find_corpora(Sampler* s, char* err, size_t errlen) {
 static void describe(Sampler* s) {
     const Side* val = &s->sides[SPLIT_VAL];
     long long n_tokens = val->n_tokens, n_docs = docs_count(s->docs);
+    char documents[64];
+    text_many(n_docs, "document", documents);
     if (s->cut)
         snprintf(s->description, sizeof s->description,
-                 "validation on the last %lld tokens of the longest document: the corpus (%lld documents) is too small "
-                 "to hold out whole ones",
-                 n_tokens, n_docs);
+                 "validation on the last %lld tokens of the longest document: the corpus (%s) is too small to hold out "
+                 "whole ones",
+                 n_tokens, documents);
     else if (s->val_fraction == 1)
-        snprintf(s->description, sizeof s->description, "validation on all %lld documents (%lld tokens) of --val",
-                 n_docs, n_tokens);
+        snprintf(s->description, sizeof s->description, "validation on all %s (%lld tokens) of --val", documents,
+                 n_tokens);
     else if (n_tokens == 0) snprintf(s->description, sizeof s->description, "no validation text held out");
     else
         snprintf(s->description, sizeof s->description,
-                 "validation on %lld of %lld documents (%lld tokens), chosen by the hash of their content",
-                 (long long)val->n_docs, n_docs, n_tokens);
+                 "validation on %lld of %s (%lld tokens), chosen by the hash of their content", (long long)val->n_docs,
+                 documents, n_tokens);
 }
 
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,

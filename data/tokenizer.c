@@ -185,6 +185,7 @@ int tokenizer_named(const Tokenizer* t, const char* name) {
 }
 
 int tokenizer_is_bytes(const Tokenizer* t) { return t->is_bytes; }
+int tokenizer_is_qwens(const Tokenizer* t) { return !t->is_bytes && t->split == SPLIT_QWEN2; }
 
 const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n) {
     *bytes = t->file;

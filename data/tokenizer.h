@@ -25,6 +25,7 @@ int tokenizer_end_of_text(const Tokenizer* t);
 int tokenizer_stop(const Tokenizer* t);
 int tokenizer_named(const Tokenizer* t, const char* name);  // the added token of this name, -1: there is none
 int tokenizer_is_bytes(const Tokenizer* t);
+int tokenizer_is_qwens(const Tokenizer* t);  // text is cut as Qwen2's is
 
 // Tokens of n bytes of text, no end-of-text added. out has room for tokenizer_room(t, n) tokens: n, but form C can make
 // text longer. Returns the count. Text is data: what reads <|endoftext|> or like any other added token is encoded as

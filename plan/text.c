@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "plan/text.h"
 
+#include <inttypes.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,11 @@ const char* text_quoted(const char* text, char* word, size_t room) {
     if (n + 1 < room) word[n++] = '\'';
     word[n] = 0;
     return word;
+}
+
+const char* text_many(int64_t n, const char* noun, char text[64]) {
+    snprintf(text, 64, "%" PRId64 " %.40s%s", n, noun, n == 1 ? "" : "s");
+    return text;
 }
 
 const char* text_duration(double seconds, char text[32]) {

@@ -6,6 +6,7 @@
 #pragma once
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 // A character that is not complete yet. {0} at the start.
@@ -31,6 +32,9 @@ void text_clean(char* text);
 // The text as a word of a shell command: as it is, or in single quotes where it holds anything but letters, digits and
 // -_./:=,+@%. Cut where it is too long for the room.
 const char* text_quoted(const char* text, char* word, size_t room);
+
+// "1 document", "12 documents"
+const char* text_many(int64_t n, const char* noun, char text[64]);
 
 // "1h02m", "3m05s", "42s"
 const char* text_duration(double seconds, char text[32]);

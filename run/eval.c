@@ -70,8 +70,10 @@ void run_eval(Run* run) {
     run_unigram_loss(run);
     printf("loss %.6f, perplexity %.4f", loss, exp(loss));
     if (isfinite(run->val_bytes)) printf(", %.6f bits per byte", loss / (log(2) * run->val_bytes));
-    say(stdout, ": %" PRId64 " targets in %" PRId64 " documents, %s, %.1f s", targets,
-        sampler_documents(run->data.val, SPLIT_VAL), run->start_from, now_seconds() - started);
+    char documents[64];
+    say(stdout, ": %" PRId64 " targets in %s, %s, %.1f s", targets,
+        text_many(sampler_documents(run->data.val, SPLIT_VAL), "document", documents), run->start_from,
+        now_seconds() - started);
 }
 
 // ---- --eval-choices

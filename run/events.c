@@ -105,6 +105,8 @@ void run_open_report(Run* run) {
     }
     run_path(path, run->out, "log.jsonl");
     if (run->config.resume && run_page_read(run->page, path, err, sizeof err)) warn("%s", err);
+    Smooth before = run_page_smooth(run->page);
+    run->log.smooth.loss = before.loss, run->log.smooth.losses = before.losses;  // a run has one training loss
     run->log.hear = hear;
     run->log.hearer = run->page;
     run_path(path, run->out, "ranks.html");  // of an older version, and of an older state of this run

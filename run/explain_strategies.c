@@ -93,8 +93,10 @@ void run_explain_strategies(const Run* run) {
     qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
     hydraulis_choose(&w, &x->choices[run->batch.strategy], 1, HYDRAULIS_SHUFFLES, seed);
     for (int i = 0; i < w.n; i++) tokens += w.lengths[i];
-    printf("strategies: step %" PRId64 ": %d documents, %" PRId64 " tokens on %d ranks take %s; predicted ms\n",
-           run->batch.plan.step, w.n, tokens, run->model.world->size, strategies_name(run, run->batch.strategy));
+    char documents[64];
+    printf("strategies: step %" PRId64 ": %s, %" PRId64 " tokens on %d ranks take %s; predicted ms\n",
+           run->batch.plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
+           strategies_name(run, run->batch.strategy));
     print_strategies(rated, run);
     print_pipelines(&w, run);
     printf("\nthe job of rank 0 plans its documents among its pipelines:\n");

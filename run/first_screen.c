@@ -23,10 +23,11 @@ static const char* count(int64_t n, char text[32]) {
 }
 
 static void print_shape(const Shape* s) {
-    char kv[64] = "";
+    char kv[64] = "", layers[64], heads[64];
     if (s->NKV != s->NH) snprintf(kv, sizeof kv, " (%d of keys and values)", s->NKV);
-    printf("model   %s, %d layers, width %d, %d heads%s, context %d, vocabulary %d: %.2fM parameters\n",
-           arch_table[s->arch].title, s->L, s->C, s->NH, kv, s->context, s->V, (double)shape_param_count(s) / 1e6);
+    printf("model   %s, %s, width %d, %s%s, context %d, vocabulary %d: %.2fM parameters\n", arch_table[s->arch].title,
+           text_many(s->L, "layer", layers), s->C, text_many(s->NH, "head", heads), kv, s->context, s->V,
+           (double)shape_param_count(s) / 1e6);
 }
 
 static void print_divided(const Run* run) {
@@ -50,14 +51,14 @@ static void print_all(const Run* run) {
     print_shape(&m->whole);
     if (!run->training) return;
     const Sampler* s = run->data.train;
-    char tokens[32];
-    printf("data    %" PRId64 " documents, %s tokens in %" PRId64 " files", docs_count(run->data.docs),
-           count(docs_tokens(run->data.docs), tokens), docs_files(run->data.docs));
+    char tokens[32], documents[64], files[64];
+    printf("data    %s, %s tokens in %s", text_many(docs_count(run->data.docs), "document", documents),
+           count(docs_tokens(run->data.docs), tokens), text_many(docs_files(run->data.docs), "file", files));
     if (docs_skipped(run->data.docs))
         printf(" (%" PRId64 " passed over: empty, unreadable or no text)", docs_skipped(run->data.docs));
     if (docs_runs(run->data.docs))
-        printf("\n        %" PRId64 " run%s of this program left out: what they wrote is not read",
-               docs_runs(run->data.docs), docs_runs(run->data.docs) > 1 ? "s" : "");
+        printf("\n        %s of this program left out: what they wrote is not read",
+               text_many(docs_runs(run->data.docs), "run", files));
     printf("\n        train on %" PRId64 " (%s tokens); ", sampler_documents(s, SPLIT_TRAIN),
            count(sampler_tokens(s, SPLIT_TRAIN), tokens));
     printf("%s\n", sampler_describe(run->data.val));
@@ -84,9 +85,10 @@ static void print_memory(const MemoryPlan* plan) {
 static void brief_model(const Run* run) {
     const Shape* s = &run->model.whole;
     char n[32];
-    say(stdout, "model   %s, %s parameters: %d layer%s, width %d, %d head%s, context %d, %s%d tokens",
-        arch_table[s->arch].title, count((int64_t)shape_param_count(s), n), s->L, s->L > 1 ? "s" : "", s->C, s->NH,
-        s->NH > 1 ? "s" : "", s->context,
+    char layers[64], heads[64];
+    say(stdout, "model   %s, %s parameters: %s, width %d, %s, context %d, %s%d tokens", arch_table[s->arch].title,
+        count((int64_t)shape_param_count(s), n), text_many(s->L, "layer", layers), s->C,
+        text_many(s->NH, "head", heads), s->context,
         tokenizer_is_bytes(run->data.tokenizer) && run->data.guessed_bytes ? "bytes as " : "", s->V);
 }
 
@@ -102,21 +104,19 @@ static void print_corpora(const Run* run) {
 static void brief_data(const Run* run) {
     const Docs* docs = run->data.docs;
     const Sampler *train = run->data.train, *val = run->data.val;
-    char n[32], held[32];
-    int64_t documents = sampler_documents(train, SPLIT_TRAIN);
-    printf("data    %s tokens in %" PRId64 " document%s to train on, %s in %" PRId64 " to validate",
-           count(sampler_tokens(train, SPLIT_TRAIN), n), documents, documents == 1 ? "" : "s",
+    char n[32], held[32], many[64];
+    printf("data    %s tokens in %s to train on, %s in %" PRId64 " to validate",
+           count(sampler_tokens(train, SPLIT_TRAIN), n),
+           text_many(sampler_documents(train, SPLIT_TRAIN), "document", many),
            count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
     if (run->config.eval_every && sampler_tokens(val, SPLIT_VAL) > run->config.eval_tokens)
         printf(" (at most %d tokens a time)", run->config.eval_tokens);
-    if (docs_skipped(docs))
-        printf("; %" PRId64 " file%s passed over", docs_skipped(docs), docs_skipped(docs) > 1 ? "s" : "");
+    if (docs_skipped(docs)) printf("; %s passed over", text_many(docs_skipped(docs), "file", many));
     if (docs_packed(docs))
         printf(" (%" PRId64 " compressed: *.jsonl.gz, *.txt.gz and .zst are read)", docs_packed(docs));
     if (docs_plain_jsonl(docs))
         printf("; %" PRId64 " .jsonl without \"text\" or JSON array read as plain text", docs_plain_jsonl(docs));
-    if (docs_runs(docs))
-        printf("; %" PRId64 " run%s of this program left out", docs_runs(docs), docs_runs(docs) > 1 ? "s" : "");
+    if (docs_runs(docs)) printf("; %s of this program left out", text_many(docs_runs(docs), "run", many));
     printf("\n");
     print_divided(run);
     print_corpora(run);
@@ -132,11 +132,11 @@ static void brief_device(const Run* run) {
             run->config.machine, m->k->no_results ? "; nothing is computed, so there are no losses" : "");
         return;
     }
-    char threads[32] = "";
-    int n = run->config.threads;
-    if (m->k->on_host && n) snprintf(threads, sizeof threads, ", %d thread%s", n, n > 1 ? "s" : "");
-    printf("device  %s%s, %s%s, %.0f GFLOP/s at most%s\n", ranks, m->k->name, dtype_name(m->dt), threads,
-           run->peak / 1e9, run->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
+    char threads[64] = "";
+    int n = run->config.threads, named = m->k->on_host && n;
+    if (named) text_many(n, "thread", threads);
+    printf("device  %s%s, %s%s%s, %.0f GFLOP/s at most%s\n", ranks, m->k->name, dtype_name(m->dt), named ? ", " : "",
+           threads, run->peak / 1e9, run->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
 }
 
 static void brief_run(const Run* run) {
@@ -159,5 +159,5 @@ void run_print(const Run* run, const MemoryPlan* plan) {
     double mib = (double)plan->total / (1 << 20);
     printf("memory  %.1f %s%s\n", mib >= 10240 ? mib / 1024 : mib, mib >= 10240 ? "GiB" : "MiB",
            run->model.world->size > 1 ? " on every rank" : "");
-    brief_run(run);
+    if (run->claims) brief_run(run);
 }

@@ -182,6 +182,14 @@ static int largest_row(Run* run, int* lengths) {
     return most;
 }
 
+// What comes, for who waits: it takes most of a minute.
+static void say_next(const Run* run, const char* what, double seconds) {
+    if (run->model.world->rank > 0) return;
+    if (seconds > 0) say(stdout, "probing %s, %.0f s or more", what, seconds);
+    else say(stdout, "probing %s", what);
+    fflush(stdout);
+}
+
 // Times the design, in rounds, so that a disturbance meets some of every row's times and not all of one's. The least of
 // each counts, because what disturbs long rows more often than short ones would look like work. The first round is for
 // caches, and for kernels that are chosen late.
@@ -469,9 +477,12 @@ void run_probe(Run* run) {
     ProbeTime rows[ROWS];
     Cost* cost = &run->probed.cost;
     double started = now_seconds();
+    say_next(run, "rows of documents", 1e-3 * ROWS_MS);
     time_rows(run, rows);
     fit_rows(cost, rows);
+    if (run->limits.ranks > 1) say_next(run, "messages between ranks", 0);
     time_links(run);
+    say_next(run, "blocks computed again, computing beside messages, the end of a step", 0);
     if (run->model.zero.stage == 1 && !run->model.tp) time_layouts(run);
     cost->step = time_step(run);
     snprintf(cost->name, sizeof cost->name, "probed");

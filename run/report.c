@@ -249,6 +249,7 @@ void run_print_end(Run* run, double seconds) {
     char elapsed[32];
     const char* how = run->stopped_by || run->unplanned ? "stopped" : "done";
     run_log_event(run, "end", "how", how);
+    if (run->page && isfinite(run_page_seconds(run->page))) seconds = run_page_seconds(run->page);
     runlog_say(&run->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64, how, run->state.step,
                run->config.steps, text_duration(seconds, elapsed), run->state.loss_hash);
     print_next(run);
@@ -338,7 +339,7 @@ static void write_page(const Run* run, const Explained* x) {
 
 void run_explain(const Run* run) {
     static Stage stage;
-    char title[256];
+    char title[256], documents[64], ranks[64];
     const Batch* b = &run->batch;
     int64_t tokens = 0;  // of this job
     for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
@@ -346,8 +347,8 @@ void run_explain(const Run* run) {
     stage.run = run;
     play_chosen(&stage);
     play_planners(&stage);
-    snprintf(title, sizeof title, "step %" PRId64 ": %d documents, %" PRId64 " tokens on %d rank%s", b->plan.step,
-             b->n_pieces, tokens, run->limits.ranks, run->limits.ranks > 1 ? "s" : "");
+    snprintf(title, sizeof title, "step %" PRId64 ": %s, %" PRId64 " tokens on %s", b->plan.step,
+             text_many(b->n_pieces, "document", documents), tokens, text_many(run->limits.ranks, "rank", ranks));
     Explained x = {title, b->lengths, b->n_pieces, &run->setting, &b->prediction, stage.shown, stage.n, {0}};
     run_show_stages(&x.stages, run, &stage.arena);
     if (run->strategies) run_explain_strategies(run);

@@ -335,7 +335,9 @@ void probe_fit(double c[3], const ProbeTime* rows, int n);
 // ---- first_screen.c
 
 // Whether a run says only what a person needs first; all of it stands in log.jsonl.
-static inline int run_is_brief(const Run* run) { return (run->claims || run->uses_model) && !run->config.verbose; }
+static inline int run_is_brief(const Run* run) {
+    return (run->claims || run->uses_model || run->config.explain) && !run->config.verbose;
+}
 void run_print(const Run* run, const MemoryPlan* plan);
 
 // ---- report.c

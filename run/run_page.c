@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "data/json.h"
+#include "data/progress.h"
 #include "plan/disk.h"
 #include "plan/page.h"
 #include "plan/straggle.h"
@@ -39,13 +40,16 @@ struct RunPage {
     double best[EVALS];  // the least of all; NaN: not known
     int n_events;
     char* events[MOST_EVENTS];  // (n_events) JSON, after each other
-    double seconds;             // of all steps
+    Smooth smooth;          // of the loss: that of the line of a step
+    double seconds;         // from the first line to the last, of all invocations; NaN: not known
+    double began, earlier;  // when the last of them did, and seconds of those before it
 };
 
 RunPage* run_page_open(const char* name) {
     RunPage* page = (RunPage*)calloc(1, sizeof *page);
     if (!page) return NULL;
     page->name = strdup(name);
+    page->seconds = page->began = NAN;
     page->steps = columns_open(SERIES, PAGE_COLUMNS);
     page->evals = columns_open(EVALS, PAGE_COLUMNS);
     for (int i = 0; i < EVALS; i++) page->best[i] = NAN;
@@ -245,12 +249,29 @@ static int note_strategy(RunPage* page, int64_t step, const JsonValue* name) {
 static int note_step(RunPage* page, const Json* json, int64_t step) {
     float values[SERIES];
     const JsonValue* ranks = json_get(json, json->values, "ranks");
-    double seconds = number_of(json, json->values, "seconds");
     for (int i = 0; i < SERIES; i++) values[i] = (float)number_of(json, json->values, series[i]);
     columns_add(page->steps, step, values);
-    if (seconds > 0) page->seconds += seconds;
+    StepRecord record = {.loss = number_of(json, json->values, "loss")};
+    progress_add(&page->smooth, &record);
     if (note_strategy(page, step, json_get(json, json->values, "strategy"))) return -1;
     return ranks && ranks->type == JSON_OBJECT ? note_ranks(page, json, step, ranks) : 0;
+}
+
+// Every line has the time at which it was written.
+static void note_time(RunPage* page, const Json* json) {
+    char event[16];
+    const JsonValue* name = json_get(json, json->values, "event");
+    double now = number_of(json, json->values, "time");
+    int starts = name && name->type == JSON_STRING && name->length < sizeof event && json_string(name, event) > 0 &&
+                 !strcmp(event, "start");
+    if (starts) page->began = now, page->earlier = isfinite(page->seconds) ? page->seconds : 0;
+    if (isfinite(now - page->began)) page->seconds = page->earlier + MAX(now - page->began, 0);
+}
+
+double run_page_seconds(const RunPage* page) { return page->seconds; }
+Smooth run_page_smooth(const RunPage* page) { return page->smooth; }
+static double smooth_loss(const RunPage* page) {
+    return page->smooth.losses > 0 ? page->smooth.loss / page->smooth.losses : NAN;
 }
 
 int run_page_line(RunPage* page, const char* line, size_t n) {
@@ -266,6 +287,7 @@ int run_page_line(RunPage* page, const char* line, size_t n) {
     else if (json_int64(json_get(&json, root, "step"), &step) || step < 0) status = 0;
     else if (json_get(&json, root, "val_targets")) note_evaluation(page, &json, step);
     else if (json_get(&json, root, "loss")) status = note_step(page, &json, step);
+    if (root->type == JSON_OBJECT) note_time(page, &json);
     json_free(&json);
     return status;
 }
@@ -369,7 +391,9 @@ static void put_page(FILE* out, const RunPage* page) {
     fputs("{\"name\":", out);
     page_string(out, page->name);
     fputs(",\"seconds\":", out);
-    put_number(out, page->seconds, 6);
+    put_number(out, page->seconds, 9);
+    fputs(",\"loss\":", out);
+    put_number(out, smooth_loss(page), 7);
     fputc(',', out);
     put_columns(out, page->steps);
     fputs(",\n\"series\":{", out);
@@ -480,13 +504,8 @@ static void put_cell(FILE* out, double x, const char* format) {
 
 static void put_result(FILE* out, const RunPage* page) {
     int n = columns_count(page->steps);
-    double loss = 0, weight = 0;
-    for (int i = MAX(0, n - 20); i < n; i++) {
-        double x = columns_mean(page->steps, i, 0);
-        if (isfinite(x)) loss += x, weight++;
-    }
     fprintf(out, " %8" PRId64, n ? columns_last(page->steps, n - 1) : 0);
-    put_cell(out, weight > 0 ? loss / weight : NAN, "%.4f");
+    put_cell(out, smooth_loss(page), "%.4f");
     for (int i = 0; i < EVALS; i++) put_cell(out, page->best[i], "%.4f");
     put_cell(out, columns_total_mean(page->steps, 3), "%.0f");
     put_cell(out, page->seconds, "%.1f");

@@ -16,6 +16,10 @@ RunPage* run_page_open(const char* name);  // NULL: no memory
 void run_page_close(RunPage* page);        // NULL is fine
 // One line, with or without its end. What is no object of a log is passed over. 0, or -1: no memory for it.
 int run_page_line(RunPage* page, const char* line, size_t n);
+// The training loss: what the line of a step shows, see data/progress.h.
+Smooth run_page_smooth(const RunPage* page);
+// From the first line of the log to the last, of all invocations of the run; NaN: no line has said when it was.
+double run_page_seconds(const RunPage* page);
 // What every rank did in a step; lines tell it themselves. Another number of ranks than before begins anew.
 int run_page_ranks(RunPage* page, int64_t step, const RankStep* ranks, int n);
 // A whole log. 0, or -1 with a message.

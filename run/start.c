@@ -100,8 +100,9 @@ static void tokenize_only(Run* run) {
     const Config* c = &run->config;
     if (tokenizer_is_bytes(run->data.tokenizer)) die("--tokenize: text needs a tokenizer; try --tokenizer FILE");
     open_docs(run, "--data", &c->data, &run->data.docs, c->tokenize);
-    say(stdout, "%" PRId64 " tokens of %" PRId64 " documents in %s", docs_tokens(run->data.docs),
-        docs_count(run->data.docs), c->tokenize);
+    char documents[64];
+    say(stdout, "%" PRId64 " tokens of %s in %s", docs_tokens(run->data.docs),
+        text_many(docs_count(run->data.docs), "document", documents), c->tokenize);
     end_output();
     exit(0);
 }
@@ -147,6 +148,49 @@ static void warn_of_bytes(const Run* run, int vocab) {
         vocab, c->vocab, vocab);
 }
 
+// Hugging Face's AutoTokenizer takes Qwen2's own class for such a model, whatever its tokenizer_config.json names.
+static void warn_of_tokenizer(const Run* run) {
+    const Tokenizer* t = run->data.tokenizer;
+    if (run->model.whole.arch != ARCH_QWEN2 || tokenizer_is_qwens(t) || !run->claims || run->identity.rank > 0) return;
+    warn("checkpoints of a Qwen2 with another tokenizer than Qwen2's: AutoTokenizer cuts their text wrongly; open them "
+         "with PreTrainedTokenizerFast, or try --arch qwen3");
+}
+
+static int by_hash(const void* a, const void* b) {
+    uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+    return (x > y) - (x < y);
+}
+
+// Documents of --val that --data has too; 0 where there is no memory to find out.
+static int64_t documents_in_both(const Docs* data, const Docs* val) {
+    size_t n = (size_t)docs_count(val), both = 0;
+    uint64_t *hash = (uint64_t*)malloc(n * sizeof *hash), wanted, *found;
+    char* seen = (char*)calloc(n, 1);  // at the place where bsearch finds it: others of equal content look there, too
+    if (hash && seen) {
+        for (size_t i = 0; i < n; i++) hash[i] = docs_hash(val, (int64_t)i);
+        qsort(hash, n, sizeof *hash, by_hash);
+        for (int64_t i = 0; i < docs_count(data); i++) {
+            wanted = docs_hash(data, i);
+            found = (uint64_t*)bsearch(&wanted, hash, n, sizeof *hash, by_hash);
+            if (found) seen[found - hash] = 1;
+        }
+        for (size_t i = 0; i < n; i++)
+            both += (size_t)seen[(uint64_t*)bsearch(&hash[i], hash, n, sizeof *hash, by_hash) - hash];
+    }
+    free(hash);
+    free(seen);
+    return (int64_t)both;
+}
+
+static void warn_of_validation(const Run* run) {
+    const Data* d = &run->data;
+    char documents[64];
+    int64_t both = run->claims && run->identity.rank == 0 ? documents_in_both(d->docs, d->val_docs) : 0;
+    if (both)
+        warn("%s of the %" PRId64 " in --val: also in --data, and trained on; a loss on them says little",
+             text_many(both, "document", documents), docs_count(d->val_docs));
+}
+
 static void check_token_ids(const Docs* docs, const char* option, int V, int has_tokenizer) {
     int found = docs_max_token(docs);
     if (found >= V && !has_tokenizer)
@@ -179,6 +223,8 @@ void run_settle_model(Run* run) {
     m->shape = m->whole;
     if (!run->training) return;
     warn_of_bytes(run, vocab);
+    warn_of_tokenizer(run);
+    if (d->val_docs) warn_of_validation(run);
     int has_tokenizer = !d->guessed_bytes || run->start_from[0] || config_was_given(c, "--vocab");
     check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);

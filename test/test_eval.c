@@ -73,7 +73,7 @@ static void a_run_is_evaluated_on_its_own_validation_text_or_on_others(void) {
     CHECK_CLOSE(printed("loss"), losses[1], 1e-5 * losses[1]);
     CHECK_CLOSE(bits_printed(), bits[1], 1e-5 * bits[1]);
     CHECK(sh("ls $W/run | grep -c step-") == 0 && atoi(output) == 1);  // nothing was written
-    CHECK(sh("%s --eval --out $W/run --data plan/base.h", program) == 0 && strstr(output, " in 1 documents"));
+    CHECK(sh("%s --eval --out $W/run --data plan/base.h", program) == 0 && strstr(output, " in 1 document,"));
     CHECK(sh("%s --eval --init $W/run --data plan/base.h", program) == 1 && strstr(errors, "is a run"));
 }
 

@@ -438,6 +438,29 @@ static void a_run_of_no_steps_says_what_it_saved(void) {
     CHECK(is_there && strstr(output, "saved") && !strstr(output, "nothing was saved"));
 }
 
+static void words_before_a_plan_are_few_and_count_right(void) {
+    CHECK(sh("cp plan/base.h $W/b.txt && %s " TINY "--data $W/b.txt --explain --out $W/explained", program) == 0);
+    const char* plan = strstr(output, "\nflex: step 1: 4 documents, 256 tokens on 1 rank\n");
+    CHECK(plan && strstr(output, "in 1 document to train on"));
+    if (plan) *(char*)plan = 0;
+    CHECK(lines_in(output) <= 5);
+}
+
+static void virtual_ranks_have_no_loss_that_is_no_number(void) {
+    CHECK(sh("%s " TINY "--data plan --device virtual --machine a100-7b --out $W/virtual", program) == 0);
+    CHECK(strstr(output, "step 2/2 | lr") && !strstr(output, "nan"));
+}
+
+static void validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said(void) {
+    CHECK(sh("mkdir $W/both && cp plan/base.h $W/both/a.txt && cp plan/text.h $W/both/b.txt && cp plan/base.h $W/b.txt"
+             " && cp plan/disk.h $W/c.txt && %s " TINY "--data $W/both --val $W/b.txt $W/c.txt --out $W/seen",
+             program) == 0);
+    CHECK(strstr(errors, "1 document of the 2 in --val: also in --data") && lines_in(errors) == 1);
+    CHECK(sh("%s " TINY "--data $W/both --val $W/c.txt --out $W/unseen --arch qwen2", program) == 0);
+    CHECK(strstr(errors, "AutoTokenizer cuts their text wrongly") && lines_in(errors) == 1);
+    CHECK(sh("%s " TINY "--data $W/both --val $W/c.txt --out $W/qwen3 --arch qwen3", program) == 0 && errors[0] == 0);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(a_progress_line_fits_the_terminal_by_leaving_out_fields);
@@ -460,5 +483,8 @@ int main(int argc, char** argv) {
     RUN(a_run_that_goes_on_sees_another_validation_text);
     RUN(the_log_begins_with_the_options_and_ends_with_how_it_ended);
     RUN(a_run_of_no_steps_says_what_it_saved);
+    RUN(words_before_a_plan_are_few_and_count_right);
+    RUN(virtual_ranks_have_no_loss_that_is_no_number);
+    RUN(validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said);
     return program_end();
 }

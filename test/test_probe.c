@@ -107,6 +107,7 @@ static void a_probe_leaves_a_file_and_no_run(void) {
     sh("rm -rf $W/run");
     double started = now_seconds(), median = NAN, worst = NAN;
     CHECK(sh("%s " TINY "--out $W/run --probe", program) == 0);
+    CHECK(strstr(output, "\nprobing rows of documents, 3 s or more\nprobing "));  // while it is silent otherwise
     CHECK(now_seconds() - started < 30);
     const char* at = strstr(output, "held-out error: median");
     CHECK(at && sscanf(at, "held-out error: median %lf %%, worst %lf", &median, &worst) == 2);

@@ -6,6 +6,7 @@
 
 #include "data/runlog.h"
 #include "plan/disk.h"
+#include "plan/text.h"
 #include "run/run_page.h"
 #include "test/page_checks.h"
 #include "test/program.h"
@@ -206,7 +207,6 @@ static void steps_evaluations_and_events_of_the_log_stand_in_the_page(void) {
         CHECK(losses && losses->n == 6 && is_close(json_at(&json, losses, 4), 2));
         CHECK(evals && member(&json, evals, "columns")->n == 2);
         CHECK(is_close(json_at(&json, member(&json, evals, "bits_per_byte"), 1), 2.25));
-        CHECK(number(&json, run, "seconds") == 3);
         const JsonValue* events = member(&json, run, "events");
         const struct {
             const char* kind;
@@ -435,6 +435,34 @@ static void a_log_line_has_null_for_ranks_that_are_not_known(void) {
     json_free(&json);
 }
 
+// Of a run that was resumed, too.
+static void terminal_table_and_page_say_one_loss_and_one_time(void) {
+    char loss[16] = "", after[32] = "", of_table[2][16] = {"", ""}, words[32];
+    double seconds[100], sum = 0;
+    Json json;
+    const char* tiny =
+        "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 20 --sample-every 0";
+    CHECK(sh("%s %s --data plan --steps 40 --out $W/one && sleep 1 && %s --resume --steps 60 --out $W/one", program,
+             tiny, program) == 0);
+    const char *line = strstr(output, "step 60/60 | loss "), *done = strstr(output, "done at step 60 of 60 after ");
+    CHECK(line && done && sscanf(line + 18, "%15[0-9.]", loss) == 1 && sscanf(done + 28, "%31[^;]", after) == 1);
+    CHECK(sh("%s --report $W/one", program) == 0);
+    const char* row = strstr(output, "/one ");
+    CHECK(row && sscanf(row, "%*s %*s %15s %*s %*s %*s %15s", of_table[0], of_table[1]) == 2);
+    CHECK_STRING(of_table[0], loss);
+    CHECK_STRING(text_duration(atof(of_table[1]), words), after);
+    CHECK(read_text(path_of("one/report.html"), text, sizeof text) < sizeof text - 1);
+    if (page_json(&json, text)) return;
+    const JsonValue* run = json_at(&json, member(&json, json.values, "runs"), 0);
+    snprintf(words, sizeof words, "%.4f", number(&json, run, "loss"));
+    CHECK_STRING(words, loss);
+    CHECK_STRING(text_duration(number(&json, run, "seconds"), words), after);
+    int n = log_values("one", "seconds", seconds, COUNT(seconds));
+    for (int k = 0; k < n; k++) sum += seconds[k];
+    CHECK(n == 60 && number(&json, run, "seconds") > sum);  // what is between steps counts
+    json_free(&json);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(every_column_is_the_mean_of_its_steps_however_often_columns_were_merged);
@@ -451,5 +479,6 @@ int main(int argc, char** argv) {
     RUN(a_log_line_has_what_every_rank_did);
     RUN(the_fields_of_a_rank_keep_their_names);
     RUN(a_log_line_has_null_for_ranks_that_are_not_known);
+    RUN(terminal_table_and_page_say_one_loss_and_one_time);
     return program_end();
 }
