@@ -625,6 +625,7 @@ static int train_step(Run* run, StepRecord* r) {
     Comm before = run_sent(run);
     double started = run_seconds(run), sums[2];
     RankReport report;
+    run_begin_clocks(run);
     begin_step(run);
     balance_change(run);
     plan_next(run);

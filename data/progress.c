@@ -32,10 +32,10 @@ void progress_add(Smooth* smooth, const StepRecord* r) {
     }
     smooth->tokens = kept * smooth->tokens + (double)r->tokens;
     smooth->seconds = kept * smooth->seconds + r->seconds;
-    double busy = r->had > 0 ? r->had * r->seconds : r->seconds;
+    double busy = r->used > 0 ? r->used * r->seconds : r->seconds;
     smooth->at_peak = kept * smooth->at_peak + r->mfu * busy;
     smooth->busy = kept * smooth->busy + busy;
-    smooth->had = kept * smooth->had + (r->had > 0 ? busy : r->seconds);
+    smooth->had = kept * smooth->had + (r->had > 0 ? r->had : 1) * r->seconds;
 }
 
 // What may stand in a line, in its order; the first to go has the least number.

@@ -7,7 +7,7 @@
 //   micro_batches     of the plan, on all ranks
 //   seconds           that the step took on this rank, the one that writes
 //   tokens_per_second, mfu    mfu: fraction of the measured peak, on CPUs in the time that the cores were there
-//   had               on CPUs: the share of their cores' time that all ranks had
+//   had               on CPUs: of the time in which this rank wanted a core, the share in which it had one
 //   plan              the planner
 //   strategy          of --strategies: that of this step
 //   moving_ms         of predicted_ms: gradients to their owners, and weights to where the next step wants them

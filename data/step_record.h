@@ -16,7 +16,9 @@ typedef struct StepRecord {
     int64_t tokens, targets;
     int micro_batches;
     double seconds, mfu;
-    double had, cores;  // the share that the run had of its cores' time, and how many these are; NaN or 0: not known
+    // NaN or 0 where they are not known: cores of all ranks; which share of their time these used; and of the time in
+    // which this rank wanted a core the share in which it had one.
+    double cores, used, had;
     int virtual_time;  // seconds are virtual
     const char* planner;
     const char* strategy;  // of --strategies; NULL: there are none
@@ -39,5 +41,5 @@ typedef struct StepRecord {
 // What the line of a step shows instead of the step's own loss and speed, see progress.h.
 typedef struct Smooth {
     double loss, losses, tokens, seconds;
-    double at_peak, busy, had;  // seconds: busy ones as they would be at the peak; busy ones; those with cores
+    double at_peak, busy, had;  // seconds: busy ones as they would be at the peak; busy ones; those with a core
 } Smooth;

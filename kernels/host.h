@@ -22,6 +22,12 @@ int host_cores(const char* root, pid_t process);
 
 // Of all threads of this process so far.
 double host_processor_seconds(void);
+// Of this thread: seconds on a core, and seconds in which it could have run and had none, 0 where the system does not
+// say.
+typedef struct HostTurns {
+    double ran, waited;
+} HostTurns;
+HostTurns host_turns(void);
 
 // Threads that only wait, until they are given back: they show how many the system allows.
 typedef struct HostThreads {

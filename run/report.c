@@ -72,11 +72,12 @@ static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
     }
 }
 
+void run_begin_clocks(Run* run) {
+    if (run->model.k->on_host) run->processor_before = host_processor_seconds();
+}
+
 double run_processor_seconds(Run* run) {
-    static double last;
-    double now = run->model.k->on_host ? host_processor_seconds() : 0, seconds = now - last;
-    last = now;
-    return seconds;
+    return run->model.k->on_host ? host_processor_seconds() - run->processor_before : 0;
 }
 
 // The share of the peak in the time that the cores were there; a peak that steps come near to is measured again.
@@ -84,10 +85,15 @@ static void share_of_peak(Run* run, StepRecord* r) {
     enum { MOST_TIMES = 8 };
     const double near = 0.9;
     PeakShare* x = &run->share;
+    int has_cores = run->cores > 0 && !r->virtual_time;
+    HostTurns now = has_cores ? host_turns() : (HostTurns){0, 0};
+    double ran = now.ran - run->turns_before.ran, waited = now.waited - run->turns_before.waited;
+    run->turns_before = now;
     r->cores = run->cores;
-    r->had = run->cores > 0 && !r->virtual_time ? fmin(1, run->processor / (r->seconds * run->cores)) : NAN;
+    r->used = has_cores ? fmin(1, run->processor / (r->seconds * run->cores)) : NAN;
+    r->had = has_cores && ran > 0 ? ran / (ran + fmax(waited, 0)) : NAN;
     double flops = shape_training_flops(&run->model.whole, (double)r->tokens, run->batch.sum_s2);
-    flops /= r->had > 0 ? r->had * r->seconds : r->seconds;
+    flops /= r->used > 0 ? r->used * r->seconds : r->seconds;
     if (flops > near * x->peak && run->cores > 0 && x->times++ < MOST_TIMES) {
         double again = kernels_peak_again(run->model.k, run->model.dt, x->cores);
         if (again > x->mine) x->peak *= again / x->mine, x->mine = again;

@@ -140,6 +140,8 @@ struct Run {
     double cores;            // that all ranks have, on CPUs; 0: not known
     PeakShare share;
     double processor;        // seconds of all ranks' threads in the step at work, on CPUs
+    double processor_before;  // of this rank's when the step began
+    HostTurns turns_before;   // when the step before was over
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 };
@@ -355,7 +357,8 @@ typedef struct ShownStages ShownStages;
 // Its stages, from the arena; none without a pipeline (run/explain_stages.c).
 void run_show_stages(ShownStages* stages, const Run* run, Arena* arena);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
-double run_processor_seconds(Run* run);  // of this rank since it was asked last, on a CPU
+double run_processor_seconds(Run* run);  // of this rank since the step began, on a CPU
+void run_begin_clocks(Run* run);          // a step begins
 // Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched

@@ -69,8 +69,8 @@ static void the_share_of_the_peak_is_a_mean_by_processor_time(void) {
     double at_peak = 0, busy = 0, seconds = 0;
     for (int i = 0; i < 3; i++) {
         StepRecord r = record(i + 1, 2);
-        r.had = 1.0 / (1 << i), r.cores = 2, r.mfu = 0.2 * (i + 1);
-        at_peak = 0.9 * at_peak + r.mfu * r.had, busy = 0.9 * busy + r.had, seconds = 0.9 * seconds + 1;
+        r.used = r.had = 1.0 / (1 << i), r.cores = 2, r.mfu = 0.2 * (i + 1);
+        at_peak = 0.9 * at_peak + r.mfu * r.used, busy = 0.9 * busy + r.had, seconds = 0.9 * seconds + 1;
         progress_add(&s, &r);
         progress_line(line, sizeof line, &s, &r, 0);
         CHECK((strstr(line, "had ") != NULL) == (i > 0));

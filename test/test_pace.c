@@ -51,7 +51,7 @@ static void check_left(int ranks, const char* options, int signalled) {
     CHECK_STRING(loss_hash(), hash);
 }
 
-static void ranks_leave_a_step_together_and_resume_with_the_same_bits(void) {
+static void ranks_leave_steps_together_and_resume_with_the_same_bits(void) {
     if (!has_mpirun()) SKIP("no mpirun here");
     setenv("FAULT_LIMIT", "1e6", 1);
     check_left(3, "--zero 1", 1);
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(a_long_step_says_how_far_it_is);
     RUN(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal);
-    RUN(ranks_leave_a_step_together_and_resume_with_the_same_bits);
+    RUN(ranks_leave_steps_together_and_resume_with_the_same_bits);
     RUN(threads_and_ranks_beyond_the_cores_do_not_raise_the_peak);
     RUN(a_peak_that_a_step_beats_is_measured_again);
     return program_end();

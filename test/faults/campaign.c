@@ -18,7 +18,7 @@ static Phase phases[] = {
     {"resuming", "rm -rf $W/run; cp -a $W/whole $W/run", "--resume --threads 1 --out $W/run " MORE, MORE, 6, 4, "", "",
      NULL},
     {"fine-tuning", "rm -rf $W/run",
-     "--init $W/whole/step-000004 --data $W/lines.jsonl $W/corpus --val $W/corpus --batch-tokens 64 --threads 1 "
+     "--init $W/whole/step-000004 --data $W/lines.jsonl $W/corpus --val $W/held.txt --batch-tokens 64 --threads 1 "
      "--dtype bf16 --recompute block --steps 4 --save-every 2 --keep 2 --eval-every 2 --eval-tokens 64 "
      "--sample-every 2 --tokens 4 --out $W/run",
      "", 4, -1, "", "", NULL},

@@ -191,7 +191,7 @@ static inline int campaign_end(void) {
     return test_failed ? test_done() : program_end();
 }
 
-// Eight documents, and some lines of JSON.
+// Eight documents, one that is like none of them, and some lines of JSON.
 static inline void write_corpus(void) {
     static const char* const words[] = {"alpha", "beta", "gamma", "delta"};
     static const char line[] = "{\"text\": \"alpha beta gamma delta\"}\n{\"text\": \"epsilon \\u00e9\"}\n";
@@ -205,6 +205,7 @@ static inline void write_corpus(void) {
         write_text(name, text, n);
     }
     write_text("lines.jsonl", line, sizeof line - 1);
+    write_text("held.txt", line, sizeof line - 1);
 }
 
 static inline void campaign_begin(int argc, char** argv) {
