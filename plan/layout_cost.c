@@ -130,17 +130,35 @@ static Linears linears_of(const Shape* s) {
     return (Linears){qkv / all, proj / all, up / all, down / all};
 }
 
+// Ms to gather the tokens of the ranks that cut a layer, `one` bytes of each: in one collective, or in two parts, first
+// those of the own half of the ranks, with nothing beside it.
+typedef struct Gather {
+    double first, second;
+} Gather;
+
+static double part_ms(const LayoutCosts* c, int T, int peers, int own, double one) {
+    if (peers == 0) return 0;
+    return transfer_ms(&c->links, TRANSFER_TENSOR, MAX(peers + own, 2), is_across(c, T), peers * one, 0);
+}
+
+// Where the halves are not alike, of the larger one, for which the others wait.
+static Gather gather_of(const LayoutCosts* c, int T, double one) {
+    int low = T / 2, high = T - low;
+    double second = fmax(part_ms(c, T, low, 0, one), part_ms(c, T, high, low == 1, one));
+    return (Gather){part_ms(c, T, high - 1, 1, one), second};
+}
+
 // A layer's exchanges with the T ranks that cut it: `sums` ms to add tokens up, `tokens` to gather them. A pass of its
-// matmuls takes `pass` ms. A sublayer gathers before its first matmul, which goes on with a rank's tokens as they come,
-// and adds up behind its second one, with nothing beside it. Backward, gradients are gathered before the second one's
-// input gradient, and are added up beside the first one's weight gradient.
-static double tensor_ms(const LayoutCosts* c, int T, double sums, double tokens, double pass, int again) {
+// matmuls takes `pass` ms. A sublayer gathers before its first matmul, which goes on with the tokens of its half of the
+// ranks while the others' come, and adds up behind its second one, with nothing beside it. Backward, gradients are
+// gathered before the second one's input gradient, and are added up beside the first one's weight gradient.
+static double tensor_ms(const LayoutCosts* c, int T, double sums, Gather tokens, double pass, int again) {
     Linears x = linears_of(c->whole);
-    double first[] = {x.qkv, x.up}, second[] = {x.proj, x.down}, others = (double)(T - 1) / T, ms = 0;
-    if (!c->tensor_overlap) return 2 * (2 + again) * (sums + tokens);
+    double first[] = {x.qkv, x.up}, second[] = {x.proj, x.down}, half = (double)(T / 2) / T, ms = 0;
+    if (!c->tensor_overlap) return 4 * (2 + again) * sums;
     for (int i = 0; i < 2; i++) {
-        ms += (1 + again) * (exposed(c, tokens, pass * first[i] * others) + sums);
-        ms += exposed(c, tokens, pass * second[i] * others) + exposed(c, sums, pass * first[i]);
+        ms += (1 + again) * (tokens.first + exposed(c, tokens.second, pass * first[i] * half) + sums);
+        ms += tokens.first + exposed(c, tokens.second, pass * second[i] * half) + exposed(c, sums, pass * first[i]);
     }
     return ms;
 }
@@ -166,9 +184,8 @@ static LayerRound layer_round(const LayoutCosts* c, const Layout* layout, int l,
     x.again = again * (x.matmuls + x.attention) * (c->machine.again > 0 ? c->machine.again : 1.0 / 3);
     double sent = n * s->C * c->elem_bytes * (T - 1) / R;
     if (T > 1 && !measured) {
-        double sums = transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0), one = sent / (T - 1);
-        double part = transfer_ms(&c->links, TRANSFER_TENSOR, 2, is_across(c, T), one, 0);
-        x.tensor = tensor_ms(c, T, sums, c->tensor_overlap ? (T - 1) * part : sums, x.matmuls / 3, again);
+        double sums = transfer_ms(&c->links, TRANSFER_TENSOR, T, is_across(c, T), sent, 0);
+        x.tensor = tensor_ms(c, T, sums, gather_of(c, T, sent / (T - 1)), x.matmuls / 3, again);
     }
     if (T < R) x.sequence = sequence_ms(c, R, T, n, again);
     double elems = layer_elems(c, T);

@@ -204,42 +204,62 @@ void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row*
     m->k->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
 }
 
-// ---- a gather by parts
+// ---- a gather in two parts
 
-// Part i goes from each rank to the one i places behind it. The first message brings own rows to their place too.
+// Part i of a rank's gather: the ranks from .. end. First the half of the group that it is in, whose rows lie behind
+// each other, so that a part is one matmul however many ranks there are.
+static void ranks_of_part(const Comm* c, int i, int* from, int* end) {
+    int half = c->size / 2, is_low = (c->rank < half) == (i == 0);
+    *from = is_low ? 0 : half, *end = is_low ? half : c->size;
+}
+
+// Every rank of the part gets own rows and sends its own. The first messages bring own rows to their place too.
 static Request begin_part(const TpGather* g, Comm* c, int i, size_t bytes, Stream s) {
-    int to = (c->rank + i) % c->size, from = (c->rank + c->size - i) % c->size;
+    Transfer sends[MOST_TP], receives[MOST_TP];
     char* place = g->full + (size_t)c->rank * bytes;
-    Transfer sends[] = {{to, g->own, bytes}, {c->rank, g->own, bytes}};
-    Transfer receives[] = {{from, g->full + (size_t)from * bytes, bytes}, {c->rank, place, bytes}};
-    int n = i == 1 && g->own != place ? 2 : 1;
+    int from, end, n = 0;
+    ranks_of_part(c, i, &from, &end);
+    if (end - from == 1 && from == c->rank) return 0;
+    if (i == 0 || g->arriving[0] == 0) {
+        size_t moves = g->own == place ? 0 : bytes;
+        sends[n] = (Transfer){c->rank, g->own, moves}, receives[n++] = (Transfer){c->rank, place, moves};
+    }
+    for (int r = from; r < end; r++)
+        if (r != c->rank) {
+            sends[n] = (Transfer){r, g->own, bytes};
+            receives[n++] = (Transfer){r, g->full + (size_t)r * bytes, bytes};
+        }
     return c->table->begin_send_receive(c, sends, n, receives, n, s);
 }
 
 // Matmuls sum in the same order for any number of rows but one (kernels/cpu/product.h).
-static int has_part_of_one_row(const Row* row, int N) { return row->n <= 1 || N % row->n == 1; }
+static int has_part_of_one_row(const Row* row, int N, int ranks) {
+    int low = MIN(ranks / 2 * row->n, N);
+    return low == 1 || N - low == 1;
+}
 
 TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l) {
     TpGather g = {.row = row, .l = l, .N = tp_tokens(m, row, l), .own = (char*)own, .full = (char*)full, .parts = 1};
     Comm* c = cut_of(m, l);
     size_t bytes = share_elems(m, row) * dtype_bytes(m->dt);
     if (!c) g.full = g.own;
-    else if (c->overlap && !has_part_of_one_row(row, g.N)) g.parts = c->size;
+    else if (c->overlap && !has_part_of_one_row(row, g.N, c->size)) g.parts = 2;
     else tp_full(m, own, full, row, l);
-    for (int i = 1; i < g.parts; i++) g.arriving[i] = begin_part(&g, c, i, bytes, m->s);
+    for (int i = 0; i < 2 && g.parts == 2; i++) g.arriving[i] = begin_part(&g, c, i, bytes, m->s);
     return g;
 }
 
 int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
-    int i = g->part++, n = g->row->n;
+    int i = g->part++, n = g->row->n, from, end;
     if (i >= g->parts) return 0;
     *rows = (TpRows){g->full, 0, g->N};
     if (g->parts == 1) return 1;
-    int from = (layer_cut_rank(m, g->l) + g->parts - i) % g->parts;
+    ranks_of_part(cut_of(m, g->l), i, &from, &end);
     tp_end(m, g->arriving[i], g->l);
-    rows->x = i == 0 ? g->own : g->full + (size_t)from * share_elems(m, g->row) * dtype_bytes(m->dt);
+    int alone = i == 0 && end - from == 1;  // own rows, which nothing has moved yet
+    rows->x = alone ? g->own : g->full + (size_t)from * share_elems(m, g->row) * dtype_bytes(m->dt);
     rows->first = MIN(from * n, g->N);
-    rows->n = MIN(n, g->N - rows->first);
+    rows->n = MIN(end * n, g->N) - rows->first;
     return 1;
 }
 

@@ -197,9 +197,10 @@ static inline int turns_to_heads(const Model* m, SublayerId i, int l) { return i
 void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l);
 void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l);
 
-// The same all-gather, in the order in which a linear can use it. With Comm.overlap the rows of one rank after another
-// arrive, first this one's, which are there, and the others' while those before are multiplied; otherwise, in a group
-// of one, and where a rank has a single row, all rows are one part. The rows are those of the cut.
+// The same all-gather, in the order in which a linear can use it. With Comm.overlap it comes in two parts, first the
+// rows of the half of the group that this rank is in, then the others' while those are multiplied: more parts would hide
+// more, but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of one, and
+// where a part would have a single row, all rows are one part. The rows are those of the cut.
 //   TpGather g = tp_gather_begin(m, own, full, row, l);
 //   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
 // Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.
@@ -208,7 +209,7 @@ typedef struct TpGather {
     int l, N;  // tokens of the cut
     char *own, *full;
     int part, parts;
-    Request arriving[MOST_TP];  // by part
+    Request arriving[2];  // by part
 } TpGather;
 
 typedef struct TpRows {

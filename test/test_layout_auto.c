@@ -210,6 +210,23 @@ static void virtual_ranks_take_what_is_predicted(void) {
 }
 
 // Of every way; NaN for those that do not fit.
+// Gathers of a group come in two parts, of which the second one hides.
+static void groups_of_4_and_8_take_what_is_predicted(void) {
+    write_machine();
+    for (int tp = 2; tp <= 8; tp *= 2) {
+        char text[64];
+        write_text("played", text, (size_t)snprintf(text, sizeof text, "tp %d\nstage layers 8 zero 1\n", tp));
+        int status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
+                               "--layout $W/played --capacity 16384 --plan static --check-layout",
+                        8, program, "yes");
+        const char* found = strstr(output, "\npredicted ");
+        CHECK(status == 0 && found);
+        double predicted = found ? strtod(found + 11, NULL) : NAN, ms = played(8, "yes", 16384);
+        printf("    tp %d: predicted %.2f ms, played %.2f\n", tp, predicted, ms);
+        CHECK_CLOSE(predicted, ms, 0.021 * ms);
+    }
+}
+
 // Layers whose gradients are not reduced in rounds leave inside the last one, as the others do.
 static void layers_of_unlike_zero_take_as_long_as_like_ones(void) {
     const char* rows[] = {"  layers 8 tp 1 zero 1\n", "  layers 8 tp 1 zero 2\n",
@@ -277,6 +294,7 @@ int main(int argc, char** argv) {
     RUN(a_found_layout_reads_back);
     RUN(bytes_of_layers_add_up);
     RUN(virtual_ranks_take_what_is_predicted);
+    RUN(groups_of_4_and_8_take_what_is_predicted);
     RUN(layers_of_unlike_zero_take_as_long_as_like_ones);
     RUN(no_single_way_is_faster_than_what_is_found);
     RUN(the_choice_is_explained);
