@@ -7,6 +7,7 @@ extern "C" {
 #include "plan/disk.h"
 #include "test/cache_files.h"
 }
+#include "kernels/cuda/cuda.h"
 
 enum { MOST_N = 1100, C = 24, OC = 40 };
 
@@ -16,9 +17,9 @@ static float x[MOST_N * C], weight[OC * C], bias[OC], out[MOST_N * OC], dweight[
 
 static int kept_files(void) { return disk_count(path_of("ragged")); }
 
-static void open_kernels(Epilogues epilogues) {
+static void open_kernels(Epilogues epilogues, int most_OC = OC) {
     KernelLimits limits = {};
-    limits.N = MOST_N, limits.C = C, limits.OC = OC, limits.NH = limits.NKV = 1, limits.HS = 8, limits.context = 8;
+    limits.N = MOST_N, limits.C = C, limits.OC = most_OC, limits.NH = limits.NKV = 1, limits.HS = 8, limits.context = 8;
     limits.spread = 1, limits.epilogues = epilogues, limits.attention = ATTENTION_OWN;
     CHECK(k->open(&limits, err, sizeof err) == 0);
 }
@@ -136,6 +137,54 @@ static void timing_adds_nothing_to_a_weight_gradient(void) {
     k->close();
 }
 
+// dweight (n_OC, C) += dout^T x of `rows` rows, small integers; checked. How often an answer ran.
+static int large_weight_gradient(int rows, int n_OC) {
+    float* sums = (float*)calloc((size_t)(n_OC * C), sizeof(float));
+    float* dout = (float*)calloc((size_t)(n_OC * rows), sizeof(float));
+    int before = emu::matmuls.ran[1], wrong = 0;
+    for (int i = 0; i < n_OC * C; i++) sums[i] = (float)(i % 7);
+    for (int i = 0; i < rows * n_OC; i++) dout[i] = (float)(i % 5) - 2;
+    k->matmul_backward_weight(sums, NULL, dout, x, rows, C, n_OC, DT_F32, NULL);
+    k->synchronize(NULL);
+    for (int o = 0; o < n_OC; o++)
+        for (int c = 0; c < C; c++) {
+            float sum = (float)((o * C + c) % 7);
+            for (int n = 0; n < rows; n++) sum += dout[n * n_OC + o] * x[n * C + c];
+            wrong += sums[o * C + c] != sum;
+        }
+    CHECK(wrong == 0);
+    free(sums), free(dout);
+    return emu::matmuls.ran[1] - before;
+}
+
+// The classifier's is larger than the room for trials.
+static void a_weight_gradient_larger_than_scratch_is_timed_too(void) {
+    enum { VOCABULARY = 1400000 };
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS, VOCABULARY);
+    CHECK((size_t)VOCABULARY * C * sizeof(float) > cuda.scratch_bytes);
+    CHECK(large_weight_gradient(2, VOCABULARY) == 5 && kept_files() == 1);
+    k->close();
+}
+
+// Lists of tiles, which the next attention reads, lie behind the scratch that trials write to.
+static void timing_writes_nothing_to_what_attention_keeps(void) {
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    size_t kept = cuda.scratch_bytes - cuda_scratch_planned(), changed = 0;
+    memset(cuda_kept(), 0, kept);
+    for (size_t workspace = 4; workspace <= 32; workspace += 28)  // MiB of the library, by device
+        for (size_t inside = 1; inside < 4; inside++) {
+            size_t end = cuda_scratch_planned() - MIN(workspace << 20, cuda_scratch_planned()) + inside * kept / 4;
+            large_weight_gradient(2, (int)(end / ((C + 1) * sizeof(float))));
+        }
+    for (size_t i = 0; i < kept; i++) changed += cuda_kept()[i] != 0;
+    CHECK(kept > 1000 && changed == 0);
+    k->close();
+}
+
 // By a status that the header allows for the question itself, and by the two that say "not for this".
 static void an_epilogue_that_is_not_offered_is_done_another_way(void) {
     const cublasStatus_t refusals[] = {CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED,
@@ -163,6 +212,8 @@ int main(void) {
     RUN(a_damaged_choice_is_made_anew);
     RUN(where_nothing_can_be_kept_the_first_answer_is_taken);
     RUN(timing_adds_nothing_to_a_weight_gradient);
+    RUN(a_weight_gradient_larger_than_scratch_is_timed_too);
+    RUN(timing_writes_nothing_to_what_attention_keeps);
     RUN(an_epilogue_that_is_not_offered_is_done_another_way);
     return temporary_end();
 }

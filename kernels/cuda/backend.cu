@@ -200,15 +200,16 @@ static size_t workspace_bytes(const KernelLimits* limits) {
     return ROUND_UP(most, (size_t)256) + cuda_attention_kept_bytes(limits);
 }
 
+size_t cuda_scratch_planned(void) { return cuda.scratch_bytes - cuda_attention_kept_bytes(&cuda.limits); }
+
 void* cuda_scratch(size_t bytes) {
-    size_t planned = cuda.scratch_bytes - cuda_attention_kept_bytes(&cuda.limits);
-    if (bytes > planned)
+    if (bytes > cuda_scratch_planned())
         broken("an op needs %zu bytes of scratch, %zu were planned: its dimensions exceed those given to open", bytes,
-            planned);
+               cuda_scratch_planned());
     return cuda.scratch;
 }
 
-char* cuda_kept(void) { return cuda.scratch + cuda.scratch_bytes - cuda_attention_kept_bytes(&cuda.limits); }
+char* cuda_kept(void) { return cuda.scratch + cuda_scratch_planned(); }
 
 static int users;      // opens that were not closed
 static int use_cudnn;  // for the calls that it can do

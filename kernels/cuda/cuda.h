@@ -59,6 +59,7 @@ static inline cudaStream_t cuda_stream(Stream s) { return s ? (cudaStream_t)s : 
 // Device memory that the running op may use, 256-byte aligned; the next op uses the same. Dies when it is more than
 // the file's ..._scratch_bytes promised for the limits.
 void* cuda_scratch(size_t bytes);
+size_t cuda_scratch_planned(void);  // bytes of it, for any op
 // Device memory of cuda_attention_kept_bytes that no other op uses: attention keeps its lists there.
 char* cuda_kept(void);
 

@@ -90,7 +90,7 @@ static const char* const library_files[] = {
 static size_t workspace_bytes() { return (size_t)(cuda.major == 8 ? 4 : 32) << 20; }
 
 // Behind the workspace lies room for the bias gradient of BGRADB, see cuda_matmul_backward_weight; behind that, for the
-// output of a trial whose own must not change, see time_answer.
+// output, or an operand, of a trial whose own output must not change, see trial_of.
 static size_t trial_offset(int OC) { return workspace_bytes() + ROUND_UP((size_t)OC * sizeof(float), (size_t)256); }
 
 size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
@@ -254,34 +254,42 @@ static int ask_library(const Product* p, const Question* q, cublasLtMatmulAlgo_t
     return good;
 }
 
-// The product is described already; its output goes to d.
-static cublasStatus_t launch(const Product* p, void* d, const cublasLtMatmulAlgo_t* algorithm, Stream s) {
+// The product is described already.
+static cublasStatus_t launch(const Product* p, const cublasLtMatmulAlgo_t* algorithm, Stream s) {
     float alpha = 1, beta = p->accumulate;
-    return lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, d, lt.d, d, lt.d, algorithm,
+    return lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d, algorithm,
                              cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s));
 }
 
 // ---- timing
 
-// Where a trial may write: the product's own output, which is written again, or, where that is added to, scratch. NULL
-// where there is not enough of it.
-static void* trial_output(const Product* p) {
-    size_t rows = p->op == BACKWARD_WEIGHT ? (size_t)p->OC : (size_t)p->N;
-    size_t columns = p->op == FORWARD ? (size_t)p->OC : (size_t)p->C;
-    size_t bytes = rows * columns * (p->op == BACKWARD_WEIGHT ? sizeof(float) : dtype_bytes(p->dt));
-    if (!p->accumulate) return p->d;
-    if (trial_offset(p->OC) + bytes > cuda.scratch_bytes) return NULL;
-    return cuda.scratch + trial_offset(p->OC);
+// The product as it is timed, with another output in *d. What is written again may be written by a trial too. What is
+// added to goes to scratch; where that is too small, to its own place with zeros in scratch for the smaller operand,
+// which adds nothing: so the head's weight gradient, hundreds of MiB, is timed in the room of a chunk of activations.
+// 0 where there is no room for either.
+static int trial_of(Product* trial, const Product* p, Stream s) {
+    size_t room = cuda_scratch_planned() - MIN(trial_offset(p->OC), cuda_scratch_planned()), C = (size_t)p->C,
+           OC = (size_t)p->OC, operand = (size_t)p->N * MIN(C, OC) * dtype_bytes(p->dt);
+    char* at = cuda.scratch + trial_offset(p->OC);
+    *trial = *p;
+    if (!p->accumulate) return 1;
+    if (p->op == BACKWARD_WEIGHT && C * OC * sizeof(float) > room) {
+        if (operand > room) return 0;
+        CUDA_CHECK(cudaMemsetAsync(at, 0, operand, cuda_stream(s)));
+        *(C <= OC ? &trial->a : &trial->b) = at;
+        return 1;
+    }
+    trial->d = at;
+    return p->op == BACKWARD_WEIGHT || (size_t)p->N * OC * dtype_bytes(p->dt) <= room;
 }
 
 // Milliseconds of the best of a few runs after one to warm up; infinity where it does not run.
-static float time_answer(const Product* p, void* d, const cublasLtMatmulAlgo_t* answer, cudaEvent_t events[2],
-                         Stream s) {
+static float time_answer(const Product* p, const cublasLtMatmulAlgo_t* answer, cudaEvent_t events[2], Stream s) {
     enum { RUNS = 3 };
     float best = INFINITY, milliseconds = 0;
     for (int run = 0; run <= RUNS; run++) {
         CUDA_CHECK(cudaEventRecord(events[0], cuda_stream(s)));
-        if (launch(p, d, answer, s) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+        if (launch(p, answer, s) != CUBLAS_STATUS_SUCCESS) return INFINITY;
         CUDA_CHECK(cudaEventRecord(events[1], cuda_stream(s)));
         if (cuda.settle && cuda.settle(events[1])) return INFINITY;  // a rank is missing: the run is about to end
         CUDA_CHECK(cudaEventSynchronize(events[1]));
@@ -291,13 +299,13 @@ static float time_answer(const Product* p, void* d, const cublasLtMatmulAlgo_t* 
     return best;
 }
 
-static int fastest(const Product* p, void* d, const cublasLtMatmulAlgo_t answers[], int n, Stream s) {
+static int fastest(const Product* p, const cublasLtMatmulAlgo_t answers[], int n, Stream s) {
     cudaEvent_t events[2];
     int best = 0;
     float least = INFINITY;
     for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventCreateWithFlags(&events[i], 0));
     for (int i = 0; i < n; i++) {
-        float milliseconds = time_answer(p, d, &answers[i], events, s);
+        float milliseconds = time_answer(p, &answers[i], events, s);
         if (milliseconds < least) least = milliseconds, best = i;
     }
     for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventDestroy(events[i]));
@@ -343,11 +351,11 @@ static cublasLtMatmulAlgo_t pick(const Product* p, const Question* q, const cubl
                                  Stream s) {
     char key[700];
     cublasLtMatmulAlgo_t algorithm = answers[0];
-    void* d = trial_output(p);
-    if (n == 1 || !d || lt.keeps_nothing) return algorithm;
+    Product trial;
+    if (n == 1 || lt.keeps_nothing || !trial_of(&trial, p, s)) return algorithm;
     name_question(key, sizeof key, q);
     if (recall(key, &algorithm)) return algorithm;
-    const cublasLtMatmulAlgo_t* best = &answers[fastest(p, d, answers, n, s)];
+    const cublasLtMatmulAlgo_t* best = &answers[fastest(&trial, answers, n, s)];
     cache_write(key, best, sizeof *best, 0);
     // Another rank may have been first: all take its choice. What is there and cannot be read is replaced.
     if (recall(key, &algorithm)) return algorithm;
@@ -384,7 +392,7 @@ static int multiply_by_library(const Product* p, Stream s) {
     describe(p);
     const Choice* choice = choose(p, s);
     if (!choice->offered) return -1;
-    check_product(launch(p, p->d, &choice->algorithm, s), "matmul", p);
+    check_product(launch(p, &choice->algorithm, s), "matmul", p);
     cuda_keep_pace(cuda_stream(s));
     return 0;
 }
