@@ -436,6 +436,25 @@ static void an_injected_straggler_makes_the_others_wait(void) {
     world->overlap = overlap;
 }
 
+// NCCL takes no more multiprocessors than matmuls beside it leave, and they leave some only while it is at work.
+static void matmuls_leave_processors_to_what_is_under_way(void) {
+    Buffer x = buffer(MOST_RANKS * sizeof(float)), y = buffer(MOST_RANKS * sizeof(float));
+    CHECK(cuda.exchange_sms == 0);
+    Request first = world->table->begin_all_gather(world, x.device, x.device + 4 * rank, 1, DT_F32, NULL);
+    Request second = world->table->begin_all_gather(world, y.device, y.device + 4 * rank, 1, DT_F32, NULL);
+    int during = cuda.exchange_sms;
+    world->table->end(world, first, NULL);
+    CHECK(during > 0 && during < cuda.sm_count && cuda.exchange_sms == during);
+    world->table->end(world, second, NULL);
+    CHECK(cuda.exchange_sms == 0);
+    comm_all_gather(world, x.device, x.device + 4 * rank, 1, DT_F32, NULL);
+    CHECK(cuda.exchange_sms == 0);
+#ifndef __CUDACC__
+    CHECK(emu_most_ctas == during);
+#endif
+    free_buffer(x), free_buffer(y);
+}
+
 // ---- running
 
 static void run_communications(void) {
@@ -459,6 +478,7 @@ static void run_communications(void) {
     RUN_TOGETHER(an_communication_sends_what_was_computed_before_it);
     RUN_TOGETHER(work_after_the_end_sees_what_came_and_overwrites_what_was_sent);
     RUN_TOGETHER(wait_waits_for_all_that_has_begun);
+    RUN_TOGETHER(matmuls_leave_processors_to_what_is_under_way);
     RUN_TOGETHER(barrier_holds_everyone);
     RUN_TOGETHER(each_communication_that_is_waited_for_cuts_a_step_once);
     RUN_TOGETHER(timers_tell_which_rank_is_late);
@@ -467,6 +487,7 @@ static void run_communications(void) {
 
 int main(int n_arguments, char** arguments) {
     start_nccl_ranks(&n_arguments, &arguments);
+    if (EMULATED) setenv("RAGGED_EXCHANGE_SMS", "1", 1);  // of 4
     if (comm_open_nccl(&world, &id, PATIENCE, err, sizeof err)) die("%s", err);
     world->overlap = 1;
     run_communications();

@@ -137,6 +137,19 @@ static void timing_adds_nothing_to_a_weight_gradient(void) {
     k->close();
 }
 
+// An exchange that has some of the processors makes another question of the same product.
+static void beside_exchanges_a_matmul_counts_on_fewer_processors(void) {
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 1);
+    cuda.exchange_sms = 1;
+    CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == cuda.sm_count - 1 && kept_files() == 2);
+    cuda.exchange_sms = 0;
+    CHECK(forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 2);
+    k->close();
+}
+
 // dweight (n_OC, C) += dout^T x of `rows` rows, small integers; checked. How often an answer ran.
 static int large_weight_gradient(int rows, int n_OC) {
     float* sums = (float*)calloc((size_t)(n_OC * C), sizeof(float));
@@ -212,6 +225,7 @@ int main(void) {
     RUN(a_damaged_choice_is_made_anew);
     RUN(where_nothing_can_be_kept_the_first_answer_is_taken);
     RUN(timing_adds_nothing_to_a_weight_gradient);
+    RUN(beside_exchanges_a_matmul_counts_on_fewer_processors);
     RUN(a_weight_gradient_larger_than_scratch_is_timed_too);
     RUN(timing_writes_nothing_to_what_attention_keeps);
     RUN(an_epilogue_that_is_not_offered_is_done_another_way);

@@ -39,6 +39,7 @@ static void end(Comm* c, Request request, Stream s) {
     World* w = nccl_world(c);
     if (request > w->last)
         broken("request %llu ends, but only %llu have begun", (unsigned long long)request, (unsigned long long)w->last);
+    if (request == w->last) cuda.exchange_sms = 0;  // on the caller's stream nothing is under way any more
     if (request == 0 || w->failed) return;
     TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
     CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
@@ -50,6 +51,7 @@ static Request give_request(Comm* c, Stream s) {
     World* w = nccl_world(c);
     Request request = ++w->last;
     CUDA_CHECK(cudaEventRecord(w->communicated[request % REQUESTS], w->side));
+    cuda.exchange_sms = w->sms;
     if (c->overlap) return request;
     end(c, request, s);
     return 0;

@@ -58,6 +58,7 @@ typedef struct World {
     char *staging, *pinned;              // staging_bytes on the device, and as many page-locked on the host
     size_t staging_bytes;
     int finalize_mpi;  // MPI was initialised here
+    int sms;           // multiprocessors that its kernels may have, 0: as many as NCCL likes
 } World;
 
 typedef struct NcclComm {

@@ -98,9 +98,23 @@ static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout
 
 enum { STAGING_BYTES = 1 << 20 };  // larger host values travel in pieces
 
-static ncclConfig_t nccl_config() {
+// A matmul beside an exchange is planned for the multiprocessors that are left, and NCCL takes no more than these: else
+// the last wave of a matmul waits for blocks of NCCL's, and it takes twice as long (PyTorch issue 143988).
+// RAGGED_EXCHANGE_SMS=0 leaves both as they are, to measure what it is worth. -1 with a message.
+static int exchange_processors(char* err, size_t errlen) {
+    const char* text = getenv("RAGGED_EXCHANGE_SMS");
+    char* end;
+    if (!text || !*text) return MIN(cuda.sm_count / 8, 16);
+    long number = strtol(text, &end, 10);
+    if (*end || number < 0 || number >= cuda.sm_count)
+        return fail(err, errlen, "RAGGED_EXCHANGE_SMS is \"%.40s\", expected 0 to %d", text, cuda.sm_count - 1);
+    return (int)number;
+}
+
+static ncclConfig_t nccl_config(const World* w) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
+    if (w->sms > 0) config.maxCTAs = w->sms;
     config.splitShare = 1;  // parts use the channels and buffers of the world, hundreds of MiB else
     return config;
 }
@@ -129,6 +143,7 @@ static void free_comm(NcclComm* p) {
 
 // Unchecked: where the GPU has failed everything fails, and its message was given.
 static void free_world(World* w, double timeout_seconds) {
+    cuda.exchange_sms = 0;
     cudaFree(w->staging);
     cudaFreeHost(w->pinned);
     for (int i = 0; i < REQUESTS; i++) cudaEventDestroy(w->communicated[i]);
@@ -192,7 +207,7 @@ static void number_part(const Comm* c, const Member* members, NcclComm* p, uint6
 }
 
 static int split_communicator(Comm* c, NcclComm* p, int color, int key) {
-    ncclConfig_t config = nccl_config();
+    ncclConfig_t config = nccl_config(nccl_world(c));
     return nccl_call(c, "splitting a communicator",
                      [&] { return nccl.CommSplit(nccl_of(c)->nccl, color, key, &p->nccl, &config); });
 }
@@ -259,7 +274,7 @@ static int open_staging(Comm* c, char* err, size_t errlen) {
 
 static int open_communicator(Comm* c, const ncclUniqueId* unique, char* err, size_t errlen) {
     NcclComm* p = nccl_of(c);
-    ncclConfig_t config = nccl_config();
+    ncclConfig_t config = nccl_config(nccl_world(c));
     if (nccl_call(c, "opening NCCL",
                   [&] { return nccl.CommInitRankConfig(&p->nccl, c->size, *unique, c->rank, &config); }))
         return nccl_error(c, err, errlen);
@@ -270,12 +285,15 @@ static int open_communicator(Comm* c, const ncclUniqueId* unique, char* err, siz
 extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
     ncclUniqueId unique;
     int finalize = 0;
+    int sms = exchange_processors(err, errlen);
     *world = NULL;
+    if (sms < 0) return -1;
     if (id->size == 1) return comm_open_cuda_self(world, id->local_rank, id->local_size, timeout_seconds, err, errlen);
     if (nccl_load(err, errlen) || share_id(&unique, id, timeout_seconds, &finalize, err, errlen)) return -1;
     World* w = (World*)calloc(1, sizeof *w);
     if (!w) return fail(err, errlen, "no memory for a Comm");
     w->finalize_mpi = finalize;
+    w->sms = sms;
     open_streams(w);
     Comm* c = &new_comm(w, id->rank, id->size, timeout_seconds)->comm;
     c->local_rank = id->local_rank;

@@ -51,6 +51,7 @@ typedef struct CudaDevice {
     // collectives, by polling. 0; or -1 where that will never be, because a rank is missing: the next call of the Comm
     // says so, and what the device holds must not be used.
     int (*settle)(cudaEvent_t event);
+    int exchange_sms;  // multiprocessors that NCCL may have, while an exchange is under way beside computing; 0 else
 } CudaDevice;
 extern CudaDevice cuda;
 

@@ -41,6 +41,7 @@ typedef struct Product {
     const void* bias;  // read by ..._BIAS; BGRADB overwrites it with the sums of dout over N, of the type of d
     const void* aux;   // GELU_AUX writes GELU's argument there, DGELU reads it; shaped like d
     int accumulate;    // d += instead of d =
+    int sms;           // multiprocessors that it may count on, while exchanges have the others; 0: all
 } Product;
 
 // ---- the library
@@ -184,6 +185,7 @@ static void describe(const Product* p) {
     set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSA, p->op == FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSB, weight_gradient ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_product<uint32_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE, p->epilogue);
+    set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, p->sms);
     set_product(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias);
     set_product(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
     set_product<int64_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->aux ? d_rows : 0);
@@ -201,7 +203,8 @@ static void describe(const Product* p) {
 //
 // In memory a question has a place in one set, by its hash, and there displaces the one that was used longest ago. The
 // table remembers about 60 different N: the layers of a GPT share their shapes, and 4 matrices and the head, 3 ops
-// each, make 15 questions for each N, of 10 to 100 us on the host while the GPU still works on what is queued.
+// each, make 15 questions for each N, of 10 to 100 us on the host while the GPU still works on what is queued. Beside
+// exchanges, which have some of the multiprocessors, they are questions of their own.
 
 enum { SETS = 128, WAYS = 8, ANSWERS = 8 };
 static const uintptr_t MOST_ALIGNMENT = 256;  // that the library asks for
@@ -209,7 +212,7 @@ static const uintptr_t MOST_ALIGNMENT = 256;  // that the library asks for
 // What the heuristic's answers depend on: transposes, types and leading dimensions follow from op, dt and sizes.
 // Without padding, since it is compared and hashed as bytes.
 typedef struct Question {
-    int op, N, C, OC, dt, epilogue;
+    int op, N, C, OC, dt, epilogue, sms;
     uint16_t alignment_a, alignment_b, alignment_d, alignment_bias, alignment_aux, unused;
 } Question;
 
@@ -322,10 +325,10 @@ static int rounded(int N) {
 }
 
 static void name_question(char* key, size_t room, const Question* q) {
-    enum { CHOICE_VERSION = 1 };
-    snprintf(key, room, "matmul %d, %s, op %d N %d C %d OC %d dt %d epilogue %d aligned %d %d %d %d %d", CHOICE_VERSION,
-             lt.device, q->op, rounded(q->N), q->C, q->OC, q->dt, q->epilogue, q->alignment_a, q->alignment_b,
-             q->alignment_d, q->alignment_bias, q->alignment_aux);
+    enum { CHOICE_VERSION = 2 };
+    snprintf(key, room, "matmul %d, %s, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
+             CHOICE_VERSION, lt.device, q->op, rounded(q->N), q->C, q->OC, q->dt, q->epilogue, q->sms, q->alignment_a,
+             q->alignment_b, q->alignment_d, q->alignment_bias, q->alignment_aux);
 }
 
 // The algorithm that was kept, where the library says that it serves this very product, else the first answer. 0 when
@@ -369,6 +372,7 @@ static const Choice* choose(const Product* p, Stream s) {
     Question q = {};
     cublasLtMatmulAlgo_t answers[ANSWERS];
     q.op = p->op, q.N = p->N, q.C = p->C, q.OC = p->OC, q.dt = p->dt, q.epilogue = p->epilogue;
+    q.sms = p->sms;
     q.alignment_a = alignment(p->a), q.alignment_b = alignment(p->b), q.alignment_d = alignment(p->d);
     q.alignment_bias = alignment(p->bias), q.alignment_aux = alignment(p->aux);
     Choice *set = choices[hash_bytes(&q, sizeof q, 0) % SETS], *oldest = set;
@@ -388,11 +392,13 @@ static const Choice* choose(const Product* p, Stream s) {
 }
 
 // 0, or -1 where the library has no algorithm for it; then nothing was done.
-static int multiply_by_library(const Product* p, Stream s) {
-    describe(p);
-    const Choice* choice = choose(p, s);
+static int multiply_by_library(const Product* product, Stream s) {
+    Product p = *product;
+    p.sms = cuda.exchange_sms > 0 ? cuda.sm_count - cuda.exchange_sms : 0;
+    describe(&p);
+    const Choice* choice = choose(&p, s);
     if (!choice->offered) return -1;
-    check_product(launch(p, &choice->algorithm, s), "matmul", p);
+    check_product(launch(&p, &choice->algorithm, s), "matmul", &p);
     cuda_keep_pace(cuda_stream(s));
     return 0;
 }
@@ -511,7 +517,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
                          int OC, DType dt, Stream s) {
     if (N == 0) return;
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    Product p = {FORWARD, N, C, OC, dt, epilogue, weight, x, out, bias, NULL, 0};
+    Product p = {FORWARD, N, C, OC, dt, epilogue, weight, x, out, bias, NULL, 0, 0};
     if (gelu && cuda.limits.epilogues == EPILOGUE_ALL && OC % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -526,7 +532,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
 void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                 DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, weight, dout, dx, NULL, NULL, 0};
+    Product p = {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, weight, dout, dx, NULL, NULL, 0, 0};
     if (pre && cuda.limits.epilogues >= EPILOGUE_DGELU && C % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -541,7 +547,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
 void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                  DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, x, dout, dweight, NULL, NULL, 1};
+    Product p = {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, x, dout, dweight, NULL, NULL, 1, 0};
     if (dbias && cuda.limits.epilogues == EPILOGUE_ALL) {
         float* sums = (float*)((char*)cuda_scratch(workspace_bytes() + (size_t)OC * sizeof(float)) + workspace_bytes());
         Product fused = p;

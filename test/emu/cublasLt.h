@@ -49,7 +49,8 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum {
@@ -123,6 +124,7 @@ struct Matmuls {
     int answers = 1;        // that the heuristic has
     double seconds[8] = {};  // that each of them takes, of the time of events
     int ran[8] = {};        // how often each ran: counted, never cleared
+    int sms = 0;            // that the last product was meant for
     bool any_size = false;  // an answer serves every size of its kind of problem
     uint32_t refused_epilogue = 0;
     cublasStatus_t refusal = CUBLAS_STATUS_NOT_SUPPORTED;  // the heuristic's, of that epilogue

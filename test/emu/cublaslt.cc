@@ -32,6 +32,7 @@ struct cublasLtMatmulDescOpaque_t {
     void* bias;
     void* aux;
     int64_t aux_ld;
+    int32_t sms;
 };
 
 struct cublasLtMatmulPreferenceOpaque_t {
@@ -89,7 +90,7 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "said by the emulat
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute_type,
                                         cudaDataType_t scale_type) {
     return create(product,
-                  {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0});
+                  {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
@@ -108,6 +109,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cubl
             return store(&product->aux, value, bytes);
         case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
             return store(&product->aux_ld, value, bytes);
+        case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+            return store(&product->sms, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -411,6 +414,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         if (!a_panels || !b_panels) emu::fail("no memory for the panels of a matmul");
         emu::spend(emu::matmuls.seconds[algorithm.answer]);
         emu::matmuls.ran[algorithm.answer]++;
+        emu::matmuls.sms = description.sms;
         multiply(&p, &description, a_panels, b_panels, factor, A, B, add, C, D);
         if (algorithm.workspace) memset(workspace, 0xff, algorithm.workspace);  // last: a result kept there is lost
         free(a_panels);

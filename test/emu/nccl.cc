@@ -325,6 +325,8 @@ void make_part(ncclComm* c, ncclComm** part, const std::vector<Member>& members,
 
 }  // namespace
 
+int emu_most_ctas;
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     const char* name = getenv("NCCL_COMM_ID");
     int number = name ? NAMED + (int)(hash_bytes(name, strlen(name), 0) % NAMES) : next_number++;
@@ -333,9 +335,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t*) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
     int number, mpi_rank, mpi_size;
     need_mpi();
+    emu_most_ctas = config->maxCTAs;
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
     *comm = nullptr;
@@ -359,6 +362,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     auto members = std::make_shared<std::vector<Member>>((size_t)comm->size());
     Member own = {color, key, next_number};
     bool share = config && config->splitShare == 1;
+    emu_most_ctas = config ? config->maxCTAs : NCCL_CONFIG_UNDEF_INT;
     *part = nullptr;
     auto messages = gather_messages(comm, &own, members->data(), sizeof own);
     return exchange(comm, SPLIT, messages, [=] { make_part(comm, part, *members, share); });

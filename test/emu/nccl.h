@@ -36,10 +36,11 @@ typedef enum { ncclSum } ncclRedOp_t;
 typedef enum { ncclUint8 = 1, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
 
 typedef struct {
-    int blocking, splitShare;  // blocking is 1 here
+    int blocking, splitShare, maxCTAs;  // blocking is 1 here
 } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER \
-    { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+    { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+extern int emu_most_ctas;  // of the communicator that was made last
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config);
