@@ -141,6 +141,9 @@ typedef struct Kernels {
     int virtual_time;
     // 1 when, besides, no op computes anything: memory holds what was uploaded, and else no results.
     int no_results;
+    // Bytes of the device's memory that its libraries take for themselves, at most: their code and tables; beside other
+    // ranks also what those of the transport take.
+    size_t libraries, comm_libraries;
 
     // ---- the device and its memory
 

@@ -75,9 +75,14 @@ static void print_size(const char* name, size_t bytes) {
 }
 
 static void print_memory(const MemoryPlan* plan) {
-    printf("memory\n");
-    for (int i = 0; i < plan->n; i++) print_size(plan->entries[i].name, plan->entries[i].bytes);
-    print_size("total", plan->total);
+    printf(plan->on_host ? "memory\n" : "memory of the device\n");
+    for (int counts = 1; counts >= plan->on_host; counts--) {
+        for (int i = 0; i < plan->n; i++)
+            if (memory_counts(plan, plan->entries[i].where) == counts)
+                print_size(plan->entries[i].name, plan->entries[i].bytes);
+        if (counts) print_size("total", plan->total);
+        if (counts && !plan->on_host) printf("memory of the host\n");
+    }
 }
 
 // ---- five lines

@@ -10,7 +10,7 @@ static void plan_entry(MemoryPlan* plan, const char* name, size_t bytes, Where w
     MemoryEntry entry = {name, bytes, where, NULL};
     if (bytes == 0) return;
     plan->entries[plan->n++] = entry;
-    plan->total += bytes;
+    plan->total += memory_counts(plan, where) ? bytes : 0;
 }
 
 static void* planned(const MemoryPlan* plan, const char* name) {
@@ -165,7 +165,7 @@ static void carve_work(Run* run, const MemoryPlan* plan, int N) {
 // Sizes of everything for rows of N tokens on this rank.
 static MemoryPlan plan_rows_of(Run* run, int N) {
     Model* m = &run->model;
-    MemoryPlan plan = {0};
+    MemoryPlan plan = {.on_host = m->k->on_host};
     run->limits.capacity = N;
     Shape widest = widest_shape(run);
     size_t states[N_ZERO_PARTS];
@@ -190,6 +190,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "sums", SUMS_BYTES, ON_DEVICE);
     plan_entry(&plan, "step indices", index_bytes, ON_DEVICE);
     plan_entry(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
+    plan_entry(&plan, "libraries", m->k->libraries + (m->world->size > 1 ? m->k->comm_libraries : 0), BY_LIBRARIES);
     plan_entry(&plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
     plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
     plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
@@ -278,12 +279,14 @@ static int most_row(const Run* run) {
     return run->model.k->on_host ? 8192 : MAX(8192, 2 * MIN(share, 16384));
 }
 
-// The longest row up to that whose memory fits in half of what is available; on one rank never shorter than a document.
+// The longest row up to that whose memory fits, on a CPU in half of what is available, which others need too; on one
+// rank never shorter than a document.
 static int longest_row(Run* run) {
     const Config* c = &run->config;
     int ranks = run->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
     int N = MAX(MIN(c->batch_tokens, most_row(run)), c->context);
-    while (N / 2 >= least && plan_rows_of(run, N).total > run->available.bytes / 2) N /= 2;
+    size_t room = run->model.k->on_host ? run->available.bytes / 2 : run->available.bytes;
+    while (N / 2 >= least && plan_rows_of(run, N).total > room) N /= 2;
     return N;
 }
 
@@ -331,7 +334,8 @@ static void allocate(Run* run, MemoryPlan* plan) {
     if (m->k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < plan->n; i++) {
         MemoryEntry* entry = &plan->entries[i];
-        if (entry->where == AS_NEEDED || !strcmp(entry->name, "kernel scratch")) continue;  // the latter by open
+        int by_others = entry->where == AS_NEEDED || entry->where == BY_LIBRARIES;
+        if (by_others || !strcmp(entry->name, "kernel scratch")) continue;  // the latter by open
         entry->memory = entry->where == ON_HOST          ? calloc(1, entry->bytes)
                         : entry->where == ON_HOST_PINNED ? m->k->alloc_host(entry->bytes)
                                                          : m->k->alloc(entry->bytes);
@@ -406,7 +410,7 @@ void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
         while (at < plan->n && strcmp(plan->entries[at].name, entry->name) != 0) at++;
         if (at == plan->n) plan_entry(plan, entry->name, entry->bytes, entry->where);
         else if (plan->entries[at].bytes < entry->bytes) {
-            plan->total += entry->bytes - plan->entries[at].bytes;
+            plan->total += memory_counts(plan, entry->where) ? entry->bytes - plan->entries[at].bytes : 0;
             plan->entries[at].bytes = entry->bytes;
         }
     }

@@ -223,10 +223,11 @@ int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
 
 // ---- memory.c
 
-enum { MEMORY_ENTRIES = 20 };
+enum { MEMORY_ENTRIES = 28 };
 
-// AS_NEEDED: in the host's memory, not before steps need it, and as much as they need.
-typedef enum Where { ON_DEVICE, ON_HOST, ON_HOST_PINNED, AS_NEEDED } Where;
+// AS_NEEDED: in the host's memory, not before steps need it, and as much as they need. BY_LIBRARIES: on the device, by
+// themselves.
+typedef enum Where { ON_DEVICE, BY_LIBRARIES, ON_HOST, ON_HOST_PINNED, AS_NEEDED } Where;
 
 typedef struct MemoryEntry {
     const char* name;
@@ -235,12 +236,15 @@ typedef struct MemoryEntry {
     void* memory;
 } MemoryEntry;
 
-// Every class of bytes that a run takes: a name, a size, one allocation.
+// Every class of bytes that a run takes: a name, a size, one allocation. What is in the host's memory counts only where
+// that is the device's.
 typedef struct MemoryPlan {
     MemoryEntry entries[MEMORY_ENTRIES];
-    int n;
-    size_t total;
+    int n, on_host;
+    size_t total;  // of those that count
 } MemoryPlan;
+
+static inline int memory_counts(const MemoryPlan* plan, Where where) { return plan->on_host || where <= BY_LIBRARIES; }
 
 // When memory is taken: where the activations of each layer lie in m->acts, by run->limits.capacity.
 void run_carve_activations(Run* run);

@@ -175,7 +175,7 @@ static void strategies_carve(Run* run) {
 }
 
 MemoryPlan run_plan_memory(Run* run) {
-    MemoryPlan plan = {0};
+    MemoryPlan plan = {.on_host = run->model.k->on_host};
     if (!run->strategies) return run_plan_job_memory(run);
     for (int s = 0; s < run->strategies->list.n; s++) {
         Run* as = run->strategies->as[s];

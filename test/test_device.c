@@ -137,6 +137,15 @@ static void too_large_a_model_is_refused_with_the_table(void) {
     CHECK(strstr(output, "parameters") && strstr(errors, "expected"));
 }
 
+// Their share is in the table, more of it where ranks exchange, and nothing of the host's memory.
+static void the_table_has_a_line_for_libraries(void) {
+    CHECK(sh("rm -rf $W/table && %s " MODEL " --steps 1 --verbose --out $W/table", program) == 0);
+    const char *line = strstr(output, "\n  libraries "), *total = strstr(output, "\n  total ");
+    double mib = 0;
+    CHECK(line && total && line < total && strstr(total, "\nmemory of the host\n"));
+    CHECK(line && sscanf(line, " libraries %lf MiB", &mib) == 1 && mib >= 256 && mib <= 1536);
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(losses_agree_with_the_cpu);
@@ -149,6 +158,7 @@ int main(int argc, char** argv) {
     RUN(cudnn_works_or_is_refused_in_one_line);
     RUN(rows_are_longer_than_on_the_cpu);
     RUN(a_device_times_every_kth_step);
+    RUN(the_table_has_a_line_for_libraries);
     RUN(too_large_a_model_is_refused_with_the_table);
     return program_end();
 }

@@ -442,12 +442,50 @@ static void a_table_beyond_the_machines_memory_is_refused(void) {
     char options[256];
     write_machine("small",
                   "name small\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
-                  "pipeline_memory 1 1 0 0 0 0 0 64 0 0 0 0 0\n");
+                  "pipeline_memory 1 1 0 0 0 0 0 48 0 0 0 0 0\n");
     snprintf(options, sizeof options, "--device virtual --machine $W/small --data $W/even --heads 4 %s", SHAPE);
     CHECK(sh("%s %s --steps 1 --out %s/run", program, options, work) == 1);
-    CHECK(strstr(errors, "found 64 MiB available (gpu_mib of the machine)") != NULL);
+    CHECK(strstr(errors, "found 48 MiB available (gpu_mib of the machine)") != NULL);
     CHECK(sh("%s %s --capacity 1024 --context 1024 --batch-tokens 2048 --steps 1 --out %s/run", program, options,
              work) == 0);
+}
+
+// MiB of a line of the memory table, from `at` on.
+static double table_mib(const char* at, const char* name) {
+    char unit[8] = "";
+    double size = NAN;
+    at = at ? strstr(at, name) : NULL;
+    return at && sscanf(at + strlen(name), " %lf %7s", &size, unit) == 2 ? size / (unit[0] == 'K' ? 1024 : 1) : NAN;
+}
+
+// A device's memory holds what is in it, not what is in the host's, and the longest row that fits is taken.
+static void rows_fill_the_memory_of_the_device(void) {
+    char options[256], machine[256];
+    double sum = 0, total = 0;
+    write_machine("roomy", "name roomy\nlinear_ms 0.05\nquadratic_ms 1e-5\n");
+    snprintf(options, sizeof options,
+             "--device virtual --data $W/even --layers 2 --width 32 --heads 4 --context 1024 --batch-tokens 8192 "
+             "--verbose --steps 1");
+    CHECK(sh("%s %s --machine $W/roomy --capacity 4096 --out %s/run", program, options, work) == 0);
+    const char *device = strstr(output, "\nmemory of the device\n"), *host = strstr(output, "\nmemory of the host\n");
+    CHECK(device && host && device < host);
+    if (!device || !host) return;
+    total = table_mib(device, "\n  total");
+    for (const char* at = strchr(device + 1, '\n'); at + 1 < host; at = strchr(at + 1, '\n')) {
+        char name[32];
+        snprintf(name, sizeof name, "%.22s", at);
+        if (!strstr(name, "total")) sum += table_mib(at, name);
+    }
+    CHECK_CLOSE(sum, total, 0.5);
+    CHECK(table_mib(host, "\n  step indices, host") > 0);
+    for (int more = 1; more >= -1; more -= 2) {
+        snprintf(machine, sizeof machine,
+                 "name full\nlinear_ms 0.05\nquadratic_ms 1e-5\npipeline_memory 1 1 0 0 0 0 0 %.1f 0 0 0 0 0\n",
+                 total + more);
+        write_machine("full", machine);
+        CHECK(sh("%s %s --machine $W/full --out %s/run", program, options, work) == 0);
+        CHECK(strstr(output, more > 0 ? "in rows of at most 4096" : "in rows of at most 2048"));
+    }
 }
 
 int main(int argc, char** argv) {
@@ -473,6 +511,7 @@ int main(int argc, char** argv) {
     RUN(a_pipeline_waits_as_theory_says);
     RUN(pipelines_take_what_is_predicted);
     RUN(what_has_no_result_is_refused_with_a_line);
+    RUN(rows_fill_the_memory_of_the_device);
     RUN(a_table_beyond_the_machines_memory_is_refused);
     return program_end();
 }

@@ -273,6 +273,11 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
 }
 
+// Not measured here. Kernels are loaded when they first run: ours, cuBLASLt's and cuDNN's take some hundreds of MiB. NCCL
+// keeps 9.2 MiB a channel for each peer (LL, LL128, Simple): 544 MB were seen of 2 ranks, 688 of 4 with NVLink (NVIDIA's
+// NCCL issue 964); parts share them.
+static const size_t MIB = 1 << 20, LIBRARIES = 512 * MIB, NCCL_LIBRARY = 768 * MIB;
+
 // In the order of the struct: C++17 has no designated initializers.
 const Kernels cuda_kernels = {
     device_name,
@@ -281,6 +286,8 @@ const Kernels cuda_kernels = {
     8192,  // full_matmul
     0,     // virtual_time
     0,     // no_results
+    LIBRARIES,
+    NCCL_LIBRARY,
     memory_available,
     workspace_bytes,
     open_cuda,
