@@ -198,9 +198,9 @@ void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row*
 void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l);
 
 // The same all-gather, in the order in which a linear can use it. With Comm.overlap it comes in two parts, first the
-// rows of the half of the group that this rank is in, then the others' while those are multiplied: more parts would hide
-// more, but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of one, and
-// where a part would have a single row, all rows are one part. The rows are those of the cut.
+// rows of the half of the group that this rank is in, then the others' while those are multiplied: more parts would
+// hide more, but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of
+// one, and where a part would have a single row, all rows are one part. The rows are those of the cut.
 //   TpGather g = tp_gather_begin(m, own, full, row, l);
 //   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
 // Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.

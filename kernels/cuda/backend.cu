@@ -273,9 +273,9 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
 }
 
-// Not measured here. Kernels are loaded when they first run: ours, cuBLASLt's and cuDNN's take some hundreds of MiB. NCCL
-// keeps 9.2 MiB a channel for each peer (LL, LL128, Simple): 544 MB were seen of 2 ranks, 688 of 4 with NVLink (NVIDIA's
-// NCCL issue 964); parts share them.
+// Not measured here. Kernels are loaded when they first run: ours, cuBLASLt's and cuDNN's take some hundreds of MiB.
+// NCCL keeps 9.2 MiB a channel for each peer (LL, LL128, Simple): 544 MB were seen of 2 ranks, 688 of 4 with NVLink
+// (NVIDIA's NCCL issue 964); parts share them.
 static const size_t MIB = 1 << 20, LIBRARIES = 512 * MIB, NCCL_LIBRARY = 768 * MIB;
 
 // In the order of the struct: C++17 has no designated initializers.

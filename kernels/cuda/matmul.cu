@@ -260,8 +260,8 @@ static int ask_library(const Product* p, const Question* q, cublasLtMatmulAlgo_t
 // The product is described already.
 static cublasStatus_t launch(const Product* p, const cublasLtMatmulAlgo_t* algorithm, Stream s) {
     float alpha = 1, beta = p->accumulate;
-    return lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d, algorithm,
-                             cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s));
+    return lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d,
+                             algorithm, cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s));
 }
 
 // ---- timing
