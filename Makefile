@@ -6,7 +6,7 @@
 # make test-faults          calls that fail, kills, races, full disks: a quarter of an hour
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
-# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of ten minutes there
+# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of twenty minutes there
 # make check                layering, line length, lists that must be complete: the house rules as greps
 # make check-examples       runs the documents' examples whose digits repeat, and compares the digits: a minute
 # make install PREFIX=DIR     DIR/bin/ragged, its man page and completions (/usr/local)

@@ -2,9 +2,10 @@
 // sizes of GPT-2, ops and attention of a Llama, then the whole trainer, alternating with PyTorch.
 //
 //   build/release/dev/bench_gpu [--device cuda] [--only ops,matmul,attention,train] [--seconds 330] [--quick]
+//                               [--record build/bench_gpu.jsonl]
 //
 // --seconds: what would end later is left out, and the output says so. --quick: small sizes, to test the bench itself
-// (works with --device cpu). Every figure goes to build/bench_gpu.jsonl too.
+// (works with --device cpu). Every figure goes to the file of --record too, which begins empty.
 //
 // Each section is a process of its own, so that a kernel that crashes ends its section only. A time is the median
 // of several batches of calls, queued one behind the other. Operands walk through memory larger than any cache and
@@ -670,9 +671,12 @@ static void read_options(int argc, char** argv) {
         if (!strcmp(argv[i], "--quick")) options.quick = 1, V = 500, VP = 512;
         else if (!strcmp(argv[i], "--device") && *value) options.device = value, i++;
         else if (!strcmp(argv[i], "--only") && *value) options.only = value, i++;
+        else if (!strcmp(argv[i], "--record") && *value) options.record = value, i++;
         else if (!strcmp(argv[i], "--seconds") && atof(value) > 0) options.seconds = atof(value), i++;
         else
-            exit((fprintf(stderr, "bench_gpu: %s: expected --device NAME, --only SECTIONS, --seconds N or --quick\n",
+            exit((fprintf(stderr,
+                          "bench_gpu: %s: expected --device NAME, --only SECTIONS, --seconds N, --record FILE or "
+                          "--quick\n",
                           argv[i]),
                   1));
     }
@@ -686,7 +690,7 @@ int main(int argc, char** argv) {
     options.started = now_seconds();
     read_options(argc, argv);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    remove("build/bench_gpu.jsonl");
+    remove(options.record);
     limits = (struct Limits*)mmap(NULL, sizeof *limits, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (limits == MAP_FAILED) return perror("bench_gpu"), 1;
     if (run_section(&sections[0])) return 1;

@@ -31,11 +31,11 @@ static const GptModel llama = {.name = "llama3-8b", .C = 4096, .NH = 32, .NKV = 
 static const GptModel quick_llama = {.name = "quick llama", .C = 64, .NH = 4, .NKV = 2, .row = 256};
 
 static struct {
-    const char *device, *only;
+    const char *device, *only, *record;
     int quick;
     double seconds, started;
     char train[512];  // the program
-} options = {"cuda", "", 0, 330, 0, "build/release/train"};
+} options = {"cuda", "", "build/bench_gpu.jsonl", 0, 330, 0, "build/release/train"};
 
 // Shared between the processes.
 static struct Limits {
@@ -56,7 +56,7 @@ static int time_for(double seconds, const char* what) {
 static void record(const char* group, const char* name, double value, const char* unit, double limit) {
     char full[200];
     snprintf(full, sizeof full, "%s %s", group, name);
-    bench_record_in("build/bench_gpu.jsonl", "make bench-gpu", full, value, unit, limit);
+    bench_record_in(options.record, "make bench-gpu", full, value, unit, limit);
 }
 
 // Length of document i of a ragged corpus: log-normal, median 350 tokens, mean about 800, like an encyclopedia's.

@@ -1,36 +1,56 @@
 #!/bin/sh
-# gpu_oneshot.sh [--dry] [OUT] - ten minutes on a machine with a GPU, turned into the facts that we want of it: whether
-# it builds, is right, and how fast it is beside limits measured in the same run. OUT (default: build/oneshot) gets one
-# file a part as it comes, and at the end summary.md, at most 12,000 characters, which is also printed: the page for
-# dev/results.
+# gpu_oneshot.sh [--dry] [first|second|PART...] - twice ten minutes on a machine with a GPU, turned into the facts that
+# we want of it: whether it builds, is right, and how fast it is beside limits measured in the same run. first: build,
+# smokes, claims of the ops, profile, benches. second: build (nothing to do where the first was), PyTorch, two ranks,
+# trainings, rows of 1558M, what else fits. Without a name: both. OUT (default: build/oneshot) gets CALL.txt, all output
+# as soon as a part has it, CALL.jsonl, and CALL.md, at most 12,000 characters, which ends with a table of what was
+# measured, predicted and at most possible, and is also printed: the page for dev/results.
 #
-# Bounded to 570 seconds (SECONDS_IN_ALL): every part has a time of its own, nothing stops at a failure, what no longer
-# fits is left out and named. PYTHON (default: python3) is asked for PyTorch. --dry goes through the parts without a
-# GPU, on the emulated one or on the CPU with small sizes, or says why it cannot, so that the script is tested.
+# Each call is bounded to 580 seconds (SECONDS_IN_ALL): every part has a time of its own, what no longer fits is left
+# out and named. A part that fails stops nothing, but the build. PYTHON (default: python3) is asked for PyTorch, TESTS
+# is where test programs lie. --dry goes through the parts without a GPU, on the emulated one or on the CPU with small
+# sizes, or says why it cannot, so that the script is tested.
 cd "$(dirname "$0")/.." || exit 1
 dry=no inside=no
 [ "$1" = --dry ] && dry=yes && shift
-[ "$1" = --inside ] && inside=yes dry=$2 && shift 2 # one part, in a process of its own
-out=${1:-build/oneshot} started=$(date +%s) python=${PYTHON:-python3}
-[ $inside = yes ] || { rm -rf "$out" && mkdir -p "$out/runs"; } || exit 1
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0
+if [ "$1" = --inside ]; then # one part, in a process of its own
+    inside=yes dry=$2 call=$3 && shift 3
+else
+    if [ $# = 0 ]; then
+        [ $dry = yes ] && set -- --dry
+        sh "$0" "$@" first
+        status=$?
+        sh "$0" "$@" second && [ $status = 0 ]
+        exit
+    fi
+    case $1 in first | second) call=$1 ;; *) call=parts ;; esac
+fi
+work=build/oneshot/$call results=${OUT:-build/oneshot} started=$(date +%s) python=${PYTHON:-python3}
+[ $inside = yes ] || rm -rf "$work" || exit 1
+mkdir -p "$work/runs" "$results" || exit 1
+[ $inside = yes ] || : > "$results/$call.txt" || exit 1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 if [ $dry = yes ]; then
-    train='build/release/train_emu --device emu' tests=build/release/test_on_emu
-    model='--layers 1 --width 32 --heads 2 --context 64 --vocab 300 --batch-tokens 128'
-    row=64 long_row=128 steps=3 patience=60 bench='--quick --device cpu'
+    train='build/release/train_emu --device emu' tests=${TESTS:-build/release/test_on_emu}
+    model='--layers 1 --width 32 --heads 2 --context 64 --vocab 300 --batch-tokens 128' large=$model
+    row=64 rows='64 128' steps=3 patience=60 bench='--quick --device cpu'
 else
-    train='build/release/train --device cuda' tests=build/release/test_on_gpu
-    model='--preset gpt2-124m --batch-tokens 131072'
-    row=8192 long_row=32768 steps=12 patience=8 bench=
+    train='build/release/train --device cuda' tests=${TESTS:-build/release/test_on_gpu}
+    model='--preset gpt2-124m --batch-tokens 131072' large='--preset gpt2-1558m --batch-tokens 32768'
+    row=8192 rows='4096 8192 16384' steps=12 patience=8 bench=
 fi
 options="--data plan run kernels data --dtype bf16 --eval-every 0 --sample-every 0 --save-every 0 --verbose"
 
-# ---- parts that are more than one command
+# fact NAME MEASURED PREDICTED LIMIT: a line of the table at the end.
+fact() { printf 'fact: | %s | %s | %s | %s |\n' "$1" "${2:--}" "${3:--}" "${4:--}"; }
+
+# ---- parts that are more than one command. Each ends with a status that is not 0 when anything in it failed
 
 build() {
     if [ $dry = yes ]; then
-        make -s build/release/train_emu build/release/train build/release/dev/bench_gpu $tests/test_ops
+        make -s build/release/train_emu build/release/train build/release/dev/bench_gpu \
+            build/release/test_on_emu/test_ops
     else
         make -j build/release/train build/release/dev/bench_gpu && make -j tiers=gpu test-programs
     fi
@@ -41,162 +61,339 @@ versions() {
     nvcc --version | tail -n 2
     $python -c 'import torch; print("torch", torch.__version__)' 2>&1 | tail -n 1
     nproc
+    true
 }
 
-# claims PROGRAM [ENVIRONMENT]: each claim of a test program in a process of its own, six at a time. What went wrong is
-# printed, and how many hold.
+# claims PROGRAM [ENVIRONMENT]: all claims of a test program in one process. Where that dies, the claim that it died in
+# has failed, and those behind it run in a process each. Prints what went wrong, and how many hold.
 claims() {
-    what=$out/runs/$1.$2
-    sed -n 's/.*RUN(\([a-z0-9_]*\)).*/\1/p' test/"$1".c* | sort -u | if [ $dry = yes ]; then head -n 4; else cat; fi |
-        xargs -P 6 -I CLAIM sh -c "$2 TEST_ONLY=CLAIM timeout 60 $tests/$1 > $what.CLAIM 2>&1 ||
-            { echo \"FAILED $1 CLAIM: status \$?\"; head -n 6 $what.CLAIM; }"
-    cat "$what."* > "$what"
-    echo "$1 $2: $(grep -c '^  ok' "$what") claims hold, $(grep -c '^  skipped' "$what") skipped"
+    said=$work/runs/$1.$2 bad=0
+    env $2 timeout 120 "$tests/$1" > "$said" 2>&1
+    status=$?
+    if ! grep -qE '^[0-9]+ passed, [0-9]+ failed' "$said"; then
+        sed -n 's/.*RUN(\([a-z0-9_]*\)).*/\1/p' test/"$1".c* > "$said.all"
+        last=$(sed -n 's/^  \(ok     \|FAILED \|skipped\) \([a-z0-9_]*\).*/\2/p' "$said" | tail -n 1)
+        sed "1,/^${last:-none}\$/d" "$said.all" > "$said.left"
+        [ -n "$last" ] || cp "$said.all" "$said.left"
+        echo "FAILED $1 $2 $(head -n 1 "$said.left"): status $status"
+        tail -n 4 "$said"
+        bad=1
+        sed 1d "$said.left" | xargs -P 4 -I CLAIM sh -c "
+            env $2 TEST_ONLY=CLAIM timeout 30 $tests/$1 > $said.CLAIM 2>&1 || echo \"FAILED $1 CLAIM: status \$?\""
+        cat "$said".[a-z]*_* >> "$said" 2> /dev/null
+    fi
+    grep -A 3 '^  FAILED' "$said" | head -n 20
+    echo "$1 $2: $(grep -c '^  ok' "$said") claims hold, $(grep -c '^  skipped' "$said") skipped"
+    [ $bad = 0 ] && [ $status = 0 ]
 }
 
-# The median of tokens a second over the later half of a run's steps.
-speed() { # speed RUN
-    sed -n 's/.*"tokens_per_second": \([0-9.e+]*\).*/\1/p' "$1/log.jsonl" 2> /dev/null | tail -n $((steps / 2 + 1)) |
+# claims_of ENVIRONMENT PROGRAM...: of all of them, side by side, since most of the time is the reference's on the CPU.
+# Told in this order.
+claims_of() {
+    with=$1 failed=0
+    shift
+    for p in "$@"; do (claims "$p" "$with" > "$work/$p.told"; echo $? > "$work/$p.status") & done
+    wait
+    for p in "$@"; do
+        cat "$work/$p.told"
+        [ "$(cat "$work/$p.status")" = 0 ] || failed=1
+    done
+    return $failed
+}
+# Norms and attention first: what they get wrong, all else does. Of every claim fp32 comes before bf16.
+ops() {
+    if [ $dry = yes ]; then claims_of TEST_ONLY=embedding test_ops; return; fi
+    claims_of '' test_ops_block test_attention test_ops test_ops_parts test_matmul test_attention_parts
+}
+
+# The median of a number of the log over the later half of a run's steps.
+later() { # later RUN MEMBER
+    sed -n "s/.*\"$2\": \([0-9.e+]*\).*/\1/p" "$1/log.jsonl" 2> /dev/null | tail -n $((steps / 2 + 1)) |
         sort -g | awk '{ x[NR] = $1 } END { printf "%.0f", x[int((NR + 1) / 2)] }'
 }
+speed() { later "$work/runs/$1" tokens_per_second; }
+hash_of() { sed -n 's/.*loss hash \([0-9a-f]*\).*/\1/p' "$work/runs/$1.out"; }
+table_mib() { sed -n 's/^  total *\([0-9.]*\) MiB$/\1/p' "$work/runs/$1.out"; }
 
-# variant NAME OPTIONS...: a training of a few steps.
+# The most that the driver says is taken, MiB, in OUT.used, while the process is there.
+watch_memory() { # watch_memory PID FILE
+    most=0 i=0
+    while [ $i -lt 400 ] && kill -0 "$1" 2> /dev/null; do
+        used=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2> /dev/null | head -n 1)
+        [ "${used:-0}" -le $most ] || most=$used
+        echo $most > "$2"
+        i=$((i + 1))
+        sleep 0.3
+    done
+}
+
+# variant NAME OPTIONS...: a training of a few steps. MOST: its seconds.
 variant() {
-    name=$1 said=$out/runs/$1.out
+    name=$1 said=$work/runs/$1.out
     shift
-    timeout 25 $train $options $model --steps $steps --out "$out/runs/$name" "$@" > "$said" 2>&1
+    timeout "${MOST:-25}" $train $options $model --steps $steps --out "$work/runs/$name" "$@" > "$said" 2>&1 &
+    pid=$!
+    watch_memory $pid "$work/runs/$name.used"
+    wait $pid
     status=$?
-    echo "$name: $(speed "$out/runs/$name") tokens/s, status $status; $(grep -m1 '^kernels' "$said" | cut -c 1-90)"
+    echo "$name: $(speed "$name") tokens/s, status $status; table $(table_mib "$name") MiB, driver" \
+        "$(cat "$work/runs/$name.used") MiB; $(grep -m1 '^kernels' "$said" | cut -c 1-60)"
+    [ $status = 0 ] || tail -n 2 "$said"
+    return $status
 }
 
 trainings() {
-    variant own --attention own
-    [ $dry = yes ] || variant cudnn --attention cudnn
-    [ $dry = yes ] || variant any-order --attention cudnn --deterministic no
-    variant bias --epilogues bias
-    variant all-epilogues --epilogues all
-    variant rows --capacity $row
-    variant long-rows --capacity $long_row
+    failed=0
+    variant own --attention own || failed=1
+    variant again --attention own || failed=1
+    same=same
+    [ -n "$(hash_of own)" ] && [ "$(hash_of own)" = "$(hash_of again)" ] || same=unlike failed=1
+    echo "loss hashes of two runs: $(hash_of own) and $(hash_of again), $same"
+    variant own-any-order --attention own --deterministic no || failed=1
+    variant bias --epilogues bias || failed=1
+    variant all-epilogues --epilogues all || failed=1
+    variant rows --capacity $row || failed=1
+    [ $dry = yes ] || variant cudnn --attention cudnn || failed=1
+    [ $dry = yes ] || variant cudnn-any-order --attention cudnn --deterministic no || failed=1
+    fact "124M, own attention, tokens/s" "$(speed own)" "480000 (H100)"
+    fact "124M, any order in our backward, over that" \
+        "$(echo "$(speed own-any-order) $(speed own)" | awk '$2 > 0 { printf "%.3f", $1 / $2 }')" "1.06 to 1.09"
+    fact "two runs of 124M: loss hashes" $same same
+    fact "124M: driver's MiB / table's" "$(cat "$work/runs/own.used") / $(table_mib own)" "at most 1"
+    return $failed
 }
 
-# Time by kernel, in one step of rows of 8192 tokens.
-profile() {
-    ncu --clock-control none --metrics gpu__time_duration.sum --csv --launch-skip 1500 --launch-count 1500 $train \
-        $options --preset gpt2-124m --batch-tokens 8192 --steps 8 --out "$out/runs/profile" > "$out/profile.csv"
-    awk -F '","' '/gpu__time/ {
+# Rows of 1558M: those that fill the memory should be 3 to 6 % ahead.
+long_rows() {
+    failed=0 model=$large
+    [ $dry = yes ] || steps=4
+    for N in $rows; do
+        MOST=36 variant "row-$N" --capacity "$N" || failed=1
+        fact "1558M, rows of $N, tokens/s" "$(speed "row-$N")" "47000 (H100, rows of 4096), 3 to 6 % more with 16384"
+        fact "1558M, rows of $N: driver's MiB / table's" "$(cat "$work/runs/row-$N.used") / $(table_mib "row-$N")" \
+            "at most 1"
+    done
+    return $failed
+}
+
+# Of a csv of ncu: time by kernel, with the shares of the memory's and the tensor cores' speed; and how much of a step
+# is kernels: those from one clip_scale_kernel to the next, beside `ms` that a step takes.
+by_kernel() { # by_kernel CSV MS
+    awk -F '","' -v ms="$2" '
+        /^"[0-9]+"/ {
             gsub(/[",]/, "", $NF)
+            gsub(/"/, "", $1)
+            sub(/^void /, "", $5)
             sub(/[<(].*/, "", $5)
-            t[$5] += $NF
-            n[$5]++
-            all += $NF
+            name[$1] = $5
+            if ($(NF - 2) ~ /time_duration/) { time[$1] = $NF; order[++n_ids] = $1 }
+            else if ($(NF - 2) ~ /dram/) dram[$1] = $NF
+            else tensor[$1] = $NF
         }
-        END { for (k in t) printf "%6.2f %%  %9.1f us  %5d x  %s\n", 100 * t[k] / all, t[k] / 1000, n[k], k }' \
-        "$out/profile.csv" | sort -rn | head -n 30
+        END {
+            for (i = 1; i <= n_ids; i++) {
+                id = order[i]
+                k = name[id]
+                t[k] += time[id]; d[k] += time[id] * dram[id]; m[k] += time[id] * tensor[id]; n[k]++
+                all += time[id]
+                if (k ~ /clip_scale/) seen++
+                if (seen == 1) { step += time[id]; launches++ }
+            }
+            printf "  share        us  calls  memory  tensor  kernel\n"
+            fflush()
+            for (k in t)
+                printf "%6.2f %%  %8.1f  %5d  %4.0f %%  %4.0f %%  %s\n", 100 * t[k] / all, t[k] / 1000, n[k],
+                    d[k] / t[k], m[k] / t[k], k | "sort -rn | head -n 24"
+            close("sort -rn | head -n 24")
+            if (seen > 1 && ms > 0) {
+                printf "a step: %d kernels of %.2f ms, %.2f ms by the clock\n", launches, step / 1e6, ms
+                printf "fact: | idle share of a step of 8192 tokens, %% | %.1f | under 3 | 0 |\n", 100 - step / 1e4 / ms
+            }
+        }' "$1"
 }
 
-# pair NAME OPTIONS...: two ranks on this one GPU, without MPI; on the emulated one with it. With STOP set rank 1 stands
-# still after so many seconds, and rank 0 must end by itself.
+# One step of rows of 8192 tokens; without the profiler first, which also keeps the choices of matmuls.
+profile() {
+    one="--preset gpt2-124m --batch-tokens 8192 --steps 8"
+    $train $options $one --out "$work/runs/unprofiled" > "$work/runs/unprofiled.out" 2>&1 || return 1
+    tensor=$(ncu --query-metrics 2> /dev/null | grep -oE '^sm__(inst_executed_)?pipe_tensor[a-z_]*' | sort | head -n 40)
+    tensor=$(echo "$tensor" | grep -m1 -x sm__pipe_tensor_cycles_active || echo "$tensor" | head -n 1)
+    metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed
+    [ -z "$tensor" ] || metrics=$metrics,$tensor.avg.pct_of_peak_sustained_elapsed
+    ncu --clock-control none --metrics $metrics --csv --print-units base --launch-skip 900 --launch-count 900 $train \
+        $options $one --out "$work/runs/profile" > "$results/profile.csv"
+    status=$?
+    by_kernel "$results/profile.csv" "$(speed unprofiled | awk '$1 > 0 { printf "%.3f", 8192e3 / $1 }')"
+    return $status
+}
+
+# Two ranks share this GPU: NCCL 2.30 and newer is told so, for an older one each is a machine of its own
+# (test/nccl_ranks.h). On the emulated GPU with MPI.
+# pair NAME OPTIONS...: two ranks. With STOP set rank 1 stands still after so many seconds, and rank 0 must end by
+# itself.
 pair() {
-    name=$1 said=$out/runs/$1.out
+    name=$1 said=$work/runs/$1.out
     shift
-    RANKS_MPI=$dry RANKS_SECONDS=30 test/ranks.sh 2 \
-        sh -c '[ -n "$STOP" ] && [ "$RANK" = 1 ] || exec "$@"
-               "$@" & sleep "$STOP"; kill -STOP $!; wait' pair $train $options $model --steps 4 --timeout $patience \
-        --capacity $row --out "$out/runs/$name" "$@" > "$said" 2>&1
-    echo "$name: status $?; $(grep -m1 'loss hash' "$said"; grep -m1 '^train:' "$said")"
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 NCCL_MAX_NCHANNELS=1 NCCL_RAS_ENABLE=0
+    export NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_BUFFSIZE=1048576 NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket
+    export NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1
+    RANKS_MPI=$dry RANKS_SECONDS=${MOST:-18} test/ranks.sh 2 \
+        sh -c 'export NCCL_HOSTID=rank${RANK:-$OMPI_COMM_WORLD_RANK}
+               [ -n "$STOP" ] && [ "$RANK" = 1 ] || exec "$@"
+               "$@" & sleep "$STOP"; kill -STOP $!; wait' pair $train $options $model --layers 2 --steps 4 \
+        --timeout $patience --capacity $row --out "$work/runs/$name" "$@" > "$said" 2>&1
+    status=$?
+    echo "$name: status $status; $(grep -m1 'loss hash' "$said"; grep -m1 '^train:' "$said")"
+    return $status
 }
 ranks() {
-    pair zero-3 --zero 3
-    pair ring --cp 2 --cp-kind ring
-    pair tensor --tp 2
+    failed=0
+    [ $dry = yes ] || model="--preset gpt2-124m --batch-tokens 32768"
+    pair zero-3 --zero 3 || failed=1
+    pair ring --cp 2 --cp-kind ring || failed=1
+    pair tensor --tp 2 || failed=1
+    return $failed
+}
+# Rank 0 has to end with a line that names the other.
+stopped_rank() {
+    export STOP=8
+    MOST=22 pair stopped --steps 100000 --timeout 5
+    grep -q '^train:' "$work/runs/stopped.out"
 }
 
 sanitizer() {
-    TEST_ONLY=aligned_rows compute-sanitizer --error-exitcode 9 $tests/test_attention
-    TEST_ONLY=layernorm compute-sanitizer --tool racecheck --error-exitcode 9 $tests/test_ops_block
+    TEST_ONLY=aligned_rows compute-sanitizer --error-exitcode 9 "$tests/test_attention" &&
+        TEST_ONLY=layernorm compute-sanitizer --tool racecheck --error-exitcode 9 "$tests/test_ops_block"
 }
 
 if [ $inside = yes ]; then
-    eval "$2"
+    eval "$1"
     exit
 fi
 
-# ---- the summary: as much of every part as fits
+# ---- the summary: as much of every part as fits, then the table
 
 trap 'summary; exit 130' INT TERM
 lines_of() { # lines_of PART N: its last N lines, narrow
-    [ -s "$out/$1.out" ] || return
+    [ -s "$work/$1.out" ] || return
     printf '\n## %s\n\n```\n' "$1"
-    grep -vE '^(CC|EMU|CXX|NVCC|AR|LINK) ' "$out/$1.out" | tail -n "$2" | cut -c 1-140
+    grep -vE '^(CC|EMU|CXX|NVCC|AR|LINK|fact:) ' "$work/$1.out" | tail -n "$2" | cut -c 1-140
     printf '```\n'
 }
+# A figure that a bench recorded, with its limit: recorded NAME-IN-JSONL PREDICTED
+recorded() {
+    line=$(grep -h "^{\"name\":\"$1\"," "$results/$call"*.jsonl 2> /dev/null | tail -n 1)
+    [ -n "$line" ] || return
+    fact "$1, $(echo "$line" | sed 's/.*"unit":"\([^"]*\)".*/\1/')" \
+        "$(echo "$line" | sed 's/.*"value":\([^,]*\),.*/\1/')" "$2" \
+        "$(echo "$line" | sed -n 's/.*"limit":\([^,]*\),.*/\1/p')"
+}
+table() {
+    printf '\n## measured, predicted, limit\n\n| what | measured | predicted | limit |\n|---|---|---|---|\n'
+    {
+        recorded "limit matmul" "600 to 650 (H100)"
+        recorded "limit memory" "85 % of the data sheet"
+        recorded "gpt2-124m attention 8 x 1024 forward, own" "220 (H100)"
+        recorded "gpt2-124m attention 8 x 1024 backward, own" "120 (H100)"
+        recorded "gpt2-124m attention 8 x 1024 backward, own, any order" "150 (H100)"
+        recorded "gpt2-124m classifier of 1024 rows" "80 % of the limit"
+        recorded "gpt2-124m full rows, 32 x 1024" "480000 (H100)"
+        recorded "gpt2-124m times PyTorch" "over 1"
+        recorded "gpt2-1558m full rows, 8 x 1024" "47000 (H100)"
+        cat "$work"/*.out
+    } 2> /dev/null | sed -n 's/^fact: //p'
+}
 summary() {
+    table > "$work/table"
     {
         gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null || echo "no GPU, a dry run")
-        printf '# %s, %s\n\n`scripts/gpu_oneshot.sh`, commit %s, %d s\n\n```\n' "$gpu" "$(date +%F)" \
-            "$(git rev-parse --short HEAD 2> /dev/null)" $(($(date +%s) - started))
-        cat "$out/parts"
+        printf '# %s, %s, %s\n\n`scripts/gpu_oneshot.sh %s`, commit %s, %d s\n\n```\n' "$gpu" "$(date +%F)" "$call" \
+            "$call" "$(git rev-parse --short HEAD 2> /dev/null)" $(($(date +%s) - started))
+        cat "$work/parts"
         printf '```\n'
-        for most in versions:8 trainings:9 train-and-peer:24 ops:8 attention:8 attention-cudnn:10 golden:8 profile:24 \
-            ranks:8 stopped-rank:4 bench:60 smoke-own:2 smoke-cudnn:4 sanitizer:4 build:4; do
+        for most in versions:8 trainings:12 long-rows:6 peer:24 ops:14 attention-cudnn:10 golden:8 profile:28 ranks:8 \
+            stopped-rank:4 bench:60 smoke-own:2 smoke-cudnn:4 sanitizer:4 build:4; do
             lines_of "${most%:*}" "${most#*:}"
         done
-    } | head -c 12000 > "$out/summary.md"
-    cat "$out/summary.md"
+    } | head -c $((11990 - $(wc -c < "$work/table"))) > "$work/summary"
+    # a block that was cut is closed, so that the table is one
+    [ $(($(grep -c '^```' "$work/summary") % 2)) = 0 ] || printf '\n```\n' >> "$work/summary"
+    cat "$work/summary" "$work/table" > "$results/$call.md"
+    cat "$results/$call.md"
 }
 
-# ---- the parts, in the order of what we want to know first
+# ---- the parts
 
-tell() { printf '%-16s %4s s  %s\n' "$1" "$2" "$3" | tee -a "$out/parts"; }
-# part NAME SECONDS COMMAND: runs it, its output in OUT/NAME.out; one line about it in OUT/parts.
+tell() { printf '%-16s %4s s  %s\n' "$1" "$2" "$3" | tee -a "$work/parts"; }
+# part NAME SECONDS COMMAND: runs it, its output behind that of the others; one line about it in `parts`.
 part() {
-    limit=$2 left=$((started + ${SECONDS_IN_ALL:-570} - $(date +%s)))
+    limit=$2 left=$((started + ${SECONDS_IN_ALL:-580} - $(date +%s)))
     [ "$left" -ge "$limit" ] || limit=$left
     if [ "$limit" -lt 3 ]; then
         tell "$1" - "left out: no time left"
         return
     fi
     begun=$(date +%s)
-    timeout -k 2 "$limit" sh "$0" --inside $dry "$out" "$3" > "$out/$1.out" 2>&1 < /dev/null
+    printf '\n==== %s\n' "$1" >> "$results/$call.txt"
+    before=$(wc -c < "$results/$call.txt")
+    OUT=$results timeout -k 2 "$limit" sh "$0" --inside $dry $call "$3" >> "$results/$call.txt" 2>&1 < /dev/null
     status=$?
+    tail -c +$((before + 1)) "$results/$call.txt" > "$work/$1.out"
     case $status in
-        0) status=ok ;;
-        124) status="ended by its limit of $limit s" ;;
-        *) status="status $status" ;;
+        0) words=ok ;;
+        124) words="ended by its limit of $limit s" ;;
+        *) words="status $status" ;;
     esac
-    tell "$1" $(($(date +%s) - begun)) "$status"
+    tell "$1" $(($(date +%s) - begun)) "$words"
+    return $status
 }
 # gpu NAME SECONDS COMMAND WHY: a part that a dry run leaves out, and why.
 gpu() { if [ $dry = yes ]; then tell "$1" - "left out: $4"; else part "$1" "$2" "$3"; fi; }
+# tool NAME SECONDS COMMAND PROGRAM: a part that needs it.
+tool() {
+    if command -v "$4" > /dev/null 2>&1; then gpu "$1" "$2" "$3" "no GPU"; else tell "$1" - "left out: no $4 here"; fi
+}
 
 in_suite="the suite has it on the emulated GPU"
-part versions 5 versions
-part build 90 build
-part smoke-own 8 "$train $options $model --steps 3 --attention own --out $out/runs/smoke"
-gpu smoke-cudnn 12 "$train $options $model --steps 3 --attention cudnn --out $out/runs/smoke-cudnn" "it has no cuDNN"
-part ops 25 "claims test_ops; [ $dry = yes ] || { claims test_ops_block; claims test_ops_parts; claims test_matmul; }"
-gpu attention 25 "claims test_attention; claims test_attention_parts" "$in_suite"
-cudnn=TEST_ATTENTION=cudnn
-gpu attention-cudnn 20 "claims test_attention $cudnn; claims test_attention_parts $cudnn" "it has no cuDNN"
-gpu golden 40 "build/release/test/test_golden '$train'; build/release/test/test_device '$train'" "$in_suite"
-part trainings 60 trainings
-if command -v ncu > /dev/null 2>&1; then
-    gpu profile 50 profile "no GPU"
-else
-    tell profile - "left out: no ncu here"
-fi
-part bench 110 "build/release/dev/bench_gpu $bench --only ops,matmul,attention --seconds 100"
-part train-and-peer 60 "PYTHON=$python build/release/dev/bench_gpu $bench --only train --seconds 55"
-if [ $dry = yes ] && ! command -v mpirun > /dev/null 2>&1; then
-    tell ranks - "left out: no MPI, which NCCL's stand-in needs"
-else
-    part ranks 40 ranks
-fi
-gpu stopped-rank 25 "export STOP=8; pair stopped --steps 100000 --timeout 5" "$in_suite"
-if command -v compute-sanitizer > /dev/null 2>&1; then
-    gpu sanitizer 25 sanitizer "no GPU"
-else
-    tell sanitizer - "left out: no compute-sanitizer here"
-fi
+smoke="$train $options $model --steps 3"
+bench_gpu="PYTHON=$python build/release/dev/bench_gpu $bench"
+run_part() {
+    case $1 in
+        versions) part versions 15 versions ;;
+        build) part build 250 build ;;
+        smoke-own) part smoke-own 25 "$smoke --attention own --out $work/runs/smoke" ;;
+        smoke-cudnn) gpu smoke-cudnn 40 "$smoke --attention cudnn --out $work/runs/smoke-cudnn" "it has no cuDNN" ;;
+        ops) part ops 60 ops ;;
+        profile) tool profile 60 profile ncu ;;
+        bench) part bench 110 "$bench_gpu --only ops,matmul,attention --seconds 100 --record $results/$call.jsonl" ;;
+        peer) part peer 120 "$bench_gpu --only train --seconds 110 --record $results/$call-peer.jsonl" ;;
+        ranks)
+            if [ $dry = yes ] && ! command -v mpirun > /dev/null 2>&1; then
+                tell ranks - "left out: no MPI, which NCCL's stand-in needs"
+            else
+                part ranks 60 ranks
+            fi ;;
+        trainings) part trainings 115 trainings ;;
+        long-rows) part long-rows 110 long_rows ;;
+        attention-cudnn) gpu attention-cudnn 30 "claims_of TEST_ATTENTION=cudnn test_attention test_attention_parts" \
+            "it has no cuDNN" ;;
+        golden) gpu golden 40 "build/release/test/test_golden '$train' && build/release/test/test_device '$train'" \
+            "$in_suite" ;;
+        stopped-rank) gpu stopped-rank 25 stopped_rank "$in_suite" ;;
+        sanitizer) tool sanitizer 25 sanitizer compute-sanitizer ;;
+        *) echo "gpu_oneshot: $1 is no part" >&2; exit 1 ;;
+    esac
+}
+case $call in
+    first) set -- versions build smoke-own smoke-cudnn ops profile bench ;;
+    second) set -- versions build peer ranks trainings long-rows attention-cudnn golden stopped-rank sanitizer ;;
+esac
+for name in "$@"; do
+    run_part "$name" && continue
+    [ "$name" = build ] || continue
+    summary
+    echo "gpu_oneshot: the build failed; the rest is left out" >&2
+    exit 1
+done
 summary
-! grep -qvE ' (ok|left out.*)$' "$out/parts"
+! grep -qvE ' (ok|left out.*)$' "$work/parts"
