@@ -39,7 +39,8 @@ ranks_agree() {
 }
 # A summary of at most 12,000 characters that ends with the table; at most eight files, all output among them.
 results_are_there() {
-    [ "$(ls $work/dry | wc -l)" -le 8 ] && [ -s $work/dry/first.jsonl ] && [ -s $work/dry/second-peer.jsonl ] || return 1
+    [ "$(ls $work/dry | wc -l)" -le 8 ] || return
+    [ -s $work/dry/first.jsonl ] && [ -s $work/dry/second-peer.jsonl ] || return
     for c in first second; do
         [ "$(wc -c < $work/dry/$c.md)" -le 12000 ] && tail -n 1 $work/dry/$c.md | grep '^| ' &&
             [ $(($(grep -c '^```' $work/dry/$c.md) % 2)) = 0 ] && grep '^==== build' $work/dry/$c.txt || return 1
@@ -81,6 +82,11 @@ END
     [ "$(grep -c 'RUN(' test/test_ops.c)" = $((hold + 2)) ] && ! OUT=$work/dying scripts/gpu_oneshot.sh --dry ops &&
         grep -E '^ops +[0-9]+ s  status 1$' $once/parts/parts
 }
+failing_trainings_show() {
+    for what in "variant broken --nonsense 1" "pair broken --nonsense 1"; do
+        ! scripts/gpu_oneshot.sh --inside yes parts "$what" && grep nonsense $once/parts/runs/broken.out || return
+    done
+}
 a_failing_build_stops() {
     printf '#!/bin/sh\nexit 2\n' > $work/bin/make && chmod +x $work/bin/make
     ! PATH=$PWD/$work/bin:$PATH OUT=$work/unbuilt scripts/gpu_oneshot.sh --dry first && [ -s $work/unbuilt/first.md ] &&
@@ -109,6 +115,7 @@ claim time_by_kernel_and_the_idle_share_are_added_up kernels_are_added_up
 claim a_program_that_dies_fails_its_part_and_hides_no_claim a_dying_program_shows
 unset TESTS
 claim without_time_parts_are_left_out_by_name without_time
+claim a_training_that_fails_fails_its_part failing_trainings_show
 claim a_build_that_fails_stops_the_call a_failing_build_stops
 claim two_options_are_compared_in_turns ab
 claim a_command_that_fails_ends_the_comparison ab_fails
