@@ -786,6 +786,7 @@ int main(int argc, char** argv) {
     run_settle_model(&run);
     run_settle_layout(&run);
     run_join_ranks(&run);
+    run_check_saving(&run);
     run_open_virtual(&run);
     balance_open(&run);
     prepare(&run);

@@ -293,3 +293,13 @@ int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t 
     json_free(&json);
     return result;
 }
+
+int hf_config_check(const Shape* shape, char* err, size_t errlen) {
+    char text[HF_CONFIG_BYTES];
+    Shape found, whole = *shape;
+    size_t n = hf_config_text(shape, DT_F32, 0, 0, text, sizeof text);
+    whole.context = whole.positions;
+    if (hf_config_parse(&found, text, n, err, errlen)) return -1;
+    if (shape_hash(&found) == shape_hash(&whole)) return 0;
+    return fail(err, errlen, "config.json has no members for all dimensions of this %s", arch_table[shape->arch].title);
+}

@@ -10,3 +10,6 @@ size_t hf_config_text(const Shape* shape, DType dt, int begin, int end, char* te
 // positions. Anything this program cannot compute (another architecture, activation, kind of rotary positions, biases
 // that ours does not have, sliding windows, quantised weights) is refused by name. 0, or -1 with a message.
 int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen);
+// Whether its text describes this shape, and is parsed: not so of what the file has no members for, or no range. 0, or
+// -1 with a message.
+int hf_config_check(const Shape* shape, char* err, size_t errlen);

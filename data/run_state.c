@@ -152,6 +152,53 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
     return failed ? -1 : 0;
 }
 
+static void put_line(void* context, const char* name, const char* value) {
+    fprintf((FILE*)context, "%s %s%c", name, value, 0);
+}
+
+// The options behind each other; the caller frees. NULL without memory.
+static char* list_options(const Config* config, size_t* n) {
+    char* list = NULL;
+    FILE* out = open_memstream(&list, n);
+    if (!out) return NULL;
+    config_visit(config, put_line, out);
+    int failed = ferror(out);
+    if (!fclose(out) && !failed) return list;
+    free(list);
+    return NULL;
+}
+
+static int compare_options(const Config* config, const Config* found, char* err, size_t errlen) {
+    size_t n[2] = {0, 0}, at = 0;
+    char *list[2] = {list_options(config, &n[0]), list_options(found, &n[1])};
+    int failed = 0;
+    while (list[0] && list[1] && at < n[0] && at < n[1] && !strcmp(list[0] + at, list[1] + at))
+        at += strlen(list[0] + at) + 1;
+    if (!list[0] || !list[1]) failed = fail(err, errlen, "no memory to compare options");
+    else if (at < n[0] || at < n[1])
+        failed = -fail(err, errlen, "state.json is UTF-8 and cannot keep %.200s; give that anew with --resume",
+                       at < n[0] ? list[0] + at : list[1] + at);
+    free(list[0]);
+    free(list[1]);
+    return failed;
+}
+
+int run_state_check(const RunState* state, const Config* config, char* err, size_t errlen) {
+    Config found;
+    RunState again;
+    char *name[] = {"", NULL}, *text = run_state_text(state, config), *other = NULL;
+    if (!text) return fail(err, errlen, "no memory for state.json");
+    int failed = config_parse(&found, 1, name, err, errlen);
+    if (!failed) failed = run_state_parse(&again, &found, text, strlen(text), err, errlen);
+    if (!failed && !(other = run_state_text(&again, &found))) failed = fail(err, errlen, "no memory for state.json");
+    if (!failed && strcmp(text, other)) failed = fail(err, errlen, "state.json would not keep all numbers of this run");
+    if (!failed) failed = compare_options(config, &found, err, errlen);
+    config_free(&found);
+    free(text);
+    free(other);
+    return failed;
+}
+
 double run_state_loss(const char* text, size_t n) {
     Json json;
     double loss;

@@ -271,8 +271,15 @@ static void append(char* text, size_t bytes, const char* separator, const char* 
     snprintf(text + used, bytes - used, "%s%s", used ? separator : "", more);
 }
 
-static int parse_number(double* out, const Option* o, const char* text, char* err, size_t errlen) {
+// saved: the text is of a checkpoint. The dimensions of its model were found to go together when it began, also where
+// they follow from others and no option takes them (a vocabulary of a tokenizer), and config.json has them too.
+static double greatest_of(const Option* o, int saved) {
+    return !saved || o->group != MODEL ? o->greatest : o->type == REAL ? 1e300 : INT_MAX;
+}
+
+static int parse_number(double* out, const Option* o, const char* text, int saved, char* err, size_t errlen) {
     char* end = NULL;
+    double greatest = greatest_of(o, saved);
     errno = 0;
     double x = strtod(text, &end);
     int whole = o->type == REAL || x == floor(x);
@@ -286,8 +293,8 @@ static int parse_number(double* out, const Option* o, const char* text, char* er
     if (end == text || *end || errno || !isfinite(x) || !whole)
         return fail(err, errlen, "%s expects %s number, found \"%s\"", o->name, o->type == REAL ? "a" : "a whole",
                     text);
-    if (x < o->least || x > o->greatest)
-        return fail(err, errlen, "%s expects %.15g to %.15g, found %s", o->name, o->least, o->greatest, text);
+    if (x < o->least || x > greatest)
+        return fail(err, errlen, "%s expects %.15g to %.15g, found %s", o->name, o->least, greatest, text);
     *out = x;
     return 0;
 }
@@ -308,11 +315,11 @@ static int check_topic(const char* text, char* err, size_t errlen) {
     return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, text);
 }
 
-static int set(Config* config, const Option* o, const char* text, char* err, size_t errlen) {
+static int set(Config* config, const Option* o, const char* text, int saved, char* err, size_t errlen) {
     double x = 0;
     for (int i = 0; i < COUNT(old_values); i++)
         if (!strcmp(o->name, old_values[i][0]) && !strcmp(text, old_values[i][1])) text = old_values[i][2];
-    if (is_number(o) && parse_number(&x, o, text, err, errlen)) return -1;
+    if (is_number(o) && parse_number(&x, o, text, saved, err, errlen)) return -1;
     if (o->type == TOPIC && check_topic(text, err, errlen)) return -1;
     if (o->type == CHOICE && !is_choice(o->choices, text))
         return fail(err, errlen, "%s expects %s, found \"%s\"", o->name, o->choices, text);
@@ -353,7 +360,7 @@ static int set_keys(Config* config, const char* text, int saved, char* err, size
         char* value = config_string(config, n - n_key);
         if (!value) return fail(err, errlen, "out of memory for options");
         snprintf(value, n - n_key, "%s", text + n_key + 1);
-        if (set(config, o, value, err, errlen)) return -1;
+        if (set(config, o, value, saved, err, errlen)) return -1;
     }
     return 0;
 }
@@ -450,7 +457,7 @@ static const char* value_of(const Option* o, const char* equals, const char* nex
 int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen) {
     memset(config, 0, sizeof *config);
     for (int i = 0; i < COUNT(config_options); i++)
-        if (config_options[i].standard && set(config, &config_options[i], config_options[i].standard, err, errlen))
+        if (config_options[i].standard && set(config, &config_options[i], config_options[i].standard, 0, err, errlen))
             return -1;
     for (int i = 1; i < argc;) {
         char name[128];
@@ -474,9 +481,10 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
         const char* value = value_of(o, equals, i < argc ? argv[i] : NULL, err, errlen);
         if (!value) return -1;
         i += !equals && i < argc;
-        if (o->type == KEYS ? set_keys(config, value, 0, err, errlen) : set(config, o, value, err, errlen)) return -1;
+        if (o->type == KEYS ? set_keys(config, value, 0, err, errlen) : set(config, o, value, 0, err, errlen))
+            return -1;
         while (o->type == PATHS && i < argc && strncmp(argv[i], "--", 2) != 0)
-            if (set(config, o, argv[i++], err, errlen)) return -1;
+            if (set(config, o, argv[i++], 0, err, errlen)) return -1;
     }
     return 0;
 }
@@ -485,7 +493,7 @@ int config_restore(Config* config, const char* name, const char* value, char* er
     const Option* o = find(name);
     if (!o || o->lifetime == START) return 0;
     if (o->type == KEYS) return set_keys(config, value, 1, err, errlen);
-    return was_given(config, o) ? 0 : set(config, o, value, err, errlen);
+    return was_given(config, o) ? 0 : set(config, o, value, 1, err, errlen);
 }
 
 char* config_string(Config* config, size_t n) {
@@ -558,6 +566,35 @@ static const Preset* preset_of(const Config* config) {
     return preset;
 }
 
+// config.json of a GPT-2 has no members for key/value heads and the size of a head: as many as heads, width / heads.
+static int settle_heads(Config* c, const Preset* preset, int is_preset, char* err, size_t errlen) {
+    int is_gpt2 = arch_of(c) == ARCH_GPT2;
+    if (is_gpt2) is_preset = 0;
+    if (!c->kv_heads) c->kv_heads = is_preset ? preset->kv_heads : c->heads;
+    if (!c->head_size && is_preset) c->head_size = preset->head_size;
+    if (!c->head_size && c->width % c->heads)
+        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d%s", c->width, c->heads,
+                    ROUND_UP(c->width, c->heads), is_gpt2 ? "" : ", or --head-size");
+    if (!c->head_size) c->head_size = c->width / c->heads;
+    if (is_gpt2 && c->kv_heads != c->heads)
+        return fail(err, errlen,
+                    "--kv-heads %d: a GPT-2 has as many as --heads %d, no file of it could say otherwise; leave "
+                    "--kv-heads out, or try --arch llama",
+                    c->kv_heads, c->heads);
+    if (is_gpt2 && (int64_t)c->head_size * c->heads != c->width)
+        return fail(err, errlen,
+                    "--head-size %d: a GPT-2's is --width %d / --heads %d, no file of it could say otherwise; leave "
+                    "--head-size out, or try --arch llama",
+                    c->head_size, c->width, c->heads);
+    if (c->heads % c->kv_heads)
+        return fail(err, errlen, "--kv-heads %d does not divide --heads %d; try --kv-heads %d", c->kv_heads, c->heads,
+                    c->heads);
+    if (!is_gpt2 && c->head_size % 2)
+        return fail(err, errlen, "--head-size %d: rotary positions turn pairs of channels; try --head-size %d",
+                    c->head_size, c->head_size + 1);
+    return 0;
+}
+
 // What a preset or another dimension says where an option does not.
 static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
@@ -566,24 +603,13 @@ static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, ch
     if (!c->layers) c->layers = preset->layers;
     if (!c->width) c->width = preset->width;
     if (!c->heads) c->heads = preset->heads;
-    if (!c->kv_heads) c->kv_heads = is_preset ? preset->kv_heads : c->heads;
-    if (!c->head_size && is_preset) c->head_size = preset->head_size;
-    if (!c->head_size && c->width % c->heads)
-        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d, or --head-size", c->width,
-                    c->heads, ROUND_UP(c->width, c->heads));
-    if (!c->head_size) c->head_size = c->width / c->heads;
+    if (settle_heads(c, preset, is_preset, err, errlen)) return -1;
     if (!c->hidden && is_preset && same_mlp) c->hidden = preset->hidden;
     if (!c->hidden) c->hidden = act_runs(arch->act) == 2 ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
     if (!c->context) c->context = preset->context;
     if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
     if (!strcmp(c->tie, "preset")) c->tie = preset->tied ? "yes" : "no";
     if (!c->vocab) c->vocab = preset->vocab ? preset->vocab : tokenizer_vocab;
-    if (c->heads % c->kv_heads)
-        return fail(err, errlen, "--kv-heads %d does not divide --heads %d; try --kv-heads %d", c->kv_heads, c->heads,
-                    c->heads);
-    if (!(arch->features & HAS_POSITIONS) && c->head_size % 2)
-        return fail(err, errlen, "--head-size %d: rotary positions turn pairs of channels; try --head-size %d",
-                    c->head_size, c->head_size + 1);
     return 0;
 }
 

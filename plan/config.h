@@ -75,7 +75,7 @@ typedef struct Config {
 // Defaults, then the command line. Unknown options are answered with the nearest name. 0, or -1 with a message.
 int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen);
 // Gives an option that was not on the command line the value it had in a saved run. Unknown names are ignored: a newer
-// program may have saved them. 0, or -1 with a message.
+// program may have saved them. Dimensions of the model may be greater than what can be typed. 0, or -1 with a message.
 int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen);
 // Room for n bytes that live as long as the config, for values that come from a file. NULL without memory.
 char* config_string(Config* config, size_t n);

@@ -279,6 +279,8 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 
 // ---- save.c
 
+// Before anything is trained: ends the program where a checkpoint's files could not hold this model or its options.
+void run_check_saving(const Run* run);
 // A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
 // or -1 with a message on all ranks: then nothing is changed there.
 int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);

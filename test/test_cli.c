@@ -28,6 +28,9 @@ static void mistaken_options_get_one_line(void) {
     refused("--batch-tokens 100 --context 256", "--batch-tokens 100", "--batch-tokens 256");
     refused("--capacity 100 --context 256", "--capacity 100", "--capacity 256");
     refused("--width 130 --heads 4", "--width 130", "--width 132");
+    refused("--kv-heads 2", "--kv-heads 2: a GPT-2", "--arch llama");
+    refused("--head-size 16", "--head-size 16: a GPT-2", "--arch llama");
+    refused("--data $W/corpus --arch llama --rope-theta 0.5 --out $W/o", "could be read again", "rope_theta");
     refused("--device cuda", "cuda", "--device cpu");
     refused("--data $W/corpus --tp 2", "--tp", "mpirun -n 2");
     refused("--data $W/corpus --straggle rank=1", "--straggle", "rank=1");

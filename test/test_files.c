@@ -1,5 +1,6 @@
 // test_files.c - the claims of data/run_state.h and data/runlog.h.
 #include <fcntl.h>
+#include "data/hf_config.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "test/program.h"
@@ -41,6 +42,73 @@ static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
         free(prefix);
     }
     free(text);
+}
+
+// A number between both, evenly by its logarithm; now and then 0, which leaves it to the preset.
+static int draw(uint64_t seed, uint64_t i, double least, double most) {
+    return random_uniform(seed, 2 * i) < 0.4 ? 0 : (int)(least * pow(most / least, random_uniform(seed, 2 * i + 1)));
+}
+
+static void draw_options(char* line, size_t room, uint64_t seed) {
+    static const char* const archs[] = {"preset", "gpt2", "llama", "qwen2", "qwen3"};
+    static const char* const presets[] = {"tiny",         "llama-tiny",   "gpt2-124m",
+                                          "smollm2-135m", "llama-3.2-1b", "qwen3-0.6b"};
+    int heads = draw(seed, 1, 1, 1024), width = draw(seed, 2, 1, 65536);
+    if (heads && draw(seed, 3, 1, 3)) width = MIN(65536 / heads * heads, ROUND_UP(width, 2 * heads));
+    snprintf(line, room,
+             "--arch %s --preset %s --layers %d --width %d --heads %d --kv-heads %d --head-size %d --hidden %d "
+             "--rope-theta %.17g --tie %s --context %d --vocab %d --lr %.17g --seed %.0f",
+             archs[hash64(seed) % COUNT(archs)], presets[hash64(seed + 1) % COUNT(presets)], draw(seed, 4, 1, 1000),
+             width, heads, draw(seed, 5, 1, 1024) & -2, draw(seed, 6, 1, 256) & -2, draw(seed, 7, 1, 1 << 20),
+             draw(seed, 8, 0.5, 1e9) * random_uniform(seed, 99), draw(seed, 9, 1, 3) ? "no" : "preset",
+             draw(seed, 10, 1, 1 << 20), draw(seed, 11, 1, 1 << 20), random_uniform(seed, 98),
+             9e15 * random_uniform(seed, 97));
+}
+
+// The largest that config.json takes; beyond it hf_config_check refuses, which a run asks before its first step.
+static int is_beyond_ranges(const Shape* s) {
+    int is_rotary = !shape_has(s, HAS_POSITIONS);
+    return s->V > 1 << 20 || (is_rotary && (s->HS > 1024 || s->theta < 1));
+}
+
+static void options_of_any_model_that_may_be_trained_come_back(void) {
+    enum { TRIES = 3000 };
+    char line[1024], text[HF_CONFIG_BYTES], *argv[40];
+    int trained = 0, refused = 0;
+    for (uint64_t seed = 1; seed <= TRIES; seed++) {
+        static Config config;
+        RunState state = {.step = 1};
+        int argc = 1;
+        Shape found;
+        draw_options(line, sizeof line, seed);
+        for (argv[argc] = strtok(line, " "); argv[argc];) argv[++argc] = strtok(NULL, " ");
+        CHECK(config_parse(&config, argc, argv, err, sizeof err) == 0);
+        if (config_complete(&config, MAX(257, draw(seed, 12, 257, 2e6)), err, sizeof err)) refused++;
+        else {
+            Shape shape = config_shape(&config);
+            size_t n = hf_config_text(&shape, DT_F32, 0, 0, text, sizeof text);
+            int comes_back = hf_config_parse(&found, text, n, err, sizeof err) == 0;
+            comes_back = comes_back && shape_hash(&found) == shape_hash(&shape);
+            CHECK(comes_back == !is_beyond_ranges(&shape));
+            CHECK(comes_back == (hf_config_check(&shape, err, sizeof err) == 0));
+            CHECK(run_state_check(&state, &config, err, sizeof err) == 0);
+            trained += comes_back;
+        }
+        config_free(&config);
+    }
+    CHECK(trained > TRIES / 10 && refused > TRIES / 10);
+}
+
+static void what_a_state_would_not_keep_is_named(void) {
+    static Config config;
+    char *argv[] = {"train", "--data", "plain", "caf\xe9", NULL};
+    RunState state = {.balanced = 1, .heads = {INFINITY}};
+    CHECK(config_parse(&config, 3, argv, err, sizeof err) == 0);
+    CHECK(run_state_check(&state, &config, err, sizeof err) < 0);  // no number of JSON
+    state.balanced = 0;
+    CHECK(run_state_check(&state, &config, err, sizeof err) == 0);
+    CHECK(config_parse(&config, 4, argv, err, sizeof err) == 0);
+    CHECK(run_state_check(&state, &config, err, sizeof err) == 1 && strstr(err, "--data caf"));
 }
 
 static int parse_state(RunState* state, const char* text) {
@@ -165,6 +233,8 @@ static void a_log_line_that_cannot_be_written_comes_with_a_later_one(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
+    RUN(options_of_any_model_that_may_be_trained_come_back);
+    RUN(what_a_state_would_not_keep_is_named);
     RUN(numbers_of_a_state_beyond_their_range_are_refused);
     RUN(a_state_of_an_older_version_has_no_content_hash);
     RUN(a_log_forgets_steps_after_the_one_it_continues_from);

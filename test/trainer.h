@@ -79,19 +79,21 @@ static inline int option_number(int n_options, char** options, const char* name,
 static inline int draw_number(uint64_t seed, uint64_t index, int n) { return (int)(random_uniform(seed, index) * n); }
 
 // A model that tensor-parallel groups of tp ranks can have: heads, hidden units and rows of the vocabulary that do not
-// divide. A GPT-2, or with any_arch any architecture, half of them with grouped heads, perhaps with fewer key/value
-// heads than ranks, and with widths and hidden units that do not follow from the heads. Returns its key/value heads.
+// divide. A GPT-2, or with any_arch any architecture, half of the others with grouped heads, perhaps with fewer
+// key/value heads than ranks, and with widths that do not follow from the heads. Returns its key/value heads.
 static inline int draw_model(Arguments* a, uint64_t seed, int tp, int any_arch) {
+    Arch arch = any_arch ? (Arch)draw_number(seed, 109, N_ARCHS) : ARCH_GPT2;
+    int of_any_sizes = arch != ARCH_GPT2;
     int HS = 4 + 4 * draw_number(seed, 101, 3),
-        g = any_arch && draw_number(seed, 105, 2) ? draw_number(seed, 106, 4) + 2 : 1;
+        g = of_any_sizes && draw_number(seed, 105, 2) ? draw_number(seed, 106, 4) + 2 : 1;
     int kv_heads = g == 1 ? tp + draw_number(seed, 100, 6) : MAX(CEIL_DIV(tp, g), 1 + draw_number(seed, 100, 2 * tp));
     int heads = g * kv_heads;
     if (heads * HS < 8) HS = 8;  // a norm of 4 channels divides by almost nothing now and then: gradients of no digits
-    int width = any_arch && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
+    int width = of_any_sizes && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
     add_option_number(a, "--width", width);
     add_option_number(a, "--heads", heads);
     if (!any_arch) return kv_heads;
-    add_option_text(a, "--arch", arch_table[draw_number(seed, 109, N_ARCHS)].name);
+    add_option_text(a, "--arch", arch_table[arch].name);
     add_option_text(a, "--tie", draw_number(seed, 110, 2) ? "yes" : "no");
     add_option_number(a, "--kv-heads", kv_heads);
     add_option_number(a, "--head-size", HS);

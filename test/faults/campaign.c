@@ -267,6 +267,49 @@ static void a_kill_at_any_time_loses_nothing_that_was_saved(void) {
         }
 }
 
+// A number from 0 to `most`.
+static int draw(uint64_t seed, uint64_t i, int most) { return (int)((most + 1) * random_uniform(seed, i)); }
+
+// Of any architecture, of which some are refused at the start.
+static void draw_model(char* options, size_t room, uint64_t seed) {
+    static const char* const archs[] = {"preset", "gpt2", "llama", "qwen2", "qwen3"};
+    static const char* const ties[] = {"preset", "yes", "no"};
+    int heads = draw(seed, 1, 8), width = draw(seed, 2, 1) ? heads * draw(seed, 3, 20) : draw(seed, 3, 160);
+    snprintf(options, room,
+             "--preset %s --arch %s --layers %d --width %d --heads %d --kv-heads %d --head-size %d --hidden %d "
+             "--rope-theta %g --tie %s --context %d --vocab %d --batch-tokens 512 --dtype %s",
+             draw(seed, 4, 1) ? "tiny" : "llama-tiny", archs[draw(seed, 5, 4)], draw(seed, 6, 2), width,
+             width ? heads : 0, draw(seed, 7, 2) ? 0 : draw(seed, 8, heads), draw(seed, 9, 2) ? 0 : draw(seed, 10, 40),
+             draw(seed, 11, 1) * draw(seed, 12, 200), draw(seed, 13, 1) * exp(20 * random_uniform(seed, 14) - 1),
+             ties[draw(seed, 15, 2)], draw(seed, 16, 1) * (1 + draw(seed, 17, 299)),
+             draw(seed, 18, 1) * (257 + draw(seed, 19, 300)), draw(seed, 20, 3) ? "fp32" : "bf16");
+}
+
+// Whatever is refused, is so before anything is trained.
+static void a_model_of_any_shape_that_was_saved_is_read_again(void) {
+    static const char* const uses[] = {"--resume --steps 2 --out $W/run", "--sample a --tokens 2 --out $W/run",
+                                       "--eval --out $W/run", "--init $W/run/step-000001 --steps 1 --out $W/tuned"};
+    char options[512], dir[600];
+    int trained = 0, refused = 0;
+    for (long i = 0; i < cases_of(400); i++) {
+        draw_model(options, sizeof options, (uint64_t)case_at(i, 400));
+        sh("rm -rf $W/run $W/tuned");
+        run("", OPTIONS "%s --steps 1 --out $W/run", options);
+        snprintf(told, sizeof told, "      export W=%s; %s\n", work, command);
+        if (status == 1 && count_lines(errors, "train: ", 0) == 1 && reported_step(dir) < 0) {
+            refused++;
+            continue;
+        }
+        if (status) complain("it ends otherwise");
+        for (int u = 0; u < COUNT(uses) && !status; u++)
+            if (run("", "%s --data $W/corpus --threads 1 --eval-every 0 --sample-every 0", uses[u]))
+                complain("it is saved, and %s fails", uses[u]);
+        trained++;
+    }
+    printf("    %d trained, %d refused\n", trained, refused);
+    if (cases_of(400) == 400 && (trained < 100 || refused < 50)) complain("too few of either");
+}
+
 static int run_undisturbed(Phase* p) {
     prepare(p);
     int failed = run("", "%s", p->arguments);
@@ -303,5 +346,6 @@ int main(int argc, char** argv) {
     RUN(calls_that_are_cut_short_change_nothing);
     RUN(a_kill_beside_any_call_loses_nothing_that_was_saved);
     RUN(a_kill_at_any_time_loses_nothing_that_was_saved);
+    RUN(a_model_of_any_shape_that_was_saved_is_read_again);
     return campaign_end();
 }
