@@ -25,7 +25,9 @@ void run_read_options(Run* run, int argc, char** argv) {
     if (c->report.n) run_reports(run);
     if (c->version) run_print_version(), end_output(), exit(0);
     if (c->resume_from) c->resume = 1;
+    if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
     run->uses_model = c->sample || c->eval || c->eval_choices;
+    if (run->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
     run->training = !c->sample && !c->eval_choices;
     run->claims = run->training && !run->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
     if (c->tokenize) run->claims = 0;

@@ -149,12 +149,30 @@ static void another_shape_is_refused_in_words(void) {
     CHECK(strstr(errors, "wte") && strstr(errors, "expected") && strstr(errors, "found"));
 }
 
+static void samples_and_choices_are_of_the_checkpoint_that_resume_names(void) {
+    static char first[1 << 16];
+    const char line[] = "{\"ctx\": \"int\", \"endings\": [\" a\", \";\"], \"label\": 0}\n";
+    CHECK(sh("%s " TINY " --steps 4 --save-every 2 --keep 0 --out $W/named", program) == 0);
+    write_text("choices.jsonl", line, sizeof line - 1);
+    const char* uses[] = {"--sample 'int ' --tokens 100 --temperature 0", "--eval-choices $W/choices.jsonl", "--eval"};
+    for (int i = 0; i < COUNT(uses); i++) {
+        CHECK(sh("%s --init $W/named/step-000002 --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) == 0);
+        snprintf(first, sizeof first, "%.60000s", output);
+        CHECK(sh("%s --resume-from 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) == 0);
+        CHECK_STRING(output, first);
+    }
+    CHECK(sh("%s --resume-from 2 --out $W/named --init $W/named/step-000004 --sample x", program) == 1);
+    CHECK(strstr(errors, "--init") && lines_in(errors) == 1);
+}
+
 static void samples_are_repeatable_and_come_from_the_checkpoint(void) {
     static char first[1 << 16];
     CHECK(sh("%s " TINY " --steps 5 --out %s/sampled", program, work) == 0);
     CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
     snprintf(first, sizeof first, "%.60000s", output);
     CHECK(strncmp(output, "int ", 4) == 0 && strlen(output) > 20);
+    CHECK(sh("%s --resume --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
+    CHECK_STRING(output, first);
     CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
     CHECK_STRING(output, first);
     CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1 --seed 5", program, work) == 0);
@@ -175,6 +193,7 @@ int main(int argc, char** argv) {
     RUN(a_corpus_that_holds_its_own_runs_can_be_resumed);
     RUN(a_checkpoint_with_a_flipped_byte_is_not_loaded);
     RUN(another_shape_is_refused_in_words);
+    RUN(samples_and_choices_are_of_the_checkpoint_that_resume_names);
     RUN(samples_are_repeatable_and_come_from_the_checkpoint);
     return program_end();
 }
