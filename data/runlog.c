@@ -196,9 +196,38 @@ static int write_pending(RunLog* log) {
         if (n <= 0) break;
         done += (size_t)n;
     }
+    const char* end = done ? (const char*)memrchr(log->pending, '\n', done) : NULL;
+    log->part = end ? (size_t)(log->pending + done - end) - 1 : log->part + done;
     log->used -= done;
     memmove(log->pending, log->pending + done, log->used);
     return log->used > 0 ? -1 : 0;
+}
+
+// The line that the file has a part of, to another one.
+static int copy_part(const RunLog* log, int fd, off_t size) {
+    char* part = (char*)malloc(log->part + 1);
+    int bad = !part || pread(log->fd, part, log->part, size - (off_t)log->part) != (ssize_t)log->part;
+    bad = bad || disk_write(fd, part, log->part);
+    free(part);
+    return bad;
+}
+
+int runlog_move(RunLog* log, const char* dir, char* err, size_t errlen) {
+    char path[DISK_PATH];
+    if (log->fd < 0 || log->used == 0) return 0;
+    if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
+    off_t size = lseek(log->fd, 0, SEEK_END);
+    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    int bad = copy_part(log, fd, size) || disk_write(fd, log->pending, log->used);
+    if (disk_finish(dup(fd), path, bad, err, errlen)) return close(fd), -1;
+    if (ftruncate(log->fd, size - (off_t)log->part)) warn("%s: its last line is torn: %s", log->path, strerror(errno));
+    close(log->fd);
+    log->fd = fd;
+    log->used = log->line = log->part = 0;
+    log->is_late = 0;
+    snprintf(log->path, sizeof log->path, "%s", path);
+    return 0;
 }
 
 // A line that cannot be written waits for the next one, and is told of when that begins and when it is over.

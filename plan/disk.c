@@ -36,7 +36,8 @@ int disk_create(const char* path, char* err, size_t errlen) {
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
         return fail(err, errlen, "%s: expected a file to write, found another kind", path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, fd = open(path, flags, 0666);
+    if (fd < 0 && errno == EEXIST && unlink(path) == 0) fd = open(path, flags, 0666);
     if (fd < 0) return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(errno), disk_hint(errno));
     return fd;
 }

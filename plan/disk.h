@@ -22,8 +22,8 @@ static inline int32_t disk_int32(const unsigned char* p) {
 // What to try, behind the words for an errno: "; free some space there". Empty where nothing is known.
 const char* disk_hint(int error);
 
-// Opens a regular file for writing, empty; anything else under this name (a device, a directory) is refused.
-// A descriptor, or -1 with a message.
+// A new file for writing. An older one of this name goes, or a link to one, which is not followed; anything else (a
+// device, a directory) is refused. A descriptor, or -1 with a message.
 int disk_create(const char* path, char* err, size_t errlen);
 // Writes all n bytes. 0, or -1 with errno set.
 int disk_write(int fd, const void* bytes, size_t n);

@@ -56,8 +56,12 @@ static int check_owner(const char* path, mode_t kind, int is_above, char* err, s
     return 0;
 }
 
+int user_cache_check_above(const char* dir, char* err, size_t errlen) {
+    return check_owner(dir, S_IFDIR, 1, err, errlen);
+}
+
 static int check_dirs(const CachePaths* paths, char* err, size_t errlen) {
-    int status = check_owner(paths->above, S_IFDIR, 1, err, errlen);
+    int status = user_cache_check_above(paths->above, err, errlen);
     return status ? status : check_owner(paths->dir, S_IFDIR, 0, err, errlen);
 }
 

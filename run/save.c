@@ -3,8 +3,10 @@
 // A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
 // with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
 // fails where, all ranks learn of it at the next meeting and end with the same words.
+#define _GNU_SOURCE
 #include "run/save.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 
 #include "data/hf_config.h"
 #include "data/optimizer_files.h"
+#include "plan/user_cache.h"
 
 void run_check_saving(const Run* run) {
     char err[ERR_BYTES];
@@ -128,30 +131,47 @@ int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
     return result;
 }
 
-// Where a checkpoint goes that cannot be written into the run directory; rank 0 names it.
-static void find_elsewhere(const Run* run, char dir[CHECKPOINT_PATH]) {
-    char err[ERR_BYTES];
-    Comm* c = run->model.world;
+typedef struct Elsewhere {
+    int failed;
+    char dir[CHECKPOINT_PATH], words[ERR_BYTES];
+} Elsewhere;
+
+// A new directory, which only this user can enter, in one where nobody else can put another in its place.
+static int make_elsewhere(const Run* run, Elsewhere* e) {
     const char *base = getenv("TMPDIR"), *name = strrchr(run->out, '/');
-    snprintf(dir, CHECKPOINT_PATH, "%.1000s/ragged-%.200s-%ld", base && base[0] ? base : "/tmp",
-             name && name[1] ? name + 1 : "run", (long)getpid());
-    if (c->table->broadcast_host(c, dir, CHECKPOINT_PATH, 0, err, sizeof err)) run_lost(run, err);
+    if (!base || !base[0] || user_cache_check_above(base, NULL, 0) < 0) base = "/tmp";
+    if (user_cache_check_above(base, e->words, sizeof e->words) < 0) return -1;
+    snprintf(e->dir, sizeof e->dir, "%.1000s/ragged-%.200s-XXXXXX", base, name && name[1] ? name + 1 : "run");
+    if (mkdtemp(e->dir)) return 0;
+    return fail(e->words, sizeof e->words, "%s: cannot make a directory there: %s", base, strerror(errno));
+}
+
+// Where a checkpoint goes that cannot be written into the run directory, with the lines of the log that wait. 0, or -1
+// with a message.
+static int save_elsewhere(Run* run, Elsewhere* e, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    if (c->rank == 0) e->failed = make_elsewhere(run, e);
+    if (c->table->broadcast_host(c, e, sizeof *e, 0, err, errlen)) run_lost(run, err);
+    if (e->failed) return fail(err, errlen, "%s", e->words);
+    if (run_save_checkpoint(run, e->dir, err, errlen)) return -1;
+    if (runlog_move(&run->log, e->dir, err, errlen)) warn("%s", err);
+    return 0;
 }
 
 void run_save_last(Run* run) {
     enum { TRIES = 3 };
-    char err[ERR_BYTES], why[ERR_BYTES], elsewhere[CHECKPOINT_PATH];
+    static Elsewhere elsewhere;
+    char err[ERR_BYTES], why[ERR_BYTES];
     int is_first = run->model.world->rank == 0;
     for (int i = 0; i < TRIES; i++) {
         if (i > 0) sleep(1);
         if (run_save_checkpoint(run, run->out, err, sizeof err) == 0) return;
         if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
     }
-    find_elsewhere(run, elsewhere);
-    if (run_save_checkpoint(run, elsewhere, why, sizeof why))
+    if (save_elsewhere(run, &elsewhere, why, sizeof why))
         die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
             run->state.step, run->out, err, why);
-    if (is_first) warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere, run->out, err);
-    strcpy(run->out, elsewhere);
+    if (is_first) warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere.dir, run->out, err);
+    strcpy(run->out, elsewhere.dir);
     run->failed = 1;
 }

@@ -22,6 +22,12 @@ try own_text.sh 'bits per byte'
 try fine_tune.sh 'perplexity'
 try move_run.sh 'the same bits'
 try plot.sh 'both/report.html'
+if grep -n '/tmp/' scripts/recipes/*.sh; then # where another user may have been first
+    echo '  FAILED  no recipe has a name of its own in /tmp'
+    failed=$((failed + 1))
+else
+    passed=$((passed + 1))
+fi
 printf '%s passed, %s failed' $passed $failed
 [ $skipped = 0 ] || printf ', %s skipped' $skipped
 echo

@@ -158,7 +158,8 @@ static void samples_and_choices_are_of_the_checkpoint_that_resume_names(void) {
     for (int i = 0; i < COUNT(uses); i++) {
         CHECK(sh("%s --init $W/named/step-000002 --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) == 0);
         snprintf(first, sizeof first, "%.60000s", output);
-        CHECK(sh("%s --resume-from 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) == 0);
+        CHECK(sh("%s --resume-from 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) ==
+              0);
         CHECK_STRING(output, first);
     }
     CHECK(sh("%s --resume-from 2 --out $W/named --init $W/named/step-000004 --sample x", program) == 1);

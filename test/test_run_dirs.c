@@ -262,6 +262,23 @@ static void a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status(void) {
     CHECK(strstr(errors, "nor elsewhere (/proc/x") && strstr(errors, "step-000006.tmp"));
 }
 
+// $W/last cannot take step 6. What somebody has put where it might go is left alone, and a directory of others passed
+// by.
+static void a_save_elsewhere_trusts_no_directory_of_others(void) {
+    char run[] = "exec $P " SMALL " --steps 6 --out $W/last", dir[600] = "";
+    CHECK(sh("rm -rf $W/last $W/spare; mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; "
+             "export TMPDIR=$W/spare; sh -c 'mkdir -m 777 $TMPDIR/ragged-last-$$; %s --save-every 6'", run) == 1);
+    CHECK(sh("find $W/spare -maxdepth 1 -perm 777 -name 'ragged-last-*' -empty | grep .") == 0);
+    CHECK(sh("find $W/spare -maxdepth 1 -perm 700 -name 'ragged-last-*' -uid $(id -u) | grep .") == 0);
+    CHECK(sh("chmod 777 $W/spare; TMPDIR=$W/spare sh -c '%s --save-every 6'", run) == 1);
+    const char* at = strstr(errors, " is saved in ");
+    CHECK(at && sscanf(at, " is saved in %599[^,]", dir) == 1 && !strncmp(dir, "/tmp/ragged-last-", 17));
+    if (!strncmp(dir, "/tmp/ragged-last-", 17)) CHECK(sh("rm -r %s", dir) == 0);
+    CHECK(sh("echo kept > $W/victim; ln -s victim $W/link; $P --init $W/spare/ragged-last-*/step-000006 "
+             "--data $W/corpus --batch-tokens 64 --dump-grads $W/link") == 0);
+    CHECK(sh("grep -qx kept $W/victim && test ! -L $W/link") == 0);
+}
+
 static void samples_come_from_a_run_that_removes_what_they_read(void) {
     pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving", program);
     for (int i = 0; i < 1000 && steps_logged("moving") < 3; i++) sleep_ms(10);  // it has saved
@@ -302,6 +319,7 @@ int main(int argc, char** argv) {
     RUN(output_that_cannot_be_written_ends_with_a_status);
     RUN(a_save_that_fails_is_tried_again_and_the_run_goes_on);
     RUN(a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status);
+    RUN(a_save_elsewhere_trusts_no_directory_of_others);
     RUN(samples_come_from_a_run_that_removes_what_they_read);
     RUN(the_hint_after_all_steps_names_more_than_were_done);
     return program_end();

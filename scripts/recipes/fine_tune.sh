@@ -1,7 +1,7 @@
 #!/bin/sh
 # fine_tune.sh - from a Hugging Face model and a chat data set to an export, with what it is worth before and after.
 set -e
-train=${TRAIN:-./train} work=${WORK:-/tmp/ragged-fine-tune} here=$(dirname "$0")
+train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)} here=$(dirname "$0")
 model=${MODEL:-test/golden/gpt2/init} # a directory with config.json and model.safetensors; here a tiny one
 mkdir -p "$work"
 for i in 1 2 3 4 5 6 7 8 9; do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # move_run.sh - a run goes on in another folder, as on another machine, to the same bits.
 set -e
-train=${TRAIN:-./train} work=${WORK:-/tmp/ragged-move}
+train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)}
 options="--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 0 --sample-every 0 --dtype fp32"
 mkdir -p "$work/here" "$work/there"
 cp plan/*.h "$work/here"

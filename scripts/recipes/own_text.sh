@@ -1,7 +1,7 @@
 #!/bin/sh
 # own_text.sh - a GPT-2 on your own text with a tokenizer of its own.
 set -e
-train=${TRAIN:-./train} work=${WORK:-/tmp/ragged-own-text} here=$(dirname "$0")
+train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)} here=$(dirname "$0")
 mkdir -p "$work/texts"
 cp plan/*.h data/*.h "$work/texts"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # plot.sh - two runs side by side: report.html, CSV, TensorBoard.
 set -e
-train=${TRAIN:-./train} work=${WORK:-/tmp/ragged-plot} scripts=$(dirname "$0")/..
+train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)} scripts=$(dirname "$0")/..
 mkdir -p "$work/texts"
 cp plan/*.h "$work/texts"
 for lr in 0.001 0.004; do

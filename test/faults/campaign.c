@@ -171,6 +171,40 @@ static void fill_disk(const char* format, long next) {
 static void a_full_disk_is_named_and_loses_nothing(void) { fill_disk("write:%ld+:ENOSPC", 0); }
 static void a_disk_that_is_full_for_a_while_loses_nothing(void) { fill_disk("write:%ld-%ld:ENOSPC", 30); }
 
+// The run's own disk, and no other, from some write on: the last checkpoint lies elsewhere, and so do steps of the log.
+static void a_run_whose_disk_stays_full_loses_no_step_and_no_line(void) {
+    const Phase* p = &phases[0];
+    char with_fault[128], dir[600];
+    double steps[64];
+    setenv("FAULT_PLACE", "/run/", 1);
+    prepare(p);
+    run("", "%s --steps 0 --save-every 0", p->arguments);
+    long first = count_of(log_text, "write", -1) + 1, tried = 0;
+    prepare(p);
+    run("", "%s", p->arguments);
+    long n = count_of(log_text, "write", -1) - first;
+    for (long i = 0; i < cases_of(n); i++) {
+        long at = first + case_at(i, n);  // half of that write is there, or nothing, and nothing of those behind it
+        snprintf(with_fault, sizeof with_fault, "write:%ld:%s,write:%ld+:ENOSPC", at, i % 2 ? "ENOSPC" : "SHORT", at + 1);
+        prepare(p);
+        sh("rm -rf $W/elsewhere/* $W/both; mkdir $W/both");
+        run(with_fault, "%s", p->arguments);
+        if (!strstr(errors, " is saved in ")) continue;  // all was saved before
+        tried++;
+        if (status != 1 || reported_step(dir) != p->steps) complain("it ends otherwise");
+        sh("cd $W; for f in run/log.jsonl elsewhere/*/log.jsonl; do cat $f; echo; done | grep '}$' > both/log.jsonl");
+        int found = log_values("both", "loss", steps, 64);
+        if (found != p->steps || log_values("both", "step", steps, 64) != found)
+            complain("its logs have %d steps, expected %d", found, p->steps);
+        for (int s = 0; s < found; s++)
+            if (steps[s] != s + 1) complain("its logs have step %g behind step %d", steps[s], s);
+        continue_in(p, dir);
+        if (status || strcmp(loss_hash_or_none(), p->next_hash)) complain("what it left cannot be continued");
+    }
+    unsetenv("FAULT_PLACE");
+    if (!tried) complain("no run was saved elsewhere");
+}
+
 static void calls_that_are_cut_short_change_nothing(void) {
     static const char* const cuts[][2] = {{"read", "SHORT"}, {"read", "EINTR"}, {"write", "SHORT"}, {"write", "EINTR"}};
     char with_fault[128];
@@ -342,6 +376,7 @@ int main(int argc, char** argv) {
     RUN(a_failed_lock_is_named_and_loses_nothing);
     RUN(a_full_disk_is_named_and_loses_nothing);
     RUN(a_disk_that_is_full_for_a_while_loses_nothing);
+    RUN(a_run_whose_disk_stays_full_loses_no_step_and_no_line);
     RUN(a_log_line_or_a_save_that_fails_once_ends_no_run);
     RUN(calls_that_are_cut_short_change_nothing);
     RUN(a_kill_beside_any_call_loses_nothing_that_was_saved);

@@ -6,6 +6,7 @@
 //                           or write (as EINTR only where the caller must call again); KILL: SIGKILL before the call;
 //                           KILLED: behind it; STOP: SIGSTOP before it
 //   FAULT_RANK=R            only in rank R of a job
+//   FAULT_PLACE=TEXT        writes fail only where the file's path has that in it
 //   FAULT_LOG=FILE          gets "RANK hit KIND N FUNCTION +ADDRESS" of each such call (addr2line -e train_faults), and
 //                           at a regular end "RANK count KIND CALLS"; rank -1 outside of jobs
 //   FAULT_LIMIT=X           FLOP/s that stand for the measured peak, which takes most of a small run's time;
@@ -223,6 +224,7 @@ CALL(nftw, int, (const char* path, __nftw_func_t visit, int fds, int flags)) {
 CALL(glob, int, (const char* pattern, int flags, int (*failed)(const char*, int), glob_t* matches)) {
     return FAILS(ALLOC) ? GLOB_NOSPACE : DONE(__real_glob(pattern, flags, failed, matches));
 }
+CALL(mkdtemp, char*, (char* name)) { return FAILS(MKDIR) ? NULL : DONE(__real_mkdtemp(name)); }
 CALL(mkdir, int, (const char* path, mode_t mode)) { return FAILS(MKDIR) ? -1 : DONE(__real_mkdir(path, mode)); }
 CALL(rename, int, (const char* from, const char* to)) { return FAILS(RENAME) ? -1 : DONE(__real_rename(from, to)); }
 CALL(link, int, (const char* from, const char* to)) { return FAILS(RENAME) ? -1 : DONE(__real_link(from, to)); }
@@ -245,8 +247,15 @@ CALL(pread, ssize_t, (int fd, void* bytes, size_t n, off_t from)) {
     return fate > 0 ? -1 : DONE(__real_pread(fd, bytes, fate == SHORT ? (n + 1) / 2 : n, from));
 }
 CALL(readdir, struct dirent*, (DIR * dir)) { return FAILS(READ) ? NULL : DONE(__real_readdir(dir)); }
+static int is_elsewhere(int fd) {
+    char link[64], path[PATH_MAX] = "";
+    const char* place = getenv("FAULT_PLACE");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return place && (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, place));
+}
+
 CALL(write, ssize_t, (int fd, const void* bytes, size_t n)) {
-    int fate = CUT_FATE(WRITE);
+    int fate = is_elsewhere(fd) ? NONE : CUT_FATE(WRITE);
     return fate > 0 ? -1 : DONE(__real_write(fd, bytes, fate == SHORT ? (n + 1) / 2 : n));
 }
 CALL(pwrite, ssize_t, (int fd, const void* bytes, size_t n, off_t at)) {
