@@ -87,8 +87,8 @@ const Option config_options[] = {
     {"--tp",            INT,    RANKS,     RUN,   AT(tp),            "1",       1, 64,      NULL, "ranks of a tensor-parallel group, which divide heads, hidden units of the MLP and vocabulary among them, in any numbers up to the heads; neighbours in rank, best on one node. In plans and in --zero 'rank' then means such a group", NULL},
     {"--pp",            INT,    RANKS,     RUN,   AT(pp),            "1",       1, 64,      NULL, "stages of a pipeline, which divide the layers; the first ranks are the first stage. All ranks of a stage run micro-batches in the same rounds, of which as many as stages are under way at a time (1F1B)", NULL},
     {"--strategies",    TEXT,   RANKS,     RUN,   AT(strategies),    NULL,      0, 0,       "LIST|FILE|none", "ways to divide all ranks among pipelines, like \"tp4+2xtp2; tp2pp2+2xtp1pp2; 8xtp1\", or a file with one a line: every step takes the one that its documents make fastest, and its pipelines of unlike degrees work side by side; a rank of a group of N holds rows of N times --capacity; instead of --tp, --pp and --layout", NULL},
-    {"--layout",        TEXT,   RANKS,     START, AT(layout),        NULL,      0, 0,       "FILE|auto|hydraulis", "auto: the fastest that fits --memory, by estimate; hydraulis: --strategies that suit the lengths of the documents; or a file with a line for every stage of the pipeline: \"stage layers 3 zero 1 recompute block\", below it perhaps lines for its layers: \"layers 2 tp 1 zero 3\", and \"tp 2\" for tensor-parallel groups; instead of --pp and --tp", NULL},
-    {"--memory",        TEXT,   RANKS,     START, AT(memory),        NULL,      0, 0,       "SIZE", "most memory of a rank, as 64M or 24G: for --layout auto, and a limit for the memory table", NULL},
+    {"--layout",        TEXT,   RANKS,     RUN,   AT(layout),        NULL,      0, 0,       "FILE|auto|hydraulis", "auto: the fastest that fits --memory, by estimate; hydraulis: --strategies that suit the lengths of the documents; or a file with a line for every stage of the pipeline: \"stage layers 3 zero 1 recompute block\", below it perhaps lines for its layers: \"layers 2 tp 1 zero 3\", and \"tp 2\" for tensor-parallel groups; or these lines themselves, with ; between them, as a run saves them; instead of --pp and --tp", NULL},
+    {"--memory",        TEXT,   RANKS,     RUN,   AT(memory),        NULL,      0, 0,       "SIZE", "most memory of a rank, as 64M or 24G: for --layout auto, and a limit for the memory table", NULL},
     {"--check-layout",  FLAG,   RANKS,     START, AT(check_layout),  NULL,      0, 0,       NULL, "do not train: say what every stage holds, and what memory it takes", NULL},
     {"--zero",          INT,    RANKS,     RUN,   AT(zero),          "1",       1, 3,       NULL, "what ranks divide among them. 1: optimizer state; 2: also gradients; 3: also weights. With 2 and 3 all ranks go through a step in the same rounds, because all join in each reduction", NULL},
     {"--grad-dtype",    CHOICE, RANKS,     RUN,   AT(grad_dtype),    "fp32",    0, 0,       "fp32|bf16", "how gradients travel between ranks; the CPU still adds them in fp32, NCCL may round in between", NULL},
@@ -489,11 +489,24 @@ int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen
     return 0;
 }
 
+// Ways to divide ranks: one that is given now takes the place of what was saved of the others.
+static int is_overruled(const Config* c, const Option* o) {
+    int list = config_was_given(c, "--strategies") && c->strategies && strcmp(c->strategies, "none") != 0;
+    int file = config_was_given(c, "--layout"), single = config_was_given(c, "--tp") || config_was_given(c, "--pp");
+    if (o->at == AT(layout))
+        return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
+    if (o->at == AT(strategies)) return file || single;
+    return (o->at == AT(tp) || o->at == AT(pp)) && (list || file);
+}
+
 int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen) {
     const Option* o = find(name);
     if (!o || o->lifetime == START) return 0;
     if (o->type == KEYS) return set_keys(config, value, 1, err, errlen);
-    return was_given(config, o) ? 0 : set(config, o, value, 1, err, errlen);
+    if (was_given(config, o)) return 0;
+    if (!is_overruled(config, o)) return set(config, o, value, 1, err, errlen);
+    if (o->type == TEXT) config->overruled = o->name;
+    return 0;
 }
 
 char* config_string(Config* config, size_t n) {
@@ -519,7 +532,7 @@ int config_was_given(const Config* config, const char* name) {
 
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
                   void* context) {
-    static char value[1 << 16];
+    static char value[1 << 17];  // layouts have a line a layer
     for (int i = 0; i < COUNT(config_options); i++) {
         const Option* o = &config_options[i];
         if (o->lifetime == START || o->group == KEY) continue;

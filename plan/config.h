@@ -69,6 +69,7 @@ typedef struct Config {
     // not an option: bit i % 64 of word i / 64 is set when entry i of the table was given on the command line
     uint64_t given[2];
     const char* twice;  // the option of paths that was given twice there, of which the last counts; NULL: none
+    const char* overruled;  // --layout or --strategies that was saved, and is left for what was given; NULL: neither
     void* strings;      // values that were read from a file: a list of blocks, freed by config_free
 } Config;
 

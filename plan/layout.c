@@ -115,6 +115,13 @@ static int split_line(Words* w, const char* text, size_t n) {
     return 0;
 }
 
+// Up to its end, or to a semicolon before any comment.
+static size_t line_length(const char* text, size_t n) {
+    size_t i = 0;
+    for (int comment = 0; i < n && text[i] != '\n' && (comment || text[i] != ';'); i++) comment |= text[i] == '#';
+    return i;
+}
+
 // A number of [least, most].
 static int read_number(int* value, const char* word, int least, int most) {
     char* end;
@@ -224,8 +231,7 @@ int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size
     memset(layout, 0, sizeof *layout);
     layout->tp = otherwise->tp;
     for (int line = 1; at < n; line++) {
-        const char* newline = (const char*)memchr(text + at, '\n', n - at);
-        size_t length = newline ? (size_t)(newline - text) - at : n - at;
+        size_t length = line_length(text + at, n - at);
         if (split_line(&w, text + at, length)) return fail(err, errlen, "line %d: expected a short line of text", line);
         if (w.n && read_line(&r, &w, why, sizeof why)) return fail(err, errlen, "line %d: %s", line, why);
         at += length + 1;

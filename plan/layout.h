@@ -7,6 +7,8 @@
 //     layers 1 tp 1 recompute block
 //     layers 2 zero 1
 //
+// or in one line, with ; for its ends: "tp 2; stage layers 3 zero 1; stage zero 3; layers 1; layers 2".
+//
 // A line a stage of the pipeline, in order, and below it a line for each run of like layers where not all are alike.
 // Every stage has as many ranks, in groups of `tp`. A layer's `tp` divides that: so many ranks cut its weights, and the
 // group's ranks beyond them share its tokens (run/model.h). Ranks that hold the same weights divide what `zero` says,

@@ -1,6 +1,7 @@
 // layout.c - who runs which layers: what --layout or the options say, settled before ranks are joined.
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "plan/disk.h"
 #include "run/run.h"
@@ -20,16 +21,36 @@ typedef struct LayoutFile {
     char words[ERR_BYTES];
 } LayoutFile;
 
+static int is_text(const char* layout) { return strchr(layout, ';') && access(layout, F_OK); }
+
 static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwise) {
     enum { MOST = 1 << 16 };
     size_t n = 0;
     char why[ERR_BYTES];
     const char* path = run->config.layout;
+    if (is_text(path)) {
+        file->failed = layout_parse(&file->layout, otherwise, path, strlen(path), file->words, sizeof file->words);
+        return;
+    }
     char* text = disk_read_file(path, MOST, &n, file->words, sizeof file->words);
     file->failed = !text;
     if (text && layout_parse(&file->layout, otherwise, text, n, why, sizeof why))
         file->failed = fail(file->words, sizeof file->words, "%s: %s", path, why);
     free(text);
+}
+
+// As text in one line, which is saved with the run: a file may change, and another search may find another one.
+static void keep_layout(Run* run) {
+    static char text[LAYOUT_TEXT];
+    size_t n = layout_print(&run->model.layout, text, sizeof text);
+    char *line = config_string(&run->config, 2 * n + 1), *to = line;
+    if (!line || n >= sizeof text) die("no memory for the text of a layout");
+    for (const char* c = text; *c; c++) {
+        if (*c != '\n') *to++ = *c;
+        else if (c[1]) *to++ = ';', *to++ = ' ', c += strspn(c + 1, " ");
+    }
+    *to = 0;
+    run->config.layout = line;
 }
 
 // That of --layout, or what --tp, --pp, --zero and --recompute say.
@@ -56,8 +77,11 @@ void run_settle_layout(Run* run) {
         m->layout = file.layout;
         c->capacity = file.capacity;  // that auto has searched with
     }
+    int is_saved = c->layout && !config_was_given(c, "--layout");
     if (layout_check(&m->layout, &m->whole, world->size, err, sizeof err))
-        die("%s: %s", c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err);
+        die("%s: %s%s", is_saved ? "the saved layout" : c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp", err,
+            is_saved ? "; --tp 1 --pp 1 goes on without" : "");
+    if (c->layout && strcmp(c->layout, "hydraulis") != 0) keep_layout(run);
     c->tp = m->layout.tp;
     c->pp = m->layout.stages;
 }

@@ -214,6 +214,15 @@ static void settle_shape(Config* c, Shape* shape, const char* where) {
     shape->context = c->context;
 }
 
+// A model is used on any number of ranks, however many it was trained on.
+static void forget_ranks(Config* c) {
+    if (!config_was_given(c, "--tp")) c->tp = 1;
+    if (!config_was_given(c, "--pp")) c->pp = 1;
+    if (!config_was_given(c, "--layout")) c->layout = NULL;
+    if (!config_was_given(c, "--memory")) c->memory = NULL;
+    if (!config_was_given(c, "--strategies")) c->strategies = NULL;
+}
+
 // Shape, options and state of the checkpoint.
 static void read_start(Run* run) {
     char err[ERR_BYTES];
@@ -230,11 +239,9 @@ static void read_start(Run* run) {
             die("%s: %s", run->start_from, err);
         free(text);
     }
-    int strategies = config_was_given(c, "--strategies") && strcmp(c->strategies, "none") != 0;
-    int anew = run->uses_model || strategies;  // however many ranks it was trained on, and how they divided it
-    if (anew && !config_was_given(c, "--tp")) c->tp = 1;
-    if (anew && !config_was_given(c, "--pp")) c->pp = 1;
-    if (strategies && !config_was_given(c, "--zero")) c->zero = 1;
+    if (run->uses_model) forget_ranks(c);
+    else if (c->overruled && run->identity.rank == 0)
+        printf("resume  without its saved %s, for what was given\n", c->overruled);
     settle_shape(c, &shape, run->start_from);
     run->model.whole = shape;
 }

@@ -45,6 +45,18 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
                     strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
 }
 
+// As it could be typed, which is saved with the run: a file may change, and another search may find another list.
+static void keep_list(Run* run) {
+    Config* c = &run->config;
+    const Strategies* x = run->strategies;
+    char* text = config_string(c, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);
+    size_t n = 0;
+    if (!text) die("no memory for the text of %d strategies", x->list.n);
+    for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
+    c->strategies = text;
+    c->layout = NULL;  // of --layout hydraulis
+}
+
 static void strategies_read(Run* run) {
     char err[ERR_BYTES];
     const Model* m = &run->model;
@@ -72,6 +84,7 @@ static void strategies_read(Run* run) {
     if (!run->strategies) die("no memory for %d strategies", found.list.n);
     run->strategies->list = found.list;
     for (int s = 0; s < found.list.n; s++) strategy_print(&found.list.strategy[s], run->strategies->name[s]);
+    keep_list(run);
 }
 
 // ---- who does what

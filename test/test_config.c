@@ -92,6 +92,30 @@ static void what_plans_follow_from_is_saved_with_the_run(void) {
     CHECK(config_restore(&config, "--explain", "1", err, sizeof err) == 0 && !config.explain);
 }
 
+static void a_way_to_divide_ranks_that_is_given_takes_the_place_of_saved_ones(void) {
+    static const struct {
+        const char *given, *overruled;
+        int tp;
+        const char *layout, *strategies;
+    } cases[] = {{"", NULL, 4, "tp 4; stage", "4xtp1"},
+                 {"--strategies none", NULL, 4, "tp 4; stage", "none"},
+                 {"--strategies 2xtp2", "--layout", 1, NULL, "2xtp2"},
+                 {"--layout file", "--strategies", 1, "file", NULL},
+                 {"--pp 2", "--layout", 4, NULL, NULL},
+                 {"--zero 2", "--layout", 4, NULL, "4xtp1"}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        CHECK(parse(cases[i].given) == 0);
+        CHECK(config_restore(&config, "--tp", "4", err, sizeof err) == 0);
+        CHECK(config_restore(&config, "--strategies", "4xtp1", err, sizeof err) == 0);
+        CHECK(config_restore(&config, "--layout", "tp 4; stage", err, sizeof err) == 0);
+        CHECK(config_restore(&config, "--memory", "64M", err, sizeof err) == 0 && config.memory);
+        CHECK(config.tp == cases[i].tp);
+        CHECK_STRING(config.layout ? config.layout : "", cases[i].layout ? cases[i].layout : "");
+        CHECK_STRING(config.strategies ? config.strategies : "", cases[i].strategies ? cases[i].strategies : "");
+        CHECK_STRING(config.overruled ? config.overruled : "", cases[i].overruled ? cases[i].overruled : "");
+    }
+}
+
 // Names of the version before: they mean the same, whether typed or saved with a checkpoint.
 static void old_names_are_understood(void) {
     CHECK(parse("--degree 2 --kind heads --reduce bf16 --exchange-rate 3 --fill same") == 0);
@@ -328,6 +352,7 @@ int main(void) {
     RUN(what_to_do_about_slow_ranks_is_read_and_kept);
     RUN(a_cp_size_means_a_static_plan);
     RUN(what_plans_follow_from_is_saved_with_the_run);
+    RUN(a_way_to_divide_ranks_that_is_given_takes_the_place_of_saved_ones);
     RUN(old_names_are_understood);
     RUN(experiments_are_saved_key_by_key);
     RUN(help_begins_with_what_a_person_needs);

@@ -52,6 +52,14 @@ static int is_row(const Layout* layout, int l, int tp, int zero, Recompute recom
     return row->tp == tp && row->zero == zero && row->recompute == recompute;
 }
 
+static void lines_may_be_joined_by_semicolons(void) {
+    Layout l, same;
+    char err[ERR_BYTES];
+    CHECK(parse(&l, "tp 1; # of all; two\nstage layers 3 zero 1; stage zero 3;layers 1 ;  layers 2", err) == 0);
+    CHECK(parse(&same, "tp 1\nstage layers 3 zero 1\nstage zero 3\n  layers 1\n  layers 2", err) == 0);
+    CHECK(!memcmp(&l, &same, sizeof l));
+}
+
 static void a_file_says_what_it_says_and_the_rest_is_as_usual(void) {
     Layout l;
     char err[ERR_BYTES];
@@ -152,6 +160,7 @@ static void layouts_that_ranks_cannot_run_are_refused(void) {
 
 int main(void) {
     RUN(the_largest_stage_is_as_small_as_layers_allow);
+    RUN(lines_may_be_joined_by_semicolons);
     RUN(a_file_says_what_it_says_and_the_rest_is_as_usual);
     RUN(layers_of_a_stage_have_lines_of_their_own);
     RUN(what_is_printed_reads_back);

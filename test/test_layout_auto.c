@@ -68,8 +68,8 @@ static void check_killed(double limit) {
     int status = 1;
     for (int i = 0; i < 30 && status; i++) {  // ranks hold the run until they notice that their launcher is gone
         sleep_ms(300);
-        status = sh(MPIRUN "%s --resume-from step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --out %s/killed", 2, program,
-                    work);
+        status = sh(MPIRUN "%s --resume-from step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out %s/killed",
+                    2, program, work);
     }
     if (status) printf("    %.600s\n", errors);
     CHECK(status == 0);
@@ -88,6 +88,37 @@ static void a_limit_that_no_single_way_meets_is_met_and_trains(void) {
     if (status) return;
     check_losses("found", 0);
     check_killed(limit);
+}
+
+// Goes on from step 4 to the losses that the run had, in as much memory; returns what that is.
+static double resumed_mib(const char* run, const char* options) {
+    double before[STEPS], after[STEPS];
+    CHECK(log_values(run, "loss", before, STEPS) == STEPS);
+    CHECK(sh("cd $W/%s && rm -rf step-000008 && cp log.jsonl ../whole.jsonl", run) == 0);
+    int status = sh(MPIRUN "%s --resume --threads 1 --out $W/%s %s", ranks, program, run, options);
+    if (status) printf("    %.800s\n", errors);
+    CHECK(status == 0 && log_values(run, "loss", after, STEPS) == STEPS);
+    CHECK(!memcmp(before, after, sizeof before));
+    const char* memory = strstr(output, "memory ");
+    return memory ? strtod(memory + 7, NULL) : NAN;
+}
+
+static void a_resumed_run_keeps_its_layout_and_meets_its_limit(void) {
+    const char* text = "tp 2\nstage layers 4 zero 3 recompute block\nstage layers 2 zero 2  # unlike\n";
+    write_text("unlike", text, strlen(text));
+    int status = sh(MPIRUN "%s " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks, program);
+    if (status) printf("    %.800s\n", errors);
+    const char* memory = strstr(output, "memory ");
+    double mib = status == 0 && memory ? strtod(memory + 7, NULL) : NAN;
+    CHECK(sh("rm $W/unlike") == 0);
+    CHECK_CLOSE(resumed_mib("kept", ""), mib, 1e-9);
+    CHECK(sh(MPIRUN "%s --resume --threads 1 --memory 1M --out $W/kept", ranks, program) != 0 &&
+          strstr(errors, "of --memory"));
+    CHECK(sh(MPIRUN "%s --resume --threads 1 --tp 1 --pp 1 --steps 9 --out $W/kept", ranks, program) == 0 &&
+          strstr(output, "without its saved --layout"));
+    CHECK(sh("%s --out $W/kept --sample a --tokens 2", program) == 0);
+    CHECK(sh(MPIRUN "%s " TINY "--layout auto --memory 100M --out $W/searched", ranks, program) == 0);
+    resumed_mib("searched", "");
 }
 
 static void a_found_layout_reads_back(void) {
@@ -291,6 +322,7 @@ int main(int argc, char** argv) {
     ranks = argc > 3 ? atoi(argv[3]) : 4;
     write_ragged_corpus(60, 7.6, 25);
     RUN(a_limit_that_no_single_way_meets_is_met_and_trains);
+    RUN(a_resumed_run_keeps_its_layout_and_meets_its_limit);
     RUN(a_found_layout_reads_back);
     RUN(bytes_of_layers_add_up);
     RUN(virtual_ranks_take_what_is_predicted);
