@@ -57,6 +57,9 @@ char* run_state_text(const RunState* s, const Config* config) {
     for (int r = 0; r < s->balanced; r++)
         fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->heads[r], s->tiles[r],
                 s->v[r], s->head_work[r]);
+    fprintf(w.out, "],\n  \"division\": [");
+    for (int r = 0; r < s->divided; r++)
+        fprintf(w.out, "%s[%d, %d]", r ? ", " : "", s->own_heads[r], s->own_hidden[r]);
     fprintf(w.out, "],\n  \"options\": [");
     config_visit(config, put_option, &w);
     fprintf(w.out, "]}\n");
@@ -82,6 +85,23 @@ static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen
             return fail(err, errlen, "state.json: \"balance_units\": rank %d leaves out everything", r);
     }
     s->balanced = rows->n;
+    return 0;
+}
+
+// Files of older versions have none.
+static int parse_division(RunState* s, const Json* json, char* err, size_t errlen) {
+    const JsonValue* rows = json_get(json, json->values, "division");
+    if (!rows) return 0;
+    if (rows->type != JSON_ARRAY || rows->n > MOST_TP)
+        return fail(err, errlen, "state.json: expected an array \"division\" of at most %d ranks", MOST_TP);
+    for (int r = 0; r < rows->n; r++)
+        for (int i = 0; i < 2; i++) {
+            int64_t n;
+            if (json_int64(json_at(json, json_at(json, rows, r), i), &n) || n < 0 || n > 1 << 20)
+                return fail(err, errlen, "state.json: expected two whole numbers in \"division\" of rank %d", r);
+            *(i ? &s->own_hidden[r] : &s->own_heads[r]) = (int)n;
+        }
+    s->divided = rows->n;
     return 0;
 }
 
@@ -147,7 +167,8 @@ int run_state_parse(RunState* state, Config* config, const char* text, size_t n,
     memset(state, 0, sizeof *state);
     if (json_parse(&json, text, n, err, errlen)) return -1;
     int failed = parse_progress(state, &json, err, errlen) || parse_corpora(state, &json, err, errlen) ||
-                 parse_balance(state, &json, err, errlen) || restore_options(config, &json, err, errlen);
+                 parse_balance(state, &json, err, errlen) || parse_division(state, &json, err, errlen) ||
+                 restore_options(config, &json, err, errlen);
     json_free(&json);
     return failed ? -1 : 0;
 }

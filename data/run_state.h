@@ -4,9 +4,11 @@
 //  "val_loss": 2.5, "loss": 2.4,
 //  "corpora": [[epoch, index, tokens], ...],
 //  "balance": [[left out, heads, tiles of hidden units, hidden units a ms, hidden units that a head is worth], ...],
+//  "division": [[heads, hidden units], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
-// "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow.
+// "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow. So has "division", how
+// the group has divided the model; it is empty where that follows from the options.
 #pragma once
 #include "data/sampler.h"
 #include "plan/balance.h"
@@ -24,6 +26,8 @@ typedef struct RunState {
     int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
     double pruned[MOST_TP], heads[MOST_TP], tiles[MOST_TP], v[MOST_TP];  // see BalanceDecision
     double head_work[MOST_TP];                                           // all the same
+    int divided;  // ranks of a group whose division --moves keep may have changed, 0: there is none; and for each rank:
+    int own_heads[MOST_TP], own_hidden[MOST_TP];
 } RunState;
 
 // The text of state.json, malloc'ed; NULL without memory.

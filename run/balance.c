@@ -23,6 +23,39 @@ static void lists_path(char* path, const Run* run, const char* dir) {
     run_path(path, dir, name);
 }
 
+// What --moves keep has come to.
+static void save_division(Run* run) {
+    const TpSplit* split = &run->model.split;
+    RunState* s = &run->state;
+    s->divided = run->balance->keeps && run->model.work ? split->ranks : 0;
+    for (int t = 0; t < s->divided; t++) {
+        s->own_heads[t] = split->head[t + 1] - split->head[t];
+        s->own_hidden[t] = split->hidden[t + 1] - split->hidden[t];
+    }
+}
+
+static int keeps_moves(const Config* c) {
+    return !strcmp(c->moves, "keep") && strcmp(c->balance, "off") != 0 && strcmp(c->balance, "resize") != 0;
+}
+
+void balance_take_division(Run* run) {
+    Model* m = &run->model;
+    const RunState* s = &run->state;
+    const Config* c = &run->config;
+    const int R = m->split.ranks, queries = m->whole.NH / m->whole.NKV;
+    const SliceCount most = balance_most(m);
+    TpSplit saved = m->split;
+    if (!c->resume || !keeps_moves(c) || s->divided != R) return;
+    int fits = 1, heads_stay = split_shares_kv(&m->whole, &m->split);
+    for (int t = 0; t < R; t++) {
+        saved.hidden[t + 1] = saved.hidden[t] + s->own_hidden[t];
+        if (!heads_stay) saved.head[t + 1] = saved.head[t] + s->own_heads[t];
+        fits &= s->own_hidden[t] > 0 && s->own_hidden[t] <= most.hidden;
+        fits &= heads_stay || (s->own_heads[t] % queries == 0 && s->own_heads[t] / queries <= most.heads);
+    }
+    if (fits && saved.head[R] == m->whole.NH && saved.hidden[R] == m->whole.U) m->split = saved;
+}
+
 int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
     const Balance* b = run->balance;
@@ -33,6 +66,7 @@ int balance_save(Run* run, const char* dir, char* err, size_t errlen) {
     for (int t = 0; t < s->balanced; t++) s->heads[t] = d->tiles[t].heads, s->tiles[t] = d->tiles[t].hidden;
     memcpy(s->v, d->v, sizeof s->v);
     for (int t = 0; t < s->balanced; t++) s->head_work[t] = b->head_work;
+    save_division(run);
     if (!b->pruner || !pruner_layers(b->pruner)) return 0;
     lists_path(path, run, dir);
     return pruner_save(b->pruner, path, err, errlen);
@@ -90,7 +124,7 @@ void balance_open(Run* run) {
     else model_set_timer(m, m->timer);
     m->timer->on = world > 1;
     b->setting = make_setting(c, run->strategies ? 1 : tp_size(m));
-    b->keeps = !strcmp(c->moves, "keep") && b->setting.mode != BALANCE_RESIZE;
+    b->keeps = keeps_moves(c);
     b->plan.shed = (Shed)config_choice(c->shed, "columns|slices");
     b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
     b->steps = TAKE(&b->arena, RankStep, world);
@@ -123,9 +157,10 @@ void balance_ready(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Balance* b = run->balance;
-    if (c->resume && run->state.balanced && (!m->work || run->state.balanced != b->setting.ranks)) {
-        printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n",
-               run->state.balanced, b->setting.ranks, c->balance);
+    int saved = run->state.balanced ? run->state.balanced : run->state.divided;
+    if (c->resume && saved && (!m->work || saved != b->setting.ranks)) {
+        printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
+               b->setting.ranks, c->balance);
         run->state.balanced = 0;
     }
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)

@@ -18,6 +18,9 @@ typedef struct RankReport {
     double emulated;  // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
 } RankReport;
 
+// How a tensor-parallel group had divided the model when the checkpoint was saved, into m->split, where groups and
+// --moves keep are as they were. Before anything is divided by it.
+void balance_take_division(Run* run);
 void balance_open(Run* run);   // before memory is planned: reads the options, says what memory it needs
 void balance_ready(Run* run);  // weights are there: what a link costs; goes on from a checkpoint
 void balance_close(Balance* b);

@@ -270,6 +270,7 @@ static void split_ranks(Run* run) {
     m->tp->overlap = job->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
     m->tp->purpose = COMM_TENSOR;
     m->split = split_even(&m->whole, R);
+    balance_take_division(run);
     m->shape = split_shape(&m->whole, &m->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->split)) return;

@@ -17,7 +17,10 @@ static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
                       .loss_hash = UINT64_MAX,
                       .corpus = 1,
                       .content = UINT64_MAX,
-                      .val_loss = NAN},
+                      .val_loss = NAN,
+                      .divided = 2,
+                      .own_heads = {3, 1},
+                      .own_hidden = {70, 58}},
              found;
     CHECK(config_parse(&config, 8, argv, err, sizeof err) == 0);
     char* text = run_state_text(&state, &config);
@@ -26,7 +29,7 @@ static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
     CHECK(run_state_parse(&found, &restored, text, n, err, sizeof err) == 0);
     CHECK(found.step == 3 && found.position.epoch == 1 && found.position.index == 1234567890123 &&
           found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX);
-    CHECK(isnan(found.val_loss));
+    CHECK(isnan(found.val_loss) && found.divided == 2 && found.own_heads[0] == 3 && found.own_hidden[1] == 58);
     CHECK(restored.lr == 0.1234567890123456);
     CHECK(restored.steps == 80);
     CHECK(restored.data.n == 2);
