@@ -7,7 +7,7 @@
 //  "division": [[heads, hidden units], ...],
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
-// "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow. So has "division", how
+// "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow. So has "division", as
 // the group has divided the model; it is empty where that follows from the options.
 #pragma once
 #include "data/sampler.h"

@@ -294,6 +294,6 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
             step, loss, grad_norm, lr, clip);
     die("step %" PRId64
         ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
-        "from the last good one: ./train --resume-from step-%06" PRId64 " --out %s --lr %g%s",
-        step, loss, grad_norm, good, text_quoted(run->out, out, sizeof out), lr, clip);
+        "from the last good one: %s --resume-from step-%06" PRId64 " --out %s --lr %g%s",
+        step, loss, grad_norm, run->command, good, text_quoted(run->out, out, sizeof out), lr, clip);
 }

@@ -237,17 +237,20 @@ static void print_next(const Run* run) {
     char out[CHECKPOINT_PATH];
     const Config* c = &run->config;
     int64_t done = run->state.step;
+    const char* command = run->command;
     text_quoted(run->out, out, sizeof out);
     if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
-        warn("standard output was closed: stopped at step %" PRId64 "; continue: ./train --resume --out %s", done, out);
-    else if (done < c->steps) say(stdout, "continue: ./train --resume --out %s", out);
+        warn("standard output was closed: stopped at step %" PRId64 "; continue: %s --resume --out %s", done, command,
+             out);
+    else if (done < c->steps) say(stdout, "continue: %s --resume --out %s", command, out);
     else if (c->resume && run->first_step >= c->steps)
-        say(stdout, "its steps were done before; to go on: ./train --resume --out %s --steps %" PRId64, out,
+        say(stdout, "its steps were done before; to go on: %s --resume --out %s --steps %" PRId64, command, out,
             MAX(2 * done, (int64_t)1));
     else if (c->save_every && c->steps > 0)
         say(stdout, "use it:   ./train --out %s --sample \"%s\"", out,
             c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");
-    else if (c->save_every) say(stdout, "saved as it begins; to train it: ./train --resume --out %s --steps 1000", out);
+    else if (c->save_every)
+        say(stdout, "saved as it begins; to train it: %s --resume --out %s --steps 1000", command, out);
     else printf("nothing was saved\n");
 }
 

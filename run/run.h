@@ -82,6 +82,7 @@ typedef struct Ahead Ahead;            // ahead.c
 typedef struct Strategies Strategies;  // strategies.h
 
 struct Run {
+    char command[CHECKPOINT_PATH];  // that starts it, with its launcher and without options: for people to paste
     Config config;
     Data data;
     Model model;
@@ -162,6 +163,10 @@ void run_close(Run* run);
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
+
+// ---- command.c
+
+void run_find_command(Run* run, const char* program);  // run->command; program: as it was called
 
 // ---- origin.c
 

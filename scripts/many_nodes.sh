@@ -21,11 +21,12 @@ usage() {
 [ -x "$root/train" ] || usage "there is no $root/train, run make first"
 [ -r "$1" ] || usage "no hostfile \"$1\""
 hosts=$1
+export RAGGED_LAUNCHER="${NETWORK:+NETWORK=$NETWORK }${RANKS:+RANKS=$RANKS }$0 $1" # what ./train says to go on with
 shift
 
 # ssh hands no environment on. mpirun sends its own variables (OMPI_...), and those that -x names.
 words=
-for name in $(env | sed -n -E 's/^((NCCL|OMP|CUDA)_[A-Z0-9_]+|LD_LIBRARY_PATH)=.*/\1/p'); do
+for name in $(env | sed -n -E 's/^((NCCL|OMP|CUDA|RAGGED)_[A-Z0-9_]+|LD_LIBRARY_PATH)=.*/\1/p'); do
     words="$words -x $name"
 done
 if [ -n "$NETWORK" ]; then

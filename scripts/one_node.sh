@@ -4,10 +4,12 @@
 #
 #   scripts/one_node.sh --data my-texts/ --out runs/mine
 #   scripts/one_node.sh -n 4 --device cpu --resume --out runs/mine       on another number of ranks
+export RAGGED_LAUNCHER="$0" # what ./train says to go on with
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ -x "$root/train" ] || { echo "one_node: there is no $root/train; run make first" >&2; exit 1; }
 if [ "$1" = -n ]; then
     ranks=$2
+    RAGGED_LAUNCHER="$0 -n $2"
     shift 2 || exit 2
 elif [ -n "$CUDA_VISIBLE_DEVICES" ]; then # which nvidia-smi does not look at
     ranks=$(echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .)

@@ -24,6 +24,8 @@
 #                     grep plm" names it; Debian's does), and whatever Slurm was built with.
 #   srun              alone: for ranks on GPUs and make MPI=no; NCCL then finds rank 0 by Slurm's variables.
 # LAUNCHER=mpirun sbatch ... chooses; otherwise PMIx where it is.
+# What ./train says to go on with; what else was given to sbatch is not known here.
+export RAGGED_LAUNCHER="${LAUNCHER:+LAUNCHER='$LAUNCHER' }sbatch --nodes $SLURM_JOB_NUM_NODES scripts/slurm.sh"
 if [ -z "$LAUNCHER" ]; then
     case $(srun --mpi=list 2>&1) in
         *pmix*) LAUNCHER="srun --mpi=pmix" ;;

@@ -76,6 +76,24 @@ static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
     CHECK(sh("ls -d %s/interrupted/step-*", work) == 0);
 }
 
+// On as many ranks, by the launcher as it was typed.
+static void the_command_that_is_printed_can_be_pasted(void) {
+    char launchers[2][1024], command[2048];
+    if (!has_mpirun()) SKIP("mpirun is not installed");
+    CHECK(sh("mkdir $W/tree; cp -r scripts $W/tree; set -- %s; ln -s $(realpath $1) $W/tree/train", program) == 0);
+    snprintf(launchers[0], sizeof launchers[0], "mpirun --oversubscribe -n 2 %s", program);
+    snprintf(launchers[1], sizeof launchers[1], "$W/tree/scripts/one_node.sh -n 2");
+    for (int i = 0; i < COUNT(launchers); i++) {
+        CHECK(sh("rm -rf $W/pasted && %s " TINY " --steps 2 --out $W/pasted", launchers[i]) == 0);
+        CHECK(sh("%s --resume --out $W/pasted", launchers[i]) == 0);
+        const char* at = strstr(output, "to go on: ");
+        CHECK(at != NULL);
+        if (!at) continue;
+        snprintf(command, sizeof command, "%.*s", (int)strcspn(at + 10, "\n"), at + 10);
+        CHECK(sh("%s", command) == 0 && strstr(output, "done at step 4") && strstr(output, "device  2 ranks"));
+    }
+}
+
 static void an_interrupt_breaks_an_evaluation_off(void) {
     pid_t pid = start(
         "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens 999999999 "
@@ -187,6 +205,7 @@ int main(int argc, char** argv) {
     RUN(a_resumed_run_repeats_losses_weights_and_log_in_bf16);
     RUN(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit);
     RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
+    RUN(the_command_that_is_printed_can_be_pasted);
     RUN(an_interrupt_breaks_an_evaluation_off);
     RUN(a_run_does_not_overwrite_another);
     RUN(a_path_that_is_not_utf8_is_found_again);
