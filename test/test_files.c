@@ -61,7 +61,7 @@ static void draw_options(char* line, size_t room, uint64_t seed) {
     snprintf(line, room,
              "--arch %s --preset %s --layers %d --width %d --heads %d --kv-heads %d --head-size %d --hidden %d "
              "--rope-theta %.17g --tie %s --context %d --vocab %d --lr %.17g --seed %.0f",
-             archs[hash64(seed) % COUNT(archs)], presets[hash64(seed + 1) % COUNT(presets)], draw(seed, 4, 1, 1000),
+             archs[hash64(seed) % COUNT(archs)], presets[hash64(seed + 1) % COUNT(presets)], draw(seed, 4, 1, 20),
              width, heads, draw(seed, 5, 1, 1024) & -2, draw(seed, 6, 1, 256) & -2, draw(seed, 7, 1, 1 << 20),
              draw(seed, 8, 0.5, 1e9) * random_uniform(seed, 99), draw(seed, 9, 1, 3) ? "no" : "preset",
              draw(seed, 10, 1, 1 << 20), draw(seed, 11, 1, 1 << 20), random_uniform(seed, 98),
@@ -75,7 +75,7 @@ static int is_beyond_ranges(const Shape* s) {
 }
 
 static void options_of_any_model_that_may_be_trained_come_back(void) {
-    enum { TRIES = 3000 };
+    enum { TRIES = 1000 };
     char line[1024], text[HF_CONFIG_BYTES], *argv[40];
     int trained = 0, refused = 0;
     for (uint64_t seed = 1; seed <= TRIES; seed++) {
