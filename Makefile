@@ -100,7 +100,7 @@ ifeq ($(CUDA),yes)
 objects += $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library $(if $(filter yes,$(CUDNN)),attention_cudnn \
   cudnn_buckets cudnn_plan,attention_no_cudnn) $(if $(filter yes,$(NCCL)),$(nccl_files),comm_no_nccl))
 endif
-emu_objects := $(patsubst %,$(build)/emu/%.o,$(cuda_files) attention_no_cudnn emulator cudart cublaslt linked_library \
+emu_objects := $(patsubst %,$(build)/emu/%.o,emulator $(cuda_files) attention_no_cudnn cudart cublaslt linked_library \
   $(if $(filter yes,$(MPI)),$(nccl_files) nccl,comm_no_nccl))
 
 all: report train $(if $(wildcard dev/simulate.c),simulate)

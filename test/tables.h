@@ -62,14 +62,14 @@ typedef struct Twin {
 static Twin twins[32];
 static int n_twins;
 
-// Where the device of k finds the bytes at host: the CPU and the emulator right there, a GPU in a copy, which keeps the
-// alignment up to 64 bytes. The same host memory has one copy.
+// Where the device of k finds the bytes at host: the CPU right there, a GPU in a copy, which keeps the alignment up to
+// 64 bytes. The same host memory has one copy.
 static inline void* there(const Kernels* k, void* host, size_t bytes) {
     for (int i = 0; i < n_twins; i++)
         if (twins[i].host == host) return twins[i].device;
-    if (strncmp(k->name, "cuda", 4) != 0 || strstr(k->name, "emulator")) return host;
+    if (k->on_host) return host;
     size_t shift = (uintptr_t)host % 64;
-    Twin t = {k, host, (char*)k->alloc(bytes + 64) + shift, bytes};
+    Twin t = {k, host, (char*)k->alloc(shift + bytes) + shift, bytes};
     k->upload(t.device, host, bytes, NULL);
     k->synchronize(NULL);
     twins[n_twins++] = t;

@@ -14,6 +14,7 @@ static const int widths[3] = {C, CKV, CKV}, begins[3] = {0, C, C + CKV};
 
 static const Kernels* k;
 static float qkv[MOST_N * ROW], dout[MOST_N * C];
+static int cu[MOST_B + 1];
 
 typedef struct Places {
     CudnnPlaces p;
@@ -70,7 +71,7 @@ static const Case cases[] = {
               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 0, 1, 2, 3}},
 };
 
-static int begin_case(const Case* c, int* cu) {
+static int begin_case(const Case* c) {
     cu[0] = 0;
     for (int b = 0; b < c->n_docs; b++) cu[b + 1] = cu[b] + c->lengths[b];
     return cu[c->n_docs];
@@ -78,8 +79,8 @@ static int begin_case(const Case* c, int* cu) {
 
 static void no_place_is_empty_and_offsets_never_decrease(void) {
     for (int i = 0; i < COUNT(cases); i++) {
-        int cu[MOST_B + 1], N = begin_case(&cases[i], cu), B = cases[i].B, real = 0, tokens = 0;
-        Places x;
+        int N = begin_case(&cases[i]), B = cases[i].B, real = 0, tokens = 0;
+        static Places x;
         place(&x, cu, cases[i].n_docs, B);
         for (int b = 0; b < cases[i].n_docs; b++) real += cases[i].lengths[b] > 0;
         for (int b = 0; b < B; b++) {
@@ -102,8 +103,8 @@ static void places_that_are_left_over_change_nothing(void) {
             static float out[MOST_N * C], lse[MOST_N * NH], expected[MOST_N * C], expected_lse[NH * MOST_N];
             static float dqkv[MOST_N * ROW], apart[3][(MOST_N + 1) * C];
             float* gradients[3] = {apart[0], apart[1], apart[2]};
-            int cu[MOST_B + 1], N = begin_case(&cases[i], cu), B = cases[i].B;
-            Places x;
+            int N = begin_case(&cases[i]), B = cases[i].B;
+            static Places x;
             place(&x, cu, cases[i].n_docs, B);
             Attention a = attention(cu, cases[i].n_docs, qkv);
             cpu_reference_kernels.attention_forward(expected, expected_lse, &a, DT_F32, NULL);
@@ -124,8 +125,8 @@ static void the_log_sum_exp_goes_there_and_back(void) {
     for (int i = 0; i < COUNT(cases); i++)
         for (int packed = 0; packed < 2; packed++) {
             static float ours[NH * MOST_N], theirs[MOST_B * NH * S], back[NH * MOST_N];
-            int cu[MOST_B + 1], N = begin_case(&cases[i], cu), B = cases[i].B;
-            Places x;
+            int N = begin_case(&cases[i]), B = cases[i].B;
+            static Places x;
             place(&x, cu, cases[i].n_docs, B);
             for (int j = 0; j < NH * N; j++) ours[j] = (float)j, back[j] = -1;
             cudnn_lse_to(&x.p, theirs, ours, S, N, packed, NULL);
@@ -166,6 +167,7 @@ int main(void) {
     if (!k || k->open(&limits, err, sizeof err)) die("%s", err);
     for (int i = 0; i < COUNT(qkv); i++) qkv[i] = (float)(int32_t)hash64((uint64_t)i) * 0x1p-30f;
     for (int i = 0; i < COUNT(dout); i++) dout[i] = (float)(int32_t)hash64((uint64_t)i + 1000000) * 0x1p-30f;
+    emu::lend_statics();
     RUN(no_place_is_empty_and_offsets_never_decrease);
     RUN(places_that_are_left_over_change_nothing);
     RUN(the_log_sum_exp_goes_there_and_back);

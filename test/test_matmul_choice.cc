@@ -54,6 +54,7 @@ static void begin(void) {
     cache_begin();
     k = kernels_find("emu", "auto", err, sizeof err);
     if (!k) die("%s", err);
+    emu::lend_statics();
     for (int i = 0; i < COUNT(x); i++) x[i] = (float)(int)(hash64((uint64_t)i) % 9) - 4;
     for (int i = 0; i < COUNT(weight); i++) weight[i] = (float)(int)(hash64((uint64_t)i + 99999) % 7) - 3;
     for (int i = 0; i < OC; i++) bias[i] = (float)(i % 5) - 2;

@@ -205,7 +205,8 @@ struct Word<16> {
     typedef uint4 Type;
 };
 
-// p must be aligned like the pack. load_pack<4>(p) loads 4 elements. store_pack stores to global memory.
+// p must be aligned like the pack. load_pack<4>(p) loads 4 elements from wherever they lie; store_pack stores to global
+// memory, keep_pack to shared memory.
 template <int W, class T>
 __device__ __forceinline__ Pack<T, W> load_pack(const T* p) {
     Pack<T, W> x;
@@ -222,6 +223,13 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, W>& x) {
     typename Word<sizeof x>::Type word;
     memcpy(&word, &x, sizeof x);
     if constexpr (sizeof x == 16) store_16((uint4*)p, word);
+    else *(decltype(word)*)p = word;
+}
+template <class T, int W>
+__device__ __forceinline__ void keep_pack(T* p, const Pack<T, W>& x) {
+    typename Word<sizeof x>::Type word;
+    memcpy(&word, &x, sizeof x);
+    if constexpr (sizeof x == 16) keep_16((uint4*)p, word);
     else *(decltype(word)*)p = word;
 }
 

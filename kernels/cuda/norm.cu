@@ -56,7 +56,7 @@ static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, co
                 for (int j = 0; j < W; j++) x[i].v[j] = narrow<T>(widen(x[i].v[j]) + widen(y[i].v[j]));
                 store_pack(sum + c, x[i]);
             }
-            if (KEPT) store_pack(kept + c, x[i]);
+            if (KEPT) keep_pack(kept + c, x[i]);
             for (int j = 0; j < W; j++) total += CENTRED ? widen(x[i].v[j]) : widen(x[i].v[j]) * widen(x[i].v[j]);
         }
     }
@@ -155,7 +155,7 @@ static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x,
         for (int i = 0; i < PAIRS; i++) {
             int c = first + (32 * i + lane) * W;
             if (c >= C) break;
-            if (KEPT) store_pack(kept_d + c, ds[i]), store_pack(kept_x + c, xs[i]);
+            if (KEPT) keep_pack(kept_d + c, ds[i]), keep_pack(kept_x + c, xs[i]);
             Pack<T, W> w = load_pack<W>(weight + c);
             for (int j = 0; j < W; j++) {
                 float g = widen(ds[i].v[j]) * widen(w.v[j]);

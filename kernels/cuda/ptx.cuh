@@ -56,14 +56,20 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
 }
 
-// One store of 16 bytes to global memory. An assignment may be split into stores of 2 and 4 bytes.
+// One store of 16 bytes: store_16 to global memory, keep_16 to shared memory. An assignment may be split into stores of
+// 2 and 4 bytes. An address of the other space is not refused: the compiler takes the conversion at its word.
 __device__ __forceinline__ void store_16(uint4* p, uint4 v) {
     asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y),
                  "r"(v.z), "r"(v.w)
                  : "memory");
 }
+__device__ __forceinline__ void keep_16(uint4* p, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"((unsigned)__cvta_generic_to_shared(p)), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
 
-// For data that is met once: read and written without displacing what the caches hold for others.
+// For data that is met once: read from and written to global memory without displacing what the caches hold for others.
 template <class V>
 __device__ __forceinline__ V load_once(const V* p) {
     return __ldcs(p);

@@ -152,15 +152,26 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 // Bytes of each allocation, by the complement of its address, lest the leak sanitizer take this for a use of it.
 static std::map<uintptr_t, size_t> allocations;
 
+#ifdef EMU_SHARED_SECTION
+EMU_SHARED_SECTION alignas(emu::PAGE) char emu::last_shared_page[emu::PAGE];
+#endif
+
+const char* emu::find_allocation(const void* p, size_t bytes, size_t* of_all) {
+    auto found = allocations.lower_bound(~(uintptr_t)p);
+    if (found == allocations.end() || (uintptr_t)p - ~found->first > found->second) return nullptr;
+    if (bytes > found->second - ((uintptr_t)p - ~found->first)) return nullptr;
+    return *of_all = found->second, (const char*)~found->first;
+}
+
 // Neither the device's nor page-locked.
 static bool is_pageable(const void* p) {
-    auto found = allocations.lower_bound(~(uintptr_t)p);
-    return found == allocations.end() || (uintptr_t)p - ~found->first >= found->second;
+    size_t bytes;
+    return !emu::find_allocation(p, 1, &bytes);
 }
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
-    *p = nullptr;
-    if (posix_memalign(p, 256, bytes ? bytes : 1)) return cudaErrorMemoryAllocation;
+    *p = emu::guarded(bytes = bytes ? bytes : 1, 256);
+    if (!*p) return cudaErrorMemoryAllocation;
     memset(*p, 0xff, bytes);  // NaN: a read before the first write shows
     allocations[~(uintptr_t)*p] = bytes;
     return cudaSuccess;
@@ -169,9 +180,16 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 // Waits for the device, as CUDA does.
 cudaError_t cudaFree(void* p) {
     finish_all();
-    allocations.erase(~(uintptr_t)p);
-    return free(p), cudaSuccess;
+    auto found = allocations.find(~(uintptr_t)p);
+    if (!p) return cudaSuccess;
+    if (found == allocations.end()) return cudaErrorInvalidValue;
+    emu::free_guarded((char*)p, found->second);
+    return allocations.erase(found), cudaSuccess;
 }
+
+extern "C" char __data_start[], _end[];  // the linker's
+void emu::lend_statics() { allocations[~(uintptr_t)__data_start] = (size_t)(_end - __data_start); }
+
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaMalloc(p, bytes); }
 cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
 

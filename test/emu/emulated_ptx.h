@@ -72,7 +72,7 @@ inline void mma_m16n8k16(float d[4], const unsigned a[4], const unsigned b[2]) {
 
 // Lane 8 * m + i brings the address of row i (8 elements of 16 bits) of matrix m.
 inline void emulated_ldmatrix(unsigned* r, const void* row, int matrices, bool transposed) {
-    if ((uintptr_t)row & 15) emu::fail("ldmatrix: a row is not 16-byte aligned");
+    emu::check_shared_address("ldmatrix", row, 16);
     const emu::Gathered* g = emu::gather(~0u, &row, sizeof row);
     int lane = emu::position->lane;
     for (int m = 0; m < matrices; m++) {
@@ -90,7 +90,10 @@ inline void emulated_ldmatrix(unsigned* r, const void* row, int matrices, bool t
 inline void ldmatrix_x4(unsigned r[4], const void* row) { emulated_ldmatrix(r, row, 4, false); }
 inline void ldmatrix_x4_transposed(unsigned r[4], const void* row) { emulated_ldmatrix(r, row, 4, true); }
 
-inline void cp_async_16(void* shared, const void* global, int bytes) { emu::async_copy(shared, global, bytes); }
+inline void cp_async_16(void* shared, const void* global, int bytes) {
+    emu::async_copy(shared, global, bytes);
+    memset(shared, 0xff, 16);
+}
 inline void cp_async_commit() { emu::async_commit(); }
 template <int OPEN>
 void cp_async_wait() {
@@ -101,15 +104,13 @@ void cp_async_wait() {
     }
 }
 
-inline void emulated_alignment(const void* p, size_t bytes) {
-    if ((uintptr_t)p % bytes) emu::fail("a vector of %zu bytes at an address that is no multiple of it", bytes);
-}
-inline void store_16(uint4* p, uint4 v) { emulated_alignment(p, sizeof v), *p = v; }
+inline void store_16(uint4* p, uint4 v) { emu::check_global_address("st.global", p, sizeof v), *p = v; }
+inline void keep_16(uint4* p, uint4 v) { emu::check_shared_address("st.shared", p, sizeof v), *p = v; }
 template <class V>
 V load_once(const V* p) {
-    return emulated_alignment(p, sizeof(V)), *p;
+    return emu::check_global_address("ld.global", p, sizeof(V)), *p;
 }
 template <class V>
 void store_once(V* p, V v) {
-    emulated_alignment(p, sizeof(V)), *p = v;
+    emu::check_global_address("st.global", p, sizeof(V)), *p = v;
 }

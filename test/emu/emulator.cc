@@ -1,9 +1,10 @@
-// emulator.cc - the scheduler behind emulator.h: fibers, barriers, warp operations, shared memory, asynchronous copies.
+// emulator.cc - the machine behind emulator.h: fibers, barriers, warp operations, address spaces, asynchronous copies.
 //
 // Compiled without ThreadSanitizer even when the kernels are compiled with it: this file is the emulated machine, and
 // it tells the sanitizer explicitly which order it creates between threads.
 #include "emulator.h"
 
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -28,10 +29,17 @@ static void acquire(void*) {}
 static void release(void*) {}
 #endif
 
-// The section of __shared__ variables, where there is one.
-extern "C" __attribute__((weak)) char __start_emu_shared[], __stop_emu_shared[];
+// The linker's: a section, and all that is static.
+extern "C" char __start_emu_shared[], __stop_emu_shared[], __data_start[], _end[];
 
 namespace emu {
+
+#ifdef EMU_SHARED_SECTION
+EMU_SHARED_SECTION alignas(PAGE) static char first_shared_page[PAGE];
+static char *static_shared = first_shared_page + PAGE, *static_shared_end = last_shared_page;
+#else  // __shared__ variables are somewhere in here
+static char *static_shared = __data_start, *static_shared_end = _end;
+#endif
 
 enum State { DONE, READY, AT_BARRIER, AT_WARP_OPERATION };
 constexpr size_t STACK_BYTES = 256 << 10;
@@ -85,7 +93,8 @@ static struct {
     const char* kernel = "";
     void (*body)(void*) = nullptr;
     void* context = nullptr;
-    char* shared = nullptr;
+    char* shared = nullptr;  // of the running block, dynamic; it stays for launches with as much
+    size_t shared_bytes = 0;
     char start, end;  // objects: host to threads, threads to host
     const void* host_stack = nullptr;
     size_t host_stack_bytes = 0;
@@ -110,7 +119,8 @@ void fail(const char* format, ...) {
     va_end(args);
     fflush(stdout);
     uint3 b = gpu.current ? gpu.current->position.block : uint3{0, 0, 0};
-    fprintf(stderr, "emulator: kernel %s, block (%u,%u,%u): %s\n", gpu.kernel, b.x, b.y, b.z, text);
+    fprintf(stderr, "emulator: kernel %s, block (%u,%u,%u), thread %d: %s\n", gpu.kernel, b.x, b.y, b.z,
+            gpu.current ? gpu.current->index : 0, text);
     int shown = 0;
     for (int i = 0; i < gpu.n && shown < 8; i++) {
         const Thread* t = gpu.threads[i];
@@ -265,10 +275,128 @@ void read_lane(void* value, const Gathered* g, int lane, size_t offset, size_t b
     copy_bytes(value, g->value[lane] + offset, bytes);
 }
 
+// ---- address spaces
+
+#ifdef EMU_ADDRESS_SANITIZER
+char* guarded(size_t bytes, size_t alignment) {
+    void* p = nullptr;
+    return posix_memalign(&p, alignment, bytes) ? nullptr : (char*)p;
+}
+void free_guarded(char* p, size_t) { free(p); }
+#else
+// What was freed stays, as pages that nobody may touch, for the next one of its size: new pages are dear.
+static struct {
+    char* pages;
+    size_t inside;
+} freed[16];
+
+char* guarded(size_t bytes, size_t alignment) {
+    bytes = (bytes + alignment - 1) / alignment * alignment;
+    size_t inside = (bytes + PAGE - 1) / PAGE * PAGE;
+    char* pages = nullptr;
+    for (auto& f : freed)
+        if (!pages && f.pages && f.inside == inside) pages = f.pages, f.pages = nullptr;
+    if (!pages)
+        pages = (char*)mmap(nullptr, inside + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) return nullptr;
+    if (!mprotect(pages + PAGE, inside, PROT_READ | PROT_WRITE)) return pages + PAGE + inside - bytes;
+    munmap(pages, inside + 2 * PAGE);
+    return nullptr;
+}
+
+void free_guarded(char* p, size_t bytes) {
+    static unsigned next;
+    char* pages = (char*)((uintptr_t)p / PAGE * PAGE) - PAGE;
+    size_t inside = ((size_t)(p - pages) + bytes - 1) / PAGE * PAGE;
+    auto& f = freed[next++ % (sizeof freed / sizeof *freed)];
+    if (f.pages) munmap(f.pages, f.inside + 2 * PAGE);
+    f = {pages, inside};
+    if (mprotect(pages + PAGE, inside, PROT_NONE)) fail("no guard around what was freed");
+}
+#endif
+
+static bool lies_in(const char* p, size_t bytes, const char* begin, const char* end) {
+    return p >= begin && p <= end && bytes <= (size_t)(end - p);
+}
+
+static bool is_shared(const char* p, size_t bytes) {
+    if (gpu.shared && lies_in(p, bytes, gpu.shared, gpu.shared + gpu.shared_bytes)) return true;
+    return lies_in(p, bytes, static_shared, static_shared_end);
+}
+
+// Where the bytes are, in words.
+static const char* place_of(const char* p, size_t bytes) {
+    size_t of_all;
+    if (is_shared(p, bytes)) return "in shared memory";
+    if (find_allocation(p, bytes, &of_all)) return "in global memory";
+    if (gpu.shared && p >= gpu.shared && p < gpu.shared + gpu.shared_bytes + PAGE)
+        return "beyond the block's shared memory";
+    if (find_allocation(p, 0, &of_all) || find_allocation(p - PAGE, 0, &of_all))
+        return "behind an allocation of global memory";
+    return "in no memory of the device";
+}
+
+static void check_address(const char* instruction, const char* p, size_t bytes, bool right, const char* space) {
+    if ((uintptr_t)p % bytes) fail("%s: address %p is no multiple of %zu", instruction, (const void*)p, bytes);
+    if (right) return;
+    fail("%s: address %p is %s, not in %s memory", instruction, (const void*)p, place_of(p, bytes), space);
+}
+
+void check_shared_address(const char* instruction, const void* p, size_t bytes) {
+    check_address(instruction, (const char*)p, bytes, is_shared((const char*)p, bytes), "shared");
+}
+
+void check_global_address(const char* instruction, const void* p, size_t bytes) {
+    size_t of_all;
+    check_address(instruction, (const char*)p, bytes, find_allocation(p, bytes, &of_all), "global");
+}
+
+void check_pointer(const char* kernel, const void* p) {
+    size_t of_all;
+    if (!p || find_allocation(p, 0, &of_all)) return;
+    gpu.kernel = kernel;
+    fail("an argument, address %p, is %s", p, place_of((const char*)p, 1));
+}
+
+// A read or a write of a kernel that no mapped page answers.
+static void report_fault(int signal_number, siginfo_t* info, void*) {
+    if (!gpu.current || gpu.current == &gpu.host) {  // the host's own: as ever
+        signal(signal_number, SIG_DFL);
+        return;
+    }
+    fail("it reads or writes at address %p, %s", info->si_addr, place_of((const char*)info->si_addr, 1));
+}
+
+static void guard_spaces() {
+    static bool done;
+    if (done) return;
+    done = true;
+#ifndef EMU_ADDRESS_SANITIZER
+    static char stack[64 << 10];  // that of the fiber may be full
+    stack_t other = {};
+    other.ss_sp = stack, other.ss_size = sizeof stack;
+    struct sigaction action = {};
+    action.sa_sigaction = report_fault, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    if (sigaltstack(&other, nullptr) || sigaction(SIGSEGV, &action, nullptr) || sigaction(SIGBUS, &action, nullptr))
+        fail("no handler for faults");
+#endif
+#ifdef EMU_SHARED_SECTION
+    const char *begin = __start_emu_shared, *end = __stop_emu_shared;
+    asm("" : "+r"(begin), "+r"(end));  // compilers think that no two symbols are one address
+    if (static_shared - PAGE != begin || static_shared_end + PAGE != end)
+        fail("kernels must be linked behind emulator.o and before cudart.o");
+    if (mprotect(first_shared_page, PAGE, PROT_NONE) || mprotect(last_shared_page, PAGE, PROT_NONE))
+        fail("no guard around shared memory");
+#endif
+}
+
 // ---- cp.async
 
 void async_copy(void* shared, const void* global, int bytes) {
-    if (((uintptr_t)shared | (uintptr_t)global) & 15) fail("cp.async: an address is not 16-byte aligned");
+    if (bytes < 0 || bytes > 16) fail("cp.async: %d bytes; 0 to 16 are possible", bytes);
+    check_shared_address("cp.async", shared, 16);
+    if ((uintptr_t)global & 15) fail("cp.async: the global address is not 16-byte aligned");
+    if (bytes) check_global_address("cp.async", global, 16);
     Thread* me = gpu.current;
     if (me->n_copies == MOST_COPIES) fail("a thread has more than %d cp.async under way", MOST_COPIES);
     me->copies[me->n_copies++] = {shared, global, bytes, me->open_group};
@@ -329,9 +457,8 @@ static Thread* new_thread(int index) {
     t->index = index;
     t->warp = index / WARP;
     t->position.lane = index % WARP;
-    t->stack =
-        (char*)mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (t->stack == MAP_FAILED) fail("no memory for the stack of a thread");
+    t->stack = guarded(STACK_BYTES, PAGE);
+    if (!t->stack) fail("no memory for the stack of a thread");
 #ifdef EMU_FOR_THREAD_SANITIZER
     t->sanitizer_fiber = __tsan_create_fiber(0);
 #endif
@@ -357,9 +484,11 @@ static void prepare_threads(dim3 block) {
 #endif
 }
 
-static void run_block(uint3 index, dim3 block, dim3 grid, size_t shared_bytes) {
-    if (__start_emu_shared) memset(__start_emu_shared, 0xff, (size_t)(__stop_emu_shared - __start_emu_shared));
-    if (shared_bytes) memset(gpu.shared, 0xff, shared_bytes);
+static void run_block(uint3 index, dim3 block, dim3 grid) {
+#ifdef EMU_SHARED_SECTION
+    memset(static_shared, 0xff, (size_t)(static_shared_end - static_shared));
+#endif
+    if (gpu.shared_bytes) memset(gpu.shared, 0xff, gpu.shared_bytes);
     gpu.arrived = gpu.left = 0;
     for (Warp& w : gpu.warps) w.left = 0;
     for (int i = 0; i < gpu.n; i++) {
@@ -386,13 +515,17 @@ void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void
         fail("%zu bytes of dynamic shared memory; GPUs with the least have %zu", shared_bytes, SHARED_BYTES);
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535)
         fail("invalid grid (%u,%u,%u)", grid.x, grid.y, grid.z);
+    guard_spaces();
     prepare_threads(block);
-    gpu.shared = shared_bytes ? (char*)aligned_alloc(16, (shared_bytes + 15) / 16 * 16) : nullptr;
+    if (shared_bytes != gpu.shared_bytes) {
+        if (gpu.shared) free_guarded(gpu.shared, gpu.shared_bytes);
+        gpu.shared_bytes = shared_bytes;
+        gpu.shared = shared_bytes ? guarded(shared_bytes, 16) : nullptr;
+        if (shared_bytes && !gpu.shared) fail("no memory for shared memory");
+    }
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) run_block({x, y, z}, block, grid, shared_bytes);
-    free(gpu.shared);
-    gpu.shared = nullptr;
+            for (unsigned x = 0; x < grid.x; x++) run_block({x, y, z}, block, grid);
     gpu.current = nullptr;
     position = &gpu.host.position;
 }

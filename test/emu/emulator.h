@@ -5,10 +5,16 @@
 // that the mask names. What a GPU would do silently wrong ends the program here, with kernel, block and the threads
 // that wait: barriers that some threads do not reach, warp operations of lanes that have left, misaligned vectors.
 //
+// Memory has the two spaces of a GPU: global memory is what cudaMalloc gave, shared memory what the block has. An
+// instruction that names a space ends the program where its address is in the other one, or in none; so does a kernel
+// that is launched with a pointer of the host. All lies between pages that nobody may touch: other reads and writes
+// that leave it end the program too, with the kernel's name. Stacks are like that as well.
+//
 // Missing barriers show in two ways. Shared memory begins every block as NaN, and EMU_ORDER=0..3 (ascending,
 // descending, and both with one warp running as far as it can) changes who comes first. And under ThreadSanitizer each
 // CUDA thread is a thread of its own, ordered with the others by barriers and warp operations alone: a race is reported
-// with both lines. Under AddressSanitizer global memory, shared arrays and dynamic shared memory have red zones.
+// with both lines. Under AddressSanitizer global memory, shared arrays and dynamic shared memory have red zones instead
+// of pages between them.
 //
 // Not modelled: weak memory order between blocks, bank conflicts, registers, anything about time. One OS thread.
 #pragma once
@@ -42,7 +48,7 @@ struct CUstream_st;
 
 namespace emu {
 
-constexpr int WARP = 32, LANE_BYTES = 64;
+constexpr int WARP = 32, LANE_BYTES = 64, PAGE = 4096;
 // The least that any supported GPU (sm_89, sm_120) can give a block: what fits here fits everywhere. Without
 // cudaFuncSetAttribute a kernel gets no more than the second number.
 constexpr size_t SHARED_BYTES = 99 << 10, SHARED_UNASKED = 48 << 10;
@@ -66,6 +72,32 @@ void block_barrier(int line);
 const Gathered* gather(unsigned mask, const void* value, size_t bytes);
 void read_lane(void* value, const Gathered* g, int lane, size_t offset, size_t bytes);
 void* dynamic_shared();
+
+// `bytes` between pages that nobody may touch, or red zones; they end where the second begins, but for what alignment
+// to a power of 2 takes. NULL without memory.
+char* guarded(size_t bytes, size_t alignment);
+void free_guarded(char* p, size_t bytes);
+
+// The address of an instruction that names a space: ends the program unless all `bytes`, a power of 2 at a multiple of
+// it, lie in the block's shared memory, or in one allocation of global memory.
+void check_shared_address(const char* instruction, const void* p, size_t bytes);
+void check_global_address(const char* instruction, const void* p, size_t bytes);
+
+// The allocation that these bytes are a part of: where it begins, and its bytes; NULL when there is none. With bytes 0
+// also where it ends. In cudart.cc.
+const char* find_allocation(const void* p, size_t bytes, size_t* of_all);
+
+// Kernels may use what is static in this program: for tests that have their tensors there. In cudart.cc.
+void lend_statics();
+extern char last_shared_page[];
+
+// What a kernel is given: no address of the host.
+void check_pointer(const char* kernel, const void* p);
+template <class T>
+void check_argument(const char* kernel, const T& x) {
+    if constexpr (std::is_pointer_v<T>) check_pointer(kernel, (const void*)x);
+    else (void)kernel, (void)x;
+}
 
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* context);
 
@@ -93,10 +125,12 @@ void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F&& 
 template <class F, class... Arguments>
 void launch_on(CUstream_st* stream, const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, F call,
                Arguments... x) {
+    (check_argument(kernel, x), ...);
     put_launch(stream, [=] { launch(kernel, grid, block, shared_bytes, [&] { call(x...); }); });
 }
 
-// cp.async: a copy is made when its thread waits for it, so that a forgotten wait leaves NaN behind.
+// cp.async: a copy is made when its thread waits for it. Until then there is NaN, lest a forgotten wait, or a copy to
+// what others still read, go unseen.
 struct Copy {
     void* to;  // 16 bytes
     const void* from;
@@ -127,10 +161,13 @@ T shuffle(unsigned mask, T value, int from_lane) {
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __constant__
-#if defined(EMU_ADDRESS_SANITIZER) || defined(EMU_THREAD_SANITIZER)
+#if defined(EMU_ADDRESS_SANITIZER) || defined(EMU_THREAD_SANITIZER) || defined(EMU_FOR_THREAD_SANITIZER)
 #define __shared__ static  // the sanitizer guards it
 #else
-#define __shared__ static __attribute__((section("emu_shared")))  // one section, NaN at the start of each block
+// One section, NaN at the start of each block. The linker keeps the order of the objects: emulator.o, before all
+// kernels, has the page that begins it, cudart.o the one that ends it.
+#define __shared__ static EMU_SHARED_SECTION
+#define EMU_SHARED_SECTION __attribute__((section("emu_shared")))
 #endif
 
 #define threadIdx (emu::position->thread)

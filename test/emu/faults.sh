@@ -1,8 +1,8 @@
 #!/bin/sh
 # faults.sh - the mistakes that the emulator is for, put into the real kernels one at a time: a barrier taken out, a
 # bound one too far, a wait for a copy forgotten, a shuffle left out, a barrier in a branch, shared memory that was not
-# asked for, a transposition forgotten. Each must make a claim of the suite fail. Needs what `make test-programs` has
-# built.
+# asked for, a transposition forgotten, an address in the wrong space or outside. Each must make a claim of the suite
+# fail. Needs what `make test-programs` has built.
 cd "$(dirname "$0")/../.." || exit 1
 cxx=${CXX:-g++} work=build/faults passed=0 failed=0
 mkdir -p $work
@@ -18,15 +18,15 @@ flags() { # flags CONFIG, as in the Makefile
 # What stands in for NCCL goes over MPI, where the Makefile has found it.
 libraries="$(mpicxx --showme:link 2> /dev/null | tr ' ' '\n' | grep -E '^-[Ll]' | tr '\n' ' ') -lpthread -lm -ldl"
 
-# build CONFIG TEST FILE: links the test with $work/FILE.cu in the place of kernels/cuda/FILE.cu.
+# build CONFIG TEST FILE: links the test with $work/FILE.cu in the place of kernels/cuda/FILE.cu, in that order.
 objects=$(make -s emu-objects)
 build() {
     others=""
     for o in $objects; do
-        case $o in $3.o) ;; *) others="$others build/$1/emu/$o" ;; esac
+        case $o in $3.o) others="$others $work/$o" ;; *) others="$others build/$1/emu/$o" ;; esac
     done
     $cxx -std=c++17 $(flags "$1") -w -fno-math-errno -Itest/emu -I. -x c++ -c $work/$3.cu -o $work/$3.o &&
-        $cxx $(flags "$1") build/$1/test_on_emu/$2.o build/$1/emu/open.o $others $work/$3.o build/$1/ragged.a \
+        $cxx $(flags "$1") build/$1/test_on_emu/$2.o build/$1/emu/open.o $others build/$1/ragged.a \
             -rdynamic -o $work/test $libraries
 }
 
@@ -56,7 +56,7 @@ verdict() { # verdict NAME WHAT-WENT-WRONG
     if [ -z "$2" ]; then
         passed=$((passed + 1))
         echo "  ok      $1 is found"
-        grep -hm1 -E 'emulator:|SUMMARY|runtime error' $work/out | cut -c 1-110 | sed 's/^/            /'
+        grep -hm1 -E 'emulator:|SUMMARY|runtime error' $work/out | cut -c 1-160 | sed 's/^/            /'
     else
         failed=$((failed + 1))
         echo "  FAILED  $1: $2"
@@ -86,5 +86,25 @@ fault a_value_changed_before_all_have_read_it release test_ops merging_is_exact 
 fault shared_memory_that_was_not_asked_for release test_attention aligned_rows attention 's/cuda_allow_shared(.*);//'
 fault a_forgotten_transposition release test_matmul fp32_matmuls_are_right matmul \
     's/weight_gradient ? CUBLAS_OP_T : CUBLAS_OP_N/CUBLAS_OP_N/'
+fault rows_kept_as_if_shared_memory_were_global release test_ops_block layernorm_matches norm \
+    's/keep_pack(kept + c/store_pack(kept + c/'
+fault a_result_stored_as_if_it_were_shared release test_ops_block layernorm_matches norm \
+    's/store_pack(out + c/keep_pack(out + c/'
+fault a_tile_read_where_it_was_copied_from release test_attention aligned_rows attention \
+    's/hold_rows<D, M>(held, my_q)/hold_rows<D, M>(held, (const bf16*)a.q)/'
+fault a_stage_behind_the_last release test_attention aligned_rows attention \
+    's/k_tile = stages + stage \* 2/k_tile = stages + (stage + 1) * 2/'
+fault a_tile_between_two_chunks release test_attention aligned_rows attention \
+    's/my_q = shared + mine \* D/my_q = shared + mine * D + 4/'
+fault rows_copied_from_behind_the_last release test_attention aligned_rows attention \
+    's/(size_t)a.ldq, t.n_rows, a.HS/(size_t)a.ldq, QUERY_TILE, a.HS/'
+fault a_copy_begun_before_all_have_read_what_it_replaces release test_attention aligned_rows attention \
+    's|__syncthreads();  // this step.*||; s|if (D <= MOST_HELD && n_keys ==|__syncthreads(); &|'
+fault a_count_that_does_not_start_from_zero release test_attention aligned_rows attention \
+    's/i += LIST_THREADS) next\[i\] = 0/i += LIST_THREADS) next[i] += 0/'
+fault reads_without_a_bound release test_matmul fp32_matmuls_are_right column_sum \
+    's/if (n + i \* DOWN < end) rows/rows/'
+fault a_kernel_given_memory_of_the_host release test_matmul fp32_matmuls_are_right column_sum \
+    's/(float\*)cuda_scratch(/(float*)malloc(/'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
