@@ -121,6 +121,10 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
     CostTerms* t = &x->terms[i];
     *t = group_terms(g, s2, tokens);
     t->quadratic /= speed;
+    if (x->attends[i] >= 0) {  // all heads on one rank
+        double own_speed = x->setting->speeds ? x->setting->speeds[x->attends[i]] : 1;
+        t->quadratic = x->setting->cost.quadratic * s2 / own_speed;
+    }
     t->per_token = x->rule->even_linear ? 0 : t->per_token / speed;
     if (x->rule->hidden_rings && x->setting->cost.n_groups > 0 && mb->cp_size > 1)
         t->communication = published_token_ms(&x->setting->cost, mb->cp_size) * tokens;

@@ -139,15 +139,14 @@ static void every_planner_takes_what_is_predicted(void) {
 }
 
 // Tokens elsewhere than their attention; rings whose messages between nodes go through proxies, with a NIC for each
-// rank or fewer. Ranks that get tokens of several others meet them one after another, which the model does not know:
-// steps ended up to 13 % later where messages are dear.
+// rank or fewer. Ranks that get tokens of several others meet them one after another, which the model does not know.
 static void remapped_and_routed_steps_take_what_is_predicted(void) {
     static const char* const cases[] = {"--plan zeppelin --remap yes --machine $W/published",
                                         "--plan zeppelin --remap yes --machine $W/measured",
                                         "--cp 16 --cp-kind ring --route yes --machine $W/published",
                                         "--cp 16 --cp-kind ring --route auto --machine $W/measured",
                                         "--cp 16 --cp-kind ring --route yes --machine $W/two_nics"};
-    static const double tolerances[] = {0.05, 0.18, 0.005, 0.005, 0.005};
+    static const double tolerances[] = {0.05, 0.05, 0.005, 0.005, 0.005};
     char options[320];
     double direct[STEPS], routed[STEPS];
     for (int i = 0; i < COUNT(cases); i++) {
