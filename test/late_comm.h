@@ -1,6 +1,9 @@
 // late_comm.h - a Comm whose collectives happen as late as they may: begin_send_receive only notes its messages and
 // spoils the memory that will receive, `end` sends and receives. Who overwrites what is not sent yet, or reads what has
 // not come, gets wrong numbers every time, not only when a message is slow. Host memory only.
+//
+// Ranks whose messages keep no common order may not be late. For those a watched Comm notes what is sent, and whether
+// it was still the same at `end`.
 #pragma once
 #include "kernels/comm.h"
 
@@ -53,3 +56,49 @@ static inline void set_late(Comm* c, int on) {
     late.table.end = late_end;
     c->table = &late.table;
 }
+
+typedef struct WatchedSend {
+    Request request;
+    Transfer message;
+    uint64_t hash;
+} WatchedSend;
+
+static struct {
+    const CommTable* own;
+    CommTable table;
+    WatchedSend open[LATE_MESSAGES];
+    int n, changed;
+} watched;
+
+static uint64_t hash_message(const Transfer* t) { return hash_bytes(t->data, t->bytes, 0); }
+
+static Request watched_begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives,
+                                          int n_receives, Stream s) {
+    Request request = watched.own->begin_send_receive(c, sends, n_sends, receives, n_receives, s);
+    if (watched.n + n_sends > LATE_MESSAGES) die("%d messages have begun and not ended", watched.n);
+    for (int i = 0; i < n_sends; i++)
+        watched.open[watched.n++] = (WatchedSend){request, sends[i], hash_message(&sends[i])};
+    return request;
+}
+
+static void watched_end(Comm* c, Request request, Stream s) {
+    for (int i = watched.n - 1; i >= 0; i--) {
+        if (watched.open[i].request != request) continue;
+        watched.changed += hash_message(&watched.open[i].message) != watched.open[i].hash;
+        watched.open[i] = watched.open[--watched.n];
+    }
+    watched.own->end(c, request, s);
+}
+
+// From now on c, of which there may be none; not for a Comm without overlap, whose requests have all one name.
+static inline void watch_sends(Comm* c) {
+    watched.n = watched.changed = 0;
+    if (!c || !c->overlap) return;
+    watched.own = c->table, watched.table = *c->table;
+    watched.table.begin_send_receive = watched_begin_send_receive;
+    watched.table.end = watched_end;
+    c->table = &watched.table;
+}
+
+// Whether all that was sent stayed as it was until its end, and all has ended.
+static inline int sends_were_kept(void) { return watched.n == 0 && watched.changed == 0; }

@@ -15,6 +15,7 @@
 
 #include "plan/published/published.h"
 #include "plan/remap.h"
+#include "test/late_comm.h"
 #include "test/trainer.h"
 
 enum { CASES_OF_A_MODEL = 3 };
@@ -267,6 +268,7 @@ static void one_case(uint64_t seed, int i) {
     CHECK(now.tensor - before.tensor == expected.tensor);
     CHECK(now.copies - before.copies == expected.copies);
     CHECK(now.pipeline - before.pipeline == expected.pipeline);
+    CHECK(sends_were_kept());
     CHECK_CLOSE(loss, reference.losses[i], 1e-5 * fabs(reference.losses[i]));
     double norm = norm_of(reference.grads + (size_t)i * reference.elems, reference.elems);
     CHECK_CLOSE(gradient_norm(run), norm, 1e-5 * norm);
@@ -329,6 +331,7 @@ static void open_model(uint64_t seed, int n) {
     MPI_Bcast(reference.losses, n, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     MPI_Bcast(reference.grads, n * (int)reference.elems, MPI_FLOAT, 0, MPI_COMM_WORLD);
     trainer_open(&trainer, &identity);
+    if (run->model.k->on_host) watch_sends(run->model.pipe.comm);
 }
 
 static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {

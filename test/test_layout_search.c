@@ -1,4 +1,6 @@
-// test_layout_search.c - the claims of plan/layout_search.h: against brute force over all layouts of small models.
+// test_layout_search.c - the claims of plan/layout_search.h: against brute force over all layouts of small models; and
+// what messages of a layout cost (plan/layout_cost.h), by their bytes.
+#include "plan/layout_cost.h"
 #include "plan/layout_search.h"
 #include "test/test.h"
 
@@ -219,10 +221,46 @@ static void memory_buys_time(void) {
     arena_free(&arena);
 }
 
+// Nothing hides under anything: what a layer's messages take is what their bytes take on the link, a thousand a ms, for
+// zero 1 to 3 and for a layer whose two cuts have tokens of their own.
+static void messages_of_a_layer_take_what_their_bytes_take(void) {
+    enum { RANKS = 4, N = 128, C = 48, HEADS = 4, E = 4 };
+    Shape whole = shape_make(2, C, HEADS, 300, 64);
+    Machine machine = {.cost = {.per_token = 0.01, .link_scale = 1, .layers = 2, .channels = C, .kv_channels = C}};
+    machine.cost.elem_bytes = E;
+    for (int k = 0; k < 2; k++) machine.cost.link[k] = (LinkTable){2, {1e3, 1e9}, {1, 1e6}};
+    Arena arena = {0};
+    LayoutCosts c;
+    layout_costs(&c, &whole, &machine, RANKS, RANKS, E, &arena);
+    c.overlap = c.tensor_overlap = 0, c.tokens = 3 * N * RANKS, c.mean_length = N;
+    Shape one = shape_stage(&whole, 0, 1);
+    double bytes = E * (double)shape_bucket(&one, 1).elems * (RANKS - 1) / RANKS, gather = bytes / 1e3, reduce = gather;
+    const struct {
+        double rounds, step;
+    } zero[] = {{0, gather + reduce}, {3 * reduce, gather}, {3 * (2 * gather + reduce), 0}};
+    for (int i = 0; i < 3; i++) {
+        Layout layout = layout_even(&whole, 1, 1, 1 + i, RECOMPUTE_NONE);
+        double ms[N_LAYOUT_TERMS] = {0};
+        layout_layer_ms(ms, &c, &layout, 0, 0, N);
+        CHECK_CLOSE(ms[TERM_ROUNDS], zero[i].rounds, 1e-9 * gather);
+        CHECK_CLOSE(ms[TERM_STEP], zero[i].step, 1e-9 * gather);
+        CHECK(ms[TERM_SEQUENCE] == 0 && ms[TERM_TENSOR] == 0);
+    }
+    // 6 rounds: half as many groups. Of a group's tokens half, of half of the heads, queries, keys and values one way,
+    // outputs the other; backward as much.
+    Layout cuts = layout_even(&whole, 2, 1, 1, RECOMPUTE_NONE);
+    cuts.layer[0].tp = 1;
+    double ms[N_LAYOUT_TERMS] = {0}, head = (double)N / 2 * C / HEADS * E;
+    layout_layer_ms(ms, &c, &cuts, 0, 0, N);
+    CHECK_CLOSE(ms[TERM_SEQUENCE], 6 * 2 * (6 * head + 2 * head) / 1e3, 1e-6);
+    arena_free(&arena);
+}
+
 int main(void) {
     RUN(the_search_finds_what_brute_force_finds);
     RUN(layers_by_strategies_of_their_own_are_those_of_brute_force);
     RUN(tries_are_in_order);
     RUN(memory_buys_time);
+    RUN(messages_of_a_layer_take_what_their_bytes_take);
     return test_done();
 }

@@ -145,6 +145,26 @@ static void layers_of_a_stage_may_be_unlike(void) {
     CHECK(strstr(errors, "expected groups of at most 1 there, one for each key/value head") != NULL);
 }
 
+// Ranks 0 to 2 are a node, rank 3 another: stages have unlike shares of nodes.
+static void stages_on_nodes_of_unlike_size_follow_one_plan(void) {
+    Curve c;
+    setenv("RAGGED_NODE_SIZE", "3", 1);
+    int whole = run("unlike_nodes", 4, "--pp 2", &c);
+    unsetenv("RAGGED_NODE_SIZE");
+    if (whole && (one.sample[0] || run("one", 1, "", &one))) check_same(&c, &one, 0);
+}
+
+// Which way a weight is rounded depends on its place in the whole model. Of the first step nothing else is left:
+// AdamW makes it as long as the learning rate for every gradient, whatever rounding did to that.
+static void stages_round_stochastically_as_one_rank_does(void) {
+    static const char rounded[] = "--dtype bf16 --rounding stochastic --steps 1 --save-every 1 --sample-every 0";
+    CHECK(sh("%s " TINY "%s --out $W/round1", program, rounded) == 0);
+    CHECK(sh(MPIRUN TINY "%s --pp 2 --out $W/round2", 2, program, rounded) == 0);
+    sh("cmp -l $W/round[12]/step-000001/model.safetensors | wc -l; wc -c <$W/round1/step-000001/model.safetensors");
+    double differ = NAN, bytes = NAN;
+    CHECK(sscanf(output, "%lf %lf", &differ, &bytes) == 2 && bytes > 1e5 && differ <= 0.01 * bytes);
+}
+
 static void the_log_tells_of_the_stages(void) {
     double stages[STEPS], bubble[STEPS], in_flight[STEPS];
     CHECK(log_values("five", "stages", stages, STEPS) == STEPS && stages[0] == 5);
@@ -178,6 +198,8 @@ int main(int argc, char** argv) {
     RUN(a_checkpoint_goes_on_in_any_other_division);
     RUN(a_layout_is_found_under_a_memory_limit);
     RUN(layers_of_a_stage_may_be_unlike);
+    RUN(stages_on_nodes_of_unlike_size_follow_one_plan);
+    RUN(stages_round_stochastically_as_one_rank_does);
     RUN(the_log_tells_of_the_stages);
     RUN(what_cannot_be_is_refused_in_one_line);
     return program_end();

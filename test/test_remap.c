@@ -6,14 +6,18 @@
 
 enum { CASES = 600 };
 
-// What a case is drawn with: a machine without rounds' costs, links that are cheap or dear.
+// What a case is drawn with: a machine without rounds' costs, links that are cheap or dear, in every other case ranks of
+// unlike speed.
 static void any_setting(Setting* setting, const Step* step, uint64_t seed, GroupCost* groups) {
+    static double speeds[MOST_RANKS];
+    for (int r = 0; r < MOST_RANKS; r++) speeds[r] = 0.3 + 0.7 * random_uniform(seed, 200 + (uint64_t)r);
     Setting s = {.limits = step->limits, .groups = groups, .context = 5000, .rounds = (int)(seed & 1)};
     double link = random_uniform(seed, 50) * 1e-4;
     s.cost.quadratic = 1e-4 * random_uniform(seed, 51), s.cost.per_token = 0.1, s.cost.link_scale = 1;
     s.cost.layers = 2, s.cost.channels = 64, s.cost.kv_channels = 32, s.cost.elem_bytes = 2;
     s.cost.link[LINK_INSIDE] = (LinkTable){2, {64, 1e6}, {0, link * 100}};
     s.cost.link[LINK_ACROSS] = (LinkTable){2, {64, 1e6}, {0, link * 1000}};
+    if (seed & 2) s.speeds = speeds;
     *setting = s;
     cost_groups(groups, &setting->cost, &setting->limits, CP_CHOICE_AUTO);
 }
@@ -99,20 +103,26 @@ static void what_is_chosen_is_no_slower(void) {
     printf("    %d of %d plans got shorter\n", chosen, CASES);
 }
 
+// A document on each of two ranks of a node; attention costs nothing, a token 0.1 ms.
+static Step two_documents(Setting* s, GroupCost* groups, int capacity, const int* lengths) {
+    Step step = small_step(2, 4, capacity, 2, lengths);
+    any_setting(s, &step, 1, groups);
+    s->cost.quadratic = 0, s->no_overlap = 1;
+    cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
+    for (int i = 0; i < 2; i++) step.plan.docs[i] = i, step.plan.micro_batches[i] = (MicroBatch){i, 1, 1, i, 1, 0};
+    step.plan.ranks = step.plan.n_docs = step.plan.n_micro_batches = 2;
+    step_rounds(&step);
+    return step;
+}
+
 // Two ranks of a node: one attends to a long document, the other has four times as many tokens. 1000 of them move, and
 // a layer's linear work is that of 2500 tokens instead of 4000.
 static void even_tokens_take_the_time_of_the_formula(void) {
     static const int lengths[] = {1000, 4000};
-    Step step = small_step(2, 4, 5000, 2, lengths);
     GroupCost groups[MOST_RANKS + 1];
     Setting s;
-    any_setting(&s, &step, 1, groups);
     int changed;
-    s.cost.quadratic = 0, s.no_overlap = 1;
-    cost_groups(groups, &s.cost, &s.limits, CP_CHOICE_AUTO);
-    for (int i = 0; i < 2; i++) step.plan.docs[i] = i, step.plan.micro_batches[i] = (MicroBatch){i, 1, 1, i, 1, 0};
-    step.plan.ranks = step.plan.n_docs = step.plan.n_micro_batches = 2;
-    step_rounds(&step);
+    Step step = two_documents(&s, groups, 5000, lengths);
     CHECK_CLOSE(makespan(&step, &step.plan, &s), 400, 1e-9);
     CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err, sizeof step.err) == 0);
     CHECK(changed == 1);
@@ -123,9 +133,27 @@ static void even_tokens_take_the_time_of_the_formula(void) {
     free_step(&step);
 }
 
+// By their times a rank of half the speed would keep 1000 tokens, and the other get 2000, for which it has no room.
+static void even_times_keep_to_the_capacity(void) {
+    static const int lengths[] = {1500, 1500};
+    static const double speeds[] = {0.5, 1};
+    GroupCost groups[MOST_RANKS + 1];
+    PassLoad loads[MOST_RANKS];
+    Setting s;
+    int changed;
+    Step step = two_documents(&s, groups, 1800, lengths);
+    s.speeds = speeds;
+    CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_AUTO, &step.arena, step.err, sizeof step.err) == 0);
+    CHECK(changed == 1 && step_check(&step) == 0);
+    count_tokens(loads, &step, &step.plan, 0);
+    CHECK(loads[0].tokens == 1200 && loads[1].tokens == 1800);
+    free_step(&step);
+}
+
 int main(void) {
     RUN(every_remapped_plan_is_a_plan_with_the_same_attention);
     RUN(what_is_chosen_is_no_slower);
     RUN(even_tokens_take_the_time_of_the_formula);
+    RUN(even_times_keep_to_the_capacity);
     return test_done();
 }

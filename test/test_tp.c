@@ -170,15 +170,18 @@ static void a_checkpoint_goes_on_in_any_division(void) {
     }
 }
 
-// Files hold key/value heads once: ranks that share them must have had the same bits.
-static void a_checkpoint_goes_on_in_the_same_division_to_the_bit(void) {
-    const char* const names[] = {"groups", "three", "shared_bf16"};
+static void check_same_division(const char* name) {
     if (!has_mpirun()) SKIP("mpirun is not here");
-    for (int i = 0; i < COUNT(names); i++) {
-        Curve c = resumed(names[i], job_of(names[i])->ranks, "");
-        CHECK_STRING(c.hash, curve_of(names[i])->hash);
-    }
+    Curve c = resumed(name, job_of(name)->ranks, "");
+    CHECK_STRING(c.hash, curve_of(name)->hash);
 }
+
+static void a_checkpoint_goes_on_in_the_same_division_to_the_bit(void) {
+    check_same_division("groups"), check_same_division("three");
+}
+
+// Files hold them once: ranks that share them must have had the same bits.
+static void shared_key_value_heads_go_on_to_the_bit(void) { check_same_division("shared_bf16"); }
 
 static double relative_difference(const float* a, const float* b, size_t n) {
     double difference = 0, norm = 0;
@@ -422,6 +425,7 @@ int main(int argc, char** argv) {
     RUN(a_run_says_how_the_model_is_divided);
     RUN(a_checkpoint_goes_on_in_any_division);
     RUN(a_checkpoint_goes_on_in_the_same_division_to_the_bit);
+    RUN(shared_key_value_heads_go_on_to_the_bit);
     RUN(files_name_whole_tensors_and_hold_them_once);
     RUN(samples_are_those_of_one_rank);
     RUN(activations_move_by_the_formula);
