@@ -3,6 +3,7 @@
 # make test                 every family of claims at its smallest, within 5 minutes; ends with "N passed, N failed"
 # make test-all             everything that can be proved here, within half an hour; the list of both: test/suite
 # make test-long            the first law on 1,000 random plans;  make tiers="quick all long" run-tests: all three
+# make test-mutants         faults put into a copy of the tree, each of which a quick test must find: test/mutants/
 # make test-faults          calls that fail, kills, races, full disks: a quarter of an hour
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
@@ -255,6 +256,10 @@ test-long: report
 # Every call of a tiny run for memory, files and threads fails once, and so on: test/faults/.
 test-faults: report
 	@$(MAKE) -s tiers=faults run-tests
+
+# Some of them alone: MUTANTS="NAME ...".
+test-mutants: report
+	@MPI=$(MPI) EMULATED=$(EMULATED) sh test/mutants.sh $(MUTANTS)
 
 # On a machine with a GPU: every operation against the CPU's tables, the whole program against PyTorch's numbers and
 # across a kill, collectives between several ranks on this one GPU, and memory checked where compute-sanitizer is.

@@ -544,6 +544,32 @@ static void any_plan_can_be_predicted(void) {
 }
 
 // What the memory table of a run says of planning. All planners, rounds, the proof, in an arena that has seen them all.
+// Three heads of two ranks: both have half of the shared document's tokens, the first one a third of its attention, so
+// that attention of its own document has room beside it, and the tokens have not.
+static void documents_join_a_pass_only_where_their_tokens_have_room(void) {
+    static const int lengths[] = {1200, 200, 900, 500};
+    static const MicroBatch apart[] = {{0, 2, 2, 0, 1, 0}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {0, 1, 1, 3, 1, 0}};
+    Step step = small_step(2, 3, 1000, 4, lengths);
+    World world;
+    Prediction p = {0};
+    int joined = 0;
+    random_world(&world, &step.limits, 1);
+    world.setting.cost.micro_batch = 1000;  // what one pass less saves
+    cost_groups(world.groups, &world.setting.cost, &step.limits, CP_CHOICE_ULYSSES);
+    step.plan.ranks = 2, step.plan.n_docs = step.plan.n_micro_batches = 4;
+    memcpy(step.plan.micro_batches, apart, sizeof apart);
+    for (int i = 0; i < 4; i++) step.plan.docs[i] = i;
+    CHECK(plan_merge(&step.plan, &p, step.lengths, &world.setting, &step.arena, step.err, sizeof step.err) == 0);
+    CHECK(step_check(&step) == 0);
+    for (int i = 0; i < 4; i++) {
+        const MicroBatch* mb = &step.plan.micro_batches[i];
+        CHECK((mb->round == 0) == (mb->cp_size == 2 || step.plan.docs[mb->first_doc] == 1));
+        joined += mb->round == 0;
+    }
+    CHECK(joined == 2);
+    free_step(&step);
+}
+
 static void planning_takes_no_more_than_planning_bytes(void) {
     static int lengths[4096];
     static const int rank_counts[] = {1, 8, MOST_RANKS};
@@ -594,6 +620,7 @@ int main(void) {
     RUN(twice_the_speed_takes_half_the_time);
     RUN(a_slow_rank_gets_less);
     RUN(any_plan_can_be_predicted);
+    RUN(documents_join_a_pass_only_where_their_tokens_have_room);
     RUN(planning_takes_no_more_than_planning_bytes);
     return test_done();
 }
