@@ -193,7 +193,8 @@ static void weights_after_switching_are_those_of_a_fixed_strategy(void) {
     "--dtype bf16 --schedule constant --eval-every 0 --save-every 0 --sample-every 0 --capacity 100 "                \
     "--strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2' "
 
-// SIGTERM to one rank, as a node's manager sends it, not to the launcher. In bf16, whose masters are apart from weights.
+// SIGTERM to one rank, as a node's manager sends it, not to the launcher. In bf16, whose masters are apart from
+// weights.
 static void a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit(void) {
     enum { MOST = 1000 };
     static double whole[MOST], alone[MOST];
@@ -210,7 +211,8 @@ static void a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit(void) 
     CHECK_STRING(hash, loss_hash());
     CHECK(count_strategies("whole") >= 2);
     CHECK(sh("%s " TINY "--dtype bf16 --schedule constant --eval-every 0 --save-every 0 --sample-every 0 --steps %d "
-             "--out $W/alone", program, n) == 0);
+             "--out $W/alone",
+             program, n) == 0);
     CHECK(log_values("whole", "loss", whole, MOST) == n && log_values("alone", "loss", alone, MOST) == n);
     for (int i = 0; i < MIN(n, MOST); i++) CHECK_CLOSE(whole[i], alone[i], 2e-3 * alone[i]);  // test_tp.c: BF16
 }
