@@ -52,11 +52,11 @@ copy_tree() {
     done
 }
 
-# Once for each command.
-passes_without() {
-    case $known in *"|$1=ok|"*) return 0 ;; *"|$1=no|"*) return 1 ;; esac
-    runs "$1" && known="$known|$1=ok|" || known="$known|$1=no|"
-    case $known in *"|$1=ok|"*) return 0 ;; *) return 1 ;; esac
+# Notes each command that fails without a fault, in programs that were built without one.
+run_without() {
+    for name; do words 'caught by' "$name"; done | sort -u > $copy/build/commands
+    build "$(programs_of < $copy/build/commands)" || { cat $copy/build/log && exit 1; }
+    while read -r command; do runs "$command" || echo "$command"; done < $copy/build/commands > $copy/build/failing
 }
 
 try() { # try NAME
@@ -67,7 +67,7 @@ try() { # try NAME
         'no '*ranks.sh* | 'no '*test_strategies* | 'no '*test_pp*) verdict skipped "$1" "no MPI here" && return ;;
         *' no '*emu*) verdict skipped "$1" "no emulator here" && return ;;
     esac
-    passes_without "$command" || { verdict FAILED "$1" "fails without it: $command" && return; }
+    grep -qxF "$command" $copy/build/failing && verdict FAILED "$1" "fails without it: $command" && return
     if ! (cd $copy && patch -s -p1 --no-backup-if-mismatch -r - < "$faults/$1.patch") > $copy/build/log 2>&1; then
         verdict FAILED "$1" "the patch does not apply any more"
     elif ! build "$programs"; then
@@ -84,7 +84,7 @@ try() { # try NAME
 [ $# -gt 0 ] || set -- $(cd "$faults" && ls | sed -n 's/\.patch$//p')
 for name; do [ -e "$faults/$name.patch" ] || { echo "mutants.sh: no test/mutants/$name.patch" && exit 1; }; done
 copy_tree
-build "$(for name; do words 'caught by' "$name"; done | programs_of)" || { cat $copy/build/log && exit 1; }
+run_without "$@"
 for name; do try "$name"; done
 echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
 [ $failed = 0 ]

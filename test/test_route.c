@@ -74,6 +74,16 @@ static void ranks_that_share_a_nic_take_as_long_as_all_together(void) {
     }
 }
 
+// Proxies of a message are on four NICs; where rings send beside it, on its share of them.
+static void rings_beside_leave_fewer_proxies(void) {
+    static const int expected[] = {4, 2, 1, 1, 1};
+    RouteMessage messages[2 * NODE];
+    for (int i = 0; i < 2 * NODE; i++) messages[i] = (RouteMessage){i, i ? i : NODE, i ? 0 : BYTES};
+    world->nics = 4, world->route_least = 1;
+    for (int i = 0; i < COUNT(expected); i++)
+        CHECK(route_proxies(world, messages, 2 * NODE, 0, i + 1) == expected[i]);
+}
+
 // Any number of bytes and of proxies: what each rank sends, by the definition.
 static void parts_are_counted_to_the_byte(void) {
     world->nics = 0, world->route_least = 1;
@@ -100,6 +110,7 @@ int main(int n_arguments, char** arguments) {
     virtual_ranks_open(&machine, 2 * NODE, NODE, 1);
     RUN_TOGETHER(proxies_take_the_time_of_the_formula);
     RUN_TOGETHER(ranks_that_share_a_nic_take_as_long_as_all_together);
+    RUN_TOGETHER(rings_beside_leave_fewer_proxies);
     RUN_TOGETHER(parts_are_counted_to_the_byte);
     return ranks_done();
 }

@@ -168,7 +168,7 @@ static void a_new_run_moves_a_log_that_is_there_aside(void) {
 static void a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read(void) {
     CHECK(sh("$P " SMALL " --steps 12 --save-every 4 --keep 0 --out $W/lines") == 0);
     CHECK(sh("cd $W/lines; cp log.jsonl ../lines.all; sed -i '3s/\"step\"/\"stEp\"/; 4s/^./?/' log.jsonl; printf "
-             "'{\"step\"' "
+             "'{\"step\": 3}\n{\"step\"' "
              ">> log.jsonl; $P --resume-from 8 --out .") == 0);
     CHECK(strstr(errors, "log.jsonl: 2 lines cannot be read, the first is line 3") && strstr(output, "log.1.jsonl"));
     CHECK(sh("cd $W/lines; test $(grep -c loss_hash log.jsonl) = 12 && sed -n 3p log.jsonl | grep stEp") == 0);
