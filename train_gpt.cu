@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -437,25 +436,6 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     zero_clear_grads(m);
 }
 
-static volatile sig_atomic_t tells_of_it;
-
-// After the first Ctrl-C the step is finished, or left, and saved; the second one ends the program as usual. A terminal
-// that closes, or a reader of a pipe that ends, says so more than once.
-static void on_signal(int number) {
-    static const char words[] = "\nends with this step, or leaves it, and saves; Ctrl-C again ends at once\n";
-    interrupted = number;
-    if (tells_of_it && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0) tells_of_it = 0;
-    signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
-}
-
-// Of those that end a run. nohup has one ignored; it stays so.
-static void catch_signals(const Run* run) {
-    tells_of_it = isatty(STDERR_FILENO) && !strcmp(run->identity.source, "alone");
-    const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
-    for (int i = 0; i < COUNT(numbers); i++)
-        if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
-}
-
 // Forward, and at the end of the model the losses and, with train, the gradients of the final norm's output.
 static void forward_task(Model* m, const Row* row, float scale, int train) {
     model_forward(m, row);
@@ -727,7 +707,7 @@ static void start_training(Run* run) {
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
     run->unigram_loss = run->val_bytes = NAN;
     if (tells) run_unigram_loss(run);
-    catch_signals(run);
+    run_catch_signals(run);
     plan_now(run);
     run->log.fd = -1;
     if (run->model.world->rank == 0 && runlog_open(&run->log, run->out, c->resume, run->state.step, err, sizeof err))

@@ -1,4 +1,4 @@
-// pace.c - steps that take long: what one should take, how far it is, and how it is left when the run is to end.
+// pace.c - signals that end a run, and steps that take long: what one should take, how far it is, how it is left.
 //
 // Who leaves. A rank that nobody joins in a pass may leave it out whenever it likes. Ranks that share a pass, directly
 // or by others, ask each other before it, in the order of their exchanges, and all of them leave it out or none does:
@@ -9,7 +9,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "data/progress.h"
 #include "run/run.h"
@@ -19,8 +21,29 @@ enum {
     SILENCE = 10,        // of a step, in which nothing is said of it on a terminal
     PLAIN_INTERVAL = 60  // between lines that stay
 };
-volatile sig_atomic_t interrupted;
 static const double least_left = 2;  // seconds that a step must have ahead of it to be left
+
+// ---- signals
+
+volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t tells_of_it;
+
+// After the first Ctrl-C the step is finished, or left, and saved; the second one ends the program as usual. A terminal
+// that closes, or a reader of a pipe that ends, says so more than once.
+static void on_signal(int number) {
+    static const char words[] = "\nends with this step, or leaves it, and saves; Ctrl-C again ends at once\n";
+    interrupted = number;
+    if (tells_of_it && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0) tells_of_it = 0;
+    signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
+}
+
+// Of those that end a run. nohup has one ignored; it stays so.
+void run_catch_signals(const Run* run) {
+    tells_of_it = isatty(STDERR_FILENO) && !strcmp(run->identity.source, "alone");
+    const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
+    for (int i = 0; i < COUNT(numbers); i++)
+        if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
+}
 
 // ---- what a step should take
 

@@ -417,6 +417,7 @@ void run_choices(Run* run);  // --eval-choices
 // ---- pace.c: steps that take long
 
 extern volatile sig_atomic_t interrupted;  // the signal that asks for an end, 0 none
+void run_catch_signals(const Run* run);    // from here on
 // What the matmuls of linear layers and of attention reach of the peak, roughly, before anything is measured.
 #define LINEAR_SHARE_OF_PEAK 0.5
 #define ATTENTION_SHARE_OF_PEAK 0.25
