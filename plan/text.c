@@ -138,3 +138,10 @@ const char* text_duration(double seconds, char text[32]) {
     else snprintf(text, 32, "%lds", s);
     return text;
 }
+
+const char* text_bytes(double bytes, char text[32]) {
+    double mib = bytes / (1 << 20);
+    if (mib >= 10240) snprintf(text, 32, "%.1f GiB", mib / 1024);
+    else snprintf(text, 32, "%.1f MiB", mib);
+    return text;
+}

@@ -38,6 +38,8 @@ const char* text_many(int64_t n, const char* noun, char text[64]);
 
 // "1h02m", "3m05s", "42s"
 const char* text_duration(double seconds, char text[32]);
+// "412.3 MiB", "12.3 GiB"; returns text.
+const char* text_bytes(double bytes, char text[32]);
 
 // Print a line, or a part of one, as printf would; newlines in it become '?' too.
 #if defined(__GNUC__)

@@ -161,8 +161,8 @@ void run_print(const Run* run, const MemoryPlan* plan) {
     brief_model(run);
     brief_data(run);
     brief_device(run);
-    double mib = (double)plan->total / (1 << 20);
-    printf("memory  %.1f %s%s\n", mib >= 10240 ? mib / 1024 : mib, mib >= 10240 ? "GiB" : "MiB",
+    char total[32];
+    printf("memory  %s%s\n", text_bytes((double)plan->total, total),
            run->model.world->size > 1 ? " on every rank" : "");
     if (run->claims) brief_run(run);
 }

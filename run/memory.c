@@ -315,13 +315,13 @@ static KernelLimits widest_limits(const Run* run) {
 static void refuse_memory(const Run* run, const MemoryPlan* plan) {
     const MemoryEntry* most = plan->entries;
     const Config* c = &run->config;
-    double gib = 1 << 30;
+    char total[32], largest[32], found[32];
     for (int i = 1; i < plan->n; i++)
         if (plan->entries[i].bytes > most->bytes) most = &plan->entries[i];
-    die("expected %.2f GiB of memory, most of it for %s (%.2f GiB), found %.2f GiB available (%s); try %s, --recompute "
-        "block, or a smaller model",
-        (double)plan->total / gib, most->name, (double)most->bytes / gib, (double)run->available.bytes / gib,
-        run->available.whose,
+    die("expected %s of memory, most of it for %s (%s), found %s available (%s); try %s, --recompute block, or a "
+        "smaller model",
+        text_bytes((double)plan->total, total), most->name, text_bytes((double)most->bytes, largest),
+        text_bytes((double)run->available.bytes, found), run->available.whose,
         run->limits.ranks == 1 && c->capacity <= c->context ? "a smaller --context, more ranks"
                                                             : "a smaller --capacity");
 }

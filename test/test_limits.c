@@ -104,7 +104,7 @@ static void a_quota_of_one_core_counts_as_one_core(void) {
 
 static void a_limit_of_addresses_refuses_a_table_that_does_not_fit(void) {
     CHECK(refused(sh("rm -rf $W/run; ulimit -v 200000; exec %s " LARGE, program), "MiB available (ulimit -v)",
-                  "--capacity"));
+                  "--context"));
     CHECK(works(sh("rm -rf $W/run; ulimit -v 200000; exec %s " ONE, program)));
 }
 
@@ -166,13 +166,14 @@ static void more_threads_than_there_is_room_for_get_one_line(void) {
 static void threads_of_a_sample_have_room_or_get_one_line(void) {
     int refusals = 0;
     CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
-    for (int kib = 150000; kib <= 260000; kib += 5000) {
+    int tries = 0;  // scratch of so many threads is 20 to 92 MiB, by instruction set
+    for (int kib = 150000; kib <= 360000; kib += 10000, tries++) {
         int status = sh("ulimit -v %d; exec %s --out $W/run --sample x --tokens 4 --threads 20", kib, program);
         CHECK(status == 0 || refused(status, "train: ", "try "));
         CHECK(!strstr(errors, "libgomp"));
         refusals += status != 0;
     }
-    CHECK(refusals > 0 && refusals < 23);
+    CHECK(refusals > 0 && refusals < tries);
 }
 
 // As a user whose processes are counted: those of root are not.

@@ -125,7 +125,7 @@ static void a_layout_is_found_under_a_memory_limit(void) {
     CHECK(sh(MPIRUN TINY "--layout auto --memory 1M", 4, program) != 0);
     CHECK(strstr(errors, "expected a layout of at most 1.0 MiB a rank, found none below") != NULL);
     CHECK(sh("%s " TINY "--memory 1M --out %s/refused", program, work) == 1);
-    CHECK(strstr(errors, "1 MiB available (of --memory)") != NULL);
+    CHECK(strstr(errors, "1.0 MiB available (of --memory)") != NULL);
 }
 
 // Layers of one stage that differ in tp, in what ranks divide, and in what is computed again; a stage without cut

@@ -444,7 +444,7 @@ static void a_table_beyond_the_machines_memory_is_refused(void) {
                   "pipeline_memory 1 1 0 0 0 0 0 48 0 0 0 0 0\n");
     snprintf(options, sizeof options, "--device virtual --machine $W/small --data $W/even --heads 4 %s", SHAPE);
     CHECK(sh("%s %s --steps 1 --out %s/run", program, options, work) == 1);
-    CHECK(strstr(errors, "found 48 MiB available (gpu_mib of the machine)") != NULL);
+    CHECK(strstr(errors, "found 48.0 MiB available (gpu_mib of the machine)") != NULL);
     CHECK(sh("%s %s --capacity 1024 --context 1024 --batch-tokens 2048 --steps 1 --out %s/run", program, options,
              work) == 0);
 }
