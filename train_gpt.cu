@@ -534,8 +534,8 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 
 // Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
 // to come, or the run ends. A signal that any rank has seen, or a plan that one lacks, stops all of them at the same
-// step. The slowest rank's time of the last step corrects the cost model, on all ranks alike, so that they go on to make
-// the same plans.
+// step. The slowest rank's time of the last step corrects the cost model, on all ranks alike, so that they go on to
+// make the same plans.
 static void agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
