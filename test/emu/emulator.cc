@@ -358,6 +358,7 @@ void check_pointer(const char* kernel, const void* p) {
     fail("an argument, address %p, is %s", p, place_of((const char*)p, 1));
 }
 
+#ifndef EMU_ADDRESS_SANITIZER  // which reports these itself
 // A read or a write of a kernel that no mapped page answers.
 static void report_fault(int signal_number, siginfo_t* info, void*) {
     if (!gpu.current || gpu.current == &gpu.host) {  // the host's own: as ever
@@ -367,11 +368,7 @@ static void report_fault(int signal_number, siginfo_t* info, void*) {
     fail("it reads or writes at address %p, %s", info->si_addr, place_of((const char*)info->si_addr, 1));
 }
 
-static void guard_spaces() {
-    static bool done;
-    if (done) return;
-    done = true;
-#ifndef EMU_ADDRESS_SANITIZER
+static void report_faults() {
     static char stack[64 << 10];  // that of the fiber may be full
     stack_t other = {};
     other.ss_sp = stack, other.ss_size = sizeof stack;
@@ -379,7 +376,16 @@ static void guard_spaces() {
     action.sa_sigaction = report_fault, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     if (sigaltstack(&other, nullptr) || sigaction(SIGSEGV, &action, nullptr) || sigaction(SIGBUS, &action, nullptr))
         fail("no handler for faults");
+}
+#else
+static void report_faults() {}
 #endif
+
+static void guard_spaces() {
+    static bool done;
+    if (done) return;
+    done = true;
+    report_faults();
 #ifdef EMU_SHARED_SECTION
     const char *begin = __start_emu_shared, *end = __stop_emu_shared;
     asm("" : "+r"(begin), "+r"(end));  // compilers think that no two symbols are one address
