@@ -197,8 +197,7 @@ static int compare_options(const Config* config, const Config* found, char* err,
         at += strlen(list[0] + at) + 1;
     if (!list[0] || !list[1]) failed = fail(err, errlen, "no memory to compare options");
     else if (at < n[0] || at < n[1])
-        failed = -fail(err, errlen, "state.json is UTF-8 and cannot keep %.200s; give that anew with --resume",
-                       at < n[0] ? list[0] + at : list[1] + at);
+        failed = fail(err, errlen, "state.json would not keep %.200s", at < n[0] ? list[0] + at : list[1] + at);
     free(list[0]);
     free(list[1]);
     return failed;

@@ -19,10 +19,9 @@
 void run_check_saving(const Run* run) {
     char err[ERR_BYTES];
     if (!run->claims) return;
-    int lost = hf_config_check(&run->model.whole, err, sizeof err);
-    if (!lost) lost = run_state_check(&run->state, &run->config, err, sizeof err);
-    if (lost < 0) die("no checkpoint of this run could be read again: %s", err);
-    if (lost && run->identity.rank == 0) warn("%s", err);
+    if (hf_config_check(&run->model.whole, err, sizeof err) ||
+        run_state_check(&run->state, &run->config, err, sizeof err))
+        die("no checkpoint of this run could be read again: %s", err);
 }
 
 // ---- a save
@@ -70,7 +69,7 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
     n = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), text, sizeof text);
     if (checkpoint_write_file(w, "config.json", text, n, err, errlen)) return -1;
-    if (run_state_check(&run->state, &run->config, err, errlen) < 0) return -1;
+    if (run_state_check(&run->state, &run->config, err, errlen)) return -1;
     char* run_state = run_state_text(&run->state, &run->config);
     if (!run_state) return fail(err, errlen, "no memory for state.json");
     int result = checkpoint_write_file(w, "state.json", run_state, strlen(run_state), err, errlen);

@@ -282,8 +282,11 @@ static void a_save_elsewhere_trusts_no_directory_of_others(void) {
 static void samples_come_from_a_run_that_removes_what_they_read(void) {
     pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving", program);
     for (int i = 0; i < 1000 && steps_logged("moving") < 3; i++) sleep_ms(10);  // it has saved
-    for (int i = 0; i < 30; i++) CHECK(sh("$P --sample x --tokens 2 --out $W/moving") == 0);
-    if (test_failures_in_claim) printf("    %.600s\n", errors);
+    for (int i = 0; i < 30; i++) {
+        int status = sh("$P --sample x --tokens 2 --out $W/moving");
+        if (status) printf("    status %d: %.600s\n", status, errors);
+        CHECK(status == 0);
+    }
     kill(pid, SIGTERM);
     CHECK(ended_within(pid, 10) == 128 + SIGTERM);
     CHECK(sh("$P --resume --out $W/moving --steps 1") == 0);

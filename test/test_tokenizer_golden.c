@@ -169,7 +169,8 @@ static void text_read_in_blocks_is_as_if_at_once(void) {
         Docs* docs = NULL;
         const char* paths[] = {path};
         int n_tokens = (int)tokenizer_encode(tokenizers[kind], expected, text, n);
-        CHECK(docs_open(&docs, paths, 1, tokenizers[kind], err, sizeof err) == 0);
+        DocsReading whole = {.separator = "none"};
+        CHECK(docs_open_as(&docs, paths, 1, tokenizers[kind], whole, err, sizeof err) == 0);
         CHECK(docs_length(docs, 0) == n_tokens + 1);
         CHECK(docs_read(docs, 0, 0, n_tokens + 1, found, err, sizeof err) == 0);
         CHECK(found[0] == tokenizer_end_of_text(tokenizers[kind]));

@@ -12,7 +12,7 @@
 
 #define OPTIONS                                                                                                 \
     "--data $W/corpus --layers 1 --width 16 --heads 2 --context 32 --batch-tokens 64 --threads 1 --dtype fp32 " \
-    "--eval-every 0 --sample-every 0 --keep 2 --timeout 5 "
+    "--eval-every 0 --sample-every 0 --keep 2 --timeout 5 --warmup 100 "  // no schedule of a run that goes on longer
 
 static char command[4096], fault[128];  // of the last run
 static const char* setting = "";        // the command that prepares it
