@@ -254,11 +254,13 @@ static int remove_temporary(void* context, const char* path, const char* name, c
 // Of the checkpoints that were written before this one all but the newest go, and none that somebody reads.
 static int clean_up(const char* run_dir, const CheckpointList* before, int keep, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH];
+    int hold;
     for (int i = MAX(keep - 1, 0); keep > 0 && i < before->n; i++) {
         if (checkpoint_step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
-        if (disk_is_file(path, marker) && !checkpoint_is_pinned(path) &&
-            drop(run_dir, before->all[i].step, err, errlen))
-            return -1;
+        if (!disk_is_file(path, marker) || !checkpoint_hold(path, &hold)) continue;
+        int failed = drop(run_dir, before->all[i].step, err, errlen);
+        if (hold >= 0) close(hold);
+        if (failed) return -1;
     }
     return disk_visit(run_dir, remove_temporary, NULL, err, errlen);
 }

@@ -207,13 +207,14 @@ void checkpoint_unpin(int pin) {
     if (pin >= 0) close(pin);
 }
 
-// 1 when another process reads this checkpoint now.
-int checkpoint_is_pinned(const char* dir) {
+// Who pins it now waits, and finds that its name is gone.
+int checkpoint_hold(const char* dir, int* hold) {
     char path[CHECKPOINT_PATH];
-    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    int pinned = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-    if (fd >= 0) close(fd);
-    return pinned;
+    *hold = disk_join(path, dir, marker, NULL, 0) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (*hold < 0 || !flock(*hold, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return 1;
+    close(*hold);
+    *hold = -1;
+    return 0;
 }
 
 // ---- choosing one
