@@ -24,5 +24,5 @@ typedef struct CheckpointList {
 
 // The complete checkpoints below run_dir. 0, or -1 with a message; a directory that does not exist has none.
 int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t errlen);
-// Keeps others from beginning to read a checkpoint, until *hold is closed (-1: it has no lock). Whether nobody reads it.
+// Whether nobody reads a checkpoint; then nobody begins to, until *hold is closed (-1: its file system has no locks).
 int checkpoint_hold(const char* dir, int* hold);
