@@ -48,7 +48,7 @@ static float* grad(const Model* m, ParamId id, int l) {
 
 // ---- norms
 
-// What the norm n of layer l reads, x = a + b, or with b NULL a, which lies there already; and the norm of it.
+// The norm n of layer l: out = norm(x) of x = a + b, which is stored, too; with b NULL x = a lies there already.
 static void norm_forward(const Model* m, const Row* row, const NormRow* n, int l, const void* a, const void* b) {
     m->k->norm_forward(b ? ACT(n->x) : NULL, tp_own(m, ACT(n->out), row, l), STAT(n->mean), STAT(n->rstd), a, b,
                        W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
@@ -176,7 +176,8 @@ static void mlp_backward(const Model* m, const Row* row, int l, void* d_fc, cons
 
 // ---- a block: two sublayers of one form
 
-// Core i makes core_out of column_out, and the gradient of the latter of that of the former.
+// What stands between the linears of sublayer i. forward: column_out -> core_out; backward: the gradient of the loss by
+// core_out -> that by column_out.
 typedef struct Core {
     void (*forward)(const Model* m, const Row* row, int l, void* column_out);
     void (*backward)(const Model* m, const Row* row, int l, void* d_column, const void* d_core);

@@ -24,7 +24,7 @@
 
 typedef struct Bounds {
     double l1, l2, l3;  // ms
-    double alone;       // ms: L3 of plans whose passes have one micro-batch: what searches aim at
+    double alone;       // ms: L3 where nothing hides under other documents, one micro-batch a pass; searches aim at it
     int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
 } Bounds;
 

@@ -40,7 +40,7 @@ double link_sum_ms(const GroupCost* g, double tokens) {
     return ms;
 }
 
-// Whether no border between nodes cuts a run of `ulysses_size` of the ranks [first, first + cp size).
+// Whether no border between nodes cuts a run of `ulysses_size` of the ranks [first, first + cp_size).
 static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) {
     int border = (first / node_size + 1) * node_size, end = first + cp_size;
     if (border >= end) return 1;

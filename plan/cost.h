@@ -125,7 +125,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind);
 
 // What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that nodes' borders leave whole.
-// ulysses sizes (GROUP_ULYSSES_SIZES); returns how many.
+// ulysses_sizes (GROUP_ULYSSES_SIZES) =; returns how many there are.
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size);
 
 // On a published machine: ms of a communication among so many ranks in which each moves so many bytes, before
@@ -158,7 +158,7 @@ static inline double group_shown_ms(const GroupCost* g, double s2, double tokens
     return g->parts ? ms - group_hidden_ms(left, g, g->quadratic * s2, tokens, NULL) : ms;
 }
 
-// ms of these documents; without `micro-batch`.
+// ms of these documents, without Cost.micro_batch.
 static inline double group_ms(const GroupCost* g, double s2, double tokens) {
     return g->quadratic * s2 + g->per_token * tokens + group_shown_ms(g, s2, tokens);
 }

@@ -89,7 +89,7 @@ static int refuse_all_cp_sizes(int doc, const int* lengths, const PlanLimits* li
                 (long long)capacity);
 }
 
-// Sets *cp size where it is 0, *ulysses_size and widest.
+// Sets *cp_size where it is 0, *ulysses_size and *widest.
 static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const int* lengths, int n,
                           const PlanLimits* limits, CpChoice kind, char* err, size_t errlen) {
     if (*cp_size < 0 || *cp_size > limits->ranks)

@@ -118,7 +118,7 @@ struct Model {
 // `cached` tokens lie in the KV cache and N new ones follow them.
 typedef struct Row {
     int N;
-    int n, first, own;                  // of a tensor-parallel group: see below. This rank has tokens first ..
+    int n, first, own;                  // of a tensor-parallel group: this rank has tokens first ..
                                         // first + own, own <= n; alone n = own = N
     int *tokens, *positions, *targets;  // (N)
     int* vocab_rows;                    // (N) of wte that this rank holds, -1 where it does not; unused when alone

@@ -1,7 +1,8 @@
 // backend.c - which instruction sets this processor has, the tables made for them, and their scratch memory.
 //
-// A table starts as a copy of the reference and is overridden family by family, each set on top of the ones below it
-// that it extends. All tables share one scratch memory, because ops run one at a time.
+// A table starts as a copy of the reference and is overridden family by family. Each set has all families of its own,
+// but AMX, which overrides some entries of avx512bf16's table. All tables share one scratch memory, because ops run one
+// at a time.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

@@ -154,17 +154,25 @@ static void swiglu(void* out, const void* dout, const void* x, int N, int U, Str
                (const T*)dout, (const T*)x, (size_t)U, blocks_of_row);
 }
 
+template <bool BACKWARD>
+static void swiglu_of_dtype(void* out, const void* dout, const void* x, int N, int U, DType dt, Stream s) {
+    if (dt == DT_BF16) swiglu<BACKWARD, bf16>(out, dout, x, N, U, s);
+    else swiglu<BACKWARD, float>(out, dout, x, N, U, s);
+}
+
 void cuda_activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
-    if (f == ACT_GELU) cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s);
-    else if (dt == DT_BF16) swiglu<false, bf16>(out, NULL, x, N, U, s);
-    else swiglu<false, float>(out, NULL, x, N, U, s);
+    switch (f) {
+        case ACT_GELU: cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s); break;
+        case ACT_SWIGLU: swiglu_of_dtype<false>(out, NULL, x, N, U, dt, s); break;
+    }
 }
 
 void cuda_activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
                               Stream s) {
-    if (f == ACT_GELU) map_dtype<MAP_TIMES_SLOPE>(dx, dout, x, (size_t)N * (size_t)U, dt, s);
-    else if (dt == DT_BF16) swiglu<true, bf16>(dx, dout, x, N, U, s);
-    else swiglu<true, float>(dx, dout, x, N, U, s);
+    switch (f) {
+        case ACT_GELU: map_dtype<MAP_TIMES_SLOPE>(dx, dout, x, (size_t)N * (size_t)U, dt, s); break;
+        case ACT_SWIGLU: swiglu_of_dtype<true>(dx, dout, x, N, U, dt, s); break;
+    }
 }
 
 // ---- moves of rows: a warp takes a row; a unit is 16 bytes, or one element where rows do not begin at 16 bytes
