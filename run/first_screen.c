@@ -148,8 +148,9 @@ static void brief_run(const Run* run) {
     const Config* c = &run->config;
     char every[64] = "no checkpoint", steps[64];
     if (c->save_every) snprintf(every, sizeof every, "a checkpoint every %d", c->save_every);
+    text_many(c->steps, "step", steps);
     say(stdout, "run     %s%s%s: %s of %d tokens, %s; report.html, log.jsonl", run->out,
-        run->start_from[0] ? ", from " : "", run->start_from, text_many(c->steps, "step", steps), c->batch_tokens, every);
+        run->start_from[0] ? ", from " : "", run->start_from, steps, c->batch_tokens, every);
 }
 
 void run_print(const Run* run, const MemoryPlan* plan) {
