@@ -496,6 +496,7 @@ static int is_overruled(const Config* c, const Option* o) {
     if (o->at == AT(layout))
         return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
     if (o->at == AT(strategies)) return file || single;
+    if (o->at == AT(zero)) return list;
     return (o->at == AT(tp) || o->at == AT(pp)) && (list || file);
 }
 

@@ -120,7 +120,7 @@ static void a_layout_is_found_under_a_memory_limit(void) {
     char options[64];
     snprintf(options, sizeof options, "--layout auto --memory %.1fM", limit);
     if (run("found", 4, options, &c)) check_same(&c, &one, 0);
-    CHECK(sh(MPIRUN "--resume-from step-000004 --pp 5 --tp 1 --out %s/found", 5, program, work) == 0);
+    CHECK(sh(MPIRUN "--resume-from step-000004 --pp 5 --tp 1 --memory 1G --out %s/found", 5, program, work) == 0);
     if (read_curve("found", &c)) check_same(&c, &one, HALF);
     CHECK(sh(MPIRUN TINY "--layout auto --memory 1M", 4, program) != 0);
     CHECK(strstr(errors, "expected a layout of at most 1.0 MiB a rank, found none below") != NULL);
