@@ -46,8 +46,8 @@ one zeppelin 4 --machine a100-7b --capacity 128 --plan zeppelin --remap yes --ro
 one flexsp 4 --machine a100-7b --capacity 256 --plan flexsp --zero 3
 one tp 2 $few --tp 2
 one tp3 3 $few --tp 3 --zero 2 --preset llama-tiny
-one pp 4 $few --pp 2
-one layout 4 $few --tp 2 --pp 2 --zero 3
+one pp 4 $few --machine a100-7b --pp 2
+one layout 4 $few --machine a100-7b --tp 2 --pp 2 --zero 3
 one strategies 4 --machine a100-7b --capacity 200 --strategies "4xtp1; tp2+2xtp1; tp4"
 one migrate 2 $few --tp 2 --balance migrate --refresh 2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4
 one resize 2 $few --tp 2 --balance resize --refresh 2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4
