@@ -45,7 +45,7 @@ enum { MOST_FUNCTIONS = 5 };
 
 // One of the two libraries, and a stream of it.
 typedef struct Decoder {
-    const char *library, *package, *names[MOST_FUNCTIONS];  // of functions; NULL behind the last
+    const char *soname, *package, *names[MOST_FUNCTIONS];  // of functions; NULL behind the last
     int (*open)(struct Decoder*);                           // 0, or -1: no memory
     // From what is held to what is unpacked: 0 where a member or frame ends, 1 within one, -1: damaged, as why says.
     int (*step)(struct Decoder*, OutBuffer*, InBuffer*);
@@ -114,13 +114,13 @@ static void close_zst(Decoder* d) {
 }
 
 static const Decoder decoders[] = {
-    {.library = "libz.so.1",
+    {.soname = "libz.so.1",
      .package = "zlib1g",
      .names = {"inflateInit2_", "inflate", "inflateReset", "inflateEnd"},
      .open = open_gz,
      .step = step_gz,
      .close = close_gz},
-    {.library = "libzstd.so.1",
+    {.soname = "libzstd.so.1",
      .package = "libzstd1",
      .names = {"ZSTD_createDStream", "ZSTD_freeDStream", "ZSTD_decompressStream", "ZSTD_isError", "ZSTD_getErrorName"},
      .open = open_zst,
@@ -131,13 +131,13 @@ static const Decoder decoders[] = {
 // ---- either
 
 static int find_functions(Decoder* d, const char* path, char* err, size_t errlen) {
-    void* handle = dlopen(d->library, RTLD_NOW);
+    void* handle = dlopen(d->soname, RTLD_NOW);
     for (int i = 0; i < MOST_FUNCTIONS && d->names[i]; i++) {
         d->f[i] = handle ? dlsym(handle, d->names[i]) : NULL;
         if (!d->f[i])
             return fail(err, errlen,
                         "%s: needs %s, which is not here (Debian: apt-get install %s); or unpack it yourself", path,
-                        d->library, d->package);
+                        d->soname, d->package);
     }
     return 0;
 }

@@ -311,14 +311,16 @@ static KernelLimits widest_limits(const Run* run) {
     return most;
 }
 
-// Names what takes most. A document that no rank shares needs its row, whatever --capacity says.
+// Names what takes most of what counts. A document that no rank shares needs its row, whatever --capacity says.
 static void refuse_memory(const Run* run, const MemoryPlan* plan) {
-    const MemoryEntry* most = plan->entries;
+    const MemoryEntry* most = NULL;
     const Config* c = &run->config;
     char total[32], largest[32], found[32];
-    for (int i = 1; i < plan->n; i++)
-        if (plan->entries[i].bytes > most->bytes) most = &plan->entries[i];
-    die("expected %s of memory, most of it for %s (%s), found %s available (%s); try %s, --recompute block, or a "
+    for (int i = 0; i < plan->n; i++) {
+        const MemoryEntry* entry = &plan->entries[i];
+        if (memory_counts(plan, entry->where) && (!most || entry->bytes > most->bytes)) most = entry;
+    }
+    die("expected %s of memory, the largest part for %s (%s), found %s available (%s); try %s, --recompute block, or a "
         "smaller model",
         text_bytes((double)plan->total, total), most->name, text_bytes((double)most->bytes, largest),
         text_bytes((double)run->available.bytes, found), run->available.whose,

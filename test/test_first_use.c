@@ -338,7 +338,7 @@ static void what_does_not_fit_is_told_with_what_to_do(void) {
     const char* large = "--layers 1000 --width 8192 --heads 64 --data $W/b.txt --explain --capacity 4096 --context ";
     char options[256];
     snprintf(options, sizeof options, "%s4096", large);
-    CHECK(refused(options, " of memory, most of it for ", "try a smaller --context, more ranks, "));
+    CHECK(refused(options, " of memory, the largest part for ", "try a smaller --context, more ranks, "));
     snprintf(options, sizeof options, "%s256", large);
     CHECK(refused(options, " available (", "try a smaller --capacity, "));
 }
