@@ -219,16 +219,20 @@ __device__ __forceinline__ Pack<T> load_pack(const T* p) {
     return load_pack<Pack<T>::N>(p);
 }
 template <class T, int W>
-__device__ __forceinline__ void store_pack(T* p, const Pack<T, W>& x) {
+__device__ __forceinline__ auto word_of(const Pack<T, W>& x) {
     typename Word<sizeof x>::Type word;
     memcpy(&word, &x, sizeof x);
+    return word;
+}
+template <class T, int W>
+__device__ __forceinline__ void store_pack(T* p, const Pack<T, W>& x) {
+    auto word = word_of(x);
     if constexpr (sizeof x == 16) store_16((uint4*)p, word);
     else *(decltype(word)*)p = word;
 }
 template <class T, int W>
 __device__ __forceinline__ void keep_pack(T* p, const Pack<T, W>& x) {
-    typename Word<sizeof x>::Type word;
-    memcpy(&word, &x, sizeof x);
+    auto word = word_of(x);
     if constexpr (sizeof x == 16) keep_16((uint4*)p, word);
     else *(decltype(word)*)p = word;
 }
